@@ -1,0 +1,31 @@
+"""Shoal's contract and client: everything a program needs to put jobs into the queue and get replies out."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal.client import Client, Handle
+    from shoal.errors import ShoalError
+    from shoal.jobs import Job, Options
+    from shoal.replies import Reply
+    from shoal.settings import Settings
+
+__version__ = "0.1.0"
+__all__ = ["Client", "Handle", "Job", "Options", "Reply", "Settings", "ShoalError"]
+
+_HOMES = {
+    "Client": "client",
+    "Handle": "client",
+    "Job": "jobs",
+    "Options": "jobs",
+    "Reply": "replies",
+    "Settings": "settings",
+    "ShoalError": "errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name on first use, so that the command line and `import shoal` stay quick."""
+    if name in _HOMES:
+        return getattr(import_module(f"shoal.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'shoal' has no attribute {name!r}")

@@ -1,0 +1,49 @@
+"""Every Redis key Shoal uses, composed in one place.
+
+The braces make the pool a hash tag, so that all keys of a pool share one slot and Redis Cluster can hold them.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one pool: `shoal:{default}:lane:interactive` and so on."""
+
+    prefix: str = "shoal"
+    pool: str = "default"
+
+    @property
+    def root(self) -> str:
+        """What every key of the pool begins with."""
+        return f"{self.prefix}:{{{self.pool}}}"
+
+    def lane(self, name: str) -> str:
+        """Stream of waiting and running jobs."""
+        return f"{self.root}:lane:{name}"
+
+    def replies(self, address: str) -> str:
+        """List that a waiting process reads its replies from."""
+        return f"{self.root}:replies:{address}"
+
+    def result(self, job_id: str) -> str:
+        """List holding the one reply of a submitted job."""
+        return f"{self.root}:result:{job_id}"
+
+    def record(self, job_id: str) -> str:
+        """Hash with the status and timings of a submitted job."""
+        return f"{self.root}:job:{job_id}"
+
+    @property
+    def dead(self) -> str:
+        """Stream of jobs nobody could answer, each with its reason."""
+        return f"{self.root}:dead"
+
+    @property
+    def workers(self) -> str:
+        """Set of worker ids; a member counts only while its `worker` key lives."""
+        return f"{self.root}:workers"
+
+    def worker(self, worker_id: str) -> str:
+        """What a worker says of itself; expires when its heartbeat stops."""
+        return f"{self.root}:worker:{worker_id}"

@@ -1,0 +1,52 @@
+"""Who is alive: workers announce themselves with a heartbeat, and everybody else reads who there is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from shoal import wire
+from shoal.keys import Keys
+from shoal.queue import translated
+
+#: How long a worker counts as alive after its last heartbeat.
+ALIVE_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The workers of one pool."""
+
+    redis: Any
+    keys: Keys
+    alive_s: float = field(default=ALIVE_S)
+
+    def announce(self, worker_id: str, about: dict[str, Any]) -> None:
+        """Says that the worker is alive, and what it serves."""
+        with translated(), self.redis.pipeline(transaction=True) as pipeline:
+            pipeline.sadd(self.keys.workers, worker_id)
+            pipeline.set(self.keys.worker(worker_id), wire.pack(about), px=int(self.alive_s * 1000))
+            pipeline.execute()
+
+    def leave(self, worker_id: str) -> None:
+        """Takes a worker off the list."""
+        with translated(), self.redis.pipeline(transaction=True) as pipeline:
+            pipeline.srem(self.keys.workers, worker_id)
+            pipeline.delete(self.keys.worker(worker_id))
+            pipeline.execute()
+
+    def workers(self) -> dict[str, dict[str, Any]]:
+        """What each living worker says of itself, by its id; those whose heartbeat stopped are forgotten."""
+        with translated():
+            ids = sorted(member.decode() for member in self.redis.smembers(self.keys.workers))
+            beats = self.redis.mget([self.keys.worker(worker_id) for worker_id in ids]) if ids else []
+            alive = {worker_id: wire.unpack(beat) for worker_id, beat in zip(ids, beats, strict=True) if beat}
+            self._forget([worker_id for worker_id in ids if worker_id not in alive])
+        return alive
+
+    def ready(self) -> dict[str, dict[str, Any]]:
+        """The living workers that have their model and indexes open."""
+        return {worker_id: about for worker_id, about in self.workers().items() if about.get("state") == "ready"}
+
+    def _forget(self, ids: Sequence[str]) -> None:
+        if ids:
+            self.redis.srem(self.keys.workers, *ids)

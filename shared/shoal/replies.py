@@ -1,0 +1,124 @@
+"""Replies: what a worker answers to a job."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal import wire
+from shoal.errors import BY_CODE, MalformedJob, ShoalError
+
+#: The four timings of a reply, in seconds: waiting in the lane, and the job's share of three steps.
+TIMINGS = ("queue_s", "tokenize_s", "encode_s", "search_s")
+
+#: All statuses a job can have; the last four are final.
+STATUSES = ("queued", "running", "done", "failed", "cancelled", "expired")
+
+#: The final status that goes with an error code; every other code goes with `failed`.
+_STATUS_OF_CODE = {"cancelled": "cancelled", "expired": "expired"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to one job.
+
+    `vectors` is float32 `[texts, dimension]`, or `[sum(tokens), dimension]` when token vectors were asked for: then
+    `tokens` says how many rows each text has. `hits` has one list per query, best first. A reply with an `error` has
+    nothing else.
+    """
+
+    id: str
+    status: str = "done"
+    vectors: NDArray[np.float32] | None = None
+    tokens: list[int] = field(default_factory=list)
+    truncated: list[bool] = field(default_factory=list)
+    hits: list[list[dict[str, Any]]] | None = None
+    timings: dict[str, float] = field(default_factory=dict)
+    model: str = ""
+    error: ShoalError | None = None
+
+    @classmethod
+    def failure(cls, job_id: str, error: ShoalError) -> Self:
+        """The reply that carries `error`."""
+        return cls(job_id, status=_STATUS_OF_CODE.get(error.code, "failed"), error=error)
+
+    def pack(self) -> bytes:
+        """The reply as it travels (docs/protocol.md)."""
+        values: dict[str, Any] = {"v": wire.VERSION, "id": self.id, "status": self.status}
+        if self.error is not None:
+            return wire.pack(values | {"error": {"code": self.error.code, "message": self.error.message}})
+        values |= {"model": self.model, "tokens": self.tokens, "truncated": self.truncated, "timings": self.timings}
+        if self.vectors is not None:
+            values["vectors"] = pack_vectors(self.vectors)
+        if self.hits is not None:
+            values["hits"] = self.hits
+        return wire.pack(values)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """The reply in `data`; its vectors are a read-only view of the bytes, not a copy.
+
+        Raises MalformedJob when the bytes are no reply.
+        """
+        values = wire.unpack(data)
+        try:
+            if error := values.get("error"):
+                return cls.failure(values["id"], BY_CODE.get(error["code"], ShoalError)(error["message"]))
+            known = {name: values[name] for name in _PLAIN if name in values}
+            vectors = values.get("vectors")
+            return cls(**known, vectors=None if vectors is None else unpack_vectors(vectors))
+        except (KeyError, TypeError, ValueError) as error:
+            raise MalformedJob(f"the reply is not of the documented shape: {error!r}") from error
+
+    @classmethod
+    def join(cls, replies: Sequence["Reply"]) -> "Reply":
+        """One reply out of the replies to the parts of a job, in order.
+
+        Timings are the longest of the parts: they ran side by side. Raises the first part's error, if one has any.
+        """
+        for reply in replies:
+            if reply.error is not None:
+                raise reply.error
+        first = replies[0]
+        if len(replies) == 1:
+            return first
+        return cls(
+            first.id,
+            vectors=None if first.vectors is None else np.concatenate([_present(r.vectors) for r in replies]),
+            tokens=[count for r in replies for count in r.tokens],
+            truncated=[flag for r in replies for flag in r.truncated],
+            hits=None if first.hits is None else [hits for r in replies for hits in _present(r.hits)],
+            timings={name: max(r.timings.get(name, 0.0) for r in replies) for name in TIMINGS},
+            model=first.model,
+        )
+
+    def rows_by_text(self) -> list[NDArray[np.float32]]:
+        """Token vectors as one `[tokens, dimension]` array a text."""
+        return np.split(_present(self.vectors), np.cumsum(self.tokens)[:-1])
+
+
+_PLAIN = ("id", "status", "tokens", "truncated", "hits", "timings", "model")
+
+
+T = TypeVar("T")
+
+
+def _present(value: T | None) -> T:
+    if value is None:
+        raise MalformedJob("a part of the reply lacks what the other parts have")
+    return value
+
+
+def pack_vectors(vectors: NDArray[np.float32]) -> dict[str, Any]:
+    """A map of raw little-endian bytes with their dtype and shape."""
+    rows = np.ascontiguousarray(vectors, dtype="<f4")
+    return {"dtype": "float32", "shape": list(rows.shape), "data": rows.data.cast("B") if rows.size else b""}
+
+
+def unpack_vectors(values: dict[str, Any]) -> NDArray[np.float32]:
+    """The array in a map made by `pack_vectors`."""
+    if values["dtype"] != "float32":
+        raise MalformedJob(f"vectors have dtype {values['dtype']!r}: this version knows float32")
+    return np.frombuffer(values["data"], dtype="<f4").reshape(values["shape"])

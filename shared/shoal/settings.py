@@ -1,0 +1,118 @@
+"""All settings, as one table: the environment, the command line's flags and the docs are made from it."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self, get_type_hints
+
+from shoal.errors import BadSetting
+from shoal.keys import Keys
+
+#: Port of the Redis that `shoal serve` starts when it is given none. Not the usual 6379, which may be taken.
+EMBEDDED_PORT = 6390
+
+#: Where that Redis is found.
+EMBEDDED_URL = f"redis://127.0.0.1:{EMBEDDED_PORT}/0"
+
+
+def _setting(default: Any, help_text: str, least: float | None = None, choices: tuple[str, ...] = ()) -> Any:
+    return field(default=default, metadata={"help": help_text, "least": least, "choices": choices})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What can be set, by `SHOAL_<FIELD>` or by the flag of the same name.
+
+    Raises BadSetting for a value that cannot work.
+    """
+
+    redis_url: str = _setting(EMBEDDED_URL, "Redis to use. At the default, `shoal serve` starts one there itself.")
+    key_prefix: str = _setting("shoal", "What every Redis key begins with.")
+    pool: str = _setting("default", "Name of the pool. A pool is one queue and its workers, which all run one model.")
+    max_backlog: int = _setting(10_000, "Most unanswered jobs in a lane; more are refused as overloaded.", 1)
+    result_ttl_s: int = _setting(3_600, "How long a reply waits to be fetched, in seconds.", 1)
+
+    host: str = _setting("127.0.0.1", "Address that the API listens on.")
+    port: int = _setting(8080, "Port that the API listens on.", 1)
+    api_threads: int = _setting(256, "Most requests that the API works on or waits for at a time.", 1)
+    request_timeout_s: float = _setting(30.0, "How long a waiting request waits for its answer, in seconds.", 0.001)
+    max_request_bytes: int = _setting(32 * 2**20, "Largest HTTP body.", 1)
+    max_request_texts: int = _setting(10_000, "Most texts or queries in one HTTP request.", 1)
+    max_text_chars: int = _setting(2**20, "Longest text, in characters.", 1)
+
+    model: str = _setting("sentence-transformers/all-MiniLM-L6-v2", "Model: a Hugging Face id or a local folder.")
+    engine: str = _setting("openvino", "What computes.", choices=("openvino", "torch"))
+    precision: str = _setting(
+        "auto", "Number format: auto is bf16 where the processor has it.", choices=("auto", "bf16", "f32")
+    )
+    threads: int = _setting(0, "Compute threads of a worker; 0: its share of the processors it may use.", 0)
+    max_batch_tokens: int = _setting(4_096, "Most tokens in one forward pass, padding included.", 1)
+    max_batch_wait_ms: float = _setting(0.0, "How long a worker waits for its batch to fill, in milliseconds.", 0)
+    max_job_texts: int = _setting(1_024, "Most texts in one job.", 1)
+    indexes: str = _setting("", "Indexes to serve: a folder, or several as name=folder,name=folder.")
+
+    workers: int = _setting(1, "Worker processes that `shoal serve` starts.", 0)
+    home: str = _setting("~/.shoal", "Folder for prepared models, the embedded Redis's data, and logs.")
+    log_level: str = _setting("info", "Least severe log lines to write.", choices=("debug", "info", "warning", "error"))
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            _check(item.name, getattr(self, item.name), **{k: item.metadata[k] for k in ("least", "choices")})
+        self.index_folders()
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ, **overrides: Any) -> Self:
+        """Settings from `SHOAL_<FIELD>`, with `overrides` on top."""
+        values: dict[str, Any] = {}
+        for name, kind in get_type_hints(cls).items():
+            if text := environment.get(variable(name)):
+                values[name] = _parse(name, kind, text)
+        return cls(**(values | overrides))
+
+    def to_environment(self) -> dict[str, str]:
+        """The variables that make the same settings in a child process."""
+        return {variable(item.name): str(getattr(self, item.name)) for item in fields(self)}
+
+    @property
+    def keys(self) -> Keys:
+        """The Redis keys of the pool."""
+        return Keys(self.key_prefix, self.pool)
+
+    @property
+    def home_folder(self) -> Path:
+        """`home` as an absolute path."""
+        return Path(self.home).expanduser().absolute()
+
+    def index_folders(self) -> dict[str, Path]:
+        """The folder of each index by name; one without a name is called `default`."""
+        folders: dict[str, Path] = {}
+        for part in filter(None, (part.strip() for part in self.indexes.split(","))):
+            name, equals, folder = part.partition("=")
+            name, folder = (name, folder) if equals else ("default", part)
+            if not name or not folder or name in folders:
+                raise BadSetting(
+                    f"indexes has {part!r}: write one folder, or name=folder,name=folder with distinct names"
+                )
+            folders[name] = Path(folder).expanduser().absolute()
+        return folders
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return f"SHOAL_{name.upper()}"
+
+
+def _parse(name: str, kind: type, text: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        words = "a whole number" if kind is int else "a number"
+        raise BadSetting(f"{variable(name)} is {text!r}: it takes {words}") from None
+
+
+def _check(name: str, value: Any, least: float | None, choices: tuple[str, ...]) -> None:
+    if least is not None and value < least:
+        raise BadSetting(f"{name} is {value!r}: it takes {least:g} or more")
+    if choices and value not in choices:
+        raise BadSetting(f"{name} is {value!r}: it takes one of {', '.join(choices)}")

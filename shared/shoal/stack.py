@@ -1,0 +1,301 @@
+"""Redis, the API and the workers as one: started, watched, restarted and stopped together by `shoal serve`."""
+
+import ctypes
+import fcntl
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import click
+
+from shoal import embedded
+from shoal.errors import BadSetting, NotReady, ShoalError
+from shoal.queue import connect, translated
+from shoal.settings import Settings
+
+log = logging.getLogger(__name__)
+
+#: Longest that the stack may take to become ready, preparing the model not counted.
+READY_WITHIN_S = 120.0
+
+#: How long a process may take to finish what it has begun before it is killed.
+STOP_WITHIN_S = 15.0
+
+#: How long to wait before a process that ended by itself is started again.
+RESTART_AFTER_S = 1.0
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(slots=True)
+class Service:
+    """One process of the stack."""
+
+    name: str
+    command: list[str]
+    environment: dict[str, str]
+    process: "subprocess.Popen[bytes] | None" = field(default=None)
+
+    def start(self) -> None:
+        """Starts the process; it is told to stop should this one die."""
+        environment = os.environ | self.environment
+        self.process = subprocess.Popen(  # noqa: S603
+            self.command, env=environment, process_group=0, preexec_fn=_die_with_parent, stdin=subprocess.DEVNULL
+        )
+
+    def exit_code(self) -> int | None:
+        """How the process ended, or None while it runs."""
+        return self.process.poll() if self.process else None
+
+    def stop(self) -> None:
+        """Asks the process to finish, and kills it if it does not."""
+        if self.process is None or self.exit_code() is not None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            log.warning("%s did not stop within %g s and is killed", self.name, STOP_WITHIN_S)
+            self.process.kill()
+            self.process.wait()
+
+
+class Stack:
+    """The processes that the settings ask for."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        environment = settings.to_environment()
+        shoal = [sys.executable, "-m", "shoal"]
+        workers = [Service(f"worker {n + 1}", [*shoal, "worker"], environment) for n in range(settings.workers)]
+        self.services = [Service("api", [*shoal, "api"], environment), *workers]
+        self.redis = Service("redis", embedded.command(settings), {}) if embedded.is_wanted(settings) else None
+        self._stopping = False
+
+    def start(self) -> None:
+        """Starts everything and returns when it is ready to serve.
+
+        Raises NotReady if a process ends before that, PortInUse, and Unavailable without Redis.
+        """
+        embedded.check_port(self.settings.host, self.settings.port, "stop what listens there or choose another --port")
+        if self.redis:
+            self._start_redis(self.redis)
+        for service in self.services:
+            service.start()
+        _wait_for("the API and the workers", self._is_ready)
+
+    def watch(self) -> None:
+        """Restarts what ends by itself, until `ask_to_stop` is called."""
+        while not self._stopping:
+            for service in self._all():
+                if (code := service.exit_code()) is not None and not self._stopping:
+                    log.warning("%s ended with exit code %d and is started again", service.name, code)
+                    time.sleep(RESTART_AFTER_S)
+                    service.start()
+            time.sleep(0.2)
+
+    def ask_to_stop(self) -> None:
+        """Ends `watch`. Safe in a signal handler."""
+        self._stopping = True
+
+    def stop(self) -> None:
+        """Stops the API, then the workers, then Redis, each after it has finished what it began."""
+        for service in self._all():
+            service.stop()
+
+    def _all(self) -> list[Service]:
+        return [*self.services, *([self.redis] if self.redis else [])]
+
+    def _start_redis(self, service: Service) -> None:
+        remedy = "another Redis or another Shoal runs there: use it with --redis-url redis://…, or stop it"
+        embedded.check_port("127.0.0.1", embedded_port(self.settings), remedy)
+        service.start()
+        connection = connect(self.settings.redis_url)
+
+        def answers() -> bool:
+            if (code := service.exit_code()) is not None:
+                raise NotReady(f"redis-server ended at once with exit code {code}: its log line above says why")
+            try:
+                with translated():
+                    return bool(connection.ping())
+            except ShoalError:
+                return False
+
+        _wait_for("Redis", answers)
+
+    def _is_ready(self) -> bool:
+        if self._stopping:
+            raise NotReady("stopped before it was ready")
+        for service in self.services:
+            if (code := service.exit_code()) is not None:
+                raise NotReady(
+                    f"{service.name} ended with exit code {code} before it was ready: the line above says why"
+                )
+        return is_ready(self.settings)
+
+
+def embedded_port(settings: Settings) -> int:
+    """Port of the Redis URL."""
+    return int(settings.redis_url.rpartition(":")[2].partition("/")[0])
+
+
+def address(settings: Settings) -> str:
+    """Where a client on this machine reaches the API."""
+    host = "localhost" if settings.host in ("0.0.0.0", "::", "127.0.0.1") else settings.host  # noqa: S104
+    return f"http://{host}:{settings.port}"
+
+
+def is_ready(settings: Settings) -> bool:
+    """Whether the API says that it and its workers are ready."""
+    try:
+        with urlopen(f"{address(settings)}/ready", timeout=2) as response:  # noqa: S310
+            return bool(response.status == 200)
+    except (URLError, OSError):
+        return False
+
+
+def serve(settings: Settings, *, detach: bool = False, query: str | None = None) -> None:
+    """Runs the stack until Ctrl-C or SIGTERM, or leaves it running if `detach`.
+
+    Raises BadSetting when one runs already in the same home folder.
+    """
+    if detach:
+        return _detach(settings, query)
+    with _only_one(settings):
+        _prepare_model(settings)
+        stack = Stack(settings)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stack.ask_to_stop())
+        try:
+            stack.start()
+            _greet(settings, query)
+            stack.watch()
+        finally:
+            click.echo("stopping …", err=True)
+            stack.stop()
+
+
+def stop(settings: Settings) -> str:
+    """Stops the stack that runs in the home folder, and says what happened."""
+    pid = _running(settings)
+    if pid is None:
+        return f"nothing runs in {settings.home_folder}"
+    os.kill(pid, signal.SIGTERM)
+    _wait_for("everything to stop", lambda: _running(settings) is None)
+    return f"stopped (process {pid})"
+
+
+def _detach(settings: Settings, query: str | None) -> None:
+    if pid := _running(settings):
+        raise BadSetting(_already(settings, pid))
+    logfile = settings.home_folder / "serve.log"
+    logfile.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "shoal", "serve", *(["--try", query] if query else [])]
+    environment = os.environ | settings.to_environment() | {"PYTHONUNBUFFERED": "1"}
+    with logfile.open("wb") as output:
+        process = subprocess.Popen(  # noqa: S603
+            command, env=environment, start_new_session=True, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
+
+    def ready() -> bool:
+        if process.poll() is not None:
+            raise NotReady(f"it did not start; {logfile} ends with:\n{logfile.read_text()[-2_000:]}")
+        return "curl" in logfile.read_text()
+
+    _wait_for("it to be ready", ready)
+    click.echo(logfile.read_text(), nl=False)
+    click.echo(f"running in the background (process {process.pid}, log {logfile}); end it with: shoal serve --stop")
+
+
+def _prepare_model(settings: Settings) -> None:
+    if settings.workers:
+        command = [sys.executable, "-m", "shoal", "model", "prepare"]
+        done = subprocess.run(command, env=os.environ | settings.to_environment(), stdout=subprocess.DEVNULL)  # noqa: S603
+        if done.returncode:
+            raise NotReady("the model could not be prepared: the line above says why")
+
+
+def _greet(settings: Settings, query: str | None) -> None:
+    """Says where everything is, and shows that it works."""
+    from shoal.client import Client
+
+    click.echo(f"ready: {address(settings)} (pages at /docs), Redis at {settings.redis_url}")
+    query = query or "europe climate change storm"
+    if "default" in settings.index_folders():
+        with Client(settings.redis_url, key_prefix=settings.key_prefix, pool=settings.pool) as client:
+            click.echo(f"search: {query}")
+            for hit in client.search(query, k=3):
+                click.echo(f"  {hit['score']:.3f}  {hit['text']}")
+        path, body = "search", {"queries": query, "k": 3}
+    else:
+        path, body = "embed", {"inputs": query}
+    click.echo(f"try: curl -s {address(settings)}/{path} -H 'content-type: application/json' -d '{json.dumps(body)}'")
+
+
+@contextmanager
+def _only_one(settings: Settings) -> Iterator[None]:
+    """Holds the home folder's lock, which the system lets go of however this process ends."""
+    path = _pidfile(settings)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as file:
+        if not _lock(file):
+            raise BadSetting(_already(settings, _running(settings)))
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def _running(settings: Settings) -> int | None:
+    path = _pidfile(settings)
+    if not path.exists():
+        return None
+    with path.open("r+") as file:
+        return None if _lock(file) else int(file.read() or 0) or None
+
+
+def _lock(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _already(settings: Settings, pid: int | None) -> str:
+    return f"process {pid} serves from {settings.home_folder} already: end it with --stop, or choose another --home"
+
+
+def _pidfile(settings: Settings) -> Path:
+    return settings.home_folder / "serve.pid"
+
+
+def _wait_for(what: str, is_done: Callable[[], bool]) -> None:
+    """Waits with a sign of life after a second; raises NotReady when it takes too long."""
+    started = time.monotonic()
+    shown = False
+    while not is_done():
+        waited = time.monotonic() - started
+        if waited > READY_WITHIN_S:
+            raise NotReady(
+                f"{what}: not after {READY_WITHIN_S:g} s; see the lines above, or run it with --log-level debug"
+            )
+        if waited > 1 and not shown:
+            click.echo(f"waiting for {what} …", err=True)
+            shown = True
+        time.sleep(0.05)
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,0 +1,62 @@
+"""Saves vectors to a file, in the format that its name ends with."""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import InvalidRequest
+
+Vectors = Iterable[NDArray[np.float32]]
+
+
+def _save_npy(path: Path, vectors: Vectors) -> int:
+    rows = _stack(vectors)
+    with path.open("wb") as file:
+        np.save(file, rows)
+    return len(rows)
+
+
+def _save_safetensors(path: Path, vectors: Vectors) -> int:
+    from safetensors.numpy import save_file
+
+    rows = _stack(vectors)
+    save_file({"vectors": rows}, path)
+    return len(rows)
+
+
+def _save_jsonl(path: Path, vectors: Vectors) -> int:
+    count = 0
+    with path.open("w", encoding="utf-8") as file:
+        for count, vector in enumerate(vectors, 1):  # noqa: B007
+            file.write(json.dumps(vector.tolist()) + "\n")
+    return count
+
+
+_FORMATS: dict[str, Callable[[Path, Vectors], int]] = {
+    ".safetensors": _save_safetensors,
+    ".npy": _save_npy,
+    ".jsonl": _save_jsonl,
+}
+
+
+def check_path(path: Path) -> Path:
+    """`path`, if its format is known.
+
+    Raises InvalidRequest.
+    """
+    if path.suffix not in _FORMATS:
+        raise InvalidRequest(f"{path} ends with {path.suffix!r}: name a file that ends with {', '.join(_FORMATS)}")
+    return path
+
+
+def save(path: Path, vectors: Vectors) -> int:
+    """Writes the vectors as rows of `[texts, dimension]` in order, and returns how many there were."""
+    return _FORMATS[check_path(path).suffix](path, vectors)
+
+
+def _stack(vectors: Vectors) -> NDArray[np.float32]:
+    rows = list(vectors)
+    return np.stack(rows) if rows else np.empty((0, 0), np.float32)

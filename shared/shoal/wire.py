@@ -1,0 +1,46 @@
+"""The bytes on the wire: msgpack maps, nothing else (see docs/protocol.md)."""
+
+from typing import Any, NoReturn
+
+import msgpack
+
+from shoal.errors import InvalidText, MalformedJob
+
+#: Version of the contract that this package speaks.
+VERSION = 1
+
+
+def _refuse_extension(code: int, data: bytes) -> NoReturn:
+    raise MalformedJob(f"msgpack extension type {code} is not part of the contract: use plain maps, lists and values")
+
+
+def pack(value: dict[str, Any]) -> bytes:
+    """The map as msgpack bytes.
+
+    Raises InvalidText for a str that is not valid Unicode.
+    """
+    try:
+        return bytes(msgpack.packb(value, use_bin_type=True))
+    except UnicodeEncodeError as error:
+        raise InvalidText(describe_surrogate(error)) from error
+
+
+def describe_surrogate(error: UnicodeEncodeError) -> str:
+    """What is wrong with a str that UTF-8 cannot hold, and what to do."""
+    surrogate = ascii(error.object[error.start])
+    return f"lone surrogate {surrogate} at character {error.start}, which UTF-8 cannot hold: remove or replace it"
+
+
+def unpack(data: bytes) -> dict[str, Any]:
+    """The msgpack map in `data`.
+
+    Raises MalformedJob when the bytes are anything else.
+    """
+    try:
+        value = msgpack.unpackb(data, raw=False, strict_map_key=True, ext_hook=_refuse_extension)
+    except (msgpack.exceptions.UnpackException, ValueError, TypeError, RecursionError) as error:
+        reason = str(error) or type(error).__name__
+        raise MalformedJob(f"{len(data)} bytes are not msgpack ({reason}): send one msgpack map") from error
+    if not isinstance(value, dict):
+        raise MalformedJob(f"the msgpack value is a {type(value).__name__}: send a map")
+    return value
