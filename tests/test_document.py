@@ -1,0 +1,492 @@
+"""Every rule of `shoal_workers.document`, on real files."""
+
+import csv
+import datetime
+import decimal
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shoal.errors import BadDocument, InvalidRequest
+from shoal_workers.document import Document, DocumentSource
+
+Write = Callable[[str, str | bytes], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write_file(name: str, content: str | bytes) -> Path:
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write_file
+
+
+@pytest.fixture
+def write_parquet(tmp_path: Path) -> Callable[[dict[str, Any]], Path]:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+
+    def write_file(columns: dict[str, Any]) -> Path:
+        path = tmp_path / "news.parquet"
+        parquet.write_table(pyarrow.table(columns), path)
+        return path
+
+    return write_file
+
+
+def refusal(path: Path, **columns: str) -> str:
+    with pytest.raises(BadDocument) as caught:
+        DocumentSource(path, **columns).check()
+    return caught.value.message
+
+
+def texts(path: Path, **columns: str) -> list[str]:
+    return [document.text for document in DocumentSource(path, **columns)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", 'id,text,topic\nx,"one, two",sea\ny,three,air\n'),
+        ("a.tsv", "id\ttext\ttopic\nx\tone, two\tsea\ny\tthree\tair\n"),
+        ("a.jsonl", '{"id":"x","text":"one, two","topic":"sea"}\n{"id":"y","text":"three","topic":"air"}'),
+    ],
+)
+def test_each_text_format_gives_the_same_documents_packed_or_not(write: Write, name: str, content: str) -> None:
+    expected = [Document("x", "one, two", {"topic": "sea"}), Document("y", "three", {"topic": "air"})]
+    for path in (
+        write(name, content),
+        write(name.upper(), content),
+        write(f"{name}.gz", gzip.compress(content.encode())),
+        write(f"bom.{name}", b"\xef\xbb\xbf" + content.encode()),
+        write(f"crlf.{name}", content.replace("\n", "\r\n")),
+    ):
+        source = DocumentSource(path)
+        assert source.check() == 2
+        assert list(source) == expected
+        assert list(source) == expected, "a second pass starts anew"
+
+
+def test_txt_holds_one_document_a_line_and_skips_blank_lines(write: Write) -> None:
+    path = write("a.txt", '\ufeffone "quoted\r\n\n   \n two, three\tfour \nlast\u2028still last')
+    assert list(DocumentSource(path)) == [
+        Document("0", 'one "quoted', {}),
+        Document("1", " two, three\tfour ", {}),
+        Document("2", "last\u2028still last", {}),
+    ]
+    assert texts(write("a.txt.gz", gzip.compress(b"one\ntwo\n"))) == ["one", "two"]
+
+
+def test_tsv_takes_quotes_literally(write: Write) -> None:
+    path = write("a.tsv", 'text\ttopic\n"open\t"a"b\n')
+    assert list(DocumentSource(path)) == [Document("0", '"open', {"topic": '"a"b'})]
+
+
+def test_blank_lines_are_skipped_in_csv_and_jsonl(write: Write) -> None:
+    assert texts(write("a.csv", "\ntext\n\none\n\ntwo\n\n")) == ["one", "two"]
+    assert texts(write("a.jsonl", '\n{"text":"one"}\n\n  \n{"text":"two"}\n\n')) == ["one", "two"]
+
+
+def test_jsonl_keeps_the_values_of_other_fields(write: Write) -> None:
+    fields = {"n": 1, "x": 0.1, "none": None, "yes": True, "list": [1, {"deep": ["é", None]}]}
+    path = write("a.jsonl", json.dumps({"text": "one", **fields}))
+    assert list(DocumentSource(path)) == [Document("0", "one", fields)]
+
+
+@pytest.mark.parametrize("name", ["a.xlsx", "a", "a.parquet.gz", "a.csv.zip"])
+def test_an_unknown_ending_is_refused_with_the_endings_that_work(write: Write, name: str) -> None:
+    path = write(name, "text\none\n")
+    with pytest.raises(InvalidRequest) as caught:
+        DocumentSource(path)
+    for part in (str(path), ".csv", ".tsv", ".jsonl", ".txt", ".parquet", ".csv.gz"):
+        assert part in caught.value.message
+
+
+def test_a_missing_file_and_a_folder_are_refused_by_path(tmp_path: Path) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    for path in (tmp_path / "missing.csv", tmp_path / "folder.csv", tmp_path / "missing.csv" / "below.csv"):
+        with pytest.raises(InvalidRequest, match=path.name):
+            DocumentSource(path)
+
+
+def test_a_file_that_vanished_since_is_refused_by_path(write: Write) -> None:
+    path = write("a.csv", "text\none\n")
+    source = DocumentSource(path)
+    path.unlink()
+    with pytest.raises(InvalidRequest, match=r"a\.csv"):
+        source.check()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.txt.gz"])
+def test_a_file_without_permission_is_refused_by_path(write: Write, name: str) -> None:
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    path = write(name, "text\none\n")
+    path.chmod(0)
+    with pytest.raises(InvalidRequest, match=name):
+        DocumentSource(path).check()
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file whose first byte cannot be read")
+def test_a_failing_read_is_refused_by_path(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.symlink_to("/proc/self/mem")
+    with pytest.raises(InvalidRequest, match=r"a\.txt cannot be read: "):
+        DocumentSource(path).check()
+
+
+def test_a_damaged_gzip_file_is_a_bad_document(write: Write) -> None:
+    packed = gzip.compress("".join(f"{n}\n" for n in range(9999)).encode())
+    assert refusal(write("a.txt.gz", "not gzip\n")).startswith(f"{write('a.txt.gz', 'not gzip')}, line 1:")
+    assert ".gz, line " in refusal(write("b.txt.gz", packed[:-20]))
+    assert ".gz, line " in refusal(write("c.txt.gz", packed[:500] + b"\0" * 50 + packed[550:]))
+
+
+@pytest.mark.parametrize(
+    ("header", "position"),
+    [
+        ("title,text,body", 1),
+        ("quote", 0),
+        ("id,quote", 1),
+        ("topic,headline", 1),
+        ("title,topic", 0),
+        ("date,content", 1),
+        ("body,date", 0),
+        ("date,sentence", 1),
+    ],
+)
+def test_the_text_column_is_found(write: Write, header: str, position: int) -> None:
+    cells = [f"cell {number}" for number in range(header.count(",") + 1)]
+    assert texts(write("a.csv", f"{header}\n{','.join(cells)}\n")) == [cells[position]]
+
+
+@pytest.mark.parametrize("header", ["topic,date", "title,body", "id", "Text,Title", "headline,content,id"])
+def test_an_unclear_text_column_is_refused(write: Write, header: str) -> None:
+    path = write("a.csv", f"{header}\n{header}\n")
+    with pytest.raises(InvalidRequest, match="--text-column") as caught:
+        DocumentSource(path).check()
+    assert all(repr(name) in caught.value.message for name in header.split(",") if name != "id")
+
+
+def test_named_columns_are_used_and_left_out_of_the_fields(write: Write) -> None:
+    path = write("a.csv", "key,title,body\nk1,one,two\n")
+    assert list(DocumentSource(path, "body", "key")) == [Document("k1", "two", {"title": "one"})]
+    assert next(iter(DocumentSource(path, "key", "key"))).fields == {"title": "one", "body": "two"}
+
+
+@pytest.mark.parametrize("columns", [{"text_column": "headline"}, {"id_column": "headline"}])
+@pytest.mark.parametrize(
+    ("name", "content", "found"),
+    [
+        ("a.csv", "text,topic\none,sea\n", "'text', 'topic'"),
+        ("a.jsonl", '{"text":"one","topic":"sea"}', "'text', 'topic'"),
+        ("a.txt", "one\n", "'text'"),
+    ],
+)
+def test_a_named_column_that_is_not_there_is_refused(
+    write: Write, name: str, content: str, found: str, columns: dict[str, str]
+) -> None:
+    with pytest.raises(InvalidRequest, match="'headline'") as caught:
+        DocumentSource(write(name, content), **columns).check()
+    assert found in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("header", "columns", "taken"),
+    [
+        ("text,score", {}, "score"),
+        ("text,title", {"text_column": "title"}, "text"),
+        ("id,key,text", {"id_column": "key"}, "id"),
+    ],
+)
+def test_a_column_named_like_a_part_of_a_hit_is_refused(
+    write: Write, header: str, columns: dict[str, str], taken: str
+) -> None:
+    path = write("a.csv", f"{header}\n{header}\n")
+    assert repr(taken) in refusal(path, **columns)
+
+
+def test_a_column_named_like_a_part_of_a_hit_may_hold_the_text_or_the_id(write: Write) -> None:
+    path = write("a.csv", "id,score\nk,one\n")
+    assert list(DocumentSource(path, text_column="score")) == [Document("k", "one", {})]
+    assert list(DocumentSource(path, text_column="id", id_column="score")) == [Document("one", "k", {})]
+
+
+def test_a_later_json_object_may_not_bring_such_a_field(write: Write) -> None:
+    message = refusal(write("a.jsonl", '{"text":"one"}\n{"text":"two","id":"x"}\n'))
+    assert "a.jsonl, line 2: " in message
+    assert "'id'" in message
+
+
+def test_ids_become_strings_and_count_from_zero_where_there_are_none(write: Write) -> None:
+    path = write("a.jsonl", '{"id":7,"text":"one"}\n{"id":"x","text":"two"}\n{"id":0,"text":"three"}\n')
+    assert [document.id for document in DocumentSource(path)] == ["7", "x", "0"]
+    path = write("a.csv", "text\none\n\ntwo\n")
+    assert [document.id for document in DocumentSource(path)] == ["0", "1"]
+
+
+def test_a_duplicate_id_is_refused_with_both_lines(write: Write) -> None:
+    path = write("a.jsonl", '{"id":"1","text":"one"}\n\n{"id":"2","text":"two"}\n{"id":1,"text":"three"}\n')
+    message = refusal(path)
+    assert message.startswith(f"{path}, line 4: ")
+    assert "'1'" in message
+    assert f"{path}, line 1" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        ("a.csv", "id,text\nx,one\n,two\n", 3),
+        ("a.csv", "id,text\n  ,one\n", 2),
+        ("a.jsonl", '{"id":"x","text":"one"}\n{"text":"two"}\n', 2),
+        ("a.jsonl", '{"id":null,"text":"one"}\n', 1),
+        ("a.jsonl", '{"id":"","text":"one"}\n', 1),
+    ],
+)
+def test_a_missing_id_is_refused(write: Write, name: str, content: str, line: int) -> None:
+    path = write(name, content)
+    message = refusal(path)
+    assert message.startswith(f"{path}, line {line}: ")
+    assert "'id'" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        pytest.param("a.csv", "text,topic\none,sea\ntwo\n", 3, id="too few cells"),
+        pytest.param("a.csv", "text,topic\none,sea,air\n", 2, id="too many cells"),
+        pytest.param("a.tsv", "text\ttopic\none\tsea\ntwo\tsea\t\n", 3, id="too many cells in tsv"),
+        pytest.param("a.csv", 'text,topic\n"one\n\nmore",sea\n"two\nmore"\n', 5, id="after a cell of three lines"),
+        pytest.param("a.csv", 'text,topic\r\n"one\r\nmore",sea\r\n\r\ntwo\r\n', 5, id="after a blank line"),
+        pytest.param("a.csv", "text,text\none,two\n", 1, id="two columns of one name"),
+        pytest.param("a.csv", "\n\ntext,text\none,two\n", 3, id="two columns of one name after blank lines"),
+        pytest.param("a.csv", 'text,topic\none,sea\n"two\nmore,sea\n', 3, id="open quote"),
+        pytest.param("a.csv", 'text\none\n"two" more\n', 3, id="text after a quote"),
+        pytest.param("a.csv", f'text\none\n"two\n{"x" * 99_999}\n{"x" * 99_999}"\n', 3, id="cell too long"),
+        pytest.param("a.tsv", f"text\none\n{'x' * 200_000}\n", 3, id="cell too long in tsv"),
+        pytest.param("a.csv", "text,topic\none,sea\n,sea\n", 3, id="empty text"),
+        pytest.param("a.csv", 'text\n"  \n\t"\n', 2, id="blank text"),
+        pytest.param("a.csv", b'text\none\n"two\nand\0more"\n', 4, id="nul in csv"),
+        pytest.param("a.tsv", b"text\none\0\n", 2, id="nul in tsv"),
+        pytest.param("a.txt", b"one\n\ntwo\0\n", 3, id="nul in txt"),
+        pytest.param("a.jsonl", b'{"text":"one\0"}', 1, id="nul in jsonl"),
+        pytest.param("a.csv", b"text\none\ncaf\xe9\n", 3, id="latin-1"),
+        pytest.param("a.txt", b"one\n\xed\xa0\x80\n", 2, id="encoded surrogate"),
+        pytest.param("a.txt", b"one\n" * 99_999 + b"\xc3", 100_000, id="cut in a character"),
+        pytest.param("a.txt", "one\n".encode("utf-16"), 1, id="utf-16"),
+        pytest.param("a.jsonl", '{"text":"one"}\n{"text":"two"\n', 2, id="open brace"),
+        pytest.param("a.jsonl", '{"text":"one"} {"text":"two"}\n', 1, id="two objects on a line"),
+        pytest.param("a.jsonl", '\n["one"]\n', 2, id="a list"),
+        pytest.param("a.jsonl", '{"text":"one"}\n"two"\n', 2, id="a bare string"),
+        pytest.param("a.jsonl", '{"text":"one"}\n{"title":"two"}\n', 2, id="no text"),
+        pytest.param("a.jsonl", '{"text":"one"}\n{"text":5}\n', 2, id="a number"),
+        pytest.param("a.jsonl", '{"text":null}\n', 1, id="null"),
+        pytest.param("a.jsonl", '{"text":["one"]}\n', 1, id="a list as text"),
+        pytest.param("a.jsonl", '{"text":" \\n\\t"}\n', 1, id="blank text in jsonl"),
+        pytest.param("a.jsonl", '{"text":"\\ud83d"}\n', 1, id="half a pair"),
+        pytest.param("a.jsonl", '{"text":"one","tags":[{"\\udc00":1}]}\n', 1, id="half a pair in a field"),
+        pytest.param("a.jsonl", '{"text":"one","n":NaN}\n', 1, id="NaN"),
+        pytest.param("a.jsonl", '{"text":"one"}\n{"text":"two","n":[-Infinity]}\n', 2, id="Infinity"),
+        pytest.param("a.jsonl", '{"text":"one","n":1e999}\n', 1, id="float overflow"),
+        pytest.param("a.jsonl", '{"text":"one","n":9223372036854775808}\n', 1, id="integer over 64 bits"),
+        pytest.param("a.jsonl", f'{{"text":"one","n":{"9" * 5000}}}\n', 1, id="integer of 5000 digits"),
+        pytest.param("a.jsonl", f'{{"text":"one","n":{"[" * 99_999}}}\n', 1, id="deep nesting"),
+    ],
+)
+def test_a_bad_row_is_refused_by_its_line(write: Write, name: str, content: str | bytes, line: int) -> None:
+    path = write(name, content)
+    assert refusal(path).startswith(f"{path}, line {line}: ")
+    with pytest.raises(BadDocument):
+        list(DocumentSource(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "part"),
+    [
+        ("a.csv", "text,topic\none\n", "2 cells, this row 1"),
+        ("a.csv", 'text\n"one\n', "quote"),
+        ("a.csv", b"text\n\xff\n", "0xff"),
+        ("a.csv", "text,topic,topic\n1,2,3\n", "'topic'"),
+        ("a.jsonl", '{"text":5}', "5"),
+        ("a.jsonl", '{"text":"one", "n":NaN}', "NaN"),
+        ("a.jsonl", '{"text":"one"', "character 14"),
+    ],
+)
+def test_a_refusal_says_what_is_wrong(write: Write, name: str, content: str | bytes, part: str) -> None:
+    assert part in refusal(write(name, content))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.csv", ""), ("a.csv", "text,topic\n"), ("a.tsv", "text\n\n"), ("a.jsonl", "\n\n"), ("a.txt", b"\xef\xbb\xbf")],
+)
+def test_a_file_without_documents_is_refused(write: Write, name: str, content: str | bytes) -> None:
+    path = write(name, content)
+    message = refusal(path)
+    assert message.startswith(str(path))
+    assert "no documents" in message
+
+
+def test_good_rows_are_streamed_before_a_bad_one_is_met(write: Write) -> None:
+    documents = iter(DocumentSource(write("a.txt", b"one\ntwo\n\xff\n")))
+    assert [next(documents).text, next(documents).text] == ["one", "two"]
+    with pytest.raises(BadDocument):
+        next(documents)
+
+
+def test_parquet_values_become_what_json_can_hold(write_parquet: Callable[[dict[str, Any]], Path]) -> None:
+    path = write_parquet(
+        {
+            "id": [10, 11],
+            "text": ["one", "two"],
+            "day": [datetime.date(2024, 2, 29), None],
+            "at": [datetime.datetime(2024, 2, 29, 12, 30), None],
+            "price": [decimal.Decimal("1.50"), None],
+            "raw": [b"ab", None],
+            "x": [float("nan"), 0.5],
+            "tags": [[datetime.date(2024, 2, 29)], [None]],
+            "size": [{"w": 1.5, "h": float("inf")}, None],
+        }
+    )
+    source = DocumentSource(path)
+    assert source.check() == 2
+    first, second = source
+    assert (first.id, first.text, second.id, second.text) == ("10", "one", "11", "two")
+    assert first.fields == {
+        "day": "2024-02-29",
+        "at": "2024-02-29 12:30:00",
+        "price": "1.50",
+        "raw": "b'ab'",
+        "x": None,
+        "tags": ["2024-02-29"],
+        "size": {"w": 1.5, "h": None},
+    }
+    assert second.fields == {**dict.fromkeys(first.fields), "x": 0.5, "tags": [None]}
+
+
+def test_parquet_is_read_across_batches(write_parquet: Callable[[dict[str, Any]], Path]) -> None:
+    source = DocumentSource(write_parquet({"headline": [f"text {n}" for n in range(5000)]}))
+    assert source.check() == 5000
+    assert [(document.id, document.text) for document in source] == [(str(n), f"text {n}") for n in range(5000)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "row"),
+    [
+        ({"text": ["one", "two", None]}, 3),
+        ({"text": ["one", " "]}, 2),
+        ({"text": [1, 2]}, 1),
+        ({"text": [b"one"]}, 1),
+        ({"text": [datetime.date(2024, 2, 29)]}, 1),
+        ({"id": ["a", None], "text": ["one", "two"]}, 2),
+        ({"id": [1.0, float("nan")], "text": ["one", "two"]}, 2),
+        ({"id": [*range(3000), 0], "text": ["one"] * 3001}, 3001),
+        ({"text": ["one"], "score": [1.0]}, 1),
+    ],
+)
+def test_a_bad_parquet_row_is_refused_by_its_number(
+    write_parquet: Callable[[dict[str, Any]], Path], columns: dict[str, Any], row: int
+) -> None:
+    path = write_parquet(columns)
+    assert refusal(path).startswith(f"{path}, row {row}: ")
+
+
+def test_invalid_utf8_in_parquet_is_refused_by_its_row(write_parquet: Callable[[dict[str, Any]], Path]) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    words = pyarrow.array([b"one"] * 2000 + [b"\xff"])
+    path = write_parquet({"text": pyarrow.Array.from_buffers(pyarrow.string(), len(words), words.buffers())})
+    assert refusal(path).startswith(f"{path}, row 2001: ")
+
+
+def test_two_parquet_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "twins.parquet"
+    parquet.write_table(pyarrow.Table.from_arrays([["a"], ["b"]], names=["text", "text"]), path)
+    assert "'text'" in refusal(path)
+
+
+def test_parquet_without_rows_and_files_that_are_not_parquet_are_refused(
+    write: Write, write_parquet: Callable[[dict[str, Any]], Path]
+) -> None:
+    assert "no documents" in refusal(write_parquet({"text": []}))
+    for content in (b"", b"text\none\n", b"PAR1" + b"\0" * 64 + b"PAR1"):
+        path = write("b.parquet", content)
+        assert refusal(path).startswith(f"{path}, row 1: not readable as parquet: ")
+
+
+def test_parquet_without_pyarrow_names_the_extra(write: Write, tmp_path: Path) -> None:
+    write("a.parquet", b"PAR1")
+    write("pyarrow.py", "raise ImportError('not installed')")
+    code = """
+from pathlib import Path
+from shoal.errors import MissingExtra
+from shoal_workers.document import DocumentSource
+try:
+    DocumentSource(Path("a.parquet")).check()
+except MissingExtra as exc:
+    print(exc.message)
+"""
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    child = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert "pip install 'shoal[parquet]'" in child.stdout, child.stderr
+
+
+any_text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+some_text = any_text.filter(str.strip)
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(any_text, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def read_back(name: str, content: str) -> list[Document]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, name)
+        path.write_bytes(content.encode())
+        source = DocumentSource(path)
+        documents = list(source)
+        assert source.check() == len(documents)
+        return documents
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(some_text, any_text, any_text), min_size=1, max_size=9))
+def test_rows_of_csv_writer_are_read_back(rows: list[tuple[str, str, str]]) -> None:
+    written = io.StringIO(newline="")
+    csv.writer(written).writerows([("text", "topic", 'a, "b"\n'), *rows])
+    expected = [Document(str(n), text, {"topic": a, 'a, "b"\n': b}) for n, (text, a, b) in enumerate(rows)]
+    assert read_back("a.csv", written.getvalue()) == expected
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(some_text, json_values), min_size=1, max_size=9), st.booleans())
+def test_lines_of_json_dumps_are_read_back(rows: list[tuple[str, Any]], ensure_ascii: bool) -> None:
+    objects = [{"id": n, "text": text, "more": more} for n, (text, more) in enumerate(rows)]
+    lines = [json.dumps(item, ensure_ascii=ensure_ascii) for item in objects]
+    expected = [Document(str(n), text, {"more": more}) for n, (text, more) in enumerate(rows)]
+    assert read_back("a.jsonl", "\n".join(lines)) == expected
+
+
+@settings(deadline=None)
+@given(st.lists(some_text.filter(lambda text: not set(text) & set("\r\n")), min_size=1, max_size=9))
+def test_lines_of_text_are_read_back(lines: list[str]) -> None:
+    assert [document.text for document in read_back("a.txt", "\n" + "\n".join(lines))] == lines
