@@ -1,0 +1,1 @@
+"""Workers: take jobs off the queue in micro-batches, embed, search, reply."""

@@ -1,0 +1,115 @@
+"""The commands that need a model: `shoal worker`, `shoal index` and `shoal model`."""
+
+import json
+import logging
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from shoal.cli import REDIS_SETTINGS, settings_options
+from shoal.settings import Settings
+
+if TYPE_CHECKING:
+    from shoal_workers.encoder import Encoder
+
+#: The headlines that come with Shoal, to try it with.
+SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
+
+MODEL_SETTINGS = ("model", "engine", "precision", "threads", "home")
+JOB_SETTINGS = ("max_batch_tokens", "max_batch_wait_ms", "max_job_texts", "max_text_chars", "result_ttl_s")
+
+
+@click.command()
+@settings_options(*REDIS_SETTINGS, *MODEL_SETTINGS, "indexes", *JOB_SETTINGS, "workers", "log_level")
+def worker(settings: Settings) -> None:
+    """Run one worker until it is told to stop (SIGTERM or Ctrl-C)."""
+    _limit_native_threads(settings)
+    from shoal_workers.service import serve
+
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    serve(settings)
+
+
+@click.group()
+def index() -> None:
+    """Build an index of your documents, or look at one."""
+
+
+@index.command()
+@click.argument("source", type=click.Path(path_type=Path), required=False)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder to build it in.")
+@click.option("--text-column", help="Column to embed and search. [default: text, or the only one that can be meant]")
+@click.option("--id-column", help="Column that names a document. [default: id, else the row's number from 0]")
+@settings_options(*MODEL_SETTINGS)
+def build(settings: Settings, source: Path | None, out: Path, text_column: str | None, id_column: str | None) -> None:
+    """Embed the documents in SOURCE (.csv, .tsv, .jsonl, .txt or .parquet) into an index folder.
+
+    Without SOURCE, the sample headlines that come with Shoal. An index that is in the folder already stays in use until
+    the new one is complete.
+    """
+    _limit_native_threads(settings)
+    from shoal_workers.builder import build
+    from shoal_workers.document import DocumentSource
+
+    documents = DocumentSource(source, text_column, id_column) if source else DocumentSource(SAMPLE, "headline")
+    count = documents.check()
+    encoder = _encoder(settings)
+    with click.progressbar(length=count, label=f"Embedding {count:,} documents", show_pos=True) as bar:
+        manifest = build(documents, out, encoder, count, bar.update)
+    click.echo(f"{out}: {manifest.count:,} documents, version {manifest.version}, {manifest.model}")
+
+
+@index.command("info")
+@click.argument("folder", type=click.Path(path_type=Path))
+def index_info(folder: Path) -> None:
+    """Show what an index holds, after checking its files."""
+    from shoal_workers.index import Index
+
+    click.echo(json.dumps(asdict(Index.open(folder).manifest), indent=2, ensure_ascii=False))
+
+
+@click.group()
+def model() -> None:
+    """Prepare a model for serving, or look at one."""
+
+
+@model.command()
+@click.option("--force", is_flag=True, help="Do it again even if it was done.")
+@click.option("--quiet", is_flag=True, help="Say nothing if it was done already.")
+@settings_options("model", "home")
+def prepare(settings: Settings, force: bool, quiet: bool) -> None:
+    """Export the model once, so that workers start quickly and without torch. Needs the `export` extra."""
+    from shoal_workers.model import prepare_if_needed
+
+    folder = prepare_if_needed(settings.home_folder, settings.model, force=force)
+    if not quiet:
+        click.echo(folder)
+
+
+@model.command("info")
+@settings_options("model", "home")
+def model_info(settings: Settings) -> None:
+    """Show what is known of a prepared model."""
+    from shoal_workers.model import Model, prepared_folder
+
+    folder = prepared_folder(settings.home_folder, settings.model)
+    click.echo(json.dumps(asdict(Model.open(folder)), indent=2))
+
+
+def _encoder(settings: Settings) -> "Encoder":
+    from shoal_workers import cpu
+    from shoal_workers.service import open_encoder
+
+    return open_encoder(settings, settings.threads or cpu.threads_for(1, cpu.available()))
+
+
+def _limit_native_threads(settings: Settings) -> None:
+    """Tells native libraries how many threads to make, before they load and count all processors themselves."""
+    from shoal_workers import cpu
+
+    threads = str(settings.threads or cpu.threads_for(settings.workers, cpu.available()))
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
+        os.environ.setdefault(name, threads)

@@ -1,0 +1,44 @@
+"""How much of the machine a worker may use."""
+
+import math
+import os
+from pathlib import Path
+
+#: Where the control group's limits are found, version 2 first.
+_QUOTA_V2 = Path("/sys/fs/cgroup/cpu.max")
+_QUOTA_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+_PERIOD_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+
+
+def quota(v2: Path = _QUOTA_V2, v1: Path = _QUOTA_V1, period_v1: Path = _PERIOD_V1) -> float | None:
+    """Processors that the control group grants, or None without a limit."""
+    try:
+        if v2.exists():
+            limit, period = v2.read_text().split()
+        else:
+            limit, period = v1.read_text().strip(), period_v1.read_text().strip()
+    except OSError:
+        return None
+    return None if limit in ("max", "-1") else int(limit) / int(period)
+
+
+def available() -> float:
+    """Processors this process may use: those it is bound to, or fewer where the control group says so."""
+    bound = float(len(os.sched_getaffinity(0)))
+    return min(bound, limit) if (limit := quota()) else bound
+
+
+def threads_for(num_workers: int, processors: float) -> int:
+    """Compute threads for each of `num_workers` workers that share `processors`."""
+    return max(1, math.floor(processors / max(1, num_workers)))
+
+
+def machine_id() -> str:
+    """The same for all processes and containers on one running machine, and for no others."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def has_bf16() -> bool:
+    """Whether the processor multiplies bfloat16 matrices itself."""
+    flags = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "")
+    return bool({"avx512_bf16", "amx_bf16"} & set(flags.split()))

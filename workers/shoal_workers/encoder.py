@@ -1,0 +1,131 @@
+"""Texts to vectors: tokenizer, engine and pooling put together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import InvalidRequest, TextTooLong
+from shoal.jobs import Options
+from shoal_workers import golden
+from shoal_workers.batcher import Batcher
+from shoal_workers.engines import Engine, open_engine
+from shoal_workers.model import Model
+from shoal_workers.tokenizer import Tokenizer, Tokens
+
+#: Names of the prompt for the two sides of a search, in order of preference.
+QUERY_PROMPTS = ("query", "search_query")
+DOCUMENT_PROMPTS = ("document", "passage", "search_document")
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One text to encode; `vectors` is set once it is: float32 `[1, dimension]`, or `[tokens, dimension]`."""
+
+    tokens: Tokens
+    pooling: str | None = None
+    output: str = "vector"
+    vectors: NDArray[np.float32] | None = None
+    error: Exception | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the text, special ones included."""
+        return len(self.tokens.ids)
+
+
+class Encoder:
+    """A model ready to encode. Not thread-safe."""
+
+    def __init__(self, model: Model, tokenizer: Tokenizer, engine: Engine):
+        self.model = model
+        self.tokenizer = tokenizer
+        self.engine = engine
+
+    @classmethod
+    def open(cls, folder: Path, engine: str, precision: str, threads: int) -> "Encoder":
+        """The model prepared in `folder`, checked against its reference vectors.
+
+        Raises ModelMismatch when the engine does not reproduce them.
+        """
+        model = Model.open(folder)
+        tokenizer = Tokenizer(folder / "tokenizer.json", model.max_tokens)
+        encoder = cls(model, tokenizer, open_engine(engine, model, folder, precision, threads))
+        golden.check(folder, lambda texts: encoder.embed(texts, Options(prompt_name=None), prompt=""))
+        return encoder
+
+    def tokenize(self, texts: Sequence[str], options: Options, prompt: str) -> list[Tokens]:
+        """The tokens of each text after the prompt.
+
+        Raises TextTooLong if a text would be cut and the options say not to.
+        """
+        prompted = [prompt + text for text in texts] if prompt else texts
+        found = self.tokenizer.encode(prompted, options.truncation_side)
+        if not options.truncate:
+            for n, tokens in enumerate(found):
+                if tokens.truncated:
+                    raise TextTooLong(
+                        f"text {n} has more than the {self.model.max_tokens} tokens that the model takes: "
+                        "shorten it, cut it into passages, or let it be truncated (truncate: true)"
+                    )
+        return found
+
+    def prompt(self, options: Options, otherwise: tuple[str, ...] = ()) -> str:
+        """The text of the prompt that the options name, or that the model would use.
+
+        Raises InvalidRequest for a prompt the model does not have.
+        """
+        try:
+            return self.model.prompt_for(options.prompt_name, otherwise)
+        except KeyError:
+            known = ", ".join(sorted(self.model.prompts)) or "none"
+            raise InvalidRequest(f"prompt_name is {options.prompt_name!r}: {self.model.name} has {known}") from None
+
+    def encode(self, rows: Sequence[Row]) -> None:
+        """Sets the rows' vectors in one forward pass."""
+        ids, mask = _padded(rows)
+        tokens, pooled = self.engine.forward(ids, mask)
+        pooled = pooled.copy()
+        for n, row in enumerate(rows):
+            if row.output == "tokens":
+                row.vectors = tokens[n, : row.num_tokens].copy()
+            elif row.pooling in (None, self.model.pooling):
+                row.vectors = pooled[n : n + 1]
+            else:
+                row.vectors = _POOLINGS[row.pooling](tokens[n, : row.num_tokens])
+
+    def embed(
+        self, texts: Sequence[str], options: Options, prompt: str, batcher: Batcher[Row] | None = None
+    ) -> NDArray[np.float32]:
+        """Finished vectors `[texts, dimension]` of any number of texts, for building an index and for self-tests."""
+        rows = [Row(tokens, options.pooling) for tokens in self.tokenize(texts, options, prompt)]
+        for batch in (batcher or Batcher(4_096)).cut(rows):
+            self.encode(batch)
+        return finish([row.vectors for row in rows if row.vectors is not None], options)
+
+
+def finish(vectors: Sequence[NDArray[np.float32]], options: Options) -> NDArray[np.float32]:
+    """The rows stacked, cut to some dimensions and normalised, as the options say: float32 `[rows, dimension]`."""
+    stacked = np.concatenate(vectors)[:, : options.dimensions]
+    if options.normalize:
+        stacked = stacked / np.maximum(np.linalg.norm(stacked, axis=1, keepdims=True), 1e-12)
+    return np.ascontiguousarray(stacked, dtype=np.float32)
+
+
+def _padded(rows: Sequence[Row]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    shape = (len(rows), max(row.num_tokens for row in rows))
+    ids, mask = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    for n, row in enumerate(rows):
+        ids[n, : row.num_tokens] = row.tokens.ids
+        mask[n, : row.num_tokens] = 1
+    return ids, mask
+
+
+#: Pools the token vectors `[tokens, dimension]` of one text into `[1, dimension]`, as Sentence Transformers does.
+_POOLINGS = {
+    "mean": lambda tokens: tokens.mean(axis=0, keepdims=True),
+    "max": lambda tokens: tokens.max(axis=0, keepdims=True),
+    "cls": lambda tokens: tokens[:1].copy(),
+}

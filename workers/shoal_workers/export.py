@@ -1,0 +1,68 @@
+"""Prepares a model for serving: exports its graph, and stores the reference vectors that workers check themselves with.
+
+Runs in a process of its own, `python -m shoal_workers.export`, because torch is needed here and nowhere else.
+"""
+
+import shutil
+import sys
+import warnings
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import openvino as ov
+import torch
+from safetensors.numpy import save_file
+from sentence_transformers import SentenceTransformer
+
+from shoal.errors import ModelNotFound, ShoalError
+from shoal_workers import golden, reference
+from shoal_workers.engines.openvino import GRAPH
+from shoal_workers.model import Model, find_source
+
+
+def prepare(name: str, folder: Path) -> Model:
+    """Prepares the model in `folder`, which appears whole or not at all.
+
+    Raises ModelNotFound or ModelMismatch.
+    """
+    source = find_source(name)
+    model = Model.read(name, source)
+    if not (source / "tokenizer.json").exists():
+        raise ModelNotFound(f"{source} has no tokenizer.json: save the model with its fast tokenizer")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent, prefix=".preparing-") as scratch:
+        _fill(model, source, Path(scratch))
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(scratch, folder)
+    folder.chmod(0o755)
+    for path in folder.iterdir():
+        path.chmod(0o644)
+    return model
+
+
+def _fill(model: Model, source: Path, folder: Path) -> None:
+    original = reference.load(str(source))
+    _export_graph(original, folder / GRAPH)
+    vectors = reference.encode(original, golden.TEXTS)
+    save_file({"vectors": vectors}, folder / golden.FILE)
+    shutil.copyfile(source / "tokenizer.json", folder / "tokenizer.json")
+    model.save(folder)
+
+
+def _export_graph(original: SentenceTransformer, path: Path) -> None:
+    """Weights are stored as fp16: their rounding is an eighth of bf16's, and cosines to fp32 stay above 0.999998."""
+    ids = torch.ones((2, 8), dtype=torch.long)
+    mask = torch.ones_like(ids)
+    mask[1, 5:] = 0  # without padding in the example, the traced graph would leave the mask out
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        example = {"input_ids": ids, "attention_mask": mask}
+        graph = ov.convert_model(reference.pooled_module(original), example_input=example)
+    ov.save_model(graph, path, compress_to_fp16=True)
+
+
+if __name__ == "__main__":
+    try:
+        prepare(sys.argv[1], Path(sys.argv[2]))
+    except ShoalError as error:
+        sys.exit(f"shoal: {error.message} [{error.code}]")

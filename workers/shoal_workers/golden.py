@@ -1,0 +1,46 @@
+"""A self-test: a worker serves only if its engine reproduces stored fp32 vectors of a few sentences."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from shoal.errors import ModelMismatch
+
+#: File of the reference vectors in a prepared folder.
+FILE = "golden.safetensors"
+
+#: Lowest cosine to the reference with which a worker serves.
+MIN_COSINE = 0.999
+
+#: Short and long, several scripts, digits, punctuation, nothing at all.
+TEXTS = (
+    "",
+    "storm",
+    "Heavy rain closes the coast road for a third day",
+    "What is the capital of Burkina Faso, and who wrote its anthem?",
+    "Der Zug nach Zürich fällt heute wegen Bauarbeiten aus.",
+    "価格は昨年より12.5%上がった。",
+    "naïve café — £3.20 (was £4.00!) 😀",
+    "The committee met on Tuesday to discuss the budget, the repair of the harbour wall, the shortage of teachers in "
+    "the northern schools, and a petition signed by four thousand residents who want the night bus back. " * 4,
+)
+
+Encode = Callable[[Sequence[str]], NDArray[np.float32]]
+
+
+def check(folder: Path, encode: Encode) -> float:
+    """The lowest cosine between `encode`'s normalised vectors and the stored ones.
+
+    Raises ModelMismatch if it is under `MIN_COSINE`.
+    """
+    reference = load_file(folder / FILE)["vectors"]
+    lowest = float((encode(TEXTS) * reference).sum(axis=1).min())
+    if not lowest >= MIN_COSINE:
+        raise ModelMismatch(
+            f"the engine's vectors are off: cosine {lowest:.5f} to the fp32 reference, under {MIN_COSINE}: "
+            "prepare the model again (shoal model prepare --force) or use --precision f32"
+        )
+    return lowest

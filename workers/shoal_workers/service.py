@@ -1,0 +1,110 @@
+"""A worker process: opens what the settings name, announces itself, runs until it is told to stop."""
+
+import logging
+import os
+import signal
+import socket
+from contextlib import suppress
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from shoal.errors import ShoalError
+from shoal.pool import Pool
+from shoal.queue import Queue, connect
+from shoal.settings import Settings
+from shoal_workers import cpu
+from shoal_workers.batcher import Batcher
+from shoal_workers.encoder import Encoder
+from shoal_workers.heartbeat import Heartbeat
+from shoal_workers.index import Index, Manifest
+from shoal_workers.model import Model, prepare_if_needed
+from shoal_workers.worker import Limits, Worker
+
+log = logging.getLogger(__name__)
+
+
+def serve(settings: Settings) -> None:
+    """Runs one worker until SIGTERM or SIGINT; the batch under way is answered first.
+
+    Raises what makes serving impossible: ModelNotFound, ModelMismatch, IndexNotFound, IndexCorrupt, IndexMismatch.
+    """
+    queue = Queue(connect(settings.redis_url), settings.keys, settings.max_backlog, settings.result_ttl_s)
+    threads = num_threads(settings, Pool(queue.redis, settings.keys))
+    threadpool_limits(threads)
+    encoder = open_encoder(settings, threads)
+    indexes = open_indexes(settings, encoder.model)
+    worker = Worker(
+        queue,
+        encoder,
+        indexes,
+        Batcher(settings.max_batch_tokens),
+        Limits(settings.max_job_texts, settings.max_text_chars),
+        settings.max_batch_wait_ms / 1000,
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: worker.stop())
+    heartbeat = Heartbeat(worker.pool, worker.id, lambda: about(worker, indexes))
+    heartbeat.start()
+    try:
+        worker.run()
+    finally:
+        heartbeat.stop()
+        with suppress(ShoalError):  # Redis may be gone; the heartbeat's end says the same
+            queue.leave(worker.id)
+        queue.close()
+    log.info("worker %s has stopped", worker.id)
+
+
+def open_encoder(settings: Settings, threads: int) -> Encoder:
+    """The encoder that the settings ask for; the model is prepared first if it never was."""
+    folder = prepare_if_needed(settings.home_folder, settings.model)
+    return Encoder.open(folder, settings.engine, settings.precision, threads)
+
+
+def open_indexes(settings: Settings, model: Model) -> dict[str, Index]:
+    """The indexes that the settings name, by name.
+
+    Raises IndexNotFound, IndexCorrupt or IndexMismatch.
+    """
+    indexes = {}
+    for name, folder in settings.index_folders().items():
+        indexes[name] = Index.open(folder)
+        indexes[name].check_model(model)
+    return indexes
+
+
+def num_threads(settings: Settings, pool: Pool) -> int:
+    """Compute threads for a worker that starts now: its share of the processors among the workers on this machine."""
+    if settings.threads:
+        return settings.threads
+    neighbours = 0
+    with suppress(ShoalError):  # without Redis nobody knows of any
+        neighbours = sum(about.get("machine") == cpu.machine_id() for about in pool.workers().values())
+    return cpu.threads_for(max(settings.workers, neighbours + 1), cpu.available())
+
+
+def about(worker: Worker, indexes: dict[str, Index]) -> dict[str, Any]:
+    """What the worker's heartbeat says of it."""
+    model, engine = worker.encoder.model, worker.encoder.engine
+    return {
+        "state": "ready",
+        "model": model.name,
+        "digest": model.digest,
+        "dimension": model.dimension,
+        "max_tokens": model.max_tokens,
+        "pooling": model.pooling,
+        "prompts": sorted(model.prompts),
+        "engine": engine.name,
+        "precision": engine.precision,
+        "threads": engine.threads,
+        "host": socket.gethostname(),
+        "machine": cpu.machine_id(),
+        "pid": os.getpid(),
+        "indexes": {name: _about_index(index.manifest) for name, index in indexes.items()},
+        "counters": dict(worker.counters),
+    }
+
+
+def _about_index(manifest: Manifest) -> dict[str, Any]:
+    return {name: getattr(manifest, name) for name in ("count", "version", "built_at", "model", "digest", "dimension")}

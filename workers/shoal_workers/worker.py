@@ -1,0 +1,275 @@
+"""The worker: takes jobs, forms batches, encodes, searches, replies."""
+
+import logging
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import Expired, Poisoned, ShoalError, TooLarge, Unavailable, UnknownIndex
+from shoal.jobs import LANES, Job, address_of
+from shoal.pool import Pool
+from shoal.queue import Answer, Delivery, Queue
+from shoal.replies import TIMINGS, Reply
+from shoal_workers.batcher import Batcher
+from shoal_workers.encoder import QUERY_PROMPTS, Encoder, Row
+from shoal_workers.index import Index
+from shoal_workers.work import Work
+
+log = logging.getLogger(__name__)
+
+#: A step is full with this many texts: more would not be encoded faster, and would keep others waiting.
+STEP_TEXTS = 64
+
+#: Jobs read at a time from each lane: interactive ones are short, bulk ones fill a batch by themselves.
+JOBS_AT_ONCE = {"interactive": 16, "bulk": 1}
+
+#: A full step takes a bulk job along every so many steps, so that bulk work goes on under constant load.
+BULK_EVERY = 8
+
+#: How often a job may be delivered before it counts as poison.
+MAX_DELIVERIES = 3
+
+#: How often a worker looks for jobs that a dead one left behind.
+CLAIM_EVERY_S = 1.0
+
+#: How long a worker waits before it tries Redis again.
+RETRY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a worker accepts from programs that put jobs into Redis themselves."""
+
+    max_job_texts: int = 1_024
+    max_text_chars: int = 2**20
+
+
+class Worker:
+    """One worker. `step` is one round of its life and can be driven by hand; `run` is steps until stopped."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        encoder: Encoder,
+        indexes: dict[str, Index],
+        batcher: Batcher[Row],
+        limits: Limits | None = None,
+        max_batch_wait_s: float = 0.0,
+    ):
+        self.id = secrets.token_hex(6)
+        self.queue = queue
+        self.pool = Pool(queue.redis, queue.keys)
+        self.encoder = encoder
+        self.indexes = indexes
+        self.batcher = batcher
+        self.limits = limits or Limits()
+        self.max_batch_wait_s = max_batch_wait_s
+        self.counters: Counter[str] = Counter()
+        self._stopping = threading.Event()
+        self._num_steps = 0
+        self._next_claim_s = 0.0
+
+    def run(self) -> None:
+        """Steps until `stop` is called; waits when Redis is away and goes on when it is back."""
+        while not self._stopping.is_set():
+            try:
+                self.queue.join()
+                log.info("worker %s is taking jobs", self.id)
+                while not self._stopping.is_set():
+                    self.step()
+            except Unavailable as error:
+                log.warning("%s; trying again", error)
+                self._stopping.wait(RETRY_S)
+
+    def stop(self) -> None:
+        """Lets the step under way finish, then ends `run`. Safe in a signal handler."""
+        self._stopping.set()
+
+    def step(self, block_s: float = 1.0) -> int:
+        """One round: take, tokenize, batch, encode, search, reply. Returns how many jobs were replied to."""
+        works = self._tokenize(self._take(block_s))
+        started = time.perf_counter()
+        rows = list({id(row): row for work in works for row in work.rows}.values())
+        waiting, num_replied = works, 0
+        for batch in self.batcher.cut(rows):
+            self._encode(batch)
+            encoded = [work for work in waiting if work.is_encoded]
+            waiting = [work for work in waiting if not work.is_encoded]
+            for work in encoded:
+                work.timings["encode_s"] = time.perf_counter() - started
+            self._search([work for work in encoded if work.job.op == "search" and not work.has_failed])
+            num_replied += self._reply(encoded)
+        return num_replied
+
+    # Take
+
+    def _take(self, block_s: float) -> list[Work]:
+        if orphan := self._claim():
+            return self._admit([orphan])
+        self._num_steps += 1
+        works: list[Work] = []
+        self._fill(works, "interactive")
+        self._fill(works, "bulk")
+        if not works and block_s:
+            works += self._admit(self.queue.take(self.id, LANES, 1, block_s))
+        if works and self.max_batch_wait_s:
+            self._linger(works)
+        return works
+
+    def _fill(self, works: list[Work], lane: str) -> None:
+        at_once = JOBS_AT_ONCE[lane]
+        owed = lane == "bulk" and self._num_steps % BULK_EVERY == 0
+        while _num_texts(works) < STEP_TEXTS or owed:
+            taken = self.queue.take(self.id, [lane], at_once)
+            works += self._admit(taken)
+            if len(taken) < at_once or owed:
+                return
+
+    def _linger(self, works: list[Work]) -> None:
+        until = time.monotonic() + self.max_batch_wait_s
+        while _num_texts(works) < STEP_TEXTS and (left := until - time.monotonic()) > 0:
+            works += self._admit(self.queue.take(self.id, ["interactive"], JOBS_AT_ONCE["interactive"], left))
+
+    def _claim(self) -> Delivery | None:
+        if time.monotonic() < self._next_claim_s:
+            return None
+        orphan = self.queue.claim(self.id, set(self.pool.workers()))
+        if orphan is None:
+            self._next_claim_s = time.monotonic() + CLAIM_EVERY_S
+        else:
+            log.info("claimed a job that was left behind, delivery %d", orphan.num_deliveries)
+        return orphan
+
+    # Admit
+
+    def _admit(self, deliveries: Iterable[Delivery]) -> list[Work]:
+        """Opens the deliveries; those that cannot or need not be computed are answered at once."""
+        works, refusals = [], []
+        now = time.time()
+        for delivery in deliveries:
+            try:
+                work = Work(delivery, self._open(delivery, now))
+                work.timings["queue_s"] = delivery.queued_s(now)
+                works.append(work)
+            except ShoalError as error:
+                refusals.append((delivery, error))
+        self._refuse(refusals)
+        return self._start(works)
+
+    def _open(self, delivery: Delivery, now: float) -> Job:
+        job = Job.unpack(delivery.data)
+        if delivery.num_deliveries > MAX_DELIVERIES:
+            raise Poisoned(f"delivered {MAX_DELIVERIES} times, and each time the worker died: take a look at its texts")
+        if job.deadline is not None and now > job.deadline:
+            raise Expired(
+                f"the deadline passed {now - job.deadline:.1f} s before a worker was free: add workers or wait longer"
+            )
+        self._check_size(job)
+        if job.op == "search" and job.index not in self.indexes:
+            known = ", ".join(sorted(self.indexes)) or "none"
+            raise UnknownIndex(f"no index {job.index!r}: this worker serves {known}")
+        return job
+
+    def _check_size(self, job: Job) -> None:
+        if len(job.texts) > self.limits.max_job_texts:
+            raise TooLarge(f"the job has {len(job.texts):,} texts, over {self.limits.max_job_texts:,}: split it")
+        for n, text in enumerate(job.texts):
+            if len(text) > self.limits.max_text_chars:
+                raise TooLarge(
+                    f"text {n} has {len(text):,} characters, over {self.limits.max_text_chars:,}: cut it into passages"
+                )
+
+    def _start(self, works: list[Work]) -> list[Work]:
+        """Marks submitted jobs as running, and leaves out those that were cancelled meanwhile."""
+        submitted = [work for work in works if work.job.reply_to is None]
+        started = self.queue.start([work.job.id for work in submitted])
+        cancelled = {id(work) for work, runs in zip(submitted, started, strict=True) if not runs}
+        return [work for work in works if id(work) not in cancelled]
+
+    def _refuse(self, refusals: Sequence[tuple[Delivery, ShoalError]]) -> None:
+        """Answers with the error, or, where nobody can be answered, keeps the job as a dead letter."""
+        answers = []
+        for delivery, error in refusals:
+            self.counters["failed"] += 1
+            job_id, reply_to = address_of(delivery.data)
+            if job_id is not None:
+                answers.append(Answer(delivery, Reply.failure(job_id, error), reply_to))
+        self.queue.reply(answers)
+        for delivery, error in refusals:
+            if isinstance(error, Poisoned) or address_of(delivery.data)[0] is None:
+                log.warning("dead letter: %s", error)
+                self.queue.bury(delivery, f"{error.code}: {error}")
+
+    # Tokenize, encode, search, reply
+
+    def _tokenize(self, works: list[Work]) -> list[Work]:
+        """Gives each job its rows, one for all texts that are the same; returns the jobs that can be encoded."""
+        started = time.perf_counter()
+        shared: dict[Any, Row] = {}
+        tokenized, refusals = [], []
+        for work in works:
+            try:
+                self._tokenize_one(work, shared)
+                tokenized.append(work)
+            except ShoalError as error:
+                refusals.append((work.delivery, error))
+        self._refuse(refusals)
+        for work in tokenized:
+            work.timings["tokenize_s"] = time.perf_counter() - started
+        return tokenized
+
+    def _tokenize_one(self, work: Work, shared: dict[Any, Row]) -> None:
+        options = work.job.options
+        prompt = self.encoder.prompt(options, QUERY_PROMPTS if work.job.op == "search" else ())
+        work.tokens = self.encoder.tokenize(work.job.texts, options, prompt)
+        for tokens in work.tokens:
+            key = (tokens.ids, options.pooling, options.output)
+            work.rows.append(shared.setdefault(key, Row(tokens, options.pooling, options.output)))
+
+    def _encode(self, batch: Sequence[Row]) -> None:
+        """Encodes a batch; if the engine fails, row by row, so that a bad text harms only its own job."""
+        self.counters["batches"] += 1
+        try:
+            self.encoder.encode(batch)
+        except Exception as error:  # whatever an engine may raise
+            if len(batch) > 1:
+                for row in batch:
+                    self._encode([row])
+                return
+            log.exception("the engine failed on a text of %d tokens", batch[0].num_tokens)
+            batch[0].error = error
+
+    def _search(self, works: Sequence[Work]) -> None:
+        started = time.perf_counter()
+        for name in {work.job.index for work in works}:
+            same = [work for work in works if work.job.index == name]
+            queries = np.concatenate([work.vectors() for work in same])
+            hits = iter(self.indexes[name].search(queries, max(work.job.k for work in same)))
+            for work in same:
+                work.hits = [next(hits)[: work.job.k] for _ in work.job.texts]
+        for work in works:
+            work.timings["search_s"] = time.perf_counter() - started
+
+    def _reply(self, works: Sequence[Work]) -> int:
+        num_written = self.queue.reply([work.answer(self.encoder.model.name) for work in works])
+        self._count(works)
+        return num_written
+
+    def _count(self, works: Sequence[Work]) -> None:
+        for work in works:
+            self.counters["jobs"] += 1
+            self.counters["failed"] += work.has_failed
+            self.counters["texts"] += len(work.tokens)
+            self.counters["tokens"] += sum(len(tokens.ids) for tokens in work.tokens)
+            for name in TIMINGS:
+                self.counters[name] += work.timings[name]  # type: ignore[assignment]
+
+
+def _num_texts(works: Sequence[Work]) -> int:
+    return sum(len(work.job.texts) for work in works)
