@@ -43,6 +43,7 @@ def command(settings: Settings) -> list[str]:
         "appendfsync": "everysec",
         "save": "",
         "maxmemory-policy": "noeviction",
+        "logfile": str(folder / "redis.log"),
     }
     return [find_server(), *(part for name, value in options.items() for part in (f"--{name}", value))]
 

@@ -125,7 +125,8 @@ class Stack:
 
         def answers() -> bool:
             if (code := service.exit_code()) is not None:
-                raise NotReady(f"redis-server ended at once with exit code {code}: its log line above says why")
+                log_file = self.settings.home_folder / "redis" / "redis.log"
+                raise NotReady(f"redis-server ended at once with exit code {code}: {log_file} says why")
             try:
                 with translated():
                     return bool(connection.ping())
@@ -215,7 +216,9 @@ def _detach(settings: Settings, query: str | None) -> None:
 
     _wait_for("it to be ready", ready)
     click.echo(logfile.read_text(), nl=False)
-    click.echo(f"running in the background (process {process.pid}, log {logfile}); end it with: shoal serve --stop")
+    click.echo(
+        f"running in the background (process {process.pid}, log {logfile}); end it with --stop in place of --detach"
+    )
 
 
 def _prepare_model(settings: Settings) -> None:

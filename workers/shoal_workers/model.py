@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import re
 import subprocess
 import sys
@@ -187,8 +188,10 @@ def _pooling(name: str, config: dict[str, Any]) -> str:
 
 
 def _max_tokens(source: Path, config: dict[str, Any]) -> int:
-    own = _read_json(source / "sentence_bert_config.json", optional=True).get("max_seq_length")
-    return int(own or config["max_position_embeddings"])
+    if own := _read_json(source / "sentence_bert_config.json", optional=True).get("max_seq_length"):
+        return int(own)
+    tokenizer = _read_json(source / "tokenizer_config.json", optional=True)
+    return int(min(config["max_position_embeddings"], tokenizer.get("model_max_length", math.inf)))
 
 
 def _stamp(source: Path) -> str:

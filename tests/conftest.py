@@ -1,0 +1,184 @@
+"""What tests share: a real Redis of their own, a tiny real model, and workers made of both."""
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from shoal import Client
+from shoal.embedded import find_server
+from shoal.errors import MissingExtra
+from shoal.keys import Keys
+from shoal.queue import Queue
+
+if not os.environ.get("RAYON_NUM_THREADS"):
+    os.environ["RAYON_NUM_THREADS"] = "1"
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def pytest_report_header() -> list[str]:
+    """Says which Redis the tests use."""
+    try:
+        server = find_server()
+    except MissingExtra:
+        return ["redis: none found"]
+    version = subprocess.run([server, "--version"], capture_output=True, text=True, check=True).stdout
+    return [f"redis: {server} {version.split()[2]}"]
+
+
+def free_port() -> int:
+    """A port on loopback that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class RedisServer:
+    """A redis-server of the tests' own, which can be stopped and started again with its data."""
+
+    def __init__(self, folder: Path):
+        self.port = free_port()
+        self.folder = folder
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts it and waits until it answers."""
+        options = {"port": self.port, "bind": "127.0.0.1", "dir": self.folder, "save": "", "appendonly": "yes"}
+        command = [find_server(), *(str(part) for name, value in options.items() for part in (f"--{name}", value))]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        with redis.Redis.from_url(self.url) as connection:
+            wait_until(lambda: _answers(connection))
+
+    def stop(self) -> None:
+        """Stops it; what was written is on disk."""
+        if self._process:
+            self._process.terminate()
+            self._process.wait()
+
+
+def _answers(connection: "redis.Redis") -> bool:
+    try:
+        return bool(connection.ping())
+    except redis.RedisError:
+        return False
+
+
+def wait_until(is_true: Callable[[], object], within_s: float = 20.0) -> None:
+    """Polls until the condition holds; fails the test if it does not in time."""
+    pause, tries = threading.Event(), int(within_s / 0.02)
+    for _ in range(tries):
+        if is_true():
+            return
+        pause.wait(0.02)
+    pytest.fail(f"not true within {within_s} s: {is_true}")
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """One Redis for all tests; each test has keys of its own in it."""
+    try:
+        find_server()
+    except MissingExtra as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def own_redis(redis_server: RedisServer, tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis that the test may stop."""
+    server = RedisServer(tmp_path)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """Where the tests' Redis is."""
+    return redis_server.url
+
+
+@pytest.fixture
+def keys(redis_url: str) -> Iterator[Keys]:
+    """Keys of the test's own. After the test none may be left without a time to live, lanes and dead letters aside."""
+    keys = Keys(prefix="test", pool=secrets.token_hex(4))
+    yield keys
+    with redis.Redis.from_url(redis_url, decode_responses=True) as connection:
+        found = list(connection.scan_iter(f"{keys.root}:*"))
+        lasting = {keys.lane("interactive"), keys.lane("bulk"), keys.dead, keys.workers}
+        immortal = [name for name in found if name not in lasting and connection.ttl(name) == -1]
+        if found:
+            connection.delete(*found)
+    assert not immortal, f"keys without a time to live: {immortal}"
+
+
+@pytest.fixture
+def queue(redis_url: str, keys: Keys) -> Iterator[Queue]:
+    """The queue of the test's own pool, with its consumer group made."""
+    queue = Queue.connect(redis_url, keys)
+    queue.join()
+    yield queue
+    queue.close()
+
+
+@pytest.fixture
+def client(redis_url: str, keys: Keys) -> Iterator[Client]:
+    """A client of the test's own pool."""
+    with Client(redis_url, key_prefix=keys.prefix, pool=keys.pool, timeout_s=20) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def no_leftover_threads() -> Iterator[None]:
+    """Fails a test that leaves a thread of Shoal's running."""
+    before = set(threading.enumerate())
+    yield
+    left = [thread for thread in threading.enumerate() if thread not in before and "shoal" in _home(thread)]
+    for thread in left:
+        thread.join(5)
+    assert not [thread for thread in left if thread.is_alive()]
+
+
+def _home(thread: threading.Thread) -> str:
+    target = getattr(thread, "_target", None)
+    return getattr(target, "__module__", "") or ""
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home folder for prepared models, kept between runs where the scripts keep theirs."""
+    kept = os.environ.get("SHOAL_TEST_HOME")
+    return Path(kept) if kept else tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="session")
+def tiny_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real Sentence Transformers model, tiny and with random weights, made by a process of its own."""
+    folder = tmp_path_factory.mktemp("tiny") / "model"
+    maker = Path(__file__).parent / "tiny_model.py"
+    subprocess.run([sys.executable, "-W", "ignore", str(maker), str(folder)], check=True, stderr=subprocess.DEVNULL)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tiny_source: Path, home: Path) -> Iterator[Path]:
+    """The tiny model prepared for serving."""
+    from shoal_workers.model import prepare_if_needed
+
+    folder = prepare_if_needed(home, str(tiny_source))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,44 @@
+"""Makes a tiny BERT with random weights and a word-piece tokenizer, saved as a Sentence Transformers folder."""
+
+import string
+import sys
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+WORDS = ["storm", "europe", "climate", "change", "rain", "the", "a", "of", "in", "and", "market", "falls", "rises"]
+
+
+def main(folder: str) -> None:
+    """Saves the model in `folder`: 32 dimensions, 2 layers, at most 48 tokens, prompts for queries and documents."""
+    torch.manual_seed(7)
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *string.ascii_lowercase, *(f"##{c}" for c in string.ascii_lowercase)]
+    vocabulary = {piece: n for n, piece in enumerate([*pieces, *string.digits, *WORDS])}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
+    BertModel(config).eval().save_pretrained(f"{folder}-bert", safe_serialization=True)
+    special = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(f"{folder}-bert")
+    transformer = Transformer(f"{folder}-bert", max_seq_length=48)
+    model = SentenceTransformer(
+        modules=[transformer, Pooling(32, "mean"), Normalize()],
+        prompts={"query": "storm ", "document": ""},
+    )
+    model.save(folder)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
