@@ -102,7 +102,7 @@ def _text(place: str, row: Row, column: str) -> str:
     if not isinstance(text, str):
         raise BadDocument(f"{place}: the text {column!r} is {reprlib.repr(text)}; it must be a string")
     if not text.strip():
-        raise BadDocument(f"{place}: the text {column!r} is empty")
+        raise BadDocument(f"{place}: the text in column {column!r} is empty")
     return text
 
 
