@@ -36,7 +36,8 @@ def index_of(name: str, documents: dict[str, str]) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         source = folder / "source.jsonl"
         source.write_text("".join(json.dumps({"id": id_, "text": text}) + "\n" for id_, text in documents.items() if text))
-        subprocess.run([*SHOAL, "index", "build", str(source), "--out", str(folder)], check=True)
+        command = [*SHOAL, "index", "build", str(source), "--out", str(folder), "--home", str(HOME)]
+        subprocess.run(command, check=True)
     return folder
 
 

@@ -91,7 +91,7 @@ def main() -> None:
 
 @main.command()
 @click.option("--workers", type=int, default=None, help="Worker processes to start [SHOAL_WORKERS; default: 1].")
-@click.option("--index", "indexes", multiple=True, help="Index folder to serve, or name=folder; repeat for several.")
+@click.option("--index", "indexes", multiple=True, help="Index folder, or name=folder; repeatable [SHOAL_INDEXES].")
 @click.option("--detach", is_flag=True, help="Return once it is ready and leave it running.")
 @click.option("--stop", is_flag=True, help="Stop what runs in the same home folder.")
 @click.option("--try", "query", help="Search for this once it is ready, and print the hits.")

@@ -102,18 +102,19 @@ class Client:
         """
         parsed = Options(**options)
         running: deque[tuple[Job, Future[Reply]]] = deque()
-        source = iter(texts)
+        source, exchange = iter(texts), self._connected()
         try:
             while chunk := list(islice(source, TEXTS_PER_JOB)):
                 job = Job("embed", chunk, parsed)
-                running.append((job, self._connected().call(lane, [job])[0]))
+                running.append((job, exchange.call(check_lane(lane), [job])[0]))
                 if len(running) >= window:
-                    yield from self._rows(*running.popleft())
+                    yield from self._rows(*running[0])
+                    running.popleft()
             while running:
-                yield from self._rows(*running.popleft())
+                yield from self._rows(*running[0])
+                running.popleft()
         finally:
-            if running:
-                self._connected().forget([job for job, _ in running])
+            exchange.forget([job for job, _ in running])
 
     def submit(
         self,
@@ -145,13 +146,14 @@ class Client:
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         deadline, until = time.time() + timeout_s, time.monotonic() + timeout_s
         parts = [replace(part, deadline=deadline) for part in job.split(TEXTS_PER_JOB)]
-        futures = self._connected().call(check_lane(lane), parts)
+        exchange = self._connected()
+        futures = exchange.call(check_lane(lane), parts)
         try:
             return Reply.join([future.result(max(0.0, until - time.monotonic())) for future in futures])
         except (FutureTimeout, Expired) as error:
             raise Timeout(f"no answer within {timeout_s:g} s: {self._why_slow()}") from error
         finally:
-            self._connected().forget(parts)
+            exchange.forget(parts)
 
     def _why_slow(self) -> str:
         ready = len(self.pool.ready())

@@ -16,13 +16,13 @@ from queue import Empty, SimpleQueue
 
 from shoal.errors import ShoalError, Unavailable
 from shoal.jobs import Job
-from shoal.queue import Admission, Queue
+from shoal.queue import Admission, Put, Queue
 from shoal.replies import Reply
 
 #: How long Redis may be away before those who wait for a reply are told.
 GRACE_S = 1.0
 
-_Put = tuple[str, Sequence[Job]]
+_CLOSED = "the client was closed while this waited: make a new one"
 
 
 class Exchange:
@@ -31,7 +31,7 @@ class Exchange:
     def __init__(self, queue: Queue):
         self.address = secrets.token_hex(8)
         self._queue = queue
-        self._puts: SimpleQueue[_Put | None] = SimpleQueue()
+        self._puts: SimpleQueue[Put | None] = SimpleQueue()
         self._waiting: dict[str, Future[Reply]] = {}
         self._closed = threading.Event()
         self._threads = [threading.Thread(target=loop, daemon=True) for loop in (self._send, self._receive)]
@@ -41,12 +41,14 @@ class Exchange:
     def call(self, lane: str, jobs: Sequence[Job]) -> list[Future[Reply]]:
         """Sends the jobs, all or none, and returns the future of each one's reply.
 
-        The futures raise Overloaded or Unavailable when the jobs could not be put.
+        The futures raise Overloaded or Unavailable when the jobs could not be put. Raises InvalidText.
         """
-        addressed = [replace(job, reply_to=self.address) for job in jobs]
-        futures: list[Future[Reply]] = [Future() for _ in addressed]
-        self._waiting.update(zip((job.id for job in addressed), futures, strict=True))
-        self._puts.put((lane, addressed))
+        put = Put.pack(lane, [replace(job, reply_to=self.address) for job in jobs])
+        futures: list[Future[Reply]] = [Future() for _ in jobs]
+        self._waiting.update(zip((job.id for job in jobs), futures, strict=True))
+        self._puts.put(put)
+        if self._closed.is_set():
+            self._fail_all(Unavailable(_CLOSED))
         return futures
 
     def forget(self, jobs: Sequence[Job]) -> None:
@@ -62,7 +64,7 @@ class Exchange:
             self._queue.wake(self.address)
         for thread in self._threads:
             thread.join()
-        self._fail_all(Unavailable("the client was closed"))
+        self._fail_all(Unavailable(_CLOSED))
 
     def _send(self) -> None:
         while (first := self._puts.get()) is not None:
@@ -70,11 +72,11 @@ class Exchange:
             try:
                 admissions = self._queue.put_many(puts)
             except ShoalError as error:
-                admissions = [Admission(lane, error) for lane, _ in puts]
-            for (_, jobs), admission in zip(puts, admissions, strict=True):
-                self._settle(jobs, admission)
+                admissions = [Admission(put.lane, error) for put in puts]
+            for put, admission in zip(puts, admissions, strict=True):
+                self._settle(put.jobs, admission)
 
-    def _drain(self) -> list[_Put]:
+    def _drain(self) -> list[Put]:
         puts = []
         with contextlib.suppress(Empty):
             while (put := self._puts.get_nowait()) is not None:

@@ -25,6 +25,9 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
 #: Most hits a query may ask for.
 MAX_K = 1_000
 
+#: Most dimensions that can be asked for: more than any model has.
+MAX_DIMENSIONS = 100_000
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -48,7 +51,7 @@ class Options:
         if self.prompt_name is not None:
             _expect("prompt_name", self.prompt_name, str, "a string")
         if self.dimensions is not None:
-            _expect_int("dimensions", self.dimensions, 1, None)
+            _expect_int("dimensions", self.dimensions, 1, MAX_DIMENSIONS)
             if self.output == "tokens":
                 raise InvalidRequest("dimensions does not go with output 'tokens': drop one of the two")
 
@@ -86,10 +89,8 @@ class Job:
         if self.reply_to is not None:
             check_name("reply_to", self.reply_to)
         _check_texts(self.texts)
-        if self.deadline is not None and (
-            isinstance(self.deadline, bool) or not isinstance(self.deadline, int | float)
-        ):
-            raise InvalidRequest(f"deadline is {self.deadline!r}: it takes Unix seconds")
+        if self.deadline is not None:
+            _check_deadline(self.deadline)
         if self.op == "search":
             self._check_search()
 
@@ -151,7 +152,7 @@ JOB_NAMES = tuple(f.name for f in fields(Job) if f.name != "options")
 def address_of(data: bytes) -> tuple[str | None, str | None]:
     """The id and reply address in the bytes of a job that `Job.unpack` refused, as far as they can be read."""
     try:
-        values = wire.unpack(data)
+        values = wire.unpack(data, unicode_errors="replace")
         job_id = check_name("id", values.get("id"))
         reply_to = values.get("reply_to")
         return job_id, None if reply_to is None else check_name("reply_to", reply_to)
@@ -187,12 +188,16 @@ def _check_encodable(texts: list[str]) -> None:
             raise InvalidText(f"text {n}: {wire.describe_surrogate(error)}") from error
 
 
+def _check_deadline(value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**63:
+        raise InvalidRequest(f"deadline is {value!r:.100}: it takes Unix seconds")
+
+
 def _expect(name: str, value: Any, kind: type, words: str) -> None:
     if not isinstance(value, kind):
         raise InvalidRequest(f"{name} is {value!r}: it takes {words}")
 
 
-def _expect_int(name: str, value: Any, lowest: int, highest: int | None) -> None:
-    bounds = f"from {lowest} to {highest:,}" if highest else f"of at least {lowest}"
-    if isinstance(value, bool) or not isinstance(value, int) or value < lowest or (highest and value > highest):
-        raise InvalidRequest(f"{name} is {value!r}: it takes a whole number {bounds}")
+def _expect_int(name: str, value: Any, lowest: int, highest: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+        raise InvalidRequest(f"{name} is {value!r:.100}: it takes a whole number from {lowest} to {highest:,}")

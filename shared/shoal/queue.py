@@ -27,6 +27,9 @@ GROUP = "workers"
 #: Longest that one command blocks in Redis, so that a stop or a broken connection is noticed.
 BLOCK_S = 1.0
 
+#: Most connections of a process: each thread that waits for the result of a submitted job holds one.
+MAX_CONNECTIONS = 10_000
+
 #: How long the record of a job that is queued or running lives.
 RECORD_TTL_S = 86_400
 
@@ -51,6 +54,23 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
+class Put:
+    """Jobs on their way into a lane, and their bytes: packed by whoever asks, so that a bad text is its own failure."""
+
+    lane: str
+    jobs: Sequence[Job]
+    data: Sequence[bytes]
+
+    @classmethod
+    def pack(cls, lane: str, jobs: Sequence[Job]) -> Self:
+        """The jobs, packed.
+
+        Raises InvalidText.
+        """
+        return cls(lane, jobs, [job.pack() for job in jobs])
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """A reply on its way to whoever asked: the delivery it acknowledges, and where it goes."""
 
@@ -64,9 +84,9 @@ def translated() -> Iterator[None]:
     """Turns Redis's errors into ours: Overloaded when it is out of memory, else Unavailable."""
     try:
         yield
-    except redis.exceptions.OutOfMemoryError as error:
-        raise Overloaded(f"Redis has no memory left for another job ({error}): try again later") from error
     except redis.RedisError as error:
+        if "when used memory > 'maxmemory'" in str(error):  # what all versions say, whatever they say around it
+            raise Overloaded(f"Redis has no memory left for another job ({error}): try again later") from error
         raise Unavailable(
             f"Redis does not answer ({error}): check that it runs and that the Redis URL is right"
         ) from error
@@ -79,7 +99,12 @@ def connect(url: str) -> redis.Redis:
     """
     try:
         return redis.Redis.from_url(
-            url, protocol=2, socket_timeout=BLOCK_S + 4, socket_connect_timeout=2, retry=Retry(NoBackoff(), 0)
+            url,
+            protocol=2,
+            socket_timeout=BLOCK_S + 4,
+            socket_connect_timeout=2,
+            retry=Retry(NoBackoff(), 0),
+            max_connections=MAX_CONNECTIONS,
         )
     except ValueError as error:
         raise Unavailable(f"the Redis URL cannot be read ({error}): write redis://host:port/db") from error
@@ -115,19 +140,18 @@ class Queue:
 
         A job without a reply address gets a record; putting it a second time does nothing. Raises Overloaded.
         """
-        self.put_many([(lane, jobs)])[0].check()
+        self.put_many([Put.pack(lane, jobs)])[0].check()
 
-    def put_many(self, puts: Sequence[tuple[str, Sequence[Job]]]) -> "list[Admission]":
+    def put_many(self, puts: Sequence[Put]) -> "list[Admission]":
         """Several `put` in one round trip, each accepted or refused by itself."""
         pipeline = self.redis.pipeline(transaction=False)
-        for lane, jobs in puts:
-            records = [] if jobs[0].reply_to else [self.keys.record(job.id) for job in jobs]
-            names = [self.keys.lane(lane), *records]
-            limits = (self.max_backlog, RECORD_TTL_S)
-            pipeline.eval(_LUA["put"], len(names), *names, *limits, *(job.pack() for job in jobs))
+        for put in puts:
+            records = [] if put.jobs[0].reply_to else [self.keys.record(job.id) for job in put.jobs]
+            names = [self.keys.lane(put.lane), *records]
+            pipeline.eval(_LUA["put"], len(names), *names, self.max_backlog, RECORD_TTL_S, *put.data)
         with translated():
             backlogs = pipeline.execute(raise_on_error=False)
-        return [Admission(lane, backlog) for (lane, _), backlog in zip(puts, backlogs, strict=True)]
+        return [Admission(put.lane, backlog) for put, backlog in zip(puts, backlogs, strict=True)]
 
     def wait_replies(self, address: str, timeout_s: float = BLOCK_S) -> list[Reply]:
         """All replies that have come to the address, after at most `timeout_s` without one."""
@@ -182,10 +206,10 @@ class Queue:
         record = self.keys.record(job_id)
         reply = Reply.failure(job_id, Cancelled(f"job {job_id} was cancelled before a worker started it"))
         with translated():
-            lane = self.redis.hget(record, "lane") or b""
+            lane = self.redis.hget(record, "lane") or self.keys.lane(LANES[0])
             names = (record, self.keys.result(job_id), lane)
             status = self.redis.eval(_LUA["cancel"], len(names), *names, GROUP, self.result_ttl_s, reply.pack())
-        return bytes(status).decode()
+        return bytes(status).decode() if status else self.status(job_id)[0]
 
     def backlog(self) -> dict[str, int]:
         """Unanswered jobs in each lane, those being computed included."""
@@ -254,6 +278,16 @@ class Queue:
             return 0
         with translated():
             return int(self.redis.eval(_LUA["reply"], len(names), *names, GROUP, self.result_ttl_s, *values))
+
+    def drop(self, deliveries: Sequence[Delivery]) -> None:
+        """Acknowledges jobs that are answered already."""
+        if not deliveries:
+            return
+        with translated(), self.redis.pipeline(transaction=True) as pipeline:
+            for delivery in deliveries:
+                pipeline.xack(delivery.lane, GROUP, delivery.entry)
+                pipeline.xdel(delivery.lane, delivery.entry)
+            pipeline.execute()
 
     def bury(self, delivery: Delivery, reason: str) -> None:
         """Moves a job that cannot be answered to the dead-letter stream, with the reason."""

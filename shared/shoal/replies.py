@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from shoal import wire
 from shoal.errors import BY_CODE, MalformedJob, ShoalError
 
-#: The four timings of a reply, in seconds: waiting in the lane, and the job's share of three steps.
+#: The four timings of a reply, in seconds: waiting in the lane, then three steps that a batch takes together.
 TIMINGS = ("queue_s", "tokenize_s", "encode_s", "search_s")
 
 #: All statuses a job can have; the last four are final.

@@ -1,6 +1,7 @@
 """All settings, as one table: the environment, the command line's flags and the docs are made from it."""
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -16,8 +17,14 @@ EMBEDDED_PORT = 6390
 EMBEDDED_URL = f"redis://127.0.0.1:{EMBEDDED_PORT}/0"
 
 
-def _setting(default: Any, help_text: str, least: float | None = None, choices: tuple[str, ...] = ()) -> Any:
-    return field(default=default, metadata={"help": help_text, "least": least, "choices": choices})
+def _setting(
+    default: Any,
+    help_text: str,
+    least: float | None = None,
+    most: float = sys.float_info.max,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    return field(default=default, metadata={"help": help_text, "least": least, "most": most, "choices": choices})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,7 @@ class Settings:
     result_ttl_s: int = _setting(3_600, "How long a reply waits to be fetched, in seconds.", 1)
 
     host: str = _setting("127.0.0.1", "Address that the API listens on.")
-    port: int = _setting(8080, "Port that the API listens on.", 1)
+    port: int = _setting(8080, "Port that the API listens on.", 1, 65_535)
     api_threads: int = _setting(256, "Most requests that the API works on or waits for at a time.", 1)
     request_timeout_s: float = _setting(30.0, "How long a waiting request waits for its answer, in seconds.", 0.001)
     max_request_bytes: int = _setting(32 * 2**20, "Largest HTTP body.", 1)
@@ -58,7 +65,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            _check(item.name, getattr(self, item.name), **{k: item.metadata[k] for k in ("least", "choices")})
+            _check(item.name, getattr(self, item.name), **{k: item.metadata[k] for k in ("least", "most", "choices")})
         self.index_folders()
 
     @classmethod
@@ -111,8 +118,10 @@ def _parse(name: str, kind: type, text: str) -> Any:
         raise BadSetting(f"{variable(name)} is {text!r}: it takes {words}") from None
 
 
-def _check(name: str, value: Any, least: float | None, choices: tuple[str, ...]) -> None:
-    if least is not None and value < least:
+def _check(name: str, value: Any, least: float | None, most: float, choices: tuple[str, ...]) -> None:
+    if least is not None and not value >= least:
         raise BadSetting(f"{name} is {value!r}: it takes {least:g} or more")
+    if least is not None and value > most:
+        raise BadSetting(f"{name} is {value!r}: it takes {most:g} or less")
     if choices and value not in choices:
         raise BadSetting(f"{name} is {value!r}: it takes one of {', '.join(choices)}")

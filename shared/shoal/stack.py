@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
@@ -91,6 +91,9 @@ class Stack:
         embedded.check_port(self.settings.host, self.settings.port, "stop what listens there or choose another --port")
         if self.redis:
             self._start_redis(self.redis)
+        else:
+            with closing(connect(self.settings.redis_url)) as connection, translated():
+                connection.ping()
         for service in self.services:
             service.start()
         _wait_for("the API and the workers", self._is_ready)
@@ -133,7 +136,8 @@ class Stack:
             except ShoalError:
                 return False
 
-        _wait_for("Redis", answers)
+        with closing(connection):
+            _wait_for("Redis", answers)
 
     def _is_ready(self) -> bool:
         if self._stopping:

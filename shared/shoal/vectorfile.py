@@ -43,12 +43,14 @@ _FORMATS: dict[str, Callable[[Path, Vectors], int]] = {
 
 
 def check_path(path: Path) -> Path:
-    """`path`, if its format is known.
+    """`path`, if its format is known and its folder exists.
 
     Raises InvalidRequest.
     """
     if path.suffix not in _FORMATS:
         raise InvalidRequest(f"{path} ends with {path.suffix!r}: name a file that ends with {', '.join(_FORMATS)}")
+    if not path.parent.is_dir():
+        raise InvalidRequest(f"there is no folder {path.parent} to write {path.name} in: make it first")
     return path
 
 

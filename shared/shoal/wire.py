@@ -31,13 +31,20 @@ def describe_surrogate(error: UnicodeEncodeError) -> str:
     return f"lone surrogate {surrogate} at character {error.start}, which UTF-8 cannot hold: remove or replace it"
 
 
-def unpack(data: bytes) -> dict[str, Any]:
+def unpack(data: bytes, unicode_errors: str = "strict") -> dict[str, Any]:
     """The msgpack map in `data`.
 
-    Raises MalformedJob when the bytes are anything else.
+    Raises InvalidText for a string that is not UTF-8, and MalformedJob when the bytes are anything else than a map.
     """
     try:
-        value = msgpack.unpackb(data, raw=False, strict_map_key=True, ext_hook=_refuse_extension)
+        value = msgpack.unpackb(
+            data, raw=False, strict_map_key=True, ext_hook=_refuse_extension, unicode_errors=unicode_errors
+        )
+    except UnicodeDecodeError as error:
+        found = error.object[error.start]
+        raise InvalidText(
+            f"a string is not UTF-8 (byte 0x{found:02x} at {error.start}): encode texts as UTF-8"
+        ) from error
     except (msgpack.exceptions.UnpackException, ValueError, TypeError, RecursionError) as error:
         reason = str(error) or type(error).__name__
         raise MalformedJob(f"{len(data)} bytes are not msgpack ({reason}): send one msgpack map") from error

@@ -1,1 +1,6 @@
 """Workers: take jobs off the queue in micro-batches, embed, search, reply."""
+
+import sys
+
+# Importing OpenVINO would otherwise report to its makers.
+sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]

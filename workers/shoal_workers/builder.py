@@ -107,6 +107,7 @@ def _disk_full(out: Path, scratch: Path) -> Iterator[None]:
 
 
 def _remove_old(out: Path, version: str) -> None:
-    versions = sorted(path.parent for path in out.glob(f"*/{index.MANIFEST}") if path.parent.name != version)
+    found = [path.parent for path in out.glob(f"[!.]*/{index.MANIFEST}") if path.parent.name != version]
+    versions = sorted(found, key=lambda folder: folder.stat().st_mtime_ns)
     for folder in versions[: len(versions) + 1 - KEPT_VERSIONS]:
         shutil.rmtree(folder, ignore_errors=True)

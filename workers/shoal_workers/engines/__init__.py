@@ -1,22 +1,13 @@
 """Engines: what turns token ids into vectors. Each lives in one file, with the one library it needs."""
 
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal_workers.model import Model
-
-
-class Forward(NamedTuple):
-    """One forward pass: `tokens` is float32 `[rows, length, dimension]`, `pooled` is float32 `[rows, dimension]`.
-
-    Both may be overwritten by the next pass. `pooled` is pooled as the model says and not normalised.
-    """
-
-    tokens: NDArray[np.float32]
-    pooled: NDArray[np.float32]
+from shoal_workers.packing import Packing
 
 
 class Engine(Protocol):
@@ -26,8 +17,8 @@ class Engine(Protocol):
     precision: str
     threads: int
 
-    def forward(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Forward:
-        """Vectors of the padded token ids, both arrays `[rows, length]`; `mask` is 1 for a token and 0 for padding."""
+    def forward(self, packing: Packing) -> NDArray[np.float32]:
+        """Token vectors `[tokens, dimension]` of a batch; the next pass may overwrite them."""
         ...
 
 

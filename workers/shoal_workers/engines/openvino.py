@@ -1,5 +1,6 @@
 """The OpenVINO engine: the default on CPUs. It needs the exported graph and no torch."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -7,14 +8,14 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from shoal_workers import cpu
-from shoal_workers.engines import Forward
+from shoal_workers.packing import Packing
 
 #: Name of the exported graph in a prepared folder.
 GRAPH = "openvino.xml"
 
 
 class OpenVinoEngine:
-    """Runs the exported graph; its compiled form is cached beside it, which makes a second start quick."""
+    """Runs the exported graph. Its compiled form is cached beside it, where it may be: a second start is quick."""
 
     name = "openvino"
 
@@ -27,12 +28,14 @@ class OpenVinoEngine:
             "INFERENCE_PRECISION_HINT": self.precision,
             # Every worker would pin itself to the same first processors.
             "ENABLE_CPU_PINNING": False,
-            "CACHE_DIR": str(folder / "cache"),
         }
+        if os.access(folder, os.W_OK):
+            options["CACHE_DIR"] = str(folder / "cache")
         compiled = ov.Core().compile_model(str(folder / GRAPH), "CPU", options)
         self._request = compiled.create_infer_request()
 
-    def forward(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Forward:
+    def forward(self, packing: Packing) -> NDArray[np.float32]:
         """See `Engine.forward`."""
-        self._request.infer({"input_ids": ids, "attention_mask": mask}, share_inputs=True)
-        return Forward(self._request.get_output_tensor(0).data, self._request.get_output_tensor(1).data)
+        self._request.infer(dict(enumerate(packing)), share_inputs=True)
+        tokens: NDArray[np.float32] = self._request.get_output_tensor(0).data
+        return tokens

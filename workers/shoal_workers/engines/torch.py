@@ -4,9 +4,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shoal_workers.engines import Forward
+from shoal_workers.graph import packed_module
 from shoal_workers.model import Model
-from shoal_workers.reference import load, pooled_module
+from shoal_workers.packing import Packing
+from shoal_workers.reference import load
 
 _DTYPES = {"auto": torch.float32, "f32": torch.float32, "bf16": torch.bfloat16}
 
@@ -21,10 +22,13 @@ class TorchEngine:
         self.threads = threads
         self.precision = "f32" if precision == "auto" else precision
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._module = pooled_module(load(model.source, self._device)).to(_DTYPES[precision])
+        self._dtype = _DTYPES[precision]
+        self._module = packed_module(load(model.source, self._device)).to(self._dtype)
 
     @torch.inference_mode()
-    def forward(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> Forward:
+    def forward(self, packing: Packing) -> NDArray[np.float32]:
         """See `Engine.forward`."""
-        tokens, pooled = self._module(*(torch.from_numpy(array).to(self._device) for array in (ids, mask)))
-        return Forward(tokens.float().cpu().numpy(), pooled.float().cpu().numpy())
+        tensors = [torch.from_numpy(array).to(self._device) for array in packing]
+        tensors[3] = tensors[3].to(self._dtype)  # the bias, the only input that is not a whole number
+        tokens: NDArray[np.float32] = self._module(*tensors).float().cpu().numpy()
+        return tokens

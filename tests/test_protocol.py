@@ -1,0 +1,401 @@
+"""docs/protocol.md, held against a real worker on a real Redis: its bytes, its tables, its scripts and its program."""
+
+import inspect
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import fields
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import shoal.jobs
+import shoal.queue
+import shoal.wire
+import shoal_workers.encoder
+import shoal_workers.work
+import shoal_workers.worker
+from shoal.errors import ShoalError
+from shoal.jobs import JOB_NAMES, LANES, MAX_K, OPTION_NAMES, Job, Options
+from shoal.keys import Keys
+from shoal.pool import ALIVE_S
+from shoal.queue import GROUP, RECORD_TTL_S, Answer, Queue
+from shoal.replies import STATUSES, TIMINGS, Reply
+from shoal.settings import Settings
+from shoal_workers import service
+from shoal_workers.batcher import Batcher
+from shoal_workers.builder import build
+from shoal_workers.document import DocumentSource
+from shoal_workers.encoder import Encoder
+from shoal_workers.index import Index
+from shoal_workers.worker import MAX_DELIVERIES, Worker
+
+PACKAGE = Path(shoal.queue.__file__).parent
+PAGE = (PACKAGE.parent.parent / "docs" / "protocol.md").read_text("utf-8")
+BLOCKS: dict[str, str] = dict(re.findall(r"^```(\w.*?)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+JOB_EXAMPLES = [words.split()[2] for words in BLOCKS if words.startswith("hex job")]
+TYPES = {"int": int, "float": float, "bool": bool, "str": str, "array": list, "map": dict, "nil": type(None)}
+
+MINIMAL: dict[str, Any] = {"v": 1, "id": "x", "op": "embed", "texts": ["storm"]}
+
+#: A job for each code that a worker refuses it with. The other codes need more than a job, and have tests of their own.
+REFUSED: dict[str, dict[str, Any]] = {
+    "malformed_job": {"v": 1, "id": "x", "op": "embed"},
+    "unsupported_version": MINIMAL | {"v": 2},
+    "invalid_request": MINIMAL | {"op": "translate"},
+    "too_large": MINIMAL | {"texts": ["a"] * (Settings().max_job_texts + 1)},
+    "text_too_long": MINIMAL | {"texts": ["storm " * 60], "truncate": False},
+    "unknown_index": MINIMAL | {"op": "search", "index": "news"},
+    "expired": MINIMAL | {"deadline": 1},
+}
+OTHER_CODES = {"cancelled", "invalid_text", "poisoned", "internal"}
+
+#: Errors that the modules behind a reply know, and that are never in one.
+NOT_IN_REPLIES = {"unavailable", "overloaded", "unknown_job", "model_mismatch"}
+
+UNREADABLE: dict[str, bytes] = {
+    "empty": b"",
+    "not msgpack": b"\xc1",
+    "two maps": msgpack.packb(MINIMAL) * 2,
+    "an array": msgpack.packb([1]),
+    "a key that is no str": msgpack.packb({1: 2}),
+    "an extension type": msgpack.packb(MINIMAL | {"x": msgpack.ExtType(5, b"")}),
+    "no id": msgpack.packb({"v": 1, "op": "embed", "texts": ["storm"]}),
+    "a bad id": msgpack.packb(MINIMAL | {"id": "a b"}),
+    "a bad reply_to": msgpack.packb(MINIMAL | {"reply_to": ""}),
+}
+
+
+def example(kind: str, name: str) -> bytes:
+    """The bytes of a hex block."""
+    lines = BLOCKS[f"hex {kind} {name}"].splitlines()
+    return b"".join(bytes.fromhex(line.partition("#")[0]) for line in lines)
+
+
+def table(heading: str, section: str = "") -> dict[str, list[str]]:
+    """The first table with that heading over its first column: the other columns by the first, without backticks."""
+    body = PAGE.split(f"\n## {section}")[1] if section else PAGE
+    body = body.split(f"\n| {heading} |", 1)[1].split("\n\n", 1)[0]
+    rows = [line.strip("| ").split(" | ") for line in body.splitlines()[2:]]
+    return {first.strip("`"): [cell.strip() for cell in rest] for first, *rest in rows}
+
+
+def fits(value: object, words: str) -> bool:
+    """Whether a value is of a type as the page writes it: `array of str`, `float, int or nil`."""
+    outer, _, inner = words.partition(" of ")
+    if inner:
+        return type(value) is TYPES[outer] and all(fits(item, inner) for item in value)  # type: ignore[attr-defined]
+    return type(value) in [TYPES[word] for word in re.split(", | or ", words)]
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_model: Path) -> Encoder:
+    return Encoder.open(tiny_model, "openvino", "f32", 1)
+
+
+@pytest.fixture(scope="module")
+def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Index:
+    folder = tmp_path_factory.mktemp("index")
+    rows = [{"id": n, "text": text, "year": 2020 + n} for n, text in enumerate(["storm in europe", "rain", "market"])]
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    source = DocumentSource(folder / "rows.jsonl")
+    build(source, folder / "built", encoder, source.check(), lambda _: None)
+    return Index.open(folder / "built")
+
+
+@pytest.fixture
+def worker(queue: Queue, encoder: Encoder, index: Index) -> Worker:
+    return Worker(queue, encoder, {"default": index}, Batcher(4_096))
+
+
+def add(queue: Queue, data: bytes, lane: str = "interactive") -> Any:
+    """Puts the bytes of a job as a stranger does."""
+    return queue.redis.xadd(queue.keys.lane(lane), {"job": data})
+
+
+def answer(worker: Worker, data: bytes) -> dict[str, Any]:
+    """The map that comes back for a job, from wherever the job wants it, once a worker has done one step."""
+    job = msgpack.unpackb(data, unicode_errors="replace")
+    add(worker.queue, data)
+    worker.step(block_s=0)
+    keys, address = worker.queue.keys, job.get("reply_to")
+    (reply,) = worker.queue.redis.lrange(keys.replies(address) if address else keys.result(job["id"]), 0, -1)
+    assert not any(worker.queue.backlog().values())
+    return dict(msgpack.unpackb(reply))
+
+
+def rows_of(reply: dict[str, Any]) -> NDArray[np.float32]:
+    """The vectors, read as the page tells a stranger to."""
+    assert reply["vectors"]["dtype"] == "float32"
+    return np.frombuffer(reply["vectors"]["data"], "<f4").reshape(reply["vectors"]["shape"])
+
+
+# The examples
+
+
+@pytest.mark.parametrize("name", JOB_EXAMPLES)
+def test_a_job_example_is_what_the_client_packs(name: str) -> None:
+    values = json.loads(BLOCKS[f"json job {name}"])
+    known = {field: values[field] for field in JOB_NAMES if field in values}
+    job = Job(**known, options=Options.from_map(values))
+    assert job.pack() == example("job", name)
+    assert Job.unpack(example("job", name)) == job
+
+
+@pytest.mark.parametrize("name", JOB_EXAMPLES)
+def test_a_reply_has_the_fields_that_the_page_lists(worker: Worker, name: str) -> None:
+    job, reply = msgpack.unpackb(example("job", name)), answer(worker, example("job", name))
+    kinds = {"all", "errors"} if "error" in reply else {"all", "done", job["op"]}
+    rows = table("Field", "The reply")
+    assert reply.keys() == {field for field, row in rows.items() if row[1] in kinds}
+    assert all(fits(value, rows[field][0]) for field, value in reply.items())
+    assert (reply["v"], reply["id"]) == (1, job["id"])
+
+
+def test_embed(worker: Worker) -> None:
+    reply = answer(worker, example("job", "embed-two-texts"))
+    np.testing.assert_allclose(np.linalg.norm(rows_of(reply), axis=1), 1, rtol=1e-5)
+    alone = answer(worker, msgpack.packb(MINIMAL | {"texts": ["market falls"]}))
+    np.testing.assert_allclose(rows_of(reply)[1:], rows_of(alone), atol=1e-5)
+    assert (reply["status"], reply["tokens"], reply["truncated"]) == ("done", [5, 4], [False, False])
+    assert reply["timings"].keys() == table("Timing").keys() == set(TIMINGS)
+
+
+def test_every_option(worker: Worker) -> None:
+    plain = rows_of(answer(worker, msgpack.packb(MINIMAL | {"texts": ["Überschwemmung"]})))
+    reply = answer(worker, example("job", "every-option"))
+    assert rows_of(reply).shape == (1, 8)
+    assert not np.allclose(rows_of(reply), plain[:, :8])
+    reply = answer(worker, msgpack.packb(MINIMAL | {"id": "y", "dimensions": plain.shape[1] + 1}))
+    assert reply["error"]["code"] == "invalid_request"
+
+
+def test_token_vectors(worker: Worker) -> None:
+    reply = answer(worker, example("job", "token-vectors"))
+    assert reply["tokens"] == [4, 3]
+    assert rows_of(reply).shape == (sum(reply["tokens"]), 32)
+
+
+def test_search(worker: Worker) -> None:
+    hits = answer(worker, example("job", "search"))["hits"]
+    assert [len(of_query) for of_query in hits] == [2]
+    assert hits[0][0].keys() == {"id", "score", "text", "year"}
+    assert hits[0][0]["score"] >= hits[0][1]["score"]
+
+
+def test_the_error_example_is_what_the_worker_sends(worker: Worker) -> None:
+    add(worker.queue, example("job", "unknown-index"))
+    worker.step(block_s=0)
+    assert worker.queue.redis.lindex(worker.queue.keys.result("q-2"), 0) == example("reply", "error")
+
+
+def test_the_client_reads_the_reply_examples() -> None:
+    names = ("vectors", "hits", "error", "cancelled")
+    vectors, hits, error, cancelled = (Reply.unpack(example("reply", name)) for name in names)
+    assert vectors.vectors is not None
+    np.testing.assert_array_equal(vectors.vectors, np.array([[1, 0, 0], [0.6, -0.8, 0]], np.float32))
+    assert vectors.pack() == example("reply", "vectors")
+    assert hits.hits is not None
+    assert hits.hits[0][0] == {"id": "17", "score": 0.75, "text": "storm hits coast", "year": 2021}
+    assert hits.pack() == example("reply", "hits")
+    assert (error.status, error.error and error.error.code) == ("failed", "unknown_index")
+    assert (cancelled.status, cancelled.error and cancelled.error.code) == ("cancelled", "cancelled")
+
+
+def test_long_encodings_and_unknown_fields_are_taken(worker: Worker) -> None:
+    long_op = b"\xa2op\xdb\0\0\0\x05embed"
+    data = msgpack.packb(MINIMAL | {"colour": [None, {"deep": 1.5}]}).replace(b"\xa2op\xa5embed", long_op)
+    assert long_op in data
+    assert answer(worker, data)["status"] == "done"
+
+
+# The program and the scripts
+
+
+@pytest.mark.skipif(not shutil.which("redis-cli"), reason="there is no redis-cli")
+def test_the_producer_in_bash(worker: Worker, redis_url: str, tmp_path: Path) -> None:
+    script = BLOCKS["bash producer"].replace("shoal:{default}", worker.queue.keys.root)
+    script = script.replace("-p 6390", f"-p {redis_url.rpartition(':')[2].partition('/')[0]}")
+    (tmp_path / "producer").write_text(script)
+    command = ["bash", str(tmp_path / "producer"), "storm in é " * 40]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as producer:
+        assert any(worker.step(block_s=1) for _ in range(20))
+        output, _ = producer.communicate(timeout=20)
+    assert "storm in europe" in output
+    assert "done" in output
+
+
+@pytest.mark.parametrize("name", ["put", "cancel"])
+def test_a_script_is_the_one_that_the_client_runs(name: str) -> None:
+    lines = (PACKAGE / "lua" / f"{name}.lua").read_text().splitlines()
+    assert BLOCKS[f"lua script {name}"].splitlines() == [line for line in lines if not line.startswith("--")]
+
+
+def test_put_with_a_record_and_cancel(worker: Worker, keys: Keys) -> None:
+    run, data = worker.queue.redis.eval, example("job", "search")
+    lane, record, result = keys.lane("bulk"), keys.record("q-1"), keys.result("q-1")
+    for _ in range(2):
+        assert run(BLOCKS["lua script put"], 2, lane, record, 10_000, 86_400, data) == -1
+    assert run(BLOCKS["lua script put"], 2, lane, keys.record("other"), 1, 86_400, data) == 1
+    assert worker.queue.redis.hgetall(record).keys() == {b"status", b"lane", b"entry"}
+    arguments = (record, result, lane, GROUP, 3_600, example("reply", "cancelled"))
+    assert run(BLOCKS["lua script cancel"], 3, *arguments) == b"cancelled"
+    assert worker.step(block_s=0) == 0
+    reply = worker.queue.wait_result("q-1", 0)
+    assert reply is not None
+    assert reply.status == worker.queue.status("q-1")[0] == "cancelled"
+    assert run(BLOCKS["lua script cancel"], 3, keys.record("none"), *arguments[1:]) is None
+
+
+def test_the_ways_to_a_result(worker: Worker, keys: Keys) -> None:
+    redis, key = worker.queue.redis, keys.result("q-1")
+    add(worker.queue, example("job", "search"), "bulk")
+    assert redis.hget(keys.record("q-1"), "status") is None
+    worker.step(block_s=0)
+    assert redis.hget(keys.record("q-1"), "status") == b"done"
+    assert redis.lindex(key, 0) == redis.blmove(key, key, 1, "LEFT", "LEFT") == redis.blpop([key], 1)[1]
+    assert redis.exists(key) == 0
+    assert redis.hgetall(keys.record("q-1")).keys() == {b"status", b"timings"}
+
+
+def test_a_job_that_ran_twice_is_replied_to_once(worker: Worker) -> None:
+    add(worker.queue, msgpack.packb(MINIMAL))
+    (slow,) = worker.queue.take("slow", ["interactive"], 1)
+    worker.queue.start(["x"])
+    assert worker.step(block_s=0) == 1
+    worker.queue.start(["x"])
+    assert worker.queue.status("x")[0] == "done"
+    assert worker.queue.reply([Answer(slow, Reply("x"), None)]) == 0
+    assert worker.queue.redis.llen(worker.queue.keys.result("x")) == 1
+
+
+def test_a_dropped_job_is_never_replied_to(worker: Worker, keys: Keys) -> None:
+    entry = add(worker.queue, msgpack.packb(MINIMAL))
+    assert worker.queue.redis.xdel(keys.lane("interactive"), entry) == 1
+    assert worker.step(block_s=0) == 0
+
+
+# Errors and dead letters
+
+
+@pytest.mark.parametrize("code", REFUSED)
+def test_what_is_refused_is_answered_with_its_code(worker: Worker, code: str) -> None:
+    reply = answer(worker, msgpack.packb(REFUSED[code]))
+    assert reply["error"]["code"] == code
+    assert reply["status"] == ("expired" if code == "expired" else "failed")
+
+
+def test_a_text_that_is_not_utf8_is_answered(worker: Worker) -> None:
+    reply = answer(worker, msgpack.packb(MINIMAL).replace(b"storm", b"st\xf6rm"))
+    assert reply["error"]["code"] == "invalid_text"
+
+
+def test_a_poisoned_job_is_answered_and_kept(worker: Worker, keys: Keys) -> None:
+    redis, lane = worker.queue.redis, keys.lane("interactive")
+    entry = add(worker.queue, msgpack.packb(MINIMAL))
+    worker.queue.take("dead", ["interactive"], 1)
+    redis.xclaim(lane, GROUP, "dead", 0, [entry], retrycount=MAX_DELIVERIES)
+    worker.step(block_s=0)
+    reply = worker.queue.wait_result("x", 0)
+    assert reply is not None
+    assert isinstance(reply.error, ShoalError)
+    assert reply.error.code == "poisoned"
+    ((_, letter),) = redis.xrange(keys.dead)
+    assert letter[b"job"] == msgpack.packb(MINIMAL)
+
+
+class BrokenEngine:
+    """An engine that fails on everything."""
+
+    name, precision, threads = "broken", "f32", 1
+
+    def forward(self, *_: Any) -> Any:
+        """Fails."""
+        raise RuntimeError("broken")
+
+
+def test_a_failing_engine_is_internal(queue: Queue, encoder: Encoder) -> None:
+    broken = Encoder(encoder.model, encoder.tokenizer, BrokenEngine())
+    reply = answer(Worker(queue, broken, {}, Batcher(4_096)), msgpack.packb(MINIMAL))
+    assert (reply["status"], reply["error"]["code"]) == ("failed", "internal")
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_what_cannot_be_read_is_a_dead_letter(worker: Worker, keys: Keys, what: str) -> None:
+    add(worker.queue, UNREADABLE[what])
+    worker.step(block_s=0)
+    ((_, letter),) = worker.queue.redis.xrange(keys.dead)
+    assert {name.decode() for name in letter} == table("Field", "Dead letters").keys()
+    assert letter[b"job"] == UNREADABLE[what]
+    assert re.match(rb"[a-z_]+: .", letter[b"reason"])
+    assert not any(worker.queue.backlog().values())
+
+
+def test_an_entry_without_a_job_is_a_dead_letter(worker: Worker, keys: Keys) -> None:
+    worker.queue.redis.xadd(keys.lane("interactive"), {"data": b"x"})
+    worker.step(block_s=0)
+    assert worker.queue.redis.xlen(keys.dead) == 1
+
+
+# The tables are complete
+
+
+def test_every_code_is_listed() -> None:
+    modules: list[ModuleType] = [shoal.jobs, shoal.queue, shoal.wire]
+    modules += [shoal_workers.encoder, shoal_workers.work, shoal_workers.worker]
+    known = {value for module in modules for value in vars(module).values() if inspect.isclass(value)}
+    codes = {kind.code for kind in known if issubclass(kind, ShoalError)}
+    assert table("Code").keys() == {*REFUSED, *OTHER_CODES} == codes - NOT_IN_REPLIES
+
+
+def test_every_field_of_a_job_is_listed() -> None:
+    rows = table("Field", "The job")
+    assert rows.keys() == {"v", *JOB_NAMES, *OPTION_NAMES}
+    defaults = {item.name: item.default for item in (*fields(Job), *fields(Options))}
+    for name, (kind, default, _) in rows.items():
+        if default != "required":
+            value = json.loads(default.strip("`").replace("nil", "null"))
+            assert value == defaults[name]
+            assert fits(value, kind)
+
+
+def test_every_field_of_a_reply_is_listed() -> None:
+    assert table("Field", "The reply").keys() == {"v", *(item.name for item in fields(Reply))}
+
+
+def test_every_key_is_listed() -> None:
+    keys = Keys()
+    names = {name for name, kind in vars(Keys).items() if inspect.isfunction(kind) and not name.startswith("_")}
+    wanted = {keys.dead, keys.workers}
+    for name in names:
+        method = getattr(keys, name)
+        wanted |= {method(*(f"<{parameter}>" for parameter in inspect.signature(method).parameters))}
+    assert table("Key").keys() == wanted
+    assert {name for name, kind in vars(Keys).items() if isinstance(kind, property)} == {"root", "dead", "workers"}
+
+
+def test_every_lane_and_status_is_listed() -> None:
+    assert tuple(table("Lane")) == LANES
+    assert table("Status").keys() == set(STATUSES)
+
+
+def test_everything_a_worker_says_of_itself_is_listed(worker: Worker) -> None:
+    about, rows = service.about(worker, worker.indexes), table("Field", "Workers")
+    assert about.keys() == rows.keys()
+    assert all(fits(value, rows[name][0]) for name, value in about.items())
+    assert all(f"`{name}`" in rows["indexes"][1] for name in about["indexes"]["default"])
+
+
+def test_every_limit_is_on_the_page() -> None:
+    settings = Settings()
+    limits = [settings.max_job_texts, settings.max_text_chars, settings.max_backlog, settings.result_ttl_s]
+    for number in (*limits, RECORD_TTL_S, MAX_K):
+        assert f"{number:,}" in PAGE
+    assert f"{ALIVE_S:g} s after its last heartbeat" in PAGE
+    assert f"{MAX_DELIVERIES} deliveries" in PAGE
