@@ -113,7 +113,9 @@ def processes() -> dict[str, dict[str, float]]:
         words = process.info["cmdline"] or []
         if (process.info["environ"] or {}).get("SHOAL_HOME") != str(HOME / "bench" / "stack"):
             continue
-        kind = next((kind for kind in ("worker", "api", "redis-server") if any(kind in word for word in words[:4])), None)
+        kind = next(
+            (kind for kind in ("worker", "api", "redis-server") if any(kind in word for word in words[:4])), None
+        )
         if kind or "multiprocessing" in " ".join(words):
             memory = process.memory_full_info()
             name = f"{kind or 'api server'} {process.pid}"

@@ -23,7 +23,8 @@ def datasets() -> ModuleType:
     if not path.exists():
         sys.exit(f"there is no {path}: name the folder of the test data with SHOAL_DATA")
     spec = importlib.util.spec_from_file_location("datasets", path)
-    assert spec and spec.loader
+    if not spec or not spec.loader:
+        sys.exit(f"{path} is no Python module")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -35,7 +36,9 @@ def index_of(name: str, documents: dict[str, str]) -> Path:
     if not (folder / "current").exists():
         folder.mkdir(parents=True, exist_ok=True)
         source = folder / "source.jsonl"
-        source.write_text("".join(json.dumps({"id": id_, "text": text}) + "\n" for id_, text in documents.items() if text))
+        source.write_text(
+            "".join(json.dumps({"id": id_, "text": text}) + "\n" for id_, text in documents.items() if text)
+        )
         command = [*SHOAL, "index", "build", str(source), "--out", str(folder), "--home", str(HOME)]
         subprocess.run(command, check=True)
     return folder
@@ -70,7 +73,9 @@ def about_machine() -> dict[str, str]:
     import platform
     from importlib.metadata import version
 
-    model = next((x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), "?")
+    model = next(
+        (x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), "?"
+    )
     memory = int(Path("/proc/meminfo").read_text().split()[1]) / 2**20
     names = ("shoal", "openvino", "numpy", "redis", "flask", "granian")
     versions = " ".join(f"{name} {version(name)}" for name in names)
