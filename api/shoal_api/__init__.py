@@ -1,0 +1,1 @@
+"""Shoal's HTTP front end: turns requests into jobs on the queue, and replies into JSON."""

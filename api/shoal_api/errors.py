@@ -1,0 +1,87 @@
+"""How errors leave: one table of HTTP statuses, and one JSON shape."""
+
+import logging
+import traceback
+
+from flask import Flask, Response, request
+from werkzeug.exceptions import HTTPException
+
+from shoal.errors import Internal, ShoalError
+from shoal_api.context import context
+from shoal_api.response import rendered
+
+#: HTTP status of each code a caller can meet; any other is our fault, and 500.
+STATUS = {
+    "invalid_json": 400,
+    "malformed_job": 400,
+    "unsupported_version": 400,
+    "not_found": 404,
+    "unknown_index": 404,
+    "unknown_job": 404,
+    "method_not_allowed": 405,
+    "cancelled": 409,
+    "too_large": 413,
+    "invalid_request": 422,
+    "invalid_text": 422,
+    "text_too_long": 422,
+    "overloaded": 429,
+    "internal": 500,
+    "poisoned": 500,
+    "not_ready": 503,
+    "unavailable": 503,
+    "expired": 504,
+    "timeout": 504,
+}
+
+#: Statuses after which the same request may well succeed a little later.
+_PASSING = (429, 503)
+
+_CODE_OF_STATUS = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
+
+_log = logging.getLogger(__name__)
+
+
+def install(app: Flask) -> None:
+    """Makes every error of `app` leave as JSON."""
+    app.register_error_handler(ShoalError, answer_error)
+    app.register_error_handler(HTTPException, answer_http_error)
+    app.register_error_handler(Exception, answer_surprise)
+
+
+def answer_error(error: ShoalError) -> Response:
+    """The response for an error raised on purpose."""
+    status = STATUS.get(error.code, 500)
+    return _rendered(error.code, error.message, status)
+
+
+def answer_http_error(error: HTTPException) -> Response:
+    """The response for what Flask refuses before a view is reached; keeps headers such as Allow."""
+    status = error.code or 500
+    code = _CODE_OF_STATUS.get(status, "invalid_request" if status < 500 else "internal")
+    response = _rendered(code, _describe(error), status)
+    response.headers.extend((name, value) for name, value in error.get_headers() if name != "Content-Type")
+    return response
+
+
+def answer_surprise(error: Exception) -> Response:
+    """The response for an error nobody foresaw, which is logged without its message: that could hold a text."""
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    _log.error("%s %s raised %s\n%s", request.method, request.url_rule, type(error).__name__, frames)
+    return answer_error(Internal("the server failed in a way nobody foresaw; its log has the traceback"))
+
+
+def _describe(error: HTTPException) -> str:
+    if error.code == 404:
+        return "there is nothing at this path: see /docs for what there is"
+    if error.code == 405:
+        return f"{request.method} does not go with this path: see /docs for what does"
+    if error.code == 413:
+        limit = context().settings.max_request_bytes
+        return f"the body is larger than {limit:,} bytes: split the list, or stream with `shoal embed`"
+    return error.description or error.name
+
+
+def _rendered(code: str, message: str, status: int) -> Response:
+    context().metrics.errors.labels(code).inc()
+    headers = {"Retry-After": "1"} if status in _PASSING else None
+    return rendered({"error": {"code": code, "message": message}}, status, headers)

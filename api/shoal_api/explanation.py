@@ -1,0 +1,56 @@
+"""Sentences for what pydantic found wrong with a request."""
+
+from typing import Any, NoReturn
+
+import orjson
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from shoal.errors import InvalidRequest
+
+#: Most characters of a wrong value that a message repeats.
+MAX_ECHO = 60
+
+#: What a field takes, by pydantic's type of error.
+_TAKES = {
+    "string_type": "a string",
+    "list_type": "a list of strings",
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "float_parsing": "a number",
+    "finite_number": "a number",
+    "literal_error": "{expected}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than_equal": "at most {le:g}",
+}
+
+
+def refuse(error: ValidationError) -> NoReturn:
+    """Raises InvalidRequest, naming the first field that is wrong, its value, and what it takes."""
+    details = error.errors(include_url=False)
+    first = [detail for detail in details if detail["loc"][0] == details[0]["loc"][0]]
+    depth = max(len(_indexes(detail)) for detail in first)
+    raise InvalidRequest(_sentence([detail for detail in first if len(_indexes(detail)) == depth])) from None
+
+
+def _sentence(details: list[ErrorDetails]) -> str:
+    detail = details[0]
+    name = f"{detail['loc'][0]}{''.join(f'[{index}]' for index in _indexes(detail))}"
+    takes = " or ".join(_takes(detail) for detail in details)
+    if detail["type"] == "missing":
+        return f"{name} is missing: it is required"
+    return f"{name} is {_shortened(detail['input'])}: it takes {takes}"
+
+
+def _indexes(detail: ErrorDetails) -> list[int]:
+    return [part for part in detail["loc"] if isinstance(part, int)]
+
+
+def _takes(detail: ErrorDetails) -> str:
+    words = _TAKES.get(detail["type"])
+    return detail["msg"] if words is None else words.format_map(detail.get("ctx", {}))
+
+
+def _shortened(value: Any) -> str:
+    text = orjson.dumps(value).decode()
+    return text if len(text) <= MAX_ECHO else f"{text[:MAX_ECHO]}…"

@@ -1,0 +1,80 @@
+"""What a request says: its body as JSON, and whether it wants to wait."""
+
+import json
+import time
+from typing import Any, NoReturn
+
+import orjson
+from flask import Request, request
+from werkzeug.exceptions import RequestEntityTooLarge
+
+from shoal.errors import InvalidJson, InvalidRequest, InvalidText, ShoalError
+
+
+class JsonRequest(Request):
+    """A request whose body is a JSON object, whatever its content type says."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.started_s = time.perf_counter()
+
+    def get_json(self, *args: Any, **kwargs: Any) -> Any:
+        """The body as a dict.
+
+        Raises InvalidJson, InvalidText for half of a surrogate pair, and InvalidRequest for JSON that is no object.
+        """
+        data = self._read()
+        try:
+            body = orjson.loads(data)
+        except orjson.JSONDecodeError as error:
+            if self.content_length is None and len(data) == self.max_content_length:
+                raise RequestEntityTooLarge from None  # werkzeug cuts a chunked body at the limit and says nothing
+            raise _explained(data, error) from None
+        if not isinstance(body, dict):
+            raise InvalidRequest(f"the body is a JSON {_kind(body)}: send an object with named fields")
+        return body
+
+    def _read(self) -> bytes:
+        """The body: from the server itself where that bounds it, as werkzeug's bounds take a fifth of a request."""
+        size_bytes, max_bytes = self.content_length, self.max_content_length
+        if size_bytes is None or max_bytes is None or size_bytes > max_bytes:
+            return self.get_data(cache=False)
+        if not self.environ.get("wsgi.input_terminated"):
+            return self.get_data(cache=False)
+        return bytes(self.environ["wsgi.input"].read())
+
+
+def wants_async() -> bool:
+    """Whether the current request has `Prefer: respond-async` (RFC 7240)."""
+    header = request.environ.get("HTTP_PREFER")
+    if header is None:
+        return False
+    return any(part.partition(";")[0].strip().lower() == "respond-async" for part in header.split(","))
+
+
+def _explained(data: bytes, error: orjson.JSONDecodeError) -> ShoalError:
+    place = f"line {error.lineno} column {error.colno}"
+    if _is_json_with_surrogate(data):
+        return InvalidText(
+            f"the body has half of a surrogate pair at {place}, which UTF-8 cannot hold: remove or replace it"
+        )
+    return InvalidJson(f"the body is not JSON ({error.msg} at {place}): send an object with named fields")
+
+
+def _is_json_with_surrogate(data: bytes) -> bool:
+    try:
+        json.dumps(json.loads(data, parse_constant=_refuse), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    except (ValueError, RecursionError):
+        return False
+    return False
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _kind(value: Any) -> str:
+    words = {str: "string", list: "array", bool: "boolean", type(None): "null"}
+    return words.get(type(value), "number")

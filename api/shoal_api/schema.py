@@ -1,0 +1,230 @@
+"""The shapes of requests and responses, from which the OpenAPI page is made.
+
+Requests are checked against these; responses are only described by them.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+
+from shoal.errors import InvalidRequest
+from shoal.jobs import MAX_K, Job, Options
+
+#: Longest that a request for a job's result may wait, in seconds.
+MAX_WAIT_S = 60
+
+Texts = str | Annotated[list[str], Field(fail_fast=True)]
+Lane = Literal["interactive", "bulk"]
+
+
+class _Body(BaseModel):
+    """A JSON body: types are taken strictly, unknown fields are ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class TextOptions(_Body):
+    """How texts are read by the model."""
+
+    pooling: Literal["mean", "max", "cls"] | None = Field(None, description="null: as the model says")
+    prompt_name: str | None = Field(None, description="Name of the model's prompt to put before each text")
+    truncate: bool = Field(True, description="Cut texts that are too long for the model; false refuses them")
+    truncation_side: Literal["right", "left"] = Field("right", description="Where texts are cut")
+
+
+class EmbedOptions(TextOptions):
+    """How vectors are made."""
+
+    normalize: bool = Field(True, description="Scale vectors to length 1")
+    output: Literal["vector", "tokens"] = Field("vector", description="One vector for each text, or for each token")
+    dimensions: Annotated[int, Field(ge=1)] | None = Field(None, description="Keep the first so many numbers")
+
+
+class EmbedBody(EmbedOptions):
+    """Texts to embed."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"inputs": ["a text", "another text"]}})
+    inputs: Texts = Field(description="One text or several")
+
+    def job(self) -> Job:
+        """The job that does it."""
+        return Job("embed", _listed(self.inputs), Options.from_map(vars(self)))
+
+
+class SearchBody(TextOptions):
+    """Queries to search an index for."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"queries": "europe climate change storm", "k": 3}})
+    queries: Texts = Field(description="One query or several")
+    k: int = Field(5, ge=1, le=MAX_K, description="Hits for each query")
+    index: str = Field("default", description="Name of the index")
+
+    def job(self) -> Job:
+        """The job that does it."""
+        return Job("search", _listed(self.queries), Options.from_map(vars(self)), k=self.k, index=self.index)
+
+
+class JobBody(EmbedOptions):
+    """A job to submit: `inputs` to embed, or `queries` to search for."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"op": "embed", "inputs": ["a text"], "lane": "bulk"}})
+    op: Literal["embed", "search"] = Field(description="What to do")
+    inputs: Texts | None = Field(None, description="Texts of op embed")
+    queries: Texts | None = Field(None, description="Queries of op search")
+    k: int = Field(5, ge=1, le=MAX_K, description="Hits for each query, with op search")
+    index: str = Field("default", description="Name of the index, with op search")
+    lane: Lane = Field("interactive", description="Bulk jobs run when no interactive job waits")
+
+    def job(self) -> Job:
+        """The job.
+
+        Raises InvalidRequest if the texts are not under the name that fits `op`.
+        """
+        name = "inputs" if self.op == "embed" else "queries"
+        texts = getattr(self, name)
+        if texts is None:
+            raise InvalidRequest(f"{name} is missing: op {self.op} takes a string or a list of strings there")
+        return Job(self.op, _listed(texts), Options.from_map(vars(self)), k=self.k, index=self.index)
+
+
+class JobPath(BaseModel):
+    """Where a job is found."""
+
+    id: str = Field(description="Id that the submit answered")
+
+
+class ResultQuery(BaseModel):
+    """How long to wait for a result."""
+
+    wait: float = Field(0, ge=0, le=MAX_WAIT_S, allow_inf_nan=False, description="Seconds to wait for the result")
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    code: str = Field(description="A stable word")
+    message: str = Field(description="A sentence for a person")
+
+
+class ErrorBody(BaseModel):
+    """The body of every answer that is an error."""
+
+    error: ErrorDetail
+
+
+#: What every route may answer besides.
+ERRORS: dict[Any, Any] = {"4XX": ErrorBody, "5XX": ErrorBody}
+
+
+class Embeddings(RootModel[list[list[float]] | list[list[list[float]]]]):
+    """One vector for each text, or with output `tokens` a list of vectors for each text."""
+
+
+class Hit(BaseModel):
+    """A document found, with its other fields beside these."""
+
+    model_config = ConfigDict(extra="allow")
+    id: str
+    score: float
+    text: str
+
+
+class SearchResults(BaseModel):
+    """One list of hits for each query, best first."""
+
+    results: list[list[Hit]]
+
+
+class Timings(BaseModel):
+    """Where the time of a job went, in seconds."""
+
+    queue_s: float
+    tokenize_s: float
+    encode_s: float
+    search_s: float
+
+
+class Submitted(BaseModel):
+    """A job and the status it now has."""
+
+    id: str
+    status: Literal["queued", "running", "done", "failed", "cancelled", "expired"]
+
+
+class JobStatus(Submitted):
+    """A job, its status, and its timings once it is done."""
+
+    timings: Timings | dict[str, float]
+
+
+class JobResult(Submitted):
+    """The result of a job: `embeddings` or `results`, and what it cost."""
+
+    embeddings: list[list[float]] | list[list[list[float]]] | None = None
+    results: list[list[Hit]] | None = None
+    tokens: list[int] = Field(description="Tokens of each text")
+    truncated: list[bool] = Field(description="Whether each text was cut")
+    timings: Timings
+    model: str
+
+
+class Health(BaseModel):
+    """The process lives."""
+
+    status: Literal["ok"]
+
+
+class Ready(BaseModel):
+    """Requests will be answered."""
+
+    status: Literal["ready"]
+    workers: int
+
+
+class IndexInfo(BaseModel):
+    """An index that is being served."""
+
+    name: str
+    count: int
+    version: str
+    built_at: str
+    model: str
+    digest: str
+    dimension: int
+
+
+class Indexes(BaseModel):
+    """All indexes that are being served."""
+
+    indexes: list[IndexInfo]
+
+
+class Info(BaseModel):
+    """What is being served, by whom, and within which limits; null where no worker is alive to say so."""
+
+    version: str
+    model: str | None
+    digest: str | None
+    dimension: int | None
+    max_tokens: int | None
+    engine: str | None
+    precision: str | None
+    prompts: list[str]
+    indexes: dict[str, dict[str, Any]]
+    limits: dict[str, float]
+    workers: list[dict[str, Any]]
+    workers_alive: int
+
+
+class Links(BaseModel):
+    """Where to go from here."""
+
+    name: str
+    version: str
+    docs: str
+    openapi: str
+    info: str
+
+
+def _listed(texts: str | list[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts

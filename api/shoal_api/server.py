@@ -1,0 +1,75 @@
+"""The server that runs the application: Granian, one process with many threads."""
+
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from granian import Granian
+from granian.constants import Interfaces
+from granian.log import LogLevels
+
+from shoal.errors import BadSetting, PortInUse, ShoalError
+from shoal.settings import Settings
+
+#: Longest that requests in flight may take once the server was told to stop: the longest wait there is, and a little.
+_STOP_S = 65
+
+_log = logging.getLogger(__name__)
+
+
+def serve(settings: Settings) -> None:
+    """Serves until SIGTERM or SIGINT, then answers what is in flight and returns.
+
+    Raises PortInUse or BadSetting when it cannot listen.
+    """
+    address = find_address(settings.host, settings.port)
+    _configure_logging(settings)
+    server = Granian(
+        "shoal_api",
+        address=address,
+        port=settings.port,
+        interface=Interfaces.WSGI,
+        websockets=False,
+        blocking_threads=settings.api_threads,
+        workers_kill_timeout=_STOP_S,
+        log_level=LogLevels.error,
+    )
+    shown = f"[{address}]" if ":" in address else address
+    server.on_startup(lambda: _log.info("listening on http://%s:%d", shown, settings.port))
+    server.serve(target_loader=partial(_load, settings), wrap_loader=False)
+
+
+def find_address(host: str, port: int) -> str:
+    """The IP address of `host`, on whose port this process can listen.
+
+    Granian itself would share the port with another Granian and split the requests. Raises PortInUse if something
+    listens there, and BadSetting if this machine cannot.
+    """
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUse(f"{host}:{port} is taken by another program: stop it, or choose another --port") from error
+        raise BadSetting(f"cannot listen on {host}:{port} ({error}): choose another --host or --port") from error
+    return str(address[0])
+
+
+def _load(settings: Settings) -> Callable[..., Any]:
+    """The application, made in the process that serves it: its threads would not survive a fork."""
+    from shoal_api.app import create_app
+
+    _configure_logging(settings)
+    try:
+        return create_app(settings)
+    except ShoalError as error:
+        raise SystemExit(f"shoal: {error.message} [{error.code}]") from error
+
+
+def _configure_logging(settings: Settings) -> None:
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -1,0 +1,53 @@
+"""Fixtures for the tests of the HTTP front end: applications on a real Redis, and a stub worker."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from api_stub import MakeApp, StubWorker
+from flask import Flask
+from flask.testing import FlaskClient
+
+from shoal import Client
+from shoal.keys import Keys
+from shoal.settings import Settings
+from shoal_api.app import create_app
+
+
+@pytest.fixture
+def settings(redis_url: str, keys: Keys) -> Settings:
+    """Settings of an application in the test's own pool."""
+    return Settings(redis_url=redis_url, key_prefix=keys.prefix, pool=keys.pool, request_timeout_s=20)
+
+
+@pytest.fixture
+def make_app(settings: Settings) -> Iterator[MakeApp]:
+    """Makes applications, with other settings where they are given."""
+    clients: list[Client] = []
+
+    def make(**changes: Any) -> Flask:
+        changed = replace(settings, **changes)
+        limits = {"max_backlog": changed.max_backlog, "timeout_s": changed.request_timeout_s}
+        client = Client(changed.redis_url, key_prefix=changed.key_prefix, pool=changed.pool, **limits)
+        clients.append(client)
+        return create_app(changed, client)
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def api(make_app: MakeApp) -> FlaskClient:
+    """A caller of an application."""
+    return make_app().test_client()
+
+
+@pytest.fixture
+def stub(redis_url: str, keys: Keys) -> Iterator[StubWorker]:
+    """A stub worker at work."""
+    stub = StubWorker(redis_url, keys)
+    stub.start()
+    yield stub
+    stub.stop()

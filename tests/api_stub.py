@@ -1,0 +1,165 @@
+"""A worker for the tests of the HTTP front end, which makes its numbers up, and how they read an error."""
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from flask import Flask
+from numpy.typing import NDArray
+from werkzeug.test import TestResponse
+
+from shoal.errors import Expired, Internal, ShoalError, TextTooLong, UnknownIndex
+from shoal.jobs import LANES, Job
+from shoal.keys import Keys
+from shoal.pool import Pool
+from shoal.queue import Answer, Delivery, Queue
+from shoal.replies import TIMINGS, Reply
+
+#: Makes an application, with other settings where they are given.
+MakeApp = Callable[..., Flask]
+
+DIMENSION = 4
+MAX_TOKENS = 8
+INDEX = {
+    "count": 3,
+    "version": "v1",
+    "built_at": "2026-01-01T00:00:00Z",
+    "model": "stub",
+    "digest": "d",
+    "dimension": DIMENSION,
+}
+COUNTERS = {"jobs": 7, "texts": 8, "tokens": 9, "batches": 2, "failed": 1, **dict.fromkeys(TIMINGS, 0.5)}
+ABOUT = {
+    "state": "ready",
+    "model": "stub",
+    "digest": "d",
+    "dimension": DIMENSION,
+    "max_tokens": MAX_TOKENS,
+    "engine": "none",
+    "precision": "f32",
+    "threads": 1,
+    "host": "here",
+    "pid": 1,
+    "indexes": {"default": INDEX},
+    "prompts": ["query"],
+    "counters": COUNTERS,
+}
+
+
+def vector_of(text: str) -> NDArray[np.float32]:
+    """The vector that the stub worker makes of a text."""
+    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    return np.random.default_rng(seed).standard_normal(DIMENSION, dtype=np.float32)
+
+
+class StubWorker:
+    """A real consumer of the queue whose vectors and hits are made up."""
+
+    def __init__(self, redis_url: str, keys: Keys):
+        self.queue = Queue.connect(redis_url, keys)
+        self.pool = Pool(self.queue.redis, keys, alive_s=60)
+        self._open = threading.Event()
+        self._open.set()
+        self._parked = threading.Event()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def start(self, **about: Any) -> None:
+        """Announces the worker and begins to answer."""
+        self.queue.join()
+        self.announce(**about)
+        self._thread.start()
+
+    def announce(self, **about: Any) -> None:
+        """Says that the worker is alive, and what it serves."""
+        self.pool.announce("stub", ABOUT | about)
+
+    def pause(self) -> None:
+        """Returns once it takes no more jobs, until `resume`."""
+        self._open.clear()
+        self._parked.wait()
+
+    def resume(self) -> None:
+        """Takes jobs again."""
+        self._open.set()
+
+    def stop(self) -> None:
+        """Ends it, whatever it waits for."""
+        self._stopped.set()
+        self._open.set()
+        self._thread.join()
+        self.queue.close()
+
+    def step(self) -> None:
+        """Takes what there is and answers it."""
+        deliveries = self.queue.take("stub", LANES, 64, block_s=0.05)
+        jobs = [Job.unpack(delivery.data) for delivery in deliveries]
+        submitted = [job.id for job in jobs if job.reply_to is None]
+        started = dict(zip(submitted, self.queue.start(submitted), strict=True))
+        pairs = zip(deliveries, jobs, strict=True)
+        self.queue.reply([_answer(delivery, job) for delivery, job in pairs if started.get(job.id, True)])
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            if not self._open.is_set():
+                self._parked.set()
+                self._open.wait()
+            try:
+                self.step()
+            except ShoalError:
+                self._stopped.wait(0.02)
+
+
+def _answer(delivery: Delivery, job: Job) -> Answer:
+    try:
+        reply = _reply(job)
+    except ShoalError as error:
+        reply = Reply.failure(job.id, error)
+    return Answer(delivery, reply, job.reply_to)
+
+
+def _reply(job: Job) -> Reply:
+    if job.deadline is not None and job.deadline < time.time():
+        raise Expired("the deadline passed")
+    if "fail" in job.texts:
+        raise Internal("the stub was told to fail")
+    lengths = [len(text.split()) + 2 for text in job.texts]
+    if not job.options.truncate and max(lengths) > MAX_TOKENS:
+        raise TextTooLong(f"a text has {max(lengths)} tokens and the model takes {MAX_TOKENS}")
+    tokens = [min(length, MAX_TOKENS) for length in lengths]
+    reply = Reply(
+        job.id,
+        tokens=tokens,
+        truncated=[length > MAX_TOKENS for length in lengths],
+        timings=dict.fromkeys(TIMINGS, 0.001),
+        model="stub",
+    )
+    return replace(reply, hits=_hits(job)) if job.op == "search" else replace(reply, vectors=_vectors(job, tokens))
+
+
+def _vectors(job: Job, tokens: list[int]) -> NDArray[np.float32]:
+    vectors = np.array([vector_of(text) for text in job.texts])
+    return (
+        np.repeat(vectors, tokens, axis=0) if job.options.output == "tokens" else vectors[:, : job.options.dimensions]
+    )
+
+
+def _hits(job: Job) -> list[list[dict[str, Any]]]:
+    if job.index != "default":
+        raise UnknownIndex(f"no index {job.index!r}: there is default")
+    hits = [{"id": str(n), "score": 1 - n / 10, "text": f"document {n}", "topic": "sea"} for n in range(3)]
+    return [hits[: job.k] for _ in job.texts]
+
+
+def error_of(response: TestResponse, status: int) -> tuple[str, str]:
+    """The code and message of an error, whose status and shape are checked."""
+    assert response.status_code == status
+    assert response.mimetype == "application/json"
+    body = response.get_json()
+    assert list(body) == ["error"]
+    assert sorted(body["error"]) == ["code", "message"]
+    return body["error"]["code"], body["error"]["message"]

@@ -1,0 +1,149 @@
+"""Submit and fetch over HTTP."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from api_stub import MakeApp, StubWorker, error_of, vector_of
+from conftest import wait_until
+from flask.testing import FlaskClient
+
+from shoal.jobs import Job
+
+pytest_plugins = ["api_fixtures"]
+
+
+def submit(api: FlaskClient, **body: Any) -> str:
+    """Submits a job and returns where it is."""
+    response = api.post("/v1/jobs", json=body)
+    job = response.get_json()
+    assert response.status_code == 202
+    assert job == {"id": job["id"], "status": "queued"}
+    assert response.headers["Location"] == f"/v1/jobs/{job['id']}"
+    return response.headers["Location"]
+
+
+@pytest.mark.usefixtures("stub")
+class TestResult:
+    def test_an_embed_job_has_embeddings(self, api: FlaskClient) -> None:
+        place = submit(api, op="embed", inputs=["a", "b c d e f g h"])
+        response = api.get(f"{place}/result?wait=20")
+        result = response.get_json()
+        assert response.status_code == 200
+        assert np.array_equal(np.array(result["embeddings"], np.float32), [vector_of("a"), vector_of("b c d e f g h")])
+        assert (result["tokens"], result["truncated"]) == ([3, 8], [False, True])
+        assert (result["status"], result["model"], place) == ("done", "stub", f"/v1/jobs/{result['id']}")
+        assert set(result["timings"]) == {"queue_s", "tokenize_s", "encode_s", "search_s"}
+
+    def test_token_vectors_are_a_list_for_each_text(self, api: FlaskClient) -> None:
+        place = submit(api, op="embed", inputs=["a", "a b"], output="tokens")
+        rows = api.get(f"{place}/result?wait=20").get_json()["embeddings"]
+        assert [np.shape(tokens) for tokens in rows] == [(3, 4), (4, 4)]
+
+    def test_a_search_job_has_results(self, api: FlaskClient) -> None:
+        place = submit(api, op="search", queries="sea", k=2, index="default", lane="bulk")
+        result = api.get(f"{place}/result?wait=20").get_json()
+        assert [hit["text"] for hit in result["results"][0]] == ["document 0", "document 1"]
+        assert "embeddings" not in result
+
+    def test_it_can_be_read_again(self, api: FlaskClient) -> None:
+        place = submit(api, op="embed", inputs="a")
+        first, second = (api.get(f"{place}/result?wait=20").get_data() for _ in range(2))
+        assert first == second
+
+    def test_the_error_of_a_failed_job_is_its_result(self, api: FlaskClient) -> None:
+        place = submit(api, op="embed", inputs=["a", "fail"])
+        assert error_of(api.get(f"{place}/result?wait=20"), 500) == ("internal", "the stub was told to fail")
+        assert api.get(place).get_json()["status"] == "failed"
+
+    def test_an_expired_job_says_so(self, make_app: MakeApp) -> None:
+        app = make_app()
+        job = Job("embed", ["a"], deadline=1.0)
+        app.extensions["shoal"].client.queue.put("interactive", [job])
+        assert error_of(app.test_client().get(f"/v1/jobs/{job.id}/result?wait=20"), 504)[0] == "expired"
+
+    def test_many_may_wait_at_a_time(self, make_app: MakeApp, stub: StubWorker) -> None:
+        app = make_app()
+        stub.pause()
+        places = [submit(app.test_client(), op="embed", inputs=f"text {n}") for n in range(150)]
+        with ThreadPoolExecutor(len(places)) as pool:
+            answers = [pool.submit(app.test_client().get, f"{place}/result?wait=20") for place in places]
+            stub.resume()
+            assert [answer.result().status_code for answer in answers] == [200] * len(places)
+
+
+class TestStatus:
+    def test_a_job_goes_from_queued_to_done(self, api: FlaskClient, stub: StubWorker) -> None:
+        stub.pause()
+        place = submit(api, op="embed", inputs="a")
+        job_id = place.rpartition("/")[2]
+        assert api.get(place).get_json() == {"id": job_id, "status": "queued", "timings": {}}
+        stub.resume()
+        wait_until(lambda: api.get(place).get_json()["status"] == "done")
+        assert api.get(place).get_json()["timings"]["encode_s"] == 0.001
+
+    @pytest.mark.parametrize("query", ["", "?wait=0", "?wait=0.05"])
+    def test_without_an_answer_the_result_is_not_ready(self, api: FlaskClient, query: str) -> None:
+        place = submit(api, op="embed", inputs="a")
+        response = api.get(f"{place}/result{query}")
+        assert response.status_code == 202
+        assert response.get_json() == {"id": place.rpartition("/")[2], "status": "queued"}
+
+    @pytest.mark.parametrize("path", ["/v1/jobs/none", "/v1/jobs/none/result", "/v1/jobs/none/result?wait=5"])
+    def test_an_unknown_job_is_not_found(self, api: FlaskClient, path: str) -> None:
+        assert error_of(api.get(path), 404)[0] == "unknown_job"
+
+
+class TestCancel:
+    def test_a_waiting_job_is_taken_back(self, api: FlaskClient) -> None:
+        place = submit(api, op="embed", inputs="a")
+        assert api.delete(place).get_json() == {"id": place.rpartition("/")[2], "status": "cancelled"}
+        assert api.get(place).get_json()["status"] == "cancelled"
+        assert error_of(api.get(f"{place}/result"), 409)[0] == "cancelled"
+
+    @pytest.mark.usefixtures("stub")
+    def test_a_finished_job_stays_done(self, api: FlaskClient) -> None:
+        place = submit(api, op="embed", inputs="a")
+        api.get(f"{place}/result?wait=20")
+        assert api.delete(place).get_json()["status"] == "done"
+
+    def test_an_unknown_job_is_not_found(self, api: FlaskClient) -> None:
+        assert error_of(api.delete("/v1/jobs/none"), 404)[0] == "unknown_job"
+
+
+REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
+    ({}, 422, "invalid_request", "op is missing"),
+    ({"op": "train", "inputs": "a"}, 422, "invalid_request", "it takes 'embed' or 'search'"),
+    ({"op": "embed"}, 422, "invalid_request", "inputs is missing: op embed takes"),
+    ({"op": "search", "inputs": "a"}, 422, "invalid_request", "queries is missing: op search takes"),
+    ({"op": "embed", "inputs": "a", "lane": "fast"}, 422, "invalid_request", "it takes 'interactive' or 'bulk'"),
+    ({"op": "search", "queries": "a", "k": 1_001}, 422, "invalid_request", "at most 1000"),
+    ({"op": "search", "queries": "a", "output": "tokens"}, 422, "invalid_request", "do not go with a search"),
+    ({"op": "embed", "inputs": []}, 422, "invalid_request", "empty"),
+    ({"op": "embed", "inputs": ["a"] * 1_025}, 413, "too_large", "1,025 texts and may have 1,024"),
+    ({"op": "embed", "inputs": "x" * 2_000_000}, 413, "too_large", "2,000,000 characters"),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "code", "words"), REFUSED, ids=range(len(REFUSED)))
+def test_a_bad_job_is_refused_in_words(
+    api: FlaskClient, body: dict[str, Any], status: int, code: str, words: str
+) -> None:
+    found, message = error_of(api.post("/v1/jobs", json=body), status)
+    assert found == code
+    assert words in message
+
+
+@pytest.mark.parametrize(("wait", "words"), [("x", "a number"), ("-1", "at least 0"), ("61", "at most 60")])
+def test_a_bad_wait_is_refused_in_words(api: FlaskClient, wait: str, words: str) -> None:
+    code, message = error_of(api.get(f"/v1/jobs/none/result?wait={wait}"), 422)
+    assert code == "invalid_request"
+    assert f'wait is "{wait}": it takes {words}' in message
+
+
+def test_a_full_lane_takes_no_job(make_app: MakeApp) -> None:
+    api = make_app(max_backlog=1).test_client()
+    submit(api, op="embed", inputs="a")
+    assert error_of(api.post("/v1/jobs", json={"op": "embed", "inputs": "a"}), 429)[0] == "overloaded"
+    submit(api, op="embed", inputs="a", lane="bulk")

@@ -1,0 +1,160 @@
+"""`shoal api` as a process of its own."""
+
+import http.client
+import json
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_stub import StubWorker, vector_of
+from conftest import free_port, wait_until
+from process import Process, run
+
+from shoal.queue import Queue
+from shoal.settings import Settings
+
+pytest_plugins = ["api_fixtures"]
+
+
+class Server:
+    """`shoal api`, and a way to ask it."""
+
+    def __init__(self, process: Process, port: int):
+        self.process = process
+        self.port = port
+
+    def connect(self) -> http.client.HTTPConnection:
+        """A connection, which stays open from one request to the next."""
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """The status and body of one request."""
+        with closing(self.connect()) as connection:
+            connection.request(method, path, body)
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+
+    def listens(self) -> bool:
+        """Whether it takes connections."""
+        try:
+            socket.create_connection(("127.0.0.1", self.port)).close()
+        except ConnectionRefusedError:
+            return False
+        return True
+
+
+StartServer = Callable[..., Server]
+
+
+@pytest.fixture
+def start_server(settings: Settings, tmp_path: Path) -> Iterator[StartServer]:
+    """Starts servers on free ports."""
+    started: list[Process] = []
+
+    def start(**changes: Any) -> Server:
+        port = free_port()
+        where = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
+        started.append(Process(tmp_path / "log", "api", "--port", port, **where | changes))
+        server = Server(started[-1], port)
+        wait_until(server.listens)
+        return server
+
+    yield start
+    for process in started:
+        process.terminate()
+        process.kill()
+
+
+@pytest.mark.usefixtures("stub")
+class TestServing:
+    def test_it_answers_on_one_connection(self, start_server: StartServer) -> None:
+        with closing(start_server().connect()) as connection:
+            for n in range(3):
+                connection.request("POST", "/embed", json.dumps({"inputs": f"text {n}"}))
+                sock, response = connection.sock, connection.getresponse()
+                assert json.loads(response.read()) == [pytest.approx(vector_of(f"text {n}").tolist())]
+                assert connection.sock is sock
+
+    def test_it_answers_many_at_a_time(self, start_server: StartServer) -> None:
+        server = start_server()
+        with ThreadPoolExecutor(64) as pool:
+            bodies = [json.dumps({"inputs": f"text {n}"}) for n in range(300)]
+            answers = list(pool.map(lambda body: server.ask("POST", "/embed", body), bodies))
+        assert answers == [(200, [pytest.approx(vector_of(f"text {n}").tolist())]) for n in range(300)]
+
+    def test_a_body_over_the_limit_is_refused(self, start_server: StartServer) -> None:
+        server = start_server(max_request_bytes=1_000)
+        status, body = server.ask("POST", "/embed", b" " * 1_001)
+        assert (status, body["error"]["code"]) == (413, "too_large")
+        status, body = server.ask("POST", "/embed", iter([b'{"inputs": "', b"x" * 1_000, b'"}']))
+        assert (status, body["error"]["code"]) == (413, "too_large")
+
+    def test_the_host_may_be_a_name(self, start_server: StartServer) -> None:
+        assert start_server(host="localhost").ask("GET", "/health") == (200, {"status": "ok"})
+
+    def test_its_log_has_no_line_for_a_request(self, start_server: StartServer) -> None:
+        server = start_server()
+        server.ask("POST", "/embed", b'{"inputs": "a secret text"}')
+        server.ask("POST", "/embed", b'{"inputs": "a secret text"')
+        lines = server.process.output.splitlines()
+        assert len(lines) == 1
+        assert f"listening on http://127.0.0.1:{server.port}" in lines[0]
+
+
+class TestStopping:
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_requests_in_flight_are_answered(
+        self, start_server: StartServer, stub: StubWorker, settings: Settings, number: signal.Signals
+    ) -> None:
+        server, queue = start_server(), Queue.connect(settings.redis_url, settings.keys)
+        stub.pause()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(server.ask, "POST", "/embed", b'{"inputs": "a"}')
+            wait_until(lambda: queue.backlog()["interactive"])
+            server.process.send(number)
+            wait_until(lambda: not server.listens())
+            stub.resume()
+            assert waiting.result()[0] == 200
+        assert server.process.wait() == 0
+        queue.close()
+
+    def test_idle_connections_do_not_hold_it(self, start_server: StartServer) -> None:
+        server = start_server()
+        with closing(server.connect()) as connection:
+            connection.request("GET", "/health")
+            connection.getresponse().read()
+            assert server.process.terminate() == 0
+
+
+class TestRefusingToStart:
+    def test_a_port_in_use_is_named(self, start_server: StartServer) -> None:
+        server = start_server()
+        result = run("api", "--port", server.port)
+        assert result.returncode == 1
+        assert f"127.0.0.1:{server.port} is taken" in result.stderr
+        assert result.stderr.endswith("[port_in_use]\n")
+
+    @pytest.mark.parametrize(
+        ("flags", "words"),
+        [
+            (["--host", "203.0.113.1"], "cannot listen on 203.0.113.1:"),
+            (["--host", "no such host"], "cannot listen on no such host:"),
+            (["--port", "70000"], "port is 70000: it takes"),
+        ],
+    )
+    def test_an_impossible_address_is_named(self, flags: list[str], words: str) -> None:
+        result = run("api", *flags)
+        assert result.returncode == 1
+        assert words in result.stderr
+        assert result.stderr.endswith("[bad_setting]\n")
+
+    def test_a_redis_url_that_cannot_be_read_is_named(self) -> None:
+        result = run("api", "--port", free_port(), "--redis-url", "nonsense")
+        assert result.returncode == 1
+        assert "the Redis URL cannot be read" in result.stderr
+        assert "Traceback" not in result.stderr

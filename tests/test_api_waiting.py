@@ -1,0 +1,233 @@
+"""The routes that wait for the answer, and every way in which they refuse."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from api_stub import MakeApp, StubWorker, error_of, vector_of
+from conftest import RedisServer, wait_until
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from shoal.queue import Queue
+
+pytest_plugins = ["api_fixtures"]
+
+
+def post(api: FlaskClient, path: str, **body: Any) -> TestResponse:
+    return api.post(path, json=body)
+
+
+@pytest.mark.usefixtures("stub")
+class TestEmbed:
+    def test_a_single_text_is_a_list_of_one_row(self, api: FlaskClient) -> None:
+        response = post(api, "/embed", inputs="a storm")
+        assert response.status_code == 200
+        rows = np.array(response.get_json(), np.float32)
+        assert np.array_equal(rows, [vector_of("a storm")])
+
+    def test_rows_come_in_the_order_of_the_texts(self, api: FlaskClient) -> None:
+        texts = [f"text {n}" for n in range(100)]
+        rows = np.array(post(api, "/embed", inputs=texts).get_json(), np.float32)
+        assert np.array_equal(rows, [vector_of(text) for text in texts])
+
+    def test_numbers_are_as_short_as_float32_allows(self, api: FlaskClient) -> None:
+        row = post(api, "/embed", inputs="a storm").get_data(as_text=True).strip("[]").split(",")
+        assert row == [str(number) for number in vector_of("a storm")]
+
+    def test_token_vectors_are_a_list_for_each_text(self, api: FlaskClient) -> None:
+        rows = post(api, "/embed", inputs=["a", "a b"], output="tokens").get_json()
+        assert [np.shape(tokens) for tokens in rows] == [(3, 4), (4, 4)]
+
+    def test_options_reach_the_worker(self, api: FlaskClient) -> None:
+        options = {"normalize": False, "pooling": "max", "dimensions": 2, "prompt_name": "query", "truncate": False}
+        assert np.shape(post(api, "/embed", inputs="a", truncation_side="left", **options).get_json()) == (1, 2)
+
+    def test_the_cost_is_in_the_headers(self, api: FlaskClient) -> None:
+        headers = post(api, "/embed", inputs=["a b", "a b c d e f g h"]).headers
+        assert headers["Server-Timing"] == ", ".join(
+            f"{step};dur=1.000" for step in ("queue", "tokenize", "encode", "search")
+        )
+        assert (headers["X-Tokens"], headers["X-Truncated"]) == ("12", "1")
+
+    @pytest.mark.parametrize("text", ["", "\x00", "a\x00b", "naïve 海 🌊", " "])
+    def test_any_text_is_embedded(self, api: FlaskClient, text: str) -> None:
+        rows = np.array(post(api, "/embed", inputs=text).get_json(), np.float32)
+        assert np.array_equal(rows, [vector_of(text)])
+
+    def test_a_content_type_is_not_needed(self, api: FlaskClient) -> None:
+        assert api.post("/embed", data=b'{"inputs": "a"}').status_code == 200
+
+    def test_unknown_fields_are_ignored(self, api: FlaskClient) -> None:
+        assert post(api, "/embed", inputs="a", model="other").status_code == 200
+
+    def test_many_callers_each_get_their_own_answer(self, make_app: MakeApp) -> None:
+        app, texts = make_app(), [f"text {n}" for n in range(200)]
+        with ThreadPoolExecutor(32) as pool:
+            answers = pool.map(lambda text: post(app.test_client(), "/embed", inputs=text).get_json(), texts)
+            assert np.array_equal(np.array(list(answers), np.float32)[:, 0], [vector_of(text) for text in texts])
+
+
+@pytest.mark.usefixtures("stub")
+class TestSearch:
+    def test_hits_have_the_documents_fields(self, api: FlaskClient) -> None:
+        results = post(api, "/search", queries="sea", k=2).get_json()["results"]
+        assert results[0][0] == {"id": "0", "score": 1.0, "text": "document 0", "topic": "sea"}
+        assert [len(hits) for hits in results] == [2]
+
+    def test_each_query_has_a_list_of_hits(self, api: FlaskClient) -> None:
+        results = post(api, "/search", queries=["sea", "land"]).get_json()["results"]
+        assert [len(hits) for hits in results] == [3, 3]
+
+    def test_more_hits_than_documents_gives_all_documents(self, api: FlaskClient) -> None:
+        assert len(post(api, "/search", queries="sea", k=1000).get_json()["results"][0]) == 3
+
+    def test_the_cost_is_in_the_headers(self, api: FlaskClient) -> None:
+        assert post(api, "/search", queries="sea").headers["X-Tokens"] == "3"
+
+    def test_an_unknown_index_is_not_found(self, api: FlaskClient) -> None:
+        assert error_of(post(api, "/search", queries="sea", index="other"), 404)[0] == "unknown_index"
+
+
+class TestRespondAsync:
+    @pytest.mark.parametrize("body", [("/embed", {"inputs": "a"}), ("/search", {"queries": "a"})])
+    @pytest.mark.parametrize("prefer", ["respond-async", "wait=5, Respond-Async", "respond-async; x=y"])
+    def test_it_submits_instead_of_waiting(self, api: FlaskClient, body: tuple[str, Any], prefer: str) -> None:
+        response = api.post(body[0], json=body[1], headers={"Prefer": prefer})
+        job = response.get_json()
+        assert (response.status_code, job["status"]) == (202, "queued")
+        assert response.headers["Location"] == f"/v1/jobs/{job['id']}"
+        assert response.headers["Preference-Applied"] == "respond-async"
+
+    @pytest.mark.usefixtures("stub")
+    def test_other_preferences_change_nothing(self, api: FlaskClient) -> None:
+        assert api.post("/embed", json={"inputs": "a"}, headers={"Prefer": "handling=strict"}).status_code == 200
+
+
+MANY = ["x"] * 100_000
+
+REFUSED: list[tuple[str, Any, int, str, str]] = [
+    ("/embed", b"", 400, "invalid_json", "line 1 column 1"),
+    ("/embed", b"nope", 400, "invalid_json", "line 1 column 1"),
+    ("/embed", b'{"inputs": "a"', 400, "invalid_json", "line 1 column 15"),
+    ("/embed", b'{"inputs": NaN}', 400, "invalid_json", "column 12"),
+    ("/embed", b'{"inputs": "\xff"}', 400, "invalid_json", "UTF-8"),
+    ("/embed", b"[" * 5_000, 400, "invalid_json", "depth"),
+    ("/embed", b'"a"', 422, "invalid_request", "a JSON string"),
+    ("/embed", b"[1]", 422, "invalid_request", "a JSON array"),
+    ("/embed", b"null", 422, "invalid_request", "a JSON null"),
+    ("/embed", b"5", 422, "invalid_request", "a JSON number"),
+    ("/embed", b'{"inputs": "a\\ud800"}', 422, "invalid_text", "half of a surrogate pair at line 1"),
+    ("/embed", b'{"inputs": ["a", "\\udc00"]}', 422, "invalid_text", "half of a surrogate pair"),
+    ("/embed", {}, 422, "invalid_request", "inputs is missing"),
+    ("/embed", {"inputs": None}, 422, "invalid_request", "inputs is null: it takes a string or a list of strings"),
+    ("/embed", {"inputs": 5}, 422, "invalid_request", "inputs is 5: it takes a string or a list of strings"),
+    ("/embed", {"inputs": ["a", 5]}, 422, "invalid_request", "inputs[1] is 5: it takes a string"),
+    ("/embed", {"inputs": [["a"]]}, 422, "invalid_request", 'inputs[0] is ["a"]: it takes a string'),
+    ("/embed", {"inputs": []}, 422, "invalid_request", "the list of texts is empty"),
+    ("/embed", {"inputs": MANY}, 413, "too_large", "100,000 texts and may have 10,000: split the list, or stream"),
+    ("/embed", {"inputs": ["a", "x" * 10_000_000]}, 413, "too_large", "text 1 has 10,000,000 characters"),
+    ("/embed", {"inputs": "a", "normalize": 1}, 422, "invalid_request", "normalize is 1: it takes true or false"),
+    ("/embed", {"inputs": "a", "truncate": "no"}, 422, "invalid_request", 'truncate is "no": it takes true or false'),
+    ("/embed", {"inputs": "a", "pooling": "sum"}, 422, "invalid_request", "it takes 'mean', 'max' or 'cls'"),
+    ("/embed", {"inputs": "a", "output": "x"}, 422, "invalid_request", "it takes 'vector' or 'tokens'"),
+    ("/embed", {"inputs": "a", "truncation_side": "up"}, 422, "invalid_request", "it takes 'right' or 'left'"),
+    ("/embed", {"inputs": "a", "dimensions": 0}, 422, "invalid_request", "dimensions is 0: it takes at least 1"),
+    (
+        "/embed",
+        {"inputs": "a", "dimensions": 2.5},
+        422,
+        "invalid_request",
+        "dimensions is 2.5: it takes a whole number",
+    ),
+    ("/embed", {"inputs": "a", "dimensions": 2, "output": "tokens"}, 422, "invalid_request", "drop one of the two"),
+    ("/embed", {"inputs": "a", "prompt_name": 3}, 422, "invalid_request", "prompt_name is 3: it takes a string"),
+    ("/embed", {"inputs": "a b c d e f g", "truncate": False}, 422, "text_too_long", "9 tokens"),
+    ("/embed", {"inputs": "fail"}, 500, "internal", "told to fail"),
+    ("/search", {}, 422, "invalid_request", "queries is missing"),
+    ("/search", {"queries": ["a", " "]}, 422, "invalid_request", "query 1 is empty"),
+    ("/search", {"queries": ""}, 422, "invalid_request", "query 0 is empty"),
+    ("/search", {"queries": "a", "k": 0}, 422, "invalid_request", "k is 0: it takes at least 1"),
+    ("/search", {"queries": "a", "k": -1}, 422, "invalid_request", "k is -1: it takes at least 1"),
+    ("/search", {"queries": "a", "k": 10_000}, 422, "invalid_request", "k is 10000: it takes at most 1000"),
+    ("/search", {"queries": "a", "k": True}, 422, "invalid_request", "k is true: it takes a whole number"),
+    ("/search", {"queries": "a", "k": "5"}, 422, "invalid_request", 'k is "5": it takes a whole number'),
+    ("/search", {"queries": "a", "index": 1}, 422, "invalid_request", "index is 1: it takes a string"),
+    ("/search", {"queries": MANY}, 413, "too_large", "100,000 texts"),
+]
+
+
+@pytest.mark.usefixtures("stub")
+@pytest.mark.parametrize(("path", "body", "status", "code", "words"), REFUSED, ids=range(len(REFUSED)))
+def test_bad_input_is_refused_in_words(
+    api: FlaskClient, path: str, body: Any, status: int, code: str, words: str
+) -> None:
+    response = api.post(path, data=body) if isinstance(body, bytes) else api.post(path, json=body)
+    found, message = error_of(response, status)
+    assert found == code
+    assert words in message
+
+
+def test_a_wrong_value_is_not_echoed_at_length(api: FlaskClient) -> None:
+    _, message = error_of(post(api, "/embed", inputs="a", pooling="x" * 100_000), 422)
+    assert len(message) < 150
+
+
+def test_a_body_over_the_limit_is_refused(make_app: MakeApp) -> None:
+    api = make_app(max_request_bytes=1_000).test_client()
+    code, message = error_of(post(api, "/embed", inputs="x" * 1_000), 413)
+    assert code == "too_large"
+    assert "1,000 bytes" in message
+
+
+class TestNoAnswer:
+    def test_without_a_worker_the_wait_ends_with_the_reason(self, make_app: MakeApp) -> None:
+        api = make_app(request_timeout_s=0.05).test_client()
+        code, message = error_of(post(api, "/embed", inputs="a"), 504)
+        assert code == "timeout"
+        assert "no worker is alive" in message
+
+    def test_with_busy_workers_it_says_so(self, make_app: MakeApp, stub: StubWorker) -> None:
+        stub.pause()
+        api = make_app(request_timeout_s=0.05).test_client()
+        assert "busy" in error_of(post(api, "/search", queries="a"), 504)[1]
+
+    def test_a_full_lane_is_refused_at_once(self, make_app: MakeApp) -> None:
+        api = make_app(max_backlog=2).test_client()
+        for _ in range(2):
+            api.post("/embed", json={"inputs": "a"}, headers={"Prefer": "respond-async"})
+        response = post(api, "/embed", inputs="a")
+        assert error_of(response, 429)[0] == "overloaded"
+        assert response.headers["Retry-After"] == "1"
+
+
+class TestRedisAway:
+    def test_it_may_come_after_the_api(self, make_app: MakeApp, own_redis: RedisServer) -> None:
+        own_redis.stop()
+        api = make_app(redis_url=own_redis.url).test_client()
+        response = post(api, "/embed", inputs="a")
+        assert error_of(response, 503)[0] == "unavailable"
+        assert response.headers["Retry-After"] == "1"
+        own_redis.start()
+        assert error_of(api.get("/ready"), 503)[0] == "not_ready"
+
+    def test_who_waits_is_told_when_it_goes(self, make_app: MakeApp, own_redis: RedisServer, settings: Any) -> None:
+        app = make_app(redis_url=own_redis.url)
+        queue = Queue.connect(own_redis.url, settings.keys)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(lambda: post(app.test_client(), "/embed", inputs="a"))
+            wait_until(lambda: queue.backlog()["interactive"])
+            own_redis.stop()
+            assert error_of(waiting.result(), 503)[0] == "unavailable"
+        queue.close()
+
+    def test_service_goes_on_when_it_is_back(self, make_app: MakeApp, own_redis: RedisServer, settings: Any) -> None:
+        api = make_app(redis_url=own_redis.url).test_client()
+        stub = StubWorker(own_redis.url, settings.keys)
+        stub.start()
+        own_redis.stop()
+        assert error_of(post(api, "/embed", inputs="a"), 503)[0] == "unavailable"
+        own_redis.start()
+        wait_until(lambda: post(api, "/embed", inputs="a").status_code == 200)
+        stub.stop()
