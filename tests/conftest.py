@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import redis
@@ -18,6 +19,14 @@ from shoal.embedded import find_server
 from shoal.errors import MissingExtra
 from shoal.keys import Keys
 from shoal.queue import Queue
+
+if TYPE_CHECKING:
+    from shoal_workers.encoder import Encoder
+    from shoal_workers.index import Index
+    from shoal_workers.worker import Worker
+
+#: What the tests' index holds: the words that the tiny model knows, in every pair.
+WORDS = ("storm", "europe", "climate", "change", "rain", "market", "falls", "rises")
 
 if not os.environ.get("RAYON_NUM_THREADS"):
     os.environ["RAYON_NUM_THREADS"] = "1"
@@ -182,3 +191,58 @@ def tiny_model(tiny_source: Path, home: Path) -> Iterator[Path]:
     folder = prepare_if_needed(home, str(tiny_source))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def encoder(tiny_model: Path) -> "Encoder":
+    """The tiny model, opened in f32."""
+    from shoal_workers.encoder import Encoder
+
+    return Encoder.open(tiny_model, "openvino", "f32", 1)
+
+
+@pytest.fixture(scope="session")
+def index_folder(tmp_path_factory: pytest.TempPathFactory, encoder: "Encoder") -> Path:
+    """An index of every pair of two of the `WORDS`, for reading only."""
+    from shoal_workers.builder import build
+    from shoal_workers.document import DocumentSource
+
+    folder = tmp_path_factory.mktemp("index")
+    pairs = [f"{first} {second}" for first in WORDS for second in WORDS]
+    (folder / "pairs.txt").write_text("\n".join(pairs))
+    build(DocumentSource(folder / "pairs.txt"), folder / "pairs", encoder, len(pairs), lambda _: None)
+    return folder / "pairs"
+
+
+@pytest.fixture(scope="session")
+def index(index_folder: Path) -> "Index":
+    """That index, opened."""
+    from shoal_workers.index import Index
+
+    return Index.open(index_folder)
+
+
+@pytest.fixture
+def worker(queue: Queue, encoder: "Encoder", index: "Index") -> "Worker":
+    """A worker of the test's own pool, to be stepped by hand."""
+    from shoal_workers.batcher import Batcher
+    from shoal_workers.worker import Worker
+
+    return Worker(queue, encoder, {"default": index}, Batcher(4_096))
+
+
+@pytest.fixture
+def serving(worker: "Worker") -> Iterator["Worker"]:
+    """The same worker, at work in a thread and announced to the pool."""
+    stopped = threading.Event()
+
+    def serve() -> None:
+        while not stopped.is_set():
+            worker.step(block_s=0.05)
+
+    thread = threading.Thread(target=serve)
+    worker.pool.announce(worker.id, {"state": "ready"})
+    thread.start()
+    yield worker
+    stopped.set()
+    thread.join()

@@ -16,7 +16,7 @@ def main(folder: str) -> None:
     """Saves the model in `folder`: 32 dimensions, 2 layers, at most 48 tokens, prompts for queries and documents."""
     torch.manual_seed(7)
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *string.ascii_lowercase, *(f"##{c}" for c in string.ascii_lowercase)]
-    vocabulary = {piece: n for n, piece in enumerate([*pieces, *string.digits, *WORDS])}
+    vocabulary = {piece: n for n, piece in enumerate(dict.fromkeys([*pieces, *string.digits, *WORDS]))}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

@@ -119,9 +119,8 @@ def _parse(name: str, kind: type, text: str) -> Any:
 
 
 def _check(name: str, value: Any, least: float | None, most: float, choices: tuple[str, ...]) -> None:
-    if least is not None and not value >= least:
-        raise BadSetting(f"{name} is {value!r}: it takes {least:g} or more")
-    if least is not None and value > most:
-        raise BadSetting(f"{name} is {value!r}: it takes {most:g} or less")
+    if least is not None and not least <= value <= most:
+        bounds = f"{least:g} or more" if most == sys.float_info.max else f"a number from {least:g} to {most:,}"
+        raise BadSetting(f"{name} is {value!r}: it takes {bounds}")
     if choices and value not in choices:
         raise BadSetting(f"{name} is {value!r}: it takes one of {', '.join(choices)}")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
@@ -49,6 +49,7 @@ class Service:
 
     def start(self) -> None:
         """Starts the process; it is told to stop should this one die."""
+        self.kill()
         environment = os.environ | self.environment
         self.process = subprocess.Popen(  # noqa: S603
             self.command, env=environment, process_group=0, preexec_fn=_die_with_parent, stdin=subprocess.DEVNULL
@@ -60,14 +61,20 @@ class Service:
 
     def stop(self) -> None:
         """Asks the process to finish, and kills it if it does not."""
-        if self.process is None or self.exit_code() is not None:
+        if self.process is None:
             return
         self.process.terminate()
         try:
             self.process.wait(STOP_WITHIN_S)
         except subprocess.TimeoutExpired:
             log.warning("%s did not stop within %g s and is killed", self.name, STOP_WITHIN_S)
-            self.process.kill()
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends at once what is left of the process and of those that it started."""
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
 
 

@@ -31,7 +31,7 @@ class Tokenizer:
     def encode(self, texts: Sequence[str], side: str = "right") -> list[Tokens]:
         """The tokens of each text; one that is too long loses its end, or its beginning if `side` is `left`."""
         size = self.max_tokens * CHARS_PER_TOKEN
-        encodings = self._tokenizer.encode_batch_fast([_cut(text, size, side) for text in texts])
+        encodings = self._tokenizer.encode_batch_fast([text if len(text) <= size else "" for text in texts])
         return [
             Tokens(tuple(encoding.ids))
             if len(encoding.ids) <= self.max_tokens and len(text) <= size

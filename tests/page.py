@@ -1,0 +1,49 @@
+"""The pages for people, as tests read them."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple, Self
+
+ROOT = Path(__file__).parent.parent
+ERRORS = "docs/errors.md"
+
+
+def read(name: str) -> str:
+    """The text of a page, named from the root of the repository."""
+    return (ROOT / name).read_text("utf-8")
+
+
+def table(name: str, heading: str) -> dict[str, list[str]]:
+    """The table of the page whose first column has that heading: its other columns by the first."""
+    lines = read(name).split(f"\n| {heading} |", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    assert len({row[0] for row in rows}) == len(rows)
+    return {row[0]: row[1:] for row in rows}
+
+
+class BadInput(NamedTuple):
+    """A row of the page's table of bad input."""
+
+    answer: str
+    message: str
+    test: str
+
+    @classmethod
+    def row(cls, name: str) -> Self:
+        """The row of that name."""
+        return cls(*table(ERRORS, "Input")[name])
+
+    @property
+    def status(self) -> int:
+        """The HTTP status that the answer begins with."""
+        return int(self.answer.split()[0])
+
+    @property
+    def code(self) -> str:
+        """The code that the answer ends with."""
+        return self.answer.split()[-1].strip("`")
+
+    def check(self, code: str, message: str) -> None:
+        """Fails the test unless the page has this code and message; its … stands for any words."""
+        assert code == self.code
+        assert re.fullmatch(".*".join(map(re.escape, self.message.split("…"))), message, re.DOTALL), message

@@ -1,0 +1,340 @@
+"""Bad input gets the answer that docs/errors.md says, word for word, and the service goes on as if nothing had been."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from conftest import RedisServer, free_port, wait_until
+from page import BadInput
+from process import environment, run
+from running import Service, service
+
+from shoal import Client
+from shoal.jobs import Job, Options
+from shoal_workers.encoder import Encoder
+from shoal_workers.index import Index, current_version
+
+Change = Callable[[bytes], bytes]
+GOOD = {"inputs": "storm in europe"}
+MANY = ["storm"] * 100_000
+LONG = "storm " * 100
+
+#: What HTTP refuses: the row of the page, the path, the body.
+REFUSED: dict[str, tuple[str, Any]] = {
+    "Not JSON": ("/embed", b"storm"),
+    "Wrong type": ("/embed", {"inputs": ["storm", 5]}),
+    "Wrong type: JSON, but no object": ("/embed", ["storm"]),
+    "Missing field": ("/embed", {"texts": ["storm"]}),
+    "Empty list": ("/embed", {"inputs": []}),
+    "Empty string as a query": ("/search", {"queries": ["storm", ""]}),
+    "100,000 texts at once": ("/embed", {"inputs": MANY}),
+    "One text of 10 MB": ("/embed", {"inputs": "x" * 10_000_000}),
+    "Body of more than 32 MiB": ("/embed", {"inputs": "x" * 2**25}),
+    "Text past the model's length, `truncate` off": ("/embed", {"inputs": LONG, "truncate": False}),
+    "Lone surrogate": ("/embed", b'{"inputs": "storm \\ud83c"}'),
+    "`k` of 0": ("/search", {"queries": "storm", "k": 0}),
+    "`k` of -1": ("/search", {"queries": "storm", "k": -1}),
+    "`k` of 10,000": ("/search", {"queries": "storm", "k": 10_000}),
+    "Unknown index": ("/search", {"queries": "storm", "index": "news"}),
+    "Unknown option value": ("/embed", {"inputs": "storm", "pooling": "sum"}),
+    "Unknown prompt": ("/embed", {"inputs": "storm", "prompt_name": "poem"}),
+    "More `dimensions` than the model has": ("/embed", {"inputs": "storm", "dimensions": 10_000}),
+    "Unknown job": ("/v1/jobs", None),
+}
+
+#: What a program may put into Redis itself and a worker refuses: the row of the page, the fields of the job.
+FOREIGN: dict[str, dict[str, Any]] = {
+    "Msgpack job of the wrong shape: a field is missing": {"v": 1, "op": "embed"},
+    "Msgpack job of the wrong shape: a wrong type": {"v": 1, "op": "embed", "texts": "storm"},
+    "Job of a future version": {"v": 2, "op": "embed", "texts": ["storm"]},
+}
+
+#: Bytes that say no id to answer to.
+UNREADABLE: dict[str, bytes] = {
+    "Job whose bytes are not msgpack": b"storm",
+    "Msgpack job of the wrong shape: no map": msgpack.packb(["storm"]),
+}
+
+
+@pytest.fixture
+def usual(tiny_source: Path, tiny_model: Path, home: Path, index_folder: Path) -> dict[str, Any]:
+    """Settings of a service on the tiny model."""
+    model = {"model": tiny_source, "home": home, "precision": "f32", "threads": 1}
+    return {"key_prefix": "bad", "pool": "input", "indexes": index_folder} | model
+
+
+@pytest.fixture(scope="module")
+def running(
+    redis_server: RedisServer,
+    tiny_source: Path,
+    tiny_model: Path,
+    home: Path,
+    index_folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Service]:
+    """A service of this module's own, on the tests' Redis."""
+    where = {"redis_url": redis_server.url, "key_prefix": "bad", "pool": "input", "indexes": index_folder}
+    model = {"model": tiny_source, "home": home, "precision": "f32", "threads": 1}
+    with service(tmp_path_factory.mktemp("running"), **where, **model) as started:
+        wait_until(started.is_ready)
+        yield started
+
+
+@pytest.fixture
+def producer(redis_url: str) -> Iterator[Client]:
+    """A client of that service's queue."""
+    with Client(redis_url, key_prefix="bad", pool="input", timeout_s=20) as client:
+        yield client
+
+
+@pytest.fixture
+def good_vector(encoder: Encoder) -> np.ndarray[Any, Any]:
+    """The right answer to the good request."""
+    return encoder.embed([GOOD["inputs"]], Options(), prompt="")
+
+
+def assert_still_serving(running: Service, good_vector: np.ndarray[Any, Any]) -> None:
+    """A good request is answered as if nothing had been."""
+    response = running.ask("POST", "/embed", GOOD)
+    assert response.status == 200
+    assert np.array(response.body) == pytest.approx(good_vector, abs=1e-5)
+    assert len(running.ask("POST", "/search", {"queries": "storm", "k": 3}).body["results"][0]) == 3
+
+
+def assert_refused(running: Service, name: str) -> None:
+    """A bad request gets the status, code and message of its row."""
+    (path, body), row = REFUSED[name], BadInput.row(name)
+    response = running.ask("POST", path, body) if body else running.ask("GET", f"{path}/none")
+    assert response.status == row.status
+    row.check(**response.body["error"])
+
+
+# Over HTTP
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_bad_request_is_refused_in_the_words_of_the_page(running: Service, name: str) -> None:
+    assert_refused(running, name)
+
+
+def test_after_all_bad_requests_at_once_the_service_still_answers(
+    running: Service, producer: Client, good_vector: np.ndarray[Any, Any]
+) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: assert_refused(running, name), REFUSED))
+    assert_still_serving(running, good_vector)
+    assert not any(producer.queue.backlog().values())
+
+
+def test_an_empty_text_has_a_vector(running: Service, encoder: Encoder) -> None:
+    response = running.ask("POST", "/embed", {"inputs": ""})
+    assert response.status == BadInput.row("Empty string as a text").status
+    assert np.array(response.body) == pytest.approx(encoder.embed([""], Options(), prompt=""), abs=1e-5)
+    assert response.headers["x-tokens"] == "2"
+
+
+def test_a_nul_byte_is_a_character_like_any_other(running: Service, encoder: Encoder) -> None:
+    response = running.ask("POST", "/embed", {"inputs": "storm\0 rain"})
+    assert response.status == BadInput.row("NUL byte").status
+    assert np.array(response.body) == pytest.approx(encoder.embed(["storm\0 rain"], Options(), prompt=""), abs=1e-5)
+    assert running.ask("POST", "/search", {"queries": "storm\0", "k": 3}).status == 200
+
+
+def test_a_long_text_is_cut(running: Service) -> None:
+    response = running.ask("POST", "/embed", {"inputs": LONG})
+    assert response.status == BadInput.row("Text past the model's length, `truncate` on").status
+    assert (response.headers["x-tokens"], response.headers["x-truncated"]) == ("48", "1")
+    assert response.body == running.ask("POST", "/embed", {"inputs": f"{LONG} rain"}).body
+
+
+def test_more_hits_than_documents_are_all_documents(running: Service, index: Index) -> None:
+    response = running.ask("POST", "/search", {"queries": "storm", "k": 1_000})
+    assert response.status == BadInput.row("`k` of more than there are documents").status
+    assert len(response.body["results"][0]) == index.manifest.count
+
+
+# Straight into Redis
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_foreign_job_is_answered_with_its_error(
+    running: Service, producer: Client, good_vector: np.ndarray[Any, Any], name: str
+) -> None:
+    queue, row, job_id = producer.queue, BadInput.row(name), name.replace(" ", "-").replace(",", "")
+    queue.redis.xadd(queue.keys.lane("interactive"), {"job": msgpack.packb(FOREIGN[name] | {"id": job_id})})
+    _, data = queue.redis.blpop(queue.keys.result(job_id), 20)
+    row.check(**msgpack.unpackb(data)["error"])
+    assert_still_serving(running, good_vector)
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_job_that_names_nobody_to_answer_is_kept(
+    running: Service, producer: Client, good_vector: np.ndarray[Any, Any], name: str
+) -> None:
+    redis, keys = producer.queue.redis, producer.queue.keys
+    redis.xadd(keys.lane("interactive"), {"job": UNREADABLE[name]})
+    wait_until(lambda: not any(producer.queue.backlog().values()))
+    (letter,) = [values for _, values in redis.xrange(keys.dead) if values[b"job"] == UNREADABLE[name]]
+    code, _, message = letter[b"reason"].decode().partition(": ")
+    BadInput.row(name).check(code, message)
+    assert_still_serving(running, good_vector)
+
+
+# Without Redis
+
+
+def test_the_api_waits_for_a_redis_that_is_absent(
+    own_redis: RedisServer, usual: dict[str, Any], tmp_path: Path, good_vector: np.ndarray[Any, Any]
+) -> None:
+    own_redis.stop()
+    with service(tmp_path, redis_url=own_redis.url, **usual) as running:
+        row, response = BadInput.row("Redis absent at start of `shoal api`"), running.ask("POST", "/embed", GOOD)
+        assert response.status == row.status
+        row.check(**response.body["error"])
+        own_redis.start()
+        wait_until(running.is_ready)
+        assert_still_serving(running, good_vector)
+
+
+def test_when_redis_goes_those_who_wait_are_told_and_jobs_are_kept(
+    own_redis: RedisServer, usual: dict[str, Any], tmp_path: Path, good_vector: np.ndarray[Any, Any]
+) -> None:
+    with service(tmp_path, redis_url=own_redis.url, **usual) as running, ThreadPoolExecutor(1) as pool:
+        wait_until(running.is_ready)
+        running.worker.send(signal.SIGSTOP)
+        submitted = running.ask("POST", "/v1/jobs", {"op": "embed", **GOOD})
+        waiting = pool.submit(running.ask, "POST", "/embed", GOOD)
+        wait_until(lambda: _num_unanswered(own_redis, usual) == 2)
+        own_redis.stop()
+        row = BadInput.row("Redis gone in the middle")
+        assert waiting.result().status == row.status
+        row.check(**waiting.result().body["error"])
+        running.worker.send(signal.SIGCONT)
+        own_redis.start()
+        result = running.ask("GET", f"{submitted.headers['location']}/result?wait=60")
+        assert np.array(result.body["embeddings"]) == pytest.approx(good_vector, abs=1e-5)
+        wait_until(running.is_ready)
+        assert_still_serving(running, good_vector)
+
+
+def _num_unanswered(server: RedisServer, usual: dict[str, Any]) -> int:
+    with Client(server.url, key_prefix=usual["key_prefix"], pool=usual["pool"]) as client:
+        return client.queue.backlog()["interactive"]
+
+
+# At the start of a command
+
+
+def assert_ended(name: str, done: "subprocess.CompletedProcess[str]") -> None:
+    """A command ended with the row's exit code, code and message, in one line of its own."""
+    line, row = done.stderr.splitlines()[-1], BadInput.row(name)
+    message, _, code = line.removeprefix("shoal: ").rpartition(" ")
+    assert row.answer.startswith(f"exit {done.returncode} ")
+    row.check(code.strip("[]"), message)
+    assert "Traceback" not in done.stderr
+
+
+def test_serve_says_that_redis_is_absent(usual: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "models").symlink_to((usual["home"] / "models").absolute())
+    done = run("serve", **usual | {"home": tmp_path, "redis_url": f"redis://127.0.0.1:{free_port()}/0"})
+    assert done.stderr.splitlines().pop(-2) == "stopping …"
+    assert_ended("Redis absent at start of `shoal serve`", done)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "change"),
+    [
+        (
+            "Index built with another model",
+            "manifest.json",
+            lambda data: json.dumps(json.loads(data) | {"model": "a-model", "digest": "0" * 64}).encode(),
+        ),
+        ("Truncated index file", "vectors.safetensors", lambda data: data[: len(data) // 2]),
+        ("Corrupted index file", "documents.jsonl", lambda data: data.replace(b"storm", b"stork", 1)),
+        ("Index file that is gone", "documents.jsonl", None),
+        ("Manifest of an index cut short", "manifest.json", lambda data: data[:100]),
+    ],
+)
+def test_a_worker_refuses_an_index_it_cannot_serve(
+    usual: dict[str, Any], redis_url: str, index_folder: Path, tmp_path: Path, name: str, file: str, change: Change
+) -> None:
+    folder = tmp_path / "my-index"
+    shutil.copytree(index_folder, folder)
+    path = current_version(folder) / file
+    data = path.read_bytes()
+    path.unlink()
+    if change:
+        path.write_bytes(change(data))
+    assert_ended(name, run("worker", **usual | {"indexes": folder, "redis_url": redis_url}))
+
+
+def test_a_worker_says_that_its_index_is_missing(usual: dict[str, Any], redis_url: str, tmp_path: Path) -> None:
+    nowhere = {"indexes": tmp_path / "my-index", "redis_url": redis_url}
+    assert_ended("Missing index folder", run("worker", **usual | nowhere))
+
+
+def test_a_worker_says_that_its_model_is_missing(usual: dict[str, Any], redis_url: str, tmp_path: Path) -> None:
+    nowhere = {"model": tmp_path / "my-model", "redis_url": redis_url}
+    assert_ended("Missing model folder", run("worker", **usual | nowhere))
+
+
+def test_the_api_says_that_its_port_is_in_use(running: Service) -> None:
+    assert_ended("Port in use", run("api", "--port", running.port))
+
+
+#: Runs `shoal` where no file can grow past 20,000 bytes, as on a full disk.
+SMALL_DISK = """
+import resource, sys
+from shoal.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+main(sys.argv[1:])
+"""
+
+
+def test_on_a_full_disk_the_old_index_stays_and_is_served(
+    usual: dict[str, Any], index_folder: Path, tmp_path: Path, index: Index
+) -> None:
+    folder, source = tmp_path / "my-index", tmp_path / "source.txt"
+    shutil.copytree(index_folder, folder)
+    source.write_text("storm\n" * 1_000)
+    command = [sys.executable, "-c", SMALL_DISK, "index", "build", str(source), "--out", str(folder)]
+    done = subprocess.run(command, env=environment(**usual), capture_output=True, text=True, timeout=90)
+    assert_ended("Full disk while an index is built", done)
+    assert {path.name for path in folder.iterdir()} == {path.name for path in index_folder.iterdir()}
+    assert Index.open(folder).manifest == index.manifest
+
+
+# In a program
+
+
+def test_the_client_refuses_half_a_surrogate_pair_before_it_writes(client: Client) -> None:
+    row = BadInput.row("Lone surrogate in `Client.embed`")
+    with pytest.raises(Exception, match="surrogate") as caught:
+        client.embed(["storm", "rain \ud83c"])
+    row.check(caught.value.code, caught.value.message)  # type: ignore[attr-defined]
+    assert not any(client.queue.backlog().values())
+
+
+@pytest.mark.usefixtures("serving")
+def test_the_client_splits_any_number_of_texts(client: Client) -> None:
+    assert np.shape(client.embed(["storm"] * 1_500)) == (1_500, 32)
+    assert sum(1 for _ in client.embed_stream("storm" for _ in range(1_500))) == 1_500
+    with pytest.raises(Exception, match="over 1,024"):
+        client.submit("embed", ["storm"] * 1_500).result(20)
+
+
+def test_jobs_of_before_are_untouched_by_a_job_that_is_refused(client: Client) -> None:
+    job = Job("embed", ["storm"])
+    client.queue.put("interactive", [job])
+    with pytest.raises(Exception, match="query 0 is empty"):
+        client.search(" ")
+    assert client.queue.backlog()["interactive"] == 1

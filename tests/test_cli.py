@@ -1,0 +1,187 @@
+"""The command line: what it prints and saves, and errors of one line with their code."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from conftest import WORDS
+from process import run
+from safetensors.numpy import load_file
+
+from shoal import Client, __version__
+from shoal.cli import main
+from shoal.keys import Keys
+from shoal.settings import Settings, variable
+
+SETTINGS = {item.name for item in fields(Settings)}
+
+
+def commands(group: click.Group = main, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command with the words that call it."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield (*path, name), command
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+
+
+@pytest.fixture
+def shoal(redis_url: str, keys: Keys) -> CliRunner:
+    """Runs commands in the test's own pool."""
+    names = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
+    return CliRunner(env={variable(name): value for name, value in names.items()})
+
+
+def succeed(result: Result) -> str:
+    """What a command printed that went well."""
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def fail(result: Result, code: str) -> str:
+    """The one line of a command that went wrong."""
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("shoal: ")
+    assert line.endswith(f" [{code}]")
+    return line
+
+
+def test_there_is_a_command_for_everything() -> None:
+    assert {" ".join(path) for path, _ in commands()} >= {
+        *("serve", "api", "worker", "index build", "index info", "model prepare", "model info"),
+        *("embed", "search", "status"),
+    }
+
+
+def test_help_names_the_variable_of_every_setting() -> None:
+    for path, command in commands():
+        text = " ".join(succeed(CliRunner().invoke(main, [*path, "--help"])).split())
+        assert command.help
+        for parameter in command.params:
+            assert isinstance(parameter, click.Argument) or getattr(parameter, "help", None), (path, parameter.name)
+            assert parameter.name not in SETTINGS or variable(parameter.name) in text, (path, parameter.name)
+
+
+def test_version() -> None:
+    assert __version__ in succeed(CliRunner().invoke(main, ["--version"]))
+
+
+@pytest.mark.usefixtures("serving")
+class TestEmbed:
+    def test_vectors_are_printed_one_a_line(self, shoal: CliRunner, client: Client) -> None:
+        lines = succeed(shoal.invoke(main, ["embed", "storm", "rain"])).splitlines()
+        assert np.array([json.loads(line) for line in lines]) == pytest.approx(
+            client.embed(["storm", "rain"]), abs=1e-5
+        )
+
+    def test_texts_come_from_standard_input(self, shoal: CliRunner) -> None:
+        assert len(succeed(shoal.invoke(main, ["embed"], input="storm\nrain\n")).splitlines()) == 2
+
+    @pytest.mark.parametrize("ending", ["npy", "safetensors", "jsonl"])
+    def test_lines_of_a_file_are_saved_in_order(
+        self, shoal: CliRunner, client: Client, tmp_path: Path, ending: str
+    ) -> None:
+        source, out = tmp_path / "texts.txt", tmp_path / f"vectors.{ending}"
+        source.write_text("".join(f"{word}\n" for word in WORDS * 20))
+        result = shoal.invoke(main, ["embed", "--file", str(source), "--out", str(out), "--dimensions", "8"])
+        succeed(result)
+        assert "160 vectors" in result.stderr
+        saved = {
+            "npy": lambda: np.load(out),
+            "safetensors": lambda: load_file(out)["vectors"],
+            "jsonl": lambda: np.array([json.loads(line) for line in out.read_text().splitlines()]),
+        }[ending]()
+        assert saved == pytest.approx(client.embed(WORDS * 20, dimensions=8), abs=1e-5)
+
+    def test_options(self, shoal: CliRunner, client: Client) -> None:
+        line = succeed(shoal.invoke(main, ["embed", "storm", "--no-normalize", "--prompt-name", "query"]))
+        wanted = client.embed("storm", normalize=False, prompt_name="query")
+        assert json.loads(line) == pytest.approx(wanted, abs=1e-5)
+
+    def test_what_the_worker_refuses(self, shoal: CliRunner) -> None:
+        assert "33" in fail(shoal.invoke(main, ["embed", "storm", "--dimensions", "33"]), "invalid_request")
+
+    def test_no_texts_make_an_empty_file(self, shoal: CliRunner, tmp_path: Path) -> None:
+        out = tmp_path / "none.npy"
+        succeed(shoal.invoke(main, ["embed", "--out", str(out)], input=""))
+        assert len(np.load(out)) == 0
+
+
+def test_a_file_that_cannot_be_written_is_said_before_anything_is_embedded(shoal: CliRunner, tmp_path: Path) -> None:
+    assert ".npy" in fail(shoal.invoke(main, ["embed", "a", "--out", str(tmp_path / "x.csv")]), "invalid_request")
+    nowhere = tmp_path / "nowhere" / "x.npy"
+    assert "nowhere" in fail(shoal.invoke(main, ["embed", "a", "--out", str(nowhere)]), "invalid_request")
+
+
+@pytest.mark.usefixtures("serving")
+def test_search_prints_scores_and_texts(shoal: CliRunner, client: Client) -> None:
+    hits = client.search("storm europe", k=2)
+    lines = succeed(shoal.invoke(main, ["search", "storm europe", "-k", "2"])).splitlines()
+    assert lines == [f"{hit['score']:.3f}  {hit['text']}" for hit in hits]
+    (line,) = succeed(shoal.invoke(main, ["search", "storm europe", "-k", "2", "--json"])).splitlines()
+    assert [hit["id"] for hit in json.loads(line)] == [hit["id"] for hit in hits]
+
+
+@pytest.mark.usefixtures("serving")
+def test_search_of_an_unknown_index(shoal: CliRunner) -> None:
+    assert "'x'" in fail(shoal.invoke(main, ["search", "storm", "--index", "x"]), "unknown_index")
+
+
+def test_status_lists_lanes_and_workers(shoal: CliRunner, client: Client) -> None:
+    client.submit("embed", "storm")
+    indexes = {"default": {"count": 1_234}}
+    client.pool.announce("w1", {"state": "ready", "model": "tiny", "engine": "openvino", "indexes": indexes})
+    printed = succeed(shoal.invoke(main, ["status"]))
+    assert "lane interactive: 1 unanswered" in printed
+    assert "w1 ready tiny openvino: default (1,234)" in printed
+
+
+def test_redis_that_does_not_answer(shoal: CliRunner) -> None:
+    for command in (["status"], ["embed", "storm"], ["search", "storm"]):
+        fail(shoal.invoke(main, [*command, "--redis-url", "redis://127.0.0.1:1/0"]), "unavailable")
+
+
+def test_a_setting_that_cannot_work(shoal: CliRunner) -> None:
+    result = shoal.invoke(main, ["status"], env={"SHOAL_PORT": "eighty"})
+    assert "SHOAL_PORT is 'eighty': it takes a whole number" in fail(result, "bad_setting")
+
+
+def test_an_unknown_command() -> None:
+    result = CliRunner().invoke(main, ["swim"])
+    assert result.exit_code == 2
+    assert "No such command 'swim'" in result.stderr
+
+
+def test_an_index_is_built_and_looked_at(tiny_source: Path, tiny_model: Path, home: Path, tmp_path: Path) -> None:
+    source, out = tmp_path / "news.csv", tmp_path / "index"
+    source.write_text("headline,topic\nstorm over europe,weather\nmarket falls,money\n")
+    usual = {"model": tiny_source, "home": home, "precision": "f32", "threads": 1}
+    done = run("index", "build", source, "--text-column", "headline", "--out", out, **usual)
+    assert done.returncode == 0, done.stderr
+    assert "2 documents" in done.stdout
+    info = json.loads(succeed(CliRunner().invoke(main, ["index", "info", str(out)])))
+    assert (info["count"], info["source"], info["model"]) == (2, "news.csv", str(tiny_source))
+
+
+def test_a_bad_row_is_named_by_its_line(tmp_path: Path) -> None:
+    source = tmp_path / "news.csv"
+    source.write_text("headline,topic\nstorm,weather\nmarket\n")
+    done = run("index", "build", source, "--out", tmp_path / "index", threads=1)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "line 3" in done.stderr
+    assert done.stderr.endswith("[bad_document]\n")
+    assert not (tmp_path / "index").exists()
+
+
+def test_a_folder_without_an_index_or_model(tmp_path: Path) -> None:
+    fail(CliRunner().invoke(main, ["index", "info", str(tmp_path)]), "index_not_found")
+    arguments = ["model", "info", "--home", str(tmp_path), "--model", "none"]
+    fail(CliRunner().invoke(main, arguments), "model_not_found")

@@ -1,0 +1,176 @@
+"""The encoder: the vectors of Sentence Transformers, whatever the batch, and none from an engine that is off."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from shoal.errors import InvalidRequest, ModelMismatch, ModelNotFound, TextTooLong
+from shoal.jobs import Options
+from shoal_workers import golden
+from shoal_workers.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, Row
+from shoal_workers.engines.openvino import GRAPH
+from shoal_workers.model import Model, find_source, is_prepared
+
+TEXTS = [
+    "",
+    "storm",
+    "Storm over Europe, and more rain!",
+    "climate change " * 40,
+    "Zürich — 価格 😀 naïve",
+    "a\0b",
+    " \t\n ",
+    "the market falls and the market rises",
+]
+
+REFERENCE = """
+import sys, json
+import numpy as np
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer(sys.argv[1], device="cpu")
+texts = json.loads(sys.argv[2])
+out = {"plain": model.encode(texts, prompt=""), "query": model.encode(texts, prompt_name="query")}
+for pooling in ("max", "cls"):
+    model[1].pooling_mode = pooling
+    out[pooling] = model.encode(texts, prompt="")
+tokens = model.encode(texts, prompt="", output_value="token_embeddings", normalize_embeddings=False)
+out |= {f"tokens{n}": rows.numpy() for n, rows in enumerate(tokens)}
+np.savez(sys.argv[3], **out)
+"""
+
+
+@pytest.fixture(scope="module")
+def reference(tiny_source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    """What Sentence Transformers makes of the texts, in a process of its own."""
+    path = tmp_path_factory.mktemp("reference") / "vectors.npz"
+    texts = json.dumps([text.replace("\0", "") for text in TEXTS])
+    command = [sys.executable, "-W", "ignore", "-c", REFERENCE, str(tiny_source), texts, str(path)]
+    subprocess.run(command, check=True)
+    with np.load(path) as arrays:
+        return dict(arrays)
+
+
+def test_vectors_are_those_of_sentence_transformers(encoder: Encoder, reference: dict[str, np.ndarray]) -> None:
+    assert encoder.embed(TEXTS, Options(), "") == pytest.approx(reference["plain"], abs=2e-3)
+    assert (encoder.embed(TEXTS, Options(), "") * reference["plain"]).sum(axis=1).min() > 0.99999
+
+
+def test_a_prompt_goes_before_each_text(encoder: Encoder, reference: dict[str, np.ndarray]) -> None:
+    vectors = encoder.embed(TEXTS, Options(), encoder.prompt(Options(prompt_name="query")))
+    assert vectors == pytest.approx(reference["query"], abs=2e-3)
+
+
+@pytest.mark.parametrize("pooling", ["max", "cls"])
+def test_other_poolings(encoder: Encoder, reference: dict[str, np.ndarray], pooling: str) -> None:
+    assert encoder.embed(TEXTS, Options(pooling=pooling), "") == pytest.approx(reference[pooling], abs=2e-3)
+
+
+def test_the_models_own_pooling_by_name_changes_nothing(encoder: Encoder) -> None:
+    assert encoder.embed(TEXTS, Options(pooling="mean"), "") == pytest.approx(encoder.embed(TEXTS, Options(), ""))
+
+
+def test_token_vectors(encoder: Encoder, reference: dict[str, np.ndarray]) -> None:
+    rows = [Row(tokens, output="tokens") for tokens in encoder.tokenize(TEXTS, Options(), "")]
+    encoder.encode(rows)
+    for n, row in enumerate(rows):
+        assert row.vectors is not None
+        assert row.vectors.shape == (row.num_tokens, 32)
+        assert row.vectors == pytest.approx(reference[f"tokens{n}"], abs=1e-2)
+
+
+@pytest.mark.parametrize("pooling", [None, "max", "cls"])
+def test_a_text_in_a_batch_is_the_same_text_alone(encoder: Encoder, pooling: str | None) -> None:
+    options = Options(pooling=pooling)
+    rows = [Row(tokens, pooling) for tokens in encoder.tokenize(TEXTS, options, "")]
+    encoder.encode(rows)
+    together = np.concatenate([row.vectors for row in rows if row.vectors is not None])
+    for row in rows:
+        encoder.encode([row])
+    alone = np.concatenate([row.vectors for row in rows if row.vectors is not None])
+    assert together == pytest.approx(alone, abs=1e-5)
+
+
+def test_dimensions_are_cut_before_normalising(encoder: Encoder) -> None:
+    raw = encoder.embed(TEXTS, Options(normalize=False), "")
+    cut = encoder.embed(TEXTS, Options(dimensions=8), "")
+    assert cut == pytest.approx(raw[:, :8] / np.linalg.norm(raw[:, :8], axis=1, keepdims=True), abs=1e-6)
+    assert encoder.embed(TEXTS, Options(dimensions=8, normalize=False), "") == pytest.approx(raw[:, :8])
+    encoder.check(Options(dimensions=32))
+    with pytest.raises(InvalidRequest, match=r"dimensions is 33: the vectors of .* have 32"):
+        encoder.check(Options(dimensions=33))
+
+
+def test_prompts_are_the_models_own(encoder: Encoder) -> None:
+    assert encoder.prompt(Options()) == ""
+    assert encoder.prompt(Options(), QUERY_PROMPTS) == "storm "
+    assert encoder.prompt(Options(), DOCUMENT_PROMPTS) == ""
+    with pytest.raises(InvalidRequest, match=r"prompt_name is 'x': .* has document, query"):
+        encoder.prompt(Options(prompt_name="x"))
+
+
+def test_too_long_is_said_only_if_it_may_not_be_cut(encoder: Encoder) -> None:
+    long = ["fine", "storm " * 47]
+    assert [tokens.truncated for tokens in encoder.tokenize(long, Options(), "")] == [False, True]
+    with pytest.raises(TextTooLong, match="text 1"):
+        encoder.tokenize(long, Options(truncate=False), "")
+
+
+@pytest.fixture
+def copy(tiny_model: Path, tmp_path: Path) -> Path:
+    """A copy of the prepared model that a test may damage."""
+    return Path(shutil.copytree(tiny_model, tmp_path / "prepared", ignore=shutil.ignore_patterns("cache")))
+
+
+def test_a_reference_that_is_not_reproduced_is_refused(copy: Path) -> None:
+    vectors = load_file(copy / golden.FILE)["vectors"]
+    save_file({"vectors": vectors[::-1].copy()}, copy / golden.FILE)
+    with pytest.raises(ModelMismatch, match=r"cosine .* under 0\.999: prepare the model again"):
+        Encoder.open(copy, "openvino", "f32", 1)
+
+
+def test_damaged_weights_are_refused(copy: Path) -> None:
+    weights = (copy / GRAPH).with_suffix(".bin")
+    data = np.frombuffer(weights.read_bytes(), np.float16).copy()
+    data[: len(data) // 2] = 0.1
+    weights.write_bytes(data.tobytes())
+    with pytest.raises(ModelMismatch):
+        Encoder.open(copy, "openvino", "f32", 1)
+
+
+@pytest.mark.parametrize("name", [GRAPH, "openvino.bin", golden.FILE, "tokenizer.json"])
+def test_a_prepared_file_that_is_cut_short_is_refused(copy: Path, name: str) -> None:
+    (copy / name).write_bytes((copy / name).read_bytes()[:100])
+    with pytest.raises(ModelMismatch, match="prepare"):
+        Encoder.open(copy, "openvino", "f32", 1)
+
+
+def test_a_prepared_model_is_found_until_its_original_changes(copy: Path, tiny_source: Path, tmp_path: Path) -> None:
+    assert is_prepared(copy)
+    assert not is_prepared(tmp_path)
+    assert Model.open(copy) == Model.read(str(tiny_source), tiny_source)
+    Model.read(str(tiny_source), tiny_source).save(copy)
+    changed = json.loads((copy / "model.json").read_text()) | {"stamp": "1:2"}
+    (copy / "model.json").write_text(json.dumps(changed))
+    assert not is_prepared(copy)
+
+
+@pytest.mark.parametrize("name", ["config.json", "modules.json", "model.safetensors", "1_Pooling/config.json"])
+def test_an_incomplete_model_folder_is_named(tiny_source: Path, tmp_path: Path, name: str) -> None:
+    source = Path(shutil.copytree(tiny_source, tmp_path / "model"))
+    (source / name).unlink()
+    with pytest.raises(ModelNotFound, match=str(tmp_path)):
+        Model.read("tiny", find_source(str(source)))
+
+
+def test_what_shoal_cannot_pool_is_refused(tiny_source: Path, tmp_path: Path) -> None:
+    source = Path(shutil.copytree(tiny_source, tmp_path / "model"))
+    config = json.loads((source / "1_Pooling" / "config.json").read_text())
+    for change, words in (({"include_prompt": False}, "prompt"), ({"pooling_mode": "lasttoken"}, "lasttoken")):
+        (source / "1_Pooling" / "config.json").write_text(json.dumps(config | change))
+        with pytest.raises(ModelMismatch, match=words):
+            Model.read("tiny", source)

@@ -1,0 +1,162 @@
+"""An index as a worker opens and searches it: exact, checked, and refused when a file is not what was built."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound
+from shoal.jobs import Options
+from shoal_workers import index as index_module
+from shoal_workers.encoder import Encoder
+from shoal_workers.index import CURRENT, DOCUMENTS, MANIFEST, VECTORS, Index, Manifest, current_version
+
+Damage = Callable[[bytes], bytes]
+
+
+@pytest.fixture
+def copy(index_folder: Path, tmp_path: Path) -> Path:
+    """A copy of the index that a test may damage."""
+    return Path(shutil.copytree(index_folder, tmp_path / "index"))
+
+
+def damage(folder: Path, name: str, how: Damage) -> None:
+    """Changes a file of the version to serve."""
+    path = current_version(folder) / name
+    path.write_bytes(how(path.read_bytes()))
+
+
+def test_it_says_what_it_holds(index: Index, encoder: Encoder) -> None:
+    manifest = index.manifest
+    assert (manifest.count, manifest.dimension, manifest.pooling) == (64, 32, "mean")
+    assert (manifest.model, manifest.digest) == (encoder.model.name, encoder.model.digest)
+    assert set(manifest.checksums) == {VECTORS, DOCUMENTS}
+    assert manifest.source == "pairs.txt"
+    index.check_model(encoder.model)
+
+
+def test_documents_come_back_by_row(index: Index) -> None:
+    assert index.document(0) == {"id": "0", "text": "storm storm"}
+    assert index.document(63) == {"id": "63", "text": "rises rises"}
+
+
+def test_the_safetensors_library_reads_its_vectors(index: Index) -> None:
+    tensors = load_file(index.folder / VECTORS)
+    assert (tensors["vectors"] == index.vectors).all()
+    assert tensors["offsets"].shape == (65,)
+    assert tensors["offsets"][-1] == (index.folder / DOCUMENTS).stat().st_size
+    assert np.linalg.norm(tensors["vectors"], axis=1) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("k", [1, 5, 64, 1_000])
+def test_search_is_exact(index: Index, encoder: Encoder, k: int) -> None:
+    queries = encoder.embed(["storm over europe", "the market", "rain rain rain"], Options(), "")
+    for query, hits in zip(queries, index.search(queries, k), strict=True):
+        scores = index.vectors @ query
+        best = sorted(range(64), key=lambda row: -scores[row])[:k]
+        assert [hit["score"] for hit in hits] == pytest.approx([float(scores[row]) for row in best], abs=1e-6)
+        assert [index.document(int(hit["id"]))["text"] for hit in hits] == [hit["text"] for hit in hits]
+
+
+def test_many_queries_are_searched_in_parts(index: Index, encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    queries = encoder.embed(["storm", "rain", "europe", "market falls"], Options(), "")
+    whole = index.search(queries, 3)
+    monkeypatch.setattr(index_module, "MAX_SCORES", 64)
+    parts = index.search(queries, 3)
+    assert [[hit["id"] for hit in hits] for hits in parts] == [[hit["id"] for hit in hits] for hits in whole]
+
+
+def test_no_queries_no_hits(index: Index) -> None:
+    assert index.search(np.empty((0, 32), np.float32), 5) == []
+
+
+@pytest.mark.parametrize("name", [VECTORS, DOCUMENTS, MANIFEST])
+@pytest.mark.parametrize(
+    "how",
+    [lambda data: b"", lambda data: data[: len(data) // 2], lambda data: data[:-1], lambda data: data[:-9] + b"?" * 9],
+    ids=["empty", "half", "one byte short", "overwritten"],
+)
+def test_a_damaged_file_is_named(copy: Path, name: str, how: Damage) -> None:
+    if name == MANIFEST and how(b"12") == b"1":
+        how = lambda data: data[:-2]  # noqa: E731 - its last byte is a line end
+    damage(copy, name, how)
+    with pytest.raises(IndexCorrupt, match=name):
+        Index.open(copy)
+
+
+@pytest.mark.parametrize("name", [VECTORS, DOCUMENTS, MANIFEST])
+def test_a_missing_file_is_named(copy: Path, name: str) -> None:
+    (current_version(copy) / name).unlink()
+    with pytest.raises(IndexCorrupt, match=name):
+        Index.open(copy)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"count": 65},
+        {"dimension": 31},
+        {"count": "64"},
+        {"dimension": 32.0},
+        {"checksums": []},
+        {"digest": 5},
+        {"new": 1},
+    ],
+)
+def test_a_manifest_that_does_not_fit_its_files_is_refused(copy: Path, changed: dict[str, object]) -> None:
+    damage(copy, MANIFEST, lambda data: json.dumps(json.loads(data) | changed).encode())
+    with pytest.raises(IndexCorrupt):
+        Index.open(copy)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(position=st.floats(0, 0.999), bit=st.integers(0, 7), name=st.sampled_from([VECTORS, DOCUMENTS, MANIFEST]))
+def test_a_flipped_bit_never_passes_for_another_index(
+    index_folder: Path, index: Index, encoder: Encoder, tmp_path: Path, position: float, bit: int, name: str
+) -> None:
+    folder = tmp_path / "flipped"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(index_folder, folder)
+
+    def flip(data: bytes) -> bytes:
+        at = int(position * len(data))
+        return data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
+
+    damage(folder, name, flip)
+    try:
+        opened = Index.open(folder)
+        opened.check_model(encoder.model)
+    except (IndexCorrupt, IndexMismatch):
+        return
+    assert name == MANIFEST  # in a word that only people read
+    assert (opened.vectors == index.vectors).all()
+
+
+def test_an_index_of_another_model_is_refused(copy: Path, encoder: Encoder) -> None:
+    damage(copy, MANIFEST, lambda data: json.dumps(json.loads(data) | {"model": "other", "digest": "f" * 64}).encode())
+    with pytest.raises(IndexMismatch, match="was built with other"):
+        Index.open(copy).check_model(encoder.model)
+
+
+def test_a_folder_without_an_index(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(IndexNotFound, match="shoal index build"):
+            Index.open(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"nowhere\n", b"\xff\xfe", b"\0"])
+def test_a_pointer_to_nothing_is_corrupt(copy: Path, content: bytes) -> None:
+    (copy / CURRENT).write_bytes(content)
+    with pytest.raises(IndexCorrupt):
+        Index.open(copy)
+
+
+def test_a_manifest_is_read_as_it_was_saved(index: Index, tmp_path: Path) -> None:
+    index.manifest.save(tmp_path)
+    assert Manifest.read(tmp_path) == index.manifest

@@ -1,0 +1,172 @@
+"""Jobs: what can be asked survives the wire, and what cannot is refused by the name of its field."""
+
+import math
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.errors import InvalidRequest, InvalidText, MalformedJob, ShoalError, UnsupportedVersion
+from shoal.jobs import CHOICES, JOB_NAMES, MAX_DIMENSIONS, MAX_K, Job, Options, address_of, check_name
+
+NAMES = st.from_regex(r"[A-Za-z0-9_.:-]{1,128}", fullmatch=True)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+DEADLINES = st.none() | st.integers(-(2**63) + 1, 2**63 - 1) | st.floats(-1e12, 1e12)
+ADDRESSES: dict[str, Any] = {"id": NAMES, "deadline": DEADLINES, "reply_to": st.none() | NAMES}
+HOW: dict[str, Any] = {
+    "pooling": st.sampled_from(CHOICES["pooling"]),
+    "prompt_name": st.none() | TEXTS,
+    "truncate": st.booleans(),
+    "truncation_side": st.sampled_from(CHOICES["truncation_side"]),
+}
+VECTOR_OPTIONS = st.builds(
+    Options, normalize=st.booleans(), dimensions=st.none() | st.integers(1, MAX_DIMENSIONS), **HOW
+)
+TOKEN_OPTIONS = st.builds(Options, normalize=st.booleans(), output=st.just("tokens"), **HOW)
+EMBEDS = st.builds(
+    Job, op=st.just("embed"), texts=st.lists(TEXTS, min_size=1), options=VECTOR_OPTIONS | TOKEN_OPTIONS, **ADDRESSES
+)
+SEARCHES = st.builds(
+    Job,
+    op=st.just("search"),
+    texts=st.lists(TEXTS.filter(str.strip), min_size=1),
+    options=st.builds(Options, **HOW),
+    k=st.integers(1, MAX_K),
+    index=TEXTS,
+    **ADDRESSES,
+)
+
+
+@given(EMBEDS | SEARCHES)
+def test_a_job_survives_the_wire(job: Job) -> None:
+    assert Job.unpack(job.pack()) == job
+    assert address_of(job.pack()) == (job.id, job.reply_to)
+
+
+@given(EMBEDS, st.dictionaries(TEXTS.filter(lambda name: name not in JOB_NAMES), st.none() | st.integers(0, 9)))
+def test_unknown_fields_are_ignored(job: Job, extra: dict[str, Any]) -> None:
+    assert Job.unpack(msgpack.packb(extra | msgpack.unpackb(job.pack()))) == job
+
+
+@given(st.binary())
+def test_no_random_bytes_are_a_job(data: bytes) -> None:
+    with pytest.raises(ShoalError):
+        Job.unpack(data)
+    assert address_of(data) == (None, None)
+
+
+@given(EMBEDS | SEARCHES, st.integers(1, 5))
+def test_the_parts_of_a_job_ask_the_same_together(job: Job, size: int) -> None:
+    parts = job.split(size)
+    assert [text for part in parts for text in part.texts] == job.texts
+    assert all(1 <= len(part.texts) <= size for part in parts)
+    assert len({part.id for part in parts}) == len(parts)
+    assert {(part.op, part.options, part.k, part.index, part.deadline) for part in parts} == {
+        (job.op, job.options, job.k, job.index, job.deadline)
+    }
+
+
+def test_a_short_job_stays_as_it_is() -> None:
+    job = Job("embed", ["a", "b"])
+    assert job.split(2) == [job]
+    assert Job("embed", ["a"]).id != Job("embed", ["a"]).id
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"op": "dance"}, "op is 'dance': it takes one of embed, search"),
+        ({"op": None}, "op is None"),
+        ({"texts": "storm"}, "texts is a str: it takes a list of strings"),
+        ({"texts": None}, "texts is a NoneType"),
+        ({"texts": []}, "the list of texts is empty"),
+        ({"texts": ["a", 5]}, "text 1 is a int: it must be a string"),
+        ({"texts": [b"a"]}, "text 0 is a bytes"),
+        ({"id": ""}, "id is ''"),
+        ({"id": 7}, "id is 7"),
+        ({"id": "a b"}, "id is 'a b': it takes 1 to 128 letters"),
+        ({"id": "x" * 129}, "id is 'xxx"),
+        ({"reply_to": "a{b}"}, r"reply_to is 'a{b}'"),
+        ({"reply_to": "a\n"}, r"reply_to is 'a\\n'"),
+        ({"deadline": "soon"}, "deadline is 'soon': it takes Unix seconds"),
+        ({"deadline": True}, "deadline is True"),
+        ({"deadline": math.nan}, "deadline is nan"),
+        ({"deadline": math.inf}, "deadline is inf"),
+        ({"deadline": 10**30}, "deadline is 1000"),
+    ],
+)
+def test_a_field_that_cannot_be_is_named(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        Job(**({"op": "embed", "texts": ["a"]} | fields))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"normalize": 1}, "normalize is 1: it takes true or false"),
+        ({"truncate": None}, "truncate is None: it takes true or false"),
+        ({"pooling": "last"}, "pooling is 'last': it takes one of null, mean, max, cls"),
+        ({"pooling": ["mean"]}, r"pooling is \['mean'\]"),
+        ({"output": None}, "output is None: it takes one of vector, tokens"),
+        ({"truncation_side": "top"}, "truncation_side is 'top': it takes one of right, left"),
+        ({"prompt_name": 3}, "prompt_name is 3: it takes a string"),
+        ({"dimensions": 0}, "dimensions is 0: it takes a whole number from 1"),
+        ({"dimensions": 2.5}, "dimensions is 2.5"),
+        ({"dimensions": True}, "dimensions is True"),
+        ({"dimensions": 10**30}, "dimensions is 1000"),
+        ({"dimensions": 8, "output": "tokens"}, "dimensions does not go with output 'tokens'"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        Options(**values)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"k": 0}, "k is 0: it takes a whole number from 1 to 1,000"),
+        ({"k": -1}, "k is -1"),
+        ({"k": 1_001}, "k is 1001"),
+        ({"k": 5.0}, "k is 5.0"),
+        ({"k": True}, "k is True"),
+        ({"index": 5}, "index is 5: it takes a string"),
+        ({"texts": ["a", " \n"]}, "query 1 is empty"),
+        ({"options": Options(normalize=False)}, "do not go with a search"),
+        ({"options": Options(output="tokens")}, "do not go with a search"),
+        ({"options": Options(dimensions=3)}, "do not go with a search"),
+    ],
+)
+def test_a_search_that_cannot_be_is_named(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        Job(**({"op": "search", "texts": ["a"]} | fields))
+
+
+@pytest.mark.parametrize("field", ["id", "op", "texts"])
+def test_a_missing_field_is_named(field: str) -> None:
+    values = {"v": 1, "id": "a", "op": "embed", "texts": ["a"]}
+    del values[field]
+    with pytest.raises(MalformedJob, match=f"no field '{field}'"):
+        Job.unpack(msgpack.packb(values))
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None])
+def test_another_version_is_named(version: Any) -> None:
+    values = {"v": version, "id": "a", "op": "embed", "texts": ["a"]}
+    with pytest.raises(UnsupportedVersion, match=f"v {version!r}: this worker speaks version 1"):
+        Job.unpack(msgpack.packb(values))
+
+
+def test_half_a_surrogate_pair_is_named_with_its_text_and_place() -> None:
+    with pytest.raises(InvalidText, match=r"text 1: lone surrogate '\\udfff' at character 2, which UTF-8 cannot hold"):
+        Job("embed", ["fine", "no\udfff"]).pack()
+    with pytest.raises(InvalidText, match=r"lone surrogate '\\ud800' at character 0"):
+        Job("embed", ["a"], Options(prompt_name="\ud800")).pack()
+
+
+def test_names_may_be_part_of_a_key() -> None:
+    assert check_name("id", "aZ09-_.:") == "aZ09-_.:"
+    assert address_of(b"no job") == (None, None)
+    assert address_of(msgpack.packb({"id": "a", "reply_to": "b c"})) == (None, None)

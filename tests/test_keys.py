@@ -1,0 +1,28 @@
+"""Keys: one hash slot for all of a pool, and none shared between pools."""
+
+import binascii
+
+from shoal.keys import Keys
+
+
+def all_keys(keys: Keys) -> list[str]:
+    """One of each kind."""
+    made = [keys.lane("bulk"), keys.replies("a"), keys.result("a"), keys.record("a"), keys.worker("a")]
+    return [*made, keys.dead, keys.workers]
+
+
+def slot(key: str) -> int:
+    """The slot in Redis Cluster: CRC16 (XModem) of what stands in the first braces."""
+    return binascii.crc_hqx(key.partition("{")[2].partition("}")[0].encode(), 0) % 16_384
+
+
+def test_the_keys_of_a_pool_differ_and_share_a_slot() -> None:
+    names = all_keys(Keys())
+    assert len(set(names)) == len(names)
+    assert len({slot(name) for name in names}) == 1
+    assert all(name.startswith("shoal:{default}:") for name in names)
+
+
+def test_pools_and_prefixes_share_no_key() -> None:
+    names = [name for keys in (Keys(), Keys(pool="b"), Keys(prefix="p")) for name in all_keys(keys)]
+    assert len(set(names)) == len(names)

@@ -1,0 +1,72 @@
+"""The pool: who announces itself is alive until it leaves or falls silent, and a heartbeat goes on by itself."""
+
+import pytest
+from conftest import RedisServer, wait_until
+
+from shoal.errors import Unavailable
+from shoal.keys import Keys
+from shoal.pool import Pool
+from shoal.queue import Queue, connect
+from shoal_workers.heartbeat import Heartbeat
+
+
+@pytest.fixture
+def pool(queue: Queue) -> Pool:
+    """The test's own pool."""
+    return Pool(queue.redis, queue.keys)
+
+
+def test_who_announces_itself_is_alive_until_it_leaves(pool: Pool) -> None:
+    assert pool.workers() == {}
+    pool.announce("b", {"state": "ready", "model": "m"})
+    pool.announce("a", {"state": "starting"})
+    assert list(pool.workers()) == ["a", "b"]
+    assert pool.ready() == {"b": {"state": "ready", "model": "m"}}
+    pool.leave("b")
+    assert list(pool.workers()) == ["a"]
+    pool.leave("b")
+
+
+def test_who_falls_silent_is_forgotten(pool: Pool) -> None:
+    brief = Pool(pool.redis, pool.keys, alive_s=0.05)
+    brief.announce("a", {})
+    wait_until(lambda: not pool.workers())
+    assert pool.redis.smembers(pool.keys.workers) == set()
+
+
+def test_pools_do_not_see_each_other(pool: Pool) -> None:
+    pool.announce("a", {})
+    assert Pool(pool.redis, Keys(pool.keys.prefix, "other")).workers() == {}
+
+
+def test_without_redis_it_says_so(own_redis: RedisServer) -> None:
+    connection = connect(own_redis.url)
+    own_redis.stop()
+    pool = Pool(connection, Keys())
+    for use in (pool.workers, pool.ready, lambda: pool.announce("a", {}), lambda: pool.leave("a")):
+        with pytest.raises(Unavailable):
+            use()
+    connection.close()
+
+
+def test_a_heartbeat_beats_until_stopped(pool: Pool) -> None:
+    counts = iter(range(1_000_000))
+    heart = Heartbeat(pool, "a", lambda: {"n": next(counts)}, every_s=0.01)
+    heart.start()
+    wait_until(lambda: pool.workers().get("a", {}).get("n", 0) > 3)
+    heart.stop()
+    assert pool.workers() == {}
+
+
+def test_a_heartbeat_outlives_redis(own_redis: RedisServer) -> None:
+    connection = connect(own_redis.url)
+    pool = Pool(connection, Keys())
+    heart = Heartbeat(pool, "a", dict, every_s=0.01)
+    heart.start()
+    wait_until(pool.workers)
+    own_redis.stop()
+    own_redis.start()
+    wait_until(pool.workers)
+    own_redis.stop()
+    heart.stop()
+    connection.close()

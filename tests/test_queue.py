@@ -1,0 +1,240 @@
+"""The queue on a real Redis: what is put is taken, answered once, cancelled, claimed, and never lost."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from conftest import wait_until
+
+from shoal.errors import InvalidText, Overloaded, UnknownJob
+from shoal.jobs import LANES, Job
+from shoal.queue import GROUP, Answer, Delivery, Put, Queue
+from shoal.replies import Reply
+
+
+def submitted() -> Job:
+    """A job with a record, as `Client.submit` makes it."""
+    return Job("embed", ["storm"])
+
+
+def addressed(address: str = "me") -> Job:
+    """A job whose reply goes to an address."""
+    return Job("embed", ["storm"], reply_to=address)
+
+
+def take_one(queue: Queue, consumer: str = "a") -> Delivery:
+    """The next interactive job."""
+    (delivery,) = queue.take(consumer, ["interactive"], 1)
+    return delivery
+
+
+def answer(delivery: Delivery, model: str = "") -> Answer:
+    """A reply to the delivered job."""
+    job = Job.unpack(delivery.data)
+    return Answer(delivery, Reply(job.id, tokens=[3], timings={"queue_s": 0.5}, model=model), job.reply_to)
+
+
+def num_pending(queue: Queue) -> int:
+    """Jobs delivered and not answered."""
+    return sum(queue.redis.xpending(queue.keys.lane(lane), GROUP)["pending"] for lane in LANES)
+
+
+def test_jobs_come_out_in_the_order_they_went_in(queue: Queue) -> None:
+    jobs = [submitted() for _ in range(5)]
+    queue.put("interactive", jobs)
+    deliveries = queue.take("a", LANES, 10)
+    assert [Job.unpack(delivery.data) for delivery in deliveries] == jobs
+    assert {delivery.lane for delivery in deliveries} == {queue.keys.lane("interactive")}
+    assert queue.take("b", LANES, 10) == []
+
+
+def test_put_takes_all_or_none(queue: Queue) -> None:
+    queue.max_backlog = 3
+    queue.put("bulk", [submitted(), submitted()])
+    with pytest.raises(Overloaded, match="bulk lane holds 2 unanswered"):
+        queue.put("bulk", [submitted(), submitted()])
+    assert queue.backlog() == {"interactive": 0, "bulk": 2}
+    queue.put("bulk", [submitted()])
+    queue.put("interactive", [addressed()])
+    assert queue.backlog() == {"interactive": 1, "bulk": 3}
+
+
+def test_each_put_is_refused_or_accepted_by_itself(queue: Queue) -> None:
+    queue.max_backlog = 2
+    admissions = queue.put_many([Put.pack("bulk", [addressed()] * size) for size in (2, 1)])
+    admissions[0].check()
+    with pytest.raises(Overloaded):
+        admissions[1].check()
+
+
+def test_a_submitted_job_put_twice_runs_once(queue: Queue) -> None:
+    job = submitted()
+    queue.put("interactive", [job])
+    queue.put("interactive", [job])
+    assert queue.backlog()["interactive"] == 1
+
+
+def test_a_text_that_utf8_cannot_hold_is_refused_before_anything_is_written(queue: Queue) -> None:
+    with pytest.raises(InvalidText, match=r"text 1: lone surrogate '\\ud800' at character 2"):
+        queue.put("interactive", [Job("embed", ["fine", "no\ud800"])])
+    assert queue.backlog()["interactive"] == 0
+
+
+def test_a_reply_goes_to_its_address(queue: Queue) -> None:
+    jobs = [addressed("me"), addressed("you"), addressed("me")]
+    queue.put("interactive", jobs)
+    assert queue.reply(answer(delivery) for delivery in queue.take("a", LANES, 10)) == 3
+    assert [reply.id for reply in queue.wait_replies("me")] == [jobs[0].id, jobs[2].id]
+    assert [reply.id for reply in queue.wait_replies("you")] == [jobs[1].id]
+    assert queue.backlog()["interactive"] == 0
+
+
+def test_nothing_to_reply_is_no_round_trip(queue: Queue) -> None:
+    assert queue.reply([]) == 0
+
+
+def test_wake_ends_a_wait_without_a_reply(queue: Queue) -> None:
+    queue.wake("me")
+    assert queue.wait_replies("me") == []
+
+
+def test_of_two_workers_with_the_same_job_only_the_first_is_heard(queue: Queue) -> None:
+    job = submitted()
+    queue.put("interactive", [job])
+    slow = take_one(queue, "slow")
+    quick = queue.claim("quick", alive={"quick"})
+    assert quick is not None
+    assert quick.entry == slow.entry
+    assert queue.reply([answer(quick, "quick")]) == 1
+    assert queue.reply([answer(slow, "slow")]) == 0
+    assert queue.redis.llen(queue.keys.result(job.id)) == 1
+    reply = queue.wait_result(job.id, 0)
+    assert reply is not None
+    assert reply.model == "quick"
+
+
+def test_a_job_is_queued_then_running_then_done(queue: Queue) -> None:
+    job = submitted()
+    queue.put("interactive", [job])
+    assert queue.status(job.id) == ("queued", {})
+    delivery = take_one(queue)
+    assert queue.start([job.id]) == [True]
+    assert queue.status(job.id) == ("running", {})
+    assert queue.wait_result(job.id, 0) is None
+    queue.reply([answer(delivery)])
+    assert queue.status(job.id) == ("done", {"queue_s": 0.5})
+
+
+def test_several_wait_for_one_result_and_all_get_it(queue: Queue) -> None:
+    job = submitted()
+    queue.put("interactive", [job])
+    delivery = take_one(queue)
+    with ThreadPoolExecutor(8) as threads:
+        waiting = [threads.submit(queue.wait_result, job.id, 20) for _ in range(8)]
+        wait_until(lambda: queue.redis.info("clients")["blocked_clients"] >= 8)
+        queue.reply([answer(delivery)])
+        replies = [future.result() for future in waiting]
+    assert {reply.id for reply in replies if reply} == {job.id}
+    assert None not in replies
+    assert queue.redis.ttl(queue.keys.result(job.id)) > 0
+    again = queue.wait_result(job.id, 0)
+    assert again is not None
+
+
+def test_nobody_knows_a_job_that_was_never_put(queue: Queue) -> None:
+    for ask in (queue.status, queue.cancel, lambda job_id: queue.wait_result(job_id, 5)):
+        with pytest.raises(UnknownJob, match="no job 'nobody'"):
+            ask("nobody")
+
+
+def test_a_queued_job_is_cancelled(queue: Queue) -> None:
+    job = submitted()
+    queue.put("bulk", [job])
+    assert queue.cancel(job.id) == "cancelled"
+    assert queue.cancel(job.id) == "cancelled"
+    assert queue.backlog()["bulk"] == 0
+    assert queue.start([job.id]) == [False]
+    reply = queue.wait_result(job.id, 0)
+    assert reply is not None
+    assert (reply.status, reply.error.code if reply.error else "") == ("cancelled", "cancelled")
+
+
+def test_a_job_cancelled_between_taking_and_starting_does_not_run(queue: Queue) -> None:
+    job = submitted()
+    queue.put("interactive", [job])
+    delivery = take_one(queue)
+    assert queue.cancel(job.id) == "cancelled"
+    assert queue.start([job.id]) == [False]
+    assert queue.reply([answer(delivery)]) == 0
+    assert num_pending(queue) == 0
+
+
+def test_a_running_or_finished_job_is_not_cancelled(queue: Queue) -> None:
+    job = submitted()
+    queue.put("interactive", [job])
+    delivery = take_one(queue)
+    queue.start([job.id])
+    assert queue.cancel(job.id) == "running"
+    queue.reply([answer(delivery)])
+    assert queue.cancel(job.id) == "done"
+    assert queue.redis.llen(queue.keys.result(job.id)) == 1
+
+
+def test_only_what_a_dead_worker_left_is_claimed_and_one_at_a_time(queue: Queue) -> None:
+    queue.put("interactive", [addressed() for _ in range(4)])
+    taken = {consumer: queue.take(consumer, LANES, 2) for consumer in ("dead", "alive")}
+    claimed = [queue.claim("me", {"alive", "me"}), queue.claim("other", {"alive", "me", "other"})]
+    assert [delivery.entry for delivery in claimed if delivery] == [delivery.entry for delivery in taken["dead"]]
+    assert queue.claim("third", {"alive", "me", "other", "third"}) is None
+
+
+def test_a_worker_claims_what_it_failed_to_answer_itself(queue: Queue) -> None:
+    queue.put("interactive", [addressed()])
+    taken = take_one(queue)
+    claimed = queue.claim("a", {"a"})
+    assert claimed is not None
+    assert (claimed.entry, claimed.num_deliveries) == (taken.entry, 2)
+
+
+def test_deliveries_are_counted(queue: Queue) -> None:
+    queue.put("bulk", [addressed()])
+    assert queue.take("a", LANES, 1)[0].num_deliveries == 1
+    for n in (2, 3, 4):
+        claimed = queue.claim(f"worker{n}", {f"worker{n}"})
+        assert claimed is not None
+        assert claimed.num_deliveries == n
+
+
+def test_a_pending_job_that_was_deleted_is_dropped(queue: Queue) -> None:
+    queue.put("interactive", [addressed()])
+    queue.redis.xdel(queue.keys.lane("interactive"), take_one(queue).entry)
+    assert queue.claim("b", {"b"}) is None
+    assert num_pending(queue) == 0
+
+
+def test_a_buried_job_leaves_its_lane_for_the_dead_letters(queue: Queue) -> None:
+    queue.put("interactive", [addressed()])
+    delivery = take_one(queue)
+    queue.bury(delivery, "poisoned: why")
+    ((_, letter),) = queue.redis.xrange(queue.keys.dead)
+    assert letter == {b"job": delivery.data, b"reason": b"poisoned: why"}
+    assert (queue.backlog()["interactive"], num_pending(queue)) == (0, 0)
+
+
+def test_who_leaves_is_out_of_the_group_unless_it_holds_jobs(queue: Queue) -> None:
+    queue.put("interactive", [addressed()])
+    delivery = take_one(queue, "busy")
+    queue.take("idle", LANES, 1)
+    for consumer in ("busy", "idle"):
+        queue.leave(consumer)
+    lane = queue.keys.lane("interactive")
+    assert [owner["name"] for owner in queue.redis.xinfo_consumers(lane, GROUP)] == [b"busy"]
+    queue.reply([answer(delivery)])
+    queue.leave("busy")
+    assert queue.redis.xinfo_consumers(lane, GROUP) == []
+
+
+def test_join_twice_changes_nothing(queue: Queue) -> None:
+    queue.put("interactive", [addressed()])
+    take_one(queue)
+    queue.join()
+    assert num_pending(queue) == 1

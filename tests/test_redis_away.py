@@ -1,0 +1,81 @@
+"""Redis gone, full, or come back empty: everybody is told at once, and goes on when it is back."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from conftest import RedisServer, wait_until
+
+from shoal import Client
+from shoal.errors import Overloaded, ShoalError, Unavailable
+from shoal.jobs import LANES, Job
+from shoal.keys import Keys
+from shoal.queue import Answer, Queue
+from shoal.replies import Reply
+
+
+def test_a_redis_that_came_back_empty_gets_its_group_again(queue: Queue) -> None:
+    queue.redis.delete(*(queue.keys.lane(lane) for lane in LANES))
+    assert queue.take("a", LANES, 1) == []
+    queue.put("interactive", [Job("embed", ["storm"])])
+    (delivery,) = queue.take("a", LANES, 1)
+    assert delivery.num_deliveries == 1
+
+
+def test_without_redis_everything_says_unavailable(own_redis: RedisServer) -> None:
+    queue = Queue.connect(own_redis.url, Keys())
+    queue.ping()
+    own_redis.stop()
+    for use in (
+        queue.ping,
+        queue.join,
+        queue.backlog,
+        lambda: queue.put("interactive", [Job("embed", ["storm"])]),
+        lambda: queue.take("a", LANES, 1),
+        lambda: queue.wait_replies("me"),
+        lambda: queue.wait_result("x", 1),
+        lambda: queue.claim("a", set()),
+    ):
+        with pytest.raises(Unavailable, match="check that it runs"):
+            use()
+    queue.close()
+
+
+def test_a_full_redis_refuses_jobs_and_still_answers_those_it_has(own_redis: RedisServer) -> None:
+    queue = Queue.connect(own_redis.url, Keys())
+    queue.join()
+    job = Job("embed", ["storm"])
+    queue.put("interactive", [job])
+    queue.redis.config_set("maxmemory", 1)
+    with pytest.raises(Overloaded, match="no memory left"):
+        queue.put("interactive", [Job("embed", ["storm"])])
+    (delivery,) = queue.take("a", LANES, 1)
+    assert queue.start([job.id]) == [True]
+    assert queue.reply([Answer(delivery, Reply(job.id), None)]) == 1
+    assert queue.status(job.id)[0] == "done"
+    queue.close()
+
+
+def test_a_url_that_cannot_be_read() -> None:
+    with pytest.raises(Unavailable, match="write redis://host:port/db"):
+        Queue.connect("localhost:6379", Keys())
+
+
+def test_without_redis_calls_end_and_with_it_they_go_on(own_redis: RedisServer) -> None:
+    with Client(own_redis.url) as client:
+        client.connect()
+        own_redis.stop()
+        for use in (client.embed, client.search, lambda text: client.submit("embed", text)):
+            with pytest.raises(Unavailable):
+                use("storm")
+        own_redis.start()
+        assert client.submit("embed", "storm").status() == "queued"
+
+
+def test_those_who_wait_learn_that_redis_went(own_redis: RedisServer) -> None:
+    with Client(own_redis.url) as client, ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(client.embed, "storm")
+        wait_until(lambda: client.queue.backlog()["interactive"] == 1)
+        own_redis.stop()
+        error = waiting.exception()
+    assert isinstance(error, ShoalError)
+    assert error.code == "unavailable"

@@ -1,0 +1,135 @@
+"""Replies: vectors, hits and errors survive the wire, and the parts of a job come together in order."""
+
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as nps
+from numpy.typing import NDArray
+
+from shoal.errors import BY_CODE, Expired, Internal, InvalidText, MalformedJob, ShoalError, TextTooLong
+from shoal.replies import STATUSES, TIMINGS, Reply, pack_vectors, unpack_vectors
+
+VECTORS = nps.arrays(np.float32, nps.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=9))
+HITS = st.lists(st.lists(st.fixed_dictionaries({"id": st.text(max_size=5), "score": st.floats(-1, 1)})))
+TIMES = st.dictionaries(st.sampled_from(TIMINGS), st.floats(0, 1e6))
+
+
+def reply_of(vectors: NDArray[np.float32] | None = None, **fields: Any) -> Reply:
+    """A reply with usual fields."""
+    return Reply("job", vectors=vectors, **fields)
+
+
+@given(VECTORS, TIMES, st.lists(st.integers(0, 512)))
+def test_vectors_survive_the_wire(vectors: NDArray[np.float32], timings: dict[str, float], tokens: list[int]) -> None:
+    sent = reply_of(vectors, timings=timings, tokens=tokens, truncated=[n > 9 for n in tokens], model="m")
+    got = Reply.unpack(sent.pack())
+    assert got.vectors is not None
+    assert got.vectors.tobytes() == vectors.tobytes()
+    assert (got.vectors.shape, got.vectors.dtype) == (vectors.shape, np.float32)
+    assert (got.id, got.status, got.timings, got.tokens) == ("job", "done", timings, tokens)
+    assert (got.truncated, got.model, got.hits, got.error) == (sent.truncated, "m", None, None)
+
+
+def test_any_layout_of_an_array_will_do() -> None:
+    vectors = np.arange(12, dtype=np.float64).reshape(3, 4).T[:, ::2]
+    assert (unpack_vectors(pack_vectors(vectors)) == vectors).all()
+    assert pack_vectors(vectors)["shape"] == [4, 2]
+
+
+@given(HITS)
+def test_hits_survive_the_wire(hits: list[list[dict[str, Any]]]) -> None:
+    got = Reply.unpack(reply_of(hits=hits).pack())
+    assert got.hits == hits
+    assert got.vectors is None
+
+
+@pytest.mark.parametrize("error", BY_CODE.values())
+def test_every_error_survives_the_wire(error: type[ShoalError]) -> None:
+    got = Reply.unpack(Reply.failure("job", error("what, which, why")).pack())
+    assert type(got.error) is error
+    assert str(got.error) == "what, which, why"
+    assert got.status == (error.code if error.code in ("cancelled", "expired") else "failed")
+    assert got.status in STATUSES
+
+
+def test_an_unknown_code_is_still_an_error() -> None:
+    data = msgpack.packb({"v": 1, "id": "a", "status": "failed", "error": {"code": "new", "message": "m"}})
+    assert type(Reply.unpack(data).error) is ShoalError
+
+
+def test_every_error_has_a_code_and_says_when_it_occurs() -> None:
+    classes = ShoalError.__subclasses__()
+    assert len({cls.code for cls in classes}) == len(classes) == len(BY_CODE)
+    assert all(cls.__doc__ and cls.__doc__.endswith(".") for cls in classes)
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=6))
+def test_parts_come_together_in_order(sizes: list[int]) -> None:
+    vectors = np.arange(sum(sizes) * 3, dtype=np.float32).reshape(-1, 3)
+    ends = np.cumsum(sizes)
+    parts = [
+        reply_of(vectors[end - size : end], tokens=[size] * size, truncated=[False] * size, model="m")
+        for end, size in zip(ends, sizes, strict=True)
+    ]
+    joined = Reply.join(parts)
+    assert joined.vectors is not None
+    assert (joined.vectors == vectors).all()
+    assert joined.tokens == [size for size in sizes for _ in range(size)]
+    assert len(joined.truncated) == sum(sizes)
+    assert joined.model == "m"
+
+
+def test_hits_come_together_in_order_and_timings_are_the_longest() -> None:
+    parts = [reply_of(hits=[[{"id": str(n)}]], timings={"encode_s": n, "queue_s": -n}) for n in (1.0, 3.0, 2.0)]
+    joined = Reply.join(parts)
+    assert joined.hits == [[{"id": "1.0"}], [{"id": "3.0"}], [{"id": "2.0"}]]
+    assert joined.vectors is None
+    assert joined.timings == {"queue_s": -1, "tokenize_s": 0, "encode_s": 3, "search_s": 0}
+
+
+def test_the_first_error_of_the_parts_is_raised() -> None:
+    parts = [reply_of(), Reply.failure("b", TextTooLong("first")), Reply.failure("c", Expired("second"))]
+    with pytest.raises(TextTooLong, match="first"):
+        Reply.join(parts)
+    with pytest.raises(Internal):
+        Reply.join([Reply.failure("a", Internal("alone"))])
+
+
+def test_a_part_that_lacks_its_vectors_is_malformed() -> None:
+    with pytest.raises(MalformedJob, match="lacks what the other parts have"):
+        Reply.join([reply_of(np.ones((1, 2), np.float32)), reply_of()])
+
+
+def test_token_vectors_are_cut_by_text() -> None:
+    vectors = np.arange(12, dtype=np.float32).reshape(6, 2)
+    rows = reply_of(vectors, tokens=[3, 1, 2]).rows_by_text()
+    assert [row.shape for row in rows] == [(3, 2), (1, 2), (2, 2)]
+    assert (np.concatenate(rows) == vectors).all()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"vectors": {"dtype": "float16", "shape": [1, 1], "data": b"\0\0"}},
+        {"vectors": {"dtype": "float32", "shape": [2, 2], "data": b"\0" * 12}},
+        {"vectors": {"dtype": "float32", "shape": [1], "data": b"\0" * 3}},
+        {"vectors": {}},
+        {"vectors": 5},
+        {"error": "bad"},
+        {"error": {"code": []}},
+        {"error": {"message": "m"}},
+    ],
+)
+def test_a_reply_of_another_shape_is_malformed(change: dict[str, Any]) -> None:
+    with pytest.raises(MalformedJob):
+        Reply.unpack(msgpack.packb({"v": 1, "id": "a", "status": "done"} | change))
+
+
+@given(st.binary())
+def test_no_random_bytes_are_a_reply(data: bytes) -> None:
+    with pytest.raises((MalformedJob, InvalidText)):
+        Reply.unpack(data)

@@ -1,0 +1,86 @@
+"""Settings: one table, from the environment to a child process and back, with what cannot work refused by name."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.errors import BadSetting
+from shoal.settings import EMBEDDED_PORT, EMBEDDED_URL, Settings, variable
+
+
+def test_the_defaults_work() -> None:
+    settings = Settings.from_environment({})
+    assert settings == Settings()
+    assert settings.redis_url == EMBEDDED_URL == f"redis://127.0.0.1:{EMBEDDED_PORT}/0"
+    assert settings.index_folders() == {}
+
+
+def test_every_setting_says_what_it_does() -> None:
+    assert all(item.metadata["help"].endswith((".", "logs.")) for item in fields(Settings))
+
+
+def test_the_environment_is_read_by_type() -> None:
+    found = Settings.from_environment(
+        {"SHOAL_PORT": "9000", "SHOAL_REQUEST_TIMEOUT_S": "2.5", "SHOAL_POOL": "blue", "SHOAL_HOST": "", "PORT": "1"}
+    )
+    assert (found.port, found.request_timeout_s, found.pool, found.host) == (9000, 2.5, "blue", "127.0.0.1")
+
+
+def test_overrides_win() -> None:
+    assert Settings.from_environment({"SHOAL_PORT": "9000"}, port=9001).port == 9001
+
+
+def test_a_child_process_gets_the_same() -> None:
+    settings = Settings(port=9000, indexes="a=/x,b=/y", max_batch_wait_ms=1.5, engine="torch")
+    assert Settings.from_environment(settings.to_environment()) == settings
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("port", "eighty", "SHOAL_PORT is 'eighty': it takes a whole number"),
+        ("port", "80.5", "it takes a whole number"),
+        ("request_timeout_s", "soon", "SHOAL_REQUEST_TIMEOUT_S is 'soon': it takes a number"),
+        ("request_timeout_s", "nan", "request_timeout_s is nan"),
+        ("request_timeout_s", "inf", "request_timeout_s is inf"),
+        ("port", "0", "port is 0: it takes a number from 1 to 65,535"),
+        ("port", "65536", "port is 65536: it takes a number from 1 to 65,535"),
+        ("max_backlog", "-5", "max_backlog is -5: it takes 1 or more"),
+        ("max_batch_wait_ms", "-1", "it takes 0 or more"),
+        ("engine", "onnx", "engine is 'onnx': it takes one of openvino, torch"),
+        ("precision", "int8", "it takes one of auto, bf16, f32"),
+        ("log_level", "INFO", "it takes one of debug, info, warning, error"),
+        ("indexes", "a=", "indexes has 'a='"),
+        ("indexes", "=x", "indexes has '=x'"),
+        ("indexes", "a=x,a=y", "with distinct names"),
+        ("indexes", "x,y", "with distinct names"),
+    ],
+)
+def test_what_cannot_work_is_refused(name: str, text: str, message: str) -> None:
+    with pytest.raises(BadSetting, match=message):
+        Settings.from_environment({variable(name): text})
+
+
+@pytest.mark.parametrize(
+    ("indexes", "expected"),
+    [
+        ("/x", {"default": "/x"}),
+        ("news=/x", {"news": "/x"}),
+        (" news=/x , /y ,", {"news": "/x", "default": "/y"}),
+        ("a=/x=y", {"a": "/x=y"}),
+    ],
+)
+def test_indexes_have_names(indexes: str, expected: dict[str, Any]) -> None:
+    assert Settings(indexes=indexes).index_folders() == {name: Path(folder) for name, folder in expected.items()}
+
+
+def test_folders_are_absolute() -> None:
+    assert Settings(indexes="here").index_folders()["default"] == Path.cwd() / "here"
+    assert Settings(home="~/x").home_folder == Path.home() / "x"
+    assert Settings(home="y").home_folder == Path.cwd() / "y"
+
+
+def test_the_keys_are_those_of_the_pool() -> None:
+    assert Settings(key_prefix="p", pool="blue").keys.root == "p:{blue}"

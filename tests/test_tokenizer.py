@@ -1,0 +1,93 @@
+"""Token ids are those of the plain tokenizers library, however long or odd the text, and whichever end is cut."""
+
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal_workers.tokenizer import CHARS_PER_TOKEN, Tokenizer, Tokens
+
+MAX_TOKENS = 48
+SIDES = ("right", "left")
+ODD = [
+    "",
+    " ",
+    "\0",
+    "a\0b",
+    "\n\t",
+    "é" * 300,
+    "価格" * 400,
+    "😀" * 100,
+    "x" * 101,
+    "a" * 5_000,
+    "\u200b" * 2_000,
+    "\ufeff",
+]
+
+
+@pytest.fixture(scope="module")
+def ours(tiny_source: Path) -> Tokenizer:
+    """The tiny model's tokenizer."""
+    return Tokenizer(tiny_source / "tokenizer.json", MAX_TOKENS)
+
+
+@pytest.fixture(scope="module")
+def plain(tiny_source: Path) -> tokenizers.Tokenizer:
+    """The same in the plain library, cutting nothing."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(tiny_source / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def expected(plain: tokenizers.Tokenizer, text: str, side: str) -> Tokens:
+    """All tokens of the text, then cut."""
+    ids = plain.encode(text, add_special_tokens=False).ids
+    room = MAX_TOKENS - 2
+    kept = ids[:room] if side == "right" else ids[max(0, len(ids) - room) :]
+    first, last = plain.token_to_id("[CLS]"), plain.token_to_id("[SEP]")
+    return Tokens((first, *kept, last), len(ids) > room)
+
+
+@given(text=st.text(), repeat=st.integers(1, 60), side=st.sampled_from(SIDES))
+def test_any_text(ours: Tokenizer, plain: tokenizers.Tokenizer, text: str, repeat: int, side: str) -> None:
+    assert ours.encode([text * repeat], side) == [expected(plain, text * repeat, side)]
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_odd_texts(ours: Tokenizer, plain: tokenizers.Tokenizer, side: str) -> None:
+    assert ours.encode(ODD, side) == [expected(plain, text, side) for text in ODD]
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("num_words", [45, 46, 47, 48, 400])
+def test_around_the_limit(ours: Tokenizer, plain: tokenizers.Tokenizer, num_words: int, side: str) -> None:
+    text = " ".join(["storm", "rain", "europe"][n % 3] for n in range(num_words))
+    (tokens,) = ours.encode([text], side)
+    assert tokens == expected(plain, text, side)
+    assert tokens.truncated == (num_words > 46)
+    assert len(tokens.ids) == min(MAX_TOKENS, num_words + 2)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "storm rain europe market " * 40_000,
+        "storm" + " " * 1_000_000 + "rain",
+        "é" * 200_000,
+        "storm " + "x" * 200_000 + " rain",
+        ("y" * (MAX_TOKENS * CHARS_PER_TOKEN - 3) + " storm rain ") * 200,
+    ],
+    ids=["words", "spaces", "one word", "a word in words", "long words"],
+)
+def test_a_huge_text(ours: Tokenizer, plain: tokenizers.Tokenizer, text: str, side: str) -> None:
+    assert ours.encode([text], side) == [expected(plain, text, side)]
+
+
+def test_texts_do_not_touch_each_other(ours: Tokenizer) -> None:
+    texts = ["storm", "rain " * 100, ""]
+    assert ours.encode(texts) == [tokens for text in texts for tokens in ours.encode([text])]
+    assert ours.encode([]) == []

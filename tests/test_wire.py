@@ -1,0 +1,63 @@
+"""The bytes on the wire are msgpack maps of plain values, and nothing is ever unpickled."""
+
+import contextlib
+import pickle
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.errors import InvalidText, MalformedJob
+from shoal.wire import VERSION, pack, unpack
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+LEAVES = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | TEXTS | st.binary()
+VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner), max_leaves=20)
+
+
+@given(st.dictionaries(TEXTS, VALUES))
+def test_a_map_survives(value: dict[str, Any]) -> None:
+    assert unpack(pack(value)) == value
+
+
+@given(st.binary())
+def test_whatever_bytes_are_a_map_or_an_error_of_ours(data: bytes) -> None:
+    with contextlib.suppress(MalformedJob, InvalidText):
+        assert isinstance(unpack(data), dict)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "0 bytes are not msgpack"),
+        (b"\xc1", "1 bytes are not msgpack"),
+        (b"\x91" * 5_000, "are not msgpack"),
+        (msgpack.packb({"a": 1})[:-1], "are not msgpack"),
+        (msgpack.packb({"a": 1}) + b"\0", "are not msgpack"),
+        (msgpack.packb({1: 2}), "are not msgpack"),
+        (msgpack.packb([1, 2]), "the msgpack value is a list: send a map"),
+        (msgpack.packb("text"), "the msgpack value is a str"),
+        (msgpack.packb({"a": msgpack.ExtType(5, b"")}), "extension type 5"),
+        (pickle.dumps({"a": 1}), "are not msgpack"),
+        (b'{"v": 1}', "are not msgpack"),
+    ],
+)
+def test_other_bytes_are_malformed(data: bytes, words: str) -> None:
+    with pytest.raises(MalformedJob, match=words):
+        unpack(data)
+
+
+def test_a_str_that_utf8_cannot_hold_is_refused() -> None:
+    with pytest.raises(InvalidText, match=r"lone surrogate '\\ud83d' at character 1, .* remove or replace it"):
+        pack({"texts": ["a\ud83d"]})
+
+
+def test_a_string_that_is_not_utf8_is_named() -> None:
+    with pytest.raises(InvalidText, match="not UTF-8"):
+        unpack(b"\x81\xa1a\xa1\xff")
+
+
+def test_the_version_is_one() -> None:
+    assert VERSION == 1

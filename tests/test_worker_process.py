@@ -1,0 +1,179 @@
+"""Workers as processes: started, stopped, killed, without Redis, and with what they cannot serve."""
+
+import json
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RedisServer, wait_until
+from process import Process
+
+from shoal import Client
+from shoal.jobs import LANES
+from shoal.keys import Keys
+from shoal.queue import GROUP
+
+Start = Callable[..., Process]
+NUM_JOBS = 60
+
+
+@pytest.fixture
+def start(home: Path, tiny_model: Path, tiny_source: Path, tmp_path: Path, keys: Keys, redis_url: str) -> Start:
+    """Starts a worker of the test's own pool on the tiny model."""
+
+    def start_worker(**settings: Any) -> Process:
+        usual = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "home": home}
+        usual |= {"model": tiny_source, "precision": "f32", "threads": 1}
+        return Process(tmp_path / "worker.log", "worker", **(usual | settings))
+
+    return start_worker
+
+
+def submit_many(client: Client) -> list[str]:
+    """Many jobs of many texts in the bulk lane; returns their ids."""
+    texts = ["storm in europe", "rain"] * 100
+    return [client.submit("embed", texts, lane="bulk").id for _ in range(NUM_JOBS)]
+
+
+def num_pending(client: Client) -> int:
+    """Jobs that a worker has and has not answered."""
+    lanes = [client.queue.keys.lane(lane) for lane in LANES]
+    return sum(client.queue.redis.xpending(lane, GROUP)["pending"] for lane in lanes)
+
+
+def is_at_work(client: Client) -> bool:
+    """Whether a worker holds a job."""
+    return num_pending(client) > 0
+
+
+def assert_all_done(client: Client, job_ids: list[str]) -> None:
+    """Every job has exactly one reply, and it is no error."""
+    for job_id in job_ids:
+        assert client.job(job_id).result(30).tokens
+        assert client.queue.redis.llen(client.queue.keys.result(job_id)) == 1
+    assert sum(client.queue.backlog().values()) == 0
+
+
+def kill_at_work(client: Client, process: Process) -> None:
+    """Kills the worker at a moment when it holds jobs."""
+    process.send(signal.SIGSTOP)
+    while not is_at_work(client):
+        process.send(signal.SIGCONT)
+        wait_until(lambda: is_at_work(client))
+        process.send(signal.SIGSTOP)
+    process.kill()
+
+
+def test_it_announces_itself_serves_and_leaves(start: Start, client: Client, index_folder: Path) -> None:
+    with start(indexes=index_folder) as process:
+        wait_until(client.pool.ready)
+        (about,) = client.pool.ready().values()
+        assert len(client.search("storm europe", k=3)) == 3
+        assert process.terminate() == 0
+    assert (about["dimension"], about["engine"], about["precision"], about["threads"]) == (32, "openvino", "f32", 1)
+    assert about["indexes"]["default"]["count"] == 64
+    assert client.pool.workers() == {}
+
+
+def test_told_to_stop_under_load_it_answers_what_it_has(start: Start, client: Client) -> None:
+    with start() as process:
+        wait_until(client.pool.ready)
+        job_ids = submit_many(client)
+        wait_until(lambda: is_at_work(client))
+        assert process.terminate() == 0
+    assert num_pending(client) == 0
+    statuses = [client.job(job_id).status() for job_id in job_ids]
+    assert set(statuses) <= {"done", "queued"}
+    assert "done" in statuses
+    assert statuses.count("queued") == client.queue.backlog()["bulk"]
+
+
+def test_killed_under_load_it_loses_nothing(start: Start, client: Client) -> None:
+    with start() as first:
+        wait_until(client.pool.ready)
+        job_ids = submit_many(client)
+        kill_at_work(client, first)
+    assert num_pending(client) > 0
+    with start() as second:
+        assert_all_done(client, job_ids)
+        second.terminate()
+
+
+def test_redis_restarts_in_the_middle(start: Start, own_redis: RedisServer, keys: Keys) -> None:
+    with (
+        Client(own_redis.url, key_prefix=keys.prefix, pool=keys.pool) as client,
+        start(redis_url=own_redis.url) as process,
+    ):
+        wait_until(client.pool.ready)
+        job_ids = submit_many(client)
+        wait_until(lambda: is_at_work(client))
+        own_redis.stop()
+        wait_until(lambda: "trying until it does" in process.output)
+        own_redis.start()
+        assert_all_done(client, job_ids)
+        assert process.terminate() == 0
+
+
+def test_redis_comes_after_the_worker(start: Start, own_redis: RedisServer, keys: Keys) -> None:
+    own_redis.stop()
+    with start(redis_url=own_redis.url) as process:
+        wait_until(lambda: "trying until it does" in process.output)
+        own_redis.start()
+        with Client(own_redis.url, key_prefix=keys.prefix, pool=keys.pool) as client:
+            assert client.embed("storm").shape == (32,)
+        assert process.terminate() == 0
+
+
+def test_it_stops_while_redis_is_away(start: Start, own_redis: RedisServer) -> None:
+    own_redis.stop()
+    with start(redis_url=own_redis.url) as process:
+        wait_until(lambda: "trying until it does" in process.output)
+        assert process.terminate() == 0
+
+
+def damaged(folder: Path, to: Path, name: str, damage: Callable[[bytes], bytes]) -> Path:
+    """A copy of the index with one file of its version damaged."""
+    shutil.copytree(folder, to)
+    (path,) = to.glob(f"*/{name}")
+    path.write_bytes(damage(path.read_bytes()))
+    return to
+
+
+def of_another_model(manifest: bytes) -> bytes:
+    """The manifest that another model's index would have."""
+    return json.dumps(json.loads(manifest) | {"model": "other", "digest": "0" * 64}).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "code"),
+    [
+        ("manifest.json", of_another_model, "index_mismatch"),
+        ("vectors.safetensors", lambda data: data[:-100], "index_corrupt"),
+        ("documents.jsonl", lambda data: data.replace(b"storm", b"stork", 1), "index_corrupt"),
+    ],
+)
+def test_an_index_it_cannot_serve(
+    start: Start, index_folder: Path, tmp_path: Path, name: str, damage: Callable[[bytes], bytes], code: str
+) -> None:
+    with start(indexes=damaged(index_folder, tmp_path / "index", name, damage)) as process:
+        assert process.wait() == 1
+    line = process.output.splitlines()[-1]
+    assert line.startswith("shoal: ")
+    assert line.endswith(f"[{code}]")
+    assert "Traceback" not in process.output
+
+
+def test_a_model_folder_that_is_not_there(start: Start, tmp_path: Path) -> None:
+    with start(model=tmp_path / "nowhere") as process:
+        assert process.wait() == 1
+    assert process.output.splitlines()[-1].endswith("[model_not_found]")
+    assert str(tmp_path / "nowhere") in process.output
+
+
+def test_a_folder_without_an_index(start: Start, tmp_path: Path) -> None:
+    with start(indexes=tmp_path) as process:
+        assert process.wait() == 1
+    assert process.output.splitlines()[-1].endswith("[index_not_found]")
