@@ -123,6 +123,12 @@ class TestStopping:
         assert server.process.wait() == 0
         queue.close()
 
+    def test_nothing_is_left_when_it_is_killed(self, start_server: StartServer) -> None:
+        server = start_server()
+        assert server.ask("GET", "/health")[0] == 200
+        server.process.kill()
+        wait_until(lambda: not server.listens())
+
     def test_idle_connections_do_not_hold_it(self, start_server: StartServer) -> None:
         server = start_server()
         with closing(server.connect()) as connection:

@@ -1,5 +1,7 @@
 """The pool: who announces itself is alive until it leaves or falls silent, and a heartbeat goes on by itself."""
 
+from contextlib import closing
+
 import pytest
 from conftest import RedisServer, wait_until
 
@@ -70,3 +72,13 @@ def test_a_heartbeat_outlives_redis(own_redis: RedisServer) -> None:
     own_redis.stop()
     heart.stop()
     connection.close()
+
+
+def test_a_worker_stays_alive_when_redis_is_full(own_redis: RedisServer) -> None:
+    with closing(connect(own_redis.url)) as connection:
+        pool = Pool(connection, Keys(), alive_s=30)
+        pool.announce("a", {"state": "ready"})
+        connection.pexpire(pool.keys.worker("a"), 10_000)
+        connection.config_set("maxmemory", 1)
+        pool.announce("a", {"state": "ready"})
+        assert connection.pttl(pool.keys.worker("a")) > 10_000

@@ -50,7 +50,7 @@ def test_jobs_come_out_in_the_order_they_went_in(queue: Queue) -> None:
 def test_put_takes_all_or_none(queue: Queue) -> None:
     queue.max_backlog = 3
     queue.put("bulk", [submitted(), submitted()])
-    with pytest.raises(Overloaded, match="bulk lane holds 2 unanswered"):
+    with pytest.raises(Overloaded, match="2 unanswered jobs"):
         queue.put("bulk", [submitted(), submitted()])
     assert queue.backlog() == {"interactive": 0, "bulk": 2}
     queue.put("bulk", [submitted()])

@@ -1,7 +1,5 @@
-"""Workers as processes: started, stopped, killed, without Redis, and with what they cannot serve."""
+"""Workers as processes: started, stopped, killed, and without Redis."""
 
-import json
-import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -132,48 +130,3 @@ def test_it_stops_while_redis_is_away(start: Start, own_redis: RedisServer) -> N
     with start(redis_url=own_redis.url) as process:
         wait_until(lambda: "trying until it does" in process.output)
         assert process.terminate() == 0
-
-
-def damaged(folder: Path, to: Path, name: str, damage: Callable[[bytes], bytes]) -> Path:
-    """A copy of the index with one file of its version damaged."""
-    shutil.copytree(folder, to)
-    (path,) = to.glob(f"*/{name}")
-    path.write_bytes(damage(path.read_bytes()))
-    return to
-
-
-def of_another_model(manifest: bytes) -> bytes:
-    """The manifest that another model's index would have."""
-    return json.dumps(json.loads(manifest) | {"model": "other", "digest": "0" * 64}).encode()
-
-
-@pytest.mark.parametrize(
-    ("name", "damage", "code"),
-    [
-        ("manifest.json", of_another_model, "index_mismatch"),
-        ("vectors.safetensors", lambda data: data[:-100], "index_corrupt"),
-        ("documents.jsonl", lambda data: data.replace(b"storm", b"stork", 1), "index_corrupt"),
-    ],
-)
-def test_an_index_it_cannot_serve(
-    start: Start, index_folder: Path, tmp_path: Path, name: str, damage: Callable[[bytes], bytes], code: str
-) -> None:
-    with start(indexes=damaged(index_folder, tmp_path / "index", name, damage)) as process:
-        assert process.wait() == 1
-    line = process.output.splitlines()[-1]
-    assert line.startswith("shoal: ")
-    assert line.endswith(f"[{code}]")
-    assert "Traceback" not in process.output
-
-
-def test_a_model_folder_that_is_not_there(start: Start, tmp_path: Path) -> None:
-    with start(model=tmp_path / "nowhere") as process:
-        assert process.wait() == 1
-    assert process.output.splitlines()[-1].endswith("[model_not_found]")
-    assert str(tmp_path / "nowhere") in process.output
-
-
-def test_a_folder_without_an_index(start: Start, tmp_path: Path) -> None:
-    with start(indexes=tmp_path) as process:
-        assert process.wait() == 1
-    assert process.output.splitlines()[-1].endswith("[index_not_found]")

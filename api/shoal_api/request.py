@@ -10,6 +10,9 @@ from werkzeug.exceptions import RequestEntityTooLarge
 
 from shoal.errors import InvalidJson, InvalidRequest, InvalidText, ShoalError
 
+#: How many times the largest body is taken in, and thrown away, before a caller who sends more is cut off.
+MAX_DISCARDED = 8
+
 
 class JsonRequest(Request):
     """A request whose body is a JSON object, whatever its content type says."""
@@ -28,6 +31,7 @@ class JsonRequest(Request):
             body = orjson.loads(data)
         except orjson.JSONDecodeError as error:
             if self.content_length is None and len(data) == self.max_content_length:
+                self._discard((MAX_DISCARDED - 1) * len(data))
                 raise RequestEntityTooLarge from None  # werkzeug cuts a chunked body at the limit and says nothing
             raise _explained(data, error) from None
         if not isinstance(body, dict):
@@ -37,11 +41,19 @@ class JsonRequest(Request):
     def _read(self) -> bytes:
         """The body: from the server itself where that bounds it, as werkzeug's bounds take a fifth of a request."""
         size_bytes, max_bytes = self.content_length, self.max_content_length
-        if size_bytes is None or max_bytes is None or size_bytes > max_bytes:
+        if size_bytes is None or max_bytes is None:
             return self.get_data(cache=False)
+        if size_bytes > max_bytes:
+            self._discard(min(size_bytes, MAX_DISCARDED * max_bytes))
+            raise RequestEntityTooLarge
         if not self.environ.get("wsgi.input_terminated"):
             return self.get_data(cache=False)
         return bytes(self.environ["wsgi.input"].read())
+
+    def _discard(self, size_bytes: int) -> None:
+        """Takes so much of a body in that is too large: many callers read no answer before they have sent all."""
+        while size_bytes > 0 and (chunk := self.environ["wsgi.input"].read(min(size_bytes, 2**20))):
+            size_bytes -= len(chunk)
 
 
 def wants_async() -> bool:

@@ -2,7 +2,11 @@
 
 import errno
 import logging
+import multiprocessing
+import os
+import signal
 import socket
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -65,10 +69,19 @@ def _load(settings: Settings) -> Callable[..., Any]:
     from shoal_api.app import create_app
 
     _configure_logging(settings)
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
         return create_app(settings)
     except ShoalError as error:
         raise SystemExit(f"shoal: {error.message} [{error.code}]") from error
+
+
+def _stop_with_parent() -> None:
+    """Stops this process when the one that started it is gone, however that ended."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _configure_logging(settings: Settings) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal import wire
+from shoal.errors import Overloaded
 from shoal.keys import Keys
 from shoal.queue import translated
 
@@ -22,10 +23,15 @@ class Pool:
 
     def announce(self, worker_id: str, about: dict[str, Any]) -> None:
         """Says that the worker is alive, and what it serves."""
-        with translated(), self.redis.pipeline(transaction=True) as pipeline:
-            pipeline.sadd(self.keys.workers, worker_id)
-            pipeline.set(self.keys.worker(worker_id), wire.pack(about), px=int(self.alive_s * 1000))
-            pipeline.execute()
+        key, alive_ms = self.keys.worker(worker_id), int(self.alive_s * 1000)
+        try:
+            with translated(), self.redis.pipeline(transaction=True) as pipeline:
+                pipeline.sadd(self.keys.workers, worker_id)
+                pipeline.set(key, wire.pack(about), px=alive_ms)
+                pipeline.execute()
+        except Overloaded:  # out of memory, Redis still lets what is there live on
+            with translated():
+                self.redis.pexpire(key, alive_ms)
 
     def leave(self, worker_id: str) -> None:
         """Takes a worker off the list."""

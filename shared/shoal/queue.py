@@ -30,6 +30,9 @@ BLOCK_S = 1.0
 #: Most connections of a process: each thread that waits for the result of a submitted job holds one.
 MAX_CONNECTIONS = 10_000
 
+#: How long a dead worker's name stays in the consumer group. Long, because one that was only stopped may come back.
+FORGET_AFTER_MS = 3_600_000
+
 #: How long the record of a job that is queued or running lives.
 RECORD_TTL_S = 86_400
 
@@ -194,7 +197,7 @@ class Queue:
         with translated():
             status, timings = self.redis.hmget(self.keys.record(job_id), "status", "timings")
         if status is None:
-            raise UnknownJob(f"no job {job_id!r}: it was never submitted, or its result has expired")
+            raise UnknownJob(f"no job {job_id!r:.150}: it was never submitted, or its result has expired")
         return status.decode(), wire.unpack(timings) if timings else {}
 
     def cancel(self, job_id: str) -> str:
@@ -307,6 +310,8 @@ class Queue:
                 for owner in self.redis.xinfo_consumers(lane, GROUP):
                     name = owner["name"].decode()
                     left_behind = owner["pending"] and (name not in alive or name == consumer)
+                    if not owner["pending"] and name not in alive and owner["idle"] > FORGET_AFTER_MS:
+                        self.redis.xgroup_delconsumer(lane, GROUP, name)
                     if left_behind and (delivery := self._claim_from(lane, name, consumer)):
                         return delivery
         return None
@@ -337,4 +342,7 @@ class Admission:
             with translated():
                 raise self.outcome
         if self.outcome != -1:
-            raise Overloaded(f"the {self.lane} lane holds {self.outcome:,} unanswered jobs, its limit: try again later")
+            raise Overloaded(
+                f"no room in the {self.lane} lane, which holds {self.outcome:,} unanswered jobs: "
+                "try again later, or send less at a time"
+            )

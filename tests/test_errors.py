@@ -1,0 +1,68 @@
+"""docs/errors.md is complete: every code, every bad input, and a test that exists for each."""
+
+import ast
+from functools import cache
+
+import pytest
+from page import ERRORS, ROOT, BadInput, table
+
+from shoal.errors import BY_CODE
+from shoal_api.errors import STATUS
+
+#: What must have an answer that is written down.
+INPUTS = [
+    *("Not JSON", "Wrong type", "Missing field", "Empty list", "Empty string as a text", "Empty string as a query"),
+    *("100,000 texts at once", "One text of 10 MB", "Lone surrogate", "NUL byte"),
+    *("Text past the model's length, `truncate` on", "Text past the model's length, `truncate` off"),
+    *("`k` of 0", "`k` of -1", "`k` of 10,000", "`k` of more than there are documents"),
+    *("Unknown index", "Unknown option value"),
+    *("Job whose bytes are not msgpack", "Msgpack job of the wrong shape: no map", "Job of a future version"),
+    *("Msgpack job of the wrong shape: a field is missing", "Msgpack job of the wrong shape: a wrong type"),
+    *("Redis absent at start of `shoal serve`", "Redis absent at start of `shoal api`", "Redis gone in the middle"),
+    *("Index built with another model", "Truncated index file", "Corrupted index file", "Missing model folder"),
+    *("Port in use", "Full disk while an index is built"),
+]
+
+CODES = {name.strip("`"): cells for name, cells in table(ERRORS, "Code").items()}
+ROWS = list(table(ERRORS, "Input"))
+
+
+@cache
+def names_of_tests(path: str) -> set[str]:
+    """The names of the tests in a file, as pytest writes them after the file's."""
+    found = set()
+    for node in ast.parse((ROOT / path).read_text("utf-8")).body:
+        group = node.body if isinstance(node, ast.ClassDef) else [node]
+        prefix = f"{node.name}::" if isinstance(node, ast.ClassDef) else ""
+        found |= {prefix + item.name for item in group if isinstance(item, ast.FunctionDef)}
+    return found
+
+
+def test_every_code_is_listed() -> None:
+    assert CODES.keys() == BY_CODE.keys() | STATUS.keys()
+
+
+def test_every_code_says_when_it_occurs_and_what_to_do() -> None:
+    assert all(len(cells) == 3 and all(cells) for cells in CODES.values())
+
+
+def test_statuses_are_those_of_the_api() -> None:
+    assert {code: cells[0] for code, cells in CODES.items()} == {
+        code: str(STATUS.get(code, "exit 1")) for code in CODES
+    }
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_every_bad_input_has_a_row(name: str) -> None:
+    assert name in ROWS
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_every_row_names_a_code_and_a_test_that_exist(name: str) -> None:
+    row = BadInput.row(name)
+    if row.answer.endswith("`"):
+        assert row.code in CODES
+        assert not row.answer[0].isdigit() or row.status == STATUS[row.code]
+    path, _, test = row.test.strip("`").partition("::")
+    assert test.rpartition("::")[2].startswith("test_")
+    assert test in names_of_tests(path)
