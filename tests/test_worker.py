@@ -53,7 +53,7 @@ def put(queue: Queue, *texts: str, lane: str = "interactive", reply_to: str | No
 
 def replies(queue: Queue, address: str = "me") -> dict[str, Reply]:
     """The replies that have come, by job id."""
-    return {reply.id: reply for reply in queue.wait_replies(address, 0.01)}
+    return {reply.id: reply for reply in queue.more_replies(address)}
 
 
 def code(reply: Reply | None) -> str:

@@ -98,14 +98,18 @@ class Exchange:
             try:
                 replies = self._queue.wait_replies(self.address)
                 answered_at = time.monotonic()
+                while replies:  # the first is handed out before the others are fetched
+                    self._hand_out(replies)
+                    replies = self._queue.more_replies(self.address)
             except ShoalError as error:
                 if time.monotonic() - answered_at > GRACE_S:
                     self._fail_all(error)
                 self._closed.wait(0.1)
-                continue
-            for reply in replies:
-                if future := self._waiting.pop(reply.id, None):
-                    future.set_result(reply)
+
+    def _hand_out(self, replies: Sequence[Reply]) -> None:
+        for reply in replies:
+            if future := self._waiting.pop(reply.id, None):
+                future.set_result(reply)
 
     def _fail_all(self, error: ShoalError) -> None:
         for job_id in list(self._waiting):

@@ -157,14 +157,16 @@ class Queue:
         return [Admission(put.lane, backlog) for put, backlog in zip(puts, backlogs, strict=True)]
 
     def wait_replies(self, address: str, timeout_s: float = BLOCK_S) -> list[Reply]:
-        """All replies that have come to the address, after at most `timeout_s` without one."""
-        key = self.keys.replies(address)
+        """The first reply to come to the address; none if that takes longer than `timeout_s`."""
         with translated():
-            first = self.redis.blpop([key], timeout=min(timeout_s, BLOCK_S))
-            if first is None:
-                return []
-            more = self.redis.lpop(key, 1_000) or []
-        return [Reply.unpack(data) for data in (first[1], *more) if data]
+            found = self.redis.blpop([self.keys.replies(address)], timeout=min(timeout_s, BLOCK_S))
+        return [Reply.unpack(found[1])] if found and found[1] else []
+
+    def more_replies(self, address: str) -> list[Reply]:
+        """All replies that are at the address now."""
+        with translated():
+            found = self.redis.lpop(self.keys.replies(address), 1_000)
+        return [Reply.unpack(data) for data in found or () if data]
 
     def wake(self, address: str) -> None:
         """Ends the wait of whoever waits for replies at the address."""

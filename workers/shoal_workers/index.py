@@ -10,7 +10,9 @@ import hashlib
 import json
 import mmap
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self, get_origin, get_type_hints
 
@@ -22,6 +24,9 @@ from shoal_workers.model import Model
 from shoal_workers.selection import top_k
 
 VECTORS, DOCUMENTS, MANIFEST, CURRENT = "vectors.safetensors", "documents.jsonl", "manifest.json", "current"
+
+#: Fewest documents worth a thread of their own.
+MIN_PART = 2_000
 
 #: Most scores computed at a time, to bound memory: 32 MiB.
 MAX_SCORES = 2**23
@@ -65,19 +70,27 @@ class Manifest:
 
 
 class Index:
-    """One opened version of an index. Reading is thread-safe."""
+    """One opened version of an index. Reading is thread-safe.
 
-    def __init__(self, folder: Path, manifest: Manifest):
+    With several `threads`, each scores a part of the documents. BLAS would use threads of its own, which go on spinning
+    after each product and take the processors from the next forward pass: keep it to one.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, threads: int = 1):
         self.folder = folder
         self.manifest = manifest
         count, dimension = manifest.count, manifest.dimension
         self.vectors = _tensor(folder / VECTORS, "vectors", np.float32, (count, dimension))
         self._offsets = _tensor(folder / VECTORS, "offsets", np.int64, (count + 1,))
+        num_parts = min(threads, max(1, count // MIN_PART))
+        ends = [count * n // num_parts for n in range(num_parts + 1)]
+        self._parts = [slice(start, end) for start, end in pairwise(ends)]
+        self._map: Any = ThreadPoolExecutor(num_parts).map if num_parts > 1 else map
         with (folder / DOCUMENTS).open("rb") as file:
             self._documents = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
+    def open(cls, folder: Path, threads: int = 1) -> Self:
         """The current version of the index in `folder`, its files checked against their checksums.
 
         Raises IndexNotFound or IndexCorrupt.
@@ -89,7 +102,7 @@ class Index:
                 raise IndexCorrupt(
                     f"{version / name} is not what was built (checksum {found[:8]}…, not {wanted[:8]}…): build it again"
                 )
-        return cls(version, manifest)
+        return cls(version, manifest, threads)
 
     def check_model(self, model: Model) -> None:
         """Raises IndexMismatch unless the index was built with exactly this model."""
@@ -108,16 +121,31 @@ class Index:
         at_once = max(1, MAX_SCORES // max(1, self.manifest.count))
         hits = []
         for start in range(0, len(queries), at_once):
-            scores = queries[start : start + at_once] @ self.vectors.T
-            hits += [self._hits(row, columns) for row, columns in zip(scores, top_k(scores, k), strict=True)]
+            rows, scores = self._best(queries[start : start + at_once], k)
+            hits += [self._hits(*best) for best in zip(rows, scores, strict=True)]
         return hits
 
-    def _hits(self, scores: NDArray[np.float32], rows: NDArray[np.intp]) -> list[dict[str, Any]]:
+    def _best(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
+        """Rows of the best documents of each query and their scores, both `[queries, k]`, best first."""
+        parts = self._map(lambda part: _best_of_part(queries, self.vectors, part, k), self._parts)
+        rows, scores = (np.concatenate(found, axis=1) for found in zip(*parts, strict=True))
+        best = top_k(scores, k)
+        return np.take_along_axis(rows, best, axis=1), np.take_along_axis(scores, best, axis=1)
+
+    def _hits(self, rows: NDArray[np.intp], scores: NDArray[np.float32]) -> list[dict[str, Any]]:
         hits = []
-        for row in rows:
+        for row, score in zip(rows, scores, strict=True):
             document = self.document(row)
-            hits.append({"id": document.pop("id"), "score": float(scores[row]), **document})
+            hits.append({"id": document.pop("id"), "score": float(score), **document})
         return hits
+
+
+def _best_of_part(
+    queries: NDArray[np.float32], vectors: NDArray[np.float32], part: slice, k: int
+) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
+    scores = queries @ vectors[part].T
+    best = top_k(scores, k)
+    return best + part.start, np.take_along_axis(scores, best, axis=1)
 
 
 def current_version(folder: Path) -> Path:

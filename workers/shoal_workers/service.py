@@ -35,9 +35,9 @@ def serve(settings: Settings) -> None:
         signal.signal(number, lambda *_: stopping.set())
     queue = Queue(connect(settings.redis_url), settings.keys, settings.max_backlog, settings.result_ttl_s)
     threads = num_threads(settings, Pool(queue.redis, settings.keys))
-    threadpool_limits(threads)
+    threadpool_limits(1, user_api="blas")
     encoder = open_encoder(settings, threads)
-    indexes = open_indexes(settings, encoder.model)
+    indexes = open_indexes(settings, encoder.model, threads)
     worker = Worker(
         queue,
         encoder,
@@ -65,14 +65,14 @@ def open_encoder(settings: Settings, threads: int) -> Encoder:
     return Encoder.open(folder, settings.engine, settings.precision, threads)
 
 
-def open_indexes(settings: Settings, model: Model) -> dict[str, Index]:
+def open_indexes(settings: Settings, model: Model, threads: int) -> dict[str, Index]:
     """The indexes that the settings name, by name.
 
     Raises IndexNotFound, IndexCorrupt or IndexMismatch.
     """
     indexes = {}
     for name, folder in settings.index_folders().items():
-        indexes[name] = Index.open(folder)
+        indexes[name] = Index.open(folder, threads)
         indexes[name].check_model(model)
     return indexes
 
