@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound
 from shoal.jobs import Options
 from shoal_workers import index as index_module
 from shoal_workers.encoder import Encoder
-from shoal_workers.index import CURRENT, DOCUMENTS, MANIFEST, VECTORS, Index, Manifest, current_version
+from shoal_workers.index import CURRENT, DOCUMENTS, MANIFEST, VECTORS, Index, Manifest, current_version, tensor_header
 
 Damage = Callable[[bytes], bytes]
 
@@ -70,6 +71,20 @@ def test_many_queries_are_searched_in_parts(index: Index, encoder: Encoder, monk
     monkeypatch.setattr(index_module, "MAX_SCORES", 64)
     parts = index.search(queries, 3)
     assert [[hit["id"] for hit in hits] for hits in parts] == [[hit["id"] for hit in hits] for hits in whole]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_share_a_large_index_and_find_the_same(tmp_path: Path, index: Index, threads: int) -> None:
+    vectors = np.random.default_rng(5).standard_normal((6_100, 8), dtype=np.float32)
+    vectors[6_000] = vectors[10]  # a tie across parts: the lower row comes first
+    lines = [json.dumps({"id": str(row), "text": "x"}).encode() for row in range(len(vectors))]
+    offsets = np.cumsum([0, *map(len, lines)], dtype=np.int64)
+    (tmp_path / VECTORS).write_bytes(tensor_header(6_100, 8) + vectors.tobytes() + offsets.tobytes())
+    (tmp_path / DOCUMENTS).write_bytes(b"".join(lines))
+    large = Index(tmp_path, replace(index.manifest, count=6_100, dimension=8), threads)
+    for query, hits in zip(vectors[:20], large.search(vectors[:20], 7), strict=True):
+        best = np.argsort(-(vectors @ query), kind="stable")[:7]
+        assert [int(hit["id"]) for hit in hits] == list(best)
 
 
 def test_no_queries_no_hits(index: Index) -> None:
