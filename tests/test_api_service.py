@@ -190,6 +190,7 @@ class TestErrors:
             "bad_document",
             "bad_setting",
             "disk_full",
+            "file_error",
             "index_corrupt",
             "index_mismatch",
             "index_not_found",

@@ -185,3 +185,11 @@ def test_a_folder_without_an_index_or_model(tmp_path: Path) -> None:
     fail(CliRunner().invoke(main, ["index", "info", str(tmp_path)]), "index_not_found")
     arguments = ["model", "info", "--home", str(tmp_path), "--model", "none"]
     fail(CliRunner().invoke(main, arguments), "model_not_found")
+
+
+def test_a_place_that_cannot_be_written_is_one_line(index_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    result = CliRunner().invoke(main, ["index", "build", "--out", str(tmp_path / "file" / "index")])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("shoal: ")
+    assert result.stderr.endswith("check its name and permissions [file_error]\n")

@@ -1,5 +1,6 @@
 """The `shoal` command. Commands that need an extra live in its package and are found by entry point."""
 
+import errno
 import functools
 import json
 import sys
@@ -12,7 +13,7 @@ from typing import Any, get_type_hints
 import click
 
 from shoal import __version__
-from shoal.errors import MissingExtra, ShoalError
+from shoal.errors import DiskFull, FileError, MissingExtra, ShoalError
 from shoal.settings import Settings, variable
 
 #: Which extra brings the packages that a command's module needs.
@@ -31,11 +32,9 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except ShoalError as error:
-            click.echo(f"shoal: {error.message} [{error.code}]", err=True)
-            ctx.exit(1)
-        except ModuleNotFoundError as error:
-            click.echo(f"shoal: {_explain_missing(error)} [{MissingExtra.code}]", err=True)
+        except (ShoalError, ModuleNotFoundError, OSError) as error:
+            named = _named(error)
+            click.echo(f"shoal: {named.message} [{named.code}]", err=True)
             ctx.exit(1)
 
 
@@ -48,8 +47,17 @@ def _load(name: str) -> click.Command | None:
     return entry.load() if entry else None
 
 
-def _explain_missing(error: ModuleNotFoundError) -> str:
-    return f"this command needs {error.name!r}, which the light install leaves out: pip install 'shoal[all]'"
+def _named(error: Exception) -> ShoalError:
+    """The error as one of ours; a closed pipe is left to click, which ends quietly."""
+    if isinstance(error, ShoalError):
+        return error
+    if isinstance(error, ModuleNotFoundError):
+        return MissingExtra(f"this needs {error.name!r}, which the light install leaves out: pip install 'shoal[all]'")
+    if not isinstance(error, OSError) or error.errno == errno.EPIPE:
+        raise error
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return DiskFull(f"no room to write {error.filename or 'the output'} ({error.strerror}): make some, try again")
+    return FileError(f"{error.filename or 'a file'} cannot be used ({error.strerror}): check its name and permissions")
 
 
 def settings_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -172,6 +172,12 @@ class DiskFull(ShoalError):
     code = "disk_full"
 
 
+class FileError(ShoalError):
+    """A file or folder that was named cannot be read or written."""
+
+    code = "file_error"
+
+
 class MissingExtra(ShoalError):
     """A command needs packages that the light install leaves out."""
 

@@ -169,10 +169,11 @@ def address(settings: Settings) -> str:
 
 
 def is_ready(settings: Settings) -> bool:
-    """Whether the API says that it and its workers are ready."""
+    """Whether the API says that it and as many workers as the settings ask for are ready."""
+    route = "ready" if settings.workers else "health"
     try:
-        with urlopen(f"{address(settings)}/ready", timeout=2) as response:  # noqa: S310
-            return bool(response.status == 200)
+        with urlopen(f"{address(settings)}/{route}", timeout=2) as response:  # noqa: S310
+            return bool(json.load(response).get("workers", 0) >= settings.workers)
     except (URLError, OSError):
         return False
 

@@ -56,6 +56,7 @@ def build(settings: Settings, source: Path | None, out: Path, text_column: str |
 
     documents = DocumentSource(source, text_column, id_column) if source else DocumentSource(SAMPLE, "headline")
     count = documents.check()
+    out.mkdir(parents=True, exist_ok=True)
     encoder = _encoder(settings)
     with click.progressbar(length=count, label=f"Embedding {count:,} documents", show_pos=True) as bar:
         manifest = build(documents, out, encoder, count, bar.update)

@@ -6,9 +6,11 @@ import math
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Self
 
 from shoal.errors import ModelMismatch, ModelNotFound
@@ -129,12 +131,24 @@ def prepare_if_needed(home: Path, name: str, force: bool = False) -> Path:
     if not force and is_prepared(folder):
         return folder
     find_source(name)
-    print(f"preparing {name}, once: exporting it for OpenVINO takes about 20 s …", file=sys.stderr, flush=True)
     command = [sys.executable, "-W", "ignore", "-m", "shoal_workers.export", name, str(folder)]
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)  # noqa: S603
-    if done.returncode:
-        raise ModelNotFound(f"{name} could not be prepared: {_last_line(done.stderr)}")
+    with TemporaryFile("w+") as output:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=output)  # noqa: S603
+        _show_progress(f"preparing {name}, once", process)
+        output.seek(0)
+        if process.returncode:
+            raise ModelNotFound(f"{name} could not be prepared: {_last_line(output.read())}")
     return folder
+
+
+def _show_progress(label: str, process: "subprocess.Popen[bytes]") -> None:
+    """Waits for the process, with a dot every second."""
+    print(label, end=" ", file=sys.stderr, flush=True)
+    while process.poll() is None:
+        print(".", end="", file=sys.stderr, flush=True)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(1)
+    print(file=sys.stderr)
 
 
 def _last_line(output: str) -> str:
