@@ -238,7 +238,9 @@ def assert_ended(name: str, done: "subprocess.CompletedProcess[str]") -> None:
 
 def test_serve_says_that_redis_is_absent(usual: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "models").symlink_to((usual["home"] / "models").absolute())
-    done = run("serve", **usual | {"home": tmp_path, "redis_url": f"redis://127.0.0.1:{free_port()}/0"})
+    done = run(
+        "serve", **usual | {"home": tmp_path, "port": free_port(), "redis_url": f"redis://127.0.0.1:{free_port()}/0"}
+    )
     assert_ended("Redis absent at start of `shoal serve`", done)
 
 
