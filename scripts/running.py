@@ -13,7 +13,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 ROOT = Path(__file__).resolve().parent.parent
-HOME = Path(os.environ.get("SHOAL_HOME", ROOT / ".shoal"))
+HOME = Path(os.environ.get("SHOAL_HOME", "~/.shoal")).expanduser()
 SHOAL = [sys.executable, "-m", "shoal"]
 
 

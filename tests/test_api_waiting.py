@@ -33,7 +33,7 @@ class TestEmbed:
         assert np.array_equal(rows, [vector_of(text) for text in texts])
 
     def test_numbers_are_as_short_as_float32_allows(self, api: FlaskClient) -> None:
-        row = post(api, "/embed", inputs="a storm").get_data(as_text=True).strip("[]").split(",")
+        row = post(api, "/embed", inputs="a storm").get_data(as_text=True).strip("[]\n").split(",")
         assert row == [str(number) for number in vector_of("a storm")]
 
     def test_token_vectors_are_a_list_for_each_text(self, api: FlaskClient) -> None:

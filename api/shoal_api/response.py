@@ -30,7 +30,7 @@ class JsonResponse(Response):
 
 def rendered(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """The value as a JSON response; float32 arrays become the shortest digits that read back the same."""
-    data = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    data = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
     described = {"Content-Type": "application/json", "Content-Length": str(len(data)), **(headers or {})}
     return JsonResponse([data], status, Headers(described))
 

@@ -66,6 +66,8 @@ def find_address(host: str, port: int) -> str:
 
 def _load(settings: Settings) -> Callable[..., Any]:
     """The application, made in the process that serves it: its threads would not survive a fork."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)  # the handler from before the fork would swallow a stop that comes now
     from shoal_api.app import create_app
 
     _configure_logging(settings)

@@ -103,7 +103,7 @@ def main() -> None:
 @click.option("--detach", is_flag=True, help="Return once it is ready and leave it running.")
 @click.option("--stop", is_flag=True, help="Stop what runs in the same home folder.")
 @click.option("--try", "query", help="Search for this once it is ready, and print the hits.")
-@settings_options("host", "port", *REDIS_SETTINGS, "model", "engine", "precision", "home", "log_level")
+@settings_options(*(item.name for item in fields(Settings) if item.name not in ("workers", "indexes")))
 def serve(
     settings: Settings, workers: int | None, indexes: tuple[str, ...], detach: bool, stop: bool, query: str | None
 ) -> None:
@@ -132,7 +132,7 @@ def serve(
 def embed(
     settings: Settings, texts: tuple[str, ...], source: Any, out: Path | None, no_normalize: bool, **options: Any
 ) -> None:
-    """Embed TEXTS, or the lines of a file, and print or save the vectors in the same order."""
+    """Embed TEXTS, the lines of a file, or those of standard input; print or save the vectors in the same order."""
     from shoal import vectorfile
 
     if out is not None:
@@ -173,7 +173,7 @@ def status(settings: Settings) -> None:
         for lane, count in client.queue.backlog().items():
             click.echo(f"lane {lane}: {count:,} unanswered jobs")
         workers = client.pool.workers()
-        click.echo(f"{len(workers)} workers alive")
+        click.echo(f"workers alive: {len(workers)}")
         for worker_id, about in workers.items():
             names = ", ".join(f"{name} ({index['count']:,})" for name, index in about.get("indexes", {}).items())
             click.echo(

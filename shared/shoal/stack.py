@@ -90,12 +90,18 @@ class Stack:
         self.redis = Service("redis", embedded.command(settings), {}) if embedded.is_wanted(settings) else None
         self._stopping = False
 
+    def check_ports(self) -> None:
+        """Raises PortInUse if something listens where this is to listen."""
+        embedded.check_port(self.settings.host, self.settings.port, "stop what listens there or choose another --port")
+        if self.redis:
+            remedy = "another Redis or another Shoal runs there: stop it, or name a Redis of your own with --redis-url"
+            embedded.check_port("127.0.0.1", embedded_port(self.settings), remedy)
+
     def start(self) -> None:
         """Starts everything and returns when it is ready to serve.
 
         Raises NotReady if a process ends before that, PortInUse, and Unavailable without Redis.
         """
-        embedded.check_port(self.settings.host, self.settings.port, "stop what listens there or choose another --port")
         if self.redis:
             self._start_redis(self.redis)
         else:
@@ -128,8 +134,6 @@ class Stack:
         return [*self.services, *([self.redis] if self.redis else [])]
 
     def _start_redis(self, service: Service) -> None:
-        remedy = "another Redis or another Shoal runs there: use it with --redis-url redis://…, or stop it"
-        embedded.check_port("127.0.0.1", embedded_port(self.settings), remedy)
         service.start()
         connection = connect(self.settings.redis_url)
 
@@ -186,8 +190,9 @@ def serve(settings: Settings, *, detach: bool = False, query: str | None = None)
     if detach:
         return _detach(settings, query)
     with _only_one(settings):
-        _prepare_model(settings)
         stack = Stack(settings)
+        stack.check_ports()
+        _prepare_model(settings)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stack.ask_to_stop())
         try:
@@ -247,7 +252,7 @@ def _greet(settings: Settings, query: str | None) -> None:
 
     click.echo(f"ready: {address(settings)} (pages at /docs), Redis at {settings.redis_url}")
     query = query or "europe climate change storm"
-    if "default" in settings.index_folders():
+    if "default" in settings.index_folders() and settings.workers:
         with Client(settings.redis_url, key_prefix=settings.key_prefix, pool=settings.pool) as client:
             click.echo(f"search: {query}")
             for hit in client.search(query, k=3):

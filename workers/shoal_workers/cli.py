@@ -61,6 +61,7 @@ def build(settings: Settings, source: Path | None, out: Path, text_column: str |
     with click.progressbar(length=count, label=f"Embedding {count:,} documents", show_pos=True) as bar:
         manifest = build(documents, out, encoder, count, bar.update)
     click.echo(f"{out}: {manifest.count:,} documents, version {manifest.version}, {manifest.model}")
+    click.echo("workers that serve it take the new version when they are started again", err=True)
 
 
 @index.command("info")

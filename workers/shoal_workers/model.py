@@ -71,6 +71,8 @@ class Model:
     @classmethod
     def open(cls, folder: Path) -> Self:
         """The model that was prepared in `folder`."""
+        if not (folder / "model.json").exists():
+            raise ModelNotFound(f"no model is prepared in {folder}: run `shoal model prepare`")
         return cls(**_read_json(folder / "model.json"))
 
     def save(self, folder: Path) -> None:
