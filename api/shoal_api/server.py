@@ -1,11 +1,9 @@
 """The server that runs the application: Granian, one process with many threads."""
 
-import errno
 import logging
 import multiprocessing
 import os
 import signal
-import socket
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +13,8 @@ from granian import Granian
 from granian.constants import Interfaces
 from granian.log import LogLevels
 
-from shoal.errors import BadSetting, PortInUse, ShoalError
+from shoal.errors import ShoalError
+from shoal.listening import find_address
 from shoal.settings import Settings
 
 #: Longest that requests in flight may take once the server was told to stop: the longest wait there is, and a little.
@@ -29,6 +28,7 @@ def serve(settings: Settings) -> None:
 
     Raises PortInUse or BadSetting when it cannot listen.
     """
+    # Granian would share the port with another Granian and split the requests, so look first.
     address = find_address(settings.host, settings.port)
     _configure_logging(settings)
     server = Granian(
@@ -44,24 +44,6 @@ def serve(settings: Settings) -> None:
     shown = f"[{address}]" if ":" in address else address
     server.on_startup(lambda: _log.info("listening on http://%s:%d", shown, settings.port))
     server.serve(target_loader=partial(_load, settings), wrap_loader=False)
-
-
-def find_address(host: str, port: int) -> str:
-    """The IP address of `host`, on whose port this process can listen.
-
-    Granian itself would share the port with another Granian and split the requests. Raises PortInUse if something
-    listens there, and BadSetting if this machine cannot.
-    """
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise PortInUse(f"{host}:{port} is taken by another program: stop it, or choose another --port") from error
-        raise BadSetting(f"cannot listen on {host}:{port} ({error}): choose another --host or --port") from error
-    return str(address[0])
 
 
 def _load(settings: Settings) -> Callable[..., Any]:

@@ -1,12 +1,11 @@
 """The Redis that `shoal serve` starts when it is given none."""
 
 import shutil
-import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from shoal.errors import MissingExtra, PortInUse
+from shoal.errors import MissingExtra
 from shoal.settings import EMBEDDED_URL, Settings
 
 
@@ -46,21 +45,3 @@ def command(settings: Settings) -> list[str]:
         "logfile": str(folder / "redis.log"),
     }
     return [find_server(), *(part for name, value in options.items() for part in (f"--{name}", value))]
-
-
-def check_port(host: str, port: int, remedy: str) -> None:
-    """Raises PortInUse, with the remedy, if something listens there."""
-    import socket
-
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise PortInUse(f"{host}:{port} cannot be listened on ({error.strerror}): {remedy}") from error
-
-
-def version(server: str) -> str:
-    """What the server says of its version."""
-    return subprocess.run([server, "--version"], capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603

@@ -21,8 +21,9 @@ import click
 
 from shoal import embedded
 from shoal.errors import BadSetting, NotReady, ShoalError
+from shoal.listening import find_address
 from shoal.queue import connect, translated
-from shoal.settings import Settings
+from shoal.settings import EMBEDDED_PORT, Settings
 
 log = logging.getLogger(__name__)
 
@@ -92,10 +93,10 @@ class Stack:
 
     def check_ports(self) -> None:
         """Raises PortInUse if something listens where this is to listen."""
-        embedded.check_port(self.settings.host, self.settings.port, "stop what listens there or choose another --port")
+        find_address(self.settings.host, self.settings.port)
         if self.redis:
-            remedy = "another Redis or another Shoal runs there: stop it, or name a Redis of your own with --redis-url"
-            embedded.check_port("127.0.0.1", embedded_port(self.settings), remedy)
+            remedy = "stop that Redis or Shoal, or name a Redis of your own with --redis-url"
+            find_address("127.0.0.1", EMBEDDED_PORT, remedy)
 
     def start(self) -> None:
         """Starts everything and returns when it is ready to serve.
@@ -159,11 +160,6 @@ class Stack:
                     f"{service.name} ended with exit code {code} before it was ready: the line above says why"
                 )
         return is_ready(self.settings)
-
-
-def embedded_port(settings: Settings) -> int:
-    """Port of the Redis URL."""
-    return int(settings.redis_url.rpartition(":")[2].partition("/")[0])
 
 
 def address(settings: Settings) -> str:
