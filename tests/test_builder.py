@@ -12,7 +12,7 @@ from shoal.jobs import Options
 from shoal_workers.builder import CHUNK, KEPT_VERSIONS, build
 from shoal_workers.document import DocumentSource
 from shoal_workers.encoder import Encoder
-from shoal_workers.index import CURRENT, MANIFEST, Index, Manifest, current_version
+from shoal_workers.index import CURRENT, VECTORS, Index, Manifest, current_version
 
 
 @pytest.fixture
@@ -109,8 +109,24 @@ def test_on_a_full_disk_the_old_index_stays(tmp_path: Path, out: Path, encoder: 
     assert Index.open(out).manifest == before
 
 
-def test_a_build_that_was_killed_does_not_disturb_the_next(tmp_path: Path, out: Path, encoder: Encoder) -> None:
-    (out / ".building-20200101T000000Z-abcdef").mkdir(parents=True)
+def test_what_a_killed_build_left_is_removed(tmp_path: Path, out: Path, encoder: Encoder) -> None:
+    left = out / ".building-20200101T000000Z-abcdef"
+    left.mkdir(parents=True)
+    (left / VECTORS).write_bytes(b"half")
     manifest = build_of(tmp_path, out, encoder, ["storm"])
     assert Index.open(out).manifest == manifest
-    assert (current_version(out) / MANIFEST).exists()
+    assert versions(out) == {manifest.version, CURRENT}
+
+
+def test_a_build_does_not_disturb_another(tmp_path: Path, out: Path, encoder: Encoder) -> None:
+    built: list[Manifest] = []
+    path = tmp_path / "outer.txt"
+    path.write_text("storm\nrain")
+
+    def build_another(_: int) -> None:
+        built.append(build_of(tmp_path, out, encoder, ["market"]))
+
+    built.append(build(DocumentSource(path), out, encoder, 2, build_another))
+    assert versions(out) == {built[0].version, built[1].version, CURRENT}
+    assert current_version(out).name == built[1].version
+    assert Index.open(out).document(1)["text"] == "rain"

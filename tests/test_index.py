@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +13,8 @@ from safetensors.numpy import load_file
 
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound
 from shoal.jobs import Options
-from shoal_workers import index as index_module
 from shoal_workers.encoder import Encoder
-from shoal_workers.index import CURRENT, DOCUMENTS, MANIFEST, VECTORS, Index, Manifest, current_version, tensor_header
+from shoal_workers.index import CURRENT, DOCUMENTS, MANIFEST, SKETCH, VECTORS, Index, Manifest, current_version
 
 Damage = Callable[[bytes], bytes]
 
@@ -37,7 +35,8 @@ def test_it_says_what_it_holds(index: Index, encoder: Encoder) -> None:
     manifest = index.manifest
     assert (manifest.count, manifest.dimension, manifest.pooling) == (64, 32, "mean")
     assert (manifest.model, manifest.digest) == (encoder.model.name, encoder.model.digest)
-    assert set(manifest.checksums) == {VECTORS, DOCUMENTS}
+    assert set(manifest.checksums) == {VECTORS, SKETCH, DOCUMENTS}
+    assert manifest.sketch_width == 64
     assert manifest.source == "pairs.txt"
     index.check_model(encoder.model)
 
@@ -65,33 +64,23 @@ def test_search_is_exact(index: Index, encoder: Encoder, k: int) -> None:
         assert [index.document(int(hit["id"]))["text"] for hit in hits] == [hit["text"] for hit in hits]
 
 
-def test_many_queries_are_searched_in_parts(index: Index, encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    queries = encoder.embed(["storm", "rain", "europe", "market falls"], Options(), "")
-    whole = index.search(queries, 3)
-    monkeypatch.setattr(index_module, "MAX_SCORES", 64)
-    parts = index.search(queries, 3)
-    assert [[hit["id"] for hit in hits] for hits in parts] == [[hit["id"] for hit in hits] for hits in whole]
+def test_an_index_from_before_there_were_sketches_finds_the_same(copy: Path, index: Index, encoder: Encoder) -> None:
+    def forget(data: bytes) -> bytes:
+        manifest = json.loads(data)
+        del manifest["sketch_width"], manifest["checksums"][SKETCH]
+        return json.dumps(manifest).encode()
 
-
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_threads_share_a_large_index_and_find_the_same(tmp_path: Path, index: Index, threads: int) -> None:
-    vectors = np.random.default_rng(5).standard_normal((6_100, 8), dtype=np.float32)
-    vectors[6_000] = vectors[10]  # a tie across parts: the lower row comes first
-    lines = [json.dumps({"id": str(row), "text": "x"}).encode() for row in range(len(vectors))]
-    offsets = np.cumsum([0, *map(len, lines)], dtype=np.int64)
-    (tmp_path / VECTORS).write_bytes(tensor_header(6_100, 8) + vectors.tobytes() + offsets.tobytes())
-    (tmp_path / DOCUMENTS).write_bytes(b"".join(lines))
-    large = Index(tmp_path, replace(index.manifest, count=6_100, dimension=8), threads)
-    for query, hits in zip(vectors[:20], large.search(vectors[:20], 7), strict=True):
-        best = np.argsort(-(vectors @ query), kind="stable")[:7]
-        assert [int(hit["id"]) for hit in hits] == list(best)
+    damage(copy, MANIFEST, forget)
+    (current_version(copy) / SKETCH).unlink()
+    queries = encoder.embed(["storm over europe", "the market"], Options(), "")
+    assert Index.open(copy).search(queries, 7) == index.search(queries, 7)
 
 
 def test_no_queries_no_hits(index: Index) -> None:
     assert index.search(np.empty((0, 32), np.float32), 5) == []
 
 
-@pytest.mark.parametrize("name", [VECTORS, DOCUMENTS, MANIFEST])
+@pytest.mark.parametrize("name", [VECTORS, SKETCH, DOCUMENTS, MANIFEST])
 @pytest.mark.parametrize(
     "how",
     [lambda data: b"", lambda data: data[: len(data) // 2], lambda data: data[:-1], lambda data: data[:-9] + b"?" * 9],
@@ -105,7 +94,7 @@ def test_a_damaged_file_is_named(copy: Path, name: str, how: Damage) -> None:
         Index.open(copy)
 
 
-@pytest.mark.parametrize("name", [VECTORS, DOCUMENTS, MANIFEST])
+@pytest.mark.parametrize("name", [VECTORS, SKETCH, DOCUMENTS, MANIFEST])
 def test_a_missing_file_is_named(copy: Path, name: str) -> None:
     (current_version(copy) / name).unlink()
     with pytest.raises(IndexCorrupt, match=name):
@@ -121,6 +110,8 @@ def test_a_missing_file_is_named(copy: Path, name: str) -> None:
         {"dimension": 32.0},
         {"checksums": []},
         {"digest": 5},
+        {"sketch_width": 128},
+        {"sketch_width": "64"},
         {"new": 1},
     ],
 )
@@ -131,7 +122,9 @@ def test_a_manifest_that_does_not_fit_its_files_is_refused(copy: Path, changed: 
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(position=st.floats(0, 0.999), bit=st.integers(0, 7), name=st.sampled_from([VECTORS, DOCUMENTS, MANIFEST]))
+@given(
+    position=st.floats(0, 0.999), bit=st.integers(0, 7), name=st.sampled_from([VECTORS, SKETCH, DOCUMENTS, MANIFEST])
+)
 def test_a_flipped_bit_never_passes_for_another_index(
     index_folder: Path, index: Index, encoder: Encoder, tmp_path: Path, position: float, bit: int, name: str
 ) -> None:

@@ -1,11 +1,13 @@
 """Builds an index from a file of documents."""
 
 import errno
+import fcntl
 import json
+import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -14,11 +16,12 @@ import numpy as np
 
 from shoal.errors import DiskFull
 from shoal.jobs import Options
-from shoal_workers import index
+from shoal_workers import index, tensorfile
 from shoal_workers.batcher import Batcher
 from shoal_workers.document import Document, DocumentSource
 from shoal_workers.encoder import DOCUMENT_PROMPTS, Encoder, Row
 from shoal_workers.index import Manifest
+from shoal_workers.sketch import Sketch
 
 #: Documents embedded at a time: enough to sort by length, few enough to show progress.
 CHUNK = 512
@@ -36,10 +39,10 @@ def build(source: DocumentSource, out: Path, encoder: Encoder, count: int, progr
     version that was current before then stays so.
     """
     out.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(out)
     version = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     scratch = out / f".building-{version}"
-    with _disk_full(out, scratch):
-        scratch.mkdir()
+    with _disk_full(out), _scratch(scratch):
         _write(scratch, source, encoder, count, progress)
         manifest = _manifest(version, scratch, source.path, encoder, count)
         manifest.save(scratch)
@@ -50,11 +53,12 @@ def build(source: DocumentSource, out: Path, encoder: Encoder, count: int, progr
 
 
 def _write(folder: Path, source: DocumentSource, encoder: Encoder, count: int, progress: Progress) -> None:
-    batcher: Batcher[Row] = Batcher(4_096)
+    batcher: Batcher[Row] = Batcher(4_096, encoder.model.shares_rows)
     prompt = encoder.prompt(Options(), DOCUMENT_PROMPTS)
     offsets = [0]
     with (folder / index.VECTORS).open("wb") as vectors, (folder / index.DOCUMENTS).open("wb") as documents:
-        vectors.write(index.tensor_header(count, encoder.model.dimension))
+        shapes = {"vectors": (np.float32, (count, encoder.model.dimension)), "offsets": (np.int64, (count + 1,))}
+        vectors.write(tensorfile.header(shapes))
         for chunk in _chunks(source):
             vectors.write(encoder.embed([document.text for document in chunk], Options(), prompt, batcher).tobytes())
             for document in chunk:
@@ -65,7 +69,11 @@ def _write(folder: Path, source: DocumentSource, encoder: Encoder, count: int, p
 
 
 def _manifest(version: str, folder: Path, source: Path, encoder: Encoder, count: int) -> Manifest:
+    """Writes the sketch of the vectors, and says what was built."""
     model = encoder.model
+    vectors = tensorfile.mapped(folder / index.VECTORS, "vectors", np.float32, (count, model.dimension))
+    sketch_width = Sketch.write(folder / index.SKETCH, vectors)
+    names = (index.VECTORS, index.SKETCH, index.DOCUMENTS)
     return Manifest(
         version=version,
         built_at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
@@ -75,7 +83,8 @@ def _manifest(version: str, folder: Path, source: Path, encoder: Encoder, count:
         pooling=model.pooling,
         dimension=model.dimension,
         count=count,
-        checksums={name: index.checksum(folder / name) for name in (index.VECTORS, index.DOCUMENTS)},
+        checksums={name: index.checksum(folder / name) for name in names},
+        sketch_width=sketch_width,
     )
 
 
@@ -92,8 +101,8 @@ def _line(document: Document) -> bytes:
 
 
 @contextmanager
-def _disk_full(out: Path, scratch: Path) -> Iterator[None]:
-    """Removes what was half built, whatever happened, and names a full disk as such."""
+def _disk_full(out: Path) -> Iterator[None]:
+    """Names a full disk as such."""
     try:
         yield
     except OSError as error:
@@ -102,8 +111,31 @@ def _disk_full(out: Path, scratch: Path) -> Iterator[None]:
         raise DiskFull(
             f"no room to build an index in {out} ({error.strerror}): free some; what was there is as before"
         ) from error
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[None]:
+    """Makes the folder, locks it while it is being filled, and removes what was half built, whatever happened."""
+    folder.mkdir()
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _remove_abandoned(out: Path) -> None:
+    """Removes what a killed build left: its folder is locked no more."""
+    for folder in out.glob(".building-*"):
+        with suppress(OSError):
+            lock = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 def _remove_old(out: Path, version: str) -> None:

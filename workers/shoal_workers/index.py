@@ -3,16 +3,16 @@
 my-index/current                          the name of the version to serve
 my-index/<version>/manifest.json          model, digest, dimension, count, checksums, when built
 my-index/<version>/vectors.safetensors    `vectors` float32 [count, dimension], normalised; `offsets` int64 [count + 1]
+my-index/<version>/sketch.safetensors     `codes` int8 [count, sketch_width], `basis` and `scales`: see `Sketch`
 my-index/<version>/documents.jsonl        one document a line; `offsets` says where each begins
 """
 
 import hashlib
 import json
+import logging
 import mmap
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self, get_origin, get_type_hints
 
@@ -20,21 +20,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound
+from shoal_workers import tensorfile
 from shoal_workers.model import Model
-from shoal_workers.selection import top_k
+from shoal_workers.nearest import Nearest
+from shoal_workers.sketch import Sketch
 
-VECTORS, DOCUMENTS, MANIFEST, CURRENT = "vectors.safetensors", "documents.jsonl", "manifest.json", "current"
+log = logging.getLogger(__name__)
 
-#: Fewest documents worth a thread of their own.
-MIN_PART = 2_000
-
-#: Most scores computed at a time, to bound memory: 32 MiB.
-MAX_SCORES = 2**23
+VECTORS, SKETCH, DOCUMENTS = "vectors.safetensors", "sketch.safetensors", "documents.jsonl"
+MANIFEST, CURRENT = "manifest.json", "current"
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an index says of itself."""
+    """What an index says of itself.
+
+    `sketch_width` is the size of the sketch in bytes a document; 0 in an index that was built before there were any.
+    """
 
     version: str
     built_at: str
@@ -45,6 +47,7 @@ class Manifest:
     dimension: int
     count: int
     checksums: dict[str, str]
+    sketch_width: int = 0
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -70,22 +73,18 @@ class Manifest:
 
 
 class Index:
-    """One opened version of an index. Reading is thread-safe.
-
-    With several `threads`, each scores a part of the documents. BLAS would use threads of its own, which go on spinning
-    after each product and take the processors from the next forward pass: keep it to one.
-    """
+    """One opened version of an index. Reading is thread-safe; large searches are shared by several `threads`."""
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int = 1):
         self.folder = folder
         self.manifest = manifest
-        count, dimension = manifest.count, manifest.dimension
-        self.vectors = _tensor(folder / VECTORS, "vectors", np.float32, (count, dimension))
-        self._offsets = _tensor(folder / VECTORS, "offsets", np.int64, (count + 1,))
-        num_parts = min(threads, max(1, count // MIN_PART))
-        ends = [count * n // num_parts for n in range(num_parts + 1)]
-        self._parts = [slice(start, end) for start, end in pairwise(ends)]
-        self._map: Any = ThreadPoolExecutor(num_parts).map if num_parts > 1 else map
+        count, dimension, width = manifest.count, manifest.dimension, manifest.sketch_width
+        self.vectors = tensorfile.mapped(folder / VECTORS, "vectors", np.float32, (count, dimension))
+        self._offsets = tensorfile.mapped(folder / VECTORS, "offsets", np.int64, (count + 1,))
+        if not width:
+            log.warning("the index in %s has no sketch, and one is made now: build it again to start quickly", folder)
+        sketch = Sketch.open(folder / SKETCH, count, dimension, width) if width else Sketch.of(self.vectors)
+        self._nearest = Nearest(self.vectors, sketch, threads)
         with (folder / DOCUMENTS).open("rb") as file:
             self._documents = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -117,20 +116,11 @@ class Index:
         return dict(json.loads(self._documents[self._offsets[row] : self._offsets[row + 1]]))
 
     def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
-        """The `k` documents of highest cosine for each of `[queries, dimension]` normalised vectors, best first."""
-        at_once = max(1, MAX_SCORES // max(1, self.manifest.count))
-        hits = []
-        for start in range(0, len(queries), at_once):
-            rows, scores = self._best(queries[start : start + at_once], k)
-            hits += [self._hits(*best) for best in zip(rows, scores, strict=True)]
-        return hits
+        """The `k` documents of highest cosine for each of `[queries, dimension]` normalised vectors, best first.
 
-    def _best(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-        """Rows of the best documents of each query and their scores, both `[queries, k]`, best first."""
-        parts = self._map(lambda part: _best_of_part(queries, self.vectors, part, k), self._parts)
-        rows, scores = (np.concatenate(found, axis=1) for found in zip(*parts, strict=True))
-        best = top_k(scores, k)
-        return np.take_along_axis(rows, best, axis=1), np.take_along_axis(scores, best, axis=1)
+        Exact, whatever the number of documents. Of equal ones, the one that was first in the source comes first.
+        """
+        return [self._hits(*best) for best in zip(*self._nearest.find(queries, k), strict=True)]
 
     def _hits(self, rows: NDArray[np.intp], scores: NDArray[np.float32]) -> list[dict[str, Any]]:
         hits = []
@@ -138,14 +128,6 @@ class Index:
             document = self.document(row)
             hits.append({"id": document.pop("id"), "score": float(score), **document})
         return hits
-
-
-def _best_of_part(
-    queries: NDArray[np.float32], vectors: NDArray[np.float32], part: slice, k: int
-) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-    scores = queries @ vectors[part].T
-    best = top_k(scores, k)
-    return best + part.start, np.take_along_axis(scores, best, axis=1)
 
 
 def current_version(folder: Path) -> Path:
@@ -180,32 +162,3 @@ def publish(folder: Path, version: str) -> None:
     scratch = folder / f".{CURRENT}-{os.getpid()}"
     scratch.write_text(version + "\n", "utf-8")
     scratch.replace(folder / CURRENT)
-
-
-def tensor_header(count: int, dimension: int) -> bytes:
-    """What stands before the numbers in `vectors.safetensors`: their names, types and places.
-
-    Written by hand because the safetensors library would copy all vectors into memory first. The format is a length of
-    eight bytes, a JSON map padded with spaces, then the bytes of each tensor.
-    """
-    end = count * dimension * 4
-    places = {
-        "vectors": {"dtype": "F32", "shape": [count, dimension], "data_offsets": [0, end]},
-        "offsets": {"dtype": "I64", "shape": [count + 1], "data_offsets": [end, end + 8 * (count + 1)]},
-    }
-    text = json.dumps(places).encode()
-    text += b" " * (-len(text) % 64 - 8 + 64)  # the numbers begin at a multiple of 64 bytes
-    return len(text).to_bytes(8, "little") + text
-
-
-def _tensor(path: Path, name: str, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
-    """A tensor of a safetensors file, mapped into memory and not copied, as the library would."""
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            place = json.loads(file.read(length))[name]
-        if tuple(place["shape"]) != shape:
-            raise ValueError(f"{name} has shape {place['shape']}, not {list(shape)}")
-        return np.memmap(path, dtype=dtype, mode="r", offset=8 + length + place["data_offsets"][0], shape=shape)
-    except (OSError, ValueError, KeyError, MemoryError, OverflowError) as error:
-        raise IndexCorrupt(f"{path} cannot be read ({error}): build the index again") from error
