@@ -33,6 +33,7 @@ INDEX = {
     "dimension": DIMENSION,
 }
 COUNTERS = {"jobs": 7, "texts": 8, "tokens": 9, "batches": 2, "failed": 1, **dict.fromkeys(TIMINGS, 0.5)}
+COUNTERS |= {"cache_hits": 3, "cache_misses": 8, "cache_refused": 4}
 ABOUT = {
     "state": "ready",
     "model": "stub",

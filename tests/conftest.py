@@ -53,7 +53,8 @@ def free_port() -> int:
 class RedisServer:
     """A redis-server of the tests' own, which can be stopped and started again with its data."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, program: str = ""):
+        self.program = program
         self.port = free_port()
         self.folder = folder
         self.url = f"redis://127.0.0.1:{self.port}/0"
@@ -62,8 +63,8 @@ class RedisServer:
     def start(self) -> None:
         """Starts it and waits until it answers."""
         options = {"port": self.port, "bind": "127.0.0.1", "dir": self.folder, "save": "", "appendonly": "yes"}
-        command = [find_server(), *(str(part) for name, value in options.items() for part in (f"--{name}", value))]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
+        self._process = subprocess.Popen([self.program or find_server(), *flags], stdout=subprocess.DEVNULL)
         with redis.Redis.from_url(self.url) as connection:
             wait_until(lambda: _answers(connection))
 

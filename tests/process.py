@@ -41,6 +41,11 @@ class Process:
         self.kill()
 
     @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
     def output(self) -> str:
         """What it has written so far."""
         return self.log.read_text()

@@ -6,14 +6,16 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from api_stub import StubWorker, vector_of
 from conftest import free_port, wait_until
 from process import Process, run
+from prometheus_client.parser import text_string_to_metric_families
 
 from shoal.queue import Queue
 from shoal.settings import Settings
@@ -135,6 +137,87 @@ class TestStopping:
             connection.request("GET", "/health")
             connection.getresponse().read()
             assert server.process.terminate() == 0
+
+
+class Several:
+    """A server of several processes, and what is known of them from outside."""
+
+    def __init__(self, server: Server):
+        self.server = server
+        self._process = psutil.Process(server.process.pid)
+
+    def pids(self) -> set[int]:
+        """The processes that serve."""
+        return {child.pid for child in self._process.children()}
+
+    def counts(self) -> list[Path]:
+        """The files in which they count requests: one for each that has answered any."""
+        names: list[str] = []
+        for child in self._process.children():
+            with suppress(psutil.Error):  # it is just going
+                names += [file.path for file in child.open_files()]
+        return [Path(name) for name in names if "/histogram_" in name]
+
+    def have_answered(self) -> set[int]:
+        """The processes that serve and have answered requests."""
+        return {int(file.stem.rpartition("_")[2]) for file in self.counts()}
+
+    def num_counted(self) -> float:
+        """How many embeds a scrape says there were."""
+        with closing(self.server.connect()) as connection:
+            connection.request("GET", "/metrics")
+            text = connection.getresponse().read().decode()
+        families = {family.name: family for family in text_string_to_metric_families(text)}
+        counts = [
+            sample.value
+            for sample in families["shoal_http_request_seconds"].samples
+            if sample.name.endswith("_count") and sample.labels["route"] == "/embed"
+        ]
+        assert len(counts) <= 1
+        return sum(counts)
+
+
+@pytest.mark.usefixtures("stub")
+class TestSeveralProcesses:
+    def test_they_share_the_requests_and_count_as_one(self, start_server: StartServer) -> None:
+        several = Several(start_server(api_processes=2))
+        wait_until(lambda: embed(several) and len(several.have_answered()) == 2)
+        assert several.have_answered() == several.pids()
+        before = several.num_counted()
+        answers = [embed(several) for _ in range(50)]
+        assert answers == [True] * 50
+        assert {several.num_counted() for _ in range(20)} == {before + 50}
+
+    def test_one_that_dies_is_replaced_and_what_it_counted_stays(self, start_server: StartServer) -> None:
+        several = Several(start_server(api_processes=2))
+        wait_until(lambda: embed(several) and len(several.have_answered()) == 2)
+        before, dead = several.num_counted(), min(several.pids())
+        psutil.Process(dead).kill()
+        wait_until(lambda: dead not in several.pids() and len(several.pids()) == 2)
+        wait_until(lambda: embed(several) and several.pids() <= several.have_answered())
+        assert several.num_counted() > before
+
+    def test_they_stop_together_and_leave_nothing(self, start_server: StartServer) -> None:
+        several = Several(start_server(api_processes=2))
+        wait_until(lambda: embed(several) and len(several.have_answered()) == 2)
+        pids, folder = several.pids(), several.counts()[0].parent
+        assert several.server.process.terminate() == 0
+        assert not folder.exists()
+        assert not [pid for pid in pids if psutil.pid_exists(pid)]
+
+    def test_they_go_when_the_one_that_started_them_is_killed(self, start_server: StartServer) -> None:
+        several = Several(start_server(api_processes=2))
+        wait_until(lambda: embed(several) and len(several.have_answered()) == 2)
+        several.server.process.kill()
+        wait_until(lambda: not several.server.listens())
+
+
+def embed(several: Several) -> bool:
+    """Whether a request on a connection of its own is answered; the system chooses the process."""
+    try:
+        return several.server.ask("POST", "/embed", b'{"inputs": "a"}')[0] == 200
+    except OSError:  # the process died with it
+        return False
 
 
 class TestRefusingToStart:

@@ -233,7 +233,7 @@ def test_many_threads_share_one_exchange(client: Client, encoder: Encoder) -> No
 def test_closing_wakes_who_waits_and_leaves_no_thread(redis_url: str, client: Client) -> None:
     other = Client(redis_url, key_prefix=client.queue.keys.prefix, pool=client.queue.keys.pool)
     with ThreadPoolExecutor(4) as threads:
-        waiting = [threads.submit(other.embed, "storm") for _ in range(4)]
+        waiting = [threads.submit(other.embed, text) for text in TEXTS[:4]]
         wait_until(lambda: client.queue.backlog()["interactive"] == 4)
         other.close()
         assert all(isinstance(future.exception(), Unavailable) for future in waiting)

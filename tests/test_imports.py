@@ -21,10 +21,11 @@ HEAVY = {"torch", "flask", "rq", "safetensors", "openvino", "sentence_transforme
 #: The files that may import each library of one purpose.
 HOMES = {
     "msgpack": {"shoal/wire.py"},
-    "redis": {"shoal/queue.py"},
+    "redis": {"shoal/connections.py", "shoal/queue.py"},
     "torch": {"engines/torch.py", "reference.py", "export.py", "graph.py"},
     "sentence_transformers": {"reference.py", "export.py", "graph.py"},
-    "openvino": {"engines/openvino.py", "export.py"},
+    "numkong": {"bounds.py"},
+    "openvino": {"engines/openvino.py", "engines/int8.py", "export.py"},
     "tokenizers": {"tokenizer.py"},
     "flask": {"shoal_api/"},
     "safetensors": {"vectorfile.py", "golden.py", "export.py", "index.py"},

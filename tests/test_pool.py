@@ -5,10 +5,11 @@ from contextlib import closing
 import pytest
 from conftest import RedisServer, wait_until
 
+from shoal.connections import connect
 from shoal.errors import Unavailable
 from shoal.keys import Keys
 from shoal.pool import Pool
-from shoal.queue import Queue, connect
+from shoal.queue import Queue
 from shoal_workers.heartbeat import Heartbeat
 
 

@@ -83,8 +83,8 @@ def test_a_reply_goes_to_its_address(queue: Queue) -> None:
     jobs = [addressed("me"), addressed("you"), addressed("me")]
     queue.put("interactive", jobs)
     assert queue.reply(answer(delivery) for delivery in queue.take("a", LANES, 10)) == 3
-    assert [reply.id for reply in queue.more_replies("me")] == [jobs[0].id, jobs[2].id]
-    assert [reply.id for reply in queue.more_replies("you")] == [jobs[1].id]
+    assert [reply.id for reply in queue.wait_replies("me")] == [jobs[0].id, jobs[2].id]
+    assert [reply.id for reply in queue.wait_replies("you")] == [jobs[1].id]
     assert queue.backlog()["interactive"] == 0
 
 
@@ -94,7 +94,7 @@ def test_nothing_to_reply_is_no_round_trip(queue: Queue) -> None:
 
 def test_wake_ends_a_wait_without_a_reply(queue: Queue) -> None:
     queue.wake("me")
-    assert queue.more_replies("me") == []
+    assert queue.wait_replies("me") == []
 
 
 def test_of_two_workers_with_the_same_job_only_the_first_is_heard(queue: Queue) -> None:

@@ -50,7 +50,7 @@ def test_a_child_process_gets_the_same() -> None:
         ("max_backlog", "-5", "max_backlog is -5: it takes 1 or more"),
         ("max_batch_wait_ms", "-1", "it takes 0 or more"),
         ("engine", "onnx", "engine is 'onnx': it takes one of openvino, torch"),
-        ("precision", "int8", "it takes one of auto, bf16, f32"),
+        ("precision", "int4", "it takes one of auto, bf16, f32, int8"),
         ("log_level", "INFO", "it takes one of debug, info, warning, error"),
         ("indexes", "a=", "indexes has 'a='"),
         ("indexes", "=x", "indexes has '=x'"),

@@ -13,7 +13,7 @@ from shoal.replies import Reply
 from shoal_workers.batcher import Batcher
 from shoal_workers.encoder import Encoder, Row
 from shoal_workers.index import Index
-from shoal_workers.worker import BULK_EVERY, MAX_DELIVERIES, STEP_TEXTS, Limits, Worker
+from shoal_workers.worker import BULK_EVERY, MAX_DELIVERIES, Limits, Worker
 
 
 class Engine(Encoder):
@@ -53,7 +53,7 @@ def put(queue: Queue, *texts: str, lane: str = "interactive", reply_to: str | No
 
 def replies(queue: Queue, address: str = "me") -> dict[str, Reply]:
     """The replies that have come, by job id."""
-    return {reply.id: reply for reply in queue.more_replies(address)}
+    return {reply.id: reply for reply in queue.wait_replies(address)}
 
 
 def code(reply: Reply | None) -> str:
@@ -191,7 +191,7 @@ def test_a_job_that_kills_its_workers_becomes_a_dead_letter_alone(worker: Worker
 
 def test_interactive_jobs_go_first_and_bulk_fills_up(worker: Worker, queue: Queue) -> None:
     for n in range(4):
-        put(queue, *(f"bulk {n} {m}" for m in range(STEP_TEXTS // 2)), lane="bulk", reply_to="bulk")
+        put(queue, *(f"bulk {n} {m}" for m in range(Limits().max_batch_texts // 2)), lane="bulk", reply_to="bulk")
     put(queue, "storm")
     worker.step(block_s=0)
     assert len(replies(queue)) == 1
@@ -203,14 +203,14 @@ def test_under_constant_load_bulk_still_gets_a_share(worker: Worker, queue: Queu
     put(queue, "bulk", lane="bulk", reply_to="bulk")
     steps = 0
     while not replies(queue, "bulk"):
-        put(queue, *(f"storm {n}" for n in range(STEP_TEXTS)))
+        put(queue, *(f"storm {n}" for n in range(Limits().max_batch_texts)))
         worker.step(block_s=0)
         steps += 1
     assert 1 < steps <= BULK_EVERY
 
 
 def test_a_worker_can_wait_for_its_batch_to_fill(queue: Queue, engine: Engine) -> None:
-    worker = Worker(queue, engine, {}, Batcher(4_096), max_batch_wait_s=0.05)
+    worker = Worker(queue, engine, {}, Batcher(4_096), Limits(max_batch_wait_s=0.05))
     put(queue, "storm")
     assert worker.step(block_s=0) == 1
     assert engine.passes == [1]

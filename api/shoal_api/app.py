@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from flask import Flask, Request, Response
 from flask.globals import request_ctx
+from flask.sessions import NullSession, SessionInterface
 from flask_openapi3.models.info import Info
 from flask_openapi3.openapi import OpenAPI
 from werkzeug.routing import MapAdapter
@@ -14,23 +15,59 @@ from shoal import __version__
 from shoal.client import Client
 from shoal.settings import Settings
 from shoal_api import docs, errors, explanation, jobs, service, waiting
-from shoal_api.context import Context, context
+from shoal_api.context import Context
 from shoal_api.metrics import Metrics
 from shoal_api.request import JsonRequest
 from shoal_api.schema import ErrorBody
 
 
+class _NoSessions(SessionInterface):
+    """One empty session for all requests: nothing here reads cookies."""
+
+    _empty = NullSession()
+
+    def open_session(self, app: Flask, request: Request) -> NullSession:
+        """The empty session."""
+        return self._empty
+
+
 class _App(OpenAPI):
-    """An application with our requests, and without two things Flask spends a third of a request on."""
+    """An application with our requests, and without what Flask does for each request that nothing here uses.
+
+    That is half of Flask's time for a request: host names, sessions, signals, async views and teardown hooks.
+    """
 
     request_class = JsonRequest
+    session_interface = _NoSessions()
 
     def create_url_adapter(self, request: Request | None) -> MapAdapter | None:
         """Routes by path and method alone; Flask would check and encode the host name for each request."""
         if request is None:
-            return super().create_url_adapter(request)
+            return None
         host, path = request.environ.get("HTTP_HOST", ""), request.path
         return MapAdapter(self.url_map, host, request.root_path, "", request.scheme, path, request.method)
+
+    def full_dispatch_request(self) -> Response:
+        """The response of the view, or of the handler of its error, after the hooks that follow a request."""
+        try:
+            answer = self.dispatch_request()
+        except Exception as error:
+            answer = self.handle_user_exception(error)
+        return self.process_response(self.make_response(answer))
+
+    def process_response(self, response: Response) -> Response:
+        """The response after the hooks, and counted."""
+        response, request = super().process_response(response), cast(JsonRequest, request_ctx.request)
+        route, method = (request.url_rule.rule, request.method) if request.url_rule else ("unmatched", "")
+        seconds = time.perf_counter() - request.started_s
+        Context.of(self).metrics.observe(route, method, response.status_code, seconds)
+        return response
+
+    def do_teardown_request(self, exc: BaseException | None = None) -> None:
+        """Nothing: there are no hooks for the end of a request."""
+
+    def do_teardown_appcontext(self, exc: BaseException | None = None) -> None:
+        """Nothing: there are no hooks for the end of a context."""
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
         """Views, hooks and handlers as they are: none is async."""
@@ -56,7 +93,6 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
     app.config["MAX_CONTENT_LENGTH"] = settings.max_request_bytes
     Context(settings, client, Metrics(client)).attach(app)
     errors.install(app)
-    app.after_request(_observe)
     for part in (waiting.api, jobs.api, service.api):
         app.register_api(part)
     docs.install(app)
@@ -77,10 +113,3 @@ def _client(settings: Settings) -> Client:
         max_backlog=settings.max_backlog,
         result_ttl_s=settings.result_ttl_s,
     )
-
-
-def _observe(response: Response) -> Response:
-    request = cast(JsonRequest, request_ctx.request)
-    route, method = (request.url_rule.rule, request.method) if request.url_rule else ("unmatched", "")
-    context().metrics.observe(route, method, response.status_code, time.perf_counter() - request.started_s)
-    return response

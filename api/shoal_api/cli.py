@@ -13,6 +13,7 @@ from shoal.settings import Settings
     *REDIS_SETTINGS,
     "max_backlog",
     "result_ttl_s",
+    "api_processes",
     "api_threads",
     "request_timeout_s",
     "max_request_bytes",

@@ -1,9 +1,10 @@
 """What every view needs and no view owns."""
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Self, cast
 
-from flask import Flask, current_app
+from flask import Flask
+from flask.globals import app_ctx
 
 from shoal.client import Client
 from shoal.settings import Settings
@@ -24,7 +25,12 @@ class Context:
         """Makes this the context of `app`."""
         app.extensions[_KEY] = self
 
+    @classmethod
+    def of(cls, app: Flask) -> Self:
+        """The context of `app`."""
+        return cast(Self, app.extensions[_KEY])
+
 
 def context() -> Context:
     """The context of the application that handles the current request."""
-    return cast(Context, current_app.extensions[_KEY])
+    return Context.of(app_ctx.app)

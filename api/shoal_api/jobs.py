@@ -63,6 +63,7 @@ def _result(reply: Reply) -> dict[str, Any]:
         "tokens": reply.tokens,
         "truncated": reply.truncated,
         "timings": reply.timings,
+        "cached": reply.cached,
         "model": reply.model,
     }
 

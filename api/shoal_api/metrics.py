@@ -1,14 +1,23 @@
-"""Prometheus metrics: what this process did, and what the pool says of itself at the moment of a scrape."""
+"""Prometheus metrics: what the API did, and what the pool says of itself at the moment of a scrape.
 
+Where there are several API processes, each counts in files of a folder that they share (prometheus_client's
+multiprocess mode), so that whichever is asked tells the sums. What a process has counted stays when it ends.
+"""
+
+import os
 from collections.abc import Iterator
+from pathlib import Path
+from threading import Lock
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from shoal import __version__
 from shoal.client import Client
 from shoal.errors import ShoalError
+from shoal_api.processes import ProcessesCollector
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -23,6 +32,9 @@ _WORKER_COUNTERS = (
     ("tokenize_s", "shoal_worker_tokenize_seconds", "Time spent making tokens of texts."),
     ("encode_s", "shoal_worker_encode_seconds", "Time spent making vectors of tokens."),
     ("search_s", "shoal_worker_search_seconds", "Time spent searching."),
+    ("cache_hits", "shoal_worker_cache_hits", "Texts that a worker found in the cache."),
+    ("cache_misses", "shoal_worker_cache_misses", "Texts that a worker looked for in the cache and did not find."),
+    ("cache_refused", "shoal_worker_cache_refused", "Texts that Redis would not take into the cache."),
 )
 
 
@@ -30,27 +42,72 @@ class Metrics:
     """The metrics of one application, in a registry of their own."""
 
     def __init__(self, client: Client):
-        self._registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        registry.register(PoolCollector(client))
+        self._registry = CollectorRegistry()
+        self._registry.register(PoolCollector(client))
+        own = _register_processes(self._registry)
         self.requests = Histogram(
             "shoal_http_request_seconds",
             "Time to answer a request.",
             ("route", "method", "status"),
-            registry=registry,
+            registry=own,
             buckets=_BUCKETS_S,
         )
-        self.errors = Counter("shoal_http_errors", "Requests answered with an error.", ("code",), registry=registry)
-        build = Gauge("shoal_build_info", "The version that runs, as a label.", ("version",), registry=registry)
+        self._series: dict[tuple[str, str, int], Histogram] = {}
+        self.errors = Counter("shoal_http_errors", "Requests answered with an error.", ("code",), registry=own)
+        self._recalled = Recalled(client, own)
+        build = Gauge(
+            "shoal_build_info",
+            "The version that runs, as a label.",
+            ("version",),
+            registry=own,
+            multiprocess_mode="mostrecent",
+        )
         build.labels(__version__).set(1)
 
     def observe(self, route: str, method: str, status: int, seconds: float) -> None:
         """Counts one answered request."""
-        self.requests.labels(route, method, status).observe(seconds)
+        kind = (route, method, status)
+        series = self._series.get(kind) or self._series.setdefault(kind, self.requests.labels(*kind))
+        series.observe(seconds)
+        self._recalled.carry_over()
 
     def render(self) -> bytes:
         """All metrics in Prometheus's text format."""
+        self._recalled.carry_over()
         return generate_latest(self._registry)
+
+
+def _register_processes(registry: CollectorRegistry) -> CollectorRegistry | None:
+    """Where this process's own metrics are registered: nowhere, if the files that it shares with others are read."""
+    folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    if folder is None:
+        ProcessCollector(registry=registry)
+        return registry
+    MultiProcessCollector(registry, folder)  # type: ignore[no-untyped-call]
+    registry.register(ProcessesCollector(Path(folder)))
+    return None
+
+
+class Recalled:
+    """What this process's client answered out of the cache: the client counts, and knows nothing of metrics."""
+
+    def __init__(self, client: Client, registry: CollectorRegistry | None):
+        self._recall = client.recall
+        self._lock = Lock()
+        self._num_carried = (0, 0)
+        self._hits = Counter("shoal_cache_hits", "Texts of embeds that the API found in the cache.", registry=registry)
+        self._misses = Counter(
+            "shoal_cache_misses", "Texts of embeds that it did not find, and sent to a worker.", registry=registry
+        )
+
+    def carry_over(self) -> None:
+        """Counts what the client has counted since the last time."""
+        with self._lock:
+            counted = (self._recall.num_hits, self._recall.num_misses)
+            if counted != self._num_carried:
+                self._hits.inc(counted[0] - self._num_carried[0])
+                self._misses.inc(counted[1] - self._num_carried[1])
+                self._num_carried = counted
 
 
 class PoolCollector(Collector):

@@ -40,11 +40,11 @@ class JsonRequest(Request):
 
     def _read(self) -> bytes:
         """The body: from the server itself where that bounds it, as werkzeug's bounds take a fifth of a request."""
-        size_bytes, max_bytes = self.content_length, self.max_content_length
-        if size_bytes is None or max_bytes is None:
+        size, max_bytes = self.environ.get("CONTENT_LENGTH", ""), self.max_content_length
+        if not size.isdecimal() or "HTTP_TRANSFER_ENCODING" in self.environ or max_bytes is None:
             return self.get_data(cache=False)
-        if size_bytes > max_bytes:
-            self._discard(min(size_bytes, MAX_DISCARDED * max_bytes))
+        if int(size) > max_bytes:
+            self._discard(min(int(size), MAX_DISCARDED * max_bytes))
             raise RequestEntityTooLarge
         if not self.environ.get("wsgi.input_terminated"):
             return self.get_data(cache=False)

@@ -10,7 +10,7 @@ from werkzeug.datastructures import Headers
 from shoal.replies import TIMINGS, Reply
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIEnvironment
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 
 class JsonResponse(Response):
@@ -19,12 +19,9 @@ class JsonResponse(Response):
     With this a request takes a third less of the API's processor time.
     """
 
-    def get_wsgi_headers(self, environ: "WSGIEnvironment") -> Headers:
-        """The headers as they are: the length is among them."""
-        return self.headers
-
-    def get_app_iter(self, environ: "WSGIEnvironment") -> Iterable[bytes]:
-        """The body as a list, which Granian sends in one piece."""
+    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        """The headers as they are, the length among them, and the body as a list, which Granian sends in one piece."""
+        start_response(self.status, self.headers.to_wsgi_list())
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [self.get_data()]
 
 
@@ -36,10 +33,11 @@ def rendered(value: Any, status: int = 200, headers: Mapping[str, str] | None = 
 
 
 def cost_headers(reply: Reply) -> dict[str, str]:
-    """What a reply cost: `Server-Timing` in milliseconds, all tokens, and how many texts were truncated."""
+    """What a reply cost: `Server-Timing` in milliseconds, all tokens, and how many texts were truncated and cached."""
     timings = reply.timings
     return {
         "Server-Timing": ", ".join([f"{name[:-2]};dur={timings.get(name, 0.0) * 1000:.3f}" for name in TIMINGS]),
         "X-Tokens": str(sum(reply.tokens)),
         "X-Truncated": str(sum(reply.truncated)),
+        "X-Cached": str(reply.cached),
     }

@@ -165,6 +165,7 @@ class JobResult(Submitted):
     tokens: list[int] = Field(description="Tokens of each text")
     truncated: list[bool] = Field(description="Whether each text was cut")
     timings: Timings
+    cached: int = Field(description="Texts whose vectors were not computed for this job")
     model: str
 
 

@@ -3,8 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from threading import Lock
@@ -14,17 +13,22 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import Expired, InvalidRequest, Timeout
-from shoal.exchange import Exchange
-from shoal.jobs import LANES, Job, Options
+from shoal.errors import Expired, Internal, InvalidRequest, InvalidText, TextTooLong, Timeout, TooLarge
+from shoal.exchange import Exchange, Pending
+from shoal.flight import Flights
+from shoal.jobs import LANES, Job, Options, new_id
 from shoal.keys import Keys
 from shoal.pool import Pool
 from shoal.queue import Queue
+from shoal.recall import Recall
 from shoal.replies import Reply
 from shoal.settings import EMBEDDED_URL
 
 #: Most texts in one job. Longer lists are split, so that several workers share them and nobody waits long behind them.
 TEXTS_PER_JOB = 32
+
+#: Errors that name a text by its number. A job that fails so without the texts that the cache has is run with them.
+_OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal)
 
 
 class Client:
@@ -48,7 +52,9 @@ class Client:
         keys = Keys(key_prefix, pool)
         self.queue = Queue.connect(redis_url, keys, max_backlog=max_backlog, result_ttl_s=result_ttl_s)
         self.pool = Pool(self.queue.redis, keys)
+        self.recall = Recall(self.pool)
         self.timeout_s = timeout_s
+        self._flights = Flights()
         self._exchange: Exchange | None = None
         self._lock = Lock()
 
@@ -101,7 +107,7 @@ class Client:
         Memory stays constant however many texts there are.
         """
         parsed = Options(**options)
-        running: deque[tuple[Job, Future[Reply]]] = deque()
+        running: deque[tuple[Job, Pending]] = deque()
         source, exchange = iter(texts), self._connected()
         try:
             while chunk := list(islice(source, TEXTS_PER_JOB)):
@@ -139,21 +145,40 @@ class Client:
         return Handle(self, job_id)
 
     def call(self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None) -> Reply:
-        """Runs the job, in parts if it is long, and waits for the reply.
+        """Waits for the reply to the job; texts that the cache has are not sent to a worker.
 
         Raises the reply's error, or Timeout.
         """
+        check_lane(lane)
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
-        deadline, until = time.time() + timeout_s, time.monotonic() + timeout_s
+        until = time.monotonic() + timeout_s
+        recalled = self.recall.find(job)
+        missing = recalled.missing
+        if not missing:
+            return recalled.reply()
+        try:
+            if len(missing) < len(job.texts):
+                with suppress(*_OF_A_TEXT):
+                    rest = self._run(replace(job, texts=missing, id=new_id()), lane, until)
+                    if rest.model == recalled.model:
+                        return recalled.reply(rest)
+            return self._run(job, lane, until)
+        except (TimeoutError, Expired) as error:
+            raise Timeout(f"no answer within {timeout_s:g} s: {self._why_slow()}") from error
+
+    def _run(self, job: Job, lane: str, until: float) -> Reply:
+        """The reply of workers to the job, which goes in parts if it is long.
+
+        Raises TimeoutError when it is `until` on the monotonic clock.
+        """
+        deadline = time.time() + until - time.monotonic()
         parts = [replace(part, deadline=deadline) for part in job.split(TEXTS_PER_JOB)]
         exchange = self._connected()
-        futures = exchange.call(check_lane(lane), parts)
+        flights = self._flights.board(exchange, lane, parts)
         try:
-            return Reply.join([future.result(max(0.0, until - time.monotonic())) for future in futures])
-        except (FutureTimeout, Expired) as error:
-            raise Timeout(f"no answer within {timeout_s:g} s: {self._why_slow()}") from error
+            return Reply.join([flight.pending.result(max(0.0, until - time.monotonic())) for flight in flights])
         finally:
-            exchange.forget(parts)
+            self._flights.leave(exchange, flights)
 
     def _why_slow(self) -> str:
         ready = len(self.pool.ready())
@@ -163,10 +188,10 @@ class Client:
             else f"{ready} workers are alive but busy; try again or add some"
         )
 
-    def _rows(self, job: Job, future: Future[Reply]) -> Iterator[NDArray[np.float32]]:
+    def _rows(self, job: Job, pending: Pending) -> Iterator[NDArray[np.float32]]:
         try:
-            reply = Reply.join([future.result(self.timeout_s)])
-        except FutureTimeout as error:
+            reply = Reply.join([pending.result(self.timeout_s)])
+        except TimeoutError as error:
             raise Timeout(f"no answer within {self.timeout_s:g} s: {self._why_slow()}") from error
         rows: Iterable[NDArray[np.float32]] | None = reply.vectors
         yield from reply.rows_by_text() if job.options.output == "tokens" else () if rows is None else rows

@@ -34,6 +34,10 @@ class Keys:
         """Hash with the status and timings of a submitted job."""
         return f"{self.root}:job:{job_id}"
 
+    def cache(self, place: str) -> str:
+        """The vector of a text that was embedded before; what is stored in a place replaces what was there."""
+        return f"{self.root}:cache:{place}"
+
     @property
     def dead(self) -> str:
         """Stream of jobs nobody could answer, each with its reason."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal import wire
+from shoal.connections import translated
 from shoal.errors import Overloaded
 from shoal.keys import Keys
-from shoal.queue import translated
 
 #: How long a worker counts as alive after its last heartbeat.
 ALIVE_S = 3.0

@@ -6,17 +6,15 @@ its reply is written. Nothing is removed before it is answered.
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any, Self
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from shoal import wire
-from shoal.errors import Cancelled, Overloaded, Unavailable, UnknownJob
+from shoal.connections import BLOCK_S, Call, Connections, Script, checked, connect, translated
+from shoal.errors import Cancelled, MalformedJob, Overloaded, UnknownJob
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.replies import Reply
@@ -24,22 +22,16 @@ from shoal.replies import Reply
 #: Consumer group that all workers of a pool read their lanes through.
 GROUP = "workers"
 
-#: Longest that one command blocks in Redis, so that a stop or a broken connection is noticed.
-BLOCK_S = 1.0
-
-#: Most connections of a process: each thread that waits for the result of a submitted job holds one.
-MAX_CONNECTIONS = 10_000
-
 #: How long a dead worker's name stays in the consumer group. Long, because one that was only stopped may come back.
 FORGET_AFTER_MS = 3_600_000
 
 #: How long the record of a job that is queued or running lives.
 RECORD_TTL_S = 86_400
 
-_LUA = {
-    name: resources.files("shoal").joinpath(f"lua/{name}.lua").read_text()
-    for name in ("put", "start", "reply", "cancel")
-}
+#: Most replies fetched at a time.
+REPLIES_AT_ONCE = 1_000
+
+_PUT, _START, _REPLY, _CANCEL = map(Script.load, ("put", "start", "reply", "cancel"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +55,15 @@ class Put:
     lane: str
     jobs: Sequence[Job]
     data: Sequence[bytes]
+    has_records: bool
 
     @classmethod
-    def pack(cls, lane: str, jobs: Sequence[Job]) -> Self:
-        """The jobs, packed.
+    def pack(cls, lane: str, jobs: Sequence[Job], reply_to: str | None = None) -> Self:
+        """The jobs, packed, with `reply_to` for their reply address; jobs without one get a record each.
 
         Raises InvalidText.
         """
-        return cls(lane, jobs, [job.pack() for job in jobs])
+        return cls(lane, jobs, [job.pack(reply_to) for job in jobs], not (reply_to or jobs[0].reply_to))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,42 +75,13 @@ class Answer:
     reply_to: str | None
 
 
-@contextmanager
-def translated() -> Iterator[None]:
-    """Turns Redis's errors into ours: Overloaded when it is out of memory, else Unavailable."""
-    try:
-        yield
-    except redis.RedisError as error:
-        if "when used memory > 'maxmemory'" in str(error):  # what all versions say, whatever they say around it
-            raise Overloaded(f"Redis has no memory left for another job ({error}): try again later") from error
-        raise Unavailable(
-            f"Redis does not answer ({error}): check that it runs and that the Redis URL is right"
-        ) from error
-
-
-def connect(url: str) -> redis.Redis:
-    """A connection pool for `url`, with time limits and without retries: what fails is for the caller to decide.
-
-    Nothing is sent yet. Raises Unavailable for a URL that cannot be read.
-    """
-    try:
-        return redis.Redis.from_url(
-            url,
-            protocol=2,
-            socket_timeout=BLOCK_S + 4,
-            socket_connect_timeout=2,
-            retry=Retry(NoBackoff(), 0),
-            max_connections=MAX_CONNECTIONS,
-        )
-    except ValueError as error:
-        raise Unavailable(f"the Redis URL cannot be read ({error}): write redis://host:port/db") from error
-
-
 class Queue:
     """The lanes, replies and records of one pool. Thread-safe."""
 
     def __init__(self, connection: redis.Redis, keys: Keys, max_backlog: int = 10_000, result_ttl_s: int = 3_600):
         self.redis: Any = connection  # its own types leave open whether answers are str or bytes; ours are bytes
+        self._connections = Connections(connection.connection_pool)
+        self._has_blmpop = True
         self.keys = keys
         self.max_backlog = max_backlog
         self.result_ttl_s = result_ttl_s
@@ -147,26 +111,34 @@ class Queue:
 
     def put_many(self, puts: Sequence[Put]) -> "list[Admission]":
         """Several `put` in one round trip, each accepted or refused by itself."""
-        pipeline = self.redis.pipeline(transaction=False)
-        for put in puts:
-            records = [] if put.jobs[0].reply_to else [self.keys.record(job.id) for job in put.jobs]
-            names = [self.keys.lane(put.lane), *records]
-            pipeline.eval(_LUA["put"], len(names), *names, self.max_backlog, RECORD_TTL_S, *put.data)
         with translated():
-            backlogs = pipeline.execute(raise_on_error=False)
+            backlogs = self._connections.run(_PUT, *map(self._call, puts))
         return [Admission(put.lane, backlog) for put, backlog in zip(puts, backlogs, strict=True)]
 
-    def wait_replies(self, address: str, timeout_s: float = BLOCK_S) -> list[Reply]:
-        """The first reply to come to the address; none if that takes longer than `timeout_s`."""
-        with translated():
-            found = self.redis.blpop([self.keys.replies(address)], timeout=min(timeout_s, BLOCK_S))
-        return [Reply.unpack(found[1])] if found and found[1] else []
+    def _call(self, put: Put) -> Call:
+        records = [self.keys.record(job.id) for job in put.jobs] if put.has_records else []
+        return Call([self.keys.lane(put.lane), *records], [self.max_backlog, RECORD_TTL_S, *put.data])
 
-    def more_replies(self, address: str) -> list[Reply]:
-        """All replies that are at the address now."""
+    def wait_replies(self, address: str, timeout_s: float = BLOCK_S) -> list[Reply]:
+        """The replies that are at the address, waited for if there is none; none if that takes over `timeout_s`."""
         with translated():
-            found = self.redis.lpop(self.keys.replies(address), 1_000)
-        return [Reply.unpack(data) for data in found or () if data]
+            found = self._pop(self.keys.replies(address), min(timeout_s, BLOCK_S))
+        return list(_readable(found))
+
+    def _pop(self, key: str, timeout_s: float) -> list[bytes]:
+        if self._has_blmpop:
+            (found,) = self._connections.ask(("BLMPOP", timeout_s, 1, key, "LEFT", "COUNT", REPLIES_AT_ONCE))
+            if not isinstance(found, redis.ResponseError):
+                return found[1] if found else []
+            self._has_blmpop = False  # Redis before 7, or its rules do not allow it
+        (first,) = self._connections.ask(("BLPOP", key, timeout_s))
+        if not checked(first):
+            return []
+        found = [first[1]]
+        with suppress(redis.RedisError):  # the first must not be lost for it
+            (others,) = self._connections.ask(("LPOP", key, REPLIES_AT_ONCE))
+            found += checked(others) or ()
+        return found
 
     def wake(self, address: str) -> None:
         """Ends the wait of whoever waits for replies at the address."""
@@ -213,7 +185,7 @@ class Queue:
         with translated():
             lane = self.redis.hget(record, "lane") or self.keys.lane(LANES[0])
             names = (record, self.keys.result(job_id), lane)
-            status = self.redis.eval(_LUA["cancel"], len(names), *names, GROUP, self.result_ttl_s, reply.pack())
+            status = self._run(_CANCEL, names, (GROUP, self.result_ttl_s, reply.pack()))
         return bytes(status).decode() if status else self.status(job_id)[0]
 
     def backlog(self) -> dict[str, int]:
@@ -245,21 +217,16 @@ class Queue:
 
         With `block_s`, waits that long for the first of them.
         """
-        streams: dict[Any, Any] = {self.keys.lane(lane): ">" for lane in lanes}
-        block_ms = max(1, int(min(block_s, BLOCK_S) * 1000)) if block_s else None
-        try:
-            with translated():
-                found = self.redis.xreadgroup(GROUP, consumer, streams, count=max_jobs, block=block_ms)
-        except Unavailable as error:
-            if "NOGROUP" not in str(error):
-                raise
-            self.join()  # Redis came back empty
-            return []
-        return [
-            Delivery(lane.decode(), entry, values.get(b"job", b""))
-            for lane, entries in found or []
-            for entry, values in entries
-        ]
+        wait = ("BLOCK", max(1, int(min(block_s, BLOCK_S) * 1000))) if block_s else ()
+        names = [self.keys.lane(lane) for lane in lanes]
+        command = ("XREADGROUP", "GROUP", GROUP, consumer, "COUNT", max_jobs, *wait, "STREAMS", *names)
+        with translated():
+            (found,) = self._connections.ask((*command, *">" * len(names)))
+            if isinstance(found, redis.ResponseError) and "NOGROUP" in str(found):
+                self.join()  # Redis came back empty
+                return []
+            streams = checked(found) or ()
+        return [Delivery(lane.decode(), entry, _job(values)) for lane, entries in streams for entry, values in entries]
 
     def start(self, job_ids: Sequence[str]) -> list[bool]:
         """Marks submitted jobs as running; False for those that were cancelled and must not run."""
@@ -267,7 +234,7 @@ class Queue:
             return []
         records = [self.keys.record(job_id) for job_id in job_ids]
         with translated():
-            return [bool(started) for started in self.redis.eval(_LUA["start"], len(records), *records, RECORD_TTL_S)]
+            return [bool(started) for started in self._run(_START, records, [RECORD_TTL_S])]
 
     def reply(self, answers: Iterable[Answer]) -> int:
         """Acknowledges the jobs and writes their replies; returns how many were still unanswered."""
@@ -277,12 +244,12 @@ class Queue:
             reply = answer.reply
             list_key = self.keys.replies(answer.reply_to) if answer.reply_to else self.keys.result(reply.id)
             names += [answer.delivery.lane, list_key, self.keys.record(reply.id)]
-            status = "" if answer.reply_to else reply.status
-            values += [answer.delivery.entry, reply.pack(), status, wire.pack(reply.timings)]
+            record = ("", b"") if answer.reply_to else (reply.status, wire.pack(reply.timings))
+            values += [answer.delivery.entry, reply.pack(), *record]
         if not names:
             return 0
         with translated():
-            return int(self.redis.eval(_LUA["reply"], len(names), *names, GROUP, self.result_ttl_s, *values))
+            return int(self._run(_REPLY, names, [GROUP, self.result_ttl_s, *values]))
 
     def drop(self, deliveries: Sequence[Delivery]) -> None:
         """Acknowledges jobs that are answered already."""
@@ -318,6 +285,10 @@ class Queue:
                         return delivery
         return None
 
+    def _run(self, script: Script, names: Sequence[str], values: Sequence[Any]) -> Any:
+        (answer,) = self._connections.run(script, Call(names, values))
+        return checked(answer)
+
     def _claim_from(self, lane: str, owner: str, consumer: str) -> Delivery | None:
         for entry in self.redis.xpending_range(lane, GROUP, "-", "+", 1, consumername=owner):
             entry_id, count = entry["message_id"], entry["times_delivered"] + 1
@@ -329,6 +300,19 @@ class Queue:
                     return Delivery(lane, entry_id, values.get(b"job", b""), count)
             self.redis.xack(lane, GROUP, entry_id)  # deleted while it was pending: nothing is left to answer
         return None
+
+
+def _readable(found: Iterable[bytes]) -> Iterator[Reply]:
+    """The replies among what came: an empty one only wakes, and one that cannot be read does not say whose it is."""
+    for data in filter(None, found):
+        with suppress(MalformedJob):
+            yield Reply.unpack(data)
+
+
+def _job(values: Sequence[bytes] | None) -> bytes:
+    """The bytes of the job among an entry's names and values, which come in turn; none for an entry without one."""
+    names = iter(values or ())
+    return next((value for name, value in zip(names, names, strict=False) if name == b"job"), b"")
 
 
 @dataclass(frozen=True, slots=True)

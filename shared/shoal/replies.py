@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from shoal import wire
 from shoal.errors import BY_CODE, MalformedJob, ShoalError
+from shoal.jobs import Options
 
 #: The four timings of a reply, in seconds: waiting in the lane, then three steps that a batch takes together.
 TIMINGS = ("queue_s", "tokenize_s", "encode_s", "search_s")
@@ -25,8 +26,8 @@ class Reply:
     """The answer to one job.
 
     `vectors` is float32 `[texts, dimension]`, or `[sum(tokens), dimension]` when token vectors were asked for: then
-    `tokens` says how many rows each text has. `hits` has one list per query, best first. A reply with an `error` has
-    nothing else.
+    `tokens` says how many rows each text has. `hits` has one list per query, best first. `cached` counts the texts that
+    were not computed for it. A reply with an `error` has nothing else.
     """
 
     id: str
@@ -36,6 +37,7 @@ class Reply:
     truncated: list[bool] = field(default_factory=list)
     hits: list[list[dict[str, Any]]] | None = None
     timings: dict[str, float] = field(default_factory=dict)
+    cached: int = 0
     model: str = ""
     error: ShoalError | None = None
 
@@ -49,7 +51,8 @@ class Reply:
         values: dict[str, Any] = {"v": wire.VERSION, "id": self.id, "status": self.status}
         if self.error is not None:
             return wire.pack(values | {"error": {"code": self.error.code, "message": self.error.message}})
-        values |= {"model": self.model, "tokens": self.tokens, "truncated": self.truncated, "timings": self.timings}
+        values |= {"model": self.model, "tokens": self.tokens, "truncated": self.truncated}
+        values |= {"timings": self.timings, "cached": self.cached}
         if self.vectors is not None:
             values["vectors"] = pack_vectors(self.vectors)
         if self.hits is not None:
@@ -91,6 +94,7 @@ class Reply:
             truncated=[flag for r in replies for flag in r.truncated],
             hits=None if first.hits is None else [hits for r in replies for hits in _present(r.hits)],
             timings={name: max(r.timings.get(name, 0.0) for r in replies) for name in TIMINGS},
+            cached=sum(r.cached for r in replies),
             model=first.model,
         )
 
@@ -99,7 +103,7 @@ class Reply:
         return np.split(_present(self.vectors), np.cumsum(self.tokens)[:-1])
 
 
-_PLAIN = ("id", "status", "tokens", "truncated", "hits", "timings", "model")
+_PLAIN = ("id", "status", "tokens", "truncated", "hits", "timings", "cached", "model")
 
 
 T = TypeVar("T")
@@ -109,6 +113,17 @@ def _present(value: T | None) -> T:
     if value is None:
         raise MalformedJob("a part of the reply lacks what the other parts have")
     return value
+
+
+def finish(vectors: Sequence[NDArray[np.float32]], options: Options) -> NDArray[np.float32]:
+    """The rows stacked, cut to some dimensions and normalised, as the options say: float32 `[rows, dimension]`.
+
+    Each row comes out the same, to the bit, whatever other rows are with it.
+    """
+    stacked = np.concatenate(vectors)[:, : options.dimensions]
+    if options.normalize:
+        stacked = stacked / np.maximum(np.linalg.norm(stacked, axis=1, keepdims=True), 1e-12)
+    return np.ascontiguousarray(stacked, dtype=np.float32)
 
 
 def pack_vectors(vectors: NDArray[np.float32]) -> dict[str, Any]:

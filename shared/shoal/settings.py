@@ -42,7 +42,8 @@ class Settings:
 
     host: str = _setting("127.0.0.1", "Address that the API listens on.")
     port: int = _setting(8080, "Port that the API listens on.", 1, 65_535)
-    api_threads: int = _setting(256, "Most requests that the API works on or waits for at a time.", 1)
+    api_processes: int = _setting(1, "Processes of the API.", 1)
+    api_threads: int = _setting(256, "Most requests that a process of the API works on or waits for at a time.", 1)
     request_timeout_s: float = _setting(30.0, "How long a waiting request waits for its answer, in seconds.", 0.001)
     max_request_bytes: int = _setting(32 * 2**20, "Largest HTTP body.", 1)
     max_request_texts: int = _setting(10_000, "Most texts or queries in one HTTP request.", 1)
@@ -51,12 +52,17 @@ class Settings:
     model: str = _setting("sentence-transformers/all-MiniLM-L6-v2", "Model: a Hugging Face id or a local folder.")
     engine: str = _setting("openvino", "What computes.", choices=("openvino", "torch"))
     precision: str = _setting(
-        "auto", "Number format: auto is bf16 where the processor has it.", choices=("auto", "bf16", "f32")
+        "auto",
+        "Number format: auto is bf16 where the processor has it; int8 is faster and loses a little (openvino only).",
+        choices=("auto", "bf16", "f32", "int8"),
     )
     threads: int = _setting(0, "Compute threads of a worker; 0: its share of the processors it may use.", 0)
     max_batch_tokens: int = _setting(4_096, "Most tokens in one forward pass, padding included.", 1)
+    max_batch_texts: int = _setting(64, "Texts with which a worker stops taking more jobs and computes.", 1)
     max_batch_wait_ms: float = _setting(0.0, "How long a worker waits for its batch to fill, in milliseconds.", 0)
     max_job_texts: int = _setting(1_024, "Most texts in one job.", 1)
+    cache_mb: int = _setting(64, "Most memory of Redis for vectors of texts that may come again, in MB; 0: none.", 0)
+    cache_ttl_s: int = _setting(86_400, "How long such a vector is kept, in seconds.", 1)
     indexes: str = _setting("", "Indexes to serve: a folder, or several as name=folder,name=folder.")
 
     workers: int = _setting(1, "Worker processes that `shoal serve` starts.", 0)

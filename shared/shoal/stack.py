@@ -20,9 +20,9 @@ from urllib.request import urlopen
 import click
 
 from shoal import embedded
+from shoal.connections import connect, translated
 from shoal.errors import BadSetting, NotReady, ShoalError
 from shoal.listening import find_address
-from shoal.queue import connect, translated
 from shoal.settings import EMBEDDED_PORT, Settings
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Service:
         self.kill()
         environment = os.environ | self.environment
         self.process = subprocess.Popen(  # noqa: S603
-            self.command, env=environment, process_group=0, preexec_fn=_die_with_parent, stdin=subprocess.DEVNULL
+            self.command, env=environment, process_group=0, preexec_fn=stop_with_parent, stdin=subprocess.DEVNULL
         )
 
     def exit_code(self) -> int | None:
@@ -313,5 +313,6 @@ def _wait_for(what: str, is_done: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def _die_with_parent() -> None:
+def stop_with_parent() -> None:
+    """Has this process told to stop when the one that started it ends, however that ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

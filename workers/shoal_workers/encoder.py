@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 from shoal.errors import InvalidRequest, ModelMismatch, ShoalError, TextTooLong
 from shoal.jobs import Options
+from shoal.replies import finish
 from shoal_workers import golden
 from shoal_workers.batcher import Batcher
 from shoal_workers.engines import Engine, open_engine
 from shoal_workers.model import Model
-from shoal_workers.packing import pack, pool
+from shoal_workers.packing import pack
 from shoal_workers.tokenizer import Tokenizer, Tokens
 
 #: Names of the prompt for the two sides of a search, in order of preference.
@@ -55,7 +56,8 @@ class Encoder:
         try:
             tokenizer = Tokenizer(folder / "tokenizer.json", model.max_tokens)
             encoder = cls(model, tokenizer, open_engine(engine, model, folder, precision, threads))
-            golden.check(folder, lambda texts: encoder.embed(texts, Options(), prompt=""))
+            least = golden.MIN_COSINE_INT8 if precision == "int8" else golden.MIN_COSINE
+            golden.check(folder, lambda texts: encoder.embed(texts, Options(), prompt=""), least)
         except (ShoalError, ModuleNotFoundError):
             raise
         except Exception as error:  # each library has its own
@@ -101,29 +103,19 @@ class Encoder:
 
     def encode(self, rows: Sequence[Row]) -> None:
         """Sets the rows' vectors in one forward pass."""
-        packing, starts, lengths = pack([row.tokens.ids for row in rows])
-        tokens = self.engine.forward(packing)[: lengths.sum()]
-        wanted = {row.pooling or self.model.pooling for row in rows if row.output == "vector"}
-        pooled = {how: pool(how, tokens, starts, lengths) for how in wanted}
-        for n, row in enumerate(rows):
-            if row.output == "tokens":
-                row.vectors = tokens[starts[n] : starts[n] + lengths[n]].copy()
-            else:
-                row.vectors = pooled[row.pooling or self.model.pooling][n : n + 1]
+        packing, places = pack([row.tokens.ids for row in rows], self.model.shares_rows)
+        poolings = ["tokens" if row.output == "tokens" else row.pooling or self.model.pooling for row in rows]
+        vectors = self.engine.forward(packing, places, set(poolings))
+        ends = np.cumsum(places.lengths)
+        for n, (row, how) in enumerate(zip(rows, poolings, strict=True)):
+            part = slice(ends[n] - row.num_tokens, ends[n]) if how == "tokens" else slice(n, n + 1)
+            row.vectors = vectors[how][part]
 
     def embed(
         self, texts: Sequence[str], options: Options, prompt: str, batcher: Batcher[Row] | None = None
     ) -> NDArray[np.float32]:
         """Finished vectors `[texts, dimension]` of any number of texts, for building an index and for self-tests."""
         rows = [Row(tokens, options.pooling) for tokens in self.tokenize(texts, options, prompt)]
-        for batch in (batcher or Batcher(4_096)).cut(rows):
+        for batch in (batcher or Batcher(4_096, self.model.shares_rows)).cut(rows):
             self.encode(batch)
         return finish([row.vectors for row in rows if row.vectors is not None], options)
-
-
-def finish(vectors: Sequence[NDArray[np.float32]], options: Options) -> NDArray[np.float32]:
-    """The rows stacked, cut to some dimensions and normalised, as the options say: float32 `[rows, dimension]`."""
-    stacked = np.concatenate(vectors)[:, : options.dimensions]
-    if options.normalize:
-        stacked = stacked / np.maximum(np.linalg.norm(stacked, axis=1, keepdims=True), 1e-12)
-    return np.ascontiguousarray(stacked, dtype=np.float32)

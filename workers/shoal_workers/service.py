@@ -5,30 +5,35 @@ import os
 import signal
 import socket
 from contextlib import suppress
+from hashlib import blake2b
 from threading import Event
 from typing import Any
 
 from threadpoolctl import threadpool_limits
 
+from shoal import __version__
+from shoal.cache import Cache, Table, num_places
+from shoal.connections import Connections, connect
 from shoal.errors import ShoalError
 from shoal.pool import Pool
-from shoal.queue import Queue, connect
+from shoal.queue import Queue
 from shoal.settings import Settings
 from shoal_workers import cpu
 from shoal_workers.batcher import Batcher
 from shoal_workers.encoder import Encoder
 from shoal_workers.heartbeat import Heartbeat
 from shoal_workers.index import Index, Manifest
-from shoal_workers.model import Model, prepare_if_needed
+from shoal_workers.model import Model, prepare_if_needed, prepared_folder
 from shoal_workers.worker import Limits, Worker
 
 log = logging.getLogger(__name__)
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     """Runs one worker until SIGTERM or SIGINT; the batch under way is answered first.
 
-    Raises what makes serving impossible: ModelNotFound, ModelMismatch, IndexNotFound, IndexCorrupt, IndexMismatch.
+    `encoder` serves in place of the one that the settings name. Raises what makes serving impossible: ModelNotFound,
+    ModelMismatch, IndexNotFound, IndexCorrupt, IndexMismatch.
     """
     stopping = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -36,16 +41,16 @@ def serve(settings: Settings) -> None:
     queue = Queue(connect(settings.redis_url), settings.keys, settings.max_backlog, settings.result_ttl_s)
     threads = num_threads(settings, Pool(queue.redis, settings.keys))
     threadpool_limits(1, user_api="blas")
-    encoder = open_encoder(settings, threads)
+    encoder = encoder or open_encoder(settings, threads)
     indexes = open_indexes(settings, encoder.model, threads)
     worker = Worker(
         queue,
         encoder,
         indexes,
-        Batcher(settings.max_batch_tokens),
-        Limits(settings.max_job_texts, settings.max_text_chars),
-        settings.max_batch_wait_ms / 1000,
+        Batcher(settings.max_batch_tokens, encoder.model.shares_rows),
+        limits_of(settings),
         stopping,
+        open_cache(settings, encoder, queue),
     )
     heartbeat = Heartbeat(worker.pool, worker.id, lambda: about(worker, indexes))
     heartbeat.start()
@@ -57,6 +62,13 @@ def serve(settings: Settings) -> None:
             queue.leave(worker.id)
         queue.close()
     log.info("worker %s has stopped", worker.id)
+
+
+def limits_of(settings: Settings) -> Limits:
+    """The limits that the settings set."""
+    return Limits(
+        settings.max_job_texts, settings.max_text_chars, settings.max_batch_texts, settings.max_batch_wait_ms / 1000
+    )
 
 
 def open_encoder(settings: Settings, threads: int) -> Encoder:
@@ -75,6 +87,21 @@ def open_indexes(settings: Settings, model: Model, threads: int) -> dict[str, In
         indexes[name] = Index.open(folder, threads)
         indexes[name].check_model(model)
     return indexes
+
+
+def open_cache(settings: Settings, encoder: Encoder, queue: Queue) -> Cache | None:
+    """The pool's cache of exact repeats, if there is to be one."""
+    model, engine, keys = encoder.model, encoder.engine, settings.keys
+    places = num_places(settings.cache_mb, model.dimension, keys)
+    if not places:
+        return None
+    tokenizer = prepared_folder(settings.home_folder, settings.model) / "tokenizer.json"
+    made_by = (__version__, engine.name, engine.precision, model.digest, str(model.max_tokens))
+    fingerprint = blake2b("\0".join(made_by).encode() + tokenizer.read_bytes(), digest_size=16).hexdigest()
+    table = Table(
+        model.name, model.dimension, model.pooling, fingerprint, places, model.prompts, model.prompt_for(None)
+    )
+    return Cache(Connections(queue.redis.connection_pool), keys, table, settings.cache_ttl_s)
 
 
 def num_threads(settings: Settings, pool: Pool) -> int:
@@ -98,6 +125,7 @@ def about(worker: Worker, indexes: dict[str, Index]) -> dict[str, Any]:
         "max_tokens": model.max_tokens,
         "pooling": model.pooling,
         "prompts": sorted(model.prompts),
+        "cache": worker.cache.table.about() if worker.cache else None,
         "engine": engine.name,
         "precision": engine.precision,
         "threads": engine.threads,

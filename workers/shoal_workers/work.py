@@ -1,59 +1,97 @@
 """One job on its way through a worker."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.cache import Entry
 from shoal.errors import Internal
 from shoal.jobs import Job
 from shoal.queue import Answer, Delivery
-from shoal.replies import TIMINGS, Reply
-from shoal_workers.encoder import Row, finish
-from shoal_workers.tokenizer import Tokens
+from shoal.replies import TIMINGS, Reply, finish
+from shoal_workers.encoder import Row
 
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """A job that was taken, what its texts became, and how long each step took. Texts that repeat share their row."""
+    """A job that was taken, what its texts became, and how long each step took.
+
+    A text is `found` in the cache or has a row, both by its number; texts that repeat share their row. `digests` are
+    those of all texts, or none if the job is not for the cache.
+    """
 
     delivery: Delivery
     job: Job
-    tokens: list[Tokens] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    prompt: str = ""
+    digests: list[bytes] = field(default_factory=list)
+    found: dict[int, Entry] = field(default_factory=dict)
+    rows: dict[int, Row] = field(default_factory=dict)
     hits: list[list[dict[str, Any]]] | None = None
     timings: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TIMINGS, 0.0))
 
     @property
+    def missing(self) -> list[int]:
+        """Numbers of the texts that are to be encoded."""
+        return [n for n in range(len(self.job.texts)) if n not in self.found]
+
+    @property
     def is_encoded(self) -> bool:
         """Whether every row has its vectors or has failed."""
-        return all(row.vectors is not None or row.error is not None for row in self.rows)
+        return all(row.vectors is not None or row.error is not None for row in self.rows.values())
 
     @property
     def has_failed(self) -> bool:
         """Whether a row could not be encoded."""
-        return any(row.error is not None for row in self.rows)
+        return any(row.error is not None for row in self.rows.values())
+
+    def recall(self, entries: Sequence[Entry | None]) -> None:
+        """Takes what the cache has of the texts.
+
+        A job that refuses what is too long takes all or nothing: the error is to name the text by its number.
+        """
+        options = self.job.options
+        found = {n: entry for n, entry in enumerate(entries) if entry is not None and entry.suits(options)}
+        if options.truncate or len(found) == len(entries):
+            self.found = found
+
+    def entries(self) -> list[Entry]:
+        """What each text became, once all rows are encoded."""
+        return [self.found.get(n) or _entry(self.rows[n]) for n in range(len(self.job.texts))]
+
+    def news(self) -> dict[bytes, Entry]:
+        """What the cache did not have, by digest."""
+        rows = {self.digests[n]: row for n, row in self.rows.items()} if self.digests else {}
+        return {digest: _entry(row) for digest, row in rows.items() if row.vectors is not None}
 
     def vectors(self) -> NDArray[np.float32]:
         """The finished vectors, as the job's options ask for them."""
-        return finish([row.vectors for row in self.rows if row.vectors is not None], self.job.options)
+        return finish([entry.vectors for entry in self.entries()], self.job.options)
 
     def answer(self, model: str) -> Answer:
         """The reply, and where it goes."""
         if self.has_failed:
-            numbers = ", ".join(str(n) for n, row in enumerate(self.rows) if row.error is not None)
+            numbers = ", ".join(str(n) for n, row in self.rows.items() if row.error is not None)
             error = Internal(
                 f"the engine failed on text {numbers}; the worker's log says how: leave the text out or report it"
             )
             return Answer(self.delivery, Reply.failure(self.job.id, error), self.job.reply_to)
+        entries = self.entries()
         reply = Reply(
             id=self.job.id,
             vectors=self.vectors() if self.hits is None else None,
-            tokens=[len(tokens.ids) for tokens in self.tokens],
-            truncated=[tokens.truncated for tokens in self.tokens],
+            tokens=[entry.num_tokens for entry in entries],
+            truncated=[entry.truncated for entry in entries],
             hits=self.hits,
             timings=self.timings,
+            cached=len(self.found),
             model=model,
         )
         return Answer(self.delivery, reply, self.job.reply_to)
+
+
+def _entry(row: Row) -> Entry:
+    assert row.vectors is not None
+    return Entry(row.vectors, row.num_tokens, row.tokens.truncated)

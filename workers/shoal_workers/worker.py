@@ -7,10 +7,12 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from shoal.cache import Cache, Entry
 from shoal.errors import Expired, Overloaded, Poisoned, ShoalError, TooLarge, Unavailable, UnknownIndex
 from shoal.jobs import LANES, Job, address_of
 from shoal.pool import Pool
@@ -22,9 +24,6 @@ from shoal_workers.index import Index
 from shoal_workers.work import Work
 
 log = logging.getLogger(__name__)
-
-#: A step is full with this many texts: more would not be encoded faster, and would keep others waiting.
-STEP_TEXTS = 64
 
 #: Jobs read at a time from each lane: interactive ones are short, bulk ones fill a batch by themselves.
 JOBS_AT_ONCE = {"interactive": 16, "bulk": 1}
@@ -44,10 +43,15 @@ RETRY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a worker accepts from programs that put jobs into Redis themselves."""
+    """What a worker accepts from programs that put jobs into Redis themselves, and how much it takes on in one step.
+
+    A step is full with `max_batch_texts`: more would not be encoded faster, and would keep others waiting.
+    """
 
     max_job_texts: int = 1_024
     max_text_chars: int = 2**20
+    max_batch_texts: int = 64
+    max_batch_wait_s: float = 0.0
 
 
 class Worker:
@@ -60,8 +64,8 @@ class Worker:
         indexes: dict[str, Index],
         batcher: Batcher[Row],
         limits: Limits | None = None,
-        max_batch_wait_s: float = 0.0,
         stopping: threading.Event | None = None,
+        cache: Cache | None = None,
     ):
         self.id = secrets.token_hex(6)
         self.queue = queue
@@ -70,7 +74,7 @@ class Worker:
         self.indexes = indexes
         self.batcher = batcher
         self.limits = limits or Limits()
-        self.max_batch_wait_s = max_batch_wait_s
+        self.cache = cache
         self.counters: Counter[str] = Counter()
         self._stopping = stopping or threading.Event()
         self._num_steps = 0
@@ -99,17 +103,23 @@ class Worker:
         """One round: take, tokenize, batch, encode, search, reply. Returns how many jobs were replied to."""
         works = self._tokenize(self._take(block_s))
         started = time.perf_counter()
-        rows = list({id(row): row for work in works for row in work.rows}.values())
-        waiting, num_replied = works, 0
+        num_replied, waiting = self._finish(works, started)
+        rows = list({id(row): row for work in waiting for row in work.rows.values()}.values())
         for batch in self.batcher.cut(rows):
             self._encode(batch)
-            encoded = [work for work in waiting if work.is_encoded]
-            waiting = [work for work in waiting if not work.is_encoded]
-            for work in encoded:
-                work.timings["encode_s"] = time.perf_counter() - started
-            self._search([work for work in encoded if work.job.op == "search" and not work.has_failed])
-            num_replied += self._reply(encoded)
+            num_encoded, waiting = self._finish(waiting, started)
+            num_replied += num_encoded
+        self._store(works)
         return num_replied
+
+    def _finish(self, works: Sequence[Work], started: float) -> tuple[int, list[Work]]:
+        """Searches and replies for those that are encoded; returns how many were replied to, and those that wait."""
+        encoded = [work for work in works if work.is_encoded]
+        for work in encoded:
+            if work.rows:
+                work.timings["encode_s"] = time.perf_counter() - started
+        self._search([work for work in encoded if work.job.op == "search" and not work.has_failed])
+        return self._reply(encoded), [work for work in works if not work.is_encoded]
 
     # Take
 
@@ -122,23 +132,28 @@ class Worker:
         self._fill(works, "bulk")
         if not works and block_s:
             works += self._admit(self.queue.take(self.id, LANES, 1, block_s))
-        if works and self.max_batch_wait_s:
+        if works and self.limits.max_batch_wait_s:
             self._linger(works)
         return works
 
     def _fill(self, works: list[Work], lane: str) -> None:
-        at_once = JOBS_AT_ONCE[lane]
         owed = lane == "bulk" and self._num_steps % BULK_EVERY == 0
-        while _num_texts(works) < STEP_TEXTS or owed:
+        while (room := self._room(works)) > 0 or owed:
+            at_once = min(JOBS_AT_ONCE[lane], max(1, room))
             taken = self.queue.take(self.id, [lane], at_once)
             works += self._admit(taken)
             if len(taken) < at_once or owed:
                 return
 
     def _linger(self, works: list[Work]) -> None:
-        until = time.monotonic() + self.max_batch_wait_s
-        while _num_texts(works) < STEP_TEXTS and (left := until - time.monotonic()) > 0:
-            works += self._admit(self.queue.take(self.id, ["interactive"], JOBS_AT_ONCE["interactive"], left))
+        until = time.monotonic() + self.limits.max_batch_wait_s
+        while (room := self._room(works)) > 0 and (left := until - time.monotonic()) > 0:
+            at_once = min(JOBS_AT_ONCE["interactive"], room)
+            works += self._admit(self.queue.take(self.id, ["interactive"], at_once, left))
+
+    def _room(self, works: Sequence[Work]) -> int:
+        """How many more texts fit into the step."""
+        return self.limits.max_batch_texts - sum(len(work.job.texts) for work in works)
 
     def _claim(self) -> Delivery | None:
         if time.monotonic() < self._next_claim_s:
@@ -158,7 +173,8 @@ class Worker:
         now = time.time()
         for delivery in deliveries:
             try:
-                work = Work(delivery, self._open(delivery, now))
+                job = self._open(delivery, now)
+                work = Work(delivery, job, self._prompt(job))
                 work.timings["queue_s"] = delivery.queued_s(now)
                 works.append(work)
             except ShoalError as error:
@@ -178,7 +194,11 @@ class Worker:
         if job.op == "search" and job.index not in self.indexes:
             known = ", ".join(sorted(self.indexes)) or "none"
             raise UnknownIndex(f"no index {job.index!r}: this worker serves {known}")
+        self.encoder.check(job.options)
         return job
+
+    def _prompt(self, job: Job) -> str:
+        return self.encoder.prompt(job.options, QUERY_PROMPTS if job.op == "search" else ())
 
     def _check_size(self, job: Job) -> None:
         if len(job.texts) > self.limits.max_job_texts:
@@ -214,8 +234,12 @@ class Worker:
     # Tokenize, encode, search, reply
 
     def _tokenize(self, works: list[Work]) -> list[Work]:
-        """Gives each job its rows, one for all texts that are the same; returns the jobs that can be encoded."""
+        """Gives each job what the cache has, and rows for the rest, one for all texts that are the same.
+
+        Returns the jobs that can be encoded.
+        """
         started = time.perf_counter()
+        self._recall(works)
         shared: dict[Any, Row] = {}
         tokenized, refusals = [], []
         for work in works:
@@ -229,14 +253,24 @@ class Worker:
             work.timings["tokenize_s"] = time.perf_counter() - started
         return tokenized
 
+    def _recall(self, works: Sequence[Work]) -> None:
+        works = [work for work in works if work.job.options.output == "vector"]
+        if self.cache is None or not works:
+            return
+        for work in works:
+            work.digests = self.cache.table.digests(work.job.texts, work.prompt, work.job.options)
+        entries = iter(self.cache.find([digest for work in works for digest in work.digests]))
+        for work in works:
+            work.recall(list(islice(entries, len(work.digests))))
+            self.counters["cache_hits"] += len(work.found)
+            self.counters["cache_misses"] += len(work.missing)
+
     def _tokenize_one(self, work: Work, shared: dict[Any, Row]) -> None:
-        options = work.job.options
-        self.encoder.check(options)
-        prompt = self.encoder.prompt(options, QUERY_PROMPTS if work.job.op == "search" else ())
-        work.tokens = self.encoder.tokenize(work.job.texts, options, prompt)
-        for tokens in work.tokens:
+        options, missing = work.job.options, work.missing
+        found = self.encoder.tokenize([work.job.texts[n] for n in missing], options, work.prompt)
+        for n, tokens in zip(missing, found, strict=True):
             key = (tokens.ids, options.pooling, options.output)
-            work.rows.append(shared.setdefault(key, Row(tokens, options.pooling, options.output)))
+            work.rows[n] = shared.setdefault(key, Row(tokens, options.pooling, options.output))
 
     def _encode(self, batch: Sequence[Row]) -> None:
         """Encodes a batch; if the engine fails, row by row, so that a bad text harms only its own job."""
@@ -267,15 +301,24 @@ class Worker:
         self._count(works)
         return num_written
 
+    def _store(self, works: Sequence[Work]) -> None:
+        """Puts what is new into the cache: after the replies, which do not depend on it."""
+        if self.cache is None:
+            return
+        entries: dict[bytes, Entry] = {}
+        for work in works:
+            entries |= work.news()
+        try:
+            self.cache.store(entries)
+        except ShoalError as error:
+            self.counters["cache_refused"] += len(entries)
+            log.debug("%d texts could not be put into the cache: %s", len(entries), error)
+
     def _count(self, works: Sequence[Work]) -> None:
         for work in works:
             self.counters["jobs"] += 1
             self.counters["failed"] += work.has_failed
-            self.counters["texts"] += len(work.tokens)
-            self.counters["tokens"] += sum(len(tokens.ids) for tokens in work.tokens)
+            self.counters["texts"] += len(work.rows)
+            self.counters["tokens"] += sum(row.num_tokens for row in work.rows.values())
             for name in TIMINGS:
                 self.counters[name] += work.timings[name]  # type: ignore[assignment]
-
-
-def _num_texts(works: Sequence[Work]) -> int:
-    return sum(len(work.job.texts) for work in works)

@@ -1,0 +1,43 @@
+"""What several API processes take of the machine, as one."""
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from prometheus_client import ProcessCollector
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+#: Measures of which the least of a process counts for all; others are added up.
+_LEAST = ("process_start_time_seconds", "process_max_fds")
+
+
+class ProcessesCollector(Collector):
+    """The processes that count in the files of a folder and run under the same parent as this one."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+
+    def collect(self) -> Iterator[Metric]:
+        """What prometheus_client says of a process, for all of them together."""
+        found: dict[str, list[Metric]] = {}
+        for pid in filter(_is_sibling, self._pids()):
+            for metric in ProcessCollector(pid=partial(str, pid), registry=None).collect():
+                found.setdefault(metric.name, []).append(metric)
+        for name, metrics in found.items():
+            together = metrics[0]
+            values = [sample.value for metric in metrics for sample in metric.samples]
+            together.samples = [together.samples[0]._replace(value=min(values) if name in _LEAST else sum(values))]
+            yield together
+
+    def _pids(self) -> set[int]:
+        return {int(file.stem.rpartition("_")[2]) for file in self._folder.glob("*.db")}
+
+
+def _is_sibling(pid: int) -> bool:
+    """Whether the process lives; a number that some other program has by now does not count."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == os.getppid()
+    except OSError:
+        return False

@@ -1,0 +1,112 @@
+"""The load generator: wrk, told what to send and read as numbers."""
+
+import json
+import resource
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Self
+
+from shoal.errors import MissingExtra, NotReady
+
+#: Longest that wrk waits for one answer before it counts as an error.
+_TIMEOUT_S = 60
+
+#: What stands before the numbers in wrk's output; the rest of it is for people.
+_MARK = "measured: "
+
+#: Requests are made once, before the clock starts. `wrk -s SCRIPT URL -- BODIES FIRST`.
+_SCRIPT = """
+local requests, n = {}, 0
+function init(args)
+  for line in io.lines(args[1]) do requests[#requests + 1] = wrk.format("POST", nil, nil, line) end
+  n = tonumber(args[2])
+end
+function request() n = n % #requests + 1; return requests[n] end
+function done(summary, latency)
+  local errors = summary.errors
+  local failed = errors.connect + errors.read + errors.write + errors.status + errors.timeout
+  io.write(string.format(
+    'measured: {"num_requests": %d, "num_failed": %d, "duration_us": %d, "p50_us": %d, "p90_us": %d, "p99_us": %d}\\n',
+    summary.requests, failed, summary.duration,
+    latency:percentile(50), latency:percentile(90), latency:percentile(99)))
+end
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Requests with these bodies, one after the other and in turn, on each of so many connections that stay open."""
+
+    url: str
+    bodies: Sequence[bytes]
+    connections: int
+    headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "application/json"})
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one run of a load found; `cpu_s` is what wrk itself took of the processors."""
+
+    num_requests: int
+    duration_s: float
+    p50_ms: float
+    p90_ms: float
+    p99_ms: float
+    cpu_s: float = 0.0
+
+    @property
+    def requests_per_s(self) -> float:
+        """Answers a second."""
+        return self.num_requests / self.duration_s
+
+    @classmethod
+    def parse(cls, output: str, cpu_s: float = 0.0) -> Self:
+        """The numbers in wrk's output.
+
+        Raises NotReady if any request failed or none was answered: such a run measures nothing.
+        """
+        _, mark, rest = output.partition(_MARK)
+        found = json.loads(rest.splitlines()[0]) if mark else {"num_requests": 0, "num_failed": 0}
+        num_requests, num_failed = found["num_requests"], found["num_failed"]
+        if num_failed or not num_requests:
+            raise NotReady(f"{num_failed} of {num_requests} requests failed, so the run measures nothing:\n{output}")
+        p50_ms, p90_ms, p99_ms = (found[f"p{percent}_us"] / 1_000 for percent in (50, 90, 99))
+        return cls(num_requests, found["duration_us"] / 1_000_000, p50_ms, p90_ms, p99_ms, cpu_s)
+
+
+def find() -> str:
+    """Path of wrk.
+
+    Raises MissingExtra.
+    """
+    if found := shutil.which("wrk"):
+        return found
+    raise MissingExtra("wrk makes the load and is not on the PATH: install it (Debian and Ubuntu: apt-get install wrk)")
+
+
+def run(load: Load, seconds: int, first: int = 0) -> Measured:
+    """Runs the load for some seconds, beginning with body number `first`.
+
+    Raises MissingExtra without wrk, and NotReady unless every request is answered with a 2xx status.
+    """
+    wrk = find()
+    headers = [part for name, value in load.headers.items() for part in ("-H", f"{name}: {value}")]
+    with TemporaryDirectory() as folder:
+        script, bodies = Path(folder) / "load.lua", Path(folder) / "bodies"
+        script.write_text(_SCRIPT)
+        bodies.write_bytes(b"\n".join(load.bodies))
+        flags = ["-t1", f"-c{load.connections}", f"-d{seconds}s", "--timeout", f"{_TIMEOUT_S}s", *headers]
+        command = [wrk, *flags, "-s", str(script), load.url, "--", str(bodies), str(first % len(load.bodies))]
+        before = _cpu_of_children_s()
+        done = subprocess.run(command, capture_output=True, text=True)  # noqa: S603
+        return Measured.parse(done.stdout + done.stderr, _cpu_of_children_s() - before)
+
+
+def _cpu_of_children_s() -> float:
+    """Processor time of the children that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime

@@ -1,0 +1,310 @@
+"""The benchmarks: what they read, reckon and print, and `shoal bench` against a service."""
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from conftest import WORDS, RedisServer, free_port, wait_until
+from page import ROOT
+from process import environment, run
+from running import service
+
+sys.path.append(str(ROOT / "scripts"))  # after tests/, which has a running.py of its own
+
+from benchmarks.arrivals import Generator, Order, percentiles_ms, windows_ms
+from benchmarks.bars import BARS, Bar, table
+from benchmarks.processes import Processes
+from benchmarks.results import Results
+
+from shoal import Client, bench
+from shoal.bench import Row, Trial, interleave, sample, shown, tables
+from shoal.cli import main
+from shoal.errors import NotReady
+from shoal.keys import Keys
+from shoal.wrk import Measured
+
+needs_wrk = pytest.mark.skipif(not shutil.which("wrk"), reason="wrk is not installed")
+
+OUTPUT = """
+Running 2s test @ http://127.0.0.1:40123/embed
+  1 threads and 64 connections
+  2451 requests in 2.01s, 9.87MB read
+Requests/sec:   1219.40
+measured: {"num_requests": 2451, "num_failed": 0, "duration_us": 2010000, "p50_us": 512, "p90_us": 6000, "p99_us": 9130}
+"""
+
+
+class TestLoad:
+    def test_rate_and_latencies_are_read_from_what_wrk_prints(self) -> None:
+        measured = Measured.parse(OUTPUT, cpu_s=0.5)
+        assert measured.requests_per_s == pytest.approx(2451 / 2.01)
+        assert (measured.p50_ms, measured.p90_ms, measured.p99_ms, measured.cpu_s) == (0.512, 6.0, 9.13, 0.5)
+
+    @pytest.mark.parametrize(
+        "output",
+        [OUTPUT.replace('_failed": 0', '_failed": 3'), "unable to connect to 127.0.0.1:1 Connection refused\n"],
+    )
+    def test_a_run_with_failures_measures_nothing(self, output: str) -> None:
+        with pytest.raises(NotReady, match="measures nothing"):
+            Measured.parse(output)
+
+
+class TestTrials:
+    def test_they_run_in_turns_and_the_first_turn_does_not_count(self) -> None:
+        seen: list[tuple[str, int, int]] = []
+
+        def trial(case: str) -> Trial:
+            def once(seconds: int, number: int) -> dict[str, float]:
+                seen.append((case, seconds, number))
+                return {"requests/s": 10.0 * number}
+
+            return Trial(case, "shoal", once)
+
+        rows = interleave("embed", [trial("a"), trial("b")], runs=2, seconds=5, say=lambda _: None)
+        assert seen == [("a", 2, 0), ("b", 2, 0), ("a", 5, 1), ("b", 5, 1), ("a", 5, 2), ("b", 5, 2)]
+        assert [(row.case, row.figures["requests/s"], row.median("requests/s")) for row in rows] == [
+            ("a", [10, 20], 15),
+            ("b", [10, 20], 15),
+        ]
+
+    def test_a_run_without_figures_does_not_count(self) -> None:
+        figures = {"a": {1: {"ms": 5.0}, 2: {}}, "b": {1: {}, 2: {}}}
+        trials = [Trial(case, "shoal", lambda _, number, case=case: figures[case].get(number, {})) for case in figures]
+        rows = interleave("embed", trials, runs=2, seconds=1, say=lambda _: None)
+        assert [(row.case, row.figures) for row in rows] == [("a", {"ms": [5.0]})]
+
+
+class TestTables:
+    def test_median_lowest_and_highest(self) -> None:
+        several = Row(
+            "embed", "1 connection", "shoal", {"requests/s": [1_000, 1_500, 900], "p50 ms": [1.25, 1.25, 1.25]}
+        )
+        assert tables([several]).splitlines() == [
+            "| case | target | requests/s | p50 ms |",
+            "|---|---|---|---|",
+            "| 1 connection | shoal | 1,000 (900 to 1,500) | 1.25 |",
+        ]
+
+    def test_a_group_of_figures_has_a_table_of_its_own(self) -> None:
+        rows = [
+            Row("embed", "a", "shoal", {"requests/s": [5.0], "processor ms: worker": [0.25]}),
+            Row("embed", "b", "peer", {"p50 ms": [2.0]}),
+        ]
+        first, second, third = tables(rows).split("\n\n")
+        assert first.splitlines()[2:] == ["| a | shoal | 5 |  |", "| b | peer |  | 2 |"]
+        assert (second, third.splitlines()[-1]) == ("processor ms:", "| a | shoal | 0.250 |")
+
+    def test_numbers_have_the_digits_that_matter(self) -> None:
+        assert [shown(value) for value in (1234.5, 64.0, 64.25, 1.234, 0.01234)] == [
+            "1,234",
+            "64",
+            "64.25",
+            "1.23",
+            "0.012",
+        ]
+
+
+class TestBars:
+    def test_pass_miss_and_not_measured(self) -> None:
+        case = "64 connections x 1 headline"
+        rows = [Row("embed", case, "shoal", {"requests/s": [1_400.0], "p50 ms": [40.0], "p99 ms": [90.0]})]
+        rows.append(Row("embed", case, "baseline", {"requests/s": [200.0]}))
+        lines = table(Results(rows)).splitlines()[2:]
+        assert "| embed, 64 connections, over the FastAPI baseline | ≥ 7 | 7 | pass |" in lines
+        assert "| embed, 64 connections: p99 over p50 | ≤ 2 | 2.25 | miss |" in lines
+        assert "| embed, 64 connections, over Infinity | ≥ 5 |  | not measured |" in lines
+        assert not [line for line in lines if "soak" in line]
+
+    def test_what_was_not_run_has_no_table(self) -> None:
+        assert table(Results([Row("another", "a", "shoal", {"p50 ms": [1.0]})])) == ""
+
+    @pytest.mark.parametrize("bar", BARS, ids=lambda bar: bar.what)
+    def test_each_can_be_missed(self, bar: Bar) -> None:
+        worst = float("-inf") if bar.least is not None else float("inf")
+        assert not bar.is_met_by(worst)
+        assert bar.is_met_by(bar.least if bar.least is not None else bar.most or 0.0)
+
+    def test_shares_are_of_the_best_batch(self) -> None:
+        rows = [
+            Row("embed", "8 connections x 32 headlines", "shoal", {"texts/s": [1_800.0]}),
+            Row("embed", "64 headlines a pass", "bare engine", {"texts/s": [2_000.0]}),
+            Row("embed", "128 headlines a pass", "bare engine", {"texts/s": [1_900.0]}),
+        ]
+        assert [line for line in table(Results(rows)).splitlines() if "| ≥ 90 % | 90 % | pass |" in line]
+
+
+class TestPercentiles:
+    def test_each_is_one_of_the_values(self) -> None:
+        found = percentiles_ms([n / 1_000 for n in range(100, 0, -1)])
+        assert found == pytest.approx({"p50 ms": 50, "p90 ms": 90, "p99 ms": 99})
+        assert percentiles_ms([0.002]) == pytest.approx({"p50 ms": 2, "p90 ms": 2, "p99 ms": 2})
+        assert percentiles_ms([]) == {}
+
+    def test_a_window_has_the_requests_that_were_due_in_it(self) -> None:
+        due_s, latencies_s = [0.0, 59.9, 60.0, 130.0], [0.001, 0.003, 90.0, 0.004]
+        found = [window.get("p99 ms") for window in windows_ms(due_s, latencies_s, 60)]
+        assert found == pytest.approx([3, 90_000, 4])
+
+
+@contextmanager
+def answering(answer: Callable[[], int]) -> Iterator[int]:
+    """A server whose answers have the status that `answer` returns; yields its port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(answer())
+            self.send_header("content-length", "2")
+            self.end_headers()
+            self.wfile.write(b"[]")
+
+        def log_message(self, *_: object) -> None:
+            """Writes nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def bodies(tmp_path: Path) -> str:
+    """A file with two bodies to send."""
+    (tmp_path / "bodies").write_text('{"inputs": "storm"}\n{"inputs": "rain"}\n')
+    return str(tmp_path / "bodies")
+
+
+class TestArrivals:
+    def test_requests_are_sent_though_none_is_answered(self, bodies: str) -> None:
+        eighth, numbers = threading.Event(), count(1)
+
+        def answer() -> int:
+            if next(numbers) == 8:
+                eighth.set()
+            return 200 if eighth.wait(20) else 500
+
+        with answering(answer) as port:
+            order = Order("127.0.0.1", port, "/embed", bodies, seconds=0.5, connections=1, rate=100)
+            found = Generator(order).run()
+        assert found["num_requests"] > 8
+        assert found["num_failed"] == 0
+
+    def test_answers_that_are_no_success_are_counted(self, bodies: str) -> None:
+        statuses = iter([200, 503] * 1_000)
+        with answering(lambda: next(statuses)) as port:
+            order = Order("127.0.0.1", port, "/embed", bodies, seconds=0.2, connections=2, rate=100)
+            found = Generator(order).run()
+        assert found["num_failed"] == found["num_requests"] // 2 > 0
+        assert set(found["late"]) == set(found["all"]) == {"p50 ms", "p90 ms", "p99 ms"}
+
+    def test_without_a_rate_each_answer_brings_the_next_request(self, bodies: str) -> None:
+        with answering(lambda: 200) as port:
+            order = Order("127.0.0.1", port, "/embed", bodies, seconds=0.2, connections=4)
+            found = Generator(order).run()
+        assert found["num_requests"] > 4
+        assert found["num_failed"] == 0
+
+
+def test_memory_and_processor_time_are_told_by_process() -> None:
+    command = [sys.executable, "-c", "sum(range(3_000_000)); input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
+        processes = Processes({"worker 1": child.pid, "worker 2": child.pid})
+        try:
+            wait_until(lambda: processes.cpu_s()["worker"] > 0)
+            memory = processes.memory_mb()
+        finally:
+            child.communicate(b"\n")
+    assert set(memory) == {"worker 1", "worker 2"}
+    assert all(sizes["resident"] > sizes["private"] >= sizes["written"] > 0 for sizes in memory.values())
+
+
+def test_the_waiting_worker_answers_as_a_worker_does(
+    redis_url: str, keys: Keys, client: Client, tiny_source: Path, tiny_model: Path, home: Path
+) -> None:
+    pool = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
+    settings = environment(model=tiny_source, home=home, cache_mb=0, **pool)
+    command = [sys.executable, str(ROOT / "scripts" / "benchmarks" / "waiting.py")]
+    with subprocess.Popen(command, env=settings) as worker:
+        try:
+            vectors = client.embed(["storm", "rain in europe"], normalize=False)
+        finally:
+            worker.terminate()
+    assert worker.returncode == 0
+    assert (vectors == 1).all()
+
+
+@needs_wrk
+def test_scripts_bench_prints_and_saves_what_it_measured(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "bench.py")]
+    saved = tmp_path / "figures.json"
+    measured = subprocess.run(
+        [*command, "wire", "--runs", "1", "--seconds", "1", "--json", saved], capture_output=True, text=True
+    )
+    assert measured.returncode == 0, measured.stderr
+    assert "| 256 x 1,024 | raw bytes |" in measured.stdout
+    assert measured.stdout.rstrip().endswith("| pass |")
+    again = subprocess.run([*command, "--from", saved], capture_output=True, text=True, check=True)
+    assert again.stdout == measured.stdout
+
+
+def test_an_unknown_scenario_is_named() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "bench.py"), "swim"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "no scenario 'swim'" in done.stderr
+
+
+class TestShoalBench:
+    @needs_wrk
+    def test_a_running_service_is_measured(
+        self, redis_server: RedisServer, tiny_source: Path, index_folder: Path, home: Path, tmp_path: Path
+    ) -> None:
+        usual = {"redis_url": redis_server.url, "pool": "bench", "model": tiny_source, "home": home, "precision": "f32"}
+        texts, out = tmp_path / "texts.txt", tmp_path / "figures.json"
+        texts.write_text("\n".join(WORDS))
+        with service(tmp_path, **usual, threads=1, indexes=index_folder) as running:
+            wait_until(running.is_ready)
+            flags = ("--runs", 1, "--seconds", 1, "--file", texts, "--json", out)
+            done = run("bench", f"http://127.0.0.1:{running.port}/", *flags)
+        assert done.returncode == 0, done.stderr
+        assert "indexes: default (64 documents)" in done.stdout
+        found = json.loads(out.read_text())["rows"]
+        cases = ["embed, 1 connection", "embed, 64 connections", "search, 1 connection", "search, 64 connections"]
+        assert [row["case"] for row in found] == cases
+        assert all(row["figures"]["requests/s"][0] > 0 for row in found)
+        assert all(f"| {case} | service |" in done.stdout for case in cases)
+
+    def test_a_missing_wrk_is_said_with_its_remedy(self) -> None:
+        result = CliRunner(env={"PATH": ""}).invoke(main, ["bench"])
+        assert result.exit_code == 1
+        (line,) = result.stderr.splitlines()
+        assert "apt-get install wrk" in line
+        assert line.endswith("[missing_extra]")
+
+    @needs_wrk
+    def test_nothing_that_answers(self) -> None:
+        result = CliRunner().invoke(main, ["bench", f"http://127.0.0.1:{free_port()}"])
+        assert result.exit_code == 1
+        assert result.stderr.rstrip().endswith("start one with `shoal serve` [not_ready]")
+
+    def test_a_file_without_texts(self, tmp_path: Path) -> None:
+        (tmp_path / "empty.txt").write_text("\n \n")
+        result = CliRunner().invoke(main, ["bench", "--file", str(tmp_path / "empty.txt")])
+        assert result.stderr.rstrip().endswith("[invalid_request]")
+
+    def test_the_usual_texts_are_the_sample(self) -> None:
+        assert len(bench.check_texts(sample())) >= 1_000

