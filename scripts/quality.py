@@ -40,16 +40,15 @@ def cosines(url: str, alone: int) -> None:
         print(f"{name}: {len(some)} alone: cosine lowest {found.min():.6f}, mean {found.mean():.6f}")
 
 
-def sts(url: str) -> None:
-    """Prints the Spearman correlation with human judgements on STS-B dev."""
+def sts(url: str) -> float:
+    """100 times the Spearman correlation with human judgements on STS-B dev."""
     pairs = datasets().stsb_dev()
     left, right = (embed(url, [pair[side] for pair in pairs], BATCH) for side in (0, 1))
-    correlation = spearmanr((left * right).sum(axis=1), [score for _, _, score in pairs]).statistic
-    print(f"STS-B dev, {len(pairs)} pairs: Spearman {correlation * 100:.2f}")
+    return float(100 * spearmanr((left * right).sum(axis=1), [score for _, _, score in pairs]).statistic)
 
 
-def cranfield(url: str) -> None:
-    """Prints nDCG@10 of the service's search on Cranfield."""
+def cranfield(url: str) -> float:
+    """100 times nDCG@10 of the service's search on Cranfield."""
     _, queries, judgements = datasets().cranfield()
     names = list(queries)
     results = post(f"{url}/search", {"queries": [queries[name] for name in names], "k": 10})["results"]
@@ -59,22 +58,22 @@ def cranfield(url: str) -> None:
         found = sum(gains.get(hit["id"], 0) / math.log2(rank + 2) for rank, hit in enumerate(hits))
         best = sum(gain / math.log2(rank + 2) for rank, gain in enumerate(sorted(gains.values(), reverse=True)[:10]))
         scores.append(found / best if best else 0.0)
-    print(f"Cranfield, {len(names)} queries: nDCG@10 {np.mean(scores) * 100:.2f}")
+    return float(100 * np.mean(scores))
 
 
 def main() -> None:
     """Starts a service of its own and prints every figure."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--port", type=int, default=8099)
     parser.add_argument("--alone", type=int, default=400, help="texts of each set to send one by one")
-    parser.add_argument("--precision", default="auto", choices=("auto", "bf16", "f32"))
+    precisions = Settings.__dataclass_fields__["precision"].metadata["choices"]
+    parser.add_argument("--precision", default="auto", choices=precisions)
     args = parser.parse_args()
     print(f"models and indexes are kept in {HOME}", file=sys.stderr)
     index = index_of("cranfield", datasets().cranfield()[0])
-    with stack(args.port, {"default": index}, SHOAL_PRECISION=args.precision) as url:
-        sts(url)
-        cranfield(url)
-        cosines(url, args.alone)
+    with stack({"default": index}, SHOAL_PRECISION=args.precision) as running:
+        print(f"STS-B dev: Spearman {sts(running.url):.2f}")
+        print(f"Cranfield: nDCG@10 {cranfield(running.url):.2f}")
+        cosines(running.url, args.alone)
 
 
 if __name__ == "__main__":
