@@ -42,7 +42,7 @@ class Settings:
 
     host: str = _setting("127.0.0.1", "Address that the API listens on.")
     port: int = _setting(8080, "Port that the API listens on.", 1, 65_535)
-    api_processes: int = _setting(1, "Processes of the API.", 1)
+    api_processes: int = _setting(1, "Processes of the API; each uses about one processor at most.", 1)
     api_threads: int = _setting(256, "Most requests that a process of the API works on or waits for at a time.", 1)
     request_timeout_s: float = _setting(30.0, "How long a waiting request waits for its answer, in seconds.", 0.001)
     max_request_bytes: int = _setting(32 * 2**20, "Largest HTTP body.", 1)
@@ -57,7 +57,7 @@ class Settings:
         choices=("auto", "bf16", "f32", "int8"),
     )
     threads: int = _setting(0, "Compute threads of a worker; 0: its share of the processors it may use.", 0)
-    max_batch_tokens: int = _setting(4_096, "Most tokens in one forward pass, padding included.", 1)
+    max_batch_tokens: int = _setting(2_048, "Most tokens in one forward pass, padding included.", 1)
     max_batch_texts: int = _setting(64, "Texts with which a worker stops taking more jobs and computes.", 1)
     max_batch_wait_ms: float = _setting(0.0, "How long a worker waits for its batch to fill, in milliseconds.", 0)
     max_job_texts: int = _setting(1_024, "Most texts in one job.", 1)

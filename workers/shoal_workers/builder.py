@@ -53,7 +53,7 @@ def build(source: DocumentSource, out: Path, encoder: Encoder, count: int, progr
 
 
 def _write(folder: Path, source: DocumentSource, encoder: Encoder, count: int, progress: Progress) -> None:
-    batcher: Batcher[Row] = Batcher(4_096, encoder.model.shares_rows)
+    batcher: Batcher[Row] = Batcher(2_048, encoder.model.shares_rows)
     prompt = encoder.prompt(Options(), DOCUMENT_PROMPTS)
     offsets = [0]
     with (folder / index.VECTORS).open("wb") as vectors, (folder / index.DOCUMENTS).open("wb") as documents:

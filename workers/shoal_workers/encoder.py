@@ -116,6 +116,6 @@ class Encoder:
     ) -> NDArray[np.float32]:
         """Finished vectors `[texts, dimension]` of any number of texts, for building an index and for self-tests."""
         rows = [Row(tokens, options.pooling) for tokens in self.tokenize(texts, options, prompt)]
-        for batch in (batcher or Batcher(4_096, self.model.shares_rows)).cut(rows):
+        for batch in (batcher or Batcher(2_048, self.model.shares_rows)).cut(rows):
             self.encode(batch)
         return finish([row.vectors for row in rows if row.vectors is not None], options)
