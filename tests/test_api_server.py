@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import os
+import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -96,6 +98,12 @@ class TestServing:
         status, body = server.ask("POST", "/embed", iter([b'{"inputs": "', b"x" * 1_000, b'"}']))
         assert (status, body["error"]["code"]) == (413, "too_large")
 
+    def test_a_thread_that_is_woken_does_not_interrupt_the_one_that_wakes_it(self, start_server: StartServer) -> None:
+        server = start_server()
+        server.ask("POST", "/embed", b'{"inputs": "a"}')
+        (process,) = psutil.Process(server.process.pid).children()
+        assert {os.sched_getscheduler(thread.id) for thread in process.threads()} == {os.SCHED_BATCH}
+
     def test_the_host_may_be_a_name(self, start_server: StartServer) -> None:
         assert start_server(host="localhost").ask("GET", "/health") == (200, {"status": "ok"})
 
@@ -162,19 +170,22 @@ class Several:
         """The processes that serve and have answered requests."""
         return {int(file.stem.rpartition("_")[2]) for file in self.counts()}
 
-    def num_counted(self) -> float:
-        """How many embeds a scrape says there were."""
+    def scrape(self, sample_name: str, **labels: str) -> float:
+        """The one sample of that name and with these labels, in the metrics of whichever process answers."""
         with closing(self.server.connect()) as connection:
             connection.request("GET", "/metrics")
-            text = connection.getresponse().read().decode()
-        families = {family.name: family for family in text_string_to_metric_families(text)}
-        counts = [
-            sample.value
-            for sample in families["shoal_http_request_seconds"].samples
-            if sample.name.endswith("_count") and sample.labels["route"] == "/embed"
-        ]
-        assert len(counts) <= 1
-        return sum(counts)
+            families = text_string_to_metric_families(connection.getresponse().read().decode())
+        samples = [sample for family in families for sample in family.samples if sample.name == sample_name]
+        (found,) = [sample.value for sample in samples if labels.items() <= sample.labels.items()]
+        return found
+
+    def num_counted(self) -> float:
+        """How many embeds a scrape says there were."""
+        return self.scrape("shoal_http_request_seconds_count", route="/embed")
+
+    def resident_bytes(self) -> list[int]:
+        """The resident memory of each process."""
+        return [child.memory_info().rss for child in self._process.children()]
 
 
 @pytest.mark.usefixtures("stub")
@@ -187,6 +198,8 @@ class TestSeveralProcesses:
         answers = [embed(several) for _ in range(50)]
         assert answers == [True] * 50
         assert {several.num_counted() for _ in range(20)} == {before + 50}
+        assert several.scrape("process_resident_memory_bytes") == pytest.approx(sum(several.resident_bytes()), rel=0.1)
+        assert several.scrape("shoal_build_info") == 1
 
     def test_one_that_dies_is_replaced_and_what_it_counted_stays(self, start_server: StartServer) -> None:
         several = Several(start_server(api_processes=2))
@@ -208,8 +221,10 @@ class TestSeveralProcesses:
     def test_they_go_when_the_one_that_started_them_is_killed(self, start_server: StartServer) -> None:
         several = Several(start_server(api_processes=2))
         wait_until(lambda: embed(several) and len(several.have_answered()) == 2)
+        folder = several.counts()[0].parent
         several.server.process.kill()
         wait_until(lambda: not several.server.listens())
+        shutil.rmtree(folder)  # who was killed could not
 
 
 def embed(several: Several) -> bool:

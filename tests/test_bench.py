@@ -156,11 +156,15 @@ class TestPercentiles:
 
 
 @contextmanager
-def answering(answer: Callable[[], int]) -> Iterator[int]:
-    """A server whose answers have the status that `answer` returns; yields its port."""
+def answering(answer: Callable[[], int], patience_s: float | None = None) -> Iterator[int]:
+    """A server whose answers have the status that `answer` returns; yields its port.
+
+    It closes connections on which nothing has come for `patience_s`.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        timeout = patience_s
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
@@ -210,6 +214,12 @@ class TestArrivals:
             found = Generator(order).run()
         assert found["num_failed"] == found["num_requests"] // 2 > 0
         assert set(found["late"]) == set(found["all"]) == {"p50 ms", "p90 ms", "p99 ms"}
+
+    def test_a_connection_that_the_server_closes_is_not_used_again(self, bodies: str) -> None:
+        with answering(lambda: 200, patience_s=0.05) as port:
+            order = Order("127.0.0.1", port, "/embed", bodies, seconds=1, connections=4, rate=20)
+            found = Generator(order).run()
+        assert found["num_requests"] > found["num_failed"]
 
     def test_without_a_rate_each_answer_brings_the_next_request(self, bodies: str) -> None:
         with answering(lambda: 200) as port:

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import textwrap
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -108,6 +107,6 @@ def test_a_reply_that_cannot_be_read_does_not_keep_the_others(queue: Queue) -> N
 @pytest.mark.usefixtures("serving")
 def test_a_client_works_on_both_sides_of_a_fork(client: Client, redis_url: str) -> None:
     keys = client.queue.keys
-    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(FORKS), redis_url, keys.prefix, keys.pool]
+    command = [sys.executable, "-W", "ignore", "-c", FORKS, redis_url, keys.prefix, keys.pool]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -120,6 +120,10 @@ class Generator:
     def _receive(self, start: float) -> None:
         for descriptor, _ in self._poll.poll(0):
             connection = self._connections[descriptor]
+            if connection in self._idle:  # the server closed what it had not heard from for a while
+                self._idle.remove(connection)
+                self._close(connection)
+                continue
             status = connection.receive()
             if status is None:
                 continue
@@ -127,12 +131,13 @@ class Generator:
             self.due_s.append(connection.due_s)
             self.latencies_s.append(now - connection.due_s)
             self.num_failed += status != 200
-            self._idle.append(connection if status else self._replace(connection))
+            if not status:
+                self._close(connection)
+            self._idle.append(connection if status else self._connect())
 
-    def _replace(self, connection: Connection) -> Connection:
+    def _close(self, connection: Connection) -> None:
         del self._connections[connection.socket.fileno()]
         connection.socket.close()
-        return self._connect()
 
     def _connect(self) -> Connection:
         connection = Connection(socket.create_connection((self.order.host, self.order.port)))

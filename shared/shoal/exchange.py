@@ -1,8 +1,8 @@
 """One sender and one receiver for all the threads of a process.
 
-The sender puts what many threads enqueue into one round trip; the receiver waits on the process's own reply address and
-wakes the thread each reply is for. With a round trip and a connection of its own for every request the same two cores
-answer a third as many.
+The sender puts what many threads enqueue into one round trip; a thread that is alone sends by itself. The receiver
+waits on the process's own reply address and wakes the thread each reply is for. With a round trip and a connection of
+its own for every request the same two cores answer a third as many.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _CLOSED = "the client was closed while this waited: make a new one"
 class Pending:
     """A reply on its way. Any number of threads may wait for it; one settles it, once.
 
-    It is what `concurrent.futures.Future` is, in a lock: that takes a fifth of the time, and wakes its thread once.
+    It is what `concurrent.futures.Future` is, in a lock: that takes a sixth of the time.
     """
 
     __slots__ = ("_lock", "_outcome")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from select import select
 from typing import TextIO
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -32,6 +33,9 @@ READY_WITHIN_S = 120.0
 
 #: How long a process may take to finish what it has begun before it is killed.
 STOP_WITHIN_S = 15.0
+
+#: How long what was killed may take to be gone.
+GONE_WITHIN_S = 2.0
 
 #: How long to wait before a process that ended by itself is started again.
 RESTART_AFTER_S = 1.0
@@ -53,7 +57,7 @@ class Service:
         self.kill()
         environment = os.environ | self.environment
         self.process = subprocess.Popen(  # noqa: S603
-            self.command, env=environment, process_group=0, preexec_fn=stop_with_parent, stdin=subprocess.DEVNULL
+            self.command, env=environment, process_group=0, preexec_fn=_die_with_parent, stdin=subprocess.DEVNULL
         )
 
     def exit_code(self) -> int | None:
@@ -72,11 +76,15 @@ class Service:
         self.kill()
 
     def kill(self) -> None:
-        """Ends at once what is left of the process and of those that it started."""
-        if self.process is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+        """Ends at once what is left of the process and of those that it started, and waits until they are gone."""
+        if self.process is None:
+            return
+        until = time.monotonic() + GONE_WITHIN_S
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+            while self.process.wait() is not None and time.monotonic() < until:
+                os.killpg(self.process.pid, 0)  # raises once nobody is left
+                time.sleep(0.01)
 
 
 class Stack:
@@ -205,8 +213,10 @@ def stop(settings: Settings) -> str:
     pid = _running(settings)
     if pid is None:
         return f"nothing runs in {settings.home_folder}"
-    os.kill(pid, signal.SIGTERM)
-    _wait_for("everything to stop", lambda: _running(settings) is None)
+    process = os.pidfd_open(pid)
+    signal.pidfd_send_signal(process, signal.SIGTERM)
+    _wait_for("everything to stop", lambda: bool(select([process], [], [], 0)[0]))
+    os.close(process)
     return f"stopped (process {pid})"
 
 
@@ -313,6 +323,5 @@ def _wait_for(what: str, is_done: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def stop_with_parent() -> None:
-    """Has this process told to stop when the one that started it ends, however that ends."""
+def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
