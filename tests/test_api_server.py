@@ -221,9 +221,9 @@ class TestSeveralProcesses:
     def test_they_go_when_the_one_that_started_them_is_killed(self, start_server: StartServer) -> None:
         several = Several(start_server(api_processes=2))
         wait_until(lambda: embed(several) and len(several.have_answered()) == 2)
-        folder = several.counts()[0].parent
+        pids, folder = several.pids(), several.counts()[0].parent
         several.server.process.kill()
-        wait_until(lambda: not several.server.listens())
+        wait_until(lambda: not any(map(psutil.pid_exists, pids)))
         shutil.rmtree(folder)  # who was killed could not
 
 
