@@ -57,7 +57,7 @@ class Settings:
         choices=("auto", "bf16", "f32", "int8"),
     )
     threads: int = _setting(0, "Compute threads of a worker; 0: its share of the processors it may use.", 0)
-    max_batch_tokens: int = _setting(2_048, "Most tokens in one forward pass, padding included.", 1)
+    max_batch_tokens: int = _setting(2_048, "Most tokens of texts in one forward pass.", 1)
     max_batch_texts: int = _setting(64, "Texts with which a worker stops taking more jobs and computes.", 1)
     max_batch_wait_ms: float = _setting(0.0, "How long a worker waits for its batch to fill, in milliseconds.", 0)
     max_job_texts: int = _setting(1_024, "Most texts in one job.", 1)

@@ -82,7 +82,8 @@ class Service:
         until = time.monotonic() + GONE_WITHIN_S
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-            while self.process.wait() is not None and time.monotonic() < until:
+            self.process.wait()
+            while time.monotonic() < until:
                 os.killpg(self.process.pid, 0)  # raises once nobody is left
                 time.sleep(0.01)
 
