@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 #: processor time more, and with none it would take 2 ms.
 PASS_COST = 20
 
-#: Length of a row at which attention takes as long as all other layers do. Measured: 16 % more a token at 256 than at 16.
+#: Row length at which attention takes as long as all other layers. Measured: 16 % more a token at 256 than at 16.
 ATTENTION_LENGTH = 1_600
 
 
