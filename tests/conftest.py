@@ -3,6 +3,7 @@
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import redis
 from shoal import Client
 from shoal.embedded import find_server
 from shoal.errors import MissingExtra
+from shoal.jobs import LANES
 from shoal.keys import Keys
 from shoal.queue import Queue
 
@@ -53,8 +55,9 @@ def free_port() -> int:
 class RedisServer:
     """A redis-server of the tests' own, which can be stopped and started again with its data."""
 
-    def __init__(self, folder: Path, program: str = ""):
+    def __init__(self, folder: Path, program: str = "", **options: object):
         self.program = program
+        self.options = options
         self.port = free_port()
         self.folder = folder
         self.url = f"redis://127.0.0.1:{self.port}/0"
@@ -62,17 +65,27 @@ class RedisServer:
 
     def start(self) -> None:
         """Starts it and waits until it answers."""
-        options = {"port": self.port, "bind": "127.0.0.1", "dir": self.folder, "save": "", "appendonly": "yes"}
-        flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
-        self._process = subprocess.Popen([self.program or find_server(), *flags], stdout=subprocess.DEVNULL)
+        self.launch()
         with redis.Redis.from_url(self.url) as connection:
             wait_until(lambda: _answers(connection))
 
-    def stop(self) -> None:
+    def launch(self) -> None:
+        """Starts it."""
+        options = {"port": self.port, "bind": "127.0.0.1", "dir": self.folder, "save": "", "appendonly": "yes"}
+        options |= {name.replace("_", "-"): value for name, value in self.options.items()}
+        flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
+        self._process = subprocess.Popen([self.program or find_server(), *flags], stdout=subprocess.DEVNULL)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Stops it; what was written is on disk."""
+        self.send(number)
         if self._process:
-            self._process.terminate()
             self._process.wait()
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends it a signal."""
+        if self._process:
+            self._process.send_signal(number)
 
 
 def _answers(connection: "redis.Redis") -> bool:
@@ -124,16 +137,22 @@ def redis_url(redis_server: RedisServer) -> str:
 
 @pytest.fixture
 def keys(redis_url: str) -> Iterator[Keys]:
-    """Keys of the test's own. After the test none may be left without a time to live, lanes and dead letters aside."""
+    """Keys of the test's own. After the test none may be left without a time to live but those that docs/protocol.md names."""
     keys = Keys(prefix="test", pool=secrets.token_hex(4))
     yield keys
     with redis.Redis.from_url(redis_url, decode_responses=True) as connection:
         found = list(connection.scan_iter(f"{keys.root}:*"))
-        lasting = {keys.lane("interactive"), keys.lane("bulk"), keys.dead, keys.workers}
+        lasting = {name for lane in LANES for name in (keys.lane(lane), keys.back(lane), keys.load(lane))}
+        lasting |= {keys.dead, keys.workers}
         immortal = [name for name in found if name not in lasting and connection.ttl(name) == -1]
+        immortal = [name for name in immortal if not _is_of_an_unanswered_job(connection, keys, name)]
         if found:
             connection.delete(*found)
     assert not immortal, f"keys without a time to live: {immortal}"
+
+
+def _is_of_an_unanswered_job(connection: "redis.Redis", keys: Keys, name: str) -> bool:
+    return name.startswith(keys.record("")) and connection.hget(name, "status") in ("queued", "running")
 
 
 @pytest.fixture

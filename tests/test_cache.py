@@ -31,6 +31,7 @@ from shoal.errors import InvalidRequest, InvalidText, Overloaded, ShoalError, Te
 from shoal.jobs import Job, Options
 from shoal.keys import Keys
 from shoal.pool import Pool
+from shoal.put import Bounds
 from shoal.queue import Queue
 from shoal.recall import Recall
 from shoal.replies import TIMINGS, Reply
@@ -111,7 +112,7 @@ def ask(worker: Worker, job: Job) -> Reply:
     """The reply that the worker gives in one step."""
     worker.queue.put("interactive", [replace(job, reply_to="me")])
     worker.step(block_s=0)
-    (reply,) = worker.queue.wait_replies("me")
+    (reply,) = worker.queue.inbox("me").wait()
     return reply
 
 
@@ -415,7 +416,7 @@ class TestWorker:
         worker.queue.put("interactive", [Job("embed", ["storm", "rain"], reply_to="me")])
         worker.queue.redis.config_set("maxmemory", 1)
         assert worker.step(block_s=0) == 1
-        (reply,) = worker.queue.wait_replies("me")
+        (reply,) = worker.queue.inbox("me").wait()
         assert array(reply).shape == (2, 32)
         assert worker.counters["cache_refused"] == 2
         worker.queue.redis.config_set("maxmemory", 0)
@@ -641,7 +642,7 @@ class TestSameAtTheSameTime:
         assert num_aboard(client) == 0
 
     def test_a_full_lane_refuses_all(self, client: Client) -> None:
-        client.queue.max_backlog = 0
+        client.queue.bounds = Bounds(max_jobs=0)
         with ThreadPoolExecutor(5) as threads:
             asking = [threads.submit(client.embed, "storm") for _ in range(5)]
             assert all(isinstance(future.exception(), Overloaded) for future in asking)

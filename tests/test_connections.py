@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha1
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,10 +13,11 @@ import redis
 from conftest import RedisServer, wait_until
 
 from shoal.connections import Call, Connections, Script, checked, connect
+from shoal.delivery import Answer
 from shoal.errors import Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.queue import Answer, Queue
+from shoal.queue import Queue
 from shoal.replies import Reply
 
 
@@ -44,7 +46,7 @@ def roundtrip(url: str) -> Reply:
     queue.put("interactive", [Job("embed", ["storm"], reply_to="me")])
     (delivery,) = queue.take("a", LANES, 1)
     assert queue.reply([Answer(delivery, Reply(Job.unpack(delivery.data).id), "me")]) == 1
-    (reply,) = queue.wait_replies("me")
+    (reply,) = queue.inbox("me").wait()
     queue.close()
     return reply
 
@@ -116,16 +118,16 @@ class TestScripts:
         assert queue.backlog()["interactive"] == 2
 
     def test_its_text_travels_once(self, connection: "redis.Redis", connections: Connections) -> None:
-        script = Script.load("put")
+        script = Script("return tonumber(ARGV[1])", sha1(b"return tonumber(ARGV[1])").hexdigest())
         for n in range(5):
-            assert connections.run(script, Call(["lane"], [10, 10, b"job"]), Call(["other"], [n, 10, b"job"]))[0] == -1
+            assert connections.run(script, Call(["lane"], [n]), Call(["other"], [n])) == [n, n]
         calls = connection.info("commandstats")
         assert calls["cmdstat_eval"]["calls"] == 2  # the two of the first round trip
         assert calls["cmdstat_evalsha"]["calls"] == 10
 
     def test_its_error_is_an_answer(self, connections: Connections) -> None:
-        connections.ask(("SET", "lane", "no stream"))
-        (answer,) = connections.run(Script.load("put"), Call(["lane"], [10, 10, b"job"]))
+        connections.ask(("SET", "record", "no hash"))
+        (answer,) = connections.run(Script.load("start"), Call(["record"], []))
         with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
             checked(answer)
 
@@ -148,12 +150,6 @@ class TestUrl:
         connection.acl_setuser("narrow", enabled=True, **rules | {"keys": ["other:*"]})
         with pytest.raises(Unavailable, match=r"(?i)no permissions|NOPERM"):
             roundtrip(f"redis://narrow:pw@{at}")
-
-    def test_a_user_who_may_not_pop_many_gets_the_replies_one_by_one(
-        self, own_redis: RedisServer, connection: "redis.Redis"
-    ) -> None:
-        connection.acl_setuser("app", enabled=True, commands=["+@all", "-blmpop"], keys=["*"], passwords=["+pw"])
-        assert roundtrip(f"redis://app:pw@{own_redis.url.removeprefix('redis://')}").status == "done"
 
     @pytest.mark.skipif(not shutil.which("openssl"), reason="there is no openssl to make a certificate")
     def test_tls(self, own_redis: RedisServer, connection: "redis.Redis", tmp_path: Path) -> None:
@@ -197,7 +193,7 @@ class TestOldRedis:
         yield server
         server.stop()
 
-    def test_all_replies_are_fetched_without_blmpop(self, old_redis: RedisServer) -> None:
+    def test_all_replies_are_fetched_at_once(self, old_redis: RedisServer) -> None:
         queue = Queue.connect(old_redis.url, Keys())
         assert queue.redis.info("server")["redis_version"].startswith("6.2")
         queue.join()
@@ -206,6 +202,7 @@ class TestOldRedis:
         deliveries = queue.take("a", LANES, 10)
         answers = [Answer(delivery, Reply(job.id), "me") for delivery, job in zip(deliveries, jobs, strict=True)]
         assert queue.reply(answers) == 5
-        assert [reply.id for reply in queue.wait_replies("me")] == [job.id for job in jobs]
-        assert queue.wait_replies("me", 0.01) == []
+        inbox = queue.inbox("me")
+        assert [reply.id for reply in inbox.wait()] == [job.id for job in jobs]
+        assert inbox.wait(0.01) == []
         queue.close()

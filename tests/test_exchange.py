@@ -2,16 +2,18 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import wait_until
 
 from shoal import Client
+from shoal.delivery import Answer, Delivery
 from shoal.errors import Unavailable
 from shoal.exchange import Exchange, Pending
 from shoal.jobs import LANES, Job
-from shoal.queue import Answer, Queue
+from shoal.queue import Queue
 from shoal.replies import Reply
 
 #: Uses a client, forks, and uses the same client on both sides: `python -c FORKS URL PREFIX POOL`.
@@ -56,7 +58,11 @@ class TestPending:
 
 def answer_all(queue: Queue) -> int:
     """Replies to all jobs that wait."""
-    deliveries = queue.take("a", LANES, 100)
+    return answer(queue, queue.take("a", LANES, 100))
+
+
+def answer(queue: Queue, deliveries: Sequence[Delivery]) -> int:
+    """Replies to the jobs."""
     jobs = [Job.unpack(delivery.data) for delivery in deliveries]
     pairs = zip(deliveries, jobs, strict=True)
     return queue.reply([Answer(delivery, Reply(job.id), job.reply_to) for delivery, job in pairs])
@@ -76,9 +82,25 @@ def test_a_reply_nobody_waits_for_is_dropped(queue: Queue) -> None:
     exchange = Exchange(queue)
     jobs = [Job("embed", ["storm"]) for _ in range(2)]
     pending = [exchange.call("interactive", [job])[0] for job in jobs]
-    exchange.forget(jobs[:1])
     wait_until(lambda: queue.backlog()["interactive"] == 2)
-    answer_all(queue)
+    deliveries = queue.take("a", LANES, 2)
+    exchange.forget(jobs[:1])
+    answer(queue, deliveries)
+    assert pending[1].result(20).id == jobs[1].id
+    assert not pending[0].done()
+    exchange.close()
+
+
+def test_a_job_that_nobody_waits_for_and_no_worker_has_is_taken_back(queue: Queue) -> None:
+    exchange = Exchange(queue)
+    jobs = [Job("embed", ["storm"]) for _ in range(3)]
+    pending = [exchange.call("interactive", [job])[0] for job in jobs]
+    wait_until(lambda: all(waiting.place for waiting in pending))
+    exchange.forget(jobs[:2])
+    wait_until(lambda: queue.backlog()["interactive"] == 1)
+    assert queue.redis.hget(queue.keys.load("interactive"), "texts") == b"1"
+    assert answer_all(queue) == 1
+    exchange.close()
     assert pending[1].result(20).id == jobs[1].id
     assert not pending[0].done()
     exchange.close()
@@ -97,7 +119,8 @@ def test_a_reply_that_comes_while_the_connection_is_broken_is_not_lost(queue: Qu
 
 def test_a_reply_that_cannot_be_read_does_not_keep_the_others(queue: Queue) -> None:
     exchange = Exchange(queue)
-    queue.redis.rpush(queue.keys.replies(exchange.address), b"\xc1", b"no map", b"")
+    for garbage in (b"\xc1", b"no map", b""):
+        queue.redis.xadd(queue.keys.replies(exchange.address), {"reply": garbage})
     (pending,) = exchange.call("interactive", [Job("embed", ["storm"])])
     answer_all(queue)
     assert pending.result(20).status == "done"

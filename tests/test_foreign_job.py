@@ -18,7 +18,7 @@ def put_bytes(queue: Queue, data: bytes) -> None:
 
 def replies(queue: Queue) -> dict[str, Reply]:
     """The replies that have come, by job id."""
-    return {reply.id: reply for reply in queue.wait_replies("me")}
+    return {reply.id: reply for reply in queue.inbox("me").wait()}
 
 
 def dead_letters(queue: Queue) -> list[dict[bytes, bytes]]:

@@ -21,11 +21,12 @@ import shoal.wire
 import shoal_workers.encoder
 import shoal_workers.work
 import shoal_workers.worker
+from shoal.delivery import Answer
 from shoal.errors import ShoalError
 from shoal.jobs import JOB_NAMES, LANES, MAX_K, OPTION_NAMES, Job, Options
 from shoal.keys import Keys
 from shoal.pool import ALIVE_S
-from shoal.queue import GROUP, RECORD_TTL_S, Answer, Queue
+from shoal.queue import GROUP, RECORD_TTL_S, Queue
 from shoal.replies import STATUSES, TIMINGS, Reply
 from shoal.settings import Settings
 from shoal_workers import service

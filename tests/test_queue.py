@@ -5,9 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from conftest import wait_until
 
+from shoal.delivery import Answer, DeadLetter, Delivery
 from shoal.errors import InvalidText, Overloaded, UnknownJob
 from shoal.jobs import LANES, Job
-from shoal.queue import GROUP, Answer, Delivery, Put, Queue
+from shoal.put import Bounds, Put
+from shoal.queue import GROUP, Queue
 from shoal.replies import Reply
 
 
@@ -43,12 +45,12 @@ def test_jobs_come_out_in_the_order_they_went_in(queue: Queue) -> None:
     queue.put("interactive", jobs)
     deliveries = queue.take("a", LANES, 10)
     assert [Job.unpack(delivery.data) for delivery in deliveries] == jobs
-    assert {delivery.lane for delivery in deliveries} == {queue.keys.lane("interactive")}
+    assert {delivery.lane for delivery in deliveries} == {"interactive"}
     assert queue.take("b", LANES, 10) == []
 
 
 def test_put_takes_all_or_none(queue: Queue) -> None:
-    queue.max_backlog = 3
+    queue.bounds = Bounds(max_jobs=3)
     queue.put("bulk", [submitted(), submitted()])
     with pytest.raises(Overloaded, match="2 unanswered jobs"):
         queue.put("bulk", [submitted(), submitted()])
@@ -59,7 +61,7 @@ def test_put_takes_all_or_none(queue: Queue) -> None:
 
 
 def test_each_put_is_refused_or_accepted_by_itself(queue: Queue) -> None:
-    queue.max_backlog = 2
+    queue.bounds = Bounds(max_jobs=2)
     admissions = queue.put_many([Put.pack("bulk", [addressed()] * size) for size in (2, 1)])
     admissions[0].check()
     with pytest.raises(Overloaded):
@@ -83,8 +85,8 @@ def test_a_reply_goes_to_its_address(queue: Queue) -> None:
     jobs = [addressed("me"), addressed("you"), addressed("me")]
     queue.put("interactive", jobs)
     assert queue.reply(answer(delivery) for delivery in queue.take("a", LANES, 10)) == 3
-    assert [reply.id for reply in queue.wait_replies("me")] == [jobs[0].id, jobs[2].id]
-    assert [reply.id for reply in queue.wait_replies("you")] == [jobs[1].id]
+    assert [reply.id for reply in queue.inbox("me").wait()] == [jobs[0].id, jobs[2].id]
+    assert [reply.id for reply in queue.inbox("you").wait()] == [jobs[1].id]
     assert queue.backlog()["interactive"] == 0
 
 
@@ -93,8 +95,9 @@ def test_nothing_to_reply_is_no_round_trip(queue: Queue) -> None:
 
 
 def test_wake_ends_a_wait_without_a_reply(queue: Queue) -> None:
-    queue.wake("me")
-    assert queue.wait_replies("me") == []
+    inbox = queue.inbox("me")
+    inbox.wake()
+    assert inbox.wait() == []
 
 
 def test_of_two_workers_with_the_same_job_only_the_first_is_heard(queue: Queue) -> None:
@@ -214,9 +217,10 @@ def test_a_pending_job_that_was_deleted_is_dropped(queue: Queue) -> None:
 def test_a_buried_job_leaves_its_lane_for_the_dead_letters(queue: Queue) -> None:
     queue.put("interactive", [addressed()])
     delivery = take_one(queue)
-    queue.bury(delivery, "poisoned: why")
+    queue.reply([Answer(delivery, letter=DeadLetter("poisoned: why", "line 1", "w1"))])
     ((_, letter),) = queue.redis.xrange(queue.keys.dead)
-    assert letter == {b"job": delivery.data, b"reason": b"poisoned: why"}
+    about = {b"reason": b"poisoned: why", b"traceback": b"line 1", b"worker": b"w1", b"lane": b"interactive"}
+    assert letter == {b"job": delivery.data, b"deliveries": b"1", **about}
     assert (queue.backlog()["interactive"], num_pending(queue)) == (0, 0)
 
 

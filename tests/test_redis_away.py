@@ -6,10 +6,11 @@ import pytest
 from conftest import RedisServer, wait_until
 
 from shoal import Client
+from shoal.delivery import Answer
 from shoal.errors import Overloaded, ShoalError, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.queue import Answer, Queue
+from shoal.queue import Queue
 from shoal.replies import Reply
 
 
@@ -31,7 +32,7 @@ def test_without_redis_everything_says_unavailable(own_redis: RedisServer) -> No
         queue.backlog,
         lambda: queue.put("interactive", [Job("embed", ["storm"])]),
         lambda: queue.take("a", LANES, 1),
-        lambda: queue.wait_replies("me"),
+        lambda: queue.inbox("me").wait(),
         lambda: queue.wait_result("x", 1),
         lambda: queue.claim("a", set()),
     ):

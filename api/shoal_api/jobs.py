@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from flask import Response
+from flask import Response, request
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
 from shoal.jobs import Job
 from shoal.replies import Reply
+from shoal_api.caller import caller
 from shoal_api.context import context
 from shoal_api.limit import check_texts
 from shoal_api.response import rendered
@@ -16,7 +17,15 @@ from shoal_api.schema import ERRORS, JobBody, JobPath, JobResult, JobStatus, Res
 api = APIBlueprint("jobs", __name__, abp_tags=[Tag(name="submit and fetch")], abp_responses=ERRORS)
 
 
-@api.post("/v1/jobs", responses={202: Submitted})
+_IDEMPOTENCY_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "Submitting the same again with the same key within a day answers the job that was submitted first",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+}
+
+
+@api.post("/v1/jobs", responses={202: Submitted}, openapi_extensions={"parameters": [_IDEMPOTENCY_KEY]})
 def submit_job(body: JobBody) -> Response:
     """Submit a job; its result can be fetched until it expires."""
     return submit(body.job(), body.lane)
@@ -50,8 +59,9 @@ def submit(job: Job, lane: str = "interactive") -> Response:
     settings, client = context().settings, context().client
     max_texts = min(settings.max_request_texts, settings.max_job_texts)
     check_texts(job.texts, max_texts, settings.max_text_chars, "split the list over several jobs")
-    client.queue.put(lane, [job])
-    return rendered({"id": job.id, "status": "queued"}, 202, {"Location": f"/v1/jobs/{job.id}"})
+    job_id = client.put(job, lane, caller(), request.headers.get("Idempotency-Key"))
+    status = "queued" if job_id == job.id else client.queue.status(job_id)[0]
+    return rendered({"id": job_id, "status": status}, 202, {"Location": f"/v1/jobs/{job_id}"})
 
 
 def _result(reply: Reply) -> dict[str, Any]:

@@ -99,6 +99,18 @@ class ResultQuery(BaseModel):
     wait: float = Field(0, ge=0, le=MAX_WAIT_S, allow_inf_nan=False, description="Seconds to wait for the result")
 
 
+class LetterPath(BaseModel):
+    """Where a dead letter is found."""
+
+    id: str = Field(description="Id that the list of dead letters has")
+
+
+class DeadQuery(BaseModel):
+    """How many dead letters to list."""
+
+    limit: int = Field(100, ge=1, le=1_000, description="The newest so many")
+
+
 class ErrorDetail(BaseModel):
     """What went wrong."""
 
@@ -167,6 +179,42 @@ class JobResult(Submitted):
     timings: Timings
     cached: int = Field(description="Texts whose vectors were not computed for this job")
     model: str
+
+
+class DeadLetterBrief(BaseModel):
+    """A job that could not be answered; null where its bytes cannot be read."""
+
+    id: str = Field(description="Id of the dead letter")
+    time: float = Field(description="When it came, in Unix seconds")
+    job_id: str | None
+    op: str | None
+    num_texts: int | None
+    lane: str
+    deliveries: int = Field(description="How often a worker had it")
+    worker: str = Field(description="The worker that had it last")
+    reason: str
+
+
+class DeadLetterBody(DeadLetterBrief):
+    """A dead letter with what was asked."""
+
+    traceback: str = Field(description="Where the worker was, if it could still tell")
+    asked: dict[str, Any] | None = Field(description="The texts and options of the job")
+    size_bytes: int
+
+
+class DeadLetterList(BaseModel):
+    """The newest dead letters, and how many there are in all."""
+
+    count: int
+    dead: list[DeadLetterBrief]
+
+
+class Dropped(BaseModel):
+    """It is gone."""
+
+    id: str
+    dropped: Literal[True]
 
 
 class Health(BaseModel):

@@ -6,6 +6,7 @@ from flask_openapi3.models.tag import Tag
 
 from shoal.jobs import Job
 from shoal.replies import Reply
+from shoal_api.caller import caller
 from shoal_api.context import context
 from shoal_api.jobs import submit
 from shoal_api.limit import check_texts
@@ -53,7 +54,7 @@ def search(body: SearchBody) -> Response:
 def _wait(job: Job) -> Reply:
     settings, client = context().settings, context().client
     check_texts(job.texts, settings.max_request_texts, settings.max_text_chars, _REMEDY[job.op])
-    return client.call(job, timeout_s=settings.request_timeout_s)
+    return client.call(job, timeout_s=settings.request_timeout_s, client=caller())
 
 
 def _submit(job: Job) -> Response:

@@ -9,10 +9,11 @@ from contextlib import suppress
 
 import numpy as np
 
+from shoal.delivery import Answer, Delivery
 from shoal.errors import ShoalError
 from shoal.jobs import LANES, Job
 from shoal.pool import Pool
-from shoal.queue import Answer, Delivery, Queue
+from shoal.queue import Queue
 from shoal.replies import TIMINGS, Reply
 from shoal.settings import Settings
 from shoal_workers.heartbeat import Heartbeat

@@ -81,9 +81,14 @@ class Table:
     def _announced(cls, about: Mapping[str, Any]) -> Self | None:
         try:
             table = cls(about["model"], about["dimension"], about["pooling"], **about["cache"])
-            return table if table.num_places > 0 else None
-        except (KeyError, TypeError):  # it has no cache, or is of another version
+            return table if table._is_sound() else None
+        except (KeyError, TypeError, AttributeError):  # it has no cache, or is of another version
             return None
+
+    def _is_sound(self) -> bool:
+        words = (self.model, self.pooling, self.fingerprint, self.default_prompt, *self.prompts, *self.prompts.values())
+        sizes = (self.dimension, self.num_places)
+        return all(isinstance(word, str) for word in words) and all(isinstance(n, int) and n > 0 for n in sizes)
 
     def about(self) -> dict[str, Any]:
         """What a heartbeat says of the cache."""

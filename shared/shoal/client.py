@@ -1,5 +1,6 @@
 """The client: what programs, the HTTP front end and the command line use to put jobs in and get replies out."""
 
+import secrets
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -13,12 +14,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import Expired, Internal, InvalidRequest, InvalidText, TextTooLong, Timeout, TooLarge
+from shoal.errors import Expired, Internal, InvalidRequest, InvalidText, Overloaded, TextTooLong, Timeout, TooLarge
 from shoal.exchange import Exchange, Pending
 from shoal.flight import Flights
 from shoal.jobs import LANES, Job, Options, new_id
 from shoal.keys import Keys
-from shoal.pool import Pool
+from shoal.put import Bounds
 from shoal.queue import Queue
 from shoal.recall import Recall
 from shoal.replies import Reply
@@ -34,6 +35,8 @@ _OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal)
 class Client:
     """A program's end of the queue. Thread-safe; connects on first use.
 
+    `name` says whose jobs these are, and is random by default: the queue is fair to clients of different names.
+
     Every method that talks to Redis raises Unavailable when it does not answer, and Overloaded when the lane is full.
     Options are the fields of `shoal.Options`: normalize, pooling, output, dimensions, prompt_name, truncate and
     truncation_side.
@@ -46,12 +49,13 @@ class Client:
         key_prefix: str = "shoal",
         pool: str = "default",
         timeout_s: float = 30.0,
-        max_backlog: int = 10_000,
+        bounds: Bounds | None = None,
         result_ttl_s: int = 3_600,
+        name: str = "",
     ):
-        keys = Keys(key_prefix, pool)
-        self.queue = Queue.connect(redis_url, keys, max_backlog=max_backlog, result_ttl_s=result_ttl_s)
-        self.pool = Pool(self.queue.redis, keys)
+        self.queue = Queue.connect(redis_url, Keys(key_prefix, pool), bounds, result_ttl_s)
+        self.pool = self.queue.pool
+        self.name = name or secrets.token_hex(8)
         self.recall = Recall(self.pool)
         self.timeout_s = timeout_s
         self._flights = Flights()
@@ -104,7 +108,7 @@ class Client:
     ) -> Iterator[NDArray[np.float32]]:
         """Vectors of any number of texts, one at a time and in order, with at most `window` jobs on their way.
 
-        Memory stays constant however many texts there are.
+        Memory stays constant however many texts there are. Where the lane is full, waits until there is room.
         """
         parsed = Options(**options)
         running: deque[tuple[Job, Pending]] = deque()
@@ -112,12 +116,12 @@ class Client:
         try:
             while chunk := list(islice(source, TEXTS_PER_JOB)):
                 job = Job("embed", chunk, parsed)
-                running.append((job, exchange.call(check_lane(lane), [job])[0]))
+                running.append((job, exchange.call(check_lane(lane), [job], self.name)[0]))
                 if len(running) >= window:
-                    yield from self._rows(*running[0])
+                    yield from self._rows(exchange, lane, *running[0])
                     running.popleft()
             while running:
-                yield from self._rows(*running[0])
+                yield from self._rows(exchange, lane, *running[0])
                 running.popleft()
         finally:
             exchange.forget([job for job, _ in running])
@@ -130,24 +134,36 @@ class Client:
         lane: str = "interactive",
         k: int = 5,
         index: str = "default",
+        idempotency_key: str | None = None,
+        client: str = "",
         **options: Any,
     ) -> "Handle":
         """Puts a job and returns at once; its result can be fetched by anyone who knows its id, until it expires.
 
-        All texts stay in one job. It has no deadline.
+        All texts stay in one job. It has no deadline. With an `idempotency_key`, whoever submits the same again within
+        a day gets the job that was put first; `client` is whose it is.
         """
         job = Job(op, _listed(texts), Options(**options), k=k, index=index)
-        self.queue.put(check_lane(lane), [job])
-        return Handle(self, job.id)
+        return Handle(self, self.put(job, lane, client, idempotency_key))
+
+    def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
+        """What `submit` does, with a job that is made already; returns the job's id, or that of the one put first.
+
+        Raises Overloaded, and InvalidRequest if the key was used for something else.
+        """
+        if idempotency_key is not None:
+            return self.queue.put_once(check_lane(lane), job, check_key(idempotency_key), client, self.name)
+        self.queue.put(check_lane(lane), [job], client or self.name)
+        return job.id
 
     def job(self, job_id: str) -> "Handle":
         """The handle of a job that was submitted earlier, perhaps by another program."""
         return Handle(self, job_id)
 
-    def call(self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None) -> Reply:
+    def call(self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = "") -> Reply:
         """Waits for the reply to the job; texts that the cache has are not sent to a worker.
 
-        Raises the reply's error, or Timeout.
+        `client` is whose job it is, where this process asks for several. Raises the reply's error, or Timeout.
         """
         check_lane(lane)
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
@@ -159,14 +175,14 @@ class Client:
         try:
             if len(missing) < len(job.texts):
                 with suppress(*_OF_A_TEXT):
-                    rest = self._run(replace(job, texts=missing, id=new_id()), lane, until)
+                    rest = self._run(replace(job, texts=missing, id=new_id()), lane, until, client)
                     if rest.model == recalled.model:
                         return recalled.reply(rest)
-            return self._run(job, lane, until)
+            return self._run(job, lane, until, client)
         except (TimeoutError, Expired) as error:
             raise Timeout(f"no answer within {timeout_s:g} s: {self._why_slow()}") from error
 
-    def _run(self, job: Job, lane: str, until: float) -> Reply:
+    def _run(self, job: Job, lane: str, until: float, client: str) -> Reply:
         """The reply of workers to the job, which goes in parts if it is long.
 
         Raises TimeoutError when it is `until` on the monotonic clock.
@@ -174,7 +190,7 @@ class Client:
         deadline = time.time() + until - time.monotonic()
         parts = [replace(part, deadline=deadline) for part in job.split(TEXTS_PER_JOB)]
         exchange = self._connected()
-        flights = self._flights.board(exchange, lane, parts)
+        flights = self._flights.board(exchange, lane, parts, client or self.name)
         try:
             return Reply.join([flight.pending.result(max(0.0, until - time.monotonic())) for flight in flights])
         finally:
@@ -188,13 +204,25 @@ class Client:
             else f"{ready} workers are alive but busy; try again or add some"
         )
 
-    def _rows(self, job: Job, pending: Pending) -> Iterator[NDArray[np.float32]]:
+    def _rows(self, exchange: Exchange, lane: str, job: Job, pending: Pending) -> Iterator[NDArray[np.float32]]:
         try:
-            reply = Reply.join([pending.result(self.timeout_s)])
+            reply = Reply.join([self._admitted(exchange, lane, job, pending)])
         except TimeoutError as error:
             raise Timeout(f"no answer within {self.timeout_s:g} s: {self._why_slow()}") from error
         rows: Iterable[NDArray[np.float32]] | None = reply.vectors
         yield from reply.rows_by_text() if job.options.output == "tokens" else () if rows is None else rows
+
+    def _admitted(self, exchange: Exchange, lane: str, job: Job, pending: Pending) -> Reply:
+        """The reply to the job, which is sent again while the lane is full."""
+        until = time.monotonic() + self.timeout_s
+        while True:
+            try:
+                return pending.result(self.timeout_s)
+            except Overloaded as error:
+                if time.monotonic() + error.retry_after_s > until:
+                    raise
+                time.sleep(error.retry_after_s)
+            (pending,) = exchange.call(lane, [job], self.name)
 
     def _connected(self) -> Exchange:
         if self._exchange is None:
@@ -236,6 +264,15 @@ def check_lane(lane: str) -> str:
     if lane not in LANES:
         raise InvalidRequest(f"lane is {lane!r}: it takes one of {', '.join(LANES)}")
     return lane
+
+
+def check_key(idempotency_key: str) -> str:
+    """`idempotency_key`, if it is one: 1 to 255 characters that can be printed."""
+    if not (0 < len(idempotency_key) <= 255 and idempotency_key.isprintable()):
+        raise InvalidRequest(
+            f"the idempotency key is {idempotency_key!r:.150}: it takes 1 to 255 printable characters, such as a UUID"
+        )
+    return idempotency_key
 
 
 def _listed(texts: str | Iterable[str]) -> list[str]:

@@ -11,10 +11,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Any, Self
 
 import redis
 from redis.backoff import NoBackoff
+from redis.connection import parse_url
 from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
@@ -26,6 +28,31 @@ BLOCK_S = 1.0
 #: Most connections of a process: each thread that waits for the result of a submitted job holds one.
 MAX_CONNECTIONS = 10_000
 
+#: How connections behave, where the URL does not say otherwise.
+_OPTIONS: dict[str, Any] = {
+    "protocol": 2,
+    "socket_timeout": BLOCK_S + 4,
+    "socket_connect_timeout": 2,
+    "retry": Retry(NoBackoff(), 0),
+    "max_connections": MAX_CONNECTIONS,
+}
+
+#: What Redis says when it is there and refuses, whatever the version says around it, and what helps.
+_REMEDIES = {
+    "read only replica": "it is a replica; this goes on by itself once the Redis URL leads to the primary",
+    "link with MASTER is down": "it is a replica without its primary: promote it, or bring the primary back",
+    "good replicas to write": "fewer replicas keep up than its min-replicas-to-write asks for: bring one back",
+    "loading the dataset": "it was just started and reads its data; this goes on by itself",
+    "busy running a script": "a script of somebody's takes long: wait, or end it by SCRIPT KILL",
+    "MISCONF": "it cannot write to its disk: make room there",
+    "max number of clients": "raise its maxclients, or start fewer processes",
+    "permissions to": "the rules of this user are too narrow: docs/redis-users.acl has what Shoal needs",
+    "executing the script can't": "the rules of this user are too narrow: docs/redis-users.acl has what Shoal needs",
+    "invalid username-password pair": "check the user and the password in the Redis URL",
+    "uthenticat": "put the password into the Redis URL, or name a file that has it by ?password_file=",
+    "the password_file": "check its path in the Redis URL, and who may read it",
+}
+
 
 @contextmanager
 def translated() -> Iterator[None]:
@@ -33,29 +60,57 @@ def translated() -> Iterator[None]:
     try:
         yield
     except redis.RedisError as error:
-        if "when used memory > 'maxmemory'" in str(error):  # what all versions say, whatever they say around it
-            raise Overloaded(f"Redis has no memory left for another job ({error}): try again later") from error
+        if "when used memory > 'maxmemory'" in str(error):
+            raise Overloaded(f"Redis has no memory left for this ({error}): try again later") from error
+        for words, remedy in _REMEDIES.items():
+            if words in str(error):
+                raise Unavailable(f"Redis refuses ({error}): {remedy}") from error
         raise Unavailable(
             f"Redis does not answer ({error}): check that it runs and that the Redis URL is right"
         ) from error
 
 
+class PasswordFile(redis.CredentialProvider):
+    """A user whose password is in a file, which is read for each connection: so it can change while this runs."""
+
+    def __init__(self, path: str, username: str | None):
+        self._path = path
+        self._username = username
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        """The user, if it is not the default one, and the password."""
+        try:
+            password = Path(self._path).read_text().strip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise redis.AuthenticationError(f"the password_file {self._path} cannot be read") from error
+        return (self._username, password) if self._username else (password,)
+
+
 def connect(url: str) -> redis.Redis:
     """A connection pool for `url`, with time limits and without retries: what fails is for the caller to decide.
 
-    Nothing is sent yet. Raises Unavailable for a URL that cannot be read.
+    Nothing is sent yet. With `?password_file=<path>` the password is in that file. Raises Unavailable for a URL that
+    cannot be read, without saying what it is: it may hold a password.
     """
     try:
-        return redis.Redis.from_url(
-            url,
-            protocol=2,
-            socket_timeout=BLOCK_S + 4,
-            socket_connect_timeout=2,
-            retry=Retry(NoBackoff(), 0),
-            max_connections=MAX_CONNECTIONS,
-        )
-    except ValueError as error:
-        raise Unavailable(f"the Redis URL cannot be read ({error}): write redis://host:port/db") from error
+        options = parse_url(url)  # type: ignore[no-untyped-call]
+        if path := options.pop("password_file", None):
+            options["credential_provider"] = PasswordFile(path, options.pop("username", None))
+        pool = redis.ConnectionPool(**(_OPTIONS | options))
+        pool.connection_class(**pool.connection_kwargs)  # refuses options that it does not know
+    except (ValueError, TypeError, redis.RedisError) as error:
+        remedy = "write redis://host:port/db or rediss://…, with what is not a letter or digit in a password as %XX"
+        raise Unavailable(f"the Redis URL cannot be read ({type(error).__name__}): {remedy}") from None
+    return redis.Redis.from_pool(pool)
+
+
+def shown(url: str) -> str:
+    """The URL that `connect` takes as it may be printed: without user, password and options."""
+    options = parse_url(url)  # type: ignore[no-untyped-call]
+    scheme = url.partition(":")[0]
+    if "path" in options:
+        return f"{scheme}://{options['path']}"
+    return f"{scheme}://{options.get('host', 'localhost')}:{options.get('port', 6379)}/{options.get('db', 0)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +121,9 @@ class Script:
     digest: str
 
     @classmethod
-    def load(cls, name: str) -> Self:
-        """The script `lua/<name>.lua` of this package."""
-        text = resources.files("shoal").joinpath(f"lua/{name}.lua").read_text()
+    def load(cls, *names: str) -> Self:
+        """The scripts `lua/<name>.lua` of this package, one after the other, as one."""
+        text = "".join(resources.files("shoal").joinpath(f"lua/{name}.lua").read_text() for name in names)
         return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
@@ -94,14 +149,16 @@ class Connections:
     def ask(self, *commands: Sequence[Any]) -> list[Any]:
         """Sends the commands together and returns their answers; an error that Redis answers is one of them.
 
-        Raises redis.RedisError when the answers do not come.
+        Raises redis.RedisError when the answers do not come, and redis.ReadOnlyError when a replica gives them.
         """
         connection = self._take()
         try:
             connection.send_packed_command(connection.pack_commands(commands), check_health=False)
             answers = [_answer(connection) for _ in commands]
-        except BaseException:
+        except BaseException as error:
             self._drop(connection)
+            if isinstance(error, redis.ReadOnlyError):
+                self._leave()
             raise
         self._idle.append(connection)
         return answers
@@ -126,6 +183,13 @@ class Connections:
                 self._drop(connection)
         return self._pool.get_connection()
 
+    def _leave(self) -> None:
+        """Drops all connections not in use: they lead to what was the primary, and new ones to what is."""
+        with suppress(IndexError):
+            while True:
+                self._drop(self._idle.pop())
+        self._pool.disconnect(inuse_connections=False)
+
     def _drop(self, connection: Any) -> None:
         connection.disconnect()
         self._pool.release(connection)
@@ -142,6 +206,8 @@ def _answer(connection: Any) -> Any:
     try:
         return connection.read_response()
     except redis.ResponseError as error:
+        if "read only replica" in str(error):
+            raise redis.ReadOnlyError(str(error)) from error  # which a script of Redis 6.2 does not say so clearly
         return error
 
 

@@ -46,6 +46,28 @@ class TooLarge(ShoalError):
     code = "too_large"
 
 
+class Unauthorized(ShoalError):
+    """The API needs a key, and a request has none or one that it does not know."""
+
+    code = "unauthorized"
+
+
+class Forbidden(ShoalError):
+    """A request may not do that: its key is no admin's, or a web page of another site made a browser send it."""
+
+    code = "forbidden"
+
+
+class RateLimited(ShoalError):
+    """An API key was used more often than it may be; `retry_after_s` says when it may again."""
+
+    code = "rate_limited"
+
+    def __init__(self, message: str, retry_after_s: int = 1):
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class UnknownIndex(ShoalError):
     """A search names an index that the worker has not opened."""
 
@@ -89,9 +111,16 @@ class Timeout(ShoalError):
 
 
 class Overloaded(ShoalError):
-    """The lane holds as many unanswered jobs as it may; nothing was written."""
+    """The lane holds as much as it may, or Redis is out of memory; nothing was written.
+
+    `retry_after_s` says when there should be room.
+    """
 
     code = "overloaded"
+
+    def __init__(self, message: str, retry_after_s: int = 1):
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class Unavailable(ShoalError):

@@ -15,7 +15,8 @@ from queue import Empty, SimpleQueue
 
 from shoal.errors import ShoalError, Unavailable
 from shoal.jobs import Job
-from shoal.queue import Admission, Put, Queue
+from shoal.put import Admission, Place, Put
+from shoal.queue import Queue
 from shoal.replies import Reply
 
 #: How long Redis may be away before those who wait for a reply are told.
@@ -30,9 +31,10 @@ class Pending:
     It is what `concurrent.futures.Future` is, in a lock: that takes a sixth of the time.
     """
 
-    __slots__ = ("_lock", "_outcome")
+    __slots__ = ("_lock", "_outcome", "place")
 
     def __init__(self) -> None:
+        self.place: Place | None = None  # of the job, once it is in its lane
         self._lock = threading.Lock()
         self._lock.acquire()
         self._outcome: Reply | ShoalError | None = None
@@ -72,20 +74,21 @@ class Exchange:
     def _start(self) -> None:
         self._pid = os.getpid()
         self.address = secrets.token_hex(8)
-        self._puts: SimpleQueue[Put | None] = SimpleQueue()
+        self._inbox = self._queue.inbox(self.address)
+        self._outgoing: SimpleQueue[Put | Place | None] = SimpleQueue()
         self._waiting: dict[str, Pending] = {}
         self._closed = threading.Event()
         self._threads = [threading.Thread(target=loop, daemon=True) for loop in (self._send, self._receive)]
         for thread in self._threads:
             thread.start()
 
-    def call(self, lane: str, jobs: Sequence[Job]) -> list[Pending]:
-        """Sends the jobs, all or none, and returns what each one's reply will be in.
+    def call(self, lane: str, jobs: Sequence[Job], client: str = "") -> list[Pending]:
+        """Sends the client's jobs, all or none, and returns what each one's reply will be in.
 
         Where the jobs could not be put, waiting for them raises InvalidText, Overloaded or Unavailable.
         """
         pending = self.expect(jobs)
-        self.send(lane, jobs)
+        self.send(lane, jobs, client)
         return pending
 
     def expect(self, jobs: Sequence[Job]) -> list[Pending]:
@@ -96,31 +99,33 @@ class Exchange:
         self._waiting.update(zip((job.id for job in jobs), pending, strict=True))
         return pending
 
-    def send(self, lane: str, jobs: Sequence[Job]) -> None:
-        """Sends jobs whose replies are expected."""
+    def send(self, lane: str, jobs: Sequence[Job], client: str = "") -> None:
+        """Sends jobs whose replies are expected; `client` is whose they are."""
         try:
-            put = Put.pack(lane, jobs, self.address)
+            put = Put.pack(lane, jobs, self.address, client)
         except ShoalError as error:
             self._fail(jobs, error)
             return
         if len(self._waiting) <= len(jobs):  # nobody's jobs could go along, so another thread would only cost time
             self._deliver([put])
         else:
-            self._puts.put(put)
+            self._outgoing.put(put)
         if self._closed.is_set():
             self._fail_all(Unavailable(_CLOSED))
 
     def forget(self, jobs: Sequence[Job]) -> None:
-        """Drops interest in the jobs' replies."""
+        """Drops interest in the jobs' replies; those that no worker has yet are taken back."""
         for job in jobs:
-            self._waiting.pop(job.id, None)
+            pending = self._waiting.pop(job.id, None)
+            if pending is not None and pending.place is not None:
+                self._outgoing.put(pending.place)
 
     def close(self) -> None:
         """Stops both threads; whoever still waits gets Unavailable."""
         self._closed.set()
-        self._puts.put(None)
+        self._outgoing.put(None)
         with contextlib.suppress(ShoalError):  # without Redis it wakes by itself
-            self._queue.wake(self.address)
+            self._inbox.wake()
         for thread in self._threads:
             thread.join()
         self._fail_all(Unavailable(_CLOSED))
@@ -132,36 +137,57 @@ class Exchange:
                 self._start()
 
     def _send(self) -> None:
-        while (first := self._puts.get()) is not None:
-            self._deliver([first, *self._drain()])
+        while (first := self._outgoing.get()) is not None:
+            parcels = [first, *self._drain()]
+            self._deliver([parcel for parcel in parcels if isinstance(parcel, Put)])
+            self._withdraw([parcel for parcel in parcels if isinstance(parcel, Place)])
 
-    def _drain(self) -> list[Put]:
-        puts = []
+    def _drain(self) -> list[Put | Place]:
+        parcels = []
         with contextlib.suppress(Empty):
-            while (put := self._puts.get_nowait()) is not None:
-                puts.append(put)
-            self._puts.put(None)  # the mark that ends `_send`
-        return puts
+            while (parcel := self._outgoing.get_nowait()) is not None:
+                parcels.append(parcel)
+            self._outgoing.put(None)  # the mark that ends `_send`
+        return parcels
 
     def _deliver(self, puts: Sequence[Put]) -> None:
+        puts = [put for put in puts if any(job.id in self._waiting for job in put.jobs)]
+        if not puts:
+            return
         try:
             admissions = self._queue.put_many(puts)
         except ShoalError as error:
-            admissions = [Admission(put.lane, error) for put in puts]
-        for put, admission in zip(puts, admissions, strict=True):
-            self._check(put.jobs, admission)
+            for put in puts:
+                self._fail(put.jobs, error)
+            return
+        for admission in admissions:
+            self._note(admission)
 
-    def _check(self, jobs: Sequence[Job], admission: Admission) -> None:
+    def _note(self, admission: Admission) -> None:
+        """Remembers where the jobs are, or tells who waits for them why they are not."""
+        put = admission.put
         try:
-            admission.check()
+            places = self._queue.places(put, admission.check())
         except ShoalError as error:
-            self._fail(jobs, error)
+            self._fail(put.jobs, error)
+            return
+        abandoned = []
+        for job, place in zip(put.jobs, places, strict=True):
+            if pending := self._waiting.get(job.id):
+                pending.place = place
+            else:
+                abandoned.append(place)
+        self._withdraw(abandoned)  # an answered one is no longer there
+
+    def _withdraw(self, places: Sequence[Place]) -> None:
+        with contextlib.suppress(ShoalError):  # then they run in vain, or expire
+            self._queue.withdraw(places)
 
     def _receive(self) -> None:
         answered_at = time.monotonic()
         while not self._closed.is_set():
             try:
-                replies = self._queue.wait_replies(self.address)
+                replies = self._inbox.wait()
                 answered_at = time.monotonic()
                 for reply in replies:
                     self._settle(reply.id, reply)

@@ -33,7 +33,7 @@ class Flights:
         self._lock = Lock()
         self._by_question: dict[tuple[Any, ...], Flight] = {}
 
-    def board(self, exchange: Exchange, lane: str, jobs: Sequence[Job]) -> list[Flight]:
+    def board(self, exchange: Exchange, lane: str, jobs: Sequence[Job], client: str = "") -> list[Flight]:
         """A flight for each of the jobs: one under way that asks the same, or a new one, which is sent."""
         flights, new = [], []
         with self._lock:
@@ -46,7 +46,7 @@ class Flights:
                 flight.num_waiting += 1
                 flights.append(flight)
         if new:
-            exchange.send(lane, new)
+            exchange.send(lane, new, client)
         return flights
 
     def leave(self, exchange: Exchange, flights: Sequence[Flight]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from shoal import wire
 from shoal.connections import translated
-from shoal.errors import Overloaded
+from shoal.errors import Overloaded, ShoalError
 from shoal.keys import Keys
 
 #: How long a worker counts as alive after its last heartbeat.
@@ -43,16 +43,43 @@ class Pool:
     def workers(self) -> dict[str, dict[str, Any]]:
         """What each living worker says of itself, by its id; those whose heartbeat stopped are forgotten."""
         with translated():
-            ids = sorted(member.decode() for member in self.redis.smembers(self.keys.workers))
+            members = sorted(self.redis.smembers(self.keys.workers))
+            ids = [member.decode(errors="replace") for member in members]
             beats = self.redis.mget([self.keys.worker(worker_id) for worker_id in ids]) if ids else []
-            alive = {worker_id: wire.unpack(beat) for worker_id, beat in zip(ids, beats, strict=True) if beat}
-            self._forget([worker_id for worker_id in ids if worker_id not in alive])
+            alive = {worker_id: _read(beat) for worker_id, beat in zip(ids, beats, strict=True) if beat}
+            self._forget([member for member, beat in zip(members, beats, strict=True) if not beat])
         return alive
 
     def ready(self) -> dict[str, dict[str, Any]]:
         """The living workers that have their model and indexes open."""
         return {worker_id: about for worker_id, about in self.workers().items() if about.get("state") == "ready"}
 
-    def _forget(self, ids: Sequence[str]) -> None:
-        if ids:
-            self.redis.srem(self.keys.workers, *ids)
+    def texts_per_s(self) -> float:
+        """How fast the living workers answer, as they measured it lately."""
+        return sum(float(about.get("texts_per_s", 0.0)) for about in self.workers().values())
+
+    def _forget(self, members: Sequence[bytes]) -> None:
+        if members:
+            self.redis.srem(self.keys.workers, *members)
+
+
+def _read(beat: bytes) -> dict[str, Any]:
+    """What a heartbeat says; nothing, if it is not of the documented shape."""
+    try:
+        about = wire.unpack(beat)
+    except ShoalError:
+        return {}
+    return about if _is_sound(about) else {}
+
+
+def _is_sound(about: dict[str, Any]) -> bool:
+    """Whether JSON can hold it, and what others calculate with or look into is of its type."""
+    indexes, counters = about.get("indexes", {}), about.get("counters", {})
+    return (
+        wire.is_json(about)
+        and isinstance(about.get("prompts", []), list)
+        and isinstance(indexes, dict)
+        and all(isinstance(index, dict) and isinstance(index.get("count"), int) for index in indexes.values())
+        and isinstance(counters, dict)
+        and all(isinstance(number, int | float) for number in (*counters.values(), about.get("texts_per_s", 0.0)))
+    )

@@ -1,22 +1,26 @@
 """The queue: every Redis command that moves a job (docs/protocol.md has the keys and what they hold).
 
-A job waits in a stream (its lane), is pending there while a worker has it, and leaves it in the same instant in which
+A job waits in a stream of its lane, is pending there while a worker has it, and leaves it in the same instant in which
 its reply is written. Nothing is removed before it is answered.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from hashlib import blake2b
 from typing import Any, Self
 
 import redis
 
 from shoal import wire
 from shoal.connections import BLOCK_S, Call, Connections, Script, checked, connect, translated
-from shoal.errors import Cancelled, MalformedJob, Overloaded, UnknownJob
+from shoal.delivery import Answer, Delivery
+from shoal.errors import Cancelled, UnknownJob
+from shoal.inbox import Inbox
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
+from shoal.pool import Pool
+from shoal.put import MAX_FRONT_TEXTS, Admission, Bounds, Once, Place, Put
 from shoal.replies import Reply
 
 #: Consumer group that all workers of a pool read their lanes through.
@@ -25,71 +29,37 @@ GROUP = "workers"
 #: How long a dead worker's name stays in the consumer group. Long, because one that was only stopped may come back.
 FORGET_AFTER_MS = 3_600_000
 
-#: How long the record of a job that is queued or running lives.
-RECORD_TTL_S = 86_400
+#: How long an idempotency key is remembered.
+ONCE_TTL_S = 86_400
 
-#: Most replies fetched at a time.
-REPLIES_AT_ONCE = 1_000
+#: Most dead letters that are kept; the oldest go first.
+MAX_DEAD_LETTERS = 10_000
 
-_PUT, _START, _REPLY, _CANCEL = map(Script.load, ("put", "start", "reply", "cancel"))
+#: Most jobs of a dead worker that are looked at to find the one to take over first.
+ORPHANS_AT_ONCE = 100
 
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """One job as it came out of its lane: still bytes, and pending until it is answered."""
-
-    lane: str
-    entry: bytes
-    data: bytes
-    num_deliveries: int = 1
-
-    def queued_s(self, now: float) -> float:
-        """Seconds since Redis took the job in, which its entry id says to the millisecond."""
-        return max(0.0, now - int(self.entry.partition(b"-")[0]) / 1000)
-
-
-@dataclass(frozen=True, slots=True)
-class Put:
-    """Jobs on their way into a lane, and their bytes: packed by whoever asks, so that a bad text is its own failure."""
-
-    lane: str
-    jobs: Sequence[Job]
-    data: Sequence[bytes]
-    has_records: bool
-
-    @classmethod
-    def pack(cls, lane: str, jobs: Sequence[Job], reply_to: str | None = None) -> Self:
-        """The jobs, packed, with `reply_to` for their reply address; jobs without one get a record each.
-
-        Raises InvalidText.
-        """
-        return cls(lane, jobs, [job.pack(reply_to) for job in jobs], not (reply_to or jobs[0].reply_to))
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A reply on its way to whoever asked: the delivery it acknowledges, and where it goes."""
-
-    delivery: Delivery
-    reply: Reply
-    reply_to: str | None
+_PUT, _START, _CLAIM = map(Script.load, ("put", "start", "claim"))
+_REPLY, _CANCEL, _WITHDRAW = (Script.load("release", name) for name in ("reply", "cancel", "withdraw"))
 
 
 class Queue:
     """The lanes, replies and records of one pool. Thread-safe."""
 
-    def __init__(self, connection: redis.Redis, keys: Keys, max_backlog: int = 10_000, result_ttl_s: int = 3_600):
+    def __init__(self, connection: redis.Redis, keys: Keys, bounds: Bounds | None = None, result_ttl_s: int = 3_600):
         self.redis: Any = connection  # its own types leave open whether answers are str or bytes; ours are bytes
         self._connections = Connections(connection.connection_pool)
-        self._has_blmpop = True
         self.keys = keys
-        self.max_backlog = max_backlog
+        self.pool = Pool(connection, keys)
+        self.bounds = bounds or Bounds()
         self.result_ttl_s = result_ttl_s
+        self._streams = {lane: (keys.lane(lane), keys.back(lane)) for lane in LANES}
+        self._speed, self._speed_until = 0.0, 0.0
+        self._lane_of = {stream: lane for lane, streams in self._streams.items() for stream in streams}
 
     @classmethod
-    def connect(cls, url: str, keys: Keys, **limits: int) -> Self:
+    def connect(cls, url: str, keys: Keys, bounds: Bounds | None = None, result_ttl_s: int = 3_600) -> Self:
         """A queue on the Redis at `url`."""
-        return cls(connect(url), keys, **limits)
+        return cls(connect(url), keys, bounds, result_ttl_s)
 
     def close(self) -> None:
         """Drops all connections."""
@@ -102,49 +72,66 @@ class Queue:
 
     # Producers
 
-    def put(self, lane: str, jobs: Sequence[Job]) -> None:
-        """Adds the jobs to the lane, all or none.
+    def put(self, lane: str, jobs: Sequence[Job], client: str = "") -> None:
+        """Adds the client's jobs to the lane, all or none.
 
         A job without a reply address gets a record; putting it a second time does nothing. Raises Overloaded.
         """
-        self.put_many([Put.pack(lane, jobs)])[0].check()
+        self.put_many([Put.pack(lane, jobs, client=client)])[0].check()
 
-    def put_many(self, puts: Sequence[Put]) -> "list[Admission]":
+    def put_once(self, lane: str, job: Job, idempotency_key: str, owner: str = "", client: str = "") -> str:
+        """Adds the job unless its owner put one with the same key within a day; returns the id of the one or other.
+
+        Raises Overloaded, and InvalidRequest if that one asked something else.
+        """
+        name = blake2b(f"{owner}\0{idempotency_key}".encode(), digest_size=16).hexdigest()
+        put = Put.pack(lane, [job], client=client or owner, once=Once(name, job.digest()))
+        ((place, found),) = self.put_many([put])[0].check()
+        return found.decode() if place < 0 and found else job.id
+
+    def put_many(self, puts: Sequence[Put]) -> list[Admission]:
         """Several `put` in one round trip, each accepted or refused by itself."""
         with translated():
-            backlogs = self._connections.run(_PUT, *map(self._call, puts))
-        return [Admission(put.lane, backlog) for put, backlog in zip(puts, backlogs, strict=True)]
+            outcomes = self._connections.run(_PUT, *map(self._call, puts))
+        admissions = [Admission(put, outcome, self.bounds) for put, outcome in zip(puts, outcomes, strict=True)]
+        if any(admission.is_full for admission in admissions):
+            admissions = [replace(admission, texts_per_s=self._texts_per_s()) for admission in admissions]
+        return admissions
+
+    def _texts_per_s(self) -> float:
+        """How fast the pool answers, asked for once a second at most: many are refused at a time."""
+        if time.monotonic() > self._speed_until:
+            self._speed, self._speed_until = self.pool.texts_per_s(), time.monotonic() + 1.0
+        return self._speed
 
     def _call(self, put: Put) -> Call:
-        records = [self.keys.record(job.id) for job in put.jobs] if put.has_records else []
-        return Call([self.keys.lane(put.lane), *records], [self.max_backlog, RECORD_TTL_S, *put.data])
+        names = [*self._streams[put.lane], self.keys.load(put.lane)]
+        if put.has_records:
+            names += [self.keys.record(job.id) for job in put.jobs]
+        once = put.once or Once("", "")
+        if put.once:
+            names.append(self.keys.once(put.once.name))
+        bounds = (self.bounds.max_jobs, self.bounds.max_texts, self.bounds.max_bytes, MAX_FRONT_TEXTS)
+        values = [*bounds, put.client, ONCE_TTL_S, put.jobs[0].id, once.digest]
+        for job, data in zip(put.jobs, put.data, strict=True):
+            values += (data, len(job.texts))
+        return Call(names, values)
 
-    def wait_replies(self, address: str, timeout_s: float = BLOCK_S) -> list[Reply]:
-        """The replies that are at the address, waited for if there is none; none if that takes over `timeout_s`."""
+    def places(self, put: Put, admitted: Sequence[tuple[int, bytes]]) -> list[Place]:
+        """Where each of the admitted jobs is."""
+        return [Place(self._streams[put.lane][place], entry) for place, entry in admitted]
+
+    def withdraw(self, places: Sequence[Place]) -> int:
+        """Takes jobs back that no worker has yet, and that nobody is to be answered; returns how many."""
+        if not places:
+            return 0
+        names = [name for place in places for name in (place.stream, self.keys.load(self._lane_of[place.stream]))]
         with translated():
-            found = self._pop(self.keys.replies(address), min(timeout_s, BLOCK_S))
-        return list(_readable(found))
+            return int(self._run(_WITHDRAW, names, [GROUP, *(place.entry for place in places)]))
 
-    def _pop(self, key: str, timeout_s: float) -> list[bytes]:
-        if self._has_blmpop:
-            (found,) = self._connections.ask(("BLMPOP", timeout_s, 1, key, "LEFT", "COUNT", REPLIES_AT_ONCE))
-            if not isinstance(found, redis.ResponseError):
-                return found[1] if found else []
-            self._has_blmpop = False  # Redis before 7, or its rules do not allow it
-        (first,) = self._connections.ask(("BLPOP", key, timeout_s))
-        if not checked(first):
-            return []
-        found = [first[1]]
-        with suppress(redis.RedisError):  # the first must not be lost for it
-            (others,) = self._connections.ask(("LPOP", key, REPLIES_AT_ONCE))
-            found += checked(others) or ()
-        return found
-
-    def wake(self, address: str) -> None:
-        """Ends the wait of whoever waits for replies at the address."""
-        with translated():
-            self.redis.rpush(self.keys.replies(address), b"")
-            self.redis.expire(self.keys.replies(address), self.result_ttl_s)
+    def inbox(self, address: str) -> Inbox:
+        """Where the replies to jobs with that reply address are read."""
+        return Inbox(self._connections, self.keys.replies(address), self.result_ttl_s)
 
     def wait_result(self, job_id: str, timeout_s: float) -> Reply | None:
         """The reply to a submitted job, which stays for others to read; None if it takes longer than `timeout_s`.
@@ -154,10 +141,13 @@ class Queue:
         key, until = self.keys.result(job_id), time.monotonic() + timeout_s
         while True:
             with translated():
+                status = self.status(job_id)[0]
                 data = self.redis.lindex(key, 0)
                 wait_s = min(until - time.monotonic(), BLOCK_S)
-                if data is None and self.status(job_id) and wait_s > 0:
+                if data is None and status in ("queued", "running") and wait_s > 0:
                     data = self.redis.blmove(key, key, wait_s, "LEFT", "LEFT")
+            if data is None and status not in ("queued", "running"):
+                raise UnknownJob(f"job {job_id} is {status}, and its result has expired")
             if data is not None:
                 return Reply.unpack(data)
             if wait_s <= 0:
@@ -183,24 +173,25 @@ class Queue:
         record = self.keys.record(job_id)
         reply = Reply.failure(job_id, Cancelled(f"job {job_id} was cancelled before a worker started it"))
         with translated():
-            lane = self.redis.hget(record, "lane") or self.keys.lane(LANES[0])
-            names = (record, self.keys.result(job_id), lane)
+            stream = (self.redis.hget(record, "stream") or b"").decode()
+            load = self.keys.load(self._lane_of.get(stream, LANES[0]))
+            names = (record, self.keys.result(job_id), stream or self.keys.lane(LANES[0]), load)
             status = self._run(_CANCEL, names, (GROUP, self.result_ttl_s, reply.pack()))
         return bytes(status).decode() if status else self.status(job_id)[0]
 
     def backlog(self) -> dict[str, int]:
         """Unanswered jobs in each lane, those being computed included."""
         with translated():
-            return {lane: self.redis.xlen(self.keys.lane(lane)) for lane in LANES}
+            return {lane: sum(map(self.redis.xlen, streams)) for lane, streams in self._streams.items()}
 
     # Workers
 
     def join(self) -> None:
         """Makes the lanes and their consumer group where they are missing."""
         with translated():
-            for lane in LANES:
+            for stream in self._lane_of:
                 try:
-                    self.redis.xgroup_create(self.keys.lane(lane), GROUP, id="0", mkstream=True)
+                    self.redis.xgroup_create(stream, GROUP, id="0", mkstream=True)
                 except redis.ResponseError as error:
                     if not str(error).startswith("BUSYGROUP"):
                         raise
@@ -208,17 +199,17 @@ class Queue:
     def leave(self, consumer: str) -> None:
         """Takes a stopped worker out of the consumer group, unless jobs are still pending for it."""
         with translated():
-            for lane in map(self.keys.lane, LANES):
-                if not self.redis.xpending_range(lane, GROUP, "-", "+", 1, consumername=consumer):
-                    self.redis.xgroup_delconsumer(lane, GROUP, consumer)
+            for stream in self._lane_of:
+                if not self.redis.xpending_range(stream, GROUP, "-", "+", 1, consumername=consumer):
+                    self.redis.xgroup_delconsumer(stream, GROUP, consumer)
 
     def take(self, consumer: str, lanes: Sequence[str], max_jobs: int, block_s: float = 0) -> list[Delivery]:
-        """Up to `max_jobs` waiting jobs of each of the lanes; they stay pending for `consumer` until answered.
+        """Up to `max_jobs` waiting jobs of the front and as many of the back of each of the lanes.
 
-        With `block_s`, waits that long for the first of them.
+        They stay pending for `consumer` until answered. With `block_s`, waits that long for the first of them.
         """
         wait = ("BLOCK", max(1, int(min(block_s, BLOCK_S) * 1000))) if block_s else ()
-        names = [self.keys.lane(lane) for lane in lanes]
+        names = [stream for lane in lanes for stream in self._streams[lane]]
         command = ("XREADGROUP", "GROUP", GROUP, consumer, "COUNT", max_jobs, *wait, "STREAMS", *names)
         with translated():
             (found,) = self._connections.ask((*command, *">" * len(names)))
@@ -226,109 +217,82 @@ class Queue:
                 self.join()  # Redis came back empty
                 return []
             streams = checked(found) or ()
-        return [Delivery(lane.decode(), entry, _job(values)) for lane, entries in streams for entry, values in entries]
+        return [
+            Delivery(self._lane_of[stream], stream, entry, _value(values, b"job"))
+            for stream, entries in ((name.decode(), entries) for name, entries in streams)
+            for entry, values in entries
+        ]
 
     def start(self, job_ids: Sequence[str]) -> list[bool]:
         """Marks submitted jobs as running; False for those that were cancelled and must not run."""
         if not job_ids:
             return []
-        records = [self.keys.record(job_id) for job_id in job_ids]
         with translated():
-            return [bool(started) for started in self._run(_START, records, [RECORD_TTL_S])]
+            return [bool(started) for started in self._run(_START, [self.keys.record(id_) for id_ in job_ids], [])]
 
     def reply(self, answers: Iterable[Answer]) -> int:
-        """Acknowledges the jobs and writes their replies; returns how many were still unanswered."""
-        names: list[str] = []
-        values: list[Any] = []
+        """Acknowledges the jobs and writes their replies and dead letters; returns how many were still unanswered."""
+        names: list[str] = [self.keys.dead]
+        values: list[Any] = [GROUP, self.result_ttl_s, MAX_DEAD_LETTERS]
         for answer in answers:
-            reply = answer.reply
-            list_key = self.keys.replies(answer.reply_to) if answer.reply_to else self.keys.result(reply.id)
-            names += [answer.delivery.lane, list_key, self.keys.record(reply.id)]
-            record = ("", b"") if answer.reply_to else (reply.status, wire.pack(reply.timings))
-            values += [answer.delivery.entry, reply.pack(), *record]
-        if not names:
+            delivery = answer.delivery
+            names += [delivery.stream, self.keys.load(delivery.lane), *self._goes_to(answer)]
+            values += [delivery.entry, *answer.pack()]
+        if len(names) == 1:
             return 0
         with translated():
-            return int(self._run(_REPLY, names, [GROUP, self.result_ttl_s, *values]))
+            return int(self._run(_REPLY, names, values))
 
     def drop(self, deliveries: Sequence[Delivery]) -> None:
         """Acknowledges jobs that are answered already."""
-        if not deliveries:
-            return
-        with translated(), self.redis.pipeline(transaction=True) as pipeline:
-            for delivery in deliveries:
-                pipeline.xack(delivery.lane, GROUP, delivery.entry)
-                pipeline.xdel(delivery.lane, delivery.entry)
-            pipeline.execute()
-
-    def bury(self, delivery: Delivery, reason: str) -> None:
-        """Moves a job that cannot be answered to the dead-letter stream, with the reason."""
-        with translated(), self.redis.pipeline(transaction=True) as pipeline:
-            pipeline.xadd(self.keys.dead, {"job": delivery.data, "reason": reason}, maxlen=10_000)
-            pipeline.xack(delivery.lane, GROUP, delivery.entry)
-            pipeline.xdel(delivery.lane, delivery.entry)
-            pipeline.execute()
+        self.reply([Answer(delivery) for delivery in deliveries])
 
     def claim(self, consumer: str, alive: set[str]) -> Delivery | None:
         """One job that a worker left pending: a dead one, or `consumer` itself, which must hold none now.
 
-        One at a time, because a job that kills its worker must not take others with it.
+        One at a time, because a job that kills its worker must not take others with it, and of a worker's jobs one
+        that was delivered least: it is the least likely to have done so.
         """
-        with translated():
-            for lane in map(self.keys.lane, LANES):
-                for owner in self.redis.xinfo_consumers(lane, GROUP):
-                    name = owner["name"].decode()
-                    left_behind = owner["pending"] and (name not in alive or name == consumer)
-                    if not owner["pending"] and name not in alive and owner["idle"] > FORGET_AFTER_MS:
-                        self.redis.xgroup_delconsumer(lane, GROUP, name)
-                    if left_behind and (delivery := self._claim_from(lane, name, consumer)):
-                        return delivery
+        for stream, owners in self._consumers().items():
+            for owner in owners:
+                name = owner[b"name"].decode()
+                left_behind = owner[b"pending"] and (name not in alive or name == consumer)
+                if not owner[b"pending"] and name not in alive and owner[b"idle"] > FORGET_AFTER_MS:
+                    with translated():
+                        self.redis.xgroup_delconsumer(stream, GROUP, name)
+                if left_behind and (delivery := self._claim_from(stream, name, consumer)):
+                    return delivery
         return None
+
+    def _consumers(self) -> dict[str, list[dict[bytes, Any]]]:
+        """What Redis knows of the workers that read each stream."""
+        with translated():
+            answers = self._connections.ask(*(("XINFO", "CONSUMERS", stream, GROUP) for stream in self._lane_of))
+            found = [[dict(zip(about[::2], about[1::2], strict=True)) for about in checked(a)] for a in answers]
+        return dict(zip(self._lane_of, found, strict=True))
+
+    def _claim_from(self, stream: str, owner: str, consumer: str) -> Delivery | None:
+        with translated():
+            (found,) = self._connections.run(_CLAIM, Call([stream], [GROUP, consumer, owner, ORPHANS_AT_ONCE]))
+            if not checked(found):
+                return None
+        entry, values, count = found
+        return Delivery(self._lane_of[stream], stream, entry, _value(values, b"job"), count, owner)
+
+    def _goes_to(self, answer: Answer) -> tuple[str, str]:
+        """The key that the reply goes to, and that of the record."""
+        if answer.reply is None:
+            return self.keys.dead, self.keys.dead  # not used
+        job_id = answer.reply.id
+        address = self.keys.replies(answer.reply_to) if answer.reply_to else self.keys.result(job_id)
+        return address, self.keys.record(job_id)
 
     def _run(self, script: Script, names: Sequence[str], values: Sequence[Any]) -> Any:
         (answer,) = self._connections.run(script, Call(names, values))
         return checked(answer)
 
-    def _claim_from(self, lane: str, owner: str, consumer: str) -> Delivery | None:
-        for entry in self.redis.xpending_range(lane, GROUP, "-", "+", 1, consumername=owner):
-            entry_id, count = entry["message_id"], entry["times_delivered"] + 1
-            claimed = self.redis.xclaim(
-                lane, GROUP, consumer, min_idle_time=entry["time_since_delivered"], message_ids=[entry_id]
-            )
-            for _, values in claimed:
-                if values is not None:
-                    return Delivery(lane, entry_id, values.get(b"job", b""), count)
-            self.redis.xack(lane, GROUP, entry_id)  # deleted while it was pending: nothing is left to answer
-        return None
 
-
-def _readable(found: Iterable[bytes]) -> Iterator[Reply]:
-    """The replies among what came: an empty one only wakes, and one that cannot be read does not say whose it is."""
-    for data in filter(None, found):
-        with suppress(MalformedJob):
-            yield Reply.unpack(data)
-
-
-def _job(values: Sequence[bytes] | None) -> bytes:
-    """The bytes of the job among an entry's names and values, which come in turn; none for an entry without one."""
+def _value(values: Sequence[bytes] | None, wanted: bytes) -> bytes:
+    """The value of that name among an entry's names and values, which come in turn; empty if there is none."""
     names = iter(values or ())
-    return next((value for name, value in zip(names, names, strict=False) if name == b"job"), b"")
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """What became of a put."""
-
-    lane: str
-    outcome: Any
-
-    def check(self) -> None:
-        """Raises Overloaded or Unavailable if the jobs were refused."""
-        if isinstance(self.outcome, Exception):
-            with translated():
-                raise self.outcome
-        if self.outcome != -1:
-            raise Overloaded(
-                f"no room in the {self.lane} lane, which holds {self.outcome:,} unanswered jobs: "
-                "try again later, or send less at a time"
-            )
+    return next((value for name, value in zip(names, names, strict=False) if name == wanted), b"")

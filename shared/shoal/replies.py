@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import wire
-from shoal.errors import BY_CODE, MalformedJob, ShoalError
+from shoal.errors import BY_CODE, InvalidText, MalformedJob, ShoalError
 from shoal.jobs import Options
 
 #: The four timings of a reply, in seconds: waiting in the lane, then three steps that a batch takes together.
@@ -65,15 +65,29 @@ class Reply:
 
         Raises MalformedJob when the bytes are no reply.
         """
-        values = wire.unpack(data)
         try:
+            values = wire.unpack(data)
             if error := values.get("error"):
-                return cls.failure(values["id"], BY_CODE.get(error["code"], ShoalError)(error["message"]))
-            known = {name: values[name] for name in _PLAIN if name in values}
+                words = [_typed(str, word) for word in (values["id"], error["code"], error["message"])]
+                return cls.failure(words[0], BY_CODE.get(words[1], ShoalError)(words[2]))
+            known = {name: _typed(kind, values[name]) for name, kind in _TYPES.items() if name in values}
             vectors = values.get("vectors")
-            return cls(**known, vectors=None if vectors is None else unpack_vectors(vectors))
-        except (KeyError, TypeError, ValueError) as error:
-            raise MalformedJob(f"the reply is not of the documented shape: {error!r}") from error
+            reply = cls(**known, vectors=None if vectors is None else unpack_vectors(vectors))
+        except (KeyError, TypeError, ValueError, OverflowError, InvalidText) as error:
+            raise MalformedJob(f"the reply is not of the documented shape: {error!r:.200}") from error
+        if not reply._is_sound():
+            raise MalformedJob("the reply is not of the documented shape: what is in its fields does not go together")
+        return reply
+
+    def _is_sound(self) -> bool:
+        """Whether what is in the fields is of the types and numbers that it should be."""
+        tokens, hits = self.tokens, self.hits
+        return (
+            all([type(count) is int and 0 <= count < 2**31 for count in tokens])
+            and all([type(flag) is bool for flag in self.truncated])
+            and all([isinstance(time_s, float | int) for time_s in self.timings.values()])
+            and (hits is None or all([type(found) is list and all([type(h) is dict for h in found]) for found in hits]))
+        )
 
     @classmethod
     def join(cls, replies: Sequence["Reply"]) -> "Reply":
@@ -103,10 +117,25 @@ class Reply:
         return np.split(_present(self.vectors), np.cumsum(self.tokens)[:-1])
 
 
-_PLAIN = ("id", "status", "tokens", "truncated", "hits", "timings", "cached", "model")
+_TYPES: dict[str, Any] = {
+    "id": str,
+    "status": str,
+    "tokens": list,
+    "truncated": list,
+    "hits": list | None,
+    "timings": dict,
+    "cached": int,
+    "model": str,
+}
 
 
 T = TypeVar("T")
+
+
+def _typed(kind: Any, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"a field is a {type(value).__name__}, and not {kind}")
+    return value
 
 
 def _present(value: T | None) -> T:
@@ -134,6 +163,7 @@ def pack_vectors(vectors: NDArray[np.float32]) -> dict[str, Any]:
 
 def unpack_vectors(values: dict[str, Any]) -> NDArray[np.float32]:
     """The array in a map made by `pack_vectors`."""
-    if values["dtype"] != "float32":
-        raise MalformedJob(f"vectors have dtype {values['dtype']!r}: this version knows float32")
-    return np.frombuffer(values["data"], dtype="<f4").reshape(values["shape"])
+    if (dtype := _typed(str, values["dtype"])) != "float32":
+        raise MalformedJob(f"vectors have dtype {dtype!r:.50}: this version knows float32")
+    num_rows, dimension = values["shape"]
+    return np.frombuffer(values["data"], dtype="<f4").reshape(max(0, num_rows), max(0, dimension))

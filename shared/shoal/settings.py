@@ -9,6 +9,7 @@ from typing import Any, Self, get_type_hints
 
 from shoal.errors import BadSetting
 from shoal.keys import Keys
+from shoal.put import Bounds
 
 #: Port of the Redis that `shoal serve` starts when it is given none. Not the usual 6379, which may be taken.
 EMBEDDED_PORT = 6390
@@ -38,6 +39,8 @@ class Settings:
     key_prefix: str = _setting("shoal", "What every Redis key begins with.")
     pool: str = _setting("default", "Name of the pool. A pool is one queue and its workers, which all run one model.")
     max_backlog: int = _setting(10_000, "Most unanswered jobs in a lane; more are refused as overloaded.", 1)
+    max_backlog_texts: int = _setting(100_000, "Most texts in the unanswered jobs of a lane.", 1)
+    max_backlog_mb: int = _setting(256, "Most memory of Redis for the unanswered jobs of a lane, in MB.", 1)
     result_ttl_s: int = _setting(3_600, "How long a reply waits to be fetched, in seconds.", 1)
 
     host: str = _setting("127.0.0.1", "Address that the API listens on.")
@@ -48,6 +51,19 @@ class Settings:
     max_request_bytes: int = _setting(32 * 2**20, "Largest HTTP body.", 1)
     max_request_texts: int = _setting(10_000, "Most texts or queries in one HTTP request.", 1)
     max_text_chars: int = _setting(2**20, "Longest text, in characters.", 1)
+    receive_timeout_s: float = _setting(
+        30.0, "How long the headers of a request may take to arrive, and then its body, in seconds.", 0.1
+    )
+    api_keys_file: str = _setting(
+        "", "File of the keys that HTTP requests need, as `shoal key new` writes it; none: they need no key."
+    )
+    allow_anonymous: str = _setting(
+        "loopback",
+        "Where the API may listen without such a file: on this machine's loopback only, or anywhere.",
+        choices=("loopback", "anywhere"),
+    )
+    cors_origins: str = _setting("", "Origins whose web pages may use the API, separated by commas; * is all of them.")
+    trusted_proxies: int = _setting(0, "Proxies in front of the API whose `X-Forwarded-For` is believed.", 0)
 
     model: str = _setting("sentence-transformers/all-MiniLM-L6-v2", "Model: a Hugging Face id or a local folder.")
     engine: str = _setting("openvino", "What computes.", choices=("openvino", "torch"))
@@ -61,6 +77,9 @@ class Settings:
     max_batch_texts: int = _setting(64, "Texts with which a worker stops taking more jobs and computes.", 1)
     max_batch_wait_ms: float = _setting(0.0, "How long a worker waits for its batch to fill, in milliseconds.", 0)
     max_job_texts: int = _setting(1_024, "Most texts in one job.", 1)
+    stall_timeout_s: float = _setting(
+        60.0, "Longest that one forward pass may take, in seconds; a worker that hangs for longer ends itself.", 0.1
+    )
     cache_mb: int = _setting(64, "Most memory of Redis for vectors of texts that may come again, in MB; 0: none.", 0)
     cache_ttl_s: int = _setting(86_400, "How long such a vector is kept, in seconds.", 1)
     indexes: str = _setting("", "Indexes to serve: a folder, or several as name=folder,name=folder.")
@@ -91,6 +110,11 @@ class Settings:
     def keys(self) -> Keys:
         """The Redis keys of the pool."""
         return Keys(self.key_prefix, self.pool)
+
+    @property
+    def bounds(self) -> Bounds:
+        """What a lane may hold."""
+        return Bounds(self.max_backlog, self.max_backlog_texts, self.max_backlog_mb * 2**20)
 
     @property
     def home_folder(self) -> Path:

@@ -21,9 +21,9 @@ from urllib.request import urlopen
 import click
 
 from shoal import embedded
-from shoal.connections import connect, translated
+from shoal.connections import connect, shown, translated
 from shoal.errors import BadSetting, NotReady, ShoalError
-from shoal.listening import find_address
+from shoal.listening import find_address, find_api_address
 from shoal.settings import EMBEDDED_PORT, Settings
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class Stack:
 
     def check_ports(self) -> None:
         """Raises PortInUse if something listens where this is to listen."""
-        find_address(self.settings.host, self.settings.port)
+        find_api_address(self.settings)
         if self.redis:
             remedy = "stop that Redis or Shoal, or name a Redis of your own with --redis-url"
             find_address("127.0.0.1", EMBEDDED_PORT, remedy)
@@ -257,7 +257,7 @@ def _greet(settings: Settings, query: str | None) -> None:
     """Says where everything is, and shows that it works."""
     from shoal.client import Client
 
-    click.echo(f"ready: {address(settings)} (pages at /docs), Redis at {settings.redis_url}")
+    click.echo(f"ready: {address(settings)} (pages at /docs), Redis at {shown(settings.redis_url)}")
     query = query or "europe climate change storm"
     if "default" in settings.index_folders() and settings.workers:
         with Client(settings.redis_url, key_prefix=settings.key_prefix, pool=settings.pool) as client:
@@ -267,7 +267,9 @@ def _greet(settings: Settings, query: str | None) -> None:
         path, body = "search", {"queries": query, "k": 3}
     else:
         path, body = "embed", {"inputs": query}
-    click.echo(f"try: curl -s {address(settings)}/{path} -H 'content-type: application/json' -d '{json.dumps(body)}'")
+    key = '-H "authorization: Bearer $YOUR_KEY" ' if settings.api_keys_file else ""
+    url, data = f"{address(settings)}/{path}", json.dumps(body)
+    click.echo(f"try: curl -s {url} {key}-H 'content-type: application/json' -d '{data}'")
 
 
 @contextmanager

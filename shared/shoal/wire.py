@@ -9,6 +9,9 @@ from shoal.errors import InvalidText, MalformedJob
 #: Version of the contract that this package speaks.
 VERSION = 1
 
+#: Most lists and maps within one another in a document or a heartbeat: every library on the way takes so many.
+MAX_DEPTH = 64
+
 
 def _refuse_extension(code: int, data: bytes) -> NoReturn:
     raise MalformedJob(f"msgpack extension type {code} is not part of the contract: use plain maps, lists and values")
@@ -45,9 +48,18 @@ def unpack(data: bytes, unicode_errors: str = "strict") -> dict[str, Any]:
         raise InvalidText(
             f"a string is not UTF-8 (byte 0x{found:02x} at {error.start}): encode texts as UTF-8"
         ) from error
-    except (msgpack.exceptions.UnpackException, ValueError, TypeError, RecursionError) as error:
+    except (msgpack.exceptions.UnpackException, ValueError, TypeError, RecursionError, MemoryError) as error:
         reason = str(error) or type(error).__name__
         raise MalformedJob(f"{len(data)} bytes are not msgpack ({reason}): send one msgpack map") from error
     if not isinstance(value, dict):
         raise MalformedJob(f"the msgpack value is a {type(value).__name__}: send a map")
     return value
+
+
+def is_json(value: Any, max_depth: int = MAX_DEPTH) -> bool:
+    """Whether JSON can hold `value`: no bytes, no other keys than strings, no deep nesting."""
+    if isinstance(value, list):
+        return max_depth > 0 and all(is_json(item, max_depth - 1) for item in value)
+    if isinstance(value, dict):
+        return max_depth > 0 and all(isinstance(k, str) and is_json(item, max_depth - 1) for k, item in value.items())
+    return value is None or isinstance(value, str | int | float)

@@ -1,5 +1,5 @@
 -- Mark submitted jobs as running.
--- KEYS: their records. ARGV: seconds a record lives
+-- KEYS: their records
 -- Returns for each 1, or 0 if it was cancelled: then it must not run.
 local started = {}
 for i, record in ipairs(KEYS) do
@@ -8,7 +8,6 @@ for i, record in ipairs(KEYS) do
   if not status or status == 'queued' then -- else another worker has it or had it, and may have answered
     redis.call('PERSIST', record) -- allowed when memory is full, and what follows a script's first write is too
     redis.call('HSET', record, 'status', 'running')
-    redis.call('EXPIRE', record, ARGV[1])
   end
 end
 return started

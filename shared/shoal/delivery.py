@@ -1,0 +1,57 @@
+"""A job's way through a worker, as the queue sees it: what was delivered, and how it ends."""
+
+from dataclasses import dataclass
+
+from shoal import wire
+from shoal.replies import Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One job as it came out of its lane: still bytes, and pending until it is answered.
+
+    `owner` is the worker that had it before and left it behind.
+    """
+
+    lane: str
+    stream: str
+    entry: bytes
+    data: bytes
+    num_deliveries: int = 1
+    owner: str = ""
+
+    def queued_s(self, now: float) -> float:
+        """Seconds since Redis took the job in, which its entry id says to the millisecond."""
+        return max(0.0, now - int(self.entry.partition(b"-")[0]) / 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Why a job could not be answered as it asked: kept with the job for somebody to look at."""
+
+    reason: str
+    traceback: str = ""
+    worker: str = ""
+
+    def pack(self, delivery: Delivery) -> bytes:
+        """What is kept beside the bytes of the job."""
+        about = {"reason": self.reason, "lane": delivery.lane, "deliveries": str(delivery.num_deliveries)}
+        return wire.pack(about | {"traceback": self.traceback, "worker": self.worker})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The end of a delivery: the reply, if somebody can be answered, and where it goes; and a dead letter, if any."""
+
+    delivery: Delivery
+    reply: Reply | None = None
+    reply_to: str | None = None
+    letter: DeadLetter | None = None
+
+    def pack(self) -> tuple[bytes, str, bytes, bytes]:
+        """The bytes of the reply, status and timings for its record, and the dead letter; empty where there is none."""
+        reply, letter = self.reply, self.letter.pack(self.delivery) if self.letter else b""
+        if reply is None:
+            return b"", "", b"", letter
+        has_record = self.reply_to is None
+        return reply.pack(), reply.status if has_record else "", wire.pack(reply.timings) if has_record else b"", letter
