@@ -137,7 +137,7 @@ def redis_url(redis_server: RedisServer) -> str:
 
 @pytest.fixture
 def keys(redis_url: str) -> Iterator[Keys]:
-    """Keys of the test's own. After the test none may be left without a time to live but those that docs/protocol.md names."""
+    """Keys of the test's own; after it, none may live for ever but those of which docs/protocol.md says so."""
     keys = Keys(prefix="test", pool=secrets.token_hex(4))
     yield keys
     with redis.Redis.from_url(redis_url, decode_responses=True) as connection:

@@ -13,20 +13,23 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
+import redis
 from numpy.typing import NDArray
 
 import shoal.jobs
 import shoal.queue
 import shoal.wire
 import shoal_workers.encoder
+import shoal_workers.intake
 import shoal_workers.work
-import shoal_workers.worker
+from shoal.connections import Script
 from shoal.delivery import Answer
 from shoal.errors import ShoalError
 from shoal.jobs import JOB_NAMES, LANES, MAX_K, OPTION_NAMES, Job, Options
 from shoal.keys import Keys
 from shoal.pool import ALIVE_S
-from shoal.queue import GROUP, RECORD_TTL_S, Queue
+from shoal.put import MAX_FRONT_TEXTS
+from shoal.queue import GROUP, ONCE_TTL_S, Queue
 from shoal.replies import STATUSES, TIMINGS, Reply
 from shoal.settings import Settings
 from shoal_workers import service
@@ -35,7 +38,8 @@ from shoal_workers.builder import build
 from shoal_workers.document import DocumentSource
 from shoal_workers.encoder import Encoder
 from shoal_workers.index import Index
-from shoal_workers.worker import MAX_DELIVERIES, Worker
+from shoal_workers.intake import MAX_DELIVERIES
+from shoal_workers.worker import Worker
 
 PACKAGE = Path(shoal.queue.__file__).parent
 PAGE = (PACKAGE.parent.parent / "docs" / "protocol.md").read_text("utf-8")
@@ -126,7 +130,11 @@ def answer(worker: Worker, data: bytes) -> dict[str, Any]:
     add(worker.queue, data)
     worker.step(block_s=0)
     keys, address = worker.queue.keys, job.get("reply_to")
-    (reply,) = worker.queue.redis.lrange(keys.replies(address) if address else keys.result(job["id"]), 0, -1)
+    if address:
+        ((_, ((_, fields),)),) = worker.queue.redis.xread({keys.replies(address): 0})
+        reply = fields[b"reply"]
+    else:
+        (reply,) = worker.queue.redis.lrange(keys.result(job["id"]), 0, -1)
     assert not any(worker.queue.backlog().values())
     return dict(msgpack.unpackb(reply))
 
@@ -232,37 +240,58 @@ def test_the_producer_in_bash(worker: Worker, redis_url: str, tmp_path: Path) ->
     assert "done" in output
 
 
-@pytest.mark.parametrize("name", ["put", "cancel"])
-def test_a_script_is_the_one_that_the_client_runs(name: str) -> None:
-    lines = (PACKAGE / "lua" / f"{name}.lua").read_text().splitlines()
-    assert BLOCKS[f"lua script {name}"].splitlines() == [line for line in lines if not line.startswith("--")]
+@pytest.mark.parametrize("names", [("put",), ("release", "cancel")])
+def test_a_script_is_the_one_that_the_client_runs(names: tuple[str, ...]) -> None:
+    lines = Script.load(*names).text.splitlines()
+    assert BLOCKS[f"lua script {names[-1]}"].splitlines() == [line for line in lines if not line.startswith("--")]
 
 
 def test_put_with_a_record_and_cancel(worker: Worker, keys: Keys) -> None:
-    run, data = worker.queue.redis.eval, example("job", "search")
-    lane, record, result = keys.lane("bulk"), keys.record("q-1"), keys.result("q-1")
-    for _ in range(2):
-        assert run(BLOCKS["lua script put"], 2, lane, record, 10_000, 86_400, data) == -1
-    assert run(BLOCKS["lua script put"], 2, lane, keys.record("other"), 1, 86_400, data) == 1
-    assert worker.queue.redis.hgetall(record).keys() == {b"status", b"lane", b"entry"}
-    arguments = (record, result, lane, GROUP, 3_600, example("reply", "cancelled"))
-    assert run(BLOCKS["lua script cancel"], 3, *arguments) == b"cancelled"
+    run, data, script = worker.queue.redis.eval, example("job", "search"), BLOCKS["lua script put"]
+    lane, record, result = (
+        (keys.lane("bulk"), keys.back("bulk"), keys.load("bulk")),
+        keys.record("q-1"),
+        keys.result("q-1"),
+    )
+    words = ("me", 86_400, "q-1", "", data, 1)
+    place, entry = run(script, 4, *lane, record, 10_000, 100_000, 2**28, 64, *words)
+    assert (place, worker.queue.redis.xrange(lane[0])[0][0]) == (0, entry)
+    assert run(script, 4, *lane, record, 10_000, 100_000, 2**28, 64, *words) == [-1, b""]
+    with pytest.raises(redis.ResponseError, match=r"^FULL"):
+        run(script, 4, *lane, keys.record("other"), 1, 100_000, 2**28, 64, *words)
+    assert worker.queue.redis.hgetall(record).keys() == {b"status", b"stream", b"entry"}
+    arguments = (record, result, lane[0], lane[2], GROUP, 3_600, example("reply", "cancelled"))
+    assert run(BLOCKS["lua script cancel"], 4, *arguments) == b"cancelled"
     assert worker.step(block_s=0) == 0
     reply = worker.queue.wait_result("q-1", 0)
     assert reply is not None
     assert reply.status == worker.queue.status("q-1")[0] == "cancelled"
-    assert run(BLOCKS["lua script cancel"], 3, keys.record("none"), *arguments[1:]) is None
+    assert run(BLOCKS["lua script cancel"], 4, keys.record("none"), *arguments[1:]) is None
+
+
+def test_put_once(worker: Worker, keys: Keys) -> None:
+    run, lane = worker.queue.redis.eval, (keys.lane("bulk"), keys.back("bulk"), keys.load("bulk"))
+    asked = {"one": "digest", "two": "digest", "three": "another"}
+    given = {n: (*lane, keys.record(n), keys.once("k"), 9, 9, 999, 64, "me", 60, n, asked[n], b"x", 1) for n in asked}
+    put = BLOCKS["lua script put"]
+    assert run(put, 5, *given["one"])[0] == 0
+    assert run(put, 5, *given["two"]) == [-1, b"one"]
+    with pytest.raises(redis.ResponseError, match=r"^REUSED one"):
+        run(put, 5, *given["three"])
+    assert worker.queue.backlog()["bulk"] == 1
+    known = {name.decode() for name in worker.queue.redis.hgetall(keys.record("one"))}
+    assert known < table("Field of the record").keys()
 
 
 def test_the_ways_to_a_result(worker: Worker, keys: Keys) -> None:
-    redis, key = worker.queue.redis, keys.result("q-1")
+    server, key = worker.queue.redis, keys.result("q-1")
     add(worker.queue, example("job", "search"), "bulk")
-    assert redis.hget(keys.record("q-1"), "status") is None
+    assert server.hget(keys.record("q-1"), "status") is None
     worker.step(block_s=0)
-    assert redis.hget(keys.record("q-1"), "status") == b"done"
-    assert redis.lindex(key, 0) == redis.blmove(key, key, 1, "LEFT", "LEFT") == redis.blpop([key], 1)[1]
-    assert redis.exists(key) == 0
-    assert redis.hgetall(keys.record("q-1")).keys() == {b"status", b"timings"}
+    assert server.hget(keys.record("q-1"), "status") == b"done"
+    assert server.lindex(key, 0) == server.blmove(key, key, 1, "LEFT", "LEFT") == server.blpop([key], 1)[1]
+    assert server.exists(key) == 0
+    assert server.hgetall(keys.record("q-1")).keys() == {b"status", b"timings"}
 
 
 def test_a_job_that_ran_twice_is_replied_to_once(worker: Worker) -> None:
@@ -298,16 +327,16 @@ def test_a_text_that_is_not_utf8_is_answered(worker: Worker) -> None:
 
 
 def test_a_poisoned_job_is_answered_and_kept(worker: Worker, keys: Keys) -> None:
-    redis, lane = worker.queue.redis, keys.lane("interactive")
+    server, lane = worker.queue.redis, keys.lane("interactive")
     entry = add(worker.queue, msgpack.packb(MINIMAL))
     worker.queue.take("dead", ["interactive"], 1)
-    redis.xclaim(lane, GROUP, "dead", 0, [entry], retrycount=MAX_DELIVERIES)
+    server.xclaim(lane, GROUP, "dead", 0, [entry], retrycount=MAX_DELIVERIES)
     worker.step(block_s=0)
     reply = worker.queue.wait_result("x", 0)
     assert reply is not None
     assert isinstance(reply.error, ShoalError)
     assert reply.error.code == "poisoned"
-    ((_, letter),) = redis.xrange(keys.dead)
+    ((_, letter),) = server.xrange(keys.dead)
     assert letter[b"job"] == msgpack.packb(MINIMAL)
 
 
@@ -349,7 +378,7 @@ def test_an_entry_without_a_job_is_a_dead_letter(worker: Worker, keys: Keys) -> 
 
 def test_every_code_is_listed() -> None:
     modules: list[ModuleType] = [shoal.jobs, shoal.queue, shoal.wire]
-    modules += [shoal_workers.encoder, shoal_workers.work, shoal_workers.worker]
+    modules += [shoal_workers.encoder, shoal_workers.intake, shoal_workers.work]
     known = {value for module in modules for value in vars(module).values() if inspect.isclass(value)}
     codes = {kind.code for kind in known if issubclass(kind, ShoalError)}
     assert table("Code").keys() == {*REFUSED, *OTHER_CODES} == codes - NOT_IN_REPLIES
@@ -396,7 +425,9 @@ def test_everything_a_worker_says_of_itself_is_listed(worker: Worker) -> None:
 def test_every_limit_is_on_the_page() -> None:
     settings = Settings()
     limits = [settings.max_job_texts, settings.max_text_chars, settings.max_backlog, settings.result_ttl_s]
-    for number in (*limits, RECORD_TTL_S, MAX_K):
+    for number in (*limits, ONCE_TTL_S, MAX_K):
         assert f"{number:,}" in PAGE
+    bounds = settings.bounds
+    assert f"{bounds.max_jobs} {bounds.max_texts} {bounds.max_bytes} {MAX_FRONT_TEXTS} <client>" in PAGE
     assert f"{ALIVE_S:g} s after its last heartbeat" in PAGE
     assert f"{MAX_DELIVERIES} deliveries" in PAGE

@@ -1,0 +1,50 @@
+"""Connections to a real Redis that break where a test says: before a command is sent, or after Redis has run it."""
+
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+
+class Plan:
+    """When the next connection breaks: at the `at`-th round trip, `before` it is sent or `after` Redis has run it."""
+
+    def __init__(self) -> None:
+        self.when = ""
+        self.left = 0
+        self.num_round_trips = 0
+
+    def breaks(self, when: str, at: int) -> None:
+        """Sets the point."""
+        self.when, self.left = when, at
+
+    def clear(self) -> None:
+        """Lets everything work again."""
+        self.when, self.num_round_trips = "", 0
+
+    def reach(self, when: str) -> None:
+        """Raises ConnectionError if this is the point."""
+        if when == "before":
+            self.num_round_trips += 1
+            self.left -= 1
+        if self.when == when and self.left <= 0:
+            self.when = ""
+            raise redis.ConnectionError(f"broken {when} the command")
+
+
+def connect(url: str, plan: Plan) -> redis.Redis:
+    """A client whose connections break as planned."""
+
+    class Breaking(redis.Connection):
+        def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+            plan.reach("before")
+            super().send_packed_command(command, check_health)
+
+        def read_response(self, *args: Any, **kwargs: Any) -> Any:
+            response = super().read_response(*args, **kwargs)
+            plan.reach("after")
+            return response
+
+    pool = redis.ConnectionPool.from_url(url, connection_class=Breaking, protocol=2, retry=Retry(NoBackoff(), 0))
+    return redis.Redis.from_pool(pool)

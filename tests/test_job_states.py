@@ -1,0 +1,272 @@
+"""The states of a job (docs/reliability.md), on a real Redis, with connections that break at any command.
+
+A model says which jobs are unanswered and what a lane holds; after each step Redis must say the same.
+"""
+
+import secrets
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+import redis
+from breaking import Plan, connect
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+import shoal.queue
+from shoal.connections import Script
+from shoal.delivery import Answer, DeadLetter, Delivery
+from shoal.errors import Overloaded, Unavailable
+from shoal.jobs import LANES, Job
+from shoal.keys import Keys
+from shoal.put import Bounds, Place, Put
+from shoal.queue import GROUP, Queue
+from shoal.replies import Reply
+
+BREAKS = st.none() | st.tuples(st.sampled_from(["before", "after"]), st.integers(1, 2))
+
+
+class Jobs(RuleBasedStateMachine):
+    """Producers, workers that die and come back, and callers who change their minds."""
+
+    redis_url = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys = Keys("test", f"states-{secrets.token_hex(4)}")
+        self.plan = Plan()
+        bounds = Bounds(max_jobs=40, max_texts=300)
+        self.queue = Queue(connect(self.redis_url, self.plan), self.keys, bounds)
+        self.watcher = Queue.connect(self.redis_url, self.keys)
+        self.watcher.join()
+        self.jobs: dict[str, Job] = {}  # those that were accepted, by id
+        self.clients: dict[str, tuple[str, str]] = {}  # lane and client of each
+        self.ended: Counter[str] = Counter()  # how often each was answered
+        self.withdrawn: set[str] = set()
+        self.places: dict[str, Place] = {}
+        self.held: dict[str, list[Delivery]] = {"w0": [], "w1": []}
+        self.silent: dict[str, list[Delivery]] = {}
+        self.num_workers = 2
+
+    # What is done
+
+    def attempt(self, breaks: tuple[str, int] | None) -> suppress:
+        """A context in which the connection may break; what happened is then found out."""
+        self.plan.clear()
+        if breaks:
+            self.plan.breaks(*breaks)
+        return suppress(Unavailable)
+
+    @initialize()
+    def begin(self) -> None:
+        for lane in LANES:
+            for is_submitted in (True, False):
+                self.put(lane, "a", [1, 30, 60], is_submitted, None)
+        for worker, held in self.held.items():
+            held += self.queue.take(worker, LANES, 2)
+
+    @rule(
+        lane=st.sampled_from(LANES),
+        client=st.sampled_from(["a", "b", ""]),
+        sizes=st.lists(st.integers(1, 80), min_size=1, max_size=4),
+        is_submitted=st.booleans(),
+        breaks=BREAKS,
+    )
+    def put(self, lane: str, client: str, sizes: list[int], is_submitted: bool, breaks: tuple[str, int] | None) -> None:
+        jobs = [Job("embed", ["storm"] * size) for size in sizes]
+        if not is_submitted:
+            jobs = [replace(job, reply_to=job.id) for job in jobs]
+        put = Put.pack(lane, jobs, client=client)
+        self.clients |= dict.fromkeys((job.id for job in jobs), (lane, client))
+        with self.attempt(breaks), suppress(Overloaded):
+            places = self.queue.places(put, self.queue.put_many([put])[0].check())
+            self.jobs |= {job.id: job for job in jobs}
+            if not is_submitted:
+                self.places |= dict(zip((job.id for job in jobs), places, strict=True))
+        accepted = self.unanswered() & {job.id for job in jobs}
+        assert len(accepted) in (0, len(jobs))
+        self.jobs |= {job.id: job for job in jobs if accepted}  # whether the producer knows it or not
+
+    @rule(data=st.data(), breaks=BREAKS)
+    def put_again(self, data: st.DataObject, breaks: tuple[str, int] | None) -> None:
+        submitted = [job_id for job_id in self.jobs if self.watcher.redis.exists(self.keys.record(job_id))]
+        if not submitted:
+            return
+        job = self.jobs[data.draw(st.sampled_from(submitted))]
+        with self.attempt(breaks), suppress(Overloaded):
+            assert self.queue.put_many([Put.pack(self.clients[job.id][0], [job])])[0].check() == [(-1, b"")]
+
+    @rule(data=st.data(), max_jobs=st.integers(1, 5), lanes=st.sampled_from([LANES[:1], LANES]), breaks=BREAKS)
+    def take(self, data: st.DataObject, max_jobs: int, lanes: tuple[str, ...], breaks: tuple[str, int] | None) -> None:
+        worker = data.draw(st.sampled_from(sorted(self.held)))
+        with self.attempt(breaks):
+            self.held[worker] += self.queue.take(worker, lanes, max_jobs)
+
+    @rule(data=st.data(), breaks=BREAKS)
+    def claim(self, data: st.DataObject, breaks: tuple[str, int] | None) -> None:
+        free = sorted(worker for worker, held in self.held.items() if not held)
+        if not free:
+            return
+        worker = data.draw(st.sampled_from(free))
+        with self.attempt(breaks):
+            if delivery := self.queue.claim(worker, set(self.held)):
+                self.held[worker].append(delivery)
+
+    @rule(data=st.data(), is_buried=st.booleans(), breaks=BREAKS)
+    def answer(self, data: st.DataObject, is_buried: bool, breaks: tuple[str, int] | None) -> None:
+        busy = [held for held in (*self.held.values(), *self.silent.values()) if held]
+        if not busy:
+            return
+        self._answer(data.draw(st.sampled_from(busy)), is_buried, breaks)
+
+    def _answer(self, held: list[Delivery], is_buried: bool, breaks: tuple[str, int] | None) -> None:
+        deliveries, held[:] = list(held), []
+        jobs = [Job.unpack(delivery.data) for delivery in deliveries]
+        before = self.unanswered()
+        with self.attempt(breaks):
+            submitted = [job.id for job in jobs if job.reply_to is None]
+            runs = dict(zip(submitted, self.queue.start(submitted), strict=True))
+            letter = DeadLetter("poisoned: why") if is_buried else None
+            pairs = zip(deliveries, jobs, strict=True)
+            self.queue.reply(Answer(d, Reply(j.id), j.reply_to, letter) for d, j in pairs if runs.get(j.id, True))
+        gone = before - self.unanswered()
+        assert not gone or gone == before & {job.id for job in jobs}  # a batch is answered whole or not at all
+        self.ended.update(gone)
+
+    @rule(data=st.data(), is_silent=st.booleans(), claims=st.booleans(), answers=st.booleans())
+    def replace_worker(self, data: st.DataObject, is_silent: bool, claims: bool, answers: bool) -> None:
+        busy = sorted(worker for worker, held in self.held.items() if held)
+        if not busy:
+            return
+        old, new = data.draw(st.sampled_from(busy)), f"w{self.num_workers}"
+        left = self.held.pop(old)
+        if is_silent:  # and goes on with what it has, while others think that it is dead
+            self.silent[old] = left
+        self.num_workers += 1
+        alive = {*self.held, new}
+        self.held[new] = [found for _ in left if claims and (found := self.watcher.claim(new, alive))]
+        if answers:
+            self._answer(self.held[new], False, None)
+
+    @rule(data=st.data(), breaks=BREAKS)
+    def cancel(self, data: st.DataObject, breaks: tuple[str, int] | None) -> None:
+        submitted = [job_id for job_id in self.jobs if self.watcher.redis.exists(self.keys.record(job_id))]
+        if not submitted:
+            return
+        job_id = data.draw(st.sampled_from(submitted))
+        before = self.unanswered()
+        status = self.watcher.status(job_id)[0]
+        with self.attempt(breaks):
+            assert self.queue.cancel(job_id) == ("cancelled" if status == "queued" else status)
+        gone = before - self.unanswered()
+        assert gone <= ({job_id} if status == "queued" else set())
+        self.ended.update(gone)
+
+    @rule(data=st.data(), breaks=BREAKS)
+    def withdraw(self, data: st.DataObject, breaks: tuple[str, int] | None) -> None:
+        if not self.places:
+            return
+        job_id = data.draw(st.sampled_from(list(self.places)))
+        before, place = self.unanswered(), self.places[job_id]
+        is_taken = bool(self.watcher.redis.xpending_range(place.stream, GROUP, place.entry, place.entry, 1))
+        with self.attempt(breaks):
+            self.queue.withdraw([place])
+        gone = before - self.unanswered()
+        assert gone <= (set() if is_taken else {job_id})
+        self.withdrawn |= gone
+
+    # What must hold
+
+    def unanswered(self) -> set[str]:
+        """Ids of the jobs in the lanes, each of them once."""
+        streams = [stream for lane in LANES for stream in (self.keys.lane(lane), self.keys.back(lane))]
+        entries = [entry for stream in streams for entry in self.watcher.redis.xrange(stream)]
+        found = [Job.unpack(fields[b"job"]).id for _, fields in entries]
+        assert len(found) == len(set(found))
+        return set(found)
+
+    def num_replies(self, job_id: str) -> int:
+        """How many answers a job has, wherever it wants them."""
+        server = self.watcher.redis
+        return int(server.xlen(self.keys.replies(job_id)) + server.llen(self.keys.result(job_id)))
+
+    @invariant()
+    def each_job_is_unanswered_or_was_answered_once(self) -> None:
+        unanswered = self.unanswered()
+        assert unanswered <= self.jobs.keys()
+        for job_id in self.jobs:
+            assert (job_id in unanswered) + self.num_replies(job_id) + (job_id in self.withdrawn) == 1
+            assert self.ended[job_id] == self.num_replies(job_id)
+
+    @invariant()
+    def a_lane_holds_what_is_unanswered(self) -> None:
+        for lane in LANES:
+            load = {name.decode(): int(n) for name, n in self.watcher.redis.hgetall(self.keys.load(lane)).items()}
+            wanted: Counter[str] = Counter()
+            for stream in (self.keys.lane(lane), self.keys.back(lane)):
+                for _, fields in self.watcher.redis.xrange(stream):
+                    job = Job.unpack(fields[b"job"])
+                    wanted["texts"] += len(job.texts)
+                    wanted["bytes"] += len(fields[b"job"])
+                    if stream == self.keys.lane(lane):
+                        wanted[f"client:{self.clients[job.id][1]}"] += len(job.texts)
+            assert load == wanted
+            assert wanted["texts"] <= 300
+
+    @invariant()
+    def a_record_says_how_far_its_job_is(self) -> None:
+        unanswered = self.unanswered()
+        for job_id in self.jobs:
+            status = self.watcher.redis.hget(self.keys.record(job_id), "status")
+            if status is not None:
+                assert (status in (b"queued", b"running")) == (job_id in unanswered)
+                assert (self.watcher.redis.ttl(self.keys.record(job_id)) == -1) == (job_id in unanswered)
+
+    def teardown(self) -> None:
+        """One worker that lives answers all that is left."""
+        self.plan.clear()
+        self.held = {"last": []}
+        while (delivery := self.queue.claim("last", {"last"})) or (taken := self.queue.take("last", LANES, 100)):
+            for found in [delivery] if delivery else taken:
+                job = Job.unpack(found.data)
+                if job.reply_to or self.queue.start([job.id])[0]:
+                    self.ended[job.id] += self.queue.reply([Answer(found, Reply(job.id), job.reply_to)])
+                else:
+                    self.queue.drop([found])
+        self.each_job_is_unanswered_or_was_answered_once()
+        assert not any(self.queue.backlog().values())
+        lasting = [name for name in self.watcher.redis.scan_iter(f"{self.keys.root}:*") if self._is_lasting(name)]
+        allowed = {s.encode() for lane in LANES for s in (self.keys.lane(lane), self.keys.back(lane))}
+        assert set(lasting) <= allowed | {self.keys.dead.encode()}
+        self.watcher.redis.delete(*allowed, self.keys.dead)
+        self.queue.close()
+        self.watcher.close()
+
+    def _is_lasting(self, name: bytes) -> bool:
+        return bool(self.watcher.redis.ttl(name) == -1)
+
+
+@pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
+def test_a_job_is_answered_once_wherever_connections_break(redis_url: str) -> None:
+    Jobs.redis_url = redis_url
+    with redis.Redis.from_url(redis_url) as connection:
+        for script in vars(shoal.queue).values():
+            if isinstance(script, Script):
+                connection.script_load(script.text)  # else who comes first has more round trips, in which to break
+    profile = settings(max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
+    run_state_machine_as_test(Jobs, settings=profile)
+
+
+def test_a_connection_breaks_where_it_is_told_to(redis_url: str) -> None:
+    plan = Plan()
+    client = connect(redis_url, plan)
+    client.delete("test:breaking")
+    for when, expected in (("before", 0), ("after", 1)):
+        plan.breaks(when, 1)
+        with pytest.raises(redis.ConnectionError, match=when):
+            client.incr("test:breaking")
+        assert int(client.get("test:breaking") or 0) == expected
+    client.delete("test:breaking")
+    client.close()

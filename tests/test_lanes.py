@@ -1,0 +1,247 @@
+"""What a lane takes in and from whom: its bounds, its front and back, and what is put once."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from conftest import wait_until
+
+from shoal import Client
+from shoal.delivery import Answer, Delivery
+from shoal.errors import InvalidRequest, Overloaded
+from shoal.jobs import LANES, Job
+from shoal.pool import Pool
+from shoal.put import MAX_FRONT_TEXTS, MAX_RETRY_S, Bounds, Put
+from shoal.queue import GROUP, ONCE_TTL_S, Queue
+from shoal.replies import Reply
+
+
+def jobs(count: int, num_texts: int = 1) -> list[Job]:
+    """Jobs whose replies go to an address."""
+    return [Job("embed", ["storm"] * num_texts, reply_to="me") for _ in range(count)]
+
+
+def answer(queue: Queue, deliveries: list[Delivery]) -> int:
+    """Replies to the jobs."""
+    found = [Job.unpack(delivery.data) for delivery in deliveries]
+    return queue.reply(Answer(d, Reply(job.id), job.reply_to) for d, job in zip(deliveries, found, strict=True))
+
+
+def load(queue: Queue, lane: str = "interactive") -> dict[bytes, bytes]:
+    """What the lane is known to hold."""
+    return dict(queue.redis.hgetall(queue.keys.load(lane)))
+
+
+class TestFairness:
+    def test_a_flood_does_not_keep_others_waiting(self, queue: Queue) -> None:
+        queue.put("interactive", jobs(1_000), client="flood")
+        queue.put("interactive", jobs(1), client="quiet")
+        waited = 0
+        while True:
+            taken = queue.take("a", ["interactive"], 16)
+            waited += len(taken)
+            answer(queue, taken)
+            if b"client:quiet" not in load(queue):
+                break
+        assert waited <= 2 * (MAX_FRONT_TEXTS + 16)  # what the flood has at the front, and as many of the back
+
+    def test_the_back_is_read_as_often_as_the_front(self, queue: Queue) -> None:
+        queue.put("interactive", jobs(200), client="flood")
+        taken = queue.take("a", ["interactive"], 16)
+        streams = [delivery.stream for delivery in taken]
+        assert [streams.count(queue.keys.lane("interactive")), streams.count(queue.keys.back("interactive"))] == [
+            16,
+            16,
+        ]
+
+    def test_who_has_been_answered_is_at_the_front_again(self, queue: Queue) -> None:
+        queue.put("interactive", jobs(MAX_FRONT_TEXTS + 1), client="a")
+        assert queue.redis.xlen(queue.keys.back("interactive")) == 1
+        answer(queue, queue.take("w", ["interactive"], 1_000))
+        queue.put("interactive", jobs(1), client="a")
+        assert queue.redis.xlen(queue.keys.back("interactive")) == 0
+
+    def test_the_last_eighth_is_for_those_who_have_little(self, queue: Queue) -> None:
+        queue.bounds = Bounds(max_jobs=800)
+        with pytest.raises(Overloaded, match="no room in the bulk lane"):
+            queue.put("bulk", jobs(701), client="flood")
+        queue.put("bulk", jobs(700), client="flood")
+        with pytest.raises(Overloaded):
+            queue.put("bulk", jobs(1), client="flood")
+        queue.put("bulk", jobs(MAX_FRONT_TEXTS), client="quiet")
+        queue.put("bulk", jobs(36), client="other")
+        with pytest.raises(Overloaded, match="800 unanswered jobs"):
+            queue.put("bulk", jobs(1), client="late")
+
+
+class TestBounds:
+    @pytest.mark.parametrize("bounds", [Bounds(max_jobs=9), Bounds(max_texts=39), Bounds(max_bytes=700)])
+    def test_a_lane_is_bounded_by_jobs_texts_and_bytes(self, queue: Queue, bounds: Bounds) -> None:
+        queue.bounds = bounds
+        queue.put("bulk", jobs(5, 4))
+        with pytest.raises(Overloaded, match="5 unanswered jobs with 20 texts and"):
+            queue.put("bulk", jobs(5, 4))
+        answer(queue, queue.take("a", LANES, 10))
+        queue.put("bulk", jobs(5, 4))
+
+    def test_what_is_held_is_exact_however_a_job_ends(self, queue: Queue) -> None:
+        replied, buried, cancelled, withdrawn = jobs(1, 2)[0], jobs(1, 3)[0], Job("embed", ["storm"]), jobs(1, 5)[0]
+        for job in (replied, buried, cancelled):
+            queue.put("interactive", [job], client="a")
+        put = Put.pack("interactive", [withdrawn], client="b")
+        places = queue.places(put, queue.put_many([put])[0].check())
+        assert load(queue)[b"texts"] == b"11"
+        assert (load(queue)[b"client:a"], load(queue)[b"client:b"]) == (b"6", b"5")
+        assert queue.cancel(cancelled.id) == "cancelled"
+        assert queue.withdraw(places) == 1
+        first, second = queue.take("a", ["interactive"], 10)
+        answer(queue, [first])
+        assert load(queue)[b"texts"] == b"3"
+        queue.drop([second])
+        assert load(queue) == {}
+
+    def test_a_job_that_no_script_put_counts_as_a_job_alone(self, queue: Queue) -> None:
+        for fields in ({"job": b"x"}, {"job": b"x", "texts": "many"}, {"job": b"x", "client": "a"}, {"data": b"x"}):
+            queue.redis.xadd(queue.keys.lane("bulk"), fields)
+        queue.put("bulk", jobs(1), client="a")
+        queue.drop(queue.take("a", ["bulk"], 10))
+        assert load(queue, "bulk") == {}
+
+    def test_an_empty_lane_forgets_what_it_held(self, queue: Queue) -> None:
+        queue.put("bulk", jobs(3))
+        queue.redis.delete(queue.keys.lane("bulk"))
+        queue.put("bulk", jobs(1))
+        assert load(queue, "bulk")[b"texts"] == b"1"
+
+
+class TestRetryAfter:
+    def refused(self, queue: Queue, count: int) -> int:
+        with pytest.raises(Overloaded) as refusal:
+            queue.put("bulk", jobs(count), client="flood")
+        return refusal.value.retry_after_s
+
+    def test_it_is_when_the_pool_will_have_made_room(self, queue: Queue) -> None:
+        Pool(queue.redis, queue.keys, alive_s=60).announce("w", {"state": "ready", "texts_per_s": 10.0})
+        queue.bounds = Bounds(max_jobs=100)
+        queue.put("bulk", jobs(80), client="flood")
+        assert self.refused(queue, 67) == 6  # 147 jobs, and room for 87.5 of one client: 59.5 have to go
+
+    def test_it_is_long_when_nobody_works(self, queue: Queue) -> None:
+        queue.bounds = Bounds(max_jobs=1)
+        assert self.refused(queue, 2) == MAX_RETRY_S
+
+    def test_it_is_a_second_at_least(self, queue: Queue) -> None:
+        Pool(queue.redis, queue.keys, alive_s=60).announce("w", {"state": "ready", "texts_per_s": 1e6})
+        queue.bounds = Bounds(max_jobs=1)
+        assert self.refused(queue, 2) == 1
+
+
+class TestOnce:
+    def test_the_same_key_gives_the_same_job(self, queue: Queue) -> None:
+        first, second = Job("embed", ["storm"]), Job("embed", ["storm"])
+        assert queue.put_once("bulk", first, "k") == first.id
+        assert queue.put_once("bulk", second, "k") == first.id
+        assert queue.put_once("bulk", second, "k", owner="somebody else") == second.id
+        assert queue.backlog()["bulk"] == 2
+
+    def test_it_is_refused_for_something_else(self, queue: Queue) -> None:
+        first = Job("embed", ["storm"])
+        queue.put_once("bulk", first, "k")
+        with pytest.raises(InvalidRequest, match=f"used for job {first.id}"):
+            queue.put_once("bulk", Job("embed", ["rain"]), "k")
+
+    def test_a_refused_job_does_not_use_its_key(self, queue: Queue) -> None:
+        queue.bounds = Bounds(max_jobs=0)
+        job = Job("embed", ["storm"])
+        with pytest.raises(Overloaded):
+            queue.put_once("bulk", job, "k")
+        queue.bounds = Bounds()
+        assert queue.put_once("bulk", job, "k") == job.id
+
+    def test_a_key_and_its_job_are_known_for_a_day(self, queue: Queue) -> None:
+        job = Job("embed", ["storm"])
+        queue.put_once("bulk", job, "k")
+        assert queue.redis.ttl(queue.keys.record(job.id)) == -1
+        answer(queue, queue.take("a", LANES, 1))
+        lives = [queue.redis.ttl(name) for name in queue.redis.scan_iter(f"{queue.keys.root}:once:*")]
+        assert min(*lives, queue.redis.ttl(queue.keys.record(job.id)), ONCE_TTL_S) > ONCE_TTL_S - 60
+
+    def test_of_many_at_the_same_time_one_is_put(self, client: Client) -> None:
+        client.queue.join()
+        with ThreadPoolExecutor(16) as threads:
+            handles = list(
+                threads.map(lambda _: client.submit("embed", "storm", lane="bulk", idempotency_key="k"), range(50))
+            )
+        assert len({handle.id for handle in handles}) == 1
+        assert client.queue.backlog()["bulk"] == 1
+
+    @pytest.mark.parametrize("key", ["", "x" * 256, "a\nb"])
+    def test_a_key_that_is_none_is_refused(self, client: Client, key: str) -> None:
+        with pytest.raises(InvalidRequest, match="the idempotency key is"):
+            client.submit("embed", "storm", idempotency_key=key)
+
+
+class TestClaim:
+    def test_of_a_workers_jobs_those_delivered_least_come_first(self, queue: Queue) -> None:
+        queue.put("interactive", jobs(3))
+        first, second, third = queue.take("dead", LANES, 3)
+        queue.redis.xclaim(first.stream, GROUP, "dead", 0, [first.entry], retrycount=2)
+        order = [queue.claim("me", {"me"}), queue.claim("me", {"me", "dead"})]
+        assert [delivery.entry for delivery in order if delivery][:1] == [second.entry]
+        claimed = queue.claim("other", {"me", "other"})
+        assert claimed is not None
+        assert (claimed.entry, claimed.owner, claimed.num_deliveries) == (third.entry, "dead", 2)
+        claimed = queue.claim("other", {"me", "other"})
+        assert claimed is not None
+        assert (claimed.entry, claimed.num_deliveries) == (first.entry, 3)
+
+    def test_of_many_workers_one_gets_each_job_and_none_is_lost(self, queue: Queue) -> None:
+        queue.put("interactive", jobs(40))
+        queue.take("dead", LANES, 40)
+        alive = {f"w{n}" for n in range(8)}
+
+        def claim_all(worker: str) -> int:
+            count = 0
+            while delivery := queue.claim(worker, alive - {worker} | {worker}):
+                count += answer(queue, [delivery])
+            return count
+
+        with ThreadPoolExecutor(8) as threads:
+            assert sum(threads.map(claim_all, alive)) == 40
+        assert queue.backlog()["interactive"] == 0
+
+    def test_the_back_of_a_lane_is_claimed_too(self, queue: Queue) -> None:
+        queue.put("bulk", jobs(MAX_FRONT_TEXTS + 1), client="a")
+        taken = queue.take("dead", ["bulk"], 100)
+        assert len(taken) == MAX_FRONT_TEXTS + 1
+        claimed = 0
+        while delivery := queue.claim("me", {"me"}):
+            claimed += answer(queue, [delivery])
+        assert claimed == MAX_FRONT_TEXTS + 1
+
+
+class TestReplies:
+    def test_a_reply_is_read_again_after_an_error(self, queue: Queue) -> None:
+        queue.put("interactive", jobs(3))
+        inbox = queue.inbox("me")
+        answer(queue, queue.take("a", LANES, 3))
+        assert len(inbox.wait()) == 3
+        assert inbox.wait(0.01) == []
+        assert queue.redis.xlen(queue.keys.replies("me")) == 0
+
+    def test_an_address_that_is_something_else_costs_its_own_reply_alone(self, queue: Queue) -> None:
+        queue.put("interactive", [Job("embed", ["storm"], reply_to="taken"), *jobs(1)])
+        queue.redis.set(queue.keys.replies("taken"), "by something else", ex=60)
+        assert answer(queue, queue.take("a", LANES, 2)) == 2
+        assert len(queue.inbox("me").wait()) == 1
+        ((_, letter),) = queue.redis.xrange(queue.keys.dead)
+        assert b"WRONGTYPE" in letter[b"reason"]
+        assert queue.backlog()["interactive"] == 0
+
+    def test_a_wait_ends_when_a_reply_comes(self, queue: Queue) -> None:
+        inbox = queue.inbox("me")
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(inbox.wait, 1.0)
+            wait_until(lambda: queue.redis.info("clients")["blocked_clients"] >= 1 or waiting.done())
+            queue.put("interactive", jobs(1))
+            answer(queue, queue.take("a", LANES, 1))
+            assert len([*waiting.result(), *inbox.wait(0.01)]) == 1
