@@ -1,0 +1,69 @@
+"""A worker whose connection breaks at any round trip of a step, and that dies there or goes on: nothing is lost."""
+
+from contextlib import suppress
+from itertools import count
+
+import pytest
+from breaking import Plan, connect
+
+from shoal.errors import Unavailable
+from shoal.jobs import Job
+from shoal.queue import Queue
+from shoal.replies import Reply
+from shoal_workers.batcher import Batcher
+from shoal_workers.encoder import Encoder
+from shoal_workers.index import Index
+from shoal_workers.worker import Worker
+
+
+def put_all(queue: Queue) -> list[Job]:
+    """One job of each kind: waited for, submitted, a search, in bulk, expired, and one of a text that is refused."""
+    jobs = [
+        Job("embed", ["storm"], reply_to="me"),
+        Job("embed", ["rain", "storm"]),
+        Job("search", ["market falls"], k=2, reply_to="me"),
+        Job("embed", ["europe"], reply_to="me", deadline=1.0),
+        Job("search", ["rain"], index="nowhere", reply_to="me"),
+    ]
+    for job in jobs:
+        queue.put("interactive", [job])
+    jobs.append(Job("embed", ["climate"], reply_to="me"))
+    queue.put("bulk", jobs[-1:])
+    return jobs
+
+
+def statuses(replies: list[Reply]) -> dict[str, str]:
+    """What the reply to each job says; one reply each."""
+    assert len({reply.id for reply in replies}) == len(replies)
+    return {reply.id: reply.error.code if reply.error else reply.status for reply in replies}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("goes_on", [False, True], ids=["dies", "goes on"])
+def test_every_job_is_answered_once_wherever_a_step_breaks(
+    queue: Queue, redis_url: str, encoder: Encoder, index: Index, when: str, goes_on: bool
+) -> None:
+    inbox, is_broken = queue.inbox("me"), True
+    for at in count(1):
+        jobs, plan = put_all(queue), Plan()
+        breaking = Queue(connect(redis_url, plan), queue.keys)
+        first = Worker(breaking, encoder, {"default": index}, Batcher(4_096))
+        plan.breaks(when, at)
+        with suppress(Unavailable):
+            first.step(block_s=0)
+        is_broken = not plan.when
+        plan.clear()
+        second = first if goes_on else Worker(queue, encoder, {"default": index}, Batcher(4_096))
+        while any(queue.backlog().values()):
+            second._intake._next_claim_s = 0.0  # at once, where `run` would look a second later
+            second.step(block_s=0)
+        (_, submitted, *_), found = jobs, statuses(inbox.wait(0.01))
+        reply = queue.wait_result(submitted.id, 0)
+        assert reply is not None
+        assert found | {submitted.id: reply.status} == dict(
+            zip((job.id for job in jobs), ("done", "done", "done", "expired", "unknown_index", "done"), strict=True)
+        )
+        breaking.close()
+        if not is_broken:  # the step was cut at each of its round trips, and at none in the end
+            break
+    assert at > 5
