@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from shoal import __version__
 from shoal.client import Client
 from shoal.errors import ShoalError
+from shoal.put import Load
 from shoal_api.processes import ProcessesCollector
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -120,22 +121,33 @@ class PoolCollector(Collector):
         """The metrics of lanes and workers."""
         up = GaugeMetricFamily("shoal_redis_up", "Whether Redis answers: 1 or 0.")
         try:
-            backlog, workers = self._client.queue.backlog(), self._client.pool.workers()
+            queue = self._client.queue
+            loads, num_dead, workers = queue.loads(), queue.num_dead(), self._client.pool.workers()
         except ShoalError:
             up.add_metric((), 0)
             yield up
             return
         up.add_metric((), 1)
         yield up
-        yield from _describe_pool(backlog, workers)
+        yield from _describe_lanes(loads)
+        yield GaugeMetricFamily("shoal_dead_letters", "Jobs that could not be answered, kept to be looked at.", num_dead)
+        yield from _describe_workers(workers)
 
 
-def _describe_pool(backlog: dict[str, int], workers: dict[str, dict[str, object]]) -> Iterator[Metric]:
-    lanes = GaugeMetricFamily("shoal_lane_jobs", "Unanswered jobs in the lane.", labels=("lane",))
-    for lane, count in backlog.items():
-        lanes.add_metric((lane,), count)
+def _describe_lanes(loads: dict[str, Load]) -> Iterator[Metric]:
+    for name, text, field in (
+        ("shoal_lane_jobs", "Unanswered jobs in the lane.", "num_jobs"),
+        ("shoal_lane_texts", "Texts of those jobs.", "num_texts"),
+        ("shoal_lane_bytes", "Size of those jobs.", "num_bytes"),
+    ):
+        family = GaugeMetricFamily(name, text, labels=("lane",))
+        for lane, load in loads.items():
+            family.add_metric((lane,), getattr(load, field))
+        yield family
+
+
+def _describe_workers(workers: dict[str, dict[str, object]]) -> Iterator[Metric]:
     ready = sum(about.get("state") == "ready" for about in workers.values())
-    yield lanes
     yield GaugeMetricFamily("shoal_workers_alive", "Workers with a heartbeat.", len(workers))
     yield GaugeMetricFamily("shoal_workers_ready", "Workers that take jobs.", ready)
     for word, name, text in _WORKER_COUNTERS:

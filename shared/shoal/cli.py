@@ -170,8 +170,9 @@ def search(settings: Settings, queries: tuple[str, ...], k: int, index: str, as_
 def status(settings: Settings) -> None:
     """Show the workers alive, their indexes, and how many jobs wait."""
     with _client(settings) as client:
-        for lane, count in client.queue.backlog().items():
-            click.echo(f"lane {lane}: {count:,} unanswered jobs")
+        for lane, load in client.queue.loads().items():
+            click.echo(f"lane {lane}: {load.num_jobs:,} unanswered jobs, {load.num_texts:,} texts")
+        click.echo(f"dead letters: {client.queue.num_dead():,}")
         workers = client.pool.workers()
         click.echo(f"workers alive: {len(workers)}")
         for worker_id, about in workers.items():

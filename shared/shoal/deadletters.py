@@ -30,7 +30,7 @@ class Letter:
         """The letter in an entry of the stream."""
         words = {name: fields.get(name.encode(), b"").decode(errors="replace") for name in _WORDS}
         count = fields.get(b"deliveries", b"")
-        deliveries = int(count) if count.isdigit() else 1
+        deliveries = int(count) if count.isdigit() and len(count) < 10 else 1
         return cls(entry.decode(), fields.get(b"job", b""), deliveries=deliveries, **words)
 
     @property
@@ -58,8 +58,7 @@ class DeadLetters:
         self._key = queue.keys.dead
 
     def __len__(self) -> int:
-        with translated():
-            return int(self._redis.xlen(self._key))
+        return self._queue.num_dead()
 
     def newest(self, max_letters: int = 100) -> list[Letter]:
         """The last so many letters, the newest first."""

@@ -28,6 +28,15 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """What a lane holds of jobs that are not answered yet."""
+
+    num_jobs: int
+    num_texts: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Once:
     """An idempotency key, as a name for Redis, and the digest of what is asked with it."""
 
