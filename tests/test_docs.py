@@ -15,7 +15,7 @@ from shoal.settings import Settings, variable
 
 pytest_plugins = ["api_fixtures"]
 
-PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+PAGES = ["README.md", "SECURITY.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 
 
 def commands(group: click.Group, path: str = "shoal") -> list[str]:
@@ -91,3 +91,9 @@ def test_links_between_pages_lead_somewhere(name: str) -> None:
         assert path.exists(), target
         headings = re.findall(r"^#+ (.+)$", path.read_text("utf-8"), re.MULTILINE) if anchor else []
         assert not anchor or anchor in [heading.lower().replace(" ", "-") for heading in headings]
+
+
+def test_every_test_that_the_security_page_names_exists() -> None:
+    named = re.findall(r"`(tests/\w+\.py)(?:::(\w+))?`", read("SECURITY.md"))
+    assert len(named) > 5
+    assert [(file, test) for file, test in named if not re.search(rf"(class|def) {test}\b", read(file)) and test] == []

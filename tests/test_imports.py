@@ -28,6 +28,8 @@ HOMES = {
     "openvino": {"engines/openvino.py", "engines/int8.py", "export.py"},
     "tokenizers": {"tokenizer.py"},
     "flask": {"shoal_api/"},
+    "flask_cors": {"shoal_api/cors.py"},
+    "limits": {"shoal_api/rate.py"},
     "safetensors": {"vectorfile.py", "golden.py", "export.py", "index.py"},
 }
 

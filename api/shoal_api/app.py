@@ -9,15 +9,19 @@ from flask.globals import request_ctx
 from flask.sessions import NullSession, SessionInterface
 from flask_openapi3.models.info import Info
 from flask_openapi3.openapi import OpenAPI
+from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.routing import MapAdapter
 
 from shoal import __version__
 from shoal.client import Client
 from shoal.settings import Settings
-from shoal_api import docs, errors, explanation, jobs, service, waiting
+from shoal_api import cors, dead, docs, errors, explanation, jobs, service, waiting
+from shoal_api.arrival import Arrivals
 from shoal_api.context import Context
+from shoal_api.gate import Gate
 from shoal_api.metrics import Metrics
 from shoal_api.request import JsonRequest
+from shoal_api.response import WholeResponse
 from shoal_api.schema import ErrorBody
 
 
@@ -38,6 +42,7 @@ class _App(OpenAPI):
     """
 
     request_class = JsonRequest
+    response_class = WholeResponse
     session_interface = _NoSessions()
 
     def create_url_adapter(self, request: Request | None) -> MapAdapter | None:
@@ -48,9 +53,9 @@ class _App(OpenAPI):
         return MapAdapter(self.url_map, host, request.root_path, "", request.scheme, path, request.method)
 
     def full_dispatch_request(self) -> Response:
-        """The response of the view, or of the handler of its error, after the hooks that follow a request."""
+        """The response of the view, if the gate lets the request in, or of its error's handler, after the hooks."""
         try:
-            answer = self.dispatch_request()
+            answer = Context.of(self).gate.answer(cast(JsonRequest, request_ctx.request), self.dispatch_request)
         except Exception as error:
             answer = self.handle_user_exception(error)
         return self.process_response(self.make_response(answer))
@@ -58,9 +63,13 @@ class _App(OpenAPI):
     def process_response(self, response: Response) -> Response:
         """The response after the hooks, and counted."""
         response, request = super().process_response(response), cast(JsonRequest, request_ctx.request)
+        if request.rate_headers:
+            response.headers.update(request.rate_headers)
         route, method = (request.url_rule.rule, request.method) if request.url_rule else ("unmatched", "")
-        seconds = time.perf_counter() - request.started_s
-        Context.of(self).metrics.observe(route, method, response.status_code, seconds)
+        seconds, context = time.perf_counter() - request.started_s, Context.of(self)
+        context.metrics.observe(route, method, response.status_code, seconds)
+        if context.stopping.is_set():
+            response.headers["Connection"] = "close"
         return response
 
     def do_teardown_request(self, exc: BaseException | None = None) -> None:
@@ -77,9 +86,9 @@ class _App(OpenAPI):
 def create_app(settings: Settings, client: Client | None = None) -> Flask:
     """The application, connected to the queue; without a `client` it makes one from the settings.
 
-    Redis need not be there yet.
+    Redis need not be there yet. Raises BadSetting for a key file or an origin that cannot be used.
     """
-    client = client or _client(settings)
+    gate, client = Gate(settings), client or _client(settings)
     client.connect()
     app = _App(
         __name__,
@@ -90,12 +99,17 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
         doc_ui=False,
         static_folder=None,
     )
+    app.url_map.merge_slashes = False  # a path with an empty part is unknown: nobody is sent elsewhere
     app.config["MAX_CONTENT_LENGTH"] = settings.max_request_bytes
-    Context(settings, client, Metrics(client)).attach(app)
+    Context(settings, client, Metrics(client), gate, Arrivals(settings.port, settings.api_threads)).attach(app)
     errors.install(app)
-    for part in (waiting.api, jobs.api, service.api):
+    for part in (waiting.api, jobs.api, dead.api, service.api):
         app.register_api(part)
     docs.install(app)
+    if settings.cors_origins:
+        cors.install(app, settings.cors_origins)
+    if settings.trusted_proxies:
+        app.wsgi_app = ProxyFix(app.wsgi_app, x_for=settings.trusted_proxies, x_proto=0)  # type: ignore[method-assign]
     return app
 
 
@@ -110,6 +124,6 @@ def _client(settings: Settings) -> Client:
         key_prefix=settings.key_prefix,
         pool=settings.pool,
         timeout_s=settings.request_timeout_s,
-        max_backlog=settings.max_backlog,
+        bounds=settings.bounds,
         result_ttl_s=settings.result_ttl_s,
     )

@@ -1,8 +1,11 @@
-"""The command `shoal api`."""
+"""The commands `shoal api` and `shoal key`."""
+
+from pathlib import Path
 
 import click
 
 from shoal.cli import REDIS_SETTINGS, settings_options
+from shoal.errors import BadSetting
 from shoal.settings import Settings
 
 
@@ -12,6 +15,8 @@ from shoal.settings import Settings
     "port",
     *REDIS_SETTINGS,
     "max_backlog",
+    "max_backlog_texts",
+    "max_backlog_mb",
     "result_ttl_s",
     "api_processes",
     "api_threads",
@@ -19,6 +24,11 @@ from shoal.settings import Settings
     "max_request_bytes",
     "max_request_texts",
     "max_text_chars",
+    "receive_timeout_s",
+    "api_keys_file",
+    "allow_anonymous",
+    "cors_origins",
+    "trusted_proxies",
     "log_level",
 )
 def api(settings: Settings) -> None:
@@ -26,3 +36,48 @@ def api(settings: Settings) -> None:
     from shoal_api.server import serve
 
     serve(settings)
+
+
+@click.group()
+def key() -> None:
+    """Make, list and drop the keys that HTTP requests need. A running API follows within a second."""
+
+
+@key.command()
+@click.argument("name")
+@click.option("--admin", is_flag=True, help="Let it see and retry dead letters too.")
+@click.option("--rate", default="", metavar="RATE", help="How often it may be used, such as 100/second; or minute, …")
+@settings_options("api_keys_file")
+def new(settings: Settings, name: str, admin: bool, rate: str) -> None:
+    """Make a key called NAME and print it, once: the file keeps its digest only."""
+    from shoal_api import keyring
+
+    path = _key_file(settings)
+    click.echo(keyring.add(path, name, "admin" if admin else "user", rate))
+    click.echo(f"its digest is in {path}; the key itself is kept nowhere: keep it now", err=True)
+
+
+@key.command("list")
+@settings_options("api_keys_file")
+def list_keys(settings: Settings) -> None:
+    """Show the names, roles and rates of the keys."""
+    from shoal_api import keyring
+
+    for found in keyring.read(_key_file(settings)):
+        click.echo(" ".join(filter(None, (found.name, found.role, found.rate))))
+
+
+@key.command()
+@click.argument("name")
+@settings_options("api_keys_file")
+def drop(settings: Settings, name: str) -> None:
+    """Forget the key called NAME."""
+    from shoal_api import keyring
+
+    keyring.drop(_key_file(settings), name)
+
+
+def _key_file(settings: Settings) -> Path:
+    if not settings.api_keys_file:
+        raise BadSetting("there is no file to keep keys in: name one with --api-keys-file or SHOAL_API_KEYS_FILE")
+    return Path(settings.api_keys_file)

@@ -1,6 +1,7 @@
 """What every view needs and no view owns."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Event
 from typing import Self, cast
 
 from flask import Flask
@@ -8,6 +9,8 @@ from flask.globals import app_ctx
 
 from shoal.client import Client
 from shoal.settings import Settings
+from shoal_api.arrival import Arrivals
+from shoal_api.gate import Gate
 from shoal_api.metrics import Metrics
 
 _KEY = "shoal"
@@ -15,11 +18,14 @@ _KEY = "shoal"
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The settings, queue client and metrics of one application."""
+    """The settings, queue client, metrics and gate of one application, and whether it was told to stop."""
 
     settings: Settings
     client: Client
     metrics: Metrics
+    gate: Gate
+    arrivals: Arrivals
+    stopping: Event = field(default_factory=Event)
 
     def attach(self, app: Flask) -> None:
         """Makes this the context of `app`."""

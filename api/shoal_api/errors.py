@@ -2,6 +2,7 @@
 
 import logging
 import traceback
+from collections.abc import Mapping
 
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
@@ -15,6 +16,8 @@ STATUS = {
     "invalid_json": 400,
     "malformed_job": 400,
     "unsupported_version": 400,
+    "unauthorized": 401,
+    "forbidden": 403,
     "not_found": 404,
     "unknown_index": 404,
     "unknown_job": 404,
@@ -25,6 +28,7 @@ STATUS = {
     "invalid_text": 422,
     "text_too_long": 422,
     "overloaded": 429,
+    "rate_limited": 429,
     "internal": 500,
     "poisoned": 500,
     "not_ready": 503,
@@ -50,17 +54,20 @@ def install(app: Flask) -> None:
 
 def answer_error(error: ShoalError) -> Response:
     """The response for an error raised on purpose."""
-    status = STATUS.get(error.code, 500)
-    return _rendered(error.code, error.message, status)
+    status, headers = STATUS.get(error.code, 500), {}
+    if status in _PASSING:
+        headers["Retry-After"] = str(getattr(error, "retry_after_s", 1))
+    if status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="shoal"'
+    return _rendered(error.code, error.message, status, headers)
 
 
 def answer_http_error(error: HTTPException) -> Response:
     """The response for what Flask refuses before a view is reached; keeps headers such as Allow."""
     status = error.code or 500
     code = _CODE_OF_STATUS.get(status, "invalid_request" if status < 500 else "internal")
-    response = _rendered(code, _describe(error), status)
-    response.headers.extend((name, value) for name, value in error.get_headers() if name != "Content-Type")
-    return response
+    headers = {name: value for name, value in error.get_headers() if name != "Content-Type"}
+    return _rendered(code, _describe(error), status, headers)
 
 
 def answer_surprise(error: Exception) -> Response:
@@ -81,7 +88,6 @@ def _describe(error: HTTPException) -> str:
     return error.description or error.name
 
 
-def _rendered(code: str, message: str, status: int) -> Response:
+def _rendered(code: str, message: str, status: int, headers: Mapping[str, str]) -> Response:
     context().metrics.errors.labels(code).inc()
-    headers = {"Retry-After": "1"} if status in _PASSING else None
     return rendered({"error": {"code": code, "message": message}}, status, headers)

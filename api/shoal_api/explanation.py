@@ -52,5 +52,8 @@ def _takes(detail: ErrorDetails) -> str:
 
 
 def _shortened(value: Any) -> str:
-    text = orjson.dumps(value).decode()
+    try:
+        text = orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:
+        return "nested deeply"
     return text if len(text) <= MAX_ECHO else f"{text[:MAX_ECHO]}…"

@@ -2,6 +2,8 @@
 
 import json
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import orjson
@@ -17,6 +19,15 @@ MAX_DISCARDED = 8
 class JsonRequest(Request):
     """A request whose body is a JSON object, whatever its content type says."""
 
+    #: Whose it is, once it was let in.
+    caller = ""
+
+    #: Whether its body is being waited for.
+    is_arriving = False
+
+    #: What its response has to say of the rate of its key.
+    rate_headers: Mapping[str, str] = MappingProxyType({})
+
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.started_s = time.perf_counter()
@@ -26,11 +37,14 @@ class JsonRequest(Request):
 
         Raises InvalidJson, InvalidText for half of a surrogate pair, and InvalidRequest for JSON that is no object.
         """
+        self.is_arriving = True
         data = self._read()
+        self.is_arriving = False
         try:
             body = orjson.loads(data)
         except orjson.JSONDecodeError as error:
             if self.content_length is None and len(data) == self.max_content_length:
+                self.is_arriving = True
                 self._discard((MAX_DISCARDED - 1) * len(data))
                 raise RequestEntityTooLarge from None  # werkzeug cuts a chunked body at the limit and says nothing
             raise _explained(data, error) from None
@@ -48,7 +62,10 @@ class JsonRequest(Request):
             raise RequestEntityTooLarge
         if not self.environ.get("wsgi.input_terminated"):
             return self.get_data(cache=False)
-        return bytes(self.environ["wsgi.input"].read())
+        data = bytes(self.environ["wsgi.input"].read())
+        if len(data) != int(size):
+            raise InvalidRequest(f"the body ended early: it has not the {size} bytes that were announced")
+        return data
 
     def _discard(self, size_bytes: int) -> None:
         """Takes so much of a body in that is too large: many callers read no answer before they have sent all."""

@@ -18,8 +18,8 @@ def find_api_address(settings: Settings) -> str:
     if is_private or settings.api_keys_file or settings.allow_anonymous == "anywhere":
         return address
     raise BadSetting(
-        f"on {settings.host}:{settings.port} the API would answer anybody: make a key with `shoal key new` and name its "
-        "file with --api-keys-file, or allow it with --allow-anonymous anywhere"
+        f"on {settings.host}:{settings.port} the API would answer anybody: make a key with `shoal key new` and name "
+        "its file with --api-keys-file, or allow it with --allow-anonymous anywhere"
     )
 
 

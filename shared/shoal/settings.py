@@ -119,7 +119,7 @@ class Settings:
     @property
     def home_folder(self) -> Path:
         """`home` as an absolute path."""
-        return Path(self.home).expanduser().absolute()
+        return _absolute("home", self.home)
 
     def index_folders(self) -> dict[str, Path]:
         """The folder of each index by name; one without a name is called `default`."""
@@ -129,9 +129,9 @@ class Settings:
             name, folder = (name, folder) if equals else ("default", part)
             if not name or not folder or name in folders:
                 raise BadSetting(
-                    f"indexes has {part!r}: write one folder, or name=folder,name=folder with distinct names"
+                    f"indexes has {part!r:.100}: write one folder, or name=folder,name=folder with distinct names"
                 )
-            folders[name] = Path(folder).expanduser().absolute()
+            folders[name] = _absolute("indexes", folder)
         return folders
 
 
@@ -140,17 +140,24 @@ def variable(name: str) -> str:
     return f"SHOAL_{name.upper()}"
 
 
+def _absolute(name: str, folder: str) -> Path:
+    try:
+        return Path(folder).expanduser().absolute()
+    except RuntimeError as error:
+        raise BadSetting(f"{name} has {folder!r:.100}: there is no user of that name") from error
+
+
 def _parse(name: str, kind: type, text: str) -> Any:
     try:
         return kind(text)
     except ValueError:
         words = "a whole number" if kind is int else "a number"
-        raise BadSetting(f"{variable(name)} is {text!r}: it takes {words}") from None
+        raise BadSetting(f"{variable(name)} is {text!r:.100}: it takes {words}") from None
 
 
 def _check(name: str, value: Any, least: float | None, most: float, choices: tuple[str, ...]) -> None:
     if least is not None and not least <= value <= most:
         bounds = f"{least:g} or more" if most == sys.float_info.max else f"a number from {least:g} to {most:,}"
-        raise BadSetting(f"{name} is {value!r}: it takes {bounds}")
+        raise BadSetting(f"{name} is {value!r:.100}: it takes {bounds}")
     if choices and value not in choices:
-        raise BadSetting(f"{name} is {value!r}: it takes one of {', '.join(choices)}")
+        raise BadSetting(f"{name} is {value!r:.100}: it takes one of {', '.join(choices)}")

@@ -1,0 +1,171 @@
+"""The keys that requests need: a file of names, roles and digests, which is read again when it changes.
+
+A line of the file is `NAME ROLE DIGEST [RATE]`: `web user 5f2c… 100/second`. The digest is the key's SHA-256, in hex.
+One round of it is right here: a key is 256 random bits, which nobody guesses, so that the slow hash that passwords need
+would be a hurdle to nobody but us. Empty lines and lines that begin with `#` are left alone.
+"""
+
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from shoal.errors import BadSetting
+
+#: What every key begins with, so that programs which look for leaked secrets can know one.
+PREFIX = "shoal_"
+
+#: How often the file is looked at while requests come.
+_LOOK_EVERY_S = 1.0
+
+#: A name begins with a letter and has no colon, so that none looks like a network address.
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+_RATE = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_ROLES = ("user", "admin")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """What is known of a key, which is not the key itself.
+
+    Raises BadSetting for a name, role or rate that cannot be.
+    """
+
+    name: str
+    role: str
+    digest: bytes = field(repr=False)
+    rate: str = ""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise BadSetting("the name of a key takes a letter and then up to 63 letters, digits and . _ -")
+        if self.role not in _ROLES:
+            raise BadSetting(f"the role of a key is one of {', '.join(_ROLES)}")
+        if self.rate and not _RATE.fullmatch(self.rate):
+            raise BadSetting("the rate of a key is a number, a slash and second, minute, hour or day: 100/second")
+
+    @classmethod
+    def parse(cls, line: str) -> Self:
+        """The key of a line; an error does not repeat the line, which could hold a key by mistake."""
+        parts = line.split()
+        if len(parts) not in (3, 4) or not _DIGEST.fullmatch(parts[2]):
+            raise BadSetting("a line takes NAME ROLE DIGEST [RATE], where DIGEST is a SHA-256 in hex")
+        name, role, digest, rate = [*parts, ""][:4]
+        return cls(name, role, bytes.fromhex(digest), rate)
+
+    @property
+    def line(self) -> str:
+        """Its line in the file."""
+        return " ".join(filter(None, (self.name, self.role, self.digest.hex(), self.rate)))
+
+
+class Keyring:
+    """The keys of a file. Thread-safe.
+
+    Raises BadSetting if the file cannot be read. Once it was, a file that cannot be read leaves the keys as they were.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._look_at_s = time.monotonic() + _LOOK_EVERY_S
+        self._seen = _stamp(path)
+        self._by_digest = _by_digest(read(path))
+
+    def find(self, secret: str) -> ApiKey | None:
+        """The key that a request came with, if it is one of these.
+
+        Takes the same time however much of a key is right: what is looked up is a digest, of which nobody can choose a
+        part, and it is compared in constant time.
+        """
+        if time.monotonic() > self._look_at_s:
+            self._look()
+        digest = hashlib.sha256(secret.encode()).digest()
+        found = self._by_digest.get(digest)
+        return found if found and hmac.compare_digest(found.digest, digest) else None
+
+    def _look(self) -> None:
+        self._look_at_s = time.monotonic() + _LOOK_EVERY_S
+        if (stamp := _stamp(self._path)) == self._seen:
+            return
+        self._seen = stamp
+        try:
+            self._by_digest = _by_digest(read(self._path))
+        except BadSetting as error:
+            _log.error("the keys stay as they were: %s", error.message)
+        else:
+            _log.info("%s changed and has %d keys now", self._path, len(self._by_digest))
+
+
+def read(path: Path) -> list[ApiKey]:
+    """The keys of the file; raises BadSetting, naming the line that is wrong."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise BadSetting(f"the API keys cannot be read from {path} ({reason}): see `shoal key new`") from None
+    keys = [_parse(path, number, line) for number, line in enumerate(lines, 1) if _is_key(line)]
+    names = [key.name for key in keys]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise BadSetting(f"{path} has two keys that are called {min(twice)}: drop one")
+    return keys
+
+
+def add(path: Path, name: str, role: str, rate: str) -> str:
+    """Makes a key, adds its line to the file, which need not be there, and returns it: it is kept nowhere."""
+    keys = read(path) if path.exists() else []
+    secret = PREFIX + secrets.token_urlsafe(32)
+    key = ApiKey(name, role, hashlib.sha256(secret.encode()).digest(), rate)
+    if name in [key.name for key in keys]:
+        raise BadSetting(f"{path} has a key that is called {name}: drop it first, or choose another name")
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    _write(path, [*lines, key.line])
+    return secret
+
+
+def drop(path: Path, name: str) -> None:
+    """Takes the key of that name out of the file."""
+    if name not in [key.name for key in read(path)]:
+        raise BadSetting(f"{path} has no key that is called {name}: `shoal key list` shows all")
+    lines = path.read_text("utf-8").splitlines()
+    _write(path, [line for line in lines if not _is_key(line) or ApiKey.parse(line).name != name])
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    """Writes into the file that is there: a new one in its place is not seen where a container has mounted it."""
+    path.touch()
+    with path.open("r+", encoding="utf-8") as file:
+        file.write("".join(f"{line}\n" for line in lines))
+        file.truncate()
+
+
+def _is_key(line: str) -> bool:
+    return bool(line.strip()) and not line.lstrip().startswith("#")
+
+
+def _parse(path: Path, number: int, line: str) -> ApiKey:
+    try:
+        return ApiKey.parse(line)
+    except BadSetting as error:
+        raise BadSetting(f"{path}, line {number}: {error.message}") from None
+
+
+def _by_digest(keys: Iterable[ApiKey]) -> dict[bytes, ApiKey]:
+    return {key.digest: key for key in keys}
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """What differs once the file was changed."""
+    try:
+        state = path.stat()
+    except OSError:
+        return ()
+    return (state.st_ino, state.st_size, state.st_mtime_ns)

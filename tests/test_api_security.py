@@ -1,0 +1,387 @@
+"""`shoal api` as a process of its own, against callers who mean it no good."""
+
+import hashlib
+import http.client
+import json
+import re
+import resource
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any, ClassVar, Self
+from urllib.parse import quote
+
+import psutil
+import pytest
+from api_stub import MakeApp, StubWorker
+from conftest import free_port, wait_until
+from process import Process, run
+from running import service
+
+from shoal.keys import Keys
+from shoal.settings import Settings
+from shoal_api import keyring
+from shoal_api.server import MAX_CONNECTIONS, MAX_HEADER_BYTES
+
+pytest_plugins = ["api_fixtures"]
+
+GOOD = {"inputs": "storm"}
+
+
+class Api:
+    """`shoal api`, and ways to be rude to it."""
+
+    def __init__(self, process: Process, port: int):
+        self.process = process
+        self.port = port
+
+    def ask(
+        self, method: str, path: str, body: Any = None, source: str = "127.0.0.1", **headers: str
+    ) -> http.client.HTTPResponse:
+        """The response to one request, read to its end."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30, source_address=(source, 0))
+        with closing(connection):
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, body if body is None else json.dumps(body), named)
+            response = connection.getresponse()
+            response.read()
+            return response
+
+    def send(self, data: bytes) -> socket.socket:
+        """A connection on which something was sent."""
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        connection.sendall(data)
+        return connection
+
+    def begin(self, size_bytes: int = 1_000) -> socket.socket:
+        """A connection with the headers of a request whose body is to come."""
+        return self.send(b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % size_bytes)
+
+    def listens(self) -> bool:
+        """Whether it takes connections."""
+        try:
+            self.send(b"").close()
+        except ConnectionRefusedError:
+            return False
+        return True
+
+    def num_connections(self) -> int:
+        """How many connections the server has."""
+        (server,) = psutil.Process(self.process.pid).children()
+        return len(
+            [c for c in server.net_connections("tcp") if c.status == "ESTABLISHED" and c.laddr.port == self.port]
+        )
+
+
+StartApi = Callable[..., Api]
+
+
+@pytest.fixture
+def start_api(settings: Settings, tmp_path: Path) -> Iterator[StartApi]:
+    """Starts servers on free ports."""
+    with ExitStack() as stack:
+
+        def start(**changes: Any) -> Api:
+            port = free_port()
+            where = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
+            api = Api(stack.enter_context(Process(tmp_path / "log", "api", "--port", port, **where | changes)), port)
+            wait_until(api.listens)
+            return api
+
+        yield start
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the server has closed the connection, without or after an answer."""
+    try:
+        return connection.recv(65_536) == b""
+    except ConnectionError:
+        return True
+
+
+class Tricklers:
+    """Connections that send the bodies of their requests byte by byte, with a thread that does it."""
+
+    def __init__(self, api: Api, number: int):
+        self.num_refused = 0
+        self._open = {api.begin() for _ in range(number)}
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    @property
+    def num_open(self) -> int:
+        """How many the server has neither refused nor cut off."""
+        return len(self._open)
+
+    def __enter__(self) -> Self:
+        for connection in self._open:
+            connection.setblocking(False)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+        for connection in self._open:
+            connection.close()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(0.1):
+            for connection in list(self._open):
+                if self._has_ended(connection):
+                    self._open.remove(connection)
+                    connection.close()
+
+    def _has_ended(self, connection: socket.socket) -> bool:
+        """Sends one more byte and takes what came."""
+        try:
+            connection.send(b"x")
+            answer = connection.recv(65_536)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
+        self.num_refused += answer.startswith(b"HTTP/1.1 429 ")
+        return True
+
+
+def wait_for_headers_to_time_out(api: Api, times: int) -> None:
+    """Returns after so many times `receive_timeout_s`."""
+    for _ in range(times):
+        with closing(api.send(b"GET /")) as connection:
+            wait_until(lambda: is_closed(connection))
+
+
+class TestSlowCallers:
+    @pytest.mark.usefixtures("stub")
+    def test_bodies_that_trickle_stop_nobody_else_and_are_cut_off(self, start_api: StartApi) -> None:
+        api = start_api(receive_timeout_s=2)
+        with Tricklers(api, 300) as tricklers:
+            wait_until(lambda: tricklers.num_refused > 50)
+            assert api.ask("POST", "/embed", GOOD, source="127.0.0.2").status == 200
+            assert api.ask("GET", "/health").status == 200
+            assert tricklers.num_open > 200
+            answers = [api.ask("POST", "/embed", GOOD, source="127.0.0.2").status for _ in range(50)]
+            assert answers == [200] * 50
+            wait_until(lambda: tricklers.num_open == 0)
+        wait_until(lambda: api.num_connections() == 0)
+        assert api.ask("POST", "/embed", GOOD).status == 200
+        assert "cut off" in api.process.output
+
+    def test_a_body_that_stops_is_cut_off_while_others_wait_for_their_answers(
+        self, start_api: StartApi, stub: StubWorker
+    ) -> None:
+        api = start_api(receive_timeout_s=0.4)
+        stub.pause()
+        with closing(api.begin()) as silent, ThreadPoolExecutor(1) as pool:
+            silent.sendall(b"{")
+            wait_for_headers_to_time_out(api, 4)
+            waiting = pool.submit(api.ask, "POST", "/embed", GOOD)
+            assert is_closed(silent)
+            wait_for_headers_to_time_out(api, 3)
+            stub.resume()
+            assert waiting.result().status == 200
+
+    def test_headers_that_do_not_come_are_cut_off(self, start_api: StartApi) -> None:
+        api = start_api(receive_timeout_s=0.4)
+        for sent in (b"", b"GET / HTTP/1.1\r\nHost: loc", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"):
+            with closing(api.send(sent)) as connection:
+                wait_until(lambda connection=connection: is_closed(connection))
+
+    def test_an_answer_that_nobody_takes_is_cut_off(self, start_api: StartApi) -> None:
+        api = start_api(receive_timeout_s=0.4)
+        with closing(socket.socket()) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            connection.connect(("127.0.0.1", api.port))
+            connection.sendall(b"GET /docs/swagger/js/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20)
+            wait_until(lambda: "cut off 1 connections" in api.process.output)
+        assert api.num_connections() == 0
+
+    @pytest.mark.usefixtures("stub")
+    def test_200_connections_of_one_client_are_served(self, start_api: StartApi) -> None:
+        api = start_api()
+        with ThreadPoolExecutor(200) as pool:
+            answers = list(pool.map(lambda _: api.ask("POST", "/embed", GOOD).status, range(400)))
+        assert answers == [200] * 400
+
+    def test_it_asks_the_system_for_as_many_files_as_its_connections_take(self, start_api: StartApi) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        try:
+            api = start_api()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        (server,) = psutil.Process(api.process.pid).children()
+        allowed = server.rlimit(psutil.RLIMIT_NOFILE)[0]
+        assert allowed > MAX_CONNECTIONS or allowed == hard
+
+
+class TestSizes:
+    def test_headers_have_a_limit(self, start_api: StartApi) -> None:
+        api = start_api()
+        assert api.ask("GET", "/health", x="y" * (MAX_HEADER_BYTES // 2)).status == 200
+        assert api.ask("GET", "/health", x="y" * 4 * MAX_HEADER_BYTES).status == 431
+        assert api.ask("GET", "/health", **{f"x{n}": "y" for n in range(200)}).status == 431
+
+    def test_a_body_that_ends_early_is_no_request(self, start_api: StartApi) -> None:
+        api = start_api()
+        with closing(api.begin(15)) as connection:
+            connection.sendall(b'{"inputs": "a"')
+            connection.shutdown(socket.SHUT_WR)
+            assert is_closed(connection) or connection.recv(65_536) == b""
+
+
+class TestStarting:
+    @pytest.mark.parametrize("command", ["api", "serve"])
+    def test_it_refuses_to_answer_anybody_unless_that_is_said(self, command: str, tmp_path: Path) -> None:
+        port = free_port()
+        done = run(command, "--host", "0.0.0.0", "--port", port, home=tmp_path)
+        assert (done.returncode, done.stderr.splitlines()[-1][-13:]) == (1, "[bad_setting]")
+        for words in (f"0.0.0.0:{port}", "--api-keys-file", "--allow-anonymous anywhere", "shoal key new"):
+            assert words in done.stderr
+
+    def test_it_starts_with_keys_or_when_told_to(self, start_api: StartApi, tmp_path: Path) -> None:
+        secret = keyring.add(tmp_path / "keys", "web", "user", "")
+        guarded = start_api(host="0.0.0.0", api_keys_file=tmp_path / "keys")
+        assert guarded.ask("GET", "/info").status == 401
+        assert guarded.ask("GET", "/info", authorization=f"Bearer {secret}").status == 200
+        assert start_api(host="0.0.0.0", allow_anonymous="anywhere").ask("GET", "/info", host="a.b").status == 200
+
+    def test_keys_that_cannot_be_read_are_said(self, tmp_path: Path) -> None:
+        done = run("api", "--port", free_port(), api_keys_file=tmp_path / "none")
+        assert done.returncode == 1
+        assert f"cannot be read from {tmp_path / 'none'} (No such file" in done.stderr
+
+    def test_an_origin_that_is_none_is_said(self) -> None:
+        done = run("api", "--port", free_port(), cors_origins="example.com")
+        assert done.returncode == 1
+        assert "cors_origins has 'example.com'" in done.stderr
+
+
+class TestHeaders:
+    def test_every_answer_has_those_that_keep_browsers_careful(self, start_api: StartApi) -> None:
+        api = start_api()
+        for method, path in (
+            ("GET", "/"),
+            ("GET", "/nowhere"),
+            ("PUT", "/embed"),
+            ("POST", "/embed"),
+            ("GET", "/metrics"),
+        ):
+            headers = api.ask(method, path).headers
+            assert headers["X-Content-Type-Options"] == "nosniff"
+            assert headers["Referrer-Policy"] == "no-referrer"
+            assert headers["Cache-Control"] == "no-store"
+            assert headers["Content-Security-Policy"] == "default-src 'none'; frame-ancestors 'none'"
+            assert not re.search(r"\d|[Pp]ython", headers["Server"])
+
+    def test_the_page_may_run_its_own_scripts_only(self, start_api: StartApi) -> None:
+        api = start_api()
+        headers = api.ask("GET", "/docs/swagger").headers
+        policy = headers.get_all("Content-Security-Policy")
+        assert len(policy) == 1
+        assert "frame-ancestors 'none'" in policy[0]
+        (scripts,) = re.findall(r"script-src ([^;]*)", policy[0])
+        assert re.fullmatch(r"'self' 'sha256-[\w+/]{43}='", scripts)
+        file = api.ask("GET", "/docs/swagger/js/swagger-ui-bundle.js")
+        assert (file.status, file.headers["X-Content-Type-Options"]) == (200, "nosniff")
+        again = api.ask("GET", "/docs/swagger/js/swagger-ui-bundle.js", if_none_match=file.headers["ETag"])
+        assert again.status == 304
+
+
+class TestOtherSites:
+    """What a browser asks before a page of another site may send a key: it reads the answer, and so does the test."""
+
+    PREFLIGHT: ClassVar = {
+        "origin": "https://app.example",
+        "access_control_request_method": "POST",
+        "access_control_request_headers": "authorization,content-type",
+    }
+
+    def test_none_may_by_default(self, start_api: StartApi) -> None:
+        api = start_api()
+        headers = api.ask("OPTIONS", "/embed", **self.PREFLIGHT).headers
+        assert not [name for name in headers if name.lower().startswith("access-control")]
+
+    def test_one_that_is_named_may_send_a_key_and_read_what_it_cost(
+        self, start_api: StartApi, stub: StubWorker, tmp_path: Path
+    ) -> None:
+        secret = keyring.add(tmp_path / "keys", "web", "user", "")
+        origins = "https://app.example, https://[2001:db8::1]:8443"
+        api = start_api(api_keys_file=tmp_path / "keys", cors_origins=origins)
+        preflight = api.ask("OPTIONS", "/embed", **self.PREFLIGHT)
+        assert preflight.status == 200
+        assert preflight.headers["Access-Control-Allow-Origin"] == "https://app.example"
+        assert "POST" in preflight.headers["Access-Control-Allow-Methods"]
+        assert preflight.headers["Access-Control-Allow-Headers"] == "authorization, content-type"
+        assert "Access-Control-Allow-Credentials" not in preflight.headers
+        sent = {"origin": "https://app.example", "sec_fetch_site": "cross-site"}
+        answer = api.ask("POST", "/embed", GOOD, **sent, authorization=f"Bearer {secret}")
+        assert (answer.status, answer.headers["Access-Control-Allow-Origin"]) == (200, "https://app.example")
+        assert {"X-Tokens", "Server-Timing", "RateLimit"} <= set(
+            answer.headers["Access-Control-Expose-Headers"].split(", ")
+        )
+        refused = api.ask("POST", "/embed", GOOD, **sent)
+        assert (refused.status, refused.headers["Access-Control-Allow-Origin"]) == (401, "https://app.example")
+        other = api.ask("GET", "/health", origin="https://[2001:db8::1]:8443")
+        assert other.headers["Access-Control-Allow-Origin"] == "https://[2001:db8::1]:8443"
+
+    @pytest.mark.parametrize(
+        "origin", ["https://evil.example", "https://app.example.evil", "http://app.example", "null"]
+    )
+    def test_others_may_not(self, make_app: MakeApp, origin: str) -> None:
+        api = make_app(cors_origins="https://app.example").test_client()
+        headers = {name.replace("_", "-"): value for name, value in self.PREFLIGHT.items()} | {"origin": origin}
+        for method in ("OPTIONS", "POST"):
+            assert "Access-Control-Allow-Origin" not in api.open("/embed", method=method, headers=headers).headers
+
+    def test_all_may_where_that_is_said(self, make_app: MakeApp) -> None:
+        response = make_app(cors_origins="*").test_client().get("/", headers={"origin": "https://any.example"})
+        assert response.headers["Access-Control-Allow-Origin"] == "*"
+
+
+def test_logs_hold_no_key_and_no_text(
+    redis_url: str, keys: Keys, tiny_source: Path, tiny_model: Path, home: Path, index_folder: Path, tmp_path: Path
+) -> None:
+    secret, text = keyring.add(tmp_path / "keys", "web", "user", "1000/second"), "a marker 7Kq2 that nobody may log"
+    settings = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "log_level": "debug"}
+    settings |= {"model": tiny_source, "home": home, "precision": "f32", "threads": 1, "indexes": index_folder}
+    with service(tmp_path, **settings, api_keys_file=tmp_path / "keys", cors_origins="https://a.example") as running:
+        wait_until(running.is_ready)
+        for key in (secret, f"{secret}x"):
+            for path, body in bodies(text):
+                ask(running.port, path, body, key)
+        logs = running.api.output + running.worker.output
+    logs += running.api.output + running.worker.output
+    assert "listening" in logs
+    for marker in (text, "7Kq2", secret, secret[-20:], hashlib.sha256(secret.encode()).hexdigest()):
+        assert marker not in logs
+
+
+def bodies(text: str) -> list[tuple[str, bytes]]:
+    """Requests with the text in them, good ones and bad ones."""
+    good = [
+        ("/embed", {"inputs": text}),
+        ("/search", {"queries": [text], "k": 3}),
+        ("/v1/jobs", {"op": "embed", "inputs": [text]}),
+        ("/embed", {"inputs": [text, 5]}),
+        ("/embed", {"inputs": text, "prompt_name": text}),
+        ("/search", {"queries": text, "index": text}),
+        (f"/v1/jobs?{quote(text)}", {"op": text}),
+        (f"/{quote(text)}", {}),
+    ]
+    return [(path, json.dumps(body).encode()) for path, body in good] + [
+        ("/embed", text.encode()),
+        ("/embed", b"{" + text.encode()),
+    ]
+
+
+def ask(port: int, path: str, body: bytes, key: str) -> None:
+    """One request with that key, whatever comes of it."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        headers = {"Authorization": f"Bearer {key}", "X-API-Key": key, "Origin": "https://a.example"}
+        connection.request("POST", path, body, headers)
+        assert connection.getresponse().status != 500
