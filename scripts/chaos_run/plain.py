@@ -1,0 +1,69 @@
+"""A producer that knows nothing but docs/protocol.md: a Redis client and the script of that page."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import redis
+
+from chaos_run.answers import K
+from chaos_run.cases import Case
+from shoal.settings import Settings
+
+_PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
+
+#: Bytes that are no job.
+GARBAGE = b"\xc1 no job "
+
+
+class Plain:
+    """Puts jobs in by the documented script and reads results where they lie. Thread-safe."""
+
+    def __init__(self, url: str, settings: Settings):
+        self._redis: Any = redis.Redis.from_url(url, socket_timeout=6, socket_connect_timeout=2)
+        self._root = settings.keys.root
+        found = re.search(r"```lua script put\n(.*?)```", _PAGE.read_text(), re.DOTALL)
+        assert found
+        self._put = self._redis.register_script(found[1])
+
+    def put(self, case: Case, job_id: str, deadline: float | None = None, reply_to: str | None = None) -> None:
+        """Puts a job; without an address for the reply it is one job however often it is put.
+
+        Raises redis.RedisError.
+        """
+        job = {"v": 1, "id": job_id, "op": case.op, "texts": case.texts, "deadline": deadline, "reply_to": reply_to}
+        data = msgpack.packb(job | ({"k": K} if case.op == "search" else {}))
+        self._run(case, data, *([] if reply_to else [f"{self._root}:job:{job_id}"]))
+
+    def put_garbage(self, case: Case) -> None:
+        """Puts bytes that are no job.
+
+        Raises redis.RedisError.
+        """
+        self._run(case, GARBAGE + case.texts[0].encode())
+
+    def results(self, job_id: str) -> list[dict[str, Any]]:
+        """The replies to a job without an address for them.
+
+        Raises redis.RedisError.
+        """
+        return [msgpack.unpackb(data) for data in self._redis.lrange(f"{self._root}:result:{job_id}", 0, -1)]
+
+    def replies(self, address: str) -> list[dict[str, Any]]:
+        """The replies at an address.
+
+        Raises redis.RedisError.
+        """
+        streams = self._redis.xread({f"{self._root}:replies:{address}": 0})
+        return [msgpack.unpackb(fields[b"reply"]) for _, entries in streams for _, fields in entries]
+
+    def close(self) -> None:
+        """Drops its connections."""
+        self._redis.close()
+
+    def _run(self, case: Case, data: bytes, *records: str) -> None:
+        lane = f"{self._root}:lane:{case.lane}"
+        keys = [lane, f"{lane}:back", f"{self._root}:load:{case.lane}", *records]
+        values = [10_000, 100_000, 2**28, 64, "plain", 86_400, "", "", data, len(case.texts)]
+        self._put(keys, values)

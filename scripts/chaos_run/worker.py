@@ -1,0 +1,72 @@
+"""A worker whose process dies on marked texts, and that notes what it computes: `worker.py FILE PAUSE_S`.
+
+`PAUSE_S` stands for the time that a heavier model would take for a batch, without taking it from the machine.
+"""
+
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from threading import Event
+
+from shoal.jobs import Options
+from shoal.settings import Settings
+from shoal_workers.encoder import Encoder, Row
+from shoal_workers.service import open_encoder, serve
+from shoal_workers.tokenizer import Tokens
+
+#: What each word that a poison text begins with does (chaos_run.cases has the same words).
+DOOM: dict[str, Callable[[], object]] = {
+    "crash": lambda: os.kill(os.getpid(), signal.SIGABRT),
+    "exhaust": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "hang": lambda: Event().wait(),
+}
+
+#: Bytes of a text's digest in the file.
+DIGEST_BYTES = 8
+
+
+class DoomedEncoder(Encoder):
+    """The encoder, except for poison: that is the end of the process."""
+
+    def __init__(self, encoder: Encoder, computed: int, pause_s: float):
+        super().__init__(encoder.model, encoder.tokenizer, encoder.engine)
+        self._computed = computed
+        self._pause_s = pause_s
+        self._doom: dict[Sequence[int], str] = {}
+
+    def tokenize(self, texts: Sequence[str], options: Options, prompt: str) -> list[Tokens]:
+        """The tokens of each text; the file has the texts' digests before they are computed."""
+        found = super().tokenize(texts, options, prompt)
+        words = [text.partition(" ")[0] for text in texts]
+        self._doom |= {tokens.ids: word for word, tokens in zip(words, found, strict=True) if word in DOOM}
+        os.write(self._computed, b"".join(map(digest, texts)))
+        return found
+
+    def encode(self, rows: Sequence[Row]) -> None:
+        """Sets the rows' vectors, if there is no poison among them."""
+        time.sleep(self._pause_s)
+        for row in rows:
+            if word := self._doom.get(row.tokens.ids):
+                DOOM[word]()
+        super().encode(rows)
+
+
+def digest(text: str) -> bytes:
+    """What stands for a text in the file."""
+    return blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
+
+
+def main(computed: str, pause_s: str) -> None:
+    """Serves until it is told to stop."""
+    settings = Settings.from_environment()
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    file = os.open(computed, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    serve(settings, DoomedEncoder(open_encoder(settings, settings.threads), file, float(pause_s)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

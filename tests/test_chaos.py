@@ -1,0 +1,261 @@
+"""scripts/chaos: a short run of it, in which every promise must be kept, and that its parts find what is broken."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from socket import create_connection, create_server, socket
+from threading import Thread
+from typing import Any
+
+import pytest
+from conftest import free_port
+from page import ROOT
+from process import environment
+
+sys.path.append(str(ROOT / "scripts"))  # after tests/, which has a running.py of its own
+
+from chaos_run.answers import Answers
+from chaos_run.audit import Audit
+from chaos_run.cases import ODD, ROUTES, Case, draw
+from chaos_run.faults import ALONE_S, KINDS, schedule
+from chaos_run.ledger import Ledger
+from chaos_run.links import Links
+from chaos_run.worker import digest
+
+from shoal import Client
+from shoal.errors import Internal
+from shoal.queue import GROUP, Queue
+from shoal.replies import Reply
+from shoal_workers.encoder import Encoder
+from shoal_workers.index import Index
+
+CASE = Case(0, "good", "handle", "embed", ("storm in europe",), "interactive", 0.0)
+
+
+def test_nothing_is_lost_while_everything_breaks(
+    tiny_source: Path, tiny_model: Path, home: Path, redis_url: str, tmp_path: Path
+) -> None:
+    saved = tmp_path / "tally.json"
+    command = [sys.executable, ROOT / "scripts" / "chaos.py", "--jobs", 500, "--seconds", 14, "--every", 1.0]
+    command += ["--model", tiny_source, "--json", saved]
+    settings = environment() | {"SHOAL_HOME": str(home), "TMPDIR": str(tmp_path)}
+    done = subprocess.run(list(map(str, command)), env=settings, capture_output=True, text=True)
+    tally = json.loads(saved.read_text()) if saved.exists() else {"broken": [done.stderr]}
+    assert tally["broken"] == [], f"{done.stdout}\n{done.stderr}"  # `late` is another thing: this machine may be slow
+    assert tally["answers"]
+
+
+# What is drawn
+
+
+def test_the_same_seed_asks_and_breaks_the_same() -> None:
+    assert draw(3, 500, 60.0) == draw(3, 500, 60.0) != draw(4, 500, 60.0)
+    faults = schedule(3, 60.0, 1.0, list(KINDS), 4)
+    assert faults == schedule(3, 60.0, 1.0, list(KINDS), 4) != schedule(4, 60.0, 1.0, list(KINDS), 4)
+
+
+def test_a_long_run_has_something_of_everything() -> None:
+    cases, faults = draw(1, 20_000, 600.0), schedule(1, 600.0, 1.5, list(KINDS), 4)
+    assert {case.kind for case in cases} == {"good", *ODD}
+    assert {case.route for case in cases} == set(ROUTES)
+    assert {fault.kind for fault in faults} == set(KINDS)
+
+
+def test_a_worker_that_is_killed_alone_is_alone() -> None:
+    faults = schedule(1, 600.0, 1.0, list(KINDS), 4)
+    for n, fault in enumerate(faults):
+        if fault.kind == "kill worker, alone":
+            assert all(before.at_s + before.seconds < fault.at_s for before in faults[:n])
+            assert all(after.at_s >= fault.at_s + ALONE_S for after in faults[n + 1 :])
+
+
+# What is found
+
+
+@pytest.fixture
+def audit(queue: Queue, encoder: Encoder, index: Index, tmp_path: Path) -> Audit:
+    """An audit of the test's own pool, in which one job was accepted and its text computed once."""
+    (tmp_path / "computed").write_bytes(digest(CASE.texts[0]))
+    answers, ledger = Answers(encoder, index, [CASE]), Ledger()
+    return Audit(queue.redis, queue.keys, tmp_path / "computed", answers, ledger, [CASE])
+
+
+@pytest.fixture
+def job_id(serving: Any, client: Client, audit: Audit) -> str:
+    """The one job, which a worker has answered."""
+    handle = client.submit(CASE.op, CASE.texts)
+    handle.result()
+    audit.ledger.accept(CASE, handle.id)
+    return handle.id
+
+
+def test_what_is_as_promised_passes(audit: Audit, job_id: str) -> None:
+    figures = audit.run()
+    assert audit.ledger.broken == []
+    assert (figures["texts computed"], figures["texts computed again"], figures["jobs left in a lane"]) == (1, 0, 0)
+
+
+def lose_the_reply(queue: Queue, job_id: str) -> None:
+    queue.redis.delete(queue.keys.result(job_id))
+
+
+def reply_twice(queue: Queue, job_id: str) -> None:
+    queue.redis.lpush(queue.keys.result(job_id), b"")
+
+
+def reply_wrongly(queue: Queue, job_id: str) -> None:
+    reply = Reply.unpack(queue.redis.lindex(queue.keys.result(job_id), 0))
+    assert reply.vectors is not None
+    queue.redis.lset(queue.keys.result(job_id), 0, Reply(job_id, vectors=-reply.vectors).pack())
+
+
+def fail(queue: Queue, job_id: str) -> None:
+    queue.redis.lset(queue.keys.result(job_id), 0, Reply.failure(job_id, Internal("it broke")).pack())
+    queue.redis.hset(queue.keys.record(job_id), "status", "failed")
+
+
+def leave_a_key(queue: Queue, job_id: str) -> None:
+    queue.redis.persist(queue.keys.record(job_id))
+
+
+def leave_a_job(queue: Queue, job_id: str) -> None:
+    queue.redis.xadd(queue.keys.lane("elsewhere"), {"job": b"x"})  # where no worker looks
+    queue.redis.xgroup_create(queue.keys.lane("elsewhere"), GROUP, id="0")
+
+
+def bury_an_innocent(queue: Queue, job_id: str) -> None:
+    queue.redis.xadd(queue.keys.dead, {"job": b"x", "reason": b"poisoned: it was not"})
+
+
+def leave_a_load(queue: Queue, job_id: str) -> None:
+    queue.redis.hset(queue.keys.load("bulk"), "texts", 3)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "told"),
+    [
+        (lose_the_reply, "done with 0 replies"),
+        (reply_twice, "done with 2 replies"),
+        (reply_wrongly, "cosine -1.0"),
+        (fail, "internal: it broke"),
+        (leave_a_key, "without a time to live"),
+        (leave_a_job, "jobs left in a lane: 1"),
+        (bury_an_innocent, "of an innocent job"),
+        (leave_a_load, "what a lane holds: 1"),
+    ],
+)
+def test_what_is_not_as_promised_is_found(
+    audit: Audit, queue: Queue, job_id: str, break_it: Callable[[Queue, str], None], told: str
+) -> None:
+    break_it(queue, job_id)
+    try:
+        audit.run()
+    finally:
+        queue.redis.delete(queue.keys.record(job_id), queue.keys.load("bulk"), queue.keys.lane("elsewhere"))
+    assert told in " ".join(audit.ledger.broken)
+
+
+# The proxy
+
+
+@contextmanager
+def echo() -> Iterator[int]:
+    """A server that sends back what it gets; its port."""
+    with create_server(("127.0.0.1", 0)) as server:
+
+        def answer(connection: socket) -> None:
+            with connection:
+                while data := connection.recv(1_000):
+                    connection.sendall(data)
+
+        def accept() -> None:
+            try:
+                while True:
+                    Thread(target=answer, args=(server.accept()[0],), daemon=True).start()
+            except OSError:
+                return
+
+        Thread(target=accept, daemon=True).start()
+        yield server.getsockname()[1]
+        server.shutdown(2)
+
+
+@pytest.fixture
+def links() -> Iterator[Links]:
+    """One link to an echo."""
+    with echo() as port:
+        links = Links(port, {"one": free_port()})
+        yield links
+        links.close()
+
+
+def connect(links: Links) -> socket:
+    """A connection through the link."""
+    return create_connection(("127.0.0.1", links.ports["one"]), timeout=10)
+
+
+def ask(connection: socket, data: bytes = b"storm") -> bytes:
+    """What comes back, or nothing when the connection has ended."""
+    try:
+        connection.sendall(data)
+        return connection.recv(1_000)
+    except ConnectionError:
+        return b""
+
+
+def test_a_link_passes_everything_on(links: Links) -> None:
+    with connect(links) as connection:
+        assert ask(connection) == b"storm"
+
+
+def test_a_cut_ends_connections_and_lets_new_ones_in(links: Links) -> None:
+    with connect(links) as connection:
+        ask(connection)
+        links.order("one", "cut")
+        assert ask(connection) == b""
+    with connect(links) as connection:
+        assert ask(connection) == b"storm"
+
+
+def test_a_link_that_refuses_lets_nobody_in_until_it_is_mended(links: Links) -> None:
+    links.order("one", "refuse")
+    with connect(links) as connection:
+        assert ask(connection) == b""
+    links.order("one", "pass")
+    with connect(links) as connection:
+        assert ask(connection) == b"storm"
+
+
+def test_what_is_swallowed_is_gone(links: Links) -> None:
+    with connect(links) as connection:
+        ask(connection)
+        links.order("one", "swallow")
+        connection.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            ask(connection)
+        links.order("one", "pass")
+        connection.settimeout(10)
+        assert ask(connection) == b""
+
+
+def test_what_is_stalled_comes_later(links: Links) -> None:
+    with connect(links) as connection:
+        ask(connection)
+        links.order("one", "stall")
+        connection.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            ask(connection)
+        links.order("one", "pass")
+        connection.settimeout(10)
+        assert connection.recv(1_000) == b"storm"
+
+
+def test_a_torn_reply_ends_in_the_middle(links: Links) -> None:
+    with connect(links) as connection:
+        ask(connection)
+        links.order("one", "tear", 0.5)
+        assert ask(connection, b"0123456789") == b"01234"
+        assert connection.recv(1_000) == b""
