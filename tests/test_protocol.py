@@ -402,12 +402,12 @@ def test_every_field_of_a_reply_is_listed() -> None:
 def test_every_key_is_listed() -> None:
     keys = Keys()
     names = {name for name, kind in vars(Keys).items() if inspect.isfunction(kind) and not name.startswith("_")}
-    wanted = {keys.dead, keys.workers}
+    wanted = {keys.dead, keys.workers, keys.rates}
     for name in names:
         method = getattr(keys, name)
         wanted |= {method(*(f"<{parameter}>" for parameter in inspect.signature(method).parameters))}
     assert table("Key").keys() == wanted
-    assert {name for name, kind in vars(Keys).items() if isinstance(kind, property)} == {"root", "dead", "workers"}
+    assert {name for name, kind in vars(Keys).items() if isinstance(kind, property)} == {"root", "rates", "dead", "workers"}
 
 
 def test_every_lane_and_status_is_listed() -> None:

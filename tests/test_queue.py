@@ -2,11 +2,12 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from conftest import wait_until
 
-from shoal.delivery import Answer, DeadLetter, Delivery
-from shoal.errors import InvalidText, Overloaded, UnknownJob
+from shoal.delivery import MAX_REPLY_BYTES, Answer, DeadLetter, Delivery
+from shoal.errors import InvalidText, Overloaded, TooLarge, UnknownJob
 from shoal.jobs import LANES, Job
 from shoal.put import Bounds, Put
 from shoal.queue import GROUP, Queue
@@ -195,7 +196,27 @@ def test_a_worker_claims_what_it_failed_to_answer_itself(queue: Queue) -> None:
     taken = take_one(queue)
     claimed = queue.claim("a", {"a"})
     assert claimed is not None
-    assert (claimed.entry, claimed.num_deliveries) == (taken.entry, 2)
+    assert (claimed.entry, claimed.num_deliveries) == (taken.entry, 1)  # it has not died of it
+
+
+def test_without_word_of_who_is_alive_nobody_counts_as_dead(queue: Queue) -> None:
+    queue.put("interactive", [addressed(), addressed()])
+    for consumer in ("a", "b"):
+        take_one(queue, consumer)
+    claimed = queue.claim("a", None)
+    assert claimed is not None
+    queue.reply([answer(claimed)])
+    assert queue.claim("a", None) is None
+    assert queue.claim("a", {"a"}) is not None
+
+
+def test_a_reply_that_redis_would_not_take_is_too_large(queue: Queue) -> None:
+    queue.put("interactive", [addressed()])
+    delivery = take_one(queue)
+    vectors = np.zeros((MAX_REPLY_BYTES // 4_000 + 1, 1_000), np.float32)
+    queue.reply([Answer(delivery, Reply(Job.unpack(delivery.data).id, vectors=vectors), "me")])
+    (reply,) = queue.inbox("me").wait()
+    assert isinstance(reply.error, TooLarge)
 
 
 def test_deliveries_are_counted(queue: Queue) -> None:

@@ -3,7 +3,11 @@
 from dataclasses import dataclass
 
 from shoal import wire
+from shoal.errors import TooLarge
 from shoal.replies import Reply
+
+#: Largest reply. Redis takes no value of 512 MB, and is busy for a second with one of half that.
+MAX_REPLY_BYTES = 128 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,5 +57,11 @@ class Answer:
         reply, letter = self.reply, self.letter.pack(self.delivery) if self.letter else b""
         if reply is None:
             return b"", "", b"", letter
+        data = reply.pack()
+        if len(data) > MAX_REPLY_BYTES:  # Redis would end the connection, each time anew
+            reply = Reply.failure(
+                reply.id, TooLarge(f"the reply has {len(data):,} bytes, over {MAX_REPLY_BYTES:,}: split the job")
+            )
+            data = reply.pack()
         has_record = self.reply_to is None
-        return reply.pack(), reply.status if has_record else "", wire.pack(reply.timings) if has_record else b"", letter
+        return data, reply.status if has_record else "", wire.pack(reply.timings) if has_record else b"", letter

@@ -13,14 +13,14 @@ from typing import Any, Self
 import redis
 
 from shoal import wire
-from shoal.connections import BLOCK_S, Call, Connections, Script, checked, connect, translated
+from shoal.connections import BLOCK_S, SHORT_BLOCK_S, Call, Connections, Script, checked, connect, translated
 from shoal.delivery import Answer, Delivery
 from shoal.errors import Cancelled, UnknownJob
 from shoal.inbox import Inbox
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.pool import Pool
-from shoal.put import MAX_FRONT_TEXTS, Admission, Bounds, Once, Place, Put
+from shoal.put import MAX_FRONT_TEXTS, Admission, Bounds, Load, Once, Place, Put
 from shoal.replies import Reply
 
 #: Consumer group that all workers of a pool read their lanes through.
@@ -38,7 +38,7 @@ MAX_DEAD_LETTERS = 10_000
 #: Most jobs of a dead worker that are looked at to find the one to take over first.
 ORPHANS_AT_ONCE = 100
 
-_PUT, _START, _CLAIM = map(Script.load, ("put", "start", "claim"))
+_PUT, _JOIN, _START, _CLAIM, _LEAVE = map(Script.load, ("put", "join", "start", "claim", "leave"))
 _REPLY, _CANCEL, _WITHDRAW = (Script.load("release", name) for name in ("reply", "cancel", "withdraw"))
 
 
@@ -142,10 +142,11 @@ class Queue:
         while True:
             with translated():
                 status = self.status(job_id)[0]
-                data = self.redis.lindex(key, 0)
-                wait_s = min(until - time.monotonic(), BLOCK_S)
+                data = checked(self._connections.ask(("LINDEX", key, 0))[0])
+                wait_s = min(until - time.monotonic(), SHORT_BLOCK_S)
                 if data is None and status in ("queued", "running") and wait_s > 0:
-                    data = self.redis.blmove(key, key, wait_s, "LEFT", "LEFT")
+                    wait = ("BLMOVE", key, key, "LEFT", "LEFT", f"{wait_s:.3f}")
+                    data = checked(self._connections.ask(wait, block_s=wait_s)[0])
             if data is None and status not in ("queued", "running"):
                 raise UnknownJob(f"job {job_id} is {status}, and its result has expired")
             if data is not None:
@@ -159,7 +160,8 @@ class Queue:
         Raises UnknownJob.
         """
         with translated():
-            status, timings = self.redis.hmget(self.keys.record(job_id), "status", "timings")
+            (found,) = self._connections.ask(("HMGET", self.keys.record(job_id), "status", "timings"))
+            status, timings = checked(found)
         if status is None:
             raise UnknownJob(f"no job {job_id!r:.150}: it was never submitted, or its result has expired")
         return status.decode(), wire.unpack(timings) if timings else {}
@@ -184,35 +186,46 @@ class Queue:
         with translated():
             return {lane: sum(map(self.redis.xlen, streams)) for lane, streams in self._streams.items()}
 
+    def loads(self) -> dict[str, Load]:
+        """What each lane holds. Texts and bytes are those of jobs that came by a client or by the script."""
+        found = {}
+        for lane, num_jobs in self.backlog().items():
+            with translated():
+                texts, size = self.redis.hmget(self.keys.load(lane), "texts", "bytes")
+            found[lane] = Load(num_jobs, int(texts or 0), int(size or 0))
+        return found
+
+    def num_dead(self) -> int:
+        """How many dead letters there are."""
+        with translated():
+            return int(self.redis.xlen(self.keys.dead))
+
     # Workers
 
     def join(self) -> None:
         """Makes the lanes and their consumer group where they are missing."""
         with translated():
-            for stream in self._lane_of:
-                try:
-                    self.redis.xgroup_create(stream, GROUP, id="0", mkstream=True)
-                except redis.ResponseError as error:
-                    if not str(error).startswith("BUSYGROUP"):
-                        raise
+            self._run(_JOIN, list(self._lane_of), [GROUP])
 
     def leave(self, consumer: str) -> None:
         """Takes a stopped worker out of the consumer group, unless jobs are still pending for it."""
+        self._leave(list(self._lane_of), consumer)
+
+    def _leave(self, streams: Sequence[str], consumer: str) -> None:
         with translated():
-            for stream in self._lane_of:
-                if not self.redis.xpending_range(stream, GROUP, "-", "+", 1, consumername=consumer):
-                    self.redis.xgroup_delconsumer(stream, GROUP, consumer)
+            self._run(_LEAVE, streams, [GROUP, consumer])
 
     def take(self, consumer: str, lanes: Sequence[str], max_jobs: int, block_s: float = 0) -> list[Delivery]:
         """Up to `max_jobs` waiting jobs of the front and as many of the back of each of the lanes.
 
         They stay pending for `consumer` until answered. With `block_s`, waits that long for the first of them.
         """
-        wait = ("BLOCK", max(1, int(min(block_s, BLOCK_S) * 1000))) if block_s else ()
+        block_s = min(block_s, BLOCK_S)
+        wait = ("BLOCK", max(1, int(block_s * 1000))) if block_s else ()
         names = [stream for lane in lanes for stream in self._streams[lane]]
         command = ("XREADGROUP", "GROUP", GROUP, consumer, "COUNT", max_jobs, *wait, "STREAMS", *names)
         with translated():
-            (found,) = self._connections.ask((*command, *">" * len(names)))
+            (found,) = self._connections.ask((*command, *">" * len(names)), block_s=block_s)
             if isinstance(found, redis.ResponseError) and "NOGROUP" in str(found):
                 self.join()  # Redis came back empty
                 return []
@@ -247,20 +260,20 @@ class Queue:
         """Acknowledges jobs that are answered already."""
         self.reply([Answer(delivery) for delivery in deliveries])
 
-    def claim(self, consumer: str, alive: set[str]) -> Delivery | None:
+    def claim(self, consumer: str, alive: set[str] | None) -> Delivery | None:
         """One job that a worker left pending: a dead one, or `consumer` itself, which must hold none now.
 
-        One at a time, because a job that kills its worker must not take others with it, and of a worker's jobs one
-        that was delivered least: it is the least likely to have done so.
+        With None for those alive nobody counts as dead. One at a time, because a job that kills its worker must not
+        take others with it, and of a worker's jobs one that was delivered least: it is the least likely to have done it.
         """
         for stream, owners in self._consumers().items():
             for owner in owners:
                 name = owner[b"name"].decode()
-                left_behind = owner[b"pending"] and (name not in alive or name == consumer)
-                if not owner[b"pending"] and name not in alive and owner[b"idle"] > FORGET_AFTER_MS:
-                    with translated():
-                        self.redis.xgroup_delconsumer(stream, GROUP, name)
-                if left_behind and (delivery := self._claim_from(stream, name, consumer)):
+                is_dead = alive is not None and name not in alive
+                if is_dead and not owner[b"pending"] and owner[b"idle"] > FORGET_AFTER_MS:
+                    self._leave([stream], name)
+                is_left_behind = owner[b"pending"] and (is_dead or name == consumer)
+                if is_left_behind and (delivery := self._claim_from(stream, name, consumer)):
                     return delivery
         return None
 

@@ -7,8 +7,9 @@ table.sort(pending, function(a, b) return a[4] < b[4] or a[4] == b[4] and a.plac
 for _, job in ipairs(pending) do
   local found = redis.call('XRANGE', KEYS[1], job[1], job[1])[1]
   if found then
-    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, job[1])
-    return {job[1], found[2], job[4] + 1}
+    local count = ARGV[2] == ARGV[3] and job[4] or job[4] + 1 -- whoever takes its own job back has not died of it
+    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, job[1], 'RETRYCOUNT', count)
+    return {job[1], found[2], count}
   end
   redis.call('XACK', KEYS[1], ARGV[1], job[1]) -- deleted while it was pending: nothing is left to answer
 end
