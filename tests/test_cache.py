@@ -30,8 +30,8 @@ from shoal.connections import Connections
 from shoal.errors import InvalidRequest, InvalidText, Overloaded, ShoalError, TextTooLong, Timeout, Unavailable
 from shoal.jobs import Job, Options
 from shoal.keys import Keys
+from shoal.load import Bounds
 from shoal.pool import Pool
-from shoal.put import Bounds
 from shoal.queue import Queue
 from shoal.recall import Recall
 from shoal.replies import TIMINGS, Reply

@@ -20,7 +20,7 @@ from shoal.errors import (
     Unavailable,
     UnknownIndex,
 )
-from shoal.put import Bounds
+from shoal.load import Bounds
 from shoal_workers.encoder import Encoder
 from shoal_workers.worker import Worker
 

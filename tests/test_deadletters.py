@@ -16,7 +16,7 @@ from shoal.deadletters import DeadLetters
 from shoal.delivery import Answer, DeadLetter
 from shoal.errors import MalformedJob, Overloaded, UnknownJob
 from shoal.jobs import LANES, Job
-from shoal.put import Bounds
+from shoal.load import Bounds
 from shoal.queue import Queue
 from shoal.replies import Reply
 

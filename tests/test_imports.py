@@ -21,7 +21,7 @@ HEAVY = {"torch", "flask", "rq", "safetensors", "openvino", "sentence_transforme
 #: The files that may import each library of one purpose.
 HOMES = {
     "msgpack": {"shoal/wire.py"},
-    "redis": {"shoal/connections.py", "shoal/queue.py"},
+    "redis": {"shoal/connections.py", "shoal/outage.py", "shoal/queue.py"},
     "torch": {"engines/torch.py", "reference.py", "export.py", "graph.py"},
     "sentence_transformers": {"reference.py", "export.py", "graph.py"},
     "numkong": {"bounds.py"},

@@ -21,7 +21,8 @@ from shoal.delivery import Answer, DeadLetter, Delivery
 from shoal.errors import Overloaded, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.put import Bounds, Place, Put
+from shoal.load import Bounds
+from shoal.put import Place, Put
 from shoal.queue import GROUP, Queue
 from shoal.replies import Reply
 

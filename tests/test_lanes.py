@@ -9,8 +9,9 @@ from shoal import Client
 from shoal.delivery import Answer, Delivery
 from shoal.errors import InvalidRequest, Overloaded
 from shoal.jobs import LANES, Job
+from shoal.load import Bounds
 from shoal.pool import Pool
-from shoal.put import MAX_FRONT_TEXTS, MAX_RETRY_S, Bounds, Put
+from shoal.put import MAX_FRONT_TEXTS, MAX_RETRY_S, Put
 from shoal.queue import GROUP, ONCE_TTL_S, Queue
 from shoal.replies import Reply
 
@@ -100,7 +101,13 @@ class TestBounds:
         assert load(queue) == {}
 
     def test_a_job_that_no_script_put_counts_as_a_job_alone(self, queue: Queue) -> None:
-        for fields in ({"job": b"x"}, {"job": b"x", "texts": "many"}, {"job": b"x", "client": "a"}, {"data": b"x"}):
+        for fields in (
+            {"job": b"", "texts": 0},
+            {"job": b"x"},
+            {"job": b"x", "texts": "many"},
+            {"job": b"x", "client": "a"},
+            {"data": b"x"},
+        ):
             queue.redis.xadd(queue.keys.lane("bulk"), fields)
         queue.put("bulk", jobs(1), client="a")
         queue.drop(queue.take("a", ["bulk"], 10))
@@ -236,6 +243,17 @@ class TestReplies:
         ((_, letter),) = queue.redis.xrange(queue.keys.dead)
         assert b"WRONGTYPE" in letter[b"reason"]
         assert queue.backlog()["interactive"] == 0
+
+    def test_a_record_that_is_something_else_costs_the_status_alone(self, queue: Queue) -> None:
+        taken, other = Job("embed", ["storm"]), Job("embed", ["rain"])
+        queue.put("interactive", [taken, other])
+        queue.redis.delete(queue.keys.record(taken.id))
+        queue.redis.set(queue.keys.record(taken.id), "by something else", ex=60)
+        deliveries = queue.take("a", LANES, 2)
+        assert queue.start([taken.id, other.id]) == [True, True]
+        assert answer(queue, deliveries) == 2
+        assert queue.redis.llen(queue.keys.result(taken.id)) == 1
+        assert queue.status(other.id)[0] == "done"
 
     def test_a_wait_ends_when_a_reply_comes(self, queue: Queue) -> None:
         inbox = queue.inbox("me")

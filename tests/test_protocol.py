@@ -407,7 +407,12 @@ def test_every_key_is_listed() -> None:
         method = getattr(keys, name)
         wanted |= {method(*(f"<{parameter}>" for parameter in inspect.signature(method).parameters))}
     assert table("Key").keys() == wanted
-    assert {name for name, kind in vars(Keys).items() if isinstance(kind, property)} == {"root", "rates", "dead", "workers"}
+    assert {name for name, kind in vars(Keys).items() if isinstance(kind, property)} == {
+        "root",
+        "rates",
+        "dead",
+        "workers",
+    }
 
 
 def test_every_lane_and_status_is_listed() -> None:

@@ -9,7 +9,8 @@ from conftest import wait_until
 from shoal.delivery import MAX_REPLY_BYTES, Answer, DeadLetter, Delivery
 from shoal.errors import InvalidText, Overloaded, TooLarge, UnknownJob
 from shoal.jobs import LANES, Job
-from shoal.put import Bounds, Put
+from shoal.load import Bounds
+from shoal.put import Put
 from shoal.queue import GROUP, Queue
 from shoal.replies import Reply
 

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from shoal import __version__
 from shoal.client import Client
 from shoal.errors import ShoalError
-from shoal.put import Load
+from shoal.load import Load
 from shoal_api.processes import ProcessesCollector
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -130,7 +130,7 @@ class PoolCollector(Collector):
         up.add_metric((), 1)
         yield up
         yield from _describe_lanes(loads)
-        yield GaugeMetricFamily("shoal_dead_letters", "Jobs that could not be answered, kept to be looked at.", num_dead)
+        yield GaugeMetricFamily("shoal_dead_letters", "Jobs that could not be answered and were kept.", num_dead)
         yield from _describe_workers(workers)
 
 

@@ -223,6 +223,12 @@ class Health(BaseModel):
     status: Literal["ok"]
 
 
+class ReadyQuery(BaseModel):
+    """What is to be ready."""
+
+    index: str | None = Field(None, description="Name of an index that a worker is to serve")
+
+
 class Ready(BaseModel):
     """Requests will be answered."""
 

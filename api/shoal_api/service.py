@@ -1,5 +1,6 @@
 """What the service says of itself: whether it lives and is ready, what it serves, and its metrics."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -14,8 +15,8 @@ from shoal.errors import NotReady
 from shoal.jobs import MAX_K
 from shoal.settings import Settings
 from shoal_api.context import context
-from shoal_api.response import rendered
-from shoal_api.schema import ERRORS, Health, Indexes, Info, Links, Ready
+from shoal_api.response import WholeResponse, rendered
+from shoal_api.schema import ERRORS, Health, Indexes, Info, Links, Ready, ReadyQuery
 
 api = APIBlueprint("service", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
 
@@ -27,6 +28,8 @@ _LIMITS = (
     "max_text_chars",
     "max_job_texts",
     "max_backlog",
+    "max_backlog_texts",
+    "max_backlog_mb",
     "request_timeout_s",
     "result_ttl_s",
 )
@@ -36,20 +39,31 @@ Workers = Mapping[str, Mapping[str, Any]]
 
 @api.get("/health", responses={200: Health})
 def health() -> Response:
-    """Whether the process lives; touches nothing else."""
+    """Whether the process lives, and the threads that it cannot do without; asks nobody else."""
+    _check_threads()
     return rendered({"status": "ok"})
 
 
 @api.get("/ready", responses={200: Ready})
-def ready() -> Response:
-    """Whether requests will be answered: Redis answers and a worker has its model and indexes open."""
+def ready(query: ReadyQuery) -> Response:
+    """Whether requests will be answered: Redis answers, and a worker is at work with the index that is asked for.
+
+    Without one, all indexes are asked for that the API's own settings name.
+    """
+    _check_threads()
+    if context().stopping.is_set():
+        raise NotReady("this server was told to stop: ask another one")
     workers = context().client.pool.workers()
-    num_ready = len(_ready(workers))
-    if workers and not num_ready:
-        raise NotReady(f"none of the {len(workers)} workers alive is ready: wait until one has loaded its model")
     if not workers:
         raise NotReady("no worker is alive: start one with `shoal worker`")
-    return rendered({"status": "ready", "workers": num_ready})
+    serving = _ready(workers)
+    if not serving:
+        states = _states(workers)
+        raise NotReady(f"none of the {len(workers)} workers alive is ready ({states}): wait, or see their logs")
+    wanted = [query.index] if query.index else sorted(context().settings.index_folders())
+    if missing := [name for name in wanted if name not in _indexes(serving)]:
+        raise NotReady(f"no worker that is ready serves the index {', '.join(missing)}: start one with it")
+    return rendered({"status": "ready", "workers": len(serving)})
 
 
 @api.get("/info", responses={200: Info})
@@ -81,7 +95,7 @@ def indexes() -> Response:
 @api.get("/metrics", responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}})
 def metrics() -> Response:
     """Metrics for Prometheus."""
-    return Response(context().metrics.render(), content_type=CONTENT_TYPE_LATEST)
+    return WholeResponse(context().metrics.render(), content_type=CONTENT_TYPE_LATEST)
 
 
 @api.get("/", responses={200: Links})
@@ -89,6 +103,18 @@ def root() -> Response:
     """Where to go from here."""
     links = {"docs": "/docs", "openapi": "/openapi.json", "info": "/info"}
     return rendered({"name": "shoal", "version": __version__, **links})
+
+
+def _check_threads() -> None:
+    """Raises NotReady if a thread is dead without which no reply arrives."""
+    if not context().client.is_alive():
+        raise NotReady("a thread that moves jobs and replies is dead: start this server again")
+
+
+def _states(workers: Workers) -> str:
+    """How many workers there are in each state."""
+    states = Counter(str(about.get("state", "unknown")) for about in workers.values())
+    return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
 
 
 def _ready(workers: Workers) -> Workers:

@@ -1,6 +1,11 @@
 """The routes that wait for the answer: embed and search."""
 
-from flask import Response
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
+from flask import Response, request
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
@@ -10,7 +15,7 @@ from shoal_api.caller import caller
 from shoal_api.context import context
 from shoal_api.jobs import submit
 from shoal_api.limit import check_texts
-from shoal_api.request import wants_async
+from shoal_api.request import JsonRequest, wants_async
 from shoal_api.response import cost_headers, rendered
 from shoal_api.schema import ERRORS, EmbedBody, Embeddings, SearchBody, SearchResults, Submitted
 
@@ -54,7 +59,16 @@ def search(body: SearchBody) -> Response:
 def _wait(job: Job) -> Reply:
     settings, client = context().settings, context().client
     check_texts(job.texts, settings.max_request_texts, settings.max_text_chars, _REMEDY[job.op])
-    return client.call(job, timeout_s=settings.request_timeout_s, client=caller())
+    return client.call(job, timeout_s=settings.request_timeout_s, client=caller(), is_wanted=_is_wanted())
+
+
+def _is_wanted() -> Callable[[], bool] | None:
+    """What says whether the caller of the current request is still there, if that can be known."""
+    if request.environ.get("SERVER_SOFTWARE") != "Granian":
+        return None
+    arrivals, num_running = context().arrivals, len(context().gate.running)
+    since = arrivals.since(cast(JsonRequest, request).started_s, num_running)
+    return partial(arrivals.has_any, since, time.perf_counter())
 
 
 def _submit(job: Job) -> Response:

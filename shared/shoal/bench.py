@@ -181,7 +181,7 @@ def _cell(values: Sequence[float]) -> str:
 
 def _get(url: str) -> Any:
     try:
-        with urlopen(url, timeout=10) as response:  # noqa: S310
+        with urlopen(url, timeout=10) as response:  # noqa: S310 - whose address it is named it
             return json.load(response)
     except (URLError, OSError, ValueError) as error:
         raise NotReady(f"{url} is no Shoal that is ready ({error}): start one with `shoal serve`") from error

@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -14,12 +14,22 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import Expired, Internal, InvalidRequest, InvalidText, Overloaded, TextTooLong, Timeout, TooLarge
+from shoal.errors import (
+    Cancelled,
+    Expired,
+    Internal,
+    InvalidRequest,
+    InvalidText,
+    Overloaded,
+    TextTooLong,
+    Timeout,
+    TooLarge,
+)
 from shoal.exchange import Exchange, Pending
 from shoal.flight import Flights
 from shoal.jobs import LANES, Job, Options, new_id
 from shoal.keys import Keys
-from shoal.put import Bounds
+from shoal.load import Bounds
 from shoal.queue import Queue
 from shoal.recall import Recall
 from shoal.replies import Reply
@@ -27,6 +37,9 @@ from shoal.settings import EMBEDDED_URL
 
 #: Most texts in one job. Longer lists are split, so that several workers share them and nobody waits long behind them.
 TEXTS_PER_JOB = 32
+
+#: How often those who wait long are asked whether they still want their reply.
+WANTED_EVERY_S = 1.0
 
 #: Errors that name a text by its number. A job that fails so without the texts that the cache has is run with them.
 _OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal)
@@ -73,6 +86,11 @@ class Client:
     def connect(self) -> None:
         """Starts the client's threads now, before the first call needs them."""
         self._connected()
+
+    def is_alive(self) -> bool:
+        """Whether the client's threads run, if it has any."""
+        exchange = self._exchange
+        return exchange is None or exchange.is_alive()
 
     def close(self) -> None:
         """Stops the client's threads and drops its connections."""
@@ -160,10 +178,19 @@ class Client:
         """The handle of a job that was submitted earlier, perhaps by another program."""
         return Handle(self, job_id)
 
-    def call(self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = "") -> Reply:
+    def call(
+        self,
+        job: Job,
+        *,
+        lane: str = "interactive",
+        timeout_s: float | None = None,
+        client: str = "",
+        is_wanted: Callable[[], bool] | None = None,
+    ) -> Reply:
         """Waits for the reply to the job; texts that the cache has are not sent to a worker.
 
-        `client` is whose job it is, where this process asks for several. Raises the reply's error, or Timeout.
+        `client` is whose job it is, where this process asks for several. `is_wanted` is asked every second whether to
+        go on. Raises the reply's error, Timeout, or Cancelled once the reply is not wanted any more.
         """
         check_lane(lane)
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
@@ -175,24 +202,26 @@ class Client:
         try:
             if len(missing) < len(job.texts):
                 with suppress(*_OF_A_TEXT):
-                    rest = self._run(replace(job, texts=missing, id=new_id()), lane, until, client)
+                    rest = self._run(replace(job, texts=missing, id=new_id()), lane, until, client, is_wanted)
                     if rest.model == recalled.model:
                         return recalled.reply(rest)
-            return self._run(job, lane, until, client)
+            return self._run(job, lane, until, client, is_wanted)
         except (TimeoutError, Expired) as error:
             raise Timeout(f"no answer within {timeout_s:g} s: {self._why_slow()}") from error
 
-    def _run(self, job: Job, lane: str, until: float, client: str) -> Reply:
+    def _run(
+        self, job: Job, lane: str, until: float, client: str, is_wanted: Callable[[], bool] | None = None
+    ) -> Reply:
         """The reply of workers to the job, which goes in parts if it is long.
 
-        Raises TimeoutError when it is `until` on the monotonic clock.
+        Raises TimeoutError when it is `until` on the monotonic clock, and Cancelled when it is not wanted any more.
         """
         deadline = time.time() + until - time.monotonic()
         parts = [replace(part, deadline=deadline) for part in job.split(TEXTS_PER_JOB)]
         exchange = self._connected()
         flights = self._flights.board(exchange, lane, parts, client or self.name)
         try:
-            return Reply.join([flight.pending.result(max(0.0, until - time.monotonic())) for flight in flights])
+            return Reply.join([_wait(flight.pending, until, is_wanted) for flight in flights])
         finally:
             self._flights.leave(exchange, flights)
 
@@ -273,6 +302,19 @@ def check_key(idempotency_key: str) -> str:
             f"the idempotency key is {idempotency_key!r:.150}: it takes 1 to 255 printable characters, such as a UUID"
         )
     return idempotency_key
+
+
+def _wait(pending: Pending, until: float, is_wanted: Callable[[], bool] | None) -> Reply:
+    """The reply, waited for in pieces if somebody is to be asked whether it is still wanted."""
+    while True:
+        left_s = max(0.0, until - time.monotonic())
+        try:
+            return pending.result(min(left_s, WANTED_EVERY_S) if is_wanted else left_s)
+        except TimeoutError:
+            if is_wanted is None or left_s <= WANTED_EVERY_S:
+                raise
+            if not is_wanted():
+                raise Cancelled("whoever asked has gone") from None
 
 
 def _listed(texts: str | Iterable[str]) -> list[str]:

@@ -7,7 +7,7 @@ still opens the connections, so passwords, TLS and time limits are what the URL 
 import hashlib
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import resources
@@ -21,9 +21,17 @@ from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
 from shoal.errors import Overloaded, Unavailable
+from shoal.outage import WATCHED, Outage
 
 #: Longest that one command blocks in Redis, so that a stop or a broken connection is noticed.
 BLOCK_S = 1.0
+
+#: Longest that Redis may take for an answer, or for a connection: who asks is told within a second that it is away. A
+#: machine that is merely busy takes some hundredths.
+ANSWER_S = 0.7
+
+#: Longest that a command blocks where somebody waits who is to be told: so much of the second is left.
+SHORT_BLOCK_S = 0.25
 
 #: Most connections of a process: each thread that waits for the result of a submitted job holds one.
 MAX_CONNECTIONS = 10_000
@@ -31,16 +39,17 @@ MAX_CONNECTIONS = 10_000
 #: How connections behave, where the URL does not say otherwise.
 _OPTIONS: dict[str, Any] = {
     "protocol": 2,
-    "socket_timeout": BLOCK_S + 4,
-    "socket_connect_timeout": 2,
     "retry": Retry(NoBackoff(), 0),
+    "retry_on_error": [redis.ReadOnlyError],  # no retry either, but the connection to what is a replica now is dropped
     "max_connections": MAX_CONNECTIONS,
+    "driver_info": None,  # a round trip less, and a command less that rules must allow
 }
 
 #: What Redis says when it is there and refuses, whatever the version says around it, and what helps.
 _REMEDIES = {
     "read only replica": "it is a replica; this goes on by itself once the Redis URL leads to the primary",
-    "link with MASTER is down": "it is a replica without its primary: promote it, or bring the primary back",
+    "instance state changed": "it was made a replica; this goes on by itself once the Redis URL leads to the primary",
+    "ink with MASTER is down": "it is a replica without its primary: promote it, or bring the primary back",
     "good replicas to write": "fewer replicas keep up than its min-replicas-to-write asks for: bring one back",
     "loading the dataset": "it was just started and reads its data; this goes on by itself",
     "busy running a script": "a script of somebody's takes long: wait, or end it by SCRIPT KILL",
@@ -86,17 +95,20 @@ class PasswordFile(redis.CredentialProvider):
         return (self._username, password) if self._username else (password,)
 
 
-def connect(url: str) -> redis.Redis:
-    """A connection pool for `url`, with time limits and without retries: what fails is for the caller to decide.
+def connect(url: str, answer_s: float = ANSWER_S) -> redis.Redis:
+    """A connection pool for `url`, without retries: what fails is for the caller to decide.
 
-    Nothing is sent yet. With `?password_file=<path>` the password is in that file. Raises Unavailable for a URL that
+    Whatever takes Redis longer than `answer_s` fails, and so does everything at once while it is away. Nothing is sent
+    yet. With `?password_file=<path>` the password is in that file. Raises Unavailable for a URL that
     cannot be read, without saying what it is: it may hold a password.
     """
     try:
         options = parse_url(url)  # type: ignore[no-untyped-call]
         if path := options.pop("password_file", None):
             options["credential_provider"] = PasswordFile(path, options.pop("username", None))
-        pool = redis.ConnectionPool(**(_OPTIONS | options))
+        options["connection_class"] = WATCHED[options.get("connection_class", redis.Connection)]
+        limits = {"socket_timeout": answer_s, "socket_connect_timeout": answer_s}
+        pool = redis.ConnectionPool(**(_OPTIONS | limits | options), outage=Outage())
         pool.connection_class(**pool.connection_kwargs)  # refuses options that it does not know
     except (ValueError, TypeError, redis.RedisError) as error:
         remedy = "write redis://host:port/db or rediss://…, with what is not a letter or digit in a password as %XX"
@@ -145,16 +157,19 @@ class Connections:
     def __init__(self, pool: redis.ConnectionPool):
         self._pool = pool
         self._idle: deque[Any] = deque()
+        self._outage: Outage = pool.connection_kwargs.get("outage") or Outage()
 
-    def ask(self, *commands: Sequence[Any]) -> list[Any]:
+    def ask(self, *commands: Sequence[Any], block_s: float = 0.0) -> list[Any]:
         """Sends the commands together and returns their answers; an error that Redis answers is one of them.
 
-        Raises redis.RedisError when the answers do not come, and redis.ReadOnlyError when a replica gives them.
+        The commands may block in Redis for `block_s`. Raises redis.RedisError when the answers do not come, and
+        redis.ReadOnlyError when a replica gives them.
         """
         connection = self._take()
         try:
             connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-            answers = [_answer(connection) for _ in commands]
+            limit = {"timeout": block_s + connection.socket_timeout} if block_s else {}
+            answers = [_answer(connection, limit) for _ in commands]
         except BaseException as error:
             self._drop(connection)
             if isinstance(error, redis.ReadOnlyError):
@@ -173,6 +188,7 @@ class Connections:
 
     def _take(self) -> Any:
         """A connection that is open as far as can be told: Redis may have closed an idle one, or been restarted."""
+        self._outage.check()
         while self._idle:
             with suppress(IndexError):
                 connection = self._idle.pop()
@@ -202,9 +218,9 @@ def _is_open(connection: Any) -> bool:
         return False
 
 
-def _answer(connection: Any) -> Any:
+def _answer(connection: Any, limit: Mapping[str, float]) -> Any:
     try:
-        return connection.read_response()
+        return connection.read_response(**limit)
     except redis.ResponseError as error:
         if "read only replica" in str(error):
             raise redis.ReadOnlyError(str(error)) from error  # which a script of Redis 6.2 does not say so clearly

@@ -111,10 +111,7 @@ class Timeout(ShoalError):
 
 
 class Overloaded(ShoalError):
-    """The lane holds as much as it may, or Redis is out of memory; nothing was written.
-
-    `retry_after_s` says when there should be room.
-    """
+    """The lane holds as much as it may, or Redis is full; nothing was written. Try again after `retry_after_s`."""
 
     code = "overloaded"
 

@@ -6,21 +6,28 @@ its own for every request the same two cores answer a third as many.
 """
 
 import contextlib
+import logging
 import os
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
-from shoal.errors import ShoalError, Unavailable
+from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.jobs import Job
 from shoal.put import Admission, Place, Put
 from shoal.queue import Queue
 from shoal.replies import Reply
 
 #: How long Redis may be away before those who wait for a reply are told.
-GRACE_S = 1.0
+GRACE_S = 0.8
+
+#: How long the receiver waits before it tries Redis again.
+RETRY_S = 0.1
+
+_log = logging.getLogger(__name__)
 
 _CLOSED = "the client was closed while this waited: make a new one"
 
@@ -78,7 +85,8 @@ class Exchange:
         self._outgoing: SimpleQueue[Put | Place | None] = SimpleQueue()
         self._waiting: dict[str, Pending] = {}
         self._closed = threading.Event()
-        self._threads = [threading.Thread(target=loop, daemon=True) for loop in (self._send, self._receive)]
+        loops = (self._send, self._receive)
+        self._threads = [threading.Thread(target=self._keep_going, args=(loop,), daemon=True) for loop in loops]
         for thread in self._threads:
             thread.start()
 
@@ -120,6 +128,10 @@ class Exchange:
             if pending is not None and pending.place is not None:
                 self._outgoing.put(pending.place)
 
+    def is_alive(self) -> bool:
+        """Whether both threads run, as they do until it is closed."""
+        return self._pid != os.getpid() or all(thread.is_alive() for thread in self._threads)
+
     def close(self) -> None:
         """Stops both threads; whoever still waits gets Unavailable."""
         self._closed.set()
@@ -135,6 +147,20 @@ class Exchange:
         with self._starting:
             if self._pid != os.getpid():
                 self._start()
+
+    def _keep_going(self, loop: Callable[[], None]) -> None:
+        """Runs the loop until the exchange is closed, again after an error that nobody foresaw.
+
+        The error is logged without its message, which could hold a text.
+        """
+        while not self._closed.is_set():
+            try:
+                loop()
+            except Exception as error:
+                frames = "".join(traceback.format_tb(error.__traceback__))
+                _log.error("the exchange met %s and goes on\n%s", type(error).__name__, frames)
+                self._fail_all(Internal("the client failed in a way nobody foresaw; its log has the traceback"))
+                self._closed.wait(RETRY_S)
 
     def _send(self) -> None:
         while (first := self._outgoing.get()) is not None:
@@ -184,17 +210,22 @@ class Exchange:
             self._queue.withdraw(places)
 
     def _receive(self) -> None:
-        answered_at = time.monotonic()
+        answered_at, is_away = time.monotonic(), False
         while not self._closed.is_set():
             try:
                 replies = self._inbox.wait()
-                answered_at = time.monotonic()
-                for reply in replies:
-                    self._settle(reply.id, reply)
             except ShoalError as error:
                 if time.monotonic() - answered_at > GRACE_S:
+                    _log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
+                    is_away = True
                     self._fail_all(error)
-                self._closed.wait(0.1)
+                self._closed.wait(RETRY_S)
+                continue
+            if is_away:
+                _log.info("Redis answers again")
+            answered_at, is_away = time.monotonic(), False
+            for reply in replies:
+                self._settle(reply.id, reply)
 
     def _settle(self, job_id: str, outcome: Reply | ShoalError) -> None:
         if pending := self._waiting.pop(job_id, None):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from shoal.connections import BLOCK_S, Connections, checked, translated
+from shoal.connections import SHORT_BLOCK_S, Connections, checked, translated
 from shoal.errors import MalformedJob
 from shoal.replies import Reply
 
@@ -23,19 +23,19 @@ class Inbox:
         self._ttl_s = ttl_s
         self._read = _BEGINNING
 
-    def wait(self, timeout_s: float = BLOCK_S) -> list[Reply]:
+    def wait(self, timeout_s: float = SHORT_BLOCK_S) -> list[Reply]:
         """The replies that came since the last call, waited for if there are none; none if it takes over `timeout_s`.
 
         After an error, replies may come a second time.
         """
-        block_ms = max(1, int(min(timeout_s, BLOCK_S) * 1000))
+        block_ms = max(1, int(min(timeout_s, SHORT_BLOCK_S) * 1000))
         read = ("XREAD", "COUNT", REPLIES_AT_ONCE, "BLOCK", block_ms, "STREAMS", self._key, self._read)
         commands: list[tuple[Any, ...]] = [read]
         if self._read != _BEGINNING:
             commands.insert(0, ("XTRIM", self._key, "MINID", _after(self._read)))
         with translated():
             try:
-                found = [checked(answer) for answer in self._connections.ask(*commands)][-1]
+                found = [checked(answer) for answer in self._connections.ask(*commands, block_s=block_ms / 1000)][-1]
             except BaseException:
                 self._read = _BEGINNING  # Redis may be another one now, with a clock that is behind
                 raise

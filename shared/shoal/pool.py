@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal import wire
-from shoal.connections import translated
-from shoal.errors import Overloaded, ShoalError
+from shoal.connections import Script, translated
+from shoal.errors import ShoalError
 from shoal.keys import Keys
 
 #: How long a worker counts as alive after its last heartbeat.
 ALIVE_S = 3.0
+
+_ANNOUNCE = Script.load("announce")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +25,13 @@ class Pool:
 
     def announce(self, worker_id: str, about: dict[str, Any]) -> None:
         """Says that the worker is alive, and what it serves."""
-        key, alive_ms = self.keys.worker(worker_id), int(self.alive_s * 1000)
-        try:
-            with translated(), self.redis.pipeline(transaction=True) as pipeline:
-                pipeline.sadd(self.keys.workers, worker_id)
-                pipeline.set(key, wire.pack(about), px=alive_ms)
-                pipeline.execute()
-        except Overloaded:  # out of memory, Redis still lets what is there live on
-            with translated():
-                self.redis.pexpire(key, alive_ms)
+        names = (self.keys.workers, self.keys.worker(worker_id))
+        with translated():
+            self.redis.eval(_ANNOUNCE.text, len(names), *names, worker_id, wire.pack(about), int(self.alive_s * 1000))
 
     def leave(self, worker_id: str) -> None:
         """Takes a worker off the list."""
-        with translated(), self.redis.pipeline(transaction=True) as pipeline:
+        with translated(), self.redis.pipeline(transaction=False) as pipeline:  # a full Redis refuses transactions
             pipeline.srem(self.keys.workers, worker_id)
             pipeline.delete(self.keys.worker(worker_id))
             pipeline.execute()
@@ -46,8 +42,8 @@ class Pool:
             members = sorted(self.redis.smembers(self.keys.workers))
             ids = [member.decode(errors="replace") for member in members]
             beats = self.redis.mget([self.keys.worker(worker_id) for worker_id in ids]) if ids else []
-            alive = {worker_id: _read(beat) for worker_id, beat in zip(ids, beats, strict=True) if beat}
-            self._forget([member for member, beat in zip(members, beats, strict=True) if not beat])
+            alive = {worker_id: _read(beat) for worker_id, beat in zip(ids, beats, strict=True) if beat is not None}
+            self._forget([member for member, beat in zip(members, beats, strict=True) if beat is None])
         return alive
 
     def ready(self) -> dict[str, dict[str, Any]]:

@@ -5,35 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-import redis
-
 from shoal.connections import translated
 from shoal.errors import InvalidRequest, Overloaded
 from shoal.jobs import Job
+from shoal.load import Bounds
 
 #: Texts that one client may have at the front of a lane; what it puts on top goes to the back.
 MAX_FRONT_TEXTS = 64
 
 #: Longest that anybody is asked to wait before trying again.
 MAX_RETRY_S = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What a lane may hold of jobs that are not answered yet."""
-
-    max_jobs: int = 10_000
-    max_texts: int = 100_000
-    max_bytes: int = 256 * 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What a lane holds of jobs that are not answered yet."""
-
-    num_jobs: int
-    num_texts: int
-    num_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +92,7 @@ class Admission:
     @property
     def is_full(self) -> bool:
         """Whether the lane had no room."""
-        return isinstance(self.outcome, redis.ResponseError) and str(self.outcome).startswith("FULL")
+        return isinstance(self.outcome, Exception) and str(self.outcome).startswith("FULL")
 
     def _overloaded(self, share: float, *held: float) -> Overloaded:
         bounds = (self.bounds.max_jobs, self.bounds.max_texts, self.bounds.max_bytes)

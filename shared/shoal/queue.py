@@ -19,8 +19,9 @@ from shoal.errors import Cancelled, UnknownJob
 from shoal.inbox import Inbox
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
+from shoal.load import Bounds, Load
 from shoal.pool import Pool
-from shoal.put import MAX_FRONT_TEXTS, Admission, Bounds, Load, Once, Place, Put
+from shoal.put import MAX_FRONT_TEXTS, Admission, Once, Place, Put
 from shoal.replies import Reply
 
 #: Consumer group that all workers of a pool read their lanes through.
@@ -264,7 +265,7 @@ class Queue:
         """One job that a worker left pending: a dead one, or `consumer` itself, which must hold none now.
 
         With None for those alive nobody counts as dead. One at a time, because a job that kills its worker must not
-        take others with it, and of a worker's jobs one that was delivered least: it is the least likely to have done it.
+        take others with it, and of a worker's jobs one that was delivered least, as it is the least likely to.
         """
         for stream, owners in self._consumers().items():
             for owner in owners:

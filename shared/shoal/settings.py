@@ -9,7 +9,7 @@ from typing import Any, Self, get_type_hints
 
 from shoal.errors import BadSetting
 from shoal.keys import Keys
-from shoal.put import Bounds
+from shoal.load import Bounds
 
 #: Port of the Redis that `shoal serve` starts when it is given none. Not the usual 6379, which may be taken.
 EMBEDDED_PORT = 6390

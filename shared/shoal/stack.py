@@ -1,7 +1,5 @@
 """Redis, the API and the workers as one: started, watched, restarted and stopped together by `shoal serve`."""
 
-import ctypes
-import fcntl
 import json
 import logging
 import os
@@ -9,12 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import closing
 from select import select
-from typing import TextIO
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -24,6 +19,8 @@ from shoal import embedded
 from shoal.connections import connect, shown, translated
 from shoal.errors import BadSetting, NotReady, ShoalError
 from shoal.listening import find_address, find_api_address
+from shoal.pidfile import already, only_one, running
+from shoal.process import Service
 from shoal.settings import EMBEDDED_PORT, Settings
 
 log = logging.getLogger(__name__)
@@ -31,61 +28,11 @@ log = logging.getLogger(__name__)
 #: Longest that the stack may take to become ready, preparing the model not counted.
 READY_WITHIN_S = 120.0
 
-#: How long a process may take to finish what it has begun before it is killed.
-STOP_WITHIN_S = 15.0
-
-#: How long what was killed may take to be gone.
-GONE_WITHIN_S = 2.0
+#: How long the API may take to stop: those who wait for a result wait no longer than a minute.
+API_STOP_WITHIN_S = 70.0
 
 #: How long to wait before a process that ended by itself is started again.
 RESTART_AFTER_S = 1.0
-
-_PR_SET_PDEATHSIG = 1
-
-
-@dataclass(slots=True)
-class Service:
-    """One process of the stack."""
-
-    name: str
-    command: list[str]
-    environment: dict[str, str]
-    process: "subprocess.Popen[bytes] | None" = field(default=None)
-
-    def start(self) -> None:
-        """Starts the process; it is told to stop should this one die."""
-        self.kill()
-        environment = os.environ | self.environment
-        self.process = subprocess.Popen(  # noqa: S603
-            self.command, env=environment, process_group=0, preexec_fn=_die_with_parent, stdin=subprocess.DEVNULL
-        )
-
-    def exit_code(self) -> int | None:
-        """How the process ended, or None while it runs."""
-        return self.process.poll() if self.process else None
-
-    def stop(self) -> None:
-        """Asks the process to finish, and kills it if it does not."""
-        if self.process is None:
-            return
-        self.process.terminate()
-        try:
-            self.process.wait(STOP_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            log.warning("%s did not stop within %g s and is killed", self.name, STOP_WITHIN_S)
-        self.kill()
-
-    def kill(self) -> None:
-        """Ends at once what is left of the process and of those that it started, and waits until they are gone."""
-        if self.process is None:
-            return
-        until = time.monotonic() + GONE_WITHIN_S
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-            while time.monotonic() < until:
-                os.killpg(self.process.pid, 0)  # raises once nobody is left
-                time.sleep(0.01)
 
 
 class Stack:
@@ -96,7 +43,7 @@ class Stack:
         environment = settings.to_environment()
         shoal = [sys.executable, "-m", "shoal"]
         workers = [Service(f"worker {n + 1}", [*shoal, "worker"], environment) for n in range(settings.workers)]
-        self.services = [Service("api", [*shoal, "api"], environment), *workers]
+        self.services = [Service("api", [*shoal, "api"], environment, API_STOP_WITHIN_S), *workers]
         self.redis = Service("redis", embedded.command(settings), {}) if embedded.is_wanted(settings) else None
         self._stopping = False
 
@@ -131,8 +78,12 @@ class Stack:
                     service.start()
             time.sleep(0.2)
 
-    def ask_to_stop(self) -> None:
-        """Ends `watch`. Safe in a signal handler."""
+    def ask_to_stop(self, *, impatiently: bool = False) -> None:
+        """Ends `watch`; when asked again impatiently, kills what has not finished. Safe in a signal handler."""
+        if self._stopping and impatiently:
+            for service in self.services:
+                if service.exit_code() is None:
+                    service.hurry()
         self._stopping = True
 
     def stop(self) -> None:
@@ -173,7 +124,7 @@ class Stack:
 
 def address(settings: Settings) -> str:
     """Where a client on this machine reaches the API."""
-    host = "localhost" if settings.host in ("0.0.0.0", "::", "127.0.0.1") else settings.host  # noqa: S104
+    host = "localhost" if settings.host in ("0.0.0.0", "::", "127.0.0.1") else settings.host  # noqa: S104 - not bound
     return f"http://{host}:{settings.port}"
 
 
@@ -181,7 +132,7 @@ def is_ready(settings: Settings) -> bool:
     """Whether the API says that it and as many workers as the settings ask for are ready."""
     route = "ready" if settings.workers else "health"
     try:
-        with urlopen(f"{address(settings)}/{route}", timeout=2) as response:  # noqa: S310
+        with urlopen(f"{address(settings)}/{route}", timeout=2) as response:  # noqa: S310 - always http
             return bool(json.load(response).get("workers", 0) >= settings.workers)
     except (URLError, OSError):
         return False
@@ -194,12 +145,12 @@ def serve(settings: Settings, *, detach: bool = False, query: str | None = None)
     """
     if detach:
         return _detach(settings, query)
-    with _only_one(settings):
+    with only_one(settings):
         stack = Stack(settings)
         stack.check_ports()
         _prepare_model(settings)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stack.ask_to_stop())
+        signal.signal(signal.SIGTERM, lambda *_: stack.ask_to_stop())
+        signal.signal(signal.SIGINT, lambda *_: stack.ask_to_stop(impatiently=True))
         try:
             stack.start()
             _greet(settings, query)
@@ -211,7 +162,7 @@ def serve(settings: Settings, *, detach: bool = False, query: str | None = None)
 
 def stop(settings: Settings) -> str:
     """Stops the stack that runs in the home folder, and says what happened."""
-    pid = _running(settings)
+    pid = running(settings)
     if pid is None:
         return f"nothing runs in {settings.home_folder}"
     process = os.pidfd_open(pid)
@@ -222,14 +173,14 @@ def stop(settings: Settings) -> str:
 
 
 def _detach(settings: Settings, query: str | None) -> None:
-    if pid := _running(settings):
-        raise BadSetting(_already(settings, pid))
+    if pid := running(settings):
+        raise BadSetting(already(settings, pid))
     logfile = settings.home_folder / "serve.log"
     logfile.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "shoal", "serve", *(["--try", query] if query else [])]
     environment = os.environ | settings.to_environment() | {"PYTHONUNBUFFERED": "1"}
     with logfile.open("wb") as output:
-        process = subprocess.Popen(  # noqa: S603
+        process = subprocess.Popen(
             command, env=environment, start_new_session=True, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
 
@@ -248,7 +199,7 @@ def _detach(settings: Settings, query: str | None) -> None:
 def _prepare_model(settings: Settings) -> None:
     if settings.workers:
         command = [sys.executable, "-m", "shoal", "model", "prepare"]
-        done = subprocess.run(command, env=os.environ | settings.to_environment(), stdout=subprocess.DEVNULL)  # noqa: S603
+        done = subprocess.run(command, env=os.environ | settings.to_environment(), stdout=subprocess.DEVNULL)
         if done.returncode:
             raise NotReady("the model could not be prepared: the line above says why")
 
@@ -272,44 +223,6 @@ def _greet(settings: Settings, query: str | None) -> None:
     click.echo(f"try: curl -s {url} {key}-H 'content-type: application/json' -d '{data}'")
 
 
-@contextmanager
-def _only_one(settings: Settings) -> Iterator[None]:
-    """Holds the home folder's lock, which the system lets go of however this process ends."""
-    path = _pidfile(settings)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as file:
-        if not _lock(file):
-            raise BadSetting(_already(settings, _running(settings)))
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield
-
-
-def _running(settings: Settings) -> int | None:
-    path = _pidfile(settings)
-    if not path.exists():
-        return None
-    with path.open("r+") as file:
-        return None if _lock(file) else int(file.read() or 0) or None
-
-
-def _lock(file: TextIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _already(settings: Settings, pid: int | None) -> str:
-    return f"process {pid} serves from {settings.home_folder} already: end it with --stop, or choose another --home"
-
-
-def _pidfile(settings: Settings) -> Path:
-    return settings.home_folder / "serve.pid"
-
-
 def _wait_for(what: str, is_done: Callable[[], bool]) -> None:
     """Waits with a sign of life after a second; raises NotReady when it takes too long."""
     started = time.monotonic()
@@ -324,7 +237,3 @@ def _wait_for(what: str, is_done: Callable[[], bool]) -> None:
             click.echo(f"waiting for {what} …", err=True)
             shown = True
         time.sleep(0.05)
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

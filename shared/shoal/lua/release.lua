@@ -1,11 +1,12 @@
 -- What the scripts that end a job begin with: taking its entry out of its stream, and out of what its lane holds.
 local function lower(load, field, amount)
-  if redis.call('HINCRBY', load, field, -amount) <= 0 then redis.call('HDEL', load, field) end
+  if redis.call('HINCRBY', load, field, 0 - amount) <= 0 then redis.call('HDEL', load, field) end
 end
 
 -- Sets the status that a job ends with, which may be known for longer than its result.
 local function conclude(record, status, ttl, timings)
-  redis.call('HSET', record, 'status', status, 'timings', timings)
+  local kept = redis.pcall('HSET', record, 'status', status, 'timings', timings)
+  if type(kept) == 'table' then return end -- something else has the name of the record
   redis.call('EXPIRE', record, math.max(ttl, redis.call('HGET', record, 'lives') or 0))
 end
 
