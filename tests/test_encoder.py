@@ -16,7 +16,8 @@ from shoal.jobs import Options
 from shoal_workers import golden
 from shoal_workers.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, Row
 from shoal_workers.engines.openvino import GRAPH
-from shoal_workers.model import Model, find_source, is_prepared
+from shoal_workers.model import Model, is_prepared
+from shoal_workers.source import find_source
 
 TEXTS = [
     "",

@@ -20,10 +20,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from shoal.errors import BadSetting, ModelMismatch, NotReady
 from shoal.listening import find_address
+from shoal.process import Service
 from shoal.settings import Settings
-from shoal.stack import Service
 from shoal_workers import cpu
-from shoal_workers.model import PACKAGED, find_source
+from shoal_workers.source import PACKAGED, find_source
 
 HERE = Path(__file__).resolve().parent
 

@@ -21,10 +21,11 @@ SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
 MODEL_SETTINGS = ("model", "engine", "precision", "threads", "home")
 JOB_SETTINGS = ("max_batch_tokens", "max_batch_wait_ms", "max_job_texts", "max_text_chars", "result_ttl_s")
 CACHE_SETTINGS = ("cache_mb", "cache_ttl_s")
+PROCESS_SETTINGS = ("stall_timeout_s", "workers", "log_level")
 
 
 @click.command()
-@settings_options(*REDIS_SETTINGS, *MODEL_SETTINGS, "indexes", *JOB_SETTINGS, *CACHE_SETTINGS, "workers", "log_level")
+@settings_options(*REDIS_SETTINGS, *MODEL_SETTINGS, "indexes", *JOB_SETTINGS, *CACHE_SETTINGS, *PROCESS_SETTINGS)
 def worker(settings: Settings) -> None:
     """Run one worker until it is told to stop (SIGTERM or Ctrl-C)."""
     _limit_native_threads(settings)

@@ -11,9 +11,11 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from shoal import wire
 from shoal.errors import BadDocument, InvalidRequest, MissingExtra
 
 Row = dict[str, Any]
@@ -22,6 +24,9 @@ Rows = Iterator[tuple[int, Row]]
 
 USUAL_TEXT_COLUMNS = ("headline", "title", "content", "body", "sentence")
 RESERVED_NAMES = frozenset({"id", "text", "score"})
+
+#: Most names of columns that a message lists.
+MAX_LISTED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +63,8 @@ class DocumentSource:
         seen: dict[str, int] = {}
         for number, document in self._numbered():
             if (first := seen.setdefault(document.id, number)) != number:
-                twin = _place(self.path, first)
-                raise BadDocument(f"{_place(self.path, number)}: the id {document.id!r} is already that of {twin}")
+                place, twin = _place(self.path, number), _place(self.path, first)
+                raise BadDocument(f"{place}: the id {reprlib.repr(document.id)} is already that of {twin}")
         if not seen:
             raise BadDocument(f"{self.path}: there are no documents in it; at least one is needed")
         return len(seen)
@@ -91,6 +96,8 @@ def _document(place: str, row: Row, text_column: str, id_column: str | None, pos
     fields = {name: _json_value(value) for name, value in row.items() if name not in (text_column, id_column)}
     if taken := RESERVED_NAMES & fields.keys():
         raise BadDocument(f"{place}: a hit has its own {_listed(sorted(taken))}; rename the column of that name")
+    if deep := [name for name, value in fields.items() if not wire.is_json(value)]:
+        raise BadDocument(f"{place}: {_listed(deep)} is nested over {wire.MAX_DEPTH} levels deep; make it flatter")
     document_id = str(position) if id_column is None else _id(place, row, id_column)
     return Document(document_id, _text(place, row, text_column), fields)
 
@@ -133,7 +140,8 @@ def _place(path: Path, number: int) -> str:
 
 
 def _listed(names: Collection[str]) -> str:
-    return ", ".join(map(repr, names)) or "(none)"
+    shown = [reprlib.repr(name) for name in islice(names, MAX_LISTED)]
+    return ", ".join([*shown, "…"] if len(names) > MAX_LISTED else shown) or "(none)"
 
 
 def _refuse_twins(place: str, columns: list[str]) -> None:
@@ -198,7 +206,7 @@ def _refuse_constant(name: str) -> None:
 def _int64(digits: str) -> int:
     if -(2**63) <= int(digits) < 2**63:
         return int(digits)
-    raise ValueError(f"{digits} does not fit in 64 bits; make it a string")
+    raise ValueError(f"{digits:.30} does not fit in 64 bits; make it a string")
 
 
 def _table_rows(path: Path, **dialect: Any) -> Rows:

@@ -19,8 +19,9 @@ from shoal.errors import ModelNotFound, ShoalError
 from shoal_workers import golden, reference
 from shoal_workers.engines.openvino import GRAPH
 from shoal_workers.graph import packed_module, shares_rows
-from shoal_workers.model import Model, find_source
+from shoal_workers.model import Model
 from shoal_workers.packing import pack
+from shoal_workers.source import find_source
 
 
 def prepare(name: str, folder: Path) -> None:

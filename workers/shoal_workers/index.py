@@ -12,6 +12,7 @@ import json
 import logging
 import mmap
 import os
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self, get_origin, get_type_hints
@@ -19,7 +20,8 @@ from typing import Any, Self, get_origin, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound
+from shoal import wire
+from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound, InvalidText
 from shoal_workers import tensorfile
 from shoal_workers.model import Model
 from shoal_workers.nearest import Nearest
@@ -29,6 +31,9 @@ log = logging.getLogger(__name__)
 
 VECTORS, SKETCH, DOCUMENTS = "vectors.safetensors", "sketch.safetensors", "documents.jsonl"
 MANIFEST, CURRENT = "manifest.json", "current"
+
+#: A version is a folder of the index: never another place.
+_VERSION = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +63,22 @@ class Manifest:
         try:
             manifest = cls(**json.loads((folder / MANIFEST).read_text("utf-8")))
             manifest._check_types()
+            manifest._check_values()
             return manifest
-        except (OSError, ValueError, TypeError) as error:
-            raise IndexCorrupt(f"{folder / MANIFEST} cannot be read ({error}): build the index again") from error
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            raise IndexCorrupt(f"{folder / MANIFEST} cannot be read ({error!s:.200}): build the index again") from error
 
     def _check_types(self) -> None:
         for name, kind in get_type_hints(type(self)).items():
             if type(value := getattr(self, name)) is not (get_origin(kind) or kind):
                 raise TypeError(f"{name} is {value!r}")
+
+    def _check_values(self) -> None:
+        names = {VECTORS, DOCUMENTS} | ({SKETCH} if self.sketch_width else set())
+        if self.checksums.keys() != names:
+            raise ValueError(f"checksums are of {sorted(self.checksums)!r:.200}, not of {sorted(names)}")
+        if min(self.count, self.dimension) < 1 or self.sketch_width < 0:
+            raise ValueError(f"{self.count} documents of {self.dimension} dimensions, {self.sketch_width} bytes each")
 
     def save(self, folder: Path) -> None:
         """Writes what `read` reads."""
@@ -85,6 +98,7 @@ class Index:
             log.warning("the index in %s has no sketch, and one is made now: build it again to start quickly", folder)
         sketch = Sketch.open(folder / SKETCH, count, dimension, width) if width else Sketch.of(self.vectors)
         self._nearest = Nearest(self.vectors, sketch, threads)
+        self._check_offsets()
         with (folder / DOCUMENTS).open("rb") as file:
             self._documents = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -97,6 +111,8 @@ class Index:
         version = current_version(folder)
         manifest = Manifest.read(version)
         for name, wanted in manifest.checksums.items():
+            if not (version / name).resolve().is_relative_to(folder.resolve()):
+                raise IndexCorrupt(f"{version / name} leads out of {folder}: build the index again")
             if (found := checksum(version / name)) != wanted:
                 raise IndexCorrupt(
                     f"{version / name} is not what was built (checksum {found[:8]}…, not {wanted[:8]}…): build it again"
@@ -112,15 +128,38 @@ class Index:
             )
 
     def document(self, row: int) -> dict[str, Any]:
-        """The document of that row: its `id`, `text` and other fields."""
-        return dict(json.loads(self._documents[self._offsets[row] : self._offsets[row + 1]]))
+        """The document of that row: its `id`, `text` and other fields.
+
+        Raises IndexCorrupt for one that no build wrote: it could not be sent.
+        """
+        line = self._documents[self._offsets[row] : self._offsets[row + 1]]
+        try:
+            document = json.loads(line.decode())
+            wire.pack(document)
+            if not _is_document(document, line):
+                raise ValueError("it has no id or no text, or is nested too deeply")
+        except (ValueError, OverflowError, RecursionError, InvalidText) as error:
+            raise IndexCorrupt(
+                f"document {row} in {self.folder / DOCUMENTS} cannot be read ({type(error).__name__}): build it again"
+            ) from error
+        return dict(document)
+
+    def _check_offsets(self) -> None:
+        offsets, end = self._offsets, (self.folder / DOCUMENTS).stat().st_size
+        if offsets[0] != 0 or offsets[-1] != end or not (offsets[1:] > offsets[:-1]).all():
+            raise IndexCorrupt(f"{self.folder / VECTORS} says wrongly where documents begin: build the index again")
 
     def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
         """The `k` documents of highest cosine for each of `[queries, dimension]` normalised vectors, best first.
 
-        Exact, whatever the number of documents. Of equal ones, the one that was first in the source comes first.
+        Exact, whatever the number of documents. Of equal ones, the one that was first in the source comes first. Raises
+        IndexCorrupt for numbers or documents that no build wrote.
         """
-        return [self._hits(*best) for best in zip(*self._nearest.find(queries, k), strict=True)]
+        try:
+            rows, scores = self._nearest.find(queries, k)
+        except IndexError as error:  # the sketch's bounds leave out what they must not
+            raise IndexCorrupt(f"{self.folder / SKETCH} is not of {VECTORS}: build the index again") from error
+        return [self._hits(*best) for best in zip(rows, scores, strict=True)]
 
     def _hits(self, rows: NDArray[np.intp], scores: NDArray[np.float32]) -> list[dict[str, Any]]:
         hits = []
@@ -130,13 +169,22 @@ class Index:
         return hits
 
 
+def _is_document(value: Any, line: bytes) -> bool:
+    if not isinstance(value, dict) or type(value.get("id")) is not str or type(value.get("text")) is not str:
+        return False
+    return line.count(b"[") + line.count(b"{") <= wire.MAX_DEPTH or wire.is_json(value)
+
+
 def current_version(folder: Path) -> Path:
     """The folder of the version to serve.
 
     Raises IndexNotFound or IndexCorrupt.
     """
     try:
-        return folder / (folder / CURRENT).read_text("utf-8").strip()
+        version = (folder / CURRENT).read_text("utf-8").strip()
+        if not _VERSION.fullmatch(version):
+            raise IndexCorrupt(f"{folder / CURRENT} names {version!r:.100}, which is no version: build the index again")
+        return folder / version
     except OSError as error:
         raise IndexNotFound(
             f"{folder} holds no index: build one with `shoal index build SOURCE --out {folder}`"

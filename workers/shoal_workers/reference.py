@@ -9,7 +9,10 @@ from sentence_transformers import SentenceTransformer
 
 def load(source: str, device: str = "cpu") -> SentenceTransformer:
     """The model in a local folder, from its safetensors weights and without any code of its own."""
-    return SentenceTransformer(source, device=device, trust_remote_code=False, local_files_only=True).eval()
+    only_weights = {"use_safetensors": True}
+    return SentenceTransformer(
+        source, device=device, trust_remote_code=False, local_files_only=True, model_kwargs=only_weights
+    ).eval()
 
 
 def encode(model: SentenceTransformer, texts: Sequence[str]) -> NDArray[np.float32]:

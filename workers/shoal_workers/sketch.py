@@ -14,6 +14,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.errors import IndexCorrupt
 from shoal_workers import tensorfile
 
 #: Share of the vectors' squared length that the basis holds at least. The more, the tighter the bounds and the larger
@@ -95,8 +96,11 @@ class Sketch:
         """
         codes = tensorfile.mapped(path, "codes", np.int8, (count, width))
         basis = tensorfile.mapped(path, "basis", np.float32, (dimension, -1))
-        step, tail_step, max_norm = tensorfile.mapped(path, "scales", np.float64, (3,)).tolist()
-        return cls(codes, basis, step, tail_step, max_norm)
+        scales = tensorfile.mapped(path, "scales", np.float64, (3,))
+        kept = basis.shape[1]
+        if not 0 < kept <= min(dimension, width - NUM_TAILS) or not (np.isfinite(scales) & (scales > 0)).all():
+            raise IndexCorrupt(f"{path} holds no sketch ({kept} directions, scales {scales}): build the index again")
+        return cls(codes, basis, *scales.tolist())
 
     def project(self, queries: NDArray[np.float32]) -> Projection:
         """What the codes are to be multiplied with for each of `[queries, dimension]`."""

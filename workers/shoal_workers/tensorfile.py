@@ -1,8 +1,9 @@
 """Safetensors files that are written piece by piece and mapped into memory: the library would copy them whole."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
+from os import SEEK_END
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from shoal.errors import IndexCorrupt
 
 #: The library's names of number formats.
 _NAMES = {"float32": "F32", "float64": "F64", "int8": "I8", "int64": "I64"}
+
+#: Longest header that is read; those of an index have some hundred bytes.
+MAX_HEADER_BYTES = 2**20
 
 
 def header(tensors: Mapping[str, tuple[DTypeLike, tuple[int, ...]]]) -> bytes:
@@ -34,18 +38,25 @@ def mapped(path: Path, name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> N
 
     Raises IndexCorrupt.
     """
+    dtype = np.dtype(dtype)
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
+            if length > MAX_HEADER_BYTES:
+                raise ValueError(f"its header has {length:,} bytes")
             place = json.loads(file.read(length))[name]
-        found, wanted = tuple(place["shape"]), tuple(shape)
-        if place["dtype"] != _NAMES[np.dtype(dtype).name] or not _fits(found, wanted):
-            raise ValueError(f"{name} is {place['dtype']} {list(found)}, not {np.dtype(dtype).name} {list(wanted)}")
-        offset = 8 + length + place["data_offsets"][0]
-        return np.asarray(np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=found))
-    except (OSError, ValueError, TypeError, KeyError, MemoryError, OverflowError) as error:
-        raise IndexCorrupt(f"{path} cannot be read ({error}): build the index again") from error
+            size_bytes = file.seek(0, SEEK_END) - 8 - length
+        found, (start, end) = place["shape"], place["data_offsets"]
+        if place["dtype"] != _NAMES[dtype.name] or not _fits(found, shape):
+            raise ValueError(f"{name} is {place['dtype']!r:.20} {found!r:.80}, not {dtype.name} {list(shape)}")
+        if not 0 <= start <= end <= size_bytes or end - start != prod(found) * dtype.itemsize:
+            raise ValueError(f"{name} is not where it should be")
+        return np.asarray(np.memmap(path, dtype=dtype, mode="r", offset=8 + length + start, shape=tuple(found)))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise IndexCorrupt(f"{path} cannot be read ({error!s:.200}): build the index again") from error
 
 
-def _fits(found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    return len(found) == len(wanted) and all(b in (a, -1) for a, b in zip(found, wanted, strict=True))
+def _fits(found: Sequence[Any], wanted: Sequence[int]) -> bool:
+    return len(found) == len(wanted) and all(
+        type(has) is int and has >= 0 and size in (has, -1) for has, size in zip(found, wanted, strict=True)
+    )

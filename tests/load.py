@@ -1,0 +1,57 @@
+"""A load of submitted jobs whose answers are known."""
+
+import threading
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from conftest import WORDS
+
+from shoal import Client
+from shoal.client import Handle
+from shoal.errors import ShoalError
+
+PAIRS = [f"{first} {second}" for first in WORDS for second in WORDS]
+
+
+class Load:
+    """Threads that submit jobs one after the other, and remember those that were accepted, and the errors."""
+
+    def __init__(self, client: Client, num_threads: int = 4):
+        self.accepted: list[Handle] = []
+        self.errors: list[ShoalError] = []
+        self._client = client
+        self._texts: dict[str, int] = {}
+        self._stopped = threading.Event()
+        self._threads = [threading.Thread(target=self._submit) for _ in range(num_threads)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+
+    def check(self, jobs: list[Handle]) -> None:
+        """Fails unless each of the jobs has the vector of its text, or gets it soon."""
+        vectors = self._client.embed(PAIRS)
+        for job in jobs:
+            found = job.result(20).vectors
+            assert found is not None
+            np.testing.assert_allclose(found[0], vectors[self._texts[job.id]], atol=1e-4)
+
+    def _submit(self) -> None:
+        while not self._stopped.wait(0.001):
+            number = len(self._texts) % len(PAIRS)
+            try:
+                job = self._client.submit("embed", PAIRS[number])
+            except ShoalError as error:
+                self.errors.append(error)
+            else:
+                self._texts[job.id] = number
+                self.accepted.append(job)

@@ -1,0 +1,73 @@
+"""A TCP proxy whose target can be switched, as a failover does it, and whose traffic can be held back."""
+
+import contextlib
+import socket
+import threading
+from types import TracebackType
+from typing import Self
+
+
+class Proxy:
+    """Listens on a port of its own on loopback and passes everything on to the target's."""
+
+    def __init__(self, target_port: int):
+        self.target_port = target_port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._flows = threading.Event()
+        self._flows.set()
+        self._sockets: set[socket.socket] = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.release()
+        self.cut()
+
+    def switch(self, port: int) -> None:
+        """Leads new connections to another target; those that are open stay where they are."""
+        self.target_port = port
+
+    def cut(self) -> None:
+        """Breaks the connections that are open."""
+        for one in list(self._sockets):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def hold(self) -> None:
+        """Lets nothing through, without a sign of it, until `release`."""
+        self._flows.clear()
+
+    def release(self) -> None:
+        """Lets everything through."""
+        self._flows.set()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                here, _ = self._listener.accept()
+                try:
+                    there = socket.create_connection(("127.0.0.1", self.target_port))
+                except OSError:
+                    here.close()
+                    continue
+                self._sockets |= {here, there}
+                for ends in ((here, there), (there, here)):
+                    threading.Thread(target=self._pass, args=ends, daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65_536):
+                self._flows.wait()
+                sink.sendall(data)
+        for one in (source, sink):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        self._sockets.discard(source)
+        source.close()

@@ -1,0 +1,92 @@
+"""The containers: unprivileged, on a read-only file system, without secrets, and each says whether it is well."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+DOCKERFILES = {name: ROOT / name / "Dockerfile" for name in ("api", "workers")}
+
+#: What would give a container more than it is to have.
+PRIVILEGES = {
+    "privileged",
+    "cap_add",
+    "devices",
+    "pid",
+    "ipc",
+    "network_mode",
+    "userns_mode",
+    "group_add",
+    "volumes_from",
+}
+
+
+def final_stage(name: str) -> list[str]:
+    """The instructions of which the image is made, one a line."""
+    lines = re.sub(r"\\\n", "", DOCKERFILES[name].read_text()).splitlines()
+    lines = [line for line in lines if line and not line.startswith("#")]
+    start = max(n for n, line in enumerate(lines) if line.startswith("FROM "))
+    return lines[start:]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_has_no_privileges(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert not PRIVILEGES & set(service)
+    assert not [volume for volume in service.get("volumes", []) if "docker.sock" in str(volume)]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_is_not_root_and_says_whether_it_is_well(name: str) -> None:
+    service = SERVICES[name]
+    if "build" in service:
+        stage = final_stage(name)
+        users = [line.split()[1] for line in stage if line.startswith("USER ")]
+        assert users
+        assert all(user.isdigit() and int(user) >= 1_000 for user in users)
+        assert any(line.startswith("HEALTHCHECK ") for line in stage)
+        assert "user" not in service
+    else:
+        assert service["user"] not in ("root", "0")
+        assert service["healthcheck"]["test"]
+
+
+def test_only_this_machine_reaches_the_ports() -> None:
+    ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+    assert "ports" not in SERVICES["redis"]
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_an_image_holds_what_was_built_and_nothing_else(name: str) -> None:
+    stage = final_stage(name)
+    copies = [line for line in stage if line.startswith(("COPY", "ADD"))]
+    assert copies
+    assert all(line.startswith("COPY --from=") for line in copies)
+    arguments = [line for line in stage if line.startswith(("ARG", "ENV"))]
+    assert not re.search(r"PIP_|TOKEN|PASSWORD|SECRET|API_KEY", " ".join(arguments))
+
+
+def test_no_secret_is_written_into_the_compose_file() -> None:
+    for service in SERVICES.values():
+        for variable, value in (service.get("environment") or {}).items():
+            assert not re.search(r"PASSWORD|TOKEN|SECRET", variable)
+            assert not re.search(r"://[^/]*:[^/]*@", str(value))
+
+
+def test_a_build_sees_only_what_it_needs() -> None:
+    first, *others = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] not in ("#", "")]
+    assert first == "*"
+    wanted = [line[1:] for line in others if line.startswith("!")]
+    assert wanted
+    assert all((ROOT / path).exists() for path in wanted)
+    assert not [path for path in wanted if path.startswith(".")]

@@ -1,0 +1,278 @@
+"""Whatever is in a file, it is read as what it should be or refused with an error of ours.
+
+The checksums of a damaged index are made to fit, as somebody would who wants to do harm.
+"""
+
+import gzip
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fuzzing import TEXTS, changed, fuzz, mutated, nested, outcome
+from hypothesis import strategies as st
+
+from shoal import wire
+from shoal.connections import connect
+from shoal.errors import (
+    BadDocument,
+    BadSetting,
+    IndexCorrupt,
+    InvalidRequest,
+    ModelMismatch,
+    ModelNotFound,
+    Unavailable,
+)
+from shoal.settings import Settings, variable
+from shoal_workers import tensorfile
+from shoal_workers.document import DocumentSource
+from shoal_workers.index import CURRENT, DOCUMENTS, MANIFEST, SKETCH, VECTORS, Index, checksum, current_version
+from shoal_workers.model import Model
+
+#: What JSON says that nobody expects there.
+JSON_CLAIMS = (
+    b"[" * 600,
+    b'{"a":' * 2_000,
+    b"1e999",
+    b"NaN",
+    b"9" * 400,
+    b"-1",
+    b"null",
+    b"\xff",
+    b'"\\ud800"',
+    b"\0",
+    b"[]",
+)
+#: Values of all JSON's types.
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.sampled_from([-1, 0, 2**31, 2**62, 2**63, 2**64])
+    | st.floats()
+    | TEXTS
+    | st.integers(1, 500).map(nested)
+    | st.sampled_from(["..", "../..", "/etc", "/dev/zero", "F32", "\ud800"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@pytest.fixture
+def folder(index_folder: Path, tmp_path: Path) -> Path:
+    """A copy of the index that a test may damage."""
+    return Path(shutil.copytree(index_folder, tmp_path / "index"))
+
+
+def sign(folder: Path, **fields: Any) -> None:
+    """Makes the manifest say what the files now are."""
+    version = current_version(folder)
+    manifest = json.loads((version / MANIFEST).read_text())
+    sums = {name: checksum(version / name) for name in (VECTORS, SKETCH, DOCUMENTS)}
+    (version / MANIFEST).write_text(json.dumps(manifest | {"checksums": sums} | fields))
+
+
+def use(folder: Path) -> None:
+    """Opens the index and searches it."""
+    index = outcome(Index.open, folder)
+    if isinstance(index, Index):
+        queries = np.eye(2, index.manifest.dimension, dtype=np.float32)
+        with np.errstate(all="ignore"):
+            hits = outcome(index.search, queries, 5)
+        assert isinstance(hits, IndexCorrupt) or [len(found) for found in hits] == [5, 5]
+    else:
+        assert isinstance(index, IndexCorrupt)
+
+
+def rewritten(path: Path, data: bytes, check: Callable[[], None]) -> None:
+    """Checks with the file as `data`, then restores it."""
+    kept = path.read_bytes()
+    path.write_bytes(data)
+    try:
+        check()
+    finally:
+        path.write_bytes(kept)
+
+
+# Indexes
+
+
+@fuzz(25, data=st.data())
+def test_manifest_of_an_index(index_folder: Path, folder: Path, data: st.DataObject) -> None:
+    path = current_version(folder) / MANIFEST
+    values = json.loads((current_version(index_folder) / MANIFEST).read_text())
+    text = json.dumps(data.draw(changed(values, JSON_VALUES))).encode()
+    rewritten(path, data.draw(st.just(text) | mutated(st.just(text), JSON_CLAIMS)), lambda: use(folder))
+
+
+@fuzz(
+    15, name=st.binary(max_size=20) | st.sampled_from([b"..", b"/", b"/etc", b"../..", b".", b"a/b", b"\0", b"x" * 999])
+)
+def test_pointer_of_an_index(folder: Path, name: bytes) -> None:
+    rewritten(folder / CURRENT, name, lambda: use(folder))
+
+
+@fuzz(50, data=st.data(), name=st.sampled_from([VECTORS, SKETCH]))
+def test_header_of_tensors(folder: Path, data: st.DataObject, name: str) -> None:
+    path = current_version(folder) / name
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    places = json.loads(raw[8 : 8 + length])
+    tensor = data.draw(st.sampled_from(sorted(places)))
+    numbers = st.lists(st.integers(-70, 9_000) | JSON_VALUES, max_size=3)
+    places[tensor] = data.draw(changed(places[tensor], JSON_VALUES | numbers))
+    head = data.draw(mutated(st.just(json.dumps(places).encode()), JSON_CLAIMS) | st.just(json.dumps(places).encode()))
+    size = data.draw(st.just(len(head)) | st.integers(0, 2**64 - 1) | st.sampled_from([0, 2**20, 2**63, len(raw)]))
+
+    def check() -> None:
+        sign(folder)
+        use(folder)
+
+    rewritten(path, size.to_bytes(8, "little") + head + raw[8 + length :], check)
+
+
+@fuzz(50, data=st.data(), name=st.sampled_from([VECTORS, SKETCH, DOCUMENTS]))
+def test_damaged_file_of_an_index(folder: Path, data: st.DataObject, name: str) -> None:
+    path = current_version(folder) / name
+    damaged = data.draw(mutated(st.just(path.read_bytes()), JSON_CLAIMS) | st.binary(max_size=100))
+
+    def check() -> None:
+        sign(folder)
+        use(folder)
+
+    rewritten(path, damaged, check)
+
+
+@fuzz(40, document=st.data())
+def test_document_of_an_index(folder: Path, document: st.DataObject) -> None:
+    version = current_version(folder)
+    values = document.draw(changed({"id": "1", "text": "storm"}, JSON_VALUES) | JSON_VALUES)
+    text = json.dumps(values, ensure_ascii=document.draw(st.booleans())).encode("utf-8", "surrogatepass")
+    line = document.draw(st.just(text) | mutated(st.just(text), JSON_CLAIMS)) + b"\n"
+    documents = b"".join([line] * 64)
+    vectors = np.array(tensorfile.mapped(version / VECTORS, "vectors", np.float32, (64, -1)))
+    offsets = np.arange(65, dtype=np.int64) * len(line)
+    header = tensorfile.header({"vectors": (np.float32, vectors.shape), "offsets": (np.int64, (65,))})
+
+    def check() -> None:
+        sign(folder)
+        index = Index.open(folder)
+        found = outcome(index.document, 3)
+        if not isinstance(found, IndexCorrupt):
+            assert wire.is_json(found)
+            wire.pack(found)
+        use(folder)
+
+    changed_vectors = header + vectors.tobytes() + offsets.tobytes()
+    rewritten(version / DOCUMENTS, documents, lambda: rewritten(version / VECTORS, changed_vectors, check))
+
+
+# Models
+
+MODEL_FILES = ("modules.json", "config.json", "1_Pooling/config.json", "config_sentence_transformers.json")
+MODEL_FILES += ("sentence_bert_config.json", "tokenizer_config.json")
+
+
+@pytest.fixture
+def source(tiny_source: Path, tmp_path: Path) -> Path:
+    """A copy of the tiny model that a test may damage."""
+    return Path(shutil.copytree(tiny_source, tmp_path / "model"))
+
+
+@fuzz(60, data=st.data(), name=st.sampled_from(MODEL_FILES))
+def test_file_of_a_model(source: Path, data: st.DataObject, name: str) -> None:
+    path = source / name
+    values = json.loads(path.read_text()) if path.exists() else {}
+    path.touch()
+    if isinstance(values, list):
+        values = [data.draw(changed(layer, JSON_VALUES)) for layer in values]
+    else:
+        values = data.draw(changed(values or {"model_max_length": 9}, JSON_VALUES))
+    text = json.dumps(data.draw(st.just(values) | JSON_VALUES)).encode()
+
+    def check() -> None:
+        model = outcome(Model.read, "tiny", source)
+        assert isinstance(model, Model | ModelNotFound | ModelMismatch)
+
+    rewritten(path, data.draw(st.just(text) | mutated(st.just(text), JSON_CLAIMS)), check)
+
+
+@fuzz(40, data=st.data())
+def test_description_of_a_prepared_model(tiny_source: Path, tmp_path: Path, data: st.DataObject) -> None:
+    values = asdict(Model.read("tiny", tiny_source))
+    text = json.dumps(data.draw(changed(values, JSON_VALUES) | JSON_VALUES)).encode()
+    (tmp_path / "model.json").write_bytes(data.draw(st.just(text) | mutated(st.just(text), JSON_CLAIMS)))
+    assert isinstance(outcome(Model.open, tmp_path), Model | ModelNotFound)
+
+
+# Documents
+
+TABLE = b'id,text,year\n1,storm in europe,2020\n2,"rain, again",2021\n'
+LINES = b'{"id": 1, "text": "storm", "tags": ["a", {"b": 1.5}]}\n\n{"id": 2, "text": "rain"}\n'
+CLAIMS = (*JSON_CLAIMS, b'"', b"\r", b",,,", b"\t", b"\xef\xbb\xbf", b"x" * 200_000)
+KINDS = {".csv": TABLE, ".tsv": TABLE.replace(b",", b"\t"), ".jsonl": LINES, ".txt": b"storm\nrain\n"}
+
+
+@fuzz(80, data=st.data(), kind=st.sampled_from(sorted(KINDS)), packs=st.booleans())
+def test_documents(tmp_path: Path, data: st.DataObject, kind: str, packs: bool) -> None:
+    content = data.draw(mutated(st.just(KINDS[kind]), CLAIMS) | st.binary())
+    if packs:
+        content = data.draw(st.just(gzip.compress(content)) | mutated(st.just(gzip.compress(content)), CLAIMS))
+    read(tmp_path / f"documents{kind}{'.gz' if packs else ''}", content)
+
+
+@pytest.fixture(scope="module")
+def parquet(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A file of parquet."""
+    import pyarrow
+    from pyarrow import parquet
+
+    path = tmp_path_factory.mktemp("parquet") / "documents.parquet"
+    columns = {"id": [1, 2, 3], "text": ["storm", "rain", "snow"], "tags": [["a"], [], None], "on": [{"b": 1.5}] * 3}
+    parquet.write_table(pyarrow.table(columns), path)
+    return path.read_bytes()
+
+
+@fuzz(25, data=st.data())
+def test_documents_of_parquet(parquet: bytes, tmp_path: Path, data: st.DataObject) -> None:
+    read(tmp_path / "documents.parquet", data.draw(mutated(st.just(parquet)) | st.binary(max_size=50)))
+
+
+def read(path: Path, content: bytes) -> None:
+    """Reads the file: documents that can be indexed and sent, or an error."""
+    path.write_bytes(content)
+    source = DocumentSource(path)
+    count = outcome(source.check)
+    if isinstance(count, int):
+        for document in source:
+            wire.pack({"id": document.id, "text": document.text, **document.fields})
+            assert wire.is_json(document.fields)
+    else:
+        assert isinstance(count, BadDocument | InvalidRequest)
+
+
+# Settings
+
+WORDS = TEXTS.map(lambda text: text.replace("\0", ""))
+NUMBERS = st.sampled_from(["nan", "inf", "-1", "1e400", "9" * 5_000, "0x10", "1_0", "٣", " 5 ", "", "True"])
+PLACES = st.sampled_from(
+    ["~no-such-user/x", "a=b,a=c", "=", "a=", ",,", "redis://[", "redis://h:99999999", "redis://h:x/y"]
+)
+
+
+@fuzz(
+    60,
+    values=st.dictionaries(st.sampled_from([f.name for f in fields(Settings)]), WORDS | NUMBERS | PLACES, max_size=4),
+)
+def test_settings(values: dict[str, str]) -> None:
+    settings = outcome(Settings.from_environment, {variable(name): text for name, text in values.items()})
+    if isinstance(settings, Settings):
+        assert isinstance(outcome(lambda: settings.home_folder), Path | BadSetting)
+        connection = outcome(connect, settings.redis_url)
+        assert isinstance(connection, Unavailable) or connection.close() is None
+    else:
+        assert isinstance(settings, BadSetting)

@@ -1,0 +1,225 @@
+"""Whatever comes over HTTP is answered in our own words, and never with 500: every route of the OpenAPI document."""
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from api_stub import MakeApp, StubWorker
+from conftest import RedisServer, free_port, wait_until
+from flask.testing import FlaskClient
+from fuzzing import ODD, changed, fuzz, mutated, outcome, packed
+from hypothesis import strategies as st
+from process import Process
+from test_fuzz_files import JSON_CLAIMS, JSON_VALUES
+from test_fuzz_wire import ABOUT
+from werkzeug.test import TestResponse
+
+from shoal import wire
+from shoal.errors import BadSetting
+from shoal.queue import Queue
+from shoal_api.errors import STATUS
+from shoal_api.keyring import Keyring
+
+pytest_plugins = ["api_fixtures"]
+
+#: A good body for each route that takes one.
+BODIES: dict[str, dict[str, Any]] = {
+    "/embed": {"inputs": ["storm", "rain"], "normalize": True, "output": "vector", "dimensions": 2, "truncate": True},
+    "/search": {"queries": "storm", "k": 3, "index": "default", "pooling": None, "prompt_name": None},
+    "/v1/jobs": {"op": "embed", "inputs": "storm", "lane": "bulk", "truncation_side": "left"},
+}
+WORDS = st.text(max_size=12) | st.sampled_from(
+    ["nan", "inf", "1e999", "-1", "0", "0-0", "1-1", "a" * 5_000, "..", "../../etc", "a{b}", "\0", "9" * 30, "٣", " "]
+)
+#: What a header may hold by HTTP, and what matters here.
+HEADERS = {
+    "Prefer": ["respond-async", "respond-async, wait=5", ";", "wait=x", ""],
+    "Idempotency-Key": ["a", "x" * 300, "", "é".encode().decode("latin-1"), '"a"'],
+    "Content-Type": ["application/json", "text/plain; charset=klingon", "multipart/form-data", "", "x" * 999],
+    "Content-Encoding": ["gzip", "br"],
+    "Accept": ["text/html", "*/*;q=x"],
+    "Authorization": ["Bearer x", "Basic ???", "Bearer"],
+    "X-Api-Key": ["x", ""],
+    "Origin": ["http://evil.example", "null"],
+    "Content-Length": ["0", "5", "-1", "x", "9" * 30, "33554433"],
+    "X-Forwarded-For": ["1.2.3.4", "::::"],
+    "Range": ["bytes=0-"],
+    "If-None-Match": ["*"],
+}
+SOME_HEADERS = st.dictionaries(st.sampled_from(sorted(HEADERS)), st.integers(0, 9), max_size=3).map(
+    lambda chosen: {name: HEADERS[name][n % len(HEADERS[name])] for name, n in chosen.items()}
+)
+METHODS = st.sampled_from(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"])
+
+
+@pytest.fixture
+def quick(make_app: MakeApp, stub: StubWorker) -> FlaskClient:
+    """A caller of an application that does not wait long."""
+    return make_app(request_timeout_s=2.0).test_client()
+
+
+def routes(api: FlaskClient) -> list[tuple[str, str, dict[str, Any]]]:
+    """Path, method and description of every operation."""
+    paths = api.get("/openapi.json").get_json()["paths"]
+    return [(path, method, about) for path, methods in paths.items() for method, about in methods.items()]
+
+
+def check(response: TestResponse, about: dict[str, Any] | None = None) -> None:
+    """The answer is a described one, or an error of our shape that is not our fault."""
+    status = response.status_code
+    assert status in (503, 504) or status < 500, response.get_data()[:300]
+    if about is not None and status < 400:
+        assert str(status) in about["responses"]
+    if status >= 400 and response.request.method != "HEAD":
+        error = response.get_json()["error"]
+        assert sorted(error) == ["code", "message"]
+        assert STATUS.get(error["code"]) == status or error["code"] == "invalid_request"
+        assert 0 < len(error["message"]) < 1_000
+
+
+@st.composite
+def bodies(draw: st.DrawFn, path: str) -> bytes:
+    """A good body with odd values, or damaged, or none."""
+    good = BODIES.get(path, {})
+    text = json.dumps(draw(changed(good, JSON_VALUES) if good else JSON_VALUES)).encode()
+    return draw(st.just(text) | mutated(st.just(text), JSON_CLAIMS) | st.binary(max_size=30))
+
+
+@fuzz(120, data=st.data())
+def test_described_route(quick: FlaskClient, data: st.DataObject) -> None:
+    path, method, about = data.draw(st.sampled_from(routes(quick)))
+    names = [parameter["name"] for parameter in about.get("parameters", []) if parameter["in"] == "query"]
+    query = data.draw(st.lists(st.tuples(st.sampled_from([*names, "x"]), WORDS), max_size=2))
+    check(
+        quick.open(
+            path.replace("{id}", quote(data.draw(WORDS | st.just("a")), safe="")),
+            method=method.upper(),
+            query_string=query,
+            headers=data.draw(SOME_HEADERS),
+            data=data.draw(bodies(path)) if method == "post" else None,
+        ),
+        about,
+    )
+
+
+@fuzz(
+    30, method=METHODS, path=st.text(max_size=20) | st.sampled_from(["/embed", "/v1/jobs", "/docs/../x", "//", "/%00"])
+)
+def test_any_path(quick: FlaskClient, method: str, path: str) -> None:
+    check(quick.open("/" + quote(path, safe="/%"), method=method))
+
+
+@fuzz(30, data=st.data())
+def test_job_that_was_accepted(quick: FlaskClient, data: st.DataObject) -> None:
+    body = data.draw(changed(BODIES["/v1/jobs"], JSON_VALUES))
+    submitted = quick.post("/v1/jobs", data=json.dumps(body).encode(), headers=data.draw(SOME_HEADERS))
+    check(submitted)
+    if submitted.status_code == 202:
+        job_id = submitted.get_json()["id"]
+        for method, path in (("GET", ""), ("GET", "/result?wait=2"), ("DELETE", "")):
+            check(quick.open(f"/v1/jobs/{job_id}{path}", method=method))
+
+
+@fuzz(30, values=changed(ABOUT), raw=st.binary() | mutated(st.just(wire.pack(ABOUT))) | ODD.map(packed))
+def test_what_is_said_of_odd_workers(quick: FlaskClient, queue: Queue, values: dict[str, Any], raw: bytes) -> None:
+    for worker_id, beat in (("a", packed(values)), ("b", raw)):
+        queue.redis.sadd(queue.keys.workers, worker_id)
+        queue.redis.set(queue.keys.worker(worker_id), beat, ex=60)
+    for path in ("/ready", "/info", "/v1/indexes", "/metrics"):
+        check(quick.get(path))
+    queue.redis.delete(queue.keys.workers, queue.keys.worker("a"), queue.keys.worker("b"))
+
+
+LETTER = st.sampled_from([b"reason", b"lane", b"deliveries", b"traceback", b"worker", b"x"])
+
+
+@fuzz(
+    25,
+    job=st.binary() | ODD.map(packed),
+    fields=st.dictionaries(LETTER, st.binary() | st.sampled_from([b"9" * 40, b"9" * 9_000])),
+)
+def test_odd_dead_letters(quick: FlaskClient, queue: Queue, job: bytes, fields: dict[bytes, bytes]) -> None:
+    entry = queue.redis.xadd(queue.keys.dead, {b"job": job, **fields}).decode()
+    check(quick.get("/v1/dead"))
+    for method, path in (("GET", ""), ("POST", "/retry"), ("DELETE", "")):
+        check(quick.open(f"/v1/dead/{entry}{path}", method=method))
+    queue.redis.delete(queue.keys.dead)
+
+
+KEY_LINES = b"# comment\nalice admin " + b"0f" * 32 + b" 60/minute\n\nbob user " + b"1e" * 32 + b"\n"
+KEY_CLAIMS = (b" ", b"\n", b"#", b"user", b"\xff", b"\0", b"9" * 5_000, b"0/second", "\u00e9".encode(), b"\r")
+
+
+@fuzz(25, content=st.binary() | mutated(st.just(KEY_LINES), KEY_CLAIMS))
+def test_file_of_api_keys(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "keys").write_bytes(content)
+    keyring = outcome(Keyring, tmp_path / "keys")
+    assert isinstance(keyring, BadSetting) or keyring.find("x") is None
+
+
+# The server itself
+
+
+@pytest.fixture(scope="module")
+def port(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Where a server listens, which has no workers and waits for none."""
+    port = free_port()
+    own = {"port": port, "redis_url": redis_server.url, "key_prefix": "test", "pool": "raw", "request_timeout_s": 0.1}
+    with Process(tmp_path_factory.mktemp("raw") / "log", "api", **own) as process:
+        wait_until(lambda: answers(port))
+        yield port
+        assert process.terminate() == 0, process.output
+        assert "Traceback" not in process.output
+
+
+def answers(port: int) -> bool:
+    """Whether the server answers a good request."""
+    with suppress(OSError), closing(HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    return False
+
+
+def exchange(port: int, data: bytes) -> bytes:
+    """What the server says to these bytes, after which nothing more comes."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        return connection.recv(65_536)
+    return b""
+
+
+BODY = json.dumps(BODIES["/embed"]).encode()
+HEAD = b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+REQUEST = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+STREAMS = (
+    b"\r\n",
+    b"\r\n\r\n",
+    b"\n",
+    b":",
+    b"\0",
+    b"%ff",
+    b"HTTP/9",
+    b"A" * 9_000,
+    b"ffffffffffffffff\r\n",
+    b"-1",
+    b"PRI * HTTP/2",
+)
+
+
+@fuzz(
+    30,
+    data=mutated(st.sampled_from([REQUEST, CHUNKED, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"]), STREAMS)
+    | st.binary(),
+)
+def test_raw_stream(port: int, data: bytes) -> None:
+    status = exchange(port, data)[9:12]
+    assert status == b"" or status < b"500" or status in (b"503", b"504")
+    assert answers(port)

@@ -1,0 +1,50 @@
+"""Whatever stands in a lane, a real worker answers it or keeps it as a dead letter, and goes on."""
+
+from typing import Any
+
+from fuzzing import ODD, TEXTS, changed, fuzz, mutated, packed
+from hypothesis import strategies as st
+from test_fuzz_wire import JOB, JOBS
+
+from shoal.jobs import LANES, Job, address_of
+from shoal.queue import Queue
+from shoal_workers.worker import Worker
+
+#: Bytes that may be a job: good ones, damaged ones, ones of odd fields, and anything.
+DATA = JOBS | mutated(JOBS) | st.binary(max_size=50)
+DATA |= (changed(JOB) | changed(JOB | {"op": "embed", "texts": ["rain"], "k": 3})).map(packed) | ODD.map(packed)
+WORDS = st.sampled_from([b"1", b"64", b"-1", b"", b"nan", b"9" * 30, b"\xff", b"x"]) | st.binary(max_size=9)
+NAMES = st.sampled_from([b"texts", b"client", b"reply", b"Job", b"\xff"])
+#: A lane, which half of it, and the fields of an entry.
+ENTRY = st.tuples(
+    st.sampled_from(LANES),
+    st.booleans(),
+    st.one_of(
+        st.dictionaries(NAMES, WORDS, min_size=1, max_size=3),
+        st.builds(lambda data, more: {b"job": data, **more}, DATA, st.dictionaries(NAMES, WORDS, max_size=3)),
+    ),
+)
+
+
+@fuzz(40, entries=st.lists(ENTRY, min_size=1, max_size=6), good=TEXTS)
+def test_entry_of_a_lane(worker: Worker, queue: Queue, entries: list[Any], good: str) -> None:
+    redis, keys = queue.redis, queue.keys
+    streams = [stream for lane in LANES for stream in (keys.lane(lane), keys.back(lane))]
+    for lane, is_back, fields in entries:
+        redis.xadd(keys.back(lane) if is_back else keys.lane(lane), fields)
+    queue.put("interactive", [Job("embed", [good], id="good", reply_to="good")])
+    num_steps = 0
+    while any(redis.xlen(stream) for stream in streams):
+        worker.step(block_s=0)
+        assert (num_steps := num_steps + 1) <= 20 * len(entries)
+    unanswerable = [fields for _, _, fields in entries if address_of(fields.get(b"job", b""))[0] is None]
+    assert redis.xlen(keys.dead) >= len(unanswerable)
+    assert redis.xlen(keys.replies("good")) == 1
+    for lane, _, fields in entries:
+        job_id, reply_to = address_of(fields.get(b"job", b""))
+        if job_id is not None:
+            assert redis.exists(keys.replies(reply_to) if reply_to else keys.result(job_id)), lane
+    loads = [int(held) for lane in LANES for held in redis.hvals(keys.load(lane))]
+    assert all(held >= 0 for held in loads)
+    assert not any(redis.xpending(stream, "workers")["pending"] for stream in streams)
+    redis.delete(*(name for name in redis.scan_iter(f"{keys.root}:*") if name.decode() not in streams))

@@ -1,0 +1,224 @@
+"""Whatever bytes come from Redis, they are what they should be or an error of ours: never another, nor much memory."""
+
+import resource
+import subprocess
+import sys
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from fuzzing import ODD, TEXTS, VALUES, changed, fuzz, mutated, outcome, packed
+from hypothesis import strategies as st
+
+from shoal import wire
+from shoal.cache import Cache, Entry, Table
+from shoal.connections import Connections
+from shoal.errors import MalformedJob, ShoalError
+from shoal.jobs import JOB_NAMES, OPTION_NAMES, Job, Options, address_of, check_name
+from shoal.pool import Pool
+from shoal.queue import Queue
+from shoal.replies import TIMINGS, Reply
+
+JOB: dict[str, Any] = {"v": 1, "id": "a", "op": "search", "texts": ["storm"], "deadline": 4e9, "reply_to": "b"}
+JOBS = st.sampled_from(
+    [
+        Job("embed", ["storm", "", "rain é"], Options(pooling="cls", dimensions=3, prompt_name="query")).pack(),
+        Job("search", ["storm"] * 20, k=9, index="news", deadline=4e9).pack("address"),
+        Job("embed", ["x" * 300], Options(output="tokens", truncate=False)).pack(),
+    ]
+)
+REPLY = Reply(
+    "a",
+    vectors=np.ones((2, 3), np.float32),
+    tokens=[1, 2],
+    truncated=[True, False],
+    timings=dict.fromkeys(TIMINGS, 0.1),
+)
+FOUND = Reply("b", hits=[[{"id": "1", "score": 0.5, "text": "storm", "more": {"a": [1]}}]], tokens=[3], model="m")
+REPLIES = st.sampled_from([REPLY.pack(), FOUND.pack(), Reply.failure("c", MalformedJob("why")).pack()])
+TABLE = Table("m", 3, "mean", "print", 7, {"query": "q: "}, "")
+ABOUT: dict[str, Any] = {"state": "ready", "model": "m", "dimension": 3, "pooling": "mean", "cache": TABLE.about()}
+ABOUT |= {"indexes": {"default": {"count": 1}}, "counters": {"jobs": 1}, "prompts": ["query"], "texts_per_s": 2.0}
+DIGEST = bytes(range(16))
+ENTRY = Entry(np.ones((1, 3), np.float32), 4, False).pack(DIGEST)
+
+
+# Msgpack
+
+
+@fuzz(60, data=st.binary() | mutated(JOBS | REPLIES) | ODD.map(packed))
+def test_msgpack(data: bytes) -> None:
+    value = outcome(wire.unpack, data)
+    assert isinstance(value, dict | ShoalError)
+    assert not isinstance(value, dict) or wire.is_json(value) in (True, False)
+
+
+def test_a_claim_of_more_than_there_is_takes_no_memory() -> None:
+    claims = [b"\x81\xa1a" + marker + b"\xff" * 4 for marker in (b"\xc6", b"\xdb", b"\xdd", b"\xdf", b"\xc9")]
+    claims += [b"\x81\xa1a" + b"\xdd\x00\x0f\x00\x00" * 1_000 + b"\xc0" * 2**20]  # a thousand lists of a million each
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for data in claims:
+        assert isinstance(outcome(wire.unpack, data), MalformedJob)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KB
+
+
+def test_where_memory_is_bounded_a_claim_is_an_error_like_any_other() -> None:
+    script = """
+import resource
+from shoal import wire
+from shoal.errors import MalformedJob
+resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
+try:
+    wire.unpack(b"\\x81\\xa1a" + b"\\xdd\\x00\\xf0\\x00\\x00" * 1_000 + b"\\xc0" * 2**24)
+except MalformedJob as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "not msgpack" in done.stdout
+
+
+# Jobs
+
+
+@fuzz(60, data=st.binary() | mutated(JOBS))
+def test_job_of_damaged_bytes(data: bytes) -> None:
+    check_job(data)
+
+
+@fuzz(
+    80, values=changed(JOB) | changed(JOB | {"op": "embed"}) | changed(dict.fromkeys((*JOB_NAMES, *OPTION_NAMES)) | JOB)
+)
+def test_job_of_odd_fields(values: dict[str, Any]) -> None:
+    check_job(packed(values))
+
+
+def check_job(data: bytes) -> None:
+    """The bytes are a job, which then survives the wire, or an error; whose they are is known or not."""
+    job = outcome(Job.unpack, data)
+    job_id, reply_to = address_of(data)
+    if isinstance(job, Job):
+        assert Job.unpack(job.pack()) == job
+        assert (job_id, reply_to) == (job.id, job.reply_to)
+    assert job_id is None or check_name("id", job_id)
+    assert reply_to is None or check_name("reply_to", reply_to)
+
+
+@pytest.mark.parametrize("name", sorted({*JOB, *OPTION_NAMES, "index", "k"} - {"texts"}))
+@pytest.mark.parametrize("value", ["x" * 10_000_000, b"x" * 10_000_000])
+def test_a_huge_value_makes_no_huge_message(name: str, value: Any) -> None:
+    outcome(Job.unpack, packed(JOB | {name: value}))
+
+
+# Replies
+
+
+@fuzz(60, data=st.binary() | mutated(REPLIES))
+def test_reply_of_damaged_bytes(data: bytes) -> None:
+    check_reply(data)
+
+
+@fuzz(
+    60,
+    values=changed(
+        {"v": 1, "id": "a", "status": "done", "tokens": [1], "truncated": [True], "timings": {}, "cached": 0}
+    )
+    | changed({"id": "a", "status": "done", "hits": [[{"id": "1"}]], "model": "m"})
+    | changed({"code": "overloaded", "message": "m"}).map(lambda error: {"id": "a", "error": error}),
+)
+def test_reply_of_odd_fields(values: dict[str, Any]) -> None:
+    check_reply(packed(values))
+
+
+SHAPES = st.lists(st.integers(-3, 9) | st.integers(-(2**63), 2**64 - 1) | st.just(True) | st.just(2.0), max_size=4)
+
+
+@fuzz(
+    60, values=changed({"dtype": "float32", "shape": [2, 3], "data": b"\0" * 24}, ODD | SHAPES | st.binary(max_size=40))
+)
+def test_reply_of_odd_vectors(values: dict[str, Any]) -> None:
+    check_reply(packed({"id": "a", "status": "done", "tokens": [1, 1], "vectors": values}))
+
+
+def check_reply(data: bytes) -> None:
+    """The bytes are a reply whose fields are of their types, or they are malformed."""
+    reply = outcome(Reply.unpack, data)
+    if isinstance(reply, MalformedJob):
+        return
+    assert isinstance(reply, Reply)
+    assert isinstance(reply.id, str)
+    with suppress(ShoalError):  # which is the reply's own, in the words that came
+        assert Reply.join([reply]) is reply
+    if reply.vectors is not None:
+        assert reply.vectors.ndim == 2
+        assert reply.vectors.nbytes <= len(data)
+        assert len(reply.rows_by_text()) == max(1, len(reply.tokens))
+
+
+# The cache
+
+
+@fuzz(60, data=st.binary(max_size=60) | mutated(st.just(ENTRY)), dimension=st.sampled_from([3, 1, 2, 100_000]))
+def test_entry_of_the_cache(data: bytes, dimension: int) -> None:
+    entry = Entry.unpack(data, DIGEST, dimension)
+    assert entry is None or data == ENTRY
+
+
+@fuzz(
+    60,
+    values=changed(ABOUT),
+    cache=changed(TABLE.about()) | ODD,
+    options=st.sampled_from([Options(), Options(dimensions=2)]),
+)
+def test_announced_table(values: dict[str, Any], cache: Any, options: Options) -> None:
+    for about in (values, ABOUT | {"cache": cache}):
+        table = Table.agreed([about])
+        if table is not None and table.suits(options):
+            assert all(len(digest) == 16 for digest in table.digests(["storm"], table.prompt(None), options))
+
+
+@fuzz(15, data=st.binary(max_size=60) | mutated(st.just(ENTRY)))
+def test_place_of_the_cache(queue: Queue, data: bytes) -> None:
+    cache = Cache(Connections(queue.redis.connection_pool), queue.keys, TABLE)
+    for place in range(TABLE.num_places):
+        queue.redis.set(queue.keys.cache(str(place)), data, ex=60)
+    assert all((entry is None) == (data != ENTRY) for entry in cache.find([DIGEST] * 2))
+
+
+# Heartbeats
+
+
+@fuzz(25, values=changed(ABOUT) | ODD, raw=st.binary() | mutated(st.just(wire.pack(ABOUT))), name=TEXTS | st.binary())
+def test_heartbeat(queue: Queue, values: Any, raw: bytes, name: str | bytes) -> None:
+    pool, redis, keys = Pool(queue.redis, queue.keys), queue.redis, queue.keys
+    for worker_id, beat in (("a", packed(values)), ("b", raw)):
+        redis.sadd(keys.workers, worker_id, name)
+        redis.set(keys.worker(worker_id), beat, ex=60)
+    workers = pool.workers()
+    assert set(workers) >= {"a", "b"}
+    assert all(wire.is_json(about) for about in workers.values())
+    assert pool.texts_per_s() is not None
+    Table.agreed(pool.ready().values())
+    redis.delete(keys.workers)
+
+
+def test_a_heartbeat_that_no_worker_wrote_hides_no_other(queue: Queue) -> None:
+    pool, keys = Pool(queue.redis, queue.keys), queue.keys
+    pool.announce("good", {"state": "ready"})
+    for worker_id, beat in (
+        (b"\xff", b"x"),
+        (b"bad", b"garbage"),
+        (b"odd", wire.pack({"state": "ready", "indexes": 5})),
+    ):
+        queue.redis.sadd(keys.workers, worker_id)
+        queue.redis.set(keys.worker(worker_id.decode(errors="replace")), beat, ex=60)
+    assert pool.ready() == {"good": {"state": "ready"}}
+    assert len(pool.workers()) == 4  # they may be at work, so nobody takes their jobs over
+
+
+@fuzz(60, value=VALUES, depth=st.integers(60, 70))
+def test_json(value: Any, depth: int) -> None:
+    deep: Any = value
+    for _ in range(depth):
+        deep = [deep]
+    assert not wire.is_json(deep) or depth <= wire.MAX_DEPTH

@@ -1,0 +1,110 @@
+"""No text of a job is in the log of a worker or of a client, whatever happens to the job and however much is logged."""
+
+import logging
+from collections.abc import Sequence
+
+import msgpack
+import pytest
+
+from shoal import Client
+from shoal.errors import ShoalError
+from shoal.jobs import Job, Options
+from shoal.queue import Queue
+from shoal_workers.batcher import Batcher
+from shoal_workers.encoder import Encoder, Row
+from shoal_workers.index import Index
+from shoal_workers.intake import MAX_DELIVERIES, Limits
+from shoal_workers.tokenizer import Tokens
+from shoal_workers.worker import Worker
+
+#: What every text of these tests holds.
+SECRET = "marshmallow"
+
+
+class Blabbing(Encoder):
+    """The real encoder, but what it raises says the text."""
+
+    fails_on = ""
+
+    def tokenize(self, texts: Sequence[str], options: Options, prompt: str) -> list[Tokens]:
+        if self.fails_on == "tokenize":
+            raise RuntimeError(f"cannot tokenize {texts}")
+        return super().tokenize(texts, options, prompt)
+
+    def encode(self, rows: Sequence[Row]) -> None:
+        if self.fails_on == "encode":
+            raise ValueError(f"cannot encode {SECRET}") from KeyError(SECRET)
+        super().encode(rows)
+
+
+class BlabbingIndex:
+    """An index whose error says the text."""
+
+    def search(self, *_: object) -> None:
+        raise RuntimeError(f"cannot search for {SECRET}")
+
+
+@pytest.fixture
+def blabbing(queue: Queue, encoder: Encoder, index: Index) -> Worker:
+    """A worker in which everything can fail, and takes little."""
+    engine = Blabbing(encoder.model, encoder.tokenizer, encoder.engine)
+    indexes = {"default": index, "broken": BlabbingIndex()}
+    return Worker(queue, engine, indexes, Batcher(4_096), Limits(max_job_texts=3, max_text_chars=500))  # type: ignore[arg-type]
+
+
+def job(**fields: object) -> bytes:
+    """A job as anybody may put it."""
+    return bytes(msgpack.packb({"v": 1, "id": "a", "op": "embed", "texts": [f"{SECRET} pie"]} | fields))
+
+
+MISFORTUNES = {
+    "not msgpack": SECRET.encode(),
+    "no id": job(id=SECRET + " pie"),
+    "an id that is no text": job(id=[SECRET]),
+    "no text": job(texts=SECRET),
+    "an operation that is a text": job(op=SECRET),
+    "an option that is a text": job(pooling=SECRET),
+    "a text that is not UTF-8": job().replace(b" pie", b"\xffpie"),
+    "too many texts": job(texts=[SECRET] * 9),
+    "too long a text": job(texts=[SECRET * 99]),
+    "too long for the model": job(texts=[f"{SECRET} " * 45], truncate=False),
+    "expired": job(deadline=1),
+    "an unknown index": job(op="search", index=SECRET),
+    "an unknown prompt": job(prompt_name=SECRET),
+    "a broken index": job(op="search", index="broken"),
+    "good": job(),
+}
+
+
+@pytest.mark.parametrize("fails_on", ["", "tokenize", "encode"])
+def test_a_worker_logs_no_text(blabbing: Worker, queue: Queue, caplog: pytest.LogCaptureFixture, fails_on: str) -> None:
+    caplog.set_level(logging.DEBUG)
+    blabbing.encoder.fails_on = fails_on  # type: ignore[attr-defined]
+    for data in MISFORTUNES.values():
+        queue.redis.xadd(queue.keys.lane("interactive"), {"job": data})
+    while any(queue.backlog().values()):
+        blabbing.step(block_s=0)
+    assert "dead letter" in caplog.text
+    assert "failed" in caplog.text or fails_on != "encode"
+    assert SECRET not in caplog.text
+
+
+def test_a_worker_that_buries_poison_logs_no_text(
+    blabbing: Worker, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    queue.redis.xadd(queue.keys.lane("interactive"), {"job": job()})
+    for n in range(MAX_DELIVERIES):
+        assert queue.take(f"dead{n}", ["interactive"], 1) or queue.claim(f"dead{n}", set())
+    blabbing.step(block_s=0)
+    assert "poisoned" in caplog.text
+    assert SECRET not in caplog.text
+    assert queue.redis.xlen(queue.keys.dead) == 1
+
+
+def test_a_client_logs_no_text(client: Client, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    for ask in (lambda: client.embed([SECRET + "\ud800"]), lambda: client.call(Job("embed", [SECRET]), timeout_s=0.05)):
+        with pytest.raises(ShoalError):
+            ask()
+    assert SECRET not in caplog.text

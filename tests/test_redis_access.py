@@ -1,0 +1,198 @@
+"""Who is let in: passwords, password files, TLS with certificates of both sides; and that no password is ever shown."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import redis
+from conftest import RedisServer, free_port, wait_until
+from process import Process, run
+
+from shoal import Client
+from shoal.connections import connect, shown
+from shoal.errors import Timeout, Unavailable
+
+PASSWORD = "hard to/guess?&@:#é"
+SECRET = "guess"
+
+
+def use(url: str) -> str:
+    """Puts a job, waits a moment for its result in vain, and returns its status."""
+    with Client(url) as client:
+        job = client.submit("embed", "storm")
+        with pytest.raises(Timeout):
+            job.result(timeout_s=0.01)
+        return job.status()
+
+
+def with_password(url: str, password: str, user: str = "") -> str:
+    """The URL with user and password in it."""
+    return url.replace("://", f"://{user}:{quote(password, safe='')}@")
+
+
+@pytest.fixture
+def locked(own_redis: RedisServer) -> RedisServer:
+    """A Redis that asks for the password."""
+    with redis.Redis.from_url(own_redis.url) as connection:
+        connection.config_set("requirepass", PASSWORD)
+    return own_redis
+
+
+class TestPassword:
+    def test_in_the_url(self, locked: RedisServer) -> None:
+        assert use(with_password(locked.url, PASSWORD)) == "queued"
+        assert use(with_password(locked.url, PASSWORD, "default")) == "queued"
+
+    @pytest.mark.parametrize(
+        ("password", "message"),
+        [("", "put the password into the Redis URL"), (SECRET, "check the user and the password")],
+    )
+    def test_the_error_says_what_is_wrong(self, locked: RedisServer, password: str, message: str) -> None:
+        with pytest.raises(Unavailable, match=message) as raised:
+            use(with_password(locked.url, password) if password else locked.url)
+        assert SECRET not in str(raised.value)
+
+    def test_in_a_file(self, locked: RedisServer, tmp_path: Path) -> None:
+        file = tmp_path / "pass word"
+        url = f"{locked.url}?password_file={quote(str(file))}"
+        with pytest.raises(Unavailable, match="check its path"):
+            use(url)
+        file.write_text(f"{PASSWORD}\n")
+        assert use(url) == "queued"
+        assert use(url.replace("://", "://default@")) == "queued"
+        file.write_text(SECRET)
+        with pytest.raises(Unavailable, match="check the user and the password"):
+            use(url)
+
+    def test_one_that_changes_is_read_again(self, locked: RedisServer, tmp_path: Path) -> None:
+        file = tmp_path / "password"
+        file.write_text(PASSWORD)
+        with Client(f"{locked.url}?password_file={file}") as client:
+            client.queue.ping()
+            with redis.Redis.from_url(with_password(locked.url, PASSWORD)) as connection:
+                connection.config_set("requirepass", "new")
+                connection.client_kill_filter(_type="normal", skipme=True)
+            file.write_text("new")
+            assert client.submit("embed", "storm").status() == "queued"
+
+
+class TestUrl:
+    @pytest.mark.parametrize(
+        "url",
+        [
+            f"redis://:{SECRET}/{SECRET}@localhost",
+            f"redis://:{SECRET}@localhost:{SECRET}/0",
+            f"redis:/:{SECRET}@localhost",
+            f"{SECRET}@localhost",
+            f"rediss://:{SECRET}@localhost?ssl_ca_cert={SECRET}",
+            f"redis://:{SECRET}@localhost?ssl_ca_certs={SECRET}",
+            f"redis://:{SECRET}@localhost?socket_timeout={SECRET}",
+            f"rediss://:{SECRET}@localhost?ssl_cert_reqs={SECRET}",
+            f"redis://:{SECRET}@[::1",
+        ],
+    )
+    def test_one_that_cannot_be_read_is_refused_and_not_shown(self, url: str) -> None:
+        with pytest.raises(Unavailable, match="write redis://host:port/db") as raised:
+            connect(url)
+        assert SECRET not in str(raised.value)
+        assert raised.value.__cause__ is None
+
+    @pytest.mark.parametrize(
+        ("url", "safe"),
+        [
+            ("redis://127.0.0.1:6390/0", "redis://127.0.0.1:6390/0"),
+            (f"rediss://me:{SECRET}@host/3?ssl_certfile=c&password={SECRET}", "rediss://host:6379/3"),
+            (f"unix://me:{SECRET}@/run/redis.sock?db=2", "unix:///run/redis.sock"),
+        ],
+    )
+    def test_what_is_shown_of_one(self, url: str, safe: str) -> None:
+        assert shown(url) == safe
+
+    def test_no_command_shows_the_password(
+        self, locked: RedisServer, tiny_source: Path, tiny_model: Path, home: Path, tmp_path: Path
+    ) -> None:
+        right, wrong = with_password(locked.url, PASSWORD), with_password(locked.url, SECRET)
+        settings = {"log_level": "debug", "home": tmp_path, "port": free_port(), "workers": 0}
+        worker_settings = {"log_level": "debug", "home": home, "model": tiny_source}
+        outputs = []
+        for command, url in (("status", wrong), ("status", f"redis://:{SECRET}/{SECRET}@localhost"), ("serve", wrong)):
+            done = run(command, redis_url=url, **settings)
+            assert done.returncode == 1
+            assert "[unavailable]" in done.stderr
+            outputs.append(done.stdout + done.stderr)
+        with Process(tmp_path / "serve.log", "serve", redis_url=right, **settings) as serve:
+            wait_until(lambda: "try: curl" in serve.output)
+            assert f"Redis at {locked.url}" in serve.output
+            assert serve.terminate() == 0
+        with Process(tmp_path / "worker.log", "worker", redis_url=wrong, **worker_settings) as worker:
+            wait_until(lambda: "trying until" in worker.output)
+            assert worker.terminate() == 0
+        assert SECRET not in "".join([*outputs, serve.output, worker.output])
+
+
+def certificate(folder: Path, name: str, signed_by: str = "", names: str = "IP:127.0.0.1") -> None:
+    """Makes `<name>.pem` and `<name>.key`, signed by another one or by itself."""
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    made += ["-subj", f"/CN={name}", "-days", "2", "-keyout", f"{name}.key", "-out", f"{name}.pem"]
+    if signed_by:
+        made += ["-CA", f"{signed_by}.pem", "-CAkey", f"{signed_by}.key", "-addext", f"subjectAltName={names}"]
+        made += ["-addext", "basicConstraints=critical,CA:FALSE"]
+    subprocess.run(made, cwd=folder, check=True, capture_output=True)
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="there is no openssl to make certificates")
+class TestTls:
+    @pytest.fixture
+    def files(self, tmp_path: Path) -> Path:
+        """Certificates of an authority, a server, a server of another name and a client, and a stranger's."""
+        certificate(tmp_path, "ca")
+        certificate(tmp_path, "server", "ca")
+        certificate(tmp_path, "client", "ca")
+        certificate(tmp_path, "stranger")
+        return tmp_path
+
+    @pytest.fixture
+    def server(self, files: Path, redis_url: str) -> Iterator[RedisServer]:
+        """A Redis that speaks TLS only, and only with those who have a certificate of the same authority."""
+        with redis.Redis.from_url(redis_url) as connection:
+            if not connection.config_get("tls-port"):
+                pytest.skip("this redis-server has no TLS")
+        names = {"tls_cert_file": "server.pem", "tls_key_file": "server.key", "tls_ca_cert_file": "ca.pem"}
+        server = RedisServer(files, **{name: files / file for name, file in names.items()})
+        server.options |= {"port": 0, "tls_port": server.port}
+        server.url = self.url(server, files, "client")
+        server.start()
+        yield server
+        server.stop()
+
+    def url(self, server: RedisServer, files: Path, name: str) -> str:
+        """Where it is, for one with the certificate of that name."""
+        options = f"ssl_ca_certs={files}/ca.pem&ssl_certfile={files}/{name}.pem&ssl_keyfile={files}/{name}.key"
+        return f"rediss://127.0.0.1:{server.port}/0?{options}"
+
+    def test_with_certificates_on_both_sides(self, server: RedisServer) -> None:
+        assert use(server.url) == "queued"
+        done = run("status", redis_url=server.url)
+        assert "1 unanswered jobs" in done.stdout
+
+    def test_a_client_without_one_or_with_a_strangers_is_not_let_in(self, server: RedisServer, files: Path) -> None:
+        alone = f"rediss://127.0.0.1:{server.port}/0?ssl_ca_certs={files}/ca.pem"
+        for url in (alone, self.url(server, files, "stranger")):
+            with pytest.raises(Unavailable, match="Redis does not answer"):
+                use(url)
+
+    def test_a_server_that_cannot_be_trusted_is_not_spoken_to(self, server: RedisServer, files: Path) -> None:
+        for url in (
+            f"rediss://127.0.0.1:{server.port}/0",
+            server.url.replace("ca.pem", "stranger.pem"),
+            server.url.replace("127.0.0.1", "localhost"),  # which its certificate does not name
+        ):
+            with pytest.raises(Unavailable, match="certificate verify failed"):
+                use(url)
+
+    def test_without_tls_it_does_not_answer(self, server: RedisServer) -> None:
+        with pytest.raises(Unavailable):
+            use(f"redis://127.0.0.1:{server.port}/0")

@@ -1,0 +1,248 @@
+"""docs/redis-users.acl on a real server: each user may do what it does, and nothing that it does not."""
+
+import hashlib
+import http.client
+import json
+import subprocess
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import redis
+from conftest import RedisServer, free_port, wait_until
+from process import Process, run
+
+from shoal import Client
+from shoal.connections import connect
+from shoal.embedded import find_server
+from shoal.errors import ShoalError, Timeout, Unavailable
+from shoal.jobs import LANES, Job
+from shoal.keys import Keys
+from shoal.queue import Queue
+from shoal_api import keyring
+
+ACL = Path(__file__).parent.parent / "docs" / "redis-users.acl"
+
+#: What nobody says but the watch itself.
+END = "the watch ends"
+
+#: Commands whose first argument is a command of its own.
+CONTAINERS = ("client", "script", "xgroup", "xinfo")
+
+
+class Place(NamedTuple):
+    """A Redis with the users of the file; `api` is reached on a socket in the file system, to tell the two apart."""
+
+    server: RedisServer
+    api: str
+    worker: str
+    admin: Any
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """A Redis with the file, in which each user's password is its name."""
+    text = ACL.read_text()
+    for user in ("admin", "api", "worker"):
+        text = text.replace(f"{user.upper()}-PASSWORD-SHA256", hashlib.sha256(user.encode()).hexdigest())
+    (tmp_path / "users.acl").write_text(text)
+    server = RedisServer(tmp_path, aclfile=tmp_path / "users.acl", unixsocket=tmp_path / "redis.sock")
+    own = server.url.removeprefix("redis://")
+    server.url = f"redis://shoal-admin:admin@{own}"
+    server.start()
+    with redis.Redis.from_url(server.url, decode_responses=True) as admin:
+        api = f"unix://shoal-api:api@{tmp_path}/redis.sock?db=0"
+        yield Place(server, api, f"redis://shoal-worker:worker@{own}", admin)
+    server.stop()
+
+
+class Watch:
+    """What each user does, told by whether it comes through the socket in the file system."""
+
+    def __init__(self, url: str):
+        self.used: dict[str, set[str]] = defaultdict(set)
+        self._url = url
+        self._connection = connect(url)
+        self._thread = threading.Thread(target=self._watch)
+        self._is_watching = threading.Event()
+
+    def __enter__(self) -> "Watch":
+        self._thread.start()
+        self._is_watching.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.echo(END)
+        self._connection.close()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        user = ""
+        with redis.Redis.from_url(self._url) as connection, connection.monitor() as monitor:
+            self._is_watching.set()
+            while END not in (seen := monitor.next_command())["command"]:
+                if seen["client_type"] != "lua":  # what a script does is done by the one who runs it
+                    user = "shoal-api" if seen["client_type"] == "unix" else "shoal-worker"
+                self.used[user].add(named(seen["command"].lower().split()))
+
+
+def named(words: list[str]) -> str:
+    """The command in the words, as rules call it."""
+    return "|".join(words[:2]) if words[0] in CONTAINERS else words[0]
+
+
+def granted() -> dict[str, set[str]]:
+    """What the file lets each user do."""
+    lines = [line.split() for line in ACL.read_text().splitlines()]
+    return {line[1]: {word[1:] for word in line if word.startswith("+")} for line in lines}
+
+
+class Caller:
+    """Somebody with an API key."""
+
+    def __init__(self, port: int, key: str):
+        self._port = port
+        self._headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+        """The status and the body of the answer."""
+        with closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)) as connection:
+            connection.request(method, path, json.dumps(body) if body else None, self._headers | headers)
+            response = connection.getresponse()
+            data = response.read()
+            return response.status, json.loads(data) if data.startswith(b"{") else data.decode()
+
+    def answers(self, path: str) -> bool:
+        """Whether a GET of the path succeeds."""
+        try:
+            return self.ask("GET", path)[0] == 200
+        except OSError:
+            return False
+
+
+def use_clients(place: Place) -> None:
+    """What programs do that put jobs in, while there is no worker but those that die of a job, three of them."""
+    lane, result = Keys().lane("interactive"), Keys().result("by-hand")
+    for url in (place.api.replace("db=0", "db=1"), place.worker.replace("/0", "/1")):
+        with connect(url) as elsewhere:
+            assert elsewhere.ping()
+    with connect(place.api) as producer:  # docs/protocol.md
+        producer.xadd(lane, {"job": Job("embed", ["storm"], id="by-hand").pack()})
+        assert producer.blpop(result, 0.01) is None
+        assert producer.hget(Keys().record("by-hand"), "status") is None
+    with closing(Queue.connect(place.worker, Keys())) as dying:
+        dying.join()
+        assert dying.take("dying", LANES, 1)
+        assert [dying.claim(f"dying too {n}", set()).num_deliveries for n in range(2)] == [2, 3]
+    with Client(place.api, timeout_s=0.05) as client:
+        assert client.submit("embed", "storm").cancel() == "cancelled"
+        with pytest.raises(Timeout):
+            client.submit("embed", "storm").result()
+        with pytest.raises(Timeout):
+            client.embed("storm")  # it is withdrawn
+
+
+def use_api(caller: Caller, admin: Caller, limited: Caller) -> None:
+    """Everything that the API has."""
+    assert caller.ask("POST", "/embed", {"inputs": "storm"})[0] == 200
+    assert caller.ask("POST", "/embed", {"inputs": "storm"})[0] == 200
+    assert caller.ask("POST", "/search", {"queries": "storm", "k": 1})[0] == 200
+    for _ in range(2):
+        body = {"op": "embed", "inputs": "rain"}
+        status, job = caller.ask("POST", "/v1/jobs", body, **{"Idempotency-Key": "once"})
+        assert status == 202
+    assert caller.ask("GET", f"/v1/jobs/{job['id']}/result?wait=10")[0] == 200
+    assert caller.ask("GET", f"/v1/jobs/{job['id']}")[1]["status"] == "done"
+    assert caller.ask("DELETE", f"/v1/jobs/{job['id']}")[0] == 200
+    for path in ("/info", "/v1/indexes", "/metrics"):
+        assert caller.ask("GET", path)[0] == 200
+    assert [limited.ask("GET", "/info")[0] for _ in range(3)] == [200, 200, 429]
+    wait_until(lambda: limited.ask("GET", "/info")[0] == 200)  # in the next window
+    wait_until(lambda: admin.ask("GET", "/v1/dead")[1]["dead"])
+    (letter,) = admin.ask("GET", "/v1/dead")[1]["dead"]
+    assert admin.ask("GET", f"/v1/dead/{letter['id']}")[0] == 200
+    assert admin.ask("POST", f"/v1/dead/{letter['id']}/retry")[0] == 202
+    assert admin.ask("DELETE", f"/v1/dead/{letter['id']}")[0] == 404
+
+
+def test_each_user_may_do_what_it_does_and_nothing_else(
+    place: Place, tiny_source: Path, home: Path, index_folder: Path, tmp_path: Path
+) -> None:
+    port, key_file = free_port(), tmp_path / "keys"
+    keys = [
+        keyring.add(key_file, *about) for about in (("a", "user", ""), ("b", "admin", ""), ("c", "user", "2/second"))
+    ]
+    settings = {"home": home, "model": tiny_source, "indexes": index_folder}
+    callers = [Caller(port, key) for key in keys]
+    with (
+        Watch(place.server.url) as watch,
+        Process(tmp_path / "api.log", "api", redis_url=place.api, port=port, api_keys_file=key_file) as api,
+    ):
+        use_clients(place)
+        with Process(tmp_path / "worker.log", "worker", redis_url=place.worker, **settings) as worker:
+            wait_until(lambda: callers[0].answers("/ready"))
+            use_api(*callers)
+            status = run("status", redis_url=place.api)
+            assert "workers alive: 1" in status.stdout
+            worker.kill()
+            wait_until(lambda: not callers[0].answers("/ready"))
+        with Process(tmp_path / "worker.log", "worker", redis_url=place.worker, **settings) as worker:
+            wait_until(lambda: callers[0].answers("/ready"))
+            logs = [status.stderr]
+            assert (api.terminate(), worker.terminate()) == (0, 0)
+        logs += [api.output, worker.output]
+    assert place.admin.acl_log() == []
+    assert "docs/redis-users.acl" not in "".join(logs)
+    allowed = granted()
+    for user in ("shoal-api", "shoal-worker"):
+        assert sorted(watch.used[user] - {"auth"}) == sorted(allowed[user]), user
+
+
+@pytest.mark.parametrize("user", ["api", "worker"])
+def test_neither_may_do_harm(place: Place, user: str) -> None:
+    place.admin.set("others", 1)
+    place.admin.set("shoal:{default}:result:x", 1)
+    with connect(getattr(place, user)) as connection:
+        assert connection.ping()
+        for command in (
+            ("GET", "others"),
+            ("XADD", "others", "*", "a", "b"),
+            ("EVAL", "return redis.call('GET', KEYS[1])", "1", "others"),
+            ("KEYS", "*"),
+            ("SCAN", "0"),
+            ("FLUSHALL",),
+            ("CONFIG", "GET", "*"),
+            ("ACL", "LIST"),
+            ("MONITOR",),
+            ("REPLICAOF", "NO", "ONE"),
+            ("SHUTDOWN",),
+            ("CLIENT", "LIST"),
+            ("MIGRATE", "127.0.0.1", "1", "shoal:{default}:dead", "0", "1"),
+            ("PUBLISH", "a", "b"),
+        ):
+            with pytest.raises(redis.RedisError, match=r"permission|can't run"):
+                connection.execute_command(*command)
+
+
+def test_a_program_that_puts_jobs_cannot_take_them(place: Place) -> None:
+    with closing(Queue.connect(place.api, Keys())) as queue:
+        for use in (queue.join, lambda: queue.take("a", LANES, 1), lambda: queue.pool.announce("a", {})):
+            with pytest.raises(Unavailable, match=r"docs/redis-users\.acl"):
+                use()
+
+
+def test_the_file_is_refused_until_its_passwords_are_replaced(tmp_path: Path) -> None:
+    command = [find_server(), "--port", str(free_port()), "--dir", str(tmp_path), "--aclfile", str(ACL)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1
+    assert "hash must be" in done.stdout
+
+
+def test_nobody_comes_in_without_a_password(place: Place) -> None:
+    for url in (place.worker.replace(":worker@", ":guess@"), place.worker.replace("shoal-worker:worker@", "")):
+        with pytest.raises(ShoalError, match="Redis URL"), Client(url) as client:
+            client.queue.ping()

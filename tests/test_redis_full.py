@@ -1,0 +1,154 @@
+"""Redis out of memory: nothing new is taken in, everything that was is answered, and with room it all goes on."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import redis
+from conftest import RedisServer, wait_until
+from running import service
+
+from shoal import Client
+from shoal.client import Handle
+from shoal.errors import Overloaded
+from shoal.keys import Keys
+from shoal.pool import Pool
+from shoal.queue import Queue
+from shoal_workers.batcher import Batcher
+from shoal_workers.encoder import Encoder
+from shoal_workers.worker import Worker
+
+#: Memory that a test leaves to itself.
+ROOM_BYTES = 3_000_000
+
+
+@pytest.fixture
+def admin(own_redis: RedisServer) -> Iterator["redis.Redis"]:
+    """Somebody else, who uses the same Redis."""
+    with redis.Redis.from_url(own_redis.url) as connection:
+        yield connection
+
+
+@pytest.fixture
+def queue(own_redis: RedisServer) -> Iterator[Queue]:
+    """The queue in a Redis of the test's own, with its consumer group made."""
+    queue = Queue.connect(own_redis.url, Keys())
+    queue.join()
+    yield queue
+    queue.close()
+
+
+def limit(admin: "redis.Redis", room_bytes: int = ROOM_BYTES) -> None:
+    """Leaves Redis so much memory beside what it uses."""
+    admin.config_set("maxmemory", admin.info("memory")["used_memory"] + room_bytes)
+
+
+def fill(admin: "redis.Redis") -> None:
+    """Uses up the memory that is left, to the last kilobyte."""
+    for size in (100_000, 1_000):
+        with suppress(redis.OutOfMemoryError):
+            while True:
+                admin.rpush("filler", bytes(size))
+
+
+def work(queue: Queue, encoder: Encoder) -> int:
+    """Has a worker of its own answer what waits; returns how many jobs that were."""
+    worker = Worker(queue, encoder, {}, Batcher(4_096))
+    answered = 0
+    while sum(queue.backlog().values()):
+        answered += worker.step(block_s=0)
+    return answered
+
+
+def submitted(client: Client, text: str, output: str) -> Iterator[Handle]:
+    """Jobs, submitted until no more are taken in."""
+    with suppress(Overloaded):
+        while True:
+            yield client.submit("embed", text, output=output)
+
+
+@pytest.mark.parametrize("output", ["vector", "tokens"])
+def test_the_jobs_that_filled_it_are_all_answered(
+    own_redis: RedisServer, admin: "redis.Redis", queue: Queue, encoder: Encoder, output: str
+) -> None:
+    text = "storm europe " * 2_000  # with output=tokens its reply is of about the job's size
+    limit(admin)
+    with Client(own_redis.url) as client:
+        jobs = list(submitted(client, text, output))
+        with pytest.raises(Overloaded, match="no memory left"):
+            client.embed("storm")
+        assert len(jobs) > 50
+        assert work(queue, encoder) == len(jobs)
+        assert {job.status() for job in jobs} == {"done"}
+        assert all(job.result().vectors is not None for job in jobs)
+        assert client.submit("embed", text, output=output).status() == "queued"
+
+
+def test_filled_by_others_it_lets_what_waits_be_answered_or_cancelled(
+    own_redis: RedisServer, admin: "redis.Redis", queue: Queue, encoder: Encoder
+) -> None:
+    with Client(own_redis.url) as client, ThreadPoolExecutor(1) as threads:
+        jobs = [client.submit("embed", f"storm {n}") for n in range(20)]
+        called = threads.submit(client.embed, "rain")
+        wait_until(lambda: sum(queue.backlog().values()) == 21)
+        limit(admin)
+        fill(admin)
+        admin.config_set("maxmemory", 1)  # not even what a reply frees makes room
+        assert jobs[0].cancel() == "cancelled"
+        assert work(queue, encoder) == 20
+        assert called.result(10).shape == (encoder.model.dimension,)
+        assert [job.status() for job in jobs] == ["cancelled", *["done"] * 19]
+
+
+def test_a_worker_that_starts_meanwhile_is_known_and_answers(
+    own_redis: RedisServer, admin: "redis.Redis", queue: Queue, encoder: Encoder
+) -> None:
+    with Client(own_redis.url) as client:
+        job = client.submit("embed", "storm")
+        admin.config_set("maxmemory", 1)
+        pool = Pool(queue.redis, queue.keys)
+        queue.join()
+        pool.announce("new", {"state": "ready"})
+        assert pool.ready() == {"new": {"state": "ready"}}
+        pool.announce("new", {"state": "ready", "model": "tiny"})
+        assert pool.workers()["new"]["model"] == "tiny"
+        assert work(queue, encoder) == 1
+        assert job.status() == "done"
+        pool.leave("new")
+        assert pool.workers() == {}
+
+
+def test_a_lane_that_is_gone_is_made_again(admin: "redis.Redis", queue: Queue) -> None:
+    admin.flushdb()
+    admin.config_set("maxmemory", 1)
+    queue.join()
+    assert admin.xinfo_groups(queue.keys.lane("interactive"))
+
+
+def test_the_service_refuses_stays_ready_and_recovers(
+    own_redis: RedisServer, admin: "redis.Redis", tiny_source: Path, home: Path, tmp_path: Path
+) -> None:
+    settings = {"redis_url": own_redis.url, "model": tiny_source, "home": home, "cache_mb": 1}
+    with service(tmp_path, **settings) as running, Client(own_redis.url) as client:
+        wait_until(running.is_ready)
+        assert running.ask("POST", "/embed", {"inputs": "storm"}).status == 200
+        limit(admin)
+        fill(admin)
+        admin.config_set("maxmemory", 1)
+        (worker_id,) = client.pool.workers()
+        for path, body in (("/embed", {"inputs": "rain"}), ("/v1/jobs", {"op": "embed", "inputs": "rain"})):
+            refused = running.ask("POST", path, body)
+            assert (refused.status, refused.body["error"]["code"]) == (429, "overloaded")
+            assert "no memory left" in refused.body["error"]["message"]
+            assert int({name.lower(): value for name, value in refused.headers.items()}["retry-after"]) >= 1
+        beats = admin.pttl(client.queue.keys.worker(worker_id))
+        wait_until(lambda: admin.pttl(client.queue.keys.worker(worker_id)) > beats)  # it beats on
+        assert running.is_ready()
+        assert "no memory left" not in json.dumps(running.ask("GET", "/info").body)
+        admin.delete("filler")
+        admin.config_set("maxmemory", 0)
+        assert running.ask("POST", "/embed", {"inputs": "rain"}).status == 200
+        assert list(client.pool.workers()) == [worker_id]

@@ -1,0 +1,144 @@
+"""Redis is there and refuses: everybody is told why, as `unavailable`, and goes on once it does not."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+import redis
+from conftest import RedisServer, wait_until
+
+from shoal import Client
+from shoal.errors import Unavailable
+from shoal.keys import Keys
+from shoal.queue import Queue
+from shoal_workers.batcher import Batcher
+from shoal_workers.encoder import Encoder
+from shoal_workers.worker import Worker
+
+Refusal = Callable[["redis.Redis", RedisServer], "contextmanager[None]"]
+
+
+@contextmanager
+def few_replicas(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
+    """It wants a replica and has none."""
+    admin.config_set("min-replicas-to-write", 1)
+    yield
+    admin.config_set("min-replicas-to-write", 0)
+
+
+@contextmanager
+def demoted(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
+    """It was made the replica of a primary that does not answer."""
+    admin.replicaof("127.0.0.1", 1)
+    yield
+    admin.replicaof("NO", "ONE")
+
+
+@contextmanager
+def alone(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
+    """It is a replica that was told not to answer without its primary."""
+    admin.config_set("replica-serve-stale-data", "no")
+    with demoted(admin, server):
+        yield
+
+
+@contextmanager
+def busy(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
+    """Somebody's script does not end."""
+    admin.config_set("lua-time-limit", 10)
+    with redis.Redis.from_url(server.url) as other:
+        thread = threading.Thread(target=lambda: _run_endlessly(other))
+        thread.start()
+        wait_until(lambda: _is_busy(admin))
+        yield
+        admin.script_kill()
+        thread.join()
+
+
+def _run_endlessly(connection: "redis.Redis") -> None:
+    with suppress(redis.ResponseError):
+        connection.eval("while true do end", 0)
+
+
+def _is_busy(admin: "redis.Redis") -> bool:
+    try:
+        return not admin.ping()
+    except redis.ResponseError as error:
+        return "BUSY" in str(error)
+
+
+@contextmanager
+def no_disk(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
+    """It could not write its snapshot."""
+    obstacle = server.folder / "dump.rdb"
+    obstacle.mkdir()
+    admin.config_set("save", "3600 1")
+    admin.bgsave()
+    wait_until(lambda: admin.info("persistence")["rdb_last_bgsave_status"] == "err")
+    yield
+    admin.config_set("save", "")
+    obstacle.rmdir()
+
+
+@contextmanager
+def narrow_rules(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
+    """Its rules forbid scripts."""
+    admin.execute_command("ACL", "SETUSER", "default", "-eval", "-evalsha", "-xreadgroup")
+    yield
+    admin.execute_command("ACL", "SETUSER", "default", "+@all")
+
+
+REFUSALS = [
+    (few_replicas, "min-replicas-to-write"),
+    (demoted, "it is a replica"),
+    (alone, "it is a replica without its primary"),
+    (busy, "SCRIPT KILL"),
+    (no_disk, "make room there"),
+    (narrow_rules, "docs/redis-users.acl"),
+]
+
+
+@pytest.mark.parametrize(("refusal", "remedy"), REFUSALS, ids=[refusal.__name__ for refusal, _ in REFUSALS])
+def test_all_are_told_why_and_go_on(own_redis: RedisServer, encoder: Encoder, refusal: Refusal, remedy: str) -> None:
+    queue = Queue.connect(own_redis.url, Keys())
+    stopping = threading.Event()
+    worker = Worker(queue, encoder, {}, Batcher(4_096), stopping=stopping)
+    thread = threading.Thread(target=worker.run)
+    with Client(own_redis.url) as client, redis.Redis.from_url(own_redis.url) as admin:
+        thread.start()
+        try:
+            before = client.embed("storm")
+            with refusal(admin, own_redis):
+                for use in (client.embed, lambda text: client.submit("embed", text)):
+                    with pytest.raises(Unavailable, match=remedy):
+                        use("rain")
+            assert (client.embed("storm") == before).all()
+            assert client.submit("embed", "rain").result(20).vectors is not None
+        finally:
+            stopping.set()
+            thread.join()
+            queue.close()
+
+
+def test_one_that_reads_its_data_at_its_start(own_redis: RedisServer) -> None:
+    with redis.Redis.from_url(own_redis.url) as admin:
+        admin.config_set("rdbcompression", "no")
+        admin.mset({f"key{n}": bytes(500_000) for n in range(60)})
+        admin.save()
+    own_redis.stop()
+    own_redis.options |= {"appendonly": "no", "key_load_delay": 20_000}
+    own_redis.launch()
+    with Client(own_redis.url) as client:
+        wait_until(lambda: "it was just started" in why(client))
+        wait_until(lambda: not why(client))
+        assert client.submit("embed", "storm").status() == "queued"
+
+
+def why(client: Client) -> str:
+    """Why Redis is not available; nothing if it is."""
+    try:
+        client.queue.ping()
+    except Unavailable as error:
+        return error.message
+    return ""

