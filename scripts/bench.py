@@ -10,7 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from baselines.peers import PEERS, target_of
-from benchmarks import bars, batching, cache, embed, engine, open_loop, plot, pool, quality, search, soak, start, wire
+from benchmarks import (
+    bars,
+    batching,
+    cache,
+    embed,
+    engine,
+    fair,
+    open_loop,
+    plot,
+    pool,
+    quality,
+    search,
+    soak,
+    start,
+    wire,
+)
 from benchmarks.plan import Plan, say
 from benchmarks.results import Results
 from benchmarks.texts import load_texts
@@ -28,6 +43,7 @@ SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "wire": wire.run,
     "batching": batching.run,
     "open": open_loop.run,
+    "fair": fair.run,
     "pool": pool.run,
     "cache": cache.run,
     "start": start.run,

@@ -20,8 +20,9 @@ from urllib.request import Request, urlopen
 
 from shoal import embedded
 from shoal.errors import ShoalError
+from shoal.process import Service
 from shoal.settings import Settings
-from shoal.stack import Service, Stack
+from shoal.stack import Stack
 from shoal_workers.index import Index
 from shoal_workers.model import Model, prepared_folder
 

@@ -199,7 +199,7 @@ class TestNoAnswer:
             api.post("/embed", json={"inputs": "a"}, headers={"Prefer": "respond-async"})
         response = post(api, "/embed", inputs="a")
         assert error_of(response, 429)[0] == "overloaded"
-        assert response.headers["Retry-After"] == "1"
+        assert response.headers["Retry-After"] == "60"  # nobody is there to make room
 
 
 class TestRedisAway:

@@ -72,3 +72,11 @@ def test_short_and_long_texts_are_kept_apart_where_that_pays(
     batcher: Batcher[Text] = Batcher(max_batch_tokens=1_000, shares_rows=shares_rows)
     batches = batcher.cut([Text(length) for length in lengths])
     assert [[row.num_tokens for row in batch] for batch in batches] == expected
+
+
+@given(ROWS, BATCHERS, st.integers(1, 600))
+def test_a_batch_can_be_split_into_smaller_ones(rows: list[Text], batcher: Batcher[Text], max_tokens: int) -> None:
+    rows = sorted(rows, key=lambda row: row.num_tokens)
+    parts = batcher.split(rows, max_tokens)
+    assert [row for part in parts for row in part] == rows
+    assert all(size(part, batcher) <= max_tokens or len(part) == 1 for part in parts)

@@ -112,8 +112,7 @@ def ask(worker: Worker, job: Job) -> Reply:
     """The reply that the worker gives in one step."""
     worker.queue.put("interactive", [replace(job, reply_to="me")])
     worker.step(block_s=0)
-    (reply,) = worker.queue.inbox("me").wait()
-    return reply
+    return {reply.id: reply for reply in worker.queue.inbox("me").wait()}[job.id]
 
 
 def embed(worker: Worker, *texts: str, **options: Any) -> Reply:

@@ -111,8 +111,8 @@ class TestScripts:
         assert calls["cmdstat_evalsha"]["calls"] == 10
 
     def test_its_error_is_an_answer(self, connections: Connections) -> None:
-        connections.ask(("SET", "record", "no hash"))
-        (answer,) = connections.run(Script.load("start"), Call(["record"], []))
+        connections.ask(("SET", "stream", "no stream"))
+        (answer,) = connections.run(Script.load("claim"), Call(["stream"], ["group", "me", "other", 1]))
         with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
             checked(answer)
 

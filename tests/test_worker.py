@@ -1,11 +1,16 @@
 """One worker, stepped by hand: what it batches, what it refuses, and what it leaves to others."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from conftest import wait_until
+from numpy.typing import NDArray
 
+from shoal.deadletters import DeadLetters, Letter
 from shoal.errors import Internal
 from shoal.jobs import LANES, Job, Options
 from shoal.queue import Queue
@@ -13,19 +18,32 @@ from shoal.replies import Reply
 from shoal_workers.batcher import Batcher
 from shoal_workers.encoder import Encoder, Row
 from shoal_workers.index import Index
-from shoal_workers.worker import BULK_EVERY, MAX_DELIVERIES, Limits, Worker
+from shoal_workers.intake import BULK_EVERY, MAX_DELIVERIES, Limits
+from shoal_workers.lastwords import LastWords
+from shoal_workers.tokenizer import Tokens
+from shoal_workers.worker import MAX_SMALL_PASS_TOKENS, TEXTS_AT_ONCE, Worker
 
 
 class Engine(Encoder):
-    """The real encoder, which counts its passes and fails on the text `poison`."""
+    """The real encoder, which notes its passes, lets others act before what it does, and fails on `poison`."""
 
     def __init__(self, encoder: Encoder):
         super().__init__(encoder.model, encoder.tokenizer, encoder.engine)
         self.passes: list[int] = []
+        self.num_tokens: list[int] = []
+        self.before: Callable[[str], object] = lambda _: None
         (self.poison,) = encoder.tokenizer.encode(["poison"])
 
+    def tokenize(self, texts: Sequence[str], options: Options, prompt: str) -> list[Tokens]:
+        self.before("tokenize")
+        if "untold" in texts:
+            raise RuntimeError("the tokenizer chokes")
+        return super().tokenize(texts, options, prompt)
+
     def encode(self, rows: Sequence[Row]) -> None:
+        self.before("encode")
         self.passes.append(len(rows))
+        self.num_tokens.append(sum(row.num_tokens for row in rows))
         if any(row.tokens.ids == self.poison.ids for row in rows):
             raise RuntimeError("the engine chokes")
         super().encode(rows)
@@ -53,7 +71,12 @@ def put(queue: Queue, *texts: str, lane: str = "interactive", reply_to: str | No
 
 def replies(queue: Queue, address: str = "me") -> dict[str, Reply]:
     """The replies that have come, by job id."""
-    return {reply.id: reply for reply in queue.wait_replies(address)}
+    return {reply.id: reply for reply in queue.inbox(address).wait()}
+
+
+def distinct(num_texts: int) -> list[str]:
+    """Texts of 12 tokens, no two of which the tiny model's tokenizer takes for the same."""
+    return [" ".join(f"{n:010b}".replace("0", "a").replace("1", "b")) for n in range(num_texts)]
 
 
 def code(reply: Reply | None) -> str:
@@ -63,9 +86,20 @@ def code(reply: Reply | None) -> str:
     return reply.error.code
 
 
-def dead_letters(queue: Queue) -> list[dict[bytes, bytes]]:
-    """The jobs that could not be answered, with the reasons."""
-    return [letter for _, letter in queue.redis.xrange(queue.keys.dead)]
+def once(when: str, act: Callable[[], object]) -> Callable[[str], None]:
+    """Acts the first time that the engine does what is named."""
+    done = []
+
+    def before(what: str) -> None:
+        if what == when and not done:
+            done.append(act())
+
+    return before
+
+
+def dead_letters(queue: Queue) -> list[Letter]:
+    """What is kept of jobs that did harm."""
+    return DeadLetters(queue).newest()
 
 
 def test_an_idle_step_does_nothing(worker: Worker) -> None:
@@ -125,6 +159,38 @@ def test_a_text_the_engine_fails_on_harms_only_its_own_job(
     assert "failed on text 1" in str(found[bad.id].error)
     assert all(found[job.id].vectors is not None for job in good)
     assert "the engine chokes" in caplog.text
+    (letter,) = dead_letters(queue)
+    assert (letter.data, letter.worker) == (bad.pack(), worker.id)
+    assert letter.reason.startswith("internal: the engine failed on text 1")
+    assert "RuntimeError: the engine chokes" in letter.traceback
+
+
+def test_a_job_the_tokenizer_fails_on_harms_only_itself(worker: Worker, queue: Queue) -> None:
+    bad, good = put(queue, "untold"), put(queue, "storm")
+    worker.step(block_s=0)
+    found = replies(queue)
+    assert (code(found[bad.id]), found[good.id].error) == ("internal", None)
+    assert "the tokenizer chokes" in dead_letters(queue)[0].traceback
+
+
+class BrokenIndex(Index):
+    """An index that cannot find 13 documents."""
+
+    def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
+        if k == 13:
+            raise RuntimeError("the index chokes")
+        return super().search(queries, k)
+
+
+def test_a_job_the_index_fails_on_harms_only_itself(queue: Queue, engine: Engine, index_folder: Path) -> None:
+    worker = Worker(queue, engine, {"default": BrokenIndex.open(index_folder)}, Batcher(4_096))
+    bad, good = (Job("search", ["storm"], k=k, reply_to="me") for k in (13, 12))
+    queue.put("interactive", [bad, good])
+    assert worker.step(block_s=0) == 2
+    found = replies(queue)
+    assert (code(found[bad.id]), found[good.id].error) == ("internal", None)
+    assert found[good.id].hits is not None
+    assert "the index chokes" in dead_letters(queue)[0].traceback
 
 
 def test_a_search_and_an_embedding_share_a_pass(worker: Worker, queue: Queue, engine: Engine, index: Index) -> None:
@@ -185,24 +251,83 @@ def test_a_job_that_kills_its_workers_becomes_a_dead_letter_alone(worker: Worker
     assert engine.passes == [1]
     assert code(queue.wait_result(poison.id, 0)) == "poisoned"
     (letter,) = dead_letters(queue)
-    assert letter[b"reason"].startswith(b"poisoned: delivered 3 times")
+    assert letter.reason.startswith("poisoned: delivered 3 times")
+    assert letter.reason.endswith("; the last one ended without a word: killed, or out of memory")
+    assert (letter.worker, letter.traceback, letter.deliveries) == ("killed2", "", MAX_DELIVERIES)
     assert replies(queue)[neighbour.id].error is None
 
 
+def test_the_dead_letter_of_a_poisoned_job_has_the_last_words_of_its_worker(worker: Worker, queue: Queue) -> None:
+    put(queue, "storm")
+    for consumer in ("a", "b", "c"):
+        assert queue.claim(consumer, {consumer}) or queue.take(consumer, LANES, 1)
+    LastWords(queue.redis, queue.keys).say("c", "stalled while encoding", "in forward")
+    worker.step(block_s=0)
+    (letter,) = dead_letters(queue)
+    assert letter.reason.endswith("; the last one stalled while encoding")
+    assert letter.traceback == "in forward"
+
+
+def test_what_expires_before_its_pass_is_not_computed(queue: Queue, engine: Engine) -> None:
+    worker = Worker(queue, engine, {}, Batcher(30))
+    deadline = time.time() + 0.5
+    first, late = put(queue, "storm"), put(queue, "rain " * 30, "rain", deadline=deadline)
+    engine.before = lambda what: what == "encode" and wait_until(lambda: time.time() > deadline)
+    assert worker.step(block_s=0) == 1
+    found = replies(queue)
+    assert (found[first.id].error, code(found[late.id])) == (None, "expired")
+    assert 32 not in engine.num_tokens
+
+
+def test_bulk_lets_interactive_jobs_go_first_and_takes_small_steps_then(queue: Queue, engine: Engine) -> None:
+    worker = Worker(queue, engine, {}, Batcher(256))
+    bulk = put(queue, *distinct(40), lane="bulk", reply_to="bulk")
+    engine.before = once("encode", lambda: put(queue, "storm"))
+    assert worker.step(block_s=0) == 2
+    assert engine.num_tokens[1] == 3
+    assert max(engine.num_tokens[2:]) <= MAX_SMALL_PASS_TOKENS < engine.num_tokens[0]
+    assert len(replies(queue)) == 1
+    assert list(replies(queue, "bulk")) == [bulk.id]
+
+
+def test_interactive_and_bulk_texts_share_no_pass(worker: Worker, queue: Queue, engine: Engine) -> None:
+    put(queue, "storm")
+    put(queue, "rain", "rain storm", lane="bulk", reply_to="bulk")
+    assert worker.step(block_s=0) == 2
+    assert engine.passes == [1, 2]
+
+
+def test_a_long_job_is_tokenized_in_parts_that_let_others_pass(worker: Worker, queue: Queue, engine: Engine) -> None:
+    put(queue, *distinct(2 * TEXTS_AT_ONCE), lane="bulk", reply_to="bulk")
+    engine.before = once("tokenize", lambda: put(queue, "rain"))
+    assert worker.step(block_s=0) == 2
+    assert engine.passes[0] == 1
+    assert sum(engine.passes) == 1 + 2 * TEXTS_AT_ONCE
+
+
+def test_a_job_that_may_have_killed_its_worker_runs_alone(worker: Worker, queue: Queue, engine: Engine) -> None:
+    put(queue, "storm", "rain", lane="bulk", reply_to="bulk")
+    queue.take("killed", ["bulk"], 1)
+    put(queue, "storm")
+    assert [worker.step(block_s=0) for _ in range(2)] == [1, 1]
+    assert engine.passes == [2, 1]
+
+
 def test_interactive_jobs_go_first_and_bulk_fills_up(worker: Worker, queue: Queue) -> None:
-    for n in range(4):
-        put(queue, *(f"bulk {n} {m}" for m in range(Limits().max_batch_texts // 2)), lane="bulk", reply_to="bulk")
+    for _ in range(5):
+        put(queue, *distinct(Limits().max_batch_texts // 2), lane="bulk", reply_to="bulk")
+    worker.step(block_s=0)
+    assert len(replies(queue, "bulk")) == 2
     put(queue, "storm")
     worker.step(block_s=0)
     assert len(replies(queue)) == 1
-    assert len(replies(queue, "bulk")) == 2
-    assert queue.backlog() == {"interactive": 0, "bulk": 2}
+    assert queue.backlog() == {"interactive": 0, "bulk": 1}
 
 
 def test_under_constant_load_bulk_still_gets_a_share(worker: Worker, queue: Queue) -> None:
     put(queue, "bulk", lane="bulk", reply_to="bulk")
     steps = 0
-    while not replies(queue, "bulk"):
+    while queue.backlog()["bulk"]:
         put(queue, *(f"storm {n}" for n in range(Limits().max_batch_texts)))
         worker.step(block_s=0)
         steps += 1

@@ -38,8 +38,9 @@ def submit_many(client: Client) -> list[str]:
 
 def num_pending(client: Client) -> int:
     """Jobs that a worker has and has not answered."""
-    lanes = [client.queue.keys.lane(lane) for lane in LANES]
-    return sum(client.queue.redis.xpending(lane, GROUP)["pending"] for lane in lanes)
+    keys = client.queue.keys
+    streams = [stream(lane) for lane in LANES for stream in (keys.lane, keys.back)]
+    return sum(client.queue.redis.xpending(stream, GROUP)["pending"] for stream in streams)
 
 
 def is_at_work(client: Client) -> bool:

@@ -24,14 +24,15 @@ _GOOD_FOR_S = 0.5
 #: By how much a time measured here and one measured by the system may differ.
 _ROUNDING_S = 0.05
 
-#: In `struct tcp_info` of Linux: the state, how many milliseconds ago the last data came, and how many bytes came.
-_STATE_LAST_DATA_AND_BYTES = struct.Struct("=B51xI72xQ")
+#: In `struct tcp_info` of Linux: the state, how many milliseconds ago data was last sent and last came, and how many
+#: bytes came.
+_TCP_INFO = struct.Struct("=B43xI4xI72xQ")
 
 _ESTABLISHED = 1
 
 
 class Arrivals:
-    """When the connections to a port of this process last brought something. Thread-safe.
+    """When connections to a port of this process last brought something that is not answered. Thread-safe.
 
     `num_threads` is how many requests the process can work on at a time.
     """
@@ -61,7 +62,8 @@ class Arrivals:
 
 
 def _last_data_at(connection: socket.socket) -> float | None:
-    """When it last brought something; None if it never did, or the other side has closed it."""
-    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _STATE_LAST_DATA_AND_BYTES.size)
-    state, silent_ms, num_bytes = _STATE_LAST_DATA_AND_BYTES.unpack(info)
-    return time.perf_counter() - silent_ms / 1_000 if state == _ESTABLISHED and num_bytes else None
+    """When it last brought something that was not answered; None if nothing, or if the other side has closed it."""
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+    state, sent_ms_ago, came_ms_ago, num_bytes = _TCP_INFO.unpack(info)
+    is_open = state == _ESTABLISHED and num_bytes
+    return time.perf_counter() - came_ms_ago / 1_000 if is_open and sent_ms_ago >= came_ms_ago else None

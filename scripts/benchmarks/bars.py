@@ -92,6 +92,12 @@ def _search_share(results: Results) -> float:
     return 100 * results.median("search", "search over n20000, 64 connections", "shoal", RATE) / embedding
 
 
+def _beside_bulk(kind: str) -> Figure:
+    """How many times as long the slowest in a hundred take as when nothing else goes on."""
+    place = ("fair", f"{BESIDE} {kind}")
+    return lambda results: results.median(*place, "shoal", "p99 ms") / results.median(*ALONE, "shoal", "p99 ms")
+
+
 def _unsteady(results: Results) -> float:
     found = results.medians("soak", "p99 ms", start="part ")
     return max(found) / median(found)
@@ -107,6 +113,8 @@ SEARCH = ("search", "search over n20000, 1 connection")
 MILLION = ("search", "search over n1000000, hits")
 WIRE = ("wire", "256 x 1,024")
 USERS = ("batching", "40 users x 1 headline")
+ALONE = ("fair", "1 connection x 1 headline, nothing else")
+BESIDE = "1 connection x 1 headline, beside bulk"
 POOL = ("pool", "96 connections, 2 texts a batch of 20 ms")
 CACHE = ("cache", "64 connections, 1,000 texts that repeat")
 GROWTH = "resident memory in MB, the highest of each part: growth in %"
@@ -159,6 +167,8 @@ BARS = (
         most=1,
     ),
     Bar("pool", "16 waiting workers over 1", _times(POOL, RATE, "16 workers", "1 worker"), 12),
+    Bar("fair", "one connection: p99 beside bulk headlines over that alone", _beside_bulk("headlines"), most=3),
+    Bar("fair", "one connection: p99 beside bulk abstracts over that alone", _beside_bulk("abstracts"), most=3),
     Bar("cache", "cached texts, 64 connections", _of(CACHE, "cache on", RATE), 3_500, unit=" requests/s"),
     Bar(
         "start",

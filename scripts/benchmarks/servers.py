@@ -28,7 +28,7 @@ from benchmarks.processes import Processes
 from benchmarks.server import Server
 from shoal import bench
 from shoal.errors import NotReady
-from shoal.stack import Service
+from shoal.process import Service
 
 #: What is installed beside our own packages.
 REQUIREMENTS = (

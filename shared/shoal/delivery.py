@@ -31,15 +31,19 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Why a job could not be answered as it asked: kept with the job for somebody to look at."""
+    """Why a job could not be answered as it asked: kept with the job for somebody to look at.
+
+    `worker` had it last, the last of so many `deliveries`.
+    """
 
     reason: str
     traceback: str = ""
     worker: str = ""
+    deliveries: int = 1
 
     def pack(self, delivery: Delivery) -> bytes:
         """What is kept beside the bytes of the job."""
-        about = {"reason": self.reason, "lane": delivery.lane, "deliveries": str(delivery.num_deliveries)}
+        about = {"reason": self.reason, "lane": delivery.lane, "deliveries": str(self.deliveries)}
         return wire.pack(about | {"traceback": self.traceback, "worker": self.worker})
 
 

@@ -43,7 +43,20 @@ class Batcher(Generic[Row]):
         totals = [0, *accumulate(row.num_tokens for row in ordered)]
         batches = []
         for start, end in self._cheapest(ordered, ends, totals):
-            batches += self._within_budget(ordered[start:end])
+            batches += self.split(ordered[start:end], self.max_batch_tokens)
+        return batches
+
+    def split(self, rows: Sequence[Row], max_tokens: int) -> list[list[Row]]:
+        """The rows, in their order, in batches of up to so many tokens; a longer row is a batch of its own."""
+        batches: list[list[Row]] = []
+        num_tokens = 0
+        for row in rows:
+            num_tokens += row.num_tokens
+            size = num_tokens if self.shares_rows else row.num_tokens * (len(batches[-1]) + 1 if batches else 1)
+            if not batches or size > max_tokens:
+                batches.append([])
+                num_tokens = row.num_tokens
+            batches[-1].append(row)
         return batches
 
     def _cheapest(self, ordered: Sequence[Row], ends: list[int], totals: list[int]) -> list[tuple[int, int]]:
@@ -68,15 +81,3 @@ class Batcher(Generic[Row]):
     def _cost(self, size: int, longest: int) -> float:
         num_passes = -(-size // self.max_batch_tokens)
         return size * (1 + longest / ATTENTION_LENGTH) + num_passes * self.pass_cost
-
-    def _within_budget(self, rows: Sequence[Row]) -> list[list[Row]]:
-        batches: list[list[Row]] = []
-        num_tokens = 0
-        for row in rows:
-            num_tokens += row.num_tokens
-            size = num_tokens if self.shares_rows else row.num_tokens * (len(batches[-1]) + 1 if batches else 1)
-            if not batches or size > self.max_batch_tokens:
-                batches.append([])
-                num_tokens = row.num_tokens
-            batches[-1].append(row)
-        return batches

@@ -91,8 +91,8 @@ class Encoder:
         try:
             return self.model.prompt_for(options.prompt_name, otherwise)
         except KeyError:
-            known = ", ".join(sorted(self.model.prompts)) or "none"
-            raise InvalidRequest(f"prompt_name is {options.prompt_name!r}: {self.model.name} has {known}") from None
+            name, known = options.prompt_name, ", ".join(sorted(self.model.prompts)) or "none"
+            raise InvalidRequest(f"prompt_name is {name!r:.100}: {self.model.name} has {known}") from None
 
     def check(self, options: Options) -> None:
         """Raises InvalidRequest for options that the model cannot follow."""

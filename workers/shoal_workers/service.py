@@ -4,10 +4,12 @@ import logging
 import os
 import signal
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from hashlib import blake2b
 from threading import Event
-from typing import Any
+from typing import Any, TextIO
+from urllib.parse import quote
 
 from threadpoolctl import threadpool_limits
 
@@ -23,10 +25,16 @@ from shoal_workers.batcher import Batcher
 from shoal_workers.encoder import Encoder
 from shoal_workers.heartbeat import Heartbeat
 from shoal_workers.index import Index, Manifest
+from shoal_workers.intake import Limits
+from shoal_workers.lastwords import LastWords
 from shoal_workers.model import Model, prepare_if_needed, prepared_folder
-from shoal_workers.worker import Limits, Worker
+from shoal_workers.watchdog import STALLED_AFTER_S, Watchdog
+from shoal_workers.worker import Worker
 
 log = logging.getLogger(__name__)
+
+#: Longest that Redis may take for an answer to a worker: nobody waits to be told, and what is not answered runs again.
+ANSWER_S = 2.0
 
 
 def serve(settings: Settings, encoder: Encoder | None = None) -> None:
@@ -38,8 +46,9 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     stopping = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    queue = Queue(connect(settings.redis_url), settings.keys, settings.max_backlog, settings.result_ttl_s)
-    threads = num_threads(settings, Pool(queue.redis, settings.keys))
+    queue = Queue(connect(settings.redis_url, ANSWER_S), settings.keys, settings.bounds, settings.result_ttl_s)
+    words = LastWords(queue.redis, queue.keys, settings.home_folder / "crashes" / quote(queue.keys.root, safe=""))
+    threads = num_threads(settings, queue.pool)
     threadpool_limits(1, user_api="blas")
     encoder = encoder or open_encoder(settings, threads)
     indexes = open_indexes(settings, encoder.model, threads)
@@ -51,17 +60,47 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
         limits_of(settings),
         stopping,
         open_cache(settings, encoder, queue),
+        words,
     )
-    heartbeat = Heartbeat(worker.pool, worker.id, lambda: about(worker, indexes))
+    with suppress(ShoalError):  # Redis may be away; whoever buries a job here does it too
+        words.pass_on()
+    with (
+        closing(queue),
+        announced(worker),
+        words.recorded(worker.id) as file,
+        watched(worker, words, file, settings.stall_timeout_s),
+    ):
+        worker.run()
+    log.info("worker %s has stopped", worker.id)
+
+
+@contextmanager
+def announced(worker: Worker) -> Iterator[None]:
+    """Keeps the worker on the pool's list."""
+    heartbeat = Heartbeat(worker.pool, worker.id, lambda: about(worker, worker.indexes))
     heartbeat.start()
     try:
-        worker.run()
+        yield
     finally:
         heartbeat.stop()
         with suppress(ShoalError):  # Redis may be gone; the heartbeat's end says the same
-            queue.leave(worker.id)
-        queue.close()
-    log.info("worker %s has stopped", worker.id)
+            worker.queue.leave(worker.id)
+
+
+@contextmanager
+def watched(worker: Worker, words: LastWords, file: TextIO, timeout_s: float) -> Iterator[None]:
+    """Ends the process if this thread hangs, after telling why, so that others take over at once."""
+
+    def say(summary: str, trace: str) -> None:
+        words.say(worker.id, summary, trace)
+        worker.pool.leave(worker.id)
+
+    watchdog = Watchdog(worker.progress, timeout_s, file, say)
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.stop()
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -118,7 +157,7 @@ def about(worker: Worker, indexes: dict[str, Index]) -> dict[str, Any]:
     """What the worker's heartbeat says of it."""
     model, engine = worker.encoder.model, worker.encoder.engine
     return {
-        "state": "ready",
+        "state": "stalled" if worker.progress.age_s > STALLED_AFTER_S else "ready",
         "model": model.name,
         "digest": model.digest,
         "dimension": model.dimension,
@@ -132,6 +171,7 @@ def about(worker: Worker, indexes: dict[str, Index]) -> dict[str, Any]:
         "host": socket.gethostname(),
         "machine": cpu.machine_id(),
         "pid": os.getpid(),
+        "texts_per_s": worker.speed.texts_per_s,
         "indexes": {name: _about_index(index.manifest) for name, index in indexes.items()},
         "counters": dict(worker.counters),
     }

@@ -8,16 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.cache import Entry
-from shoal.errors import Internal
+from shoal.delivery import Answer, Delivery
+from shoal.errors import Internal, ShoalError
 from shoal.jobs import Job
-from shoal.queue import Answer, Delivery
 from shoal.replies import TIMINGS, Reply, finish
 from shoal_workers.encoder import Row
 
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """A job that was taken, what its texts became, and how long each step took.
+    """A job that was taken, what its texts became, and how long each step took; or the `error` that kept it from that.
 
     A text is `found` in the cache or has a row, both by its number; texts that repeat share their row. `digests` are
     those of all texts, or none if the job is not for the cache.
@@ -30,6 +30,7 @@ class Work:
     found: dict[int, Entry] = field(default_factory=dict)
     rows: dict[int, Row] = field(default_factory=dict)
     hits: list[list[dict[str, Any]]] | None = None
+    error: ShoalError | None = None
     timings: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TIMINGS, 0.0))
 
     @property
@@ -38,14 +39,25 @@ class Work:
         return [n for n in range(len(self.job.texts)) if n not in self.found]
 
     @property
+    def gives_way(self) -> bool:
+        """Whether interactive jobs may go in between: not if it may have killed a worker, then it is to run alone."""
+        return self.delivery.lane == "bulk" and self.delivery.num_deliveries == 1
+
+    @property
     def is_encoded(self) -> bool:
         """Whether every row has its vectors or has failed."""
         return all(row.vectors is not None or row.error is not None for row in self.rows.values())
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether a row could not be encoded."""
-        return any(row.error is not None for row in self.rows.values())
+    def check_rows(self) -> None:
+        """Sets the error if a row could not be encoded."""
+        failed = {n: row.error for n, row in self.rows.items() if row.error is not None}
+        if failed:
+            self.fail(f"the engine failed on text {', '.join(map(str, failed))}", next(iter(failed.values())))
+
+    def fail(self, what: str, cause: Exception) -> None:
+        """Sets the error: what happened, and what no one foresaw."""
+        self.error = Internal(f"{what}; the worker's log says how: leave the text out or report it")
+        self.error.__cause__ = cause
 
     def recall(self, entries: Sequence[Entry | None]) -> None:
         """Takes what the cache has of the texts.
@@ -71,13 +83,7 @@ class Work:
         return finish([entry.vectors for entry in self.entries()], self.job.options)
 
     def answer(self, model: str) -> Answer:
-        """The reply, and where it goes."""
-        if self.has_failed:
-            numbers = ", ".join(str(n) for n, row in self.rows.items() if row.error is not None)
-            error = Internal(
-                f"the engine failed on text {numbers}; the worker's log says how: leave the text out or report it"
-            )
-            return Answer(self.delivery, Reply.failure(self.job.id, error), self.job.reply_to)
+        """The reply of a job without error, and where it goes."""
         entries = self.entries()
         reply = Reply(
             id=self.job.id,

@@ -1,57 +1,43 @@
 """The worker: takes jobs, forms batches, encodes, searches, replies."""
 
 import logging
+import os
 import secrets
+import socket
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import traceback
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from shoal.cache import Cache, Entry
-from shoal.errors import Expired, Overloaded, Poisoned, ShoalError, TooLarge, Unavailable, UnknownIndex
-from shoal.jobs import LANES, Job, address_of
-from shoal.pool import Pool
-from shoal.queue import Answer, Delivery, Queue
-from shoal.replies import TIMINGS, Reply
+from shoal.errors import Overloaded, ShoalError, Unavailable
+from shoal.queue import Queue
+from shoal.replies import TIMINGS
 from shoal_workers.batcher import Batcher
-from shoal_workers.encoder import QUERY_PROMPTS, Encoder, Row
+from shoal_workers.encoder import Encoder, Row
 from shoal_workers.index import Index
+from shoal_workers.intake import Intake, Limits, overdue
+from shoal_workers.lastwords import LastWords
+from shoal_workers.speed import Speed
+from shoal_workers.watchdog import Progress
 from shoal_workers.work import Work
 
 log = logging.getLogger(__name__)
 
-#: Jobs read at a time from each lane: interactive ones are short, bulk ones fill a batch by themselves.
-JOBS_AT_ONCE = {"interactive": 16, "bulk": 1}
-
-#: A full step takes a bulk job along every so many steps, so that bulk work goes on under constant load.
-BULK_EVERY = 8
-
-#: How often a job may be delivered before it counts as poison.
-MAX_DELIVERIES = 3
-
-#: How often a worker looks for jobs that a dead one left behind.
-CLAIM_EVERY_S = 1.0
-
 #: How long a worker waits before it tries Redis again.
 RETRY_S = 0.5
 
+#: Most tokens of bulk work in one pass while interactive jobs are expected, which wait until it is over. Measured: a
+#: headline that comes at the worst moment then takes three times as long as alone, and bulk headlines a third longer.
+MAX_SMALL_PASS_TOKENS = 64
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a worker accepts from programs that put jobs into Redis themselves, and how much it takes on in one step.
-
-    A step is full with `max_batch_texts`: more would not be encoded faster, and would keep others waiting.
-    """
-
-    max_job_texts: int = 1_024
-    max_text_chars: int = 2**20
-    max_batch_texts: int = 64
-    max_batch_wait_s: float = 0.0
+#: Texts of a job that are tokenized at a time.
+TEXTS_AT_ONCE = 32
 
 
 class Worker:
@@ -66,25 +52,29 @@ class Worker:
         limits: Limits | None = None,
         stopping: threading.Event | None = None,
         cache: Cache | None = None,
+        words: LastWords | None = None,
     ):
-        self.id = secrets.token_hex(6)
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.queue = queue
-        self.pool = Pool(queue.redis, queue.keys)
+        self.pool = queue.pool
         self.encoder = encoder
         self.indexes = indexes
         self.batcher = batcher
-        self.limits = limits or Limits()
         self.cache = cache
         self.counters: Counter[str] = Counter()
+        self.progress = Progress()
+        self.speed = Speed()
+        words = words or LastWords(queue.redis, queue.keys)
+        self._intake = Intake(self.id, queue, encoder, indexes, limits or Limits(), words, self.counters)
         self._stopping = stopping or threading.Event()
-        self._num_steps = 0
-        self._next_claim_s = 0.0
+        self._num_replied = 0
 
     def run(self) -> None:
         """Steps until `stop` is called; waits when Redis is away and goes on when it is back."""
         is_away = False
         while not self._stopping.is_set():
             try:
+                self.progress.mark("joining the pool")
                 self.queue.join()
                 log.info("worker %s is taking jobs", self.id)
                 is_away = False
@@ -93,6 +83,7 @@ class Worker:
             except (Unavailable, Overloaded) as error:
                 log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
                 is_away = True
+                self._intake.doubt_heartbeats()
                 self._stopping.wait(RETRY_S)
 
     def stop(self) -> None:
@@ -100,158 +91,74 @@ class Worker:
         self._stopping.set()
 
     def step(self, block_s: float = 1.0) -> int:
-        """One round: take, tokenize, batch, encode, search, reply. Returns how many jobs were replied to."""
-        works = self._tokenize(self._take(block_s))
+        """One round: take jobs, serve the interactive ones, then those of bulk. Returns how many were replied to."""
+        self.progress.mark("taking jobs")
+        num_replied = self._num_replied
+        works = self._intake.take(block_s)
         started = time.perf_counter()
-        num_replied, waiting = self._finish(works, started)
-        rows = list({id(row): row for work in waiting for row in work.rows.values()}.values())
-        for batch in self.batcher.cut(rows):
-            self._encode(batch)
-            num_encoded, waiting = self._finish(waiting, started)
-            num_replied += num_encoded
-        self._store(works)
-        return num_replied
+        self._serve([work for work in works if not work.gives_way])
+        self._serve([work for work in works if work.gives_way])
+        self.speed.note(0, time.perf_counter() - started)
+        return self._num_replied - num_replied
 
-    def _finish(self, works: Sequence[Work], started: float) -> tuple[int, list[Work]]:
-        """Searches and replies for those that are encoded; returns how many were replied to, and those that wait."""
+    def _serve(self, works: Sequence[Work]) -> None:
+        """Tokenize, batch, encode, search, reply; and what is new goes into the cache."""
+        if not works:
+            return
+        started = time.perf_counter()
+        works = self._tokenize(works)
+        waiting = self._finish(works, started)
+        for batch in self._batches(waiting):
+            waiting = self._in_time(waiting)
+            self._encode(_wanted(batch, waiting))
+            waiting = self._finish(waiting, started)
+        self._store(works)
+
+    def _let_pass(self, works: Sequence[Work]) -> None:
+        """Serves the interactive jobs that wait by now, if the works at hand give way and this is not the last step."""
+        if all(work.gives_way for work in works) and not self._stopping.is_set():
+            self._serve(self._intake.take_interactive())
+
+    def _finish(self, works: Sequence[Work], started: float) -> list[Work]:
+        """Searches and replies for those that are encoded, and returns those that wait."""
         encoded = [work for work in works if work.is_encoded]
         for work in encoded:
+            work.check_rows()
             if work.rows:
                 work.timings["encode_s"] = time.perf_counter() - started
-        self._search([work for work in encoded if work.job.op == "search" and not work.has_failed])
-        return self._reply(encoded), [work for work in works if not work.is_encoded]
+        self._search([work for work in encoded if work.job.op == "search" and not work.error])
+        self._reply(encoded)
+        return [work for work in works if not work.is_encoded]
 
-    # Take
+    def _in_time(self, works: Sequence[Work]) -> list[Work]:
+        """The works without those whose deadline has passed since they were taken, which are answered so."""
+        for work in works:
+            work.error = overdue(work.job)
+        self._intake.refuse([(work.delivery, work.error) for work in works if work.error])
+        return [work for work in works if not work.error]
 
-    def _take(self, block_s: float) -> list[Work]:
-        if orphan := self._claim():
-            return self._admit([orphan])
-        self._num_steps += 1
-        works: list[Work] = []
-        self._fill(works, "interactive")
-        self._fill(works, "bulk")
-        if not works and block_s:
-            works += self._admit(self.queue.take(self.id, LANES, 1, block_s))
-        if works and self.limits.max_batch_wait_s:
-            self._linger(works)
-        return works
+    # Tokenize, batch, encode, search, reply
 
-    def _fill(self, works: list[Work], lane: str) -> None:
-        owed = lane == "bulk" and self._num_steps % BULK_EVERY == 0
-        while (room := self._room(works)) > 0 or owed:
-            at_once = min(JOBS_AT_ONCE[lane], max(1, room))
-            taken = self.queue.take(self.id, [lane], at_once)
-            works += self._admit(taken)
-            if len(taken) < at_once or owed:
-                return
-
-    def _linger(self, works: list[Work]) -> None:
-        until = time.monotonic() + self.limits.max_batch_wait_s
-        while (room := self._room(works)) > 0 and (left := until - time.monotonic()) > 0:
-            at_once = min(JOBS_AT_ONCE["interactive"], room)
-            works += self._admit(self.queue.take(self.id, ["interactive"], at_once, left))
-
-    def _room(self, works: Sequence[Work]) -> int:
-        """How many more texts fit into the step."""
-        return self.limits.max_batch_texts - sum(len(work.job.texts) for work in works)
-
-    def _claim(self) -> Delivery | None:
-        if time.monotonic() < self._next_claim_s:
-            return None
-        orphan = self.queue.claim(self.id, set(self.pool.workers()))
-        if orphan is None:
-            self._next_claim_s = time.monotonic() + CLAIM_EVERY_S
-        else:
-            log.info("claimed a job that was left behind, delivery %d", orphan.num_deliveries)
-        return orphan
-
-    # Admit
-
-    def _admit(self, deliveries: Iterable[Delivery]) -> list[Work]:
-        """Opens the deliveries; those that cannot or need not be computed are answered at once."""
-        works, refusals = [], []
-        now = time.time()
-        for delivery in deliveries:
-            try:
-                job = self._open(delivery, now)
-                work = Work(delivery, job, self._prompt(job))
-                work.timings["queue_s"] = delivery.queued_s(now)
-                works.append(work)
-            except ShoalError as error:
-                refusals.append((delivery, error))
-        self._refuse(refusals)
-        return self._start(works)
-
-    def _open(self, delivery: Delivery, now: float) -> Job:
-        job = Job.unpack(delivery.data)
-        if delivery.num_deliveries > MAX_DELIVERIES:
-            raise Poisoned(f"delivered {MAX_DELIVERIES} times, and each time the worker died: take a look at its texts")
-        if job.deadline is not None and now > job.deadline:
-            raise Expired(
-                f"the deadline passed {now - job.deadline:.1f} s before a worker was free: add workers or wait longer"
-            )
-        self._check_size(job)
-        if job.op == "search" and job.index not in self.indexes:
-            known = ", ".join(sorted(self.indexes)) or "none"
-            raise UnknownIndex(f"no index {job.index!r}: this worker serves {known}")
-        self.encoder.check(job.options)
-        return job
-
-    def _prompt(self, job: Job) -> str:
-        return self.encoder.prompt(job.options, QUERY_PROMPTS if job.op == "search" else ())
-
-    def _check_size(self, job: Job) -> None:
-        if len(job.texts) > self.limits.max_job_texts:
-            raise TooLarge(f"the job has {len(job.texts):,} texts, over {self.limits.max_job_texts:,}: split it")
-        for n, text in enumerate(job.texts):
-            if len(text) > self.limits.max_text_chars:
-                raise TooLarge(
-                    f"text {n} has {len(text):,} characters, over {self.limits.max_text_chars:,}: cut it into passages"
-                )
-
-    def _start(self, works: list[Work]) -> list[Work]:
-        """Marks submitted jobs as running, and drops those that were cancelled: they are answered already."""
-        submitted = [work for work in works if work.job.reply_to is None]
-        started = self.queue.start([work.job.id for work in submitted])
-        cancelled = [work for work, runs in zip(submitted, started, strict=True) if not runs]
-        self.queue.drop([work.delivery for work in cancelled])
-        return [work for work in works if work not in cancelled]
-
-    def _refuse(self, refusals: Sequence[tuple[Delivery, ShoalError]]) -> None:
-        """Answers with the error, or, where nobody can be answered, keeps the job as a dead letter."""
-        answers = []
-        for delivery, error in refusals:
-            self.counters["failed"] += 1
-            job_id, reply_to = address_of(delivery.data)
-            if job_id is not None:
-                answers.append(Answer(delivery, Reply.failure(job_id, error), reply_to))
-        self.queue.reply(answers)
-        for delivery, error in refusals:
-            if isinstance(error, Poisoned) or address_of(delivery.data)[0] is None:
-                log.warning("dead letter: %s", error)
-                self.queue.bury(delivery, f"{error.code}: {error}")
-
-    # Tokenize, encode, search, reply
-
-    def _tokenize(self, works: list[Work]) -> list[Work]:
+    def _tokenize(self, works: Sequence[Work]) -> list[Work]:
         """Gives each job what the cache has, and rows for the rest, one for all texts that are the same.
 
         Returns the jobs that can be encoded.
         """
+        self.progress.mark("tokenizing")
         started = time.perf_counter()
         self._recall(works)
         shared: dict[Any, Row] = {}
-        tokenized, refusals = [], []
         for work in works:
             try:
                 self._tokenize_one(work, shared)
-                tokenized.append(work)
             except ShoalError as error:
-                refusals.append((work.delivery, error))
-        self._refuse(refusals)
-        for work in tokenized:
+                work.error = error
+            except Exception as error:  # whatever a tokenizer may raise
+                work.fail("the tokenizer failed", error)
+        for work in works:
             work.timings["tokenize_s"] = time.perf_counter() - started
-        return tokenized
+        self._intake.refuse([(work.delivery, work.error) for work in works if work.error])
+        return [work for work in works if not work.error]
 
     def _recall(self, works: Sequence[Work]) -> None:
         works = [work for work in works if work.job.options.output == "vector"]
@@ -267,39 +174,77 @@ class Worker:
 
     def _tokenize_one(self, work: Work, shared: dict[Any, Row]) -> None:
         options, missing = work.job.options, work.missing
-        found = self.encoder.tokenize([work.job.texts[n] for n in missing], options, work.prompt)
-        for n, tokens in zip(missing, found, strict=True):
-            key = (tokens.ids, options.pooling, options.output)
-            work.rows[n] = shared.setdefault(key, Row(tokens, options.pooling, options.output))
+        at_once = TEXTS_AT_ONCE if options.truncate else len(missing)  # the error is to name the text by its number
+        for start in range(0, len(missing), at_once or 1):
+            if start:
+                self._let_pass([work])
+            numbers = missing[start : start + at_once]
+            found = self.encoder.tokenize([work.job.texts[n] for n in numbers], options, work.prompt)
+            for n, tokens in zip(numbers, found, strict=True):
+                key = (tokens.ids, options.pooling, options.output)
+                work.rows[n] = shared.setdefault(key, Row(tokens, options.pooling, options.output))
+
+    def _batches(self, works: Sequence[Work]) -> Iterator[list[Row]]:
+        """What goes into one pass each: little, while the works give way and interactive jobs are expected."""
+        rows = {id(row): row for work in works for row in work.rows.values()}
+        batches = deque(self.batcher.cut(list(rows.values())))
+        while batches:
+            self._let_pass(works)
+            batch = batches.popleft()
+            if self._intake.expects_interactive and works[0].gives_way:
+                batch, *rest = self.batcher.split(batch, MAX_SMALL_PASS_TOKENS)
+                batches.extendleft(reversed(rest))
+            yield batch
 
     def _encode(self, batch: Sequence[Row]) -> None:
         """Encodes a batch; if the engine fails, row by row, so that a bad text harms only its own job."""
+        if not batch or self._run_pass(batch) is None:
+            return
+        for row in batch:
+            row.error = self._run_pass([row])
+            if row.error:
+                log.error("the engine failed on a text of %d tokens: %s", row.num_tokens, _without_message(row.error))
+
+    def _run_pass(self, batch: Sequence[Row]) -> Exception | None:
+        """Encodes a batch in one pass; returns what the engine raised, without the memory that it took for it."""
         self.counters["batches"] += 1
+        self.progress.mark("encoding")
         try:
             self.encoder.encode(batch)
         except Exception as error:  # whatever an engine may raise
-            if len(batch) > 1:
-                for row in batch:
-                    self._encode([row])
-                return
-            log.exception("the engine failed on a text of %d tokens", batch[0].num_tokens)
-            batch[0].error = error
+            traceback.clear_frames(error.__traceback__)
+            return error
+        return None
 
     def _search(self, works: Sequence[Work]) -> None:
         started = time.perf_counter()
         for name in {work.job.index for work in works}:
-            same = [work for work in works if work.job.index == name]
-            queries = np.concatenate([work.vectors() for work in same])
-            hits = iter(self.indexes[name].search(queries, max(work.job.k for work in same)))
-            for work in same:
-                work.hits = [next(hits)[: work.job.k] for _ in work.job.texts]
+            self._search_index(self.indexes[name], [work for work in works if work.job.index == name])
         for work in works:
             work.timings["search_s"] = time.perf_counter() - started
 
-    def _reply(self, works: Sequence[Work]) -> int:
-        num_written = self.queue.reply([work.answer(self.encoder.model.name) for work in works])
+    def _search_index(self, index: Index, works: Sequence[Work]) -> None:
+        """Finds the hits; if that fails, job by job."""
+        self.progress.mark("searching")
+        try:
+            queries = np.concatenate([work.vectors() for work in works])
+            hits = iter(index.search(queries, max(work.job.k for work in works)))
+            for work in works:
+                work.hits = [next(hits)[: work.job.k] for _ in work.job.texts]
+        except Exception as error:  # whatever an index may raise
+            if len(works) > 1:
+                for work in works:
+                    self._search_index(index, [work])
+                return
+            log.error("a search for %d queries failed: %s", len(works[0].job.texts), _without_message(error))
+            works[0].fail("the search failed", error)
+
+    def _reply(self, works: Sequence[Work]) -> None:
+        self.progress.mark("replying")
+        model = self.encoder.model.name
+        self._num_replied += self.queue.reply([work.answer(model) for work in works if not work.error])
+        self._num_replied += self._intake.refuse([(work.delivery, work.error) for work in works if work.error])
         self._count(works)
-        return num_written
 
     def _store(self, works: Sequence[Work]) -> None:
         """Puts what is new into the cache: after the replies, which do not depend on it."""
@@ -317,8 +262,19 @@ class Worker:
     def _count(self, works: Sequence[Work]) -> None:
         for work in works:
             self.counters["jobs"] += 1
-            self.counters["failed"] += work.has_failed
             self.counters["texts"] += len(work.rows)
             self.counters["tokens"] += sum(row.num_tokens for row in work.rows.values())
+            self.speed.note(len(work.job.texts), 0)
             for name in TIMINGS:
                 self.counters[name] += work.timings[name]  # type: ignore[assignment]
+
+
+def _wanted(batch: Sequence[Row], works: Sequence[Work]) -> list[Row]:
+    """The rows of the batch that any of the works waits for."""
+    wanted = {id(row) for work in works for row in work.rows.values()}
+    return [row for row in batch if id(row) in wanted]
+
+
+def _without_message(error: Exception) -> str:
+    """The kind of an error and where it was raised: its message could hold a text."""
+    return f"{type(error).__name__}\n{''.join(traceback.format_tb(error.__traceback__))}"

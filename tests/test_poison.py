@@ -1,0 +1,111 @@
+"""Texts that crash a worker, hang it or take all its memory, among others: real workers, started again as they end."""
+
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import wait_until
+from poisoned_worker import HARM
+from process import environment
+
+from shoal import Client
+from shoal.deadletters import DeadLetters
+from shoal.errors import ShoalError
+from shoal.jobs import Options
+from shoal.keys import Keys
+from shoal_workers.encoder import Encoder
+from shoal_workers.intake import MAX_DELIVERIES
+from shoal_workers.watchdog import EXIT_STALLED
+
+NUM_GOOD, NUM_WORKERS = 100, 3
+
+#: What a dead letter says of each harm, in its reason and in its traceback; and how the process ends, if it does.
+EXPECTED = {
+    "abort": ("Fatal Python error: Aborted", "in abort", -signal.SIGABRT),
+    "kill": ("ended without a word: killed, or out of memory", "", -signal.SIGKILL),
+    "hang": ("stalled while encoding", "in hang", EXIT_STALLED),
+    "fail": ("the engine failed on text 0", "the engine chokes", None),
+    "panic": ("BaseException: the engine panics", "in panic", 1),
+    "gorge": ("the engine failed on text 0", "MemoryError", None),
+}
+
+NUM_FATAL = sum(exit_code is not None for _, _, exit_code in EXPECTED.values())
+
+
+class Workers:
+    """Processes that are started again whenever they end."""
+
+    def __init__(self, log: Path, settings: dict[str, Any]):
+        self.exit_codes: Counter[int] = Counter()
+        self._log = log
+        self._environment = environment(**settings)
+        self._running = [self._start() for _ in range(NUM_WORKERS)]
+
+    def look_after(self) -> None:
+        """Starts again what has ended."""
+        for n, process in enumerate(self._running):
+            if (code := process.poll()) is not None:
+                self.exit_codes[code] += 1
+                self._running[n] = self._start()
+
+    def kill(self) -> None:
+        """Ends all of them."""
+        for process in self._running:
+            process.kill()
+            process.wait()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        program = Path(__file__).parent / "poisoned_worker.py"
+        with self._log.open("ab") as log:
+            return subprocess.Popen([sys.executable, str(program)], env=self._environment, stdout=log, stderr=log)
+
+
+@pytest.fixture
+def workers(
+    home: Path, tiny_model: Path, tiny_source: Path, tmp_path: Path, keys: Keys, redis_url: str
+) -> Iterator[Workers]:
+    """Three of them on the tiny model."""
+    settings = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "home": home, "cache_mb": 0}
+    settings |= {"model": tiny_source, "precision": "f32", "threads": 1, "stall_timeout_s": 3, "log_level": "info"}
+    workers = Workers(tmp_path / "workers.log", settings)
+    yield workers
+    workers.kill()
+
+
+def error_code(client: Client, job_id: str) -> str:
+    """The code of the error that the job was answered with."""
+    with pytest.raises(ShoalError) as caught:
+        client.job(job_id).result(0)
+    return caught.value.code
+
+
+def test_poison_harms_only_itself(workers: Workers, client: Client, encoder: Encoder) -> None:
+    texts = [f"rain {n}" for n in range(NUM_GOOD)]
+    wait_until(lambda: len(client.pool.ready()) == NUM_WORKERS, within_s=60)
+    job_ids = {text: client.submit("embed", text).id for text in [*texts[:50], *HARM, *texts[50:]]}
+
+    def is_done() -> bool:
+        workers.look_after()
+        return not any(client.queue.backlog().values())
+
+    wait_until(is_done, within_s=120)
+    vectors = [client.job(job_ids[text]).result(0).vectors for text in texts]
+    assert np.allclose(np.concatenate(vectors), encoder.embed(texts, Options(), ""), atol=1e-5)
+
+    letters = {letter.job().texts[0]: letter for letter in DeadLetters(client.queue).newest()}
+    assert len(DeadLetters(client.queue)) == len(letters) == len(HARM)
+    for text, harm in HARM.items():
+        letter, (reason, trace, exit_code) = letters[text], EXPECTED[harm.__name__]
+        assert reason in letter.reason
+        assert trace in letter.traceback
+        assert error_code(client, job_ids[text]) == ("internal" if exit_code is None else "poisoned")
+        assert workers.exit_codes[exit_code] <= MAX_DELIVERIES
+        assert letter.worker
+    assert sum(workers.exit_codes.values()) <= MAX_DELIVERIES * NUM_FATAL
+    assert set(workers.exit_codes) <= {exit_code for _, _, exit_code in EXPECTED.values()}

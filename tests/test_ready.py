@@ -1,0 +1,114 @@
+"""`/ready` says that requests will be answered, and only then; `/health` says whether a restart would help."""
+
+import threading
+import time
+
+import pytest
+from api_stub import INDEX, MakeApp, StubWorker, error_of
+from flask.testing import FlaskClient
+
+from shoal.exchange import Exchange
+from shoal.inbox import Inbox
+from shoal.keys import Keys
+from shoal.pool import Pool
+from shoal.queue import Queue
+from shoal.replies import Reply
+from shoal_api.context import Context
+
+pytest_plugins = ["api_fixtures"]
+
+
+def why_not(api: FlaskClient, path: str = "/ready") -> str:
+    """What `/ready` says is missing."""
+    code, message = error_of(api.get(path), 503)
+    assert code == "not_ready"
+    return message
+
+
+def test_no_worker_is_alive(api: FlaskClient) -> None:
+    assert "no worker is alive" in why_not(api)
+    assert api.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("state", ["loading", "stalled"])
+def test_workers_that_are_alive_and_not_at_work(api: FlaskClient, stub: StubWorker, state: str) -> None:
+    stub.announce(state=state)
+    assert f"none of the 1 workers alive is ready (1 {state})" in why_not(api)
+    stub.announce()
+    assert api.get("/ready").status_code == 200
+
+
+def test_an_index_that_the_settings_name_and_nobody_serves(make_app: MakeApp, stub: StubWorker) -> None:
+    api = make_app(indexes="news=/a,faq=/b").test_client()
+    assert "the index faq, news:" in why_not(api)
+    stub.announce(indexes={"news": INDEX})
+    assert "the index faq:" in why_not(api)
+    stub.announce(indexes={"news": INDEX, "faq": INDEX})
+    assert api.get("/ready").status_code == 200
+
+
+def test_one_worker_may_serve_one_index_and_another_the_other(make_app: MakeApp, queue: Queue, keys: Keys) -> None:
+    api = make_app(indexes="news=/a,faq=/b").test_client()
+    pool = Pool(queue.redis, keys, alive_s=60)
+    pool.announce("a", {"state": "ready", "indexes": {"news": INDEX}})
+    pool.announce("b", {"state": "stalled", "indexes": {"faq": INDEX}})
+    assert "the index faq:" in why_not(api)
+    pool.announce("b", {"state": "ready", "indexes": {"faq": INDEX}})
+    assert api.get("/ready").get_json() == {"status": "ready", "workers": 2}
+
+
+@pytest.mark.usefixtures("stub")
+def test_an_index_that_is_asked_for(api: FlaskClient) -> None:
+    assert api.get("/ready?index=default").status_code == 200
+    assert "the index other:" in why_not(api, "/ready?index=other")
+
+
+@pytest.mark.usefixtures("stub")
+def test_a_server_that_was_told_to_stop(make_app: MakeApp) -> None:
+    app = make_app()
+    Context.of(app).stopping.set()
+    assert "told to stop" in why_not(app.test_client())
+    response = app.test_client().post("/embed", json={"inputs": "a"})
+    assert (response.status_code, response.headers["Connection"]) == (200, "close")
+
+
+@pytest.mark.usefixtures("stub")
+def test_a_thread_that_is_dead(make_app: MakeApp) -> None:
+    app = make_app()
+    assert Context.of(app).client.is_alive()
+    Context.of(app).client._connected().close()
+    assert "a thread that moves jobs and replies is dead" in why_not(app.test_client())
+    assert "start this server again" in why_not(app.test_client(), "/health")
+
+
+class BrokenInbox(Inbox):
+    """An inbox that fails in ways nobody foresaw, until it is mended."""
+
+    is_mended = False
+
+    def wait(self, timeout_s: float = 0.01) -> list[Reply]:
+        """Nothing, or an error."""
+        if self.is_mended:
+            return super().wait(timeout_s)
+        time.sleep(0.001)
+        raise ZeroDivisionError
+
+
+class BrokenQueue(Queue):
+    """A queue with such an inbox."""
+
+    def inbox(self, address: str) -> Inbox:
+        """The inbox."""
+        self.broken = BrokenInbox(self._connections, self.keys.replies(address), 60)
+        return self.broken
+
+
+def test_threads_outlive_what_nobody_foresaw(redis_url: str, keys: Keys, caplog: pytest.LogCaptureFixture) -> None:
+    queue = BrokenQueue.connect(redis_url, keys)
+    exchange, seen = Exchange(queue), threading.Event()
+    while not seen.wait(0.01) and "ZeroDivisionError" not in caplog.text:
+        pass
+    assert exchange.is_alive()
+    queue.broken.is_mended = True
+    exchange.close()
+    queue.close()

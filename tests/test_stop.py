@@ -1,0 +1,189 @@
+"""Told to stop or replaced under load, nothing loses a request, whatever signals come and when."""
+
+import json
+import select
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_stub import StubWorker
+from callers import Callers
+from conftest import free_port, wait_until
+from process import Process
+
+from shoal import Client
+from shoal.keys import Keys
+from shoal.settings import Settings
+
+pytest_plugins = ["api_fixtures"]
+
+NUM_CALLERS = 16
+
+StartApi = Callable[..., tuple[Process, int]]
+
+
+@pytest.fixture
+def start_api(settings: Settings, tmp_path: Path) -> Iterator[StartApi]:
+    """Starts `shoal api` on a free port and returns at once."""
+    started: list[Process] = []
+
+    def start(**changes: Any) -> tuple[Process, int]:
+        port = free_port()
+        where = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
+        started.append(Process(tmp_path / "api.log", "api", "--port", port, **where | changes))
+        return started[-1], port
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+def listens(port: int) -> bool:
+    """Whether something takes connections."""
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def assert_all_answered(callers: Callers) -> None:
+    """Every request that was sent has its answer, and none of them is an error."""
+    assert callers.losses == []
+    assert set(callers.outcomes) == {"200"}
+
+
+@pytest.mark.usefixtures("stub")
+class TestApi:
+    @pytest.mark.parametrize("num_processes", [1, 2])
+    @pytest.mark.parametrize("keeps", [True, False])
+    def test_it_answers_every_request_that_was_sent(self, start_api: StartApi, num_processes: int, keeps: bool) -> None:
+        api, port = start_api(api_processes=num_processes)
+        wait_until(lambda: listens(port))
+        with Callers(port, NUM_CALLERS, keeps=keeps) as callers:
+            wait_until(lambda: callers.num_answered > 5 * NUM_CALLERS)
+            assert api.terminate() == 0
+            callers.join()
+        assert_all_answered(callers)
+
+    def test_who_is_answered_then_learns_that_the_connection_ends(self, start_api: StartApi) -> None:
+        api, port = start_api()
+        wait_until(lambda: listens(port))
+        with closing(socket.create_connection(("127.0.0.1", port))) as kept:
+            assert "connection: close" not in ask_ready(kept)
+            api.send(signal.SIGTERM)
+            wait_until(lambda: not is_listening_after(port, kept))
+        assert api.wait() == 0
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_further_signals_change_nothing(self, start_api: StartApi, number: signal.Signals) -> None:
+        api, port = start_api()
+        wait_until(lambda: listens(port))
+        with Callers(port, NUM_CALLERS) as callers:
+            wait_until(lambda: callers.num_answered > 5 * NUM_CALLERS)
+            for _ in range(5):
+                api.send(number)
+            assert api.wait() == 0
+            callers.join()
+        assert_all_answered(callers)
+
+    def test_it_ends_when_it_is_told_so_while_it_starts(self, start_api: StartApi) -> None:
+        api, _ = start_api()
+        wait_until(lambda: "listening on" in api.output)  # its process was not started yet
+        assert api.terminate() == 0
+        assert "Traceback" not in api.output
+
+
+def ask_ready(connection: socket.socket) -> str:
+    """The headers of the answer to one request, in small letters."""
+    connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    return connection.recv(65_536).decode().lower()
+
+
+def is_listening_after(port: int, kept: socket.socket) -> bool:
+    """Whether the server has not begun to stop; when it has, the next answer on a kept connection must be its last."""
+    headers = ask_ready(kept)
+    if "connection: close" not in headers:
+        return True
+    assert kept.recv(1) == b""
+    return False
+
+
+class TestWorkers:
+    @pytest.fixture
+    def start_worker(
+        self, home: Path, tiny_model: Path, tiny_source: Path, tmp_path: Path, keys: Keys, redis_url: str
+    ) -> Callable[[], Process]:
+        """Starts a worker of the test's own pool on the tiny model."""
+        where = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "home": home}
+        usual = {"model": tiny_source, "precision": "f32", "threads": 1}
+        return lambda: Process(tmp_path / "worker.log", "worker", **where | usual)
+
+    def test_all_are_replaced_one_after_the_other(
+        self, start_api: StartApi, start_worker: Callable[[], Process], client: Client
+    ) -> None:
+        _, port = start_api()
+        workers = [start_worker() for _ in range(3)]
+        try:
+            wait_until(lambda: listens(port) and len(client.pool.ready()) == 3)
+            with Callers(port, NUM_CALLERS) as callers:
+                for n in range(3):
+                    answered = callers.num_answered
+                    wait_until(lambda before=answered: callers.num_answered > before + NUM_CALLERS)  # type: ignore[misc]
+                    assert workers[n].terminate() == 0
+                    workers[n] = start_worker()
+                    wait_until(lambda: len(client.pool.ready()) == 3)
+            assert_all_answered(callers)
+        finally:
+            for worker in workers:
+                worker.terminate()
+
+
+class TestStack:
+    def test_it_answers_every_request_that_was_sent(
+        self, home: Path, tiny_model: Path, tiny_source: Path, tmp_path: Path, settings: Settings
+    ) -> None:
+        port, own_home = free_port(), tmp_path / "home"
+        own_home.mkdir()
+        (own_home / "models").symlink_to((home / "models").absolute())
+        where = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
+        usual = {"model": tiny_source, "precision": "f32", "threads": 1, "home": own_home, "port": port}
+        with Process(tmp_path / "serve.log", "serve", "--workers", 2, **where | usual) as stack:
+            wait_until(lambda: "curl" in stack.output)
+            with Callers(port, NUM_CALLERS) as callers:
+                wait_until(lambda: callers.num_answered > 5 * NUM_CALLERS)
+                assert stack.terminate() == 0
+                callers.join()
+            assert "is killed" not in stack.output
+        assert_all_answered(callers)
+
+
+class TestDisconnects:
+    def test_the_job_of_a_caller_who_went_is_taken_back(
+        self, start_api: StartApi, stub: StubWorker, client: Client
+    ) -> None:
+        _, port = start_api()
+        wait_until(lambda: listens(port))
+        stub.pause()
+        gone, stays = (socket.create_connection(("127.0.0.1", port)) for _ in range(2))
+        with closing(gone), closing(stays):
+            send(gone, "one text")
+            wait_until(lambda: client.queue.backlog()["interactive"] == 1)
+            gone.close()
+            wait_until(lambda: client.queue.backlog()["interactive"] == 0, 5)
+            send(stays, "another text")
+            wait_until(lambda: client.queue.backlog()["interactive"] == 1)
+            assert not select.select([stays], [], [], 2.5)[0]  # two looks later it is still wanted
+            assert client.queue.backlog()["interactive"] == 1
+            stub.resume()
+            assert stays.recv(65_536).startswith(b"HTTP/1.1 200")
+
+
+def send(connection: socket.socket, text: str) -> None:
+    """Asks for a vector."""
+    body = json.dumps({"inputs": text}).encode()
+    connection.sendall(b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))

@@ -1,0 +1,164 @@
+"""A worker that hangs is ended and says where, one that crashed leaves its traceback, and a slow one goes on."""
+
+import fcntl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from shoal.jobs import Job
+from shoal.pool import Pool
+from shoal.queue import Queue
+from shoal_workers.batcher import Batcher
+from shoal_workers.encoder import Encoder, Row
+from shoal_workers.heartbeat import Heartbeat
+from shoal_workers.lastwords import MAX_CHARS, LastWords
+from shoal_workers.service import about
+from shoal_workers.watchdog import EXIT_STALLED, STALLED_AFTER_S, Progress
+from shoal_workers.worker import Worker
+
+#: A process that is watched while it does what it is told; what it says goes to its output.
+WATCHED = """
+import ctypes, sys, threading, time
+from shoal_workers.watchdog import Progress, Watchdog
+
+def say(summary, trace):
+    print(summary, trace, flush=True)
+
+progress = Progress()
+watchdog = Watchdog(progress, {timeout_s}, sys.stderr, say)
+watchdog.start()
+{what}
+watchdog.stop()
+"""
+
+
+def watched(what: str, timeout_s: float = 0.2) -> "subprocess.CompletedProcess[str]":
+    """Runs it to its end."""
+    program = WATCHED.format(what=what, timeout_s=timeout_s)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+
+
+def test_who_hangs_says_where_and_is_ended() -> None:
+    done = watched("progress.mark('encoding')\nthreading.Event().wait()")
+    assert done.returncode == EXIT_STALLED
+    assert done.stdout.startswith("stalled while encoding, for ")
+    assert 'File "<string>", line 12' in done.stdout
+
+
+def test_who_hangs_and_cannot_say_it_is_ended_too() -> None:
+    done = watched("progress.mark('encoding')\nctypes.PyDLL(None).sleep(600)  # holds the interpreter's lock")
+    assert done.returncode == 1
+    assert "Timeout" in done.stderr
+    assert 'File "<string>", line 12' in done.stderr
+
+
+def test_who_makes_progress_goes_on() -> None:
+    done = watched("for _ in range(30): time.sleep(0.05); progress.mark('encoding')", timeout_s=1)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_a_stalled_worker_is_not_ready(worker: Worker) -> None:
+    assert about(worker, {})["state"] == "ready"
+    worker.progress.begun_s -= STALLED_AFTER_S
+    assert about(worker, {})["state"] == "stalled"
+    worker.pool.announce(worker.id, about(worker, {}))
+    assert worker.pool.ready() == {}
+    worker.step(block_s=0)
+    assert about(worker, {})["state"] == "ready"
+    worker.pool.leave(worker.id)
+
+
+def test_progress_is_what_began_last() -> None:
+    progress = Progress()
+    progress.mark("searching")
+    assert progress.doing == "searching"
+    assert 0 <= progress.age_s < 60
+
+
+@pytest.fixture
+def words(queue: Queue, tmp_path: Path) -> LastWords:
+    """The last words of the test's own pool."""
+    return LastWords(queue.redis, queue.keys, tmp_path / "crashes")
+
+
+def test_last_words_are_kept_for_a_while(words: LastWords, queue: Queue) -> None:
+    assert words.of("a") == ""
+    words.say("a", "stalled", "trace\n" * MAX_CHARS)
+    assert words.of("a").startswith("stalled\ntrace\n")
+    assert len(words.of("a")) == MAX_CHARS
+    assert queue.redis.ttl(queue.keys.words("a")) > 0
+
+
+def test_what_a_crashed_worker_left_is_passed_on_once(words: LastWords, tmp_path: Path) -> None:
+    folder = tmp_path / "crashes"
+    folder.mkdir()
+    (folder / "crashed").write_text("Fatal Python error: Aborted\n\nThread 0x1:\n")
+    (folder / "killed").write_text("")
+    with (folder / "alive").open("w") as file:
+        file.write("so far")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        words.pass_on()
+    assert [path.name for path in folder.iterdir()] == ["alive"]
+    assert words.of("crashed") == "Fatal Python error: Aborted\n\nThread 0x1:\n"
+    assert words.of("killed") == ""
+
+
+def test_a_worker_that_ends_well_leaves_nothing(words: LastWords, tmp_path: Path) -> None:
+    with words.recorded("a") as file:
+        assert Path(file.name).parent == tmp_path / "crashes"
+        assert words.of("a") == ""
+        assert (tmp_path / "crashes" / "a").exists()
+    assert list((tmp_path / "crashes").iterdir()) == []
+
+
+def test_a_worker_that_ends_by_an_exception_says_so(words: LastWords) -> None:
+    with pytest.raises(RuntimeError, match="broken"), words.recorded("a"):
+        raise RuntimeError("broken")
+    assert words.of("a").startswith("RuntimeError: broken\nTraceback (most recent call last)")
+
+
+def test_without_a_folder_to_write_to_crashes_go_to_standard_error(queue: Queue, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    words = LastWords(queue.redis, queue.keys, tmp_path / "file" / "crashes")
+    with words.recorded("a") as file:
+        assert file is sys.stderr
+    words.pass_on()
+
+
+class SlowEncoder(Encoder):
+    """The real encoder, which goes on only once it may."""
+
+    def __init__(self, encoder: Encoder):
+        super().__init__(encoder.model, encoder.tokenizer, encoder.engine)
+        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
+        self.num_passes = 0
+
+    def encode(self, rows: Sequence[Row]) -> None:
+        self.num_passes += 1
+        self.has_begun.set()
+        self.may_go_on.wait()
+        super().encode(rows)
+
+
+def test_a_slow_worker_keeps_its_jobs(queue: Queue, encoder: Encoder) -> None:
+    slow, pool = SlowEncoder(encoder), Pool(queue.redis, queue.keys, alive_s=1.0)
+    worker = Worker(queue, slow, {}, Batcher(4_096))
+    queue.put("interactive", [Job("embed", ["storm"], reply_to="me")])
+    heart = Heartbeat(pool, worker.id, dict, every_s=0.05)
+    heart.start()
+    with ThreadPoolExecutor(1) as thread:
+        step = thread.submit(worker.step, block_s=0)
+        slow.has_begun.wait()
+        until = time.monotonic() + 1.5 * pool.alive_s
+        while time.monotonic() < until:
+            assert queue.claim("other", set(pool.workers())) is None
+        slow.may_go_on.set()
+        assert step.result() == 1
+    heart.stop()
+    assert slow.num_passes == 1
