@@ -90,7 +90,8 @@ def test_links_between_pages_lead_somewhere(name: str) -> None:
         path = (ROOT / name).parent / target if target else ROOT / name
         assert path.exists(), target
         headings = re.findall(r"^#+ (.+)$", path.read_text("utf-8"), re.MULTILINE) if anchor else []
-        assert not anchor or anchor in [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+        anchors = [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+        assert not anchor or anchor in anchors
 
 
 def test_every_test_that_the_security_page_names_exists() -> None:
