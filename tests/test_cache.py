@@ -260,8 +260,8 @@ class TestTableInRedis:
             cache.store({secrets.token_bytes(16): entry for _ in range(20)})
         assert queue.redis.dbsize() > 0.98 * table.num_places
         queue.close()
-        buffers = 2**17  # of the connection and of the script
-        assert 0.6 * 2**23 < used_memory(own_redis) - before <= 2**23 + buffers
+        buffers = 2**18  # of the connection and of the script
+        assert 0.5 * 2**23 < used_memory(own_redis) - before <= 2**23 + buffers
 
     def test_it_is_kept_out_of_the_append_only_file(self, own_redis: RedisServer) -> None:
         queue = Queue.connect(own_redis.url, Keys())
