@@ -158,7 +158,7 @@ def wait_for_headers_to_time_out(api: Api, times: int) -> None:
 class TestSlowCallers:
     @pytest.mark.usefixtures("stub")
     def test_bodies_that_trickle_stop_nobody_else_and_are_cut_off(self, start_api: StartApi) -> None:
-        api = start_api(receive_timeout_s=2)
+        api = start_api(receive_timeout_s=2, api_threads=256)
         with Tricklers(api, 300) as tricklers:
             wait_until(lambda: tricklers.num_refused > 50)
             assert api.ask("POST", "/embed", GOOD, source="127.0.0.2").status == 200

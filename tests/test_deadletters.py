@@ -101,7 +101,8 @@ class TestHttp:
 
     def test_unreadable_ones_are_listed_and_dropped(self, api: FlaskClient, queue: Queue) -> None:
         letter_id = bury(queue, b"\xc1\xff")
-        assert api.get(f"/v1/dead/{letter_id}").get_json()["asked"] is None
+        whole = api.get(f"/v1/dead/{letter_id}").get_json()
+        assert (whole["asked"], whole["bytes"]) == (None, "c1ff")
         assert api.post(f"/v1/dead/{letter_id}/retry").status_code == 400
         assert api.delete(f"/v1/dead/{letter_id}").get_json() == {"id": letter_id, "dropped": True}
         assert api.delete(f"/v1/dead/{letter_id}").get_json()["error"]["code"] == "unknown_job"
@@ -127,6 +128,7 @@ class TestCommands:
         assert "search mine (1 texts)" in shown
         assert f"text 0: {json.dumps('stürm ' + chr(10) + ' x', ensure_ascii=False)}" in shown
         assert "line 1" in shown
+        assert r"bytes: b'\xc1'" in self.shoal(queue, redis_url, "show", second).stdout
         assert f"{first} is job " in self.shoal(queue, redis_url, "retry", first).stdout
         assert queue.backlog()["bulk"] == 1
         assert self.shoal(queue, redis_url, "drop", second).stdout == f"{second} is gone\n"

@@ -113,7 +113,7 @@ class TestCaller:
         app.after_request(lambda response: seen.append(caller()) or response)
         api = app.test_client()
         api.get("/info", headers=keys_file.admin)
-        api.get("/ready", environ_base={"REMOTE_ADDR": "203.0.113.7"})
+        api.get("/", environ_base={"REMOTE_ADDR": "203.0.113.7"})
         assert seen == ["ops", "203.0.113.7"]
 
     @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ class TestCaller:
         app = make_app(trusted_proxies=num_trusted)
         seen: list[str] = []
         app.after_request(lambda response: seen.append(caller()) or response)
-        app.test_client().get("/ready", headers={"X-Forwarded-For": "198.51.100.1, 203.0.113.7, 10.9.9.9"})
+        app.test_client().get("/", headers={"X-Forwarded-For": "198.51.100.1, 203.0.113.7, 10.9.9.9"})
         assert seen == [expected]
 
 
@@ -205,6 +205,7 @@ class TestShares:
         assert error_of(response, 429)[0] == "overloaded"
         assert response.headers["Retry-After"] == "1"
         assert app.test_client().get("/health").status_code == 200
+        assert app.test_client().get("/ready").status_code == 503  # no worker, and not: too many requests
 
 
 def taken(shares: Shares, client: str, num_wanted: int) -> int:
@@ -255,6 +256,14 @@ class TestBrowsers:
         api = make_app(cors_origins=origins).test_client()
         headers = {"Sec-Fetch-Site": site, "Origin": "https://evil.example", "Content-Type": "text/plain"}
         response = api.post("/v1/jobs", data=b'{"op": "embed", "inputs": "a"}', headers=headers)
+        assert response.status_code == status
+
+    @pytest.mark.parametrize(
+        ("origin", "status"),
+        [("https://evil.example", 403), ("null", 403), ("http://localhost", 202), ("http://localhost:1", 403)],
+    )
+    def test_a_browser_that_says_only_the_origin_is_believed(self, api: FlaskClient, origin: str, status: int) -> None:
+        response = api.post("/v1/jobs", data=b'{"op": "embed", "inputs": "a"}', headers={"Origin": origin})
         assert response.status_code == status
 
     def test_a_link_may_lead_here(self, api: FlaskClient) -> None:

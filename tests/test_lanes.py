@@ -45,14 +45,18 @@ class TestFairness:
                 break
         assert waited <= 2 * (MAX_FRONT_TEXTS + 16)  # what the flood has at the front, and as many of the back
 
-    def test_the_back_is_read_as_often_as_the_front(self, queue: Queue) -> None:
+    def test_the_back_has_its_part(self, queue: Queue) -> None:
         queue.put("interactive", jobs(200), client="flood")
         taken = queue.take("a", ["interactive"], 16)
         streams = [delivery.stream for delivery in taken]
-        assert [streams.count(queue.keys.lane("interactive")), streams.count(queue.keys.back("interactive"))] == [
-            16,
-            16,
-        ]
+        assert [streams.count(queue.keys.lane("interactive")), streams.count(queue.keys.back("interactive"))] == [16, 4]
+
+    def test_a_long_job_goes_to_the_back(self, queue: Queue) -> None:
+        queue.put("interactive", [*jobs(1, MAX_FRONT_TEXTS + 1), *jobs(1, MAX_FRONT_TEXTS)], client="a")
+        (front,) = queue.take("w", ["interactive"], 16, has_back=False)
+        (back,) = queue.take("w", ["interactive"], 16)
+        assert [len(Job.unpack(taken.data).texts) for taken in (front, back)] == [MAX_FRONT_TEXTS, MAX_FRONT_TEXTS + 1]
+        assert (front.is_back, back.is_back) == (False, True)
 
     def test_who_has_been_answered_is_at_the_front_again(self, queue: Queue) -> None:
         queue.put("interactive", jobs(MAX_FRONT_TEXTS + 1), client="a")

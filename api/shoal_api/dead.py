@@ -12,6 +12,9 @@ from shoal_api.context import context
 from shoal_api.response import rendered
 from shoal_api.schema import ERRORS, DeadLetterBody, DeadLetterList, DeadQuery, Dropped, LetterPath, Submitted
 
+#: So much is shown of a job that cannot be read.
+MAX_SHOWN_BYTES = 1_000
+
 api = APIBlueprint("dead", __name__, abp_tags=[Tag(name="dead letters")], abp_responses=ERRORS)
 
 
@@ -28,7 +31,8 @@ def dead_letter(path: LetterPath) -> Response:
     letter = _letters().get(path.id)
     job = letter.job()
     asked = None if job is None else {"texts": job.texts, "options": asdict(job.options)}
-    return rendered({**_brief(letter), "traceback": letter.traceback, "asked": asked, "size_bytes": len(letter.data)})
+    about = {"traceback": letter.traceback, "asked": asked, "size_bytes": len(letter.data)}
+    return rendered({**_brief(letter), **about, "bytes": None if job else letter.data[:MAX_SHOWN_BYTES].hex()})
 
 
 @api.post("/v1/dead/<id>/retry", responses={202: Submitted})

@@ -19,8 +19,8 @@ OPEN_ROUTES = ("/", "/health", "/ready", "/docs", "/openapi.json")
 #: What the routes that need an admin's key begin with.
 _ADMIN_ROUTES = ("/v1/dead",)
 
-#: The route that holds no thread and is no client's share, so that a busy server is not taken for a dead one.
-_ALWAYS_ANSWERED = "/health"
+#: The routes that are no client's share, so that a busy server is taken neither for dead nor for not ready.
+_ALWAYS_ANSWERED = ("/health", "/ready")
 
 #: Names of this machine, by which nobody else's web page can be reached.
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -57,7 +57,7 @@ class Gate:
         Raises Unauthorized, Forbidden, RateLimited and Overloaded if it may not.
         """
         route = request.url_rule.rule if request.url_rule else ""
-        if route == _ALWAYS_ANSWERED or request.method == "OPTIONS":  # which browsers ask before they send a key
+        if route in _ALWAYS_ANSWERED or request.method == "OPTIONS":  # which browsers ask before they send a key
             return view()
         key = self._admit(request.environ, route)
         request.caller = key.name if key else origin_of(request.environ.get("REMOTE_ADDR", ""))
@@ -106,12 +106,19 @@ class Gate:
                 f"without keys this server answers only to {', '.join(_LOCAL_NAMES)}, and was called {host[:60]!r}: "
                 "give it keys, or allow it with --allow-anonymous anywhere"
             )
-        is_foreign = environ.get("HTTP_SEC_FETCH_SITE", "none") not in ("none", "same-origin")
-        if is_foreign and environ["REQUEST_METHOD"] not in _SAFE_METHODS and not self._is_allowed(environ):
+        if _is_foreign(environ) and environ["REQUEST_METHOD"] not in _SAFE_METHODS and not self._is_allowed(environ):
             raise Forbidden("a web page of another site sent this: name its origin with --cors-origins to allow it")
 
     def _is_allowed(self, environ: Mapping[str, Any]) -> bool:
         return not self._origins.isdisjoint(("*", environ.get("HTTP_ORIGIN")))
+
+
+def _is_foreign(environ: Mapping[str, Any]) -> bool:
+    """Whether a page of another origin sent this; browsers that do not say so say at least which origin it was."""
+    if site := environ.get("HTTP_SEC_FETCH_SITE"):
+        return site not in ("none", "same-origin")
+    origin = environ.get("HTTP_ORIGIN")
+    return origin is not None and origin.partition("://")[2] != environ.get("HTTP_HOST", "")
 
 
 def _secret(environ: Mapping[str, Any]) -> str:

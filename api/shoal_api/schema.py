@@ -73,7 +73,7 @@ class JobBody(EmbedOptions):
     queries: Texts | None = Field(None, description="Queries of op search")
     k: int = Field(5, ge=1, le=MAX_K, description="Hits for each query, with op search")
     index: str = Field("default", description="Name of the index, with op search")
-    lane: Lane = Field("interactive", description="Bulk jobs run when no interactive job waits")
+    lane: Lane = Field("interactive", description="Bulk gives way to interactive, and a little of it always runs")
 
     def job(self) -> Job:
         """The job.
@@ -201,6 +201,7 @@ class DeadLetterBody(DeadLetterBrief):
     traceback: str = Field(description="Where the worker was, if it could still tell")
     asked: dict[str, Any] | None = Field(description="The texts and options of the job")
     size_bytes: int
+    bytes: str | None = Field(description="The first 1,000 bytes in hex, of a job that cannot be read")
 
 
 class DeadLetterList(BaseModel):

@@ -12,6 +12,9 @@ from shoal.deadletters import DeadLetters, Letter
 from shoal.queue import Queue
 from shoal.settings import Settings
 
+#: So much is shown of a job that cannot be read.
+MAX_SHOWN_BYTES = 1_000
+
 
 @click.group()
 def dead() -> None:
@@ -41,6 +44,8 @@ def show(settings: Settings, letter_id: str) -> None:
     if job := letter.job():
         for n, text in enumerate(job.texts):
             click.echo(f"text {n}: {json.dumps(text, ensure_ascii=False)}")
+    else:
+        click.echo(f"bytes: {letter.data[:MAX_SHOWN_BYTES]!r}{'…' if len(letter.data) > MAX_SHOWN_BYTES else ''}")
     if letter.traceback:
         click.echo(f"traceback:\n{letter.traceback}")
 

@@ -14,7 +14,7 @@ MAX_REPLY_BYTES = 128 * 2**20
 class Delivery:
     """One job as it came out of its lane: still bytes, and pending until it is answered.
 
-    `owner` is the worker that had it before and left it behind.
+    `is_back` says that it was at the back of its lane; `owner` is the worker that had it before and left it behind.
     """
 
     lane: str
@@ -23,6 +23,7 @@ class Delivery:
     data: bytes
     num_deliveries: int = 1
     owner: str = ""
+    is_back: bool = False
 
     def queued_s(self, now: float) -> float:
         """Seconds since Redis took the job in, which its entry id says to the millisecond."""

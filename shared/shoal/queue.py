@@ -36,6 +36,9 @@ ONCE_TTL_S = 86_400
 #: Most dead letters that are kept; the oldest go first.
 MAX_DEAD_LETTERS = 10_000
 
+#: Of the back of a lane one job is read for so many of its front: those at the back are long, or many.
+BACK_PART = 4
+
 #: Most jobs of a dead worker that are looked at to find the one to take over first.
 ORPHANS_AT_ONCE = 100
 
@@ -216,26 +219,36 @@ class Queue:
         with translated():
             self._run(_LEAVE, streams, [GROUP, consumer])
 
-    def take(self, consumer: str, lanes: Sequence[str], max_jobs: int, block_s: float = 0) -> list[Delivery]:
-        """Up to `max_jobs` waiting jobs of the front and as many of the back of each of the lanes.
+    def take(
+        self, consumer: str, lanes: Sequence[str], max_jobs: int, block_s: float = 0, has_back: bool = True
+    ) -> list[Delivery]:
+        """Up to `max_jobs` waiting jobs of the front of each of the lanes, and a quarter as many of its back.
 
-        They stay pending for `consumer` until answered. With `block_s`, waits that long for the first of them.
+        They stay pending for `consumer` until answered. With `block_s`, waits that long for the first of them; without
+        `has_back`, takes none of the back.
         """
+        fronts, backs = zip(*(self._streams[lane] for lane in lanes), strict=True)
+        reads = [(max_jobs, fronts), (max(1, max_jobs // BACK_PART), backs)][: 2 if has_back else 1]
+        if block_s:
+            reads = [(max_jobs, fronts + backs)]
         block_s = min(block_s, BLOCK_S)
         wait = ("BLOCK", max(1, int(block_s * 1000))) if block_s else ()
-        names = [stream for lane in lanes for stream in self._streams[lane]]
-        command = ("XREADGROUP", "GROUP", GROUP, consumer, "COUNT", max_jobs, *wait, "STREAMS", *names)
+        begin = ("XREADGROUP", "GROUP", GROUP, consumer, "COUNT")
+        commands = [(*begin, most, *wait, "STREAMS", *names, *">" * len(names)) for most, names in reads]
         with translated():
-            (found,) = self._connections.ask((*command, *">" * len(names)), block_s=block_s)
-            if isinstance(found, redis.ResponseError) and "NOGROUP" in str(found):
+            found = self._connections.ask(*commands, block_s=block_s)
+            if any(isinstance(answer, redis.ResponseError) and "NOGROUP" in str(answer) for answer in found):
                 self.join()  # Redis came back empty
                 return []
-            streams = checked(found) or ()
-        return [
-            Delivery(self._lane_of[stream], stream, entry, _value(values, b"job"))
-            for stream, entries in ((name.decode(), entries) for name, entries in streams)
-            for entry, values in entries
-        ]
+            streams = [stream for answer in found for stream in checked(answer) or ()]
+        return [self._delivery(name.decode(), *entry) for name, entries in streams for entry in entries]
+
+    def _delivery(
+        self, stream: str, entry: bytes, values: Sequence[bytes] | None, num_deliveries: int = 1, owner: str = ""
+    ) -> Delivery:
+        lane = self._lane_of[stream]
+        is_back = stream == self._streams[lane][1]
+        return Delivery(lane, stream, entry, _value(values, b"job"), num_deliveries, owner, is_back)
 
     def start(self, job_ids: Sequence[str]) -> list[bool]:
         """Marks submitted jobs as running; False for those that were cancelled and must not run."""
@@ -291,7 +304,7 @@ class Queue:
             if not checked(found):
                 return None
         entry, values, count = found
-        return Delivery(self._lane_of[stream], stream, entry, _value(values, b"job"), count, owner)
+        return self._delivery(stream, entry, values, count, owner)
 
     def _goes_to(self, answer: Answer) -> tuple[str, str]:
         """The key that the reply goes to, and that of the record."""

@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
 
 MODEL_SETTINGS = ("model", "engine", "precision", "threads", "home")
-JOB_SETTINGS = ("max_batch_tokens", "max_batch_wait_ms", "max_job_texts", "max_text_chars", "result_ttl_s")
+JOB_SETTINGS = (
+    "max_batch_tokens",
+    "max_batch_texts",
+    "max_batch_wait_ms",
+    "max_job_texts",
+    "max_text_chars",
+    "result_ttl_s",
+)
 CACHE_SETTINGS = ("cache_mb", "cache_ttl_s")
 PROCESS_SETTINGS = ("stall_timeout_s", "workers", "log_level")
 

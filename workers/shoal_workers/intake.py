@@ -11,7 +11,7 @@ from shoal.delivery import Answer, DeadLetter, Delivery
 from shoal.errors import Expired, Internal, Poisoned, ShoalError, TooLarge, UnknownIndex
 from shoal.jobs import LANES, Job, address_of
 from shoal.pool import ALIVE_S
-from shoal.queue import Queue
+from shoal.queue import BACK_PART, Queue
 from shoal.replies import Reply
 from shoal_workers.encoder import QUERY_PROMPTS, Encoder
 from shoal_workers.index import Index
@@ -101,9 +101,9 @@ class Intake:
         self._heard_from_s = time.monotonic() + ALIVE_S
 
     def take_interactive(self) -> list[Work]:
-        """What people wait for now, as much as a step holds at most."""
+        """What people wait for now, as much as a step holds at most; none of the back, which gives way itself."""
         works: list[Work] = []
-        self._fill(works, "interactive")
+        self._fill(works, "interactive", has_back=False)
         return works
 
     def refuse(self, refusals: Sequence[tuple[Delivery, ShoalError]]) -> int:
@@ -131,13 +131,15 @@ class Intake:
 
     # Take
 
-    def _fill(self, works: list[Work], lane: str) -> None:
+    def _fill(self, works: list[Work], lane: str, has_back: bool = True) -> None:
         owed = lane == "bulk" and self._num_steps % BULK_EVERY == 0
         while (room := self._room(works)) > 0 or owed:
             at_once = min(JOBS_AT_ONCE[lane], max(1, room))
-            taken = self._queue.take(self._worker_id, [lane], at_once)
+            taken = self._queue.take(self._worker_id, [lane], at_once, has_back=has_back)
             works += self._admit(taken)
-            if len(taken) < at_once or owed or (lane == "bulk" and self.expects_interactive):
+            num_back = sum(delivery.is_back for delivery in taken)
+            is_empty = len(taken) - num_back < at_once and num_back < max(1, at_once // BACK_PART)
+            if is_empty or owed or (lane == "bulk" and self.expects_interactive):
                 return
 
     def _linger(self, works: list[Work]) -> None:
@@ -167,7 +169,7 @@ class Intake:
         works, refusals = [], []
         now = time.time()
         for delivery in deliveries:
-            if delivery.lane == "interactive":
+            if delivery.lane == "interactive" and not delivery.is_back:
                 self._expected_until_s = time.monotonic() + EXPECTED_S
             try:
                 job = self._open(delivery)

@@ -40,8 +40,11 @@ class Work:
 
     @property
     def gives_way(self) -> bool:
-        """Whether interactive jobs may go in between: not if it may have killed a worker, then it is to run alone."""
-        return self.delivery.lane == "bulk" and self.delivery.num_deliveries == 1
+        """Whether interactive jobs may go in between: not if it may have killed a worker, then it is to run alone.
+
+        So do jobs of bulk, and those that are at the back of a lane because they are long or one of many.
+        """
+        return (self.delivery.lane == "bulk" or self.delivery.is_back) and self.delivery.num_deliveries == 1
 
     @property
     def is_encoded(self) -> bool:

@@ -43,7 +43,7 @@ for i = 1, num_jobs do
   if is_new[i] then
     local job, count, record = ARGV[7 + 2 * i], ARGV[8 + 2 * i], KEYS[3 + i]
     local place, entry
-    if at_front < tonumber(ARGV[4]) then
+    if at_front + count <= tonumber(ARGV[4]) then
       place, entry = 0, redis.call('XADD', front, '*', 'job', job, 'texts', count, 'client', ARGV[5])
       at_front = at_front + count
     else
@@ -60,7 +60,8 @@ for i = 1, num_jobs do
 end
 if jobs > 0 then
   if held == 0 then redis.call('DEL', load) end
-  redis.call('HSET', load, 'texts', all_texts + texts, 'bytes', all_bytes + bytes, client, at_front)
+  redis.call('HSET', load, 'texts', all_texts + texts, 'bytes', all_bytes + bytes)
+  if at_front > 0 then redis.call('HSET', load, client, at_front) end
   if once then redis.call('SET', once, ARGV[7] .. ' ' .. ARGV[8], 'EX', ARGV[6]) end
 end
 return places
