@@ -47,6 +47,8 @@ def test_a_child_process_gets_the_same() -> None:
         ("request_timeout_s", "inf", "request_timeout_s is inf"),
         ("port", "0", "port is 0: it takes a number from 1 to 65,535"),
         ("port", "65536", "port is 65536: it takes a number from 1 to 65,535"),
+        ("pool", "a b", "pool is 'a b': it takes letters"),
+        ("key_prefix", "a{b}", "key_prefix is 'a{b}': it takes letters"),
         ("max_backlog", "-5", "max_backlog is -5: it takes 1 or more"),
         ("max_batch_wait_ms", "-1", "it takes 0 or more"),
         ("engine", "onnx", "engine is 'onnx': it takes one of openvino, torch"),

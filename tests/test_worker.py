@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from shoal.deadletters import DeadLetters, Letter
 from shoal.errors import Internal
 from shoal.jobs import LANES, Job, Options
+from shoal.put import MAX_FRONT_TEXTS
 from shoal.queue import Queue
 from shoal.replies import Reply
 from shoal_workers.batcher import Batcher
@@ -279,9 +280,12 @@ def test_what_expires_before_its_pass_is_not_computed(queue: Queue, engine: Engi
     assert 32 not in engine.num_tokens
 
 
-def test_bulk_lets_interactive_jobs_go_first_and_takes_small_steps_then(queue: Queue, engine: Engine) -> None:
+@pytest.mark.parametrize(("lane", "num_texts"), [("bulk", 40), ("interactive", MAX_FRONT_TEXTS + 1)])
+def test_bulk_and_long_jobs_let_interactive_ones_go_first_and_take_small_steps_then(
+    queue: Queue, engine: Engine, lane: str, num_texts: int
+) -> None:
     worker = Worker(queue, engine, {}, Batcher(256))
-    bulk = put(queue, *distinct(40), lane="bulk", reply_to="bulk")
+    bulk = put(queue, *distinct(num_texts), lane=lane, reply_to="bulk")
     engine.before = once("encode", lambda: put(queue, "storm"))
     assert worker.step(block_s=0) == 2
     assert engine.num_tokens[1] == 3

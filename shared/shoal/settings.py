@@ -1,6 +1,7 @@
 """All settings, as one table: the environment, the command line's flags and the docs are made from it."""
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -91,6 +92,9 @@ class Settings:
     def __post_init__(self) -> None:
         for item in fields(self):
             _check(item.name, getattr(self, item.name), **{k: item.metadata[k] for k in ("least", "most", "choices")})
+        for name in ("key_prefix", "pool"):
+            if not _NAME.fullmatch(value := getattr(self, name)):
+                raise BadSetting(f"{name} is {value!r:.100}: it takes letters, digits, '-', '_', '.' or ':'")
         self.index_folders()
 
     @classmethod
@@ -133,6 +137,10 @@ class Settings:
                 )
             folders[name] = _absolute("indexes", folder)
         return folders
+
+
+#: What may be part of a Redis key.
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 def variable(name: str) -> str:
