@@ -44,7 +44,8 @@ def _lock(file: TextIO) -> bool:
 
 def already(settings: Settings, pid: int | None) -> str:
     """What to say to one who would start another."""
-    return f"process {pid} serves from {settings.home_folder} already: end it with --stop, or choose another --home and a --redis-url"
+    remedy = "end it with --stop, or choose another --home and --redis-url"
+    return f"process {pid} serves from {settings.home_folder} already: {remedy}"
 
 
 def _pidfile(settings: Settings) -> Path:
