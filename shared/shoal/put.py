@@ -10,8 +10,9 @@ from shoal.errors import InvalidRequest, Overloaded
 from shoal.jobs import Job
 from shoal.load import Bounds
 
-#: Texts that one client may have at the front of a lane; what does not fit there goes to the back.
-MAX_FRONT_TEXTS = 64
+#: Texts that one client may have at the front of a lane; what does not fit there goes to the back, and so does a job
+#: that is longer than an eighth of it. As many as an API has room for: a client that is alone is served in turn.
+MAX_FRONT_TEXTS = 256
 
 #: Longest that anybody is asked to wait before trying again.
 MAX_RETRY_S = 60

@@ -43,7 +43,8 @@ for i = 1, num_jobs do
   if is_new[i] then
     local job, count, record = ARGV[7 + 2 * i], ARGV[8 + 2 * i], KEYS[3 + i]
     local place, entry
-    if at_front + count <= tonumber(ARGV[4]) then
+    count = tonumber(count)
+    if at_front + count <= tonumber(ARGV[4]) and count <= ARGV[4] / 8 then
       place, entry = 0, redis.call('XADD', front, '*', 'job', job, 'texts', count, 'client', ARGV[5])
       at_front = at_front + count
     else
