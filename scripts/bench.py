@@ -31,8 +31,8 @@ from benchmarks.results import Results
 from benchmarks.texts import load_texts
 from running import about_machine
 
-from shoal import wrk
-from shoal.bench import Row, tables
+from shoal.bench import wrk
+from shoal.bench.trial import Row, tables
 from shoal.errors import ShoalError
 
 #: What can be measured, in this order; each prints a table.

@@ -22,14 +22,14 @@ from chaos_run.faults import KINDS, Breaker, schedule
 from chaos_run.ledger import Ledger
 from chaos_run.memory import Memory
 from chaos_run.recovery import Recovery
-from chaos_run.stack import Stack
+from chaos_run.stack import Supervisor
 from running import HOME
 
 from shoal.settings import Settings
-from shoal_workers.builder import build
-from shoal_workers.document import DocumentSource
-from shoal_workers.index import Index
-from shoal_workers.service import open_encoder
+from shoal_workers.index.builder import build
+from shoal_workers.index.document import DocumentSource
+from shoal_workers.index.index import Index
+from shoal_workers.process.service import open_encoder
 
 #: The promise: jobs of a worker that died run elsewhere within so many seconds.
 RECOVERED_WITHIN_S = 5.0
@@ -113,7 +113,9 @@ class Run:
         )
         encoder = open_encoder(settings, len(os.sched_getaffinity(0)))
         self.answers = Answers(encoder, self._index(folder, encoder), self.cases)
-        self.stack = Stack(folder, replace(settings, indexes=str(folder / "index")), args.pause_ms / 1000, args.fsync)
+        self.stack = Supervisor(
+            folder, replace(settings, indexes=str(folder / "index")), args.pause_ms / 1000, args.fsync
+        )
         self.clients = Clients(self.stack, self.answers, self.ledger, self.cases, args.threads)
         self.recovery = Recovery(self.stack)
         calm_s = SHARE_CALM * args.seconds

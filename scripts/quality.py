@@ -9,8 +9,8 @@ from running import HOME, datasets, index_of, post, stack
 from scipy.stats import spearmanr
 
 from shoal.settings import Settings
-from shoal_workers.reference import encode, load
-from shoal_workers.source import find_source
+from shoal_workers.model.reference import encode, load
+from shoal_workers.model.source import find_source
 
 #: Texts a request, for the batched comparison.
 BATCH = 64

@@ -18,13 +18,13 @@ from types import ModuleType
 from typing import Any
 from urllib.request import Request, urlopen
 
-from shoal import embedded
+from shoal.broker import embedded
 from shoal.errors import ShoalError
-from shoal.process import Service
 from shoal.settings import Settings
-from shoal.stack import Stack
-from shoal_workers.index import Index
-from shoal_workers.model import Model, prepared_folder
+from shoal.supervisor.process import Service
+from shoal.supervisor.supervisor import Supervisor
+from shoal_workers.index.index import Index
+from shoal_workers.model.model import Model, prepared_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = Path(os.environ.get("SHOAL_HOME", "~/.shoal")).expanduser()
@@ -103,7 +103,7 @@ def stack(
             workers=workers,
             indexes=",".join(f"{name}={folder}" for name, folder in (indexes or {}).items()),
         )
-        stack = Stack(settings)
+        stack = Supervisor(settings)
         stack.redis = Service("redis", embedded.command(settings), {})
         for service in stack.services[1:] if worker_command else []:
             service.command = worker_command

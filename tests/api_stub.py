@@ -12,12 +12,12 @@ from flask import Flask
 from numpy.typing import NDArray
 from werkzeug.test import TestResponse
 
-from shoal.delivery import Answer, Delivery
 from shoal.errors import Expired, Internal, ShoalError, TextTooLong, UnknownIndex
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.pool import Pool
-from shoal.queue import Queue
+from shoal.queue.delivery import Answer, Delivery
+from shoal.queue.pool import Pool
+from shoal.queue.queue import Queue
 from shoal.replies import TIMINGS, Reply
 
 #: Makes an application, with other settings where they are given.

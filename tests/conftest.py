@@ -16,15 +16,15 @@ import pytest
 import redis
 
 from shoal import Client
-from shoal.embedded import find_server
+from shoal.broker.embedded import find_server
 from shoal.errors import MissingExtra
 from shoal.jobs import LANES
 from shoal.keys import Keys
-from shoal.queue import Queue
+from shoal.queue.queue import Queue
 
 if TYPE_CHECKING:
-    from shoal_workers.encoder import Encoder
-    from shoal_workers.index import Index
+    from shoal_workers.encoding.encoder import Encoder
+    from shoal_workers.index.index import Index
     from shoal_workers.worker import Worker
 
 #: What the tests' index holds: the words that the tiny model knows, in every pair.
@@ -206,7 +206,7 @@ def tiny_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_model(tiny_source: Path, home: Path) -> Iterator[Path]:
     """The tiny model prepared for serving."""
-    from shoal_workers.model import prepare_if_needed
+    from shoal_workers.model.model import prepare_if_needed
 
     folder = prepare_if_needed(home, str(tiny_source))
     yield folder
@@ -216,7 +216,7 @@ def tiny_model(tiny_source: Path, home: Path) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def encoder(tiny_model: Path) -> "Encoder":
     """The tiny model, opened in f32."""
-    from shoal_workers.encoder import Encoder
+    from shoal_workers.encoding.encoder import Encoder
 
     return Encoder.open(tiny_model, "openvino", "f32", 1)
 
@@ -224,8 +224,8 @@ def encoder(tiny_model: Path) -> "Encoder":
 @pytest.fixture(scope="session")
 def index_folder(tmp_path_factory: pytest.TempPathFactory, encoder: "Encoder") -> Path:
     """An index of every pair of two of the `WORDS`, for reading only."""
-    from shoal_workers.builder import build
-    from shoal_workers.document import DocumentSource
+    from shoal_workers.index.builder import build
+    from shoal_workers.index.document import DocumentSource
 
     folder = tmp_path_factory.mktemp("index")
     pairs = [f"{first} {second}" for first in WORDS for second in WORDS]
@@ -237,7 +237,7 @@ def index_folder(tmp_path_factory: pytest.TempPathFactory, encoder: "Encoder") -
 @pytest.fixture(scope="session")
 def index(index_folder: Path) -> "Index":
     """That index, opened."""
-    from shoal_workers.index import Index
+    from shoal_workers.index.index import Index
 
     return Index.open(index_folder)
 
@@ -245,7 +245,7 @@ def index(index_folder: Path) -> "Index":
 @pytest.fixture
 def worker(queue: Queue, encoder: "Encoder", index: "Index") -> "Worker":
     """A worker of the test's own pool, to be stepped by hand."""
-    from shoal_workers.batcher import Batcher
+    from shoal_workers.encoding.batcher import Batcher
     from shoal_workers.worker import Worker
 
     return Worker(queue, encoder, {"default": index}, Batcher(4_096))

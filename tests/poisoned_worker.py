@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 from shoal.jobs import Options
 from shoal.settings import Settings
-from shoal_workers.encoder import Encoder, Row
-from shoal_workers.service import open_encoder, serve
+from shoal_workers.encoding.encoder import Encoder, Row
+from shoal_workers.process.service import open_encoder, serve
 
 #: More memory than this on top of what a fresh worker has is refused by the system.
 MAX_MORE_BYTES = 256 * 2**20

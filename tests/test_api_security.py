@@ -23,8 +23,8 @@ from running import service
 
 from shoal.keys import Keys
 from shoal.settings import Settings
-from shoal_api import keyring
-from shoal_api.server import MAX_CONNECTIONS, MAX_HEADER_BYTES
+from shoal_api.access import api_keys
+from shoal_api.server.server import MAX_CONNECTIONS, MAX_HEADER_BYTES
 
 pytest_plugins = ["api_fixtures"]
 
@@ -244,7 +244,7 @@ class TestStarting:
             assert words in done.stderr
 
     def test_it_starts_with_keys_or_when_told_to(self, start_api: StartApi, tmp_path: Path) -> None:
-        secret = keyring.add(tmp_path / "keys", "web", "user", "")
+        secret = api_keys.add(tmp_path / "keys", "web", "user", "")
         guarded = start_api(host="0.0.0.0", api_keys_file=tmp_path / "keys")
         assert guarded.ask("GET", "/info").status == 401
         assert guarded.ask("GET", "/info", authorization=f"Bearer {secret}").status == 200
@@ -309,7 +309,7 @@ class TestOtherSites:
     def test_one_that_is_named_may_send_a_key_and_read_what_it_cost(
         self, start_api: StartApi, stub: StubWorker, tmp_path: Path
     ) -> None:
-        secret = keyring.add(tmp_path / "keys", "web", "user", "")
+        secret = api_keys.add(tmp_path / "keys", "web", "user", "")
         origins = "https://app.example, https://[2001:db8::1]:8443"
         api = start_api(api_keys_file=tmp_path / "keys", cors_origins=origins)
         preflight = api.ask("OPTIONS", "/embed", **self.PREFLIGHT)
@@ -346,7 +346,7 @@ class TestOtherSites:
 def test_logs_hold_no_key_and_no_text(
     redis_url: str, keys: Keys, tiny_source: Path, tiny_model: Path, home: Path, index_folder: Path, tmp_path: Path
 ) -> None:
-    secret, text = keyring.add(tmp_path / "keys", "web", "user", "1000/second"), "a marker 7Kq2 that nobody may log"
+    secret, text = api_keys.add(tmp_path / "keys", "web", "user", "1000/second"), "a marker 7Kq2 that nobody may log"
     settings = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "log_level": "debug"}
     settings |= {"model": tiny_source, "home": home, "precision": "f32", "threads": 1, "indexes": index_folder}
     with service(tmp_path, **settings, api_keys_file=tmp_path / "keys", cors_origins="https://a.example") as running:

@@ -10,7 +10,7 @@ from conftest import RedisServer, wait_until
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from shoal.queue import Queue
+from shoal.queue.queue import Queue
 
 pytest_plugins = ["api_fixtures"]
 

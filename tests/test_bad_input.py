@@ -20,8 +20,8 @@ from running import Service, service
 
 from shoal import Client
 from shoal.jobs import Options
-from shoal_workers.encoder import Encoder
-from shoal_workers.index import Index, current_version
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index.index import Index, current_version
 
 Change = Callable[[bytes], bytes]
 GOOD = {"inputs": "storm in europe"}
@@ -294,7 +294,7 @@ def test_the_api_says_that_its_port_is_in_use(running: Service) -> None:
 #: Runs `shoal` where no file can grow past 20,000 bytes, as on a full disk.
 SMALL_DISK = """
 import resource, sys
-from shoal.cli import main
+from shoal.cli.main import main
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 main(sys.argv[1:])
 """

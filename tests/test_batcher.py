@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal_workers.batcher import ATTENTION_LENGTH, Batcher
+from shoal_workers.encoding.batcher import ATTENTION_LENGTH, Batcher
 
 
 @dataclass(eq=False)

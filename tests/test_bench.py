@@ -25,12 +25,13 @@ from benchmarks.bars import BARS, Bar, table
 from benchmarks.processes import Processes
 from benchmarks.results import Results
 
-from shoal import Client, bench
-from shoal.bench import Row, Trial, interleave, sample, shown, tables
-from shoal.cli import main
+from shoal import Client
+from shoal.bench import trial
+from shoal.bench.trial import Row, Trial, interleave, sample, shown, tables
+from shoal.bench.wrk import Measured
+from shoal.cli.main import main
 from shoal.errors import NotReady
 from shoal.keys import Keys
-from shoal.wrk import Measured
 
 needs_wrk = pytest.mark.skipif(not shutil.which("wrk"), reason="wrk is not installed")
 
@@ -317,4 +318,4 @@ class TestShoalBench:
         assert result.stderr.rstrip().endswith("[invalid_request]")
 
     def test_the_usual_texts_are_the_sample(self) -> None:
-        assert len(bench.check_texts(sample())) >= 1_000
+        assert len(trial.check_texts(sample())) >= 1_000

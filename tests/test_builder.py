@@ -9,10 +9,10 @@ import pytest
 
 from shoal.errors import BadDocument
 from shoal.jobs import Options
-from shoal_workers.builder import CHUNK, KEPT_VERSIONS, build
-from shoal_workers.document import DocumentSource
-from shoal_workers.encoder import Encoder
-from shoal_workers.index import CURRENT, VECTORS, Index, Manifest, current_version
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index.builder import CHUNK, KEPT_VERSIONS, build
+from shoal_workers.index.document import DocumentSource
+from shoal_workers.index.index import CURRENT, VECTORS, Index, Manifest, current_version
 
 
 @pytest.fixture
@@ -82,9 +82,9 @@ def test_what_fails_half_way_leaves_no_trace(tmp_path: Path, out: Path, encoder:
 FILL_THE_DISK = """
 import resource, sys
 from pathlib import Path
-from shoal_workers.builder import build
-from shoal_workers.document import DocumentSource
-from shoal_workers.encoder import Encoder
+from shoal_workers.index.builder import build
+from shoal_workers.index.document import DocumentSource
+from shoal_workers.encoding.encoder import Encoder
 from shoal.errors import DiskFull
 encoder = Encoder.open(Path(sys.argv[1]), "openvino", "f32", 1)
 source = DocumentSource(Path(sys.argv[2]))

@@ -25,23 +25,23 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
 from shoal import Client
-from shoal.cache import Cache, Entry, Table, num_places
-from shoal.connections import Connections
+from shoal.broker.connections import Connections
+from shoal.cache.cache import Cache, Entry, Table, num_places
+from shoal.cache.lookup import CacheLookup
+from shoal.cache.turns import KEYS_AT_ONCE
 from shoal.errors import InvalidRequest, InvalidText, Overloaded, ShoalError, TextTooLong, Timeout, Unavailable
 from shoal.jobs import Job, Options
 from shoal.keys import Keys
-from shoal.load import Bounds
-from shoal.pool import Pool
-from shoal.queue import Queue
-from shoal.recall import Recall
+from shoal.queue.lane import LaneLimits
+from shoal.queue.pool import Pool
+from shoal.queue.queue import Queue
 from shoal.replies import TIMINGS, Reply
 from shoal.settings import Settings
-from shoal.turns import KEYS_AT_ONCE
-from shoal_workers.batcher import Batcher
-from shoal_workers.encoder import Encoder
-from shoal_workers.engines import Engine
-from shoal_workers.index import Index
-from shoal_workers.service import about, open_cache
+from shoal_workers.encoding.batcher import Batcher
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.encoding.engines import Engine
+from shoal_workers.index.index import Index
+from shoal_workers.process.service import about, open_cache
 from shoal_workers.worker import Worker
 
 pytest_plugins = ["api_fixtures"]
@@ -521,7 +521,7 @@ class TestClient:
         embed(worker, "storm")
         announce(worker)
         other = Encoder(replace(encoder.model, name="other"), encoder.tokenizer, encoder.engine)
-        client.recall = Recall(client.pool, known_s=60)  # it will be a while until this learns of the successor
+        client.recall = CacheLookup(client.pool, known_s=60)  # it will be a while until this learns of the successor
         assert client.call(Job("embed", ["storm"])).cached == 1
         with at_work(Worker(worker.queue, other, {}, Batcher(4_096))):
             reply = client.call(Job("embed", ["storm", "rain"]))
@@ -641,7 +641,7 @@ class TestSameAtTheSameTime:
         assert num_aboard(client) == 0
 
     def test_a_full_lane_refuses_all(self, client: Client) -> None:
-        client.queue.bounds = Bounds(max_jobs=0)
+        client.queue.bounds = LaneLimits(max_jobs=0)
         with ThreadPoolExecutor(5) as threads:
             asking = [threads.submit(client.embed, "storm") for _ in range(5)]
             assert all(isinstance(future.exception(), Overloaded) for future in asking)

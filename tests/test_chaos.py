@@ -27,10 +27,10 @@ from chaos_run.worker import digest
 
 from shoal import Client
 from shoal.errors import Internal
-from shoal.queue import GROUP, Queue
+from shoal.queue.queue import GROUP, Queue
 from shoal.replies import Reply
-from shoal_workers.encoder import Encoder
-from shoal_workers.index import Index
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index.index import Index
 
 CASE = Case(0, "good", "handle", "embed", ("storm in europe",), "interactive", 0.0)
 

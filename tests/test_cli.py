@@ -14,7 +14,7 @@ from process import run
 from safetensors.numpy import load_file
 
 from shoal import Client, __version__
-from shoal.cli import main
+from shoal.cli.main import main
 from shoal.keys import Keys
 from shoal.settings import Settings, variable
 

@@ -20,8 +20,8 @@ from shoal.errors import (
     Unavailable,
     UnknownIndex,
 )
-from shoal.load import Bounds
-from shoal_workers.encoder import Encoder
+from shoal.queue.lane import LaneLimits
+from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.worker import Worker
 
 TEXTS = [f"{word} {n}" for n in range(25) for word in WORDS]
@@ -194,7 +194,7 @@ class TestStream:
         assert worker.counters["texts"] <= 3 * TEXTS_PER_JOB
 
     def test_a_full_lane_is_said(self, client: Client) -> None:
-        client.queue.bounds = Bounds(max_jobs=0)
+        client.queue.bounds = LaneLimits(max_jobs=0)
         with pytest.raises(Overloaded):
             list(client.embed_stream(TEXTS))
 
@@ -213,7 +213,7 @@ def test_without_a_worker_the_caller_is_told(client: Client) -> None:
 
 
 def test_a_full_lane_refuses_all_parts_of_a_call(client: Client) -> None:
-    client.queue.bounds = Bounds(max_jobs=3)
+    client.queue.bounds = LaneLimits(max_jobs=3)
     with pytest.raises(Overloaded, match="no room in the interactive lane"):
         client.embed(TEXTS)
     assert client.queue.backlog()["interactive"] == 0

@@ -10,11 +10,11 @@ import pytest
 import redis
 from conftest import RedisServer, wait_until
 
-from shoal.connections import Call, Connections, Script, checked, connect
-from shoal.delivery import Answer
+from shoal.broker.connections import Call, Connections, Script, checked, connect
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.queue import Queue
+from shoal.queue.delivery import Answer
+from shoal.queue.queue import Queue
 from shoal.replies import Reply
 
 

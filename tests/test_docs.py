@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 from page import ROOT, read, table
 from prometheus_client.parser import text_string_to_metric_families
 
-from shoal.cli import main
+from shoal.cli.main import main
 from shoal.settings import Settings, variable
 
 pytest_plugins = ["api_fixtures"]

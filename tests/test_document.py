@@ -1,4 +1,4 @@
-"""Every rule of `shoal_workers.document`, on real files."""
+"""Every rule of `shoal_workers.index.document`, on real files."""
 
 import csv
 import datetime
@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import BadDocument, InvalidRequest
-from shoal_workers.document import Document, DocumentSource
+from shoal_workers.index.document import Document, DocumentSource
 
 Write = Callable[[str, str | bytes], Path]
 
@@ -435,7 +435,7 @@ def test_parquet_without_pyarrow_names_the_extra(write: Write, tmp_path: Path) -
     code = """
 from pathlib import Path
 from shoal.errors import MissingExtra
-from shoal_workers.document import DocumentSource
+from shoal_workers.index.document import DocumentSource
 try:
     DocumentSource(Path("a.parquet")).check()
 except MissingExtra as exc:

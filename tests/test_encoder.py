@@ -13,11 +13,11 @@ from safetensors.numpy import load_file, save_file
 
 from shoal.errors import InvalidRequest, ModelMismatch, ModelNotFound, TextTooLong
 from shoal.jobs import Options
-from shoal_workers import golden
-from shoal_workers.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, Row
-from shoal_workers.engines.openvino import GRAPH
-from shoal_workers.model import Model, is_prepared
-from shoal_workers.source import find_source
+from shoal_workers.encoding.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, Row
+from shoal_workers.encoding.engines.openvino import GRAPH
+from shoal_workers.model import parity
+from shoal_workers.model.model import Model, is_prepared
+from shoal_workers.model.source import find_source
 
 TEXTS = [
     "",
@@ -129,8 +129,8 @@ def copy(tiny_model: Path, tmp_path: Path) -> Path:
 
 
 def test_a_reference_that_is_not_reproduced_is_refused(copy: Path) -> None:
-    vectors = load_file(copy / golden.FILE)["vectors"]
-    save_file({"vectors": vectors[::-1].copy()}, copy / golden.FILE)
+    vectors = load_file(copy / parity.FILE)["vectors"]
+    save_file({"vectors": vectors[::-1].copy()}, copy / parity.FILE)
     with pytest.raises(ModelMismatch, match=r"cosine .* under 0\.999: prepare the model again"):
         Encoder.open(copy, "openvino", "f32", 1)
 
@@ -144,7 +144,7 @@ def test_damaged_weights_are_refused(copy: Path) -> None:
         Encoder.open(copy, "openvino", "f32", 1)
 
 
-@pytest.mark.parametrize("name", [GRAPH, "openvino.bin", golden.FILE, "tokenizer.json"])
+@pytest.mark.parametrize("name", [GRAPH, "openvino.bin", parity.FILE, "tokenizer.json"])
 def test_a_prepared_file_that_is_cut_short_is_refused(copy: Path, name: str) -> None:
     (copy / name).write_bytes((copy / name).read_bytes()[:100])
     with pytest.raises(ModelMismatch, match="prepare"):

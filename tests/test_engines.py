@@ -14,10 +14,10 @@ import json, sys
 from pathlib import Path
 import numpy as np, torch
 from shoal.jobs import Options
-from shoal_workers.encoder import Encoder
-from shoal_workers.graph import PackedBert, PaddedModel, packed_module
-from shoal_workers.packing import pack
-from shoal_workers.reference import load
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.model.graph import PackedBert, PaddedModel, packed_module
+from shoal_workers.encoding.packing import pack
+from shoal_workers.model.reference import load
 
 folder, texts = Path(sys.argv[1]), json.loads(sys.argv[2])
 engines = {name: Encoder.open(folder, name, "f32", 1) for name in ("torch", "openvino")}

@@ -6,7 +6,7 @@ import msgpack
 import pytest
 
 from shoal.jobs import Job
-from shoal.queue import Queue
+from shoal.queue.queue import Queue
 from shoal.replies import Reply
 from shoal_workers.worker import Worker
 

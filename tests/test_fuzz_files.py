@@ -17,7 +17,7 @@ from fuzzing import TEXTS, changed, fuzz, mutated, nested, outcome
 from hypothesis import strategies as st
 
 from shoal import wire
-from shoal.connections import connect
+from shoal.broker.connections import connect
 from shoal.errors import (
     BadDocument,
     BadSetting,
@@ -28,10 +28,19 @@ from shoal.errors import (
     Unavailable,
 )
 from shoal.settings import Settings, variable
-from shoal_workers import tensorfile
-from shoal_workers.document import DocumentSource
-from shoal_workers.index import CURRENT, DOCUMENTS, MANIFEST, SKETCH, VECTORS, Index, checksum, current_version
-from shoal_workers.model import Model
+from shoal_workers.index.document import DocumentSource
+from shoal_workers.index.index import (
+    CURRENT,
+    DOCUMENTS,
+    MANIFEST,
+    SKETCH,
+    VECTORS,
+    Index,
+    checksum,
+    current_version,
+    tensorfile,
+)
+from shoal_workers.model.model import Model
 
 #: What JSON says that nobody expects there.
 JSON_CLAIMS = (

@@ -22,9 +22,9 @@ from werkzeug.test import TestResponse
 
 from shoal import wire
 from shoal.errors import BadSetting
-from shoal.queue import Queue
+from shoal.queue.queue import Queue
+from shoal_api.access.api_keys import Keyring
 from shoal_api.errors import STATUS
-from shoal_api.keyring import Keyring
 
 pytest_plugins = ["api_fixtures"]
 

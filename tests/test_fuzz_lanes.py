@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from test_fuzz_wire import JOB, JOBS
 
 from shoal.jobs import LANES, Job, address_of
-from shoal.queue import Queue
+from shoal.queue.queue import Queue
 from shoal_workers.worker import Worker
 
 #: Bytes that may be a job: good ones, damaged ones, ones of odd fields, and anything.

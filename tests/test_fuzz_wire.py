@@ -12,12 +12,12 @@ from fuzzing import ODD, TEXTS, VALUES, changed, fuzz, mutated, outcome, packed
 from hypothesis import strategies as st
 
 from shoal import wire
-from shoal.cache import Cache, Entry, Table
-from shoal.connections import Connections
+from shoal.broker.connections import Connections
+from shoal.cache.cache import Cache, Entry, Table
 from shoal.errors import MalformedJob, ShoalError
 from shoal.jobs import JOB_NAMES, OPTION_NAMES, Job, Options, address_of, check_name
-from shoal.pool import Pool
-from shoal.queue import Queue
+from shoal.queue.pool import Pool
+from shoal.queue.queue import Queue
 from shoal.replies import TIMINGS, Reply
 
 JOB: dict[str, Any] = {"v": 1, "id": "a", "op": "search", "texts": ["storm"], "deadline": 4e9, "reply_to": "b"}

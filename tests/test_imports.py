@@ -21,16 +21,16 @@ HEAVY = {"torch", "flask", "rq", "safetensors", "openvino", "sentence_transforme
 #: The files that may import each library of one purpose.
 HOMES = {
     "msgpack": {"shoal/wire.py"},
-    "redis": {"shoal/connections.py", "shoal/outage.py", "shoal/queue.py"},
-    "torch": {"engines/torch.py", "reference.py", "export.py", "graph.py"},
-    "sentence_transformers": {"reference.py", "export.py", "graph.py"},
-    "numkong": {"bounds.py"},
-    "openvino": {"engines/openvino.py", "engines/int8.py", "export.py"},
-    "tokenizers": {"tokenizer.py"},
+    "redis": {"shoal/broker/", "shoal/queue/queue.py"},
+    "torch": {"engines/torch.py", "model/reference.py", "model/prepare.py", "model/graph.py"},
+    "sentence_transformers": {"model/reference.py", "model/prepare.py", "model/graph.py"},
+    "numkong": {"index/upper_bounds.py"},
+    "openvino": {"engines/openvino.py", "engines/int8.py", "model/prepare.py"},
+    "tokenizers": {"encoding/tokenizer.py"},
     "flask": {"shoal_api/"},
-    "flask_cors": {"shoal_api/cors.py"},
-    "limits": {"shoal_api/rate.py"},
-    "safetensors": {"vectorfile.py", "golden.py", "export.py", "index.py"},
+    "flask_cors": {"access/cors.py"},
+    "limits": {"access/rate_limit.py"},
+    "safetensors": {"cli/vector_file.py", "model/parity.py", "model/prepare.py"},
 }
 
 
@@ -58,22 +58,24 @@ def modules_after(statement: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "statement", ["import shoal", "from shoal import *", "import shoal.client", "import shoal.cli"]
+    "statement", ["import shoal", "from shoal import *", "import shoal.client", "import shoal.cli.main"]
 )
 def test_the_light_client_loads_nothing_heavy(statement: str) -> None:
     assert not modules_after(statement) & HEAVY
 
 
 def test_the_command_line_waits_with_numpy_and_redis() -> None:
-    assert not modules_after("import shoal.cli") & {"numpy", "redis", "msgpack"}
+    assert not modules_after("import shoal.cli.main") & {"numpy", "redis", "msgpack"}
 
 
 def test_the_api_loads_no_model_library() -> None:
-    assert not modules_after("import shoal_api.app, shoal_api.server") & (HEAVY - {"flask"})
+    assert not modules_after("import shoal_api.app, shoal_api.server.server") & (HEAVY - {"flask"})
 
 
 def test_a_serving_worker_loads_no_torch() -> None:
-    statement = "import shoal_workers.service, shoal_workers.engines.openvino, shoal_workers.builder"
+    statement = (
+        "import shoal_workers.process.service, shoal_workers.encoding.engines.openvino, shoal_workers.index.builder"
+    )
     assert not modules_after(statement) & {"torch", "sentence_transformers", "transformers", "flask"}
 
 
@@ -104,7 +106,7 @@ def test_every_public_name_can_be_imported() -> None:
 
 
 def test_the_batcher_knows_no_tensors_and_no_queue() -> None:
-    assert set(imported(PACKAGES["shoal_workers"] / "batcher.py")) <= {
+    assert set(imported(PACKAGES["shoal_workers"] / "encoding" / "batcher.py")) <= {
         "collections",
         "dataclasses",
         "itertools",

@@ -13,8 +13,8 @@ from safetensors.numpy import load_file
 
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound
 from shoal.jobs import Options
-from shoal_workers.encoder import Encoder
-from shoal_workers.index import CURRENT, DOCUMENTS, MANIFEST, SKETCH, VECTORS, Index, Manifest, current_version
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index.index import CURRENT, DOCUMENTS, MANIFEST, SKETCH, VECTORS, Index, Manifest, current_version
 
 Damage = Callable[[bytes], bytes]
 

@@ -15,15 +15,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-import shoal.queue
-from shoal.connections import Script
-from shoal.delivery import Answer, DeadLetter, Delivery
+import shoal.queue.queue
+from shoal.broker.connections import Script
 from shoal.errors import Overloaded, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.load import Bounds
-from shoal.put import Place, Put
-from shoal.queue import GROUP, Queue
+from shoal.queue.delivery import Answer, DeadLetter, Delivery
+from shoal.queue.lane import LaneLimits
+from shoal.queue.put import Place, Put
+from shoal.queue.queue import GROUP, Queue
 from shoal.replies import Reply
 
 BREAKS = st.none() | st.tuples(st.sampled_from(["before", "after"]), st.integers(1, 2))
@@ -38,7 +38,7 @@ class Jobs(RuleBasedStateMachine):
         super().__init__()
         self.keys = Keys("test", f"states-{secrets.token_hex(4)}")
         self.plan = Plan()
-        bounds = Bounds(max_jobs=40, max_texts=300)
+        bounds = LaneLimits(max_jobs=40, max_texts=300)
         self.queue = Queue(connect(self.redis_url, self.plan), self.keys, bounds)
         self.watcher = Queue.connect(self.redis_url, self.keys)
         self.watcher.join()
@@ -253,7 +253,7 @@ class Jobs(RuleBasedStateMachine):
 def test_a_job_is_answered_once_wherever_connections_break(redis_url: str) -> None:
     Jobs.redis_url = redis_url
     with redis.Redis.from_url(redis_url) as connection:
-        for script in vars(shoal.queue).values():
+        for script in vars(shoal.queue.queue).values():
             if isinstance(script, Script):
                 connection.script_load(script.text)  # else who comes first has more round trips, in which to break
     profile = settings(max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))

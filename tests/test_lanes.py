@@ -6,13 +6,13 @@ import pytest
 from conftest import wait_until
 
 from shoal import Client
-from shoal.delivery import Answer, Delivery
 from shoal.errors import InvalidRequest, Overloaded
 from shoal.jobs import LANES, Job
-from shoal.load import Bounds
-from shoal.pool import Pool
-from shoal.put import MAX_FRONT_TEXTS, MAX_RETRY_S, Put
-from shoal.queue import GROUP, ONCE_TTL_S, Queue
+from shoal.queue.delivery import Answer, Delivery
+from shoal.queue.lane import LaneLimits
+from shoal.queue.pool import Pool
+from shoal.queue.put import MAX_FRONT_TEXTS, MAX_RETRY_S, Put
+from shoal.queue.queue import GROUP, ONCE_TTL_S, Queue
 from shoal.replies import Reply
 
 
@@ -66,7 +66,7 @@ class TestFairness:
         assert queue.redis.xlen(queue.keys.back("interactive")) == 0
 
     def test_the_last_eighth_is_for_those_who_have_little(self, queue: Queue) -> None:
-        queue.bounds = Bounds(max_jobs=800)
+        queue.bounds = LaneLimits(max_jobs=800)
         with pytest.raises(Overloaded, match="no room in the bulk lane"):
             queue.put("bulk", jobs(701), client="flood")
         queue.put("bulk", jobs(700), client="flood")
@@ -79,8 +79,8 @@ class TestFairness:
 
 
 class TestBounds:
-    @pytest.mark.parametrize("bounds", [Bounds(max_jobs=9), Bounds(max_texts=39), Bounds(max_bytes=700)])
-    def test_a_lane_is_bounded_by_jobs_texts_and_bytes(self, queue: Queue, bounds: Bounds) -> None:
+    @pytest.mark.parametrize("bounds", [LaneLimits(max_jobs=9), LaneLimits(max_texts=39), LaneLimits(max_bytes=700)])
+    def test_a_lane_is_bounded_by_jobs_texts_and_bytes(self, queue: Queue, bounds: LaneLimits) -> None:
         queue.bounds = bounds
         queue.put("bulk", jobs(5, 4))
         with pytest.raises(Overloaded, match="5 unanswered jobs with 20 texts and"):
@@ -132,17 +132,17 @@ class TestRetryAfter:
 
     def test_it_is_when_the_pool_will_have_made_room(self, queue: Queue) -> None:
         Pool(queue.redis, queue.keys, alive_s=60).announce("w", {"state": "ready", "texts_per_s": 10.0})
-        queue.bounds = Bounds(max_jobs=100)
+        queue.bounds = LaneLimits(max_jobs=100)
         queue.put("bulk", jobs(80), client="flood")
         assert self.refused(queue, 67) == 5  # 147 jobs, and room for 100: 47 have to go
 
     def test_it_is_long_when_nobody_works(self, queue: Queue) -> None:
-        queue.bounds = Bounds(max_jobs=1)
+        queue.bounds = LaneLimits(max_jobs=1)
         assert self.refused(queue, 2) == MAX_RETRY_S
 
     def test_it_is_a_second_at_least(self, queue: Queue) -> None:
         Pool(queue.redis, queue.keys, alive_s=60).announce("w", {"state": "ready", "texts_per_s": 1e6})
-        queue.bounds = Bounds(max_jobs=1)
+        queue.bounds = LaneLimits(max_jobs=1)
         assert self.refused(queue, 2) == 1
 
 
@@ -161,11 +161,11 @@ class TestOnce:
             queue.put_once("bulk", Job("embed", ["rain"]), "k")
 
     def test_a_refused_job_does_not_use_its_key(self, queue: Queue) -> None:
-        queue.bounds = Bounds(max_jobs=0)
+        queue.bounds = LaneLimits(max_jobs=0)
         job = Job("embed", ["storm"])
         with pytest.raises(Overloaded):
             queue.put_once("bulk", job, "k")
-        queue.bounds = Bounds()
+        queue.bounds = LaneLimits()
         assert queue.put_once("bulk", job, "k") == job.id
 
     def test_a_key_and_its_job_are_known_for_a_day(self, queue: Queue) -> None:

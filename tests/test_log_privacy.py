@@ -9,12 +9,12 @@ import pytest
 from shoal import Client
 from shoal.errors import ShoalError
 from shoal.jobs import Job, Options
-from shoal.queue import Queue
-from shoal_workers.batcher import Batcher
-from shoal_workers.encoder import Encoder, Row
-from shoal_workers.index import Index
-from shoal_workers.intake import MAX_DELIVERIES, Limits
-from shoal_workers.tokenizer import Tokens
+from shoal.queue.queue import Queue
+from shoal_workers.admission import MAX_DELIVERIES, Limits
+from shoal_workers.encoding.batcher import Batcher
+from shoal_workers.encoding.encoder import Encoder, Row
+from shoal_workers.encoding.tokenizer import Tokens
+from shoal_workers.index.index import Index
 from shoal_workers.worker import Worker
 
 #: What every text of these tests holds.

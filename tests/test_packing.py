@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal_workers.packing import MASKED, pack, pool
+from shoal_workers.encoding.packing import MASKED, pack, pool
 
 TEXTS = st.lists(st.lists(st.integers(1, 30_000), min_size=1, max_size=300), min_size=1, max_size=40)
 

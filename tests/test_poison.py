@@ -15,13 +15,13 @@ from poisoned_worker import HARM
 from process import environment
 
 from shoal import Client
-from shoal.deadletters import DeadLetters
 from shoal.errors import ShoalError
 from shoal.jobs import Options
 from shoal.keys import Keys
-from shoal_workers.encoder import Encoder
-from shoal_workers.intake import MAX_DELIVERIES
-from shoal_workers.watchdog import EXIT_STALLED
+from shoal.queue.dead_letters import DeadLetters
+from shoal_workers.admission import MAX_DELIVERIES
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.process.watchdog import EXIT_STALLED
 
 NUM_GOOD, NUM_WORKERS = 100, 3
 

@@ -5,12 +5,12 @@ from contextlib import closing
 import pytest
 from conftest import RedisServer, wait_until
 
-from shoal.connections import connect
+from shoal.broker.connections import connect
 from shoal.errors import Unavailable
 from shoal.keys import Keys
-from shoal.pool import Pool
-from shoal.queue import Queue
-from shoal_workers.heartbeat import Heartbeat
+from shoal.queue.pool import Pool
+from shoal.queue.queue import Queue
+from shoal_workers.process.heartbeat import Heartbeat
 
 
 @pytest.fixture

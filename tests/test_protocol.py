@@ -17,31 +17,31 @@ import redis
 from numpy.typing import NDArray
 
 import shoal.jobs
-import shoal.queue
+import shoal.queue.queue
 import shoal.wire
-import shoal_workers.encoder
-import shoal_workers.intake
+import shoal_workers.admission
+import shoal_workers.encoding.encoder
 import shoal_workers.work
-from shoal.connections import Script
-from shoal.delivery import Answer
+from shoal.broker.connections import Script
 from shoal.errors import ShoalError
 from shoal.jobs import JOB_NAMES, LANES, MAX_K, OPTION_NAMES, Job, Options
 from shoal.keys import Keys
-from shoal.pool import ALIVE_S
-from shoal.put import MAX_FRONT_TEXTS
-from shoal.queue import GROUP, ONCE_TTL_S, Queue
+from shoal.queue.delivery import Answer
+from shoal.queue.pool import ALIVE_S
+from shoal.queue.put import MAX_FRONT_TEXTS
+from shoal.queue.queue import GROUP, ONCE_TTL_S, Queue
 from shoal.replies import STATUSES, TIMINGS, Reply
 from shoal.settings import Settings
-from shoal_workers import service
-from shoal_workers.batcher import Batcher
-from shoal_workers.builder import build
-from shoal_workers.document import DocumentSource
-from shoal_workers.encoder import Encoder
-from shoal_workers.index import Index
-from shoal_workers.intake import MAX_DELIVERIES
+from shoal_workers.admission import MAX_DELIVERIES
+from shoal_workers.encoding.batcher import Batcher
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index.builder import build
+from shoal_workers.index.document import DocumentSource
+from shoal_workers.index.index import Index
+from shoal_workers.process import service
 from shoal_workers.worker import Worker
 
-PACKAGE = Path(shoal.queue.__file__).parent
+PACKAGE = Path(shoal.queue.queue.__file__).parent
 PAGE = (PACKAGE.parent.parent / "docs" / "protocol.md").read_text("utf-8")
 BLOCKS: dict[str, str] = dict(re.findall(r"^```(\w.*?)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 JOB_EXAMPLES = [words.split()[2] for words in BLOCKS if words.startswith("hex job")]
@@ -377,8 +377,8 @@ def test_an_entry_without_a_job_is_a_dead_letter(worker: Worker, keys: Keys) -> 
 
 
 def test_every_code_is_listed() -> None:
-    modules: list[ModuleType] = [shoal.jobs, shoal.queue, shoal.wire]
-    modules += [shoal_workers.encoder, shoal_workers.intake, shoal_workers.work]
+    modules: list[ModuleType] = [shoal.jobs, shoal.queue.queue, shoal.wire]
+    modules += [shoal_workers.encoding.encoder, shoal_workers.admission, shoal_workers.work]
     known = {value for module in modules for value in vars(module).values() if inspect.isclass(value)}
     codes = {kind.code for kind in known if issubclass(kind, ShoalError)}
     assert table("Code").keys() == {*REFUSED, *OTHER_CODES} == codes - NOT_IN_REPLIES

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from conftest import wait_until
 
-from shoal.delivery import MAX_REPLY_BYTES, Answer, DeadLetter, Delivery
 from shoal.errors import InvalidText, Overloaded, TooLarge, UnknownJob
 from shoal.jobs import LANES, Job
-from shoal.load import Bounds
-from shoal.put import Put
-from shoal.queue import GROUP, Queue
+from shoal.queue.delivery import MAX_REPLY_BYTES, Answer, DeadLetter, Delivery
+from shoal.queue.lane import LaneLimits
+from shoal.queue.put import Put
+from shoal.queue.queue import GROUP, Queue
 from shoal.replies import Reply
 
 
@@ -52,7 +52,7 @@ def test_jobs_come_out_in_the_order_they_went_in(queue: Queue) -> None:
 
 
 def test_put_takes_all_or_none(queue: Queue) -> None:
-    queue.bounds = Bounds(max_jobs=3)
+    queue.bounds = LaneLimits(max_jobs=3)
     queue.put("bulk", [submitted(), submitted()])
     with pytest.raises(Overloaded, match="2 unanswered jobs"):
         queue.put("bulk", [submitted(), submitted()])
@@ -63,7 +63,7 @@ def test_put_takes_all_or_none(queue: Queue) -> None:
 
 
 def test_each_put_is_refused_or_accepted_by_itself(queue: Queue) -> None:
-    queue.bounds = Bounds(max_jobs=2)
+    queue.bounds = LaneLimits(max_jobs=2)
     admissions = queue.put_many([Put.pack("bulk", [addressed()] * size) for size in (2, 1)])
     admissions[0].check()
     with pytest.raises(Overloaded):

@@ -7,11 +7,11 @@ import pytest
 from api_stub import INDEX, MakeApp, StubWorker, error_of
 from flask.testing import FlaskClient
 
-from shoal.exchange import Exchange
-from shoal.inbox import Inbox
 from shoal.keys import Keys
-from shoal.pool import Pool
-from shoal.queue import Queue
+from shoal.queue.dispatcher import Dispatcher
+from shoal.queue.pool import Pool
+from shoal.queue.queue import Queue
+from shoal.queue.reply_stream import ReplyStream
 from shoal.replies import Reply
 from shoal_api.context import Context
 
@@ -81,7 +81,7 @@ def test_a_thread_that_is_dead(make_app: MakeApp) -> None:
     assert "start this server again" in why_not(app.test_client(), "/health")
 
 
-class BrokenInbox(Inbox):
+class BrokenInbox(ReplyStream):
     """An inbox that fails in ways nobody foresaw, until it is mended."""
 
     is_mended = False
@@ -97,7 +97,7 @@ class BrokenInbox(Inbox):
 class BrokenQueue(Queue):
     """A queue with such an inbox."""
 
-    def inbox(self, address: str) -> Inbox:
+    def inbox(self, address: str) -> ReplyStream:
         """The inbox."""
         self.broken = BrokenInbox(self._connections, self.keys.replies(address), 60)
         return self.broken
@@ -105,7 +105,7 @@ class BrokenQueue(Queue):
 
 def test_threads_outlive_what_nobody_foresaw(redis_url: str, keys: Keys, caplog: pytest.LogCaptureFixture) -> None:
     queue = BrokenQueue.connect(redis_url, keys)
-    exchange, seen = Exchange(queue), threading.Event()
+    exchange, seen = Dispatcher(queue), threading.Event()
     while not seen.wait(0.01) and "ZeroDivisionError" not in caplog.text:
         pass
     assert exchange.is_alive()

@@ -12,7 +12,7 @@ from conftest import RedisServer, free_port, wait_until
 from process import Process, run
 
 from shoal import Client
-from shoal.connections import connect, shown
+from shoal.broker.connections import connect, shown
 from shoal.errors import Timeout, Unavailable
 
 PASSWORD = "hard to/guess?&@:#é"

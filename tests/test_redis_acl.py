@@ -17,13 +17,13 @@ from conftest import RedisServer, free_port, wait_until
 from process import Process, run
 
 from shoal import Client
-from shoal.connections import connect
-from shoal.embedded import find_server
+from shoal.broker.connections import connect
+from shoal.broker.embedded import find_server
 from shoal.errors import ShoalError, Timeout, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.queue import Queue
-from shoal_api import keyring
+from shoal.queue.queue import Queue
+from shoal_api.access import api_keys
 
 ACL = Path(__file__).parent.parent / "docs" / "redis-users.acl"
 
@@ -174,7 +174,7 @@ def test_each_user_may_do_what_it_does_and_nothing_else(
 ) -> None:
     port, key_file = free_port(), tmp_path / "keys"
     keys = [
-        keyring.add(key_file, *about) for about in (("a", "user", ""), ("b", "admin", ""), ("c", "user", "2/second"))
+        api_keys.add(key_file, *about) for about in (("a", "user", ""), ("b", "admin", ""), ("c", "user", "2/second"))
     ]
     settings = {"home": home, "model": tiny_source, "indexes": index_folder}
     callers = [Caller(port, key) for key in keys]

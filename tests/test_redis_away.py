@@ -8,12 +8,12 @@ import redis
 from conftest import RedisServer, wait_until
 
 from shoal import Client
-from shoal.delivery import Answer
+from shoal.broker.circuit_breaker import CircuitBreaker
 from shoal.errors import Overloaded, ShoalError, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.outage import Outage
-from shoal.queue import Queue
+from shoal.queue.delivery import Answer
+from shoal.queue.queue import Queue
 from shoal.replies import Reply
 
 
@@ -87,7 +87,7 @@ def test_those_who_wait_learn_that_redis_went(own_redis: RedisServer) -> None:
 
 def test_who_tries_whether_redis_is_back_may_connect_again() -> None:
     """The idle connection that it was given may be one that Redis has closed."""
-    outage = Outage()
+    outage = CircuitBreaker()
 
     def lets_pass() -> bool:
         try:

@@ -15,8 +15,8 @@ from process import Process
 from tcp_proxy import Proxy
 
 from shoal import Client
+from shoal.broker.connections import connect
 from shoal.client import Handle
-from shoal.connections import connect
 from shoal.errors import Unavailable
 from shoal.keys import Keys
 

@@ -15,10 +15,10 @@ from shoal import Client
 from shoal.client import Handle
 from shoal.errors import Overloaded
 from shoal.keys import Keys
-from shoal.pool import Pool
-from shoal.queue import Queue
-from shoal_workers.batcher import Batcher
-from shoal_workers.encoder import Encoder
+from shoal.queue.pool import Pool
+from shoal.queue.queue import Queue
+from shoal_workers.encoding.batcher import Batcher
+from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.worker import Worker
 
 #: Memory that a test leaves to itself.

@@ -11,9 +11,9 @@ from conftest import RedisServer, wait_until
 from shoal import Client
 from shoal.errors import Unavailable
 from shoal.keys import Keys
-from shoal.queue import Queue
-from shoal_workers.batcher import Batcher
-from shoal_workers.encoder import Encoder
+from shoal.queue.queue import Queue
+from shoal_workers.encoding.batcher import Batcher
+from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.worker import Worker
 
 Refusal = Callable[["redis.Redis", RedisServer], "contextmanager[None]"]

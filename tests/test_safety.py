@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import IndexCorrupt, ModelMismatch, ModelNotFound
-from shoal_workers.index import CURRENT, DOCUMENTS, MANIFEST, Index, current_version
-from shoal_workers.model import Model, prepared_folder
-from shoal_workers.source import find_source
+from shoal_workers.index.index import CURRENT, DOCUMENTS, MANIFEST, Index, current_version
+from shoal_workers.model.model import Model, prepared_folder
+from shoal_workers.model.source import find_source
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = [ROOT / "shared" / "shoal", ROOT / "api" / "shoal_api", ROOT / "workers" / "shoal_workers"]

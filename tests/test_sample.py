@@ -3,7 +3,7 @@
 from collections import Counter
 
 from shoal_workers.cli import SAMPLE
-from shoal_workers.document import DocumentSource
+from shoal_workers.index.document import DocumentSource
 
 SOURCE = DocumentSource(SAMPLE, "headline")
 

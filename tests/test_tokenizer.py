@@ -7,7 +7,7 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal_workers.tokenizer import CHARS_PER_TOKEN, Tokenizer, Tokens
+from shoal_workers.encoding.tokenizer import CHARS_PER_TOKEN, Tokenizer, Tokens
 
 MAX_TOKENS = 48
 SIDES = ("right", "left")

@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 
 from shoal.jobs import Job
-from shoal.pool import Pool
-from shoal.queue import Queue
-from shoal_workers.batcher import Batcher
-from shoal_workers.encoder import Encoder, Row
-from shoal_workers.heartbeat import Heartbeat
-from shoal_workers.lastwords import MAX_CHARS, LastWords
-from shoal_workers.service import about
-from shoal_workers.watchdog import EXIT_STALLED, STALLED_AFTER_S, Progress
+from shoal.queue.pool import Pool
+from shoal.queue.queue import Queue
+from shoal_workers.encoding.batcher import Batcher
+from shoal_workers.encoding.encoder import Encoder, Row
+from shoal_workers.process.crash_report import MAX_CHARS, CrashReports
+from shoal_workers.process.heartbeat import Heartbeat
+from shoal_workers.process.service import about
+from shoal_workers.process.watchdog import EXIT_STALLED, STALLED_AFTER_S, Progress
 from shoal_workers.worker import Worker
 
 #: A process that is watched while it does what it is told; what it says goes to its output.
 WATCHED = """
 import ctypes, sys, threading, time
-from shoal_workers.watchdog import Progress, Watchdog
+from shoal_workers.process.watchdog import Progress, Watchdog
 
 def say(summary, trace):
     print(summary, trace, flush=True)
@@ -82,12 +82,12 @@ def test_progress_is_what_began_last() -> None:
 
 
 @pytest.fixture
-def words(queue: Queue, tmp_path: Path) -> LastWords:
+def words(queue: Queue, tmp_path: Path) -> CrashReports:
     """The last words of the test's own pool."""
-    return LastWords(queue.redis, queue.keys, tmp_path / "crashes")
+    return CrashReports(queue.redis, queue.keys, tmp_path / "crashes")
 
 
-def test_last_words_are_kept_for_a_while(words: LastWords, queue: Queue) -> None:
+def test_last_words_are_kept_for_a_while(words: CrashReports, queue: Queue) -> None:
     assert words.of("a") == ""
     words.say("a", "stalled", "trace\n" * MAX_CHARS)
     assert words.of("a").startswith("stalled\ntrace\n")
@@ -95,7 +95,7 @@ def test_last_words_are_kept_for_a_while(words: LastWords, queue: Queue) -> None
     assert queue.redis.ttl(queue.keys.words("a")) > 0
 
 
-def test_what_a_crashed_worker_left_is_passed_on_once(words: LastWords, tmp_path: Path) -> None:
+def test_what_a_crashed_worker_left_is_passed_on_once(words: CrashReports, tmp_path: Path) -> None:
     folder = tmp_path / "crashes"
     folder.mkdir()
     (folder / "crashed").write_text("Fatal Python error: Aborted\n\nThread 0x1:\n")
@@ -109,7 +109,7 @@ def test_what_a_crashed_worker_left_is_passed_on_once(words: LastWords, tmp_path
     assert words.of("killed") == ""
 
 
-def test_a_worker_that_ends_well_leaves_nothing(words: LastWords, tmp_path: Path) -> None:
+def test_a_worker_that_ends_well_leaves_nothing(words: CrashReports, tmp_path: Path) -> None:
     with words.recorded("a") as file:
         assert Path(file.name).parent == tmp_path / "crashes"
         assert words.of("a") == ""
@@ -117,7 +117,7 @@ def test_a_worker_that_ends_well_leaves_nothing(words: LastWords, tmp_path: Path
     assert list((tmp_path / "crashes").iterdir()) == []
 
 
-def test_a_worker_that_ends_by_an_exception_says_so(words: LastWords) -> None:
+def test_a_worker_that_ends_by_an_exception_says_so(words: CrashReports) -> None:
     with pytest.raises(RuntimeError, match="broken"), words.recorded("a"):
         raise RuntimeError("broken")
     assert words.of("a").startswith("RuntimeError: broken\nTraceback (most recent call last)")
@@ -125,7 +125,7 @@ def test_a_worker_that_ends_by_an_exception_says_so(words: LastWords) -> None:
 
 def test_without_a_folder_to_write_to_crashes_go_to_standard_error(queue: Queue, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    words = LastWords(queue.redis, queue.keys, tmp_path / "file" / "crashes")
+    words = CrashReports(queue.redis, queue.keys, tmp_path / "file" / "crashes")
     with words.recorded("a") as file:
         assert file is sys.stderr
     words.pass_on()

@@ -10,17 +10,17 @@ import pytest
 from conftest import wait_until
 from numpy.typing import NDArray
 
-from shoal.deadletters import DeadLetters, Letter
 from shoal.errors import Internal
 from shoal.jobs import LANES, Job, Options
-from shoal.queue import Queue
+from shoal.queue.dead_letters import DeadLetters, Letter
+from shoal.queue.queue import Queue
 from shoal.replies import Reply
-from shoal_workers.batcher import Batcher
-from shoal_workers.encoder import Encoder, Row
-from shoal_workers.index import Index
-from shoal_workers.intake import BULK_EVERY, MAX_DELIVERIES, Limits
-from shoal_workers.lastwords import LastWords
-from shoal_workers.tokenizer import Tokens
+from shoal_workers.admission import BULK_EVERY, MAX_DELIVERIES, Limits
+from shoal_workers.encoding.batcher import Batcher
+from shoal_workers.encoding.encoder import Encoder, Row
+from shoal_workers.encoding.tokenizer import Tokens
+from shoal_workers.index.index import Index
+from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.worker import MAX_SMALL_PASS_TOKENS, TEXTS_AT_ONCE, Worker
 
 
@@ -261,7 +261,7 @@ def test_the_dead_letter_of_a_poisoned_job_has_the_last_words_of_its_worker(work
     put(queue, "storm")
     for consumer in ("a", "b", "c"):
         assert queue.claim(consumer, {consumer}) or queue.take(consumer, LANES, 1)
-    LastWords(queue.redis, queue.keys).say("c", "stalled while encoding", "in forward")
+    CrashReports(queue.redis, queue.keys).say("c", "stalled while encoding", "in forward")
     worker.step(block_s=0)
     (letter,) = dead_letters(queue)
     assert letter.reason.endswith("; the last one stalled while encoding")

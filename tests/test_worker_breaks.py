@@ -8,11 +8,11 @@ from breaking import Plan, connect
 
 from shoal.errors import Unavailable
 from shoal.jobs import Job
-from shoal.queue import Queue
+from shoal.queue.queue import Queue
 from shoal.replies import Reply
-from shoal_workers.batcher import Batcher
-from shoal_workers.encoder import Encoder
-from shoal_workers.index import Index
+from shoal_workers.encoding.batcher import Batcher
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index.index import Index
 from shoal_workers.worker import Worker
 
 

@@ -12,7 +12,7 @@ from process import Process
 from shoal import Client
 from shoal.jobs import LANES
 from shoal.keys import Keys
-from shoal.queue import GROUP
+from shoal.queue.queue import GROUP
 
 Start = Callable[..., Process]
 NUM_JOBS = 60

@@ -15,14 +15,16 @@ from werkzeug.routing import MapAdapter
 from shoal import __version__
 from shoal.client import Client
 from shoal.settings import Settings
-from shoal_api import cors, dead, docs, errors, explanation, jobs, service, waiting
-from shoal_api.arrival import Arrivals
+from shoal_api import errors, validation
+from shoal_api.access import cors
+from shoal_api.access.access_control import AccessControl
 from shoal_api.context import Context
-from shoal_api.gate import Gate
-from shoal_api.metrics import Metrics
 from shoal_api.request import JsonRequest
 from shoal_api.response import WholeResponse
+from shoal_api.routes import dead_letters, docs, embed, jobs, service
 from shoal_api.schema import ErrorBody
+from shoal_api.server.disconnects import Disconnects
+from shoal_api.server.metrics import Metrics
 
 
 class _NoSessions(SessionInterface):
@@ -88,22 +90,22 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
 
     Redis need not be there yet. Raises BadSetting for a key file or an origin that cannot be used.
     """
-    gate, client = Gate(settings), client or _client(settings)
+    gate, client = AccessControl(settings), client or _client(settings)
     client.connect()
     app = _App(
         __name__,
         info=Info(title="Shoal", version=__version__, description="Embeds text and searches it by meaning."),
         validation_error_model=ErrorBody,
         validation_error_status="4XX",
-        validation_error_callback=explanation.refuse,
+        validation_error_callback=validation.refuse,
         doc_ui=False,
         static_folder=None,
     )
     app.url_map.merge_slashes = False  # a path with an empty part is unknown: nobody is sent elsewhere
     app.config["MAX_CONTENT_LENGTH"] = settings.max_request_bytes
-    Context(settings, client, Metrics(client), gate, Arrivals(settings.port, settings.api_threads)).attach(app)
+    Context(settings, client, Metrics(client), gate, Disconnects(settings.port, settings.api_threads)).attach(app)
     errors.install(app)
-    for part in (waiting.api, jobs.api, dead.api, service.api):
+    for part in (embed.api, jobs.api, dead_letters.api, service.api):
         app.register_api(part)
     docs.install(app)
     if settings.cors_origins:

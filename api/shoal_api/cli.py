@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from shoal.cli import REDIS_SETTINGS, settings_options
+from shoal.cli.main import REDIS_SETTINGS, settings_options
 from shoal.errors import BadSetting
 from shoal.settings import Settings
 
@@ -33,7 +33,7 @@ from shoal.settings import Settings
 )
 def api(settings: Settings) -> None:
     """Answer HTTP requests; workers started elsewhere do the work."""
-    from shoal_api.server import serve
+    from shoal_api.server.server import serve
 
     serve(settings)
 
@@ -50,10 +50,10 @@ def key() -> None:
 @settings_options("api_keys_file")
 def new(settings: Settings, name: str, admin: bool, rate: str) -> None:
     """Make a key called NAME and print it, once: the file keeps its digest only."""
-    from shoal_api import keyring
+    from shoal_api.access import api_keys
 
     path = _key_file(settings)
-    click.echo(keyring.add(path, name, "admin" if admin else "user", rate))
+    click.echo(api_keys.add(path, name, "admin" if admin else "user", rate))
     click.echo(f"its digest is in {path}; the key itself is kept nowhere: keep it now", err=True)
 
 
@@ -61,9 +61,9 @@ def new(settings: Settings, name: str, admin: bool, rate: str) -> None:
 @settings_options("api_keys_file")
 def list_keys(settings: Settings) -> None:
     """Show the names, roles and rates of the keys."""
-    from shoal_api import keyring
+    from shoal_api.access import api_keys
 
-    for found in keyring.read(_key_file(settings)):
+    for found in api_keys.read(_key_file(settings)):
         click.echo(" ".join(filter(None, (found.name, found.role, found.rate))))
 
 
@@ -72,9 +72,9 @@ def list_keys(settings: Settings) -> None:
 @settings_options("api_keys_file")
 def drop(settings: Settings, name: str) -> None:
     """Forget the key called NAME."""
-    from shoal_api import keyring
+    from shoal_api.access import api_keys
 
-    keyring.drop(_key_file(settings), name)
+    api_keys.drop(_key_file(settings), name)
 
 
 def _key_file(settings: Settings) -> Path:

@@ -9,9 +9,9 @@ from flask.globals import app_ctx
 
 from shoal.client import Client
 from shoal.settings import Settings
-from shoal_api.arrival import Arrivals
-from shoal_api.gate import Gate
-from shoal_api.metrics import Metrics
+from shoal_api.access.access_control import AccessControl
+from shoal_api.server.disconnects import Disconnects
+from shoal_api.server.metrics import Metrics
 
 _KEY = "shoal"
 
@@ -23,8 +23,8 @@ class Context:
     settings: Settings
     client: Client
     metrics: Metrics
-    gate: Gate
-    arrivals: Arrivals
+    gate: AccessControl
+    arrivals: Disconnects
     stopping: Event = field(default_factory=Event)
 
     def attach(self, app: Flask) -> None:

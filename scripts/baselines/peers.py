@@ -18,12 +18,12 @@ import numpy as np
 import psutil
 from numpy.typing import ArrayLike, NDArray
 
+from shoal.address import find_address
 from shoal.errors import BadSetting, ModelMismatch, NotReady
-from shoal.listening import find_address
-from shoal.process import Service
 from shoal.settings import Settings
-from shoal_workers import cpu
-from shoal_workers.source import PACKAGED, find_source
+from shoal.supervisor.process import Service
+from shoal_workers.model.source import PACKAGED, find_source
+from shoal_workers.process import processors
 
 HERE = Path(__file__).resolve().parent
 
@@ -169,7 +169,7 @@ class Peer:
         return Service(self.name, command, {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"} | environment)
 
     def _filled(self, text: str, port: int) -> str:
-        dtype = "bfloat16" if cpu.has_bf16() else "float32"
+        dtype = "bfloat16" if processors.has_bf16() else "float32"
         return text.format(model=find_source(PACKAGED), folder=self.folder, port=port, dtype=dtype)
 
 

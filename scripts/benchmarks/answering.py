@@ -9,14 +9,14 @@ from contextlib import suppress
 
 import numpy as np
 
-from shoal.delivery import Answer, Delivery
 from shoal.errors import ShoalError
 from shoal.jobs import LANES, Job
-from shoal.pool import Pool
-from shoal.queue import Queue
+from shoal.queue.delivery import Answer, Delivery
+from shoal.queue.pool import Pool
+from shoal.queue.queue import Queue
 from shoal.replies import TIMINGS, Reply
 from shoal.settings import Settings
-from shoal_workers.heartbeat import Heartbeat
+from shoal_workers.process.heartbeat import Heartbeat
 
 #: Numbers like those of a real vector, which have as many digits.
 VECTOR = np.random.default_rng(7).standard_normal(384, dtype=np.float32)

@@ -17,8 +17,8 @@ from threadpoolctl import threadpool_limits
 from benchmarks.padded import Padded
 from shoal.jobs import Options
 from shoal.settings import Settings
-from shoal_workers.encoder import Encoder, Row
-from shoal_workers.service import open_encoder
+from shoal_workers.encoding.encoder import Encoder, Row
+from shoal_workers.process.service import open_encoder
 
 
 class OnePass:

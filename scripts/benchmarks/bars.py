@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.results import Results
-from shoal.bench import shown
+from shoal.bench.trial import shown
 
 Figure = Callable[[Results], float]
 

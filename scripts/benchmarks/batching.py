@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from benchmarks.embed import sent_headlines
 from benchmarks.plan import Plan
 from benchmarks.server import shoal
-from shoal.bench import Row
+from shoal.bench.trial import Row
 
 USERS = 40
 

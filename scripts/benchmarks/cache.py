@@ -3,7 +3,7 @@
 from benchmarks.embed import sent_headlines
 from benchmarks.plan import Plan
 from benchmarks.server import shoal
-from shoal.bench import Row
+from shoal.bench.trial import Row
 
 #: Different texts in the load; the warm-up sends each of them more than once.
 NUM_TEXTS = 1_000

@@ -8,7 +8,7 @@ from baselines.peers import check
 from benchmarks import engine
 from benchmarks.plan import Plan, precisions, say
 from benchmarks.server import Server, peer, shoal
-from shoal.bench import Row, Trial
+from shoal.bench.trial import Row, Trial
 
 #: Connections that send one headline a request.
 CONNECTIONS = (1, 16, 64, 256)

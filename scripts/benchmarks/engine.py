@@ -19,8 +19,8 @@ from running import HOME, ROOT, model
 from benchmarks import padded
 from benchmarks.plan import Plan, precisions, say
 from benchmarks.texts import Texts
-from shoal.bench import Figures, Row, Trial
-from shoal_workers import cpu
+from shoal.bench.trial import Figures, Row, Trial
+from shoal_workers.process import processors
 
 #: Headlines a forward pass.
 BATCH_SIZES = (1, 8, 32, 64, 128)
@@ -86,7 +86,7 @@ class Engine:
 @contextmanager
 def bare(name: str = "bare engine", precision: str = "auto", padded_graph: Path | None = None) -> Iterator[Engine]:
     """An engine, started and ended."""
-    threads = cpu.threads_for(1, cpu.available())
+    threads = processors.threads_for(1, processors.available())
     limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"), str(threads))
     environment = os.environ | limits | {"PYTHONPATH": str(ROOT / "scripts"), "SHOAL_HOME": str(HOME)}
     command = [sys.executable, "-m", "benchmarks.bare"]

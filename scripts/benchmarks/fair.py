@@ -15,8 +15,9 @@ from benchmarks.embed import sent_headlines
 from benchmarks.plan import Plan
 from benchmarks.processes import Processes
 from benchmarks.server import NO_CACHE, Server
-from shoal import Client, wrk
-from shoal.bench import STRIDE, Figures, Row, Trial, figures_of
+from shoal import Client
+from shoal.bench import wrk
+from shoal.bench.trial import STRIDE, Figures, Row, Trial, figures_of
 from shoal.settings import Settings
 
 #: Jobs that the bulk client has on their way: two for the worker's step, two that wait. With more, texts, which are

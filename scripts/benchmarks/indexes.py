@@ -10,10 +10,10 @@ from running import HOME, can_be_served, index_of, model
 
 from benchmarks.plan import say
 from benchmarks.texts import Texts
-from shoal_workers.builder import build
-from shoal_workers.document import Document
-from shoal_workers.index import Index
-from shoal_workers.model import Model
+from shoal_workers.index.builder import build
+from shoal_workers.index.document import Document
+from shoal_workers.index.index import Index
+from shoal_workers.model.model import Model
 
 #: Documents in the index of real headlines.
 NUM_REAL = 20_000

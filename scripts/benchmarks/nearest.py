@@ -22,12 +22,12 @@ from threadpoolctl import threadpool_limits
 from benchmarks.indexes import NUM_REAL, Mixtures, indexes_of, model
 from benchmarks.texts import load_texts
 from shoal.jobs import Options
-from shoal_workers import cpu
-from shoal_workers.encoder import Encoder
-from shoal_workers.index import Index
-from shoal_workers.model import prepared_folder
-from shoal_workers.nearest import Nearest
-from shoal_workers.sketch import Sketch
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index.index import Index
+from shoal_workers.index.quantised import Sketch
+from shoal_workers.index.search import ExactSearch
+from shoal_workers.model.model import prepared_folder
+from shoal_workers.process import processors
 
 Vectors = NDArray[np.float32]
 
@@ -48,7 +48,9 @@ def main() -> None:
     print("\n".join(f"{name}: {text}" for name, text in about_machine().items()))
     texts = load_texts()
     real = Index.open(indexes_of([NUM_REAL], texts)[f"n{NUM_REAL}"]).vectors
-    encoder = Encoder.open(prepared_folder(HOME, model().name), "openvino", "auto", threads := cpu.threads_for(1, 2))
+    encoder = Encoder.open(
+        prepared_folder(HOME, model().name), "openvino", "auto", threads := processors.threads_for(1, 2)
+    )
     queries = encoder.embed(texts.headlines[-NUM_QUERIES:], Options(), "")
     vectors = np.concatenate(list(KINDS[args.kind](args.count, real)))
     with TemporaryDirectory(dir=HOME) as folder:
@@ -65,7 +67,7 @@ def measure(vectors: Vectors, queries: Vectors, path: Path, runs: int, threads: 
     )
     print(f"{path.stat().st_size / 2**20:,.0f} MB, built in {wall_s:.1f} s ({cpu_s:.1f} s of processor time)")
     threadpool_limits(1, user_api="blas")
-    nearest = Nearest(vectors, Sketch.open(path, len(vectors), vectors.shape[1], width), threads)
+    nearest = ExactSearch(vectors, Sketch.open(path, len(vectors), vectors.shape[1], width), threads)
     ways: dict[str, Find] = {"Shoal": nearest.find, "all scored": scoring_all(vectors, threads)}
     rows = {name: np.concatenate([find(query[None], K)[0] for query in queries]) for name, find in ways.items()}
     scores = {name: np.take_along_axis(np.stack([vectors @ q for q in queries]), r, 1) for name, r in rows.items()}

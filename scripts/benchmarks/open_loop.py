@@ -19,7 +19,7 @@ from benchmarks.arrivals import Order
 from benchmarks.embed import sent_headlines
 from benchmarks.plan import Plan
 from benchmarks.server import Server, shoal
-from shoal.bench import Figures, Row, Trial
+from shoal.bench.trial import Figures, Row, Trial
 
 #: Shares of the capacity at which requests arrive.
 SHARES = (0.5, 0.8, 0.95)

@@ -14,9 +14,9 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from shoal.settings import Settings
-from shoal_workers import cpu
-from shoal_workers.model import Model, prepared_folder
-from shoal_workers.tokenizer import Tokenizer
+from shoal_workers.encoding.tokenizer import Tokenizer
+from shoal_workers.model.model import Model, prepared_folder
+from shoal_workers.process import processors
 
 GRAPH = "padded.xml"
 
@@ -30,7 +30,7 @@ class Padded:
         options = {
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": threads,
-            "INFERENCE_PRECISION_HINT": "bf16" if cpu.has_bf16() else "f32",
+            "INFERENCE_PRECISION_HINT": "bf16" if processors.has_bf16() else "f32",
             "ENABLE_CPU_PINNING": False,
         }
         self._request = ov.Core().compile_model(str(folder / GRAPH), "CPU", options).create_infer_request()
@@ -51,7 +51,7 @@ def export(source: str, folder: Path) -> None:
     """Writes the graph of the Sentence Transformers model in `source`."""
     import torch
 
-    from shoal_workers.reference import load
+    from shoal_workers.model.reference import load
 
     class Whole(torch.nn.Module):
         """All of the model's modules as one."""

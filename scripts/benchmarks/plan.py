@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from benchmarks.texts import Texts
-from shoal import bench
-from shoal.bench import Figures, Row, Trial
+from shoal.bench import trial
+from shoal.bench.trial import Figures, Row, Trial
 from shoal.errors import ShoalError
 from shoal.settings import Settings
 
@@ -29,7 +29,7 @@ class Plan:
             replace(trial, run=partial(self._run, f"{scenario}: {trial.case}, {trial.target}", trial))
             for trial in trials
         ]
-        return bench.interleave(scenario, guarded, self.runs, self.seconds, say)
+        return trial.interleave(scenario, guarded, self.runs, self.seconds, say)
 
     def _run(self, name: str, trial: Trial, seconds: int, number: int) -> Figures:
         try:

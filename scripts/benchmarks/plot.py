@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import Results
-from shoal.bench import Row
+from shoal.bench.trial import Row
 
 #: Colours of the targets, in their order of appearance; they can be told apart in grey.
 COLOURS = ("#0b3c5d", "#d9822b", "#8a8a8a", "#b8d4e3", "#5a2a27")

@@ -8,7 +8,7 @@ from benchmarks import waiting
 from benchmarks.plan import Plan
 from benchmarks.server import shoal
 from benchmarks.texts import Texts
-from shoal.bench import Row
+from shoal.bench.trial import Row
 
 WORKERS = (1, 2, 4, 8, 16)
 

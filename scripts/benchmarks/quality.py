@@ -4,7 +4,7 @@ from running import DATA, datasets, index_of
 
 from benchmarks.plan import Plan, precisions, say
 from benchmarks.server import shoal
-from shoal.bench import Row
+from shoal.bench.trial import Row
 
 
 def run(plan: Plan) -> list[Row]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from shoal.bench import Row
+from shoal.bench.trial import Row
 
 
 class Results:

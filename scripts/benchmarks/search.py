@@ -13,8 +13,8 @@ from benchmarks.embed import case_of, sent_headlines
 from benchmarks.indexes import indexes_of
 from benchmarks.plan import Plan
 from benchmarks.server import Server, shoal
-from shoal.bench import Figures, Row, Trial
-from shoal_workers.index import Index
+from shoal.bench.trial import Figures, Row, Trial
+from shoal_workers.index.index import Index
 
 #: Documents in the indexes. The first holds real headlines, the others mixtures of their vectors.
 SIZES = (20_000, 200_000, 1_000_000)

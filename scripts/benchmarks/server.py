@@ -11,8 +11,8 @@ from baselines.peers import PEERS, Target, target_of
 from running import free_port, stack
 
 from benchmarks.processes import Processes
-from shoal import wrk
-from shoal.bench import STRIDE, Figures, Row, Trial, figures_of
+from shoal.bench import wrk
+from shoal.bench.trial import STRIDE, Figures, Row, Trial, figures_of
 
 #: Every scenario but `cache` runs without a cache: the texts of a load repeat, and repeats would flatter us.
 NO_CACHE = {"SHOAL_CACHE_MB": "0"}

@@ -26,9 +26,9 @@ from benchmarks.embed import case_of
 from benchmarks.plan import say
 from benchmarks.processes import Processes
 from benchmarks.server import Server
-from shoal import bench
+from shoal.bench import trial
 from shoal.errors import NotReady
-from shoal.process import Service
+from shoal.supervisor.process import Service
 
 #: What is installed beside our own packages.
 REQUIREMENTS = (
@@ -146,10 +146,10 @@ def main() -> None:
             for connections in args.connections
             for server in servers
         ]
-        rows = bench.interleave("servers", trials, args.runs, args.seconds, say)
+        rows = trial.interleave("servers", trials, args.runs, args.seconds, say)
         rows += [row for server in servers for row in server.memory_rows("servers") if row.case.startswith("api")]
     print("\n".join(f"- {name}: {text}" for name, text in about_machine().items()), end="\n\n")
-    print(bench.tables(rows))
+    print(trial.tables(rows))
 
 
 if __name__ == "__main__":

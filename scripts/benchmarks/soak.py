@@ -6,7 +6,7 @@ import time
 from benchmarks.open_loop import capacity, generate, result, sent
 from benchmarks.plan import Plan, say
 from benchmarks.server import Server, shoal
-from shoal.bench import Row
+from shoal.bench.trial import Row
 
 #: Share of the capacity at which requests arrive.
 SHARE = 0.8

@@ -18,8 +18,8 @@ from benchmarks.embed import sent_headlines
 from benchmarks.plan import Plan
 from benchmarks.processes import Processes
 from benchmarks.server import NO_CACHE, shoal
-from shoal.bench import Figures, Row, Trial
-from shoal_workers.model import prepared_folder
+from shoal.bench.trial import Figures, Row, Trial
+from shoal_workers.model.model import prepared_folder
 
 #: How often a starting API is asked whether it is ready.
 ASK_EVERY_S = 0.005

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from running import DATA, datasets
 
-from shoal.bench import sample
+from shoal.bench.trial import sample
 
 #: An article is used from every so many words on: models see only the beginning of what they are given.
 ARTICLE_STEP = 400

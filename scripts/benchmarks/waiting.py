@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.settings import Settings
-from shoal_workers import service
-from shoal_workers.encoder import Encoder
-from shoal_workers.model import Model, prepared_folder
-from shoal_workers.packing import Packing, Places
-from shoal_workers.tokenizer import Tokenizer
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.encoding.packing import Packing, TextSpans
+from shoal_workers.encoding.tokenizer import Tokenizer
+from shoal_workers.model.model import Model, prepared_folder
+from shoal_workers.process import service
 
 #: What a forward pass takes.
 PASS_S = 0.020
@@ -26,7 +26,7 @@ class WaitingEngine:
     def __init__(self, dimension: int):
         self._dimension = dimension
 
-    def forward(self, _: Packing, places: Places, poolings: Iterable[str]) -> dict[str, NDArray[np.float32]]:
+    def forward(self, _: Packing, places: TextSpans, poolings: Iterable[str]) -> dict[str, NDArray[np.float32]]:
         """See `Engine.forward`."""
         time.sleep(PASS_S)
         return {how: np.ones((len(places.starts), self._dimension), np.float32) for how in poolings}

@@ -13,7 +13,7 @@ import orjson
 from numpy.typing import NDArray
 
 from benchmarks.plan import Plan
-from shoal.bench import Figures, Row, Trial
+from shoal.bench.trial import Figures, Row, Trial
 
 COUNTS, DIMENSION = (32, 256), 1_024
 

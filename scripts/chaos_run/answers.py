@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from chaos_run.cases import POISON, Case
 from shoal.jobs import Options
 from shoal.replies import Reply
-from shoal_workers.encoder import QUERY_PROMPTS, Encoder
-from shoal_workers.index import Index
+from shoal_workers.encoding.encoder import QUERY_PROMPTS, Encoder
+from shoal_workers.index.index import Index
 
 #: Least cosine of a right vector to the known one.
 MIN_COSINE = 0.9999

@@ -15,7 +15,7 @@ from chaos_run.worker import DIGEST_BYTES, digest
 from shoal.errors import ShoalError
 from shoal.jobs import Job
 from shoal.keys import Keys
-from shoal.queue import GROUP
+from shoal.queue.queue import GROUP
 from shoal.replies import STATUSES, Reply
 
 #: How often a job may be delivered.

@@ -11,13 +11,13 @@ from chaos_run.ledger import Ledger
 from chaos_run.patience import Patience
 from chaos_run.proxy import PRODUCERS
 from chaos_run.redis_ways import RedisWays
-from chaos_run.stack import Stack
+from chaos_run.stack import Supervisor
 
 
 class Clients:
     """So many good clients."""
 
-    def __init__(self, stack: Stack, answers: Answers, ledger: Ledger, cases: Sequence[Case], num_threads: int):
+    def __init__(self, stack: Supervisor, answers: Answers, ledger: Ledger, cases: Sequence[Case], num_threads: int):
         self._ledger = ledger
         self._patience = Patience(answers, ledger)
         http = HttpWays(list(stack.api_ports.values()), self._patience)

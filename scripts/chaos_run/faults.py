@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from chaos_run.proxy import MODES, PRODUCERS
 
 if TYPE_CHECKING:
-    from chaos_run.stack import Stack, Watched
+    from chaos_run.stack import Supervisor, Watched
 
 #: Each kind of fault: how many of it are in a deck, and the least and most seconds that it lasts. Stops of a worker are
 #: shorter and longer than the 3 s after which it counts as dead. For Redis it is the time until it is started again.
@@ -84,7 +84,7 @@ def _target(random: Random, kind: str, num_workers: int) -> str:
 class Breaker:
     """Does the faults of a schedule as their time comes, and undoes them. Called from one thread."""
 
-    def __init__(self, stack: "Stack", faults: Sequence[Fault], on_kill: Callable[[int, bool], None]):
+    def __init__(self, stack: "Supervisor", faults: Sequence[Fault], on_kill: Callable[[int, bool], None]):
         self.done: Counter[str] = Counter()
         self.skipped = 0
         self._stack = stack

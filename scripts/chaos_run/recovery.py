@@ -8,10 +8,10 @@ from typing import Any
 
 import redis
 
-from chaos_run.stack import Stack
+from chaos_run.stack import Supervisor
 from shoal.errors import ShoalError
-from shoal.pool import Pool
-from shoal.queue import GROUP
+from shoal.queue.pool import Pool
+from shoal.queue.queue import GROUP
 
 #: How often it is looked.
 LOOK_EVERY_S = 0.05
@@ -31,7 +31,7 @@ class Kill:
 class Recovery:
     """Watches, from a thread of its own, what becomes of the jobs of killed workers."""
 
-    def __init__(self, stack: Stack):
+    def __init__(self, stack: Supervisor):
         self.kills: list[Kill] = []
         self._redis: Any = stack.connect()
         self._keys = stack.settings.keys

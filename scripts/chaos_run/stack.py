@@ -17,11 +17,11 @@ from running import SHOAL, free_port
 
 from chaos_run.links import Links
 from chaos_run.proxy import PRODUCERS
-from shoal import embedded
+from shoal.broker import embedded
 from shoal.errors import NotReady
 from shoal.settings import Settings
-from shoal.stack import Service
-from shoal_workers.watchdog import EXIT_STALLED
+from shoal.supervisor.supervisor import Service
+from shoal_workers.process.watchdog import EXIT_STALLED
 
 #: How long before a process that ended is started again: `shoal serve` takes as long.
 RESTART_AFTER_S = 1.0
@@ -103,7 +103,7 @@ class Watched:
         return f"{self.name} (process {self.pid}) ended with exit code {code}, and not because it was told to"
 
 
-class Stack:
+class Supervisor:
     """The processes, their links and their logs, all under one folder."""
 
     def __init__(self, folder: Path, settings: Settings, pause_s: float, fsync: str):

@@ -14,9 +14,9 @@ from threading import Event
 
 from shoal.jobs import Options
 from shoal.settings import Settings
-from shoal_workers.encoder import Encoder, Row
-from shoal_workers.service import open_encoder, serve
-from shoal_workers.tokenizer import Tokens
+from shoal_workers.encoding.encoder import Encoder, Row
+from shoal_workers.encoding.tokenizer import Tokens
+from shoal_workers.process.service import open_encoder, serve
 
 #: What each word that a poison text begins with does (chaos_run.cases has the same words).
 DOOM: dict[str, Callable[[], object]] = {

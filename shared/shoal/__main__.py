@@ -1,5 +1,5 @@
 """`python -m shoal` is the `shoal` command."""
 
-from shoal.cli import main
+from shoal.cli.main import main
 
 main(prog_name="shoal")

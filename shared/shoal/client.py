@@ -14,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.cache.lookup import CacheLookup
 from shoal.errors import (
     Cancelled,
     Expired,
@@ -25,13 +26,12 @@ from shoal.errors import (
     Timeout,
     TooLarge,
 )
-from shoal.exchange import Exchange, Pending
-from shoal.flight import Flights
 from shoal.jobs import LANES, Job, Options, new_id
 from shoal.keys import Keys
-from shoal.load import Bounds
-from shoal.queue import Queue
-from shoal.recall import Recall
+from shoal.queue.dispatcher import Dispatcher, PendingReply
+from shoal.queue.flight import Flights
+from shoal.queue.lane import LaneLimits
+from shoal.queue.queue import Queue
 from shoal.replies import Reply
 from shoal.settings import EMBEDDED_URL
 
@@ -62,17 +62,17 @@ class Client:
         key_prefix: str = "shoal",
         pool: str = "default",
         timeout_s: float = 30.0,
-        bounds: Bounds | None = None,
+        bounds: LaneLimits | None = None,
         result_ttl_s: int = 3_600,
         name: str = "",
     ):
         self.queue = Queue.connect(redis_url, Keys(key_prefix, pool), bounds, result_ttl_s)
         self.pool = self.queue.pool
         self.name = name or secrets.token_hex(8)
-        self.recall = Recall(self.pool)
+        self.recall = CacheLookup(self.pool)
         self.timeout_s = timeout_s
         self._flights = Flights()
-        self._exchange: Exchange | None = None
+        self._exchange: Dispatcher | None = None
         self._lock = Lock()
 
     def __enter__(self) -> Self:
@@ -129,7 +129,7 @@ class Client:
         Memory stays constant however many texts there are. Where the lane is full, waits until there is room.
         """
         parsed = Options(**options)
-        running: deque[tuple[Job, Pending]] = deque()
+        running: deque[tuple[Job, PendingReply]] = deque()
         source, exchange = iter(texts), self._connected()
         try:
             while chunk := list(islice(source, TEXTS_PER_JOB)):
@@ -233,7 +233,7 @@ class Client:
             else f"{ready} workers are alive but busy; try again or add some"
         )
 
-    def _rows(self, exchange: Exchange, lane: str, job: Job, pending: Pending) -> Iterator[NDArray[np.float32]]:
+    def _rows(self, exchange: Dispatcher, lane: str, job: Job, pending: PendingReply) -> Iterator[NDArray[np.float32]]:
         try:
             reply = Reply.join([self._admitted(exchange, lane, job, pending)])
         except TimeoutError as error:
@@ -241,7 +241,7 @@ class Client:
         rows: Iterable[NDArray[np.float32]] | None = reply.vectors
         yield from reply.rows_by_text() if job.options.output == "tokens" else () if rows is None else rows
 
-    def _admitted(self, exchange: Exchange, lane: str, job: Job, pending: Pending) -> Reply:
+    def _admitted(self, exchange: Dispatcher, lane: str, job: Job, pending: PendingReply) -> Reply:
         """The reply to the job, which is sent again while the lane is full."""
         until = time.monotonic() + self.timeout_s
         while True:
@@ -253,11 +253,11 @@ class Client:
                 time.sleep(error.retry_after_s)
             (pending,) = exchange.call(lane, [job], self.name)
 
-    def _connected(self) -> Exchange:
+    def _connected(self) -> Dispatcher:
         if self._exchange is None:
             with self._lock:
                 if self._exchange is None:
-                    self._exchange = Exchange(self.queue)
+                    self._exchange = Dispatcher(self.queue)
         return self._exchange
 
 
@@ -304,7 +304,7 @@ def check_key(idempotency_key: str) -> str:
     return idempotency_key
 
 
-def _wait(pending: Pending, until: float, is_wanted: Callable[[], bool] | None) -> Reply:
+def _wait(pending: PendingReply, until: float, is_wanted: Callable[[], bool] | None) -> Reply:
     """The reply, waited for in pieces if somebody is to be asked whether it is still wanted."""
     while True:
         left_s = max(0.0, until - time.monotonic())

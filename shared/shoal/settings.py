@@ -10,7 +10,7 @@ from typing import Any, Self, get_type_hints
 
 from shoal.errors import BadSetting
 from shoal.keys import Keys
-from shoal.load import Bounds
+from shoal.queue.lane import LaneLimits
 
 #: Port of the Redis that `shoal serve` starts when it is given none. Not the usual 6379, which may be taken.
 EMBEDDED_PORT = 6390
@@ -116,9 +116,9 @@ class Settings:
         return Keys(self.key_prefix, self.pool)
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> LaneLimits:
         """What a lane may hold."""
-        return Bounds(self.max_backlog, self.max_backlog_texts, self.max_backlog_mb * 2**20)
+        return LaneLimits(self.max_backlog, self.max_backlog_texts, self.max_backlog_mb * 2**20)
 
     @property
     def home_folder(self) -> Path:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shoal.cli import REDIS_SETTINGS, settings_options
+from shoal.cli.main import REDIS_SETTINGS, settings_options
 from shoal.settings import Settings
 
 if TYPE_CHECKING:
-    from shoal_workers.encoder import Encoder
+    from shoal_workers.encoding.encoder import Encoder
 
 #: The headlines that come with Shoal, to try it with.
 SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
@@ -36,7 +36,7 @@ PROCESS_SETTINGS = ("stall_timeout_s", "workers", "log_level")
 def worker(settings: Settings) -> None:
     """Run one worker until it is told to stop (SIGTERM or Ctrl-C)."""
     _limit_native_threads(settings)
-    from shoal_workers.service import serve
+    from shoal_workers.process.service import serve
 
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     serve(settings)
@@ -60,8 +60,8 @@ def build(settings: Settings, source: Path | None, out: Path, text_column: str |
     the new one is complete.
     """
     _limit_native_threads(settings)
-    from shoal_workers.builder import build
-    from shoal_workers.document import DocumentSource
+    from shoal_workers.index.builder import build
+    from shoal_workers.index.document import DocumentSource
 
     documents = DocumentSource(source, text_column, id_column) if source else DocumentSource(SAMPLE, "headline")
     count = documents.check()
@@ -77,7 +77,7 @@ def build(settings: Settings, source: Path | None, out: Path, text_column: str |
 @click.argument("folder", type=click.Path(path_type=Path))
 def index_info(folder: Path) -> None:
     """Show what an index holds, after checking its files."""
-    from shoal_workers.index import Index
+    from shoal_workers.index.index import Index
 
     click.echo(json.dumps(asdict(Index.open(folder).manifest), indent=2, ensure_ascii=False))
 
@@ -93,7 +93,7 @@ def model() -> None:
 @settings_options("model", "home")
 def prepare(settings: Settings, force: bool, quiet: bool) -> None:
     """Export the model once, so that workers start quickly and without torch. Needs the `export` extra."""
-    from shoal_workers.model import prepare_if_needed
+    from shoal_workers.model.model import prepare_if_needed
 
     folder = prepare_if_needed(settings.home_folder, settings.model, force=force)
     if not quiet:
@@ -104,23 +104,23 @@ def prepare(settings: Settings, force: bool, quiet: bool) -> None:
 @settings_options("model", "home")
 def model_info(settings: Settings) -> None:
     """Show what is known of a prepared model."""
-    from shoal_workers.model import Model, prepared_folder
+    from shoal_workers.model.model import Model, prepared_folder
 
     folder = prepared_folder(settings.home_folder, settings.model)
     click.echo(json.dumps(asdict(Model.open(folder)), indent=2))
 
 
 def _encoder(settings: Settings) -> "Encoder":
-    from shoal_workers import cpu
-    from shoal_workers.service import open_encoder
+    from shoal_workers.process import processors
+    from shoal_workers.process.service import open_encoder
 
-    return open_encoder(settings, settings.threads or cpu.threads_for(1, cpu.available()))
+    return open_encoder(settings, settings.threads or processors.threads_for(1, processors.available()))
 
 
 def _limit_native_threads(settings: Settings) -> None:
     """Tells native libraries how many threads to make, before they load and count all processors themselves."""
-    from shoal_workers import cpu
+    from shoal_workers.process import processors
 
-    threads = str(settings.threads or cpu.threads_for(settings.workers, cpu.available()))
+    threads = str(settings.threads or processors.threads_for(settings.workers, processors.available()))
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
         os.environ.setdefault(name, threads)

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.cache import Entry
-from shoal.delivery import Answer, Delivery
+from shoal.cache.cache import Entry
 from shoal.errors import Internal, ShoalError
 from shoal.jobs import Job
+from shoal.queue.delivery import Answer, Delivery
 from shoal.replies import TIMINGS, Reply, finish
-from shoal_workers.encoder import Row
+from shoal_workers.encoding.encoder import Row
 
 
 @dataclass(slots=True, eq=False)

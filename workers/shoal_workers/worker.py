@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from shoal.cache import Cache, Entry
+from shoal.cache.cache import Cache, Entry
 from shoal.errors import Overloaded, ShoalError, Unavailable
-from shoal.queue import Queue
+from shoal.queue.queue import Queue
 from shoal.replies import TIMINGS
-from shoal_workers.batcher import Batcher
-from shoal_workers.encoder import Encoder, Row
-from shoal_workers.index import Index
-from shoal_workers.intake import Intake, Limits, overdue
-from shoal_workers.lastwords import LastWords
-from shoal_workers.speed import Speed
-from shoal_workers.watchdog import Progress
+from shoal_workers.admission import Admission, Limits, overdue
+from shoal_workers.encoding.batcher import Batcher
+from shoal_workers.encoding.encoder import Encoder, Row
+from shoal_workers.index.index import Index
+from shoal_workers.process.crash_report import CrashReports
+from shoal_workers.process.throughput import Throughput
+from shoal_workers.process.watchdog import Progress
 from shoal_workers.work import Work
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Worker:
         limits: Limits | None = None,
         stopping: threading.Event | None = None,
         cache: Cache | None = None,
-        words: LastWords | None = None,
+        words: CrashReports | None = None,
     ):
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.queue = queue
@@ -63,9 +63,9 @@ class Worker:
         self.cache = cache
         self.counters: Counter[str] = Counter()
         self.progress = Progress()
-        self.speed = Speed()
-        words = words or LastWords(queue.redis, queue.keys)
-        self._intake = Intake(self.id, queue, encoder, indexes, limits or Limits(), words, self.counters)
+        self.speed = Throughput()
+        words = words or CrashReports(queue.redis, queue.keys)
+        self._intake = Admission(self.id, queue, encoder, indexes, limits or Limits(), words, self.counters)
         self._stopping = stopping or threading.Event()
         self._num_replied = 0
 

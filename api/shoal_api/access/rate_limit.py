@@ -1,0 +1,71 @@
+"""How often a key may be used, counted in Redis, so that all processes of the API count together."""
+
+import math
+import time
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from shoal.broker.connections import connect, translated
+from shoal.errors import RateLimited
+from shoal.settings import Settings
+from shoal_api.access.api_keys import ApiKey
+
+if TYPE_CHECKING:
+    from limits import RateLimitItem
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a key stands with its rate, as one request found it; `wait_s` is 0 if it may pass."""
+
+    key: ApiKey
+    num_allowed: int
+    window_s: int
+    wait_s: int
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The same for a program to read (draft-ietf-httpapi-ratelimit-headers-10)."""
+        policy = {"RateLimit-Policy": f'"key";q={self.num_allowed};w={self.window_s}'}
+        return policy | {"RateLimit": f'"key";r=0;t={self.wait_s}'} if self.wait_s else policy
+
+    def check(self) -> None:
+        """Raises RateLimited if the request came too early."""
+        if self.wait_s:
+            raise RateLimited(f"the key {self.key.name} may be used {self.key.rate}: wait {self.wait_s} s", self.wait_s)
+
+
+class RateLimits:
+    """The rates of keys that have one. Thread-safe.
+
+    A window slides over time: of the requests in the one before, as many count as it still overlaps.
+    """
+
+    def __init__(self, settings: Settings):
+        from limits.storage import RedisStorage
+        from limits.strategies import SlidingWindowCounterRateLimiter
+
+        pool = connect(settings.redis_url).connection_pool
+        storage = RedisStorage("redis://", connection_pool=pool, key_prefix=settings.keys.rates)
+        self._limiter = SlidingWindowCounterRateLimiter(storage)
+
+    def count(self, key: ApiKey) -> Standing:
+        """Counts one request, in one round trip if it may pass.
+
+        Raises Unavailable without Redis, at once: nothing could be answered then.
+        """
+        rate = _parse(key.rate)
+        with translated():
+            wait_s = 0 if self._limiter.hit(rate, key.name) else self._wait_s(rate, key)
+        return Standing(key, rate.amount, rate.get_expiry(), wait_s)
+
+    def _wait_s(self, rate: "RateLimitItem", key: ApiKey) -> int:
+        return max(1, math.ceil(self._limiter.get_window_stats(rate, key.name).reset_time - time.time()))
+
+
+@cache
+def _parse(rate: str) -> "RateLimitItem":
+    from limits import parse
+
+    return parse(rate)

@@ -1,0 +1,76 @@
+"""The description of the API for programs, and for people as a page that loads nothing from elsewhere."""
+
+import re
+from base64 import b64encode
+from hashlib import sha256
+from typing import cast
+
+from flask import Response, current_app, redirect
+from flask_openapi3.blueprint import APIBlueprint
+from flask_openapi3.models.tag import Tag
+from flask_openapi3.openapi import OpenAPI
+from flask_openapi3.types import SecuritySchemesDict
+from flask_openapi3_swagger.plugins import RegisterPlugin  # type: ignore[import-untyped]
+from werkzeug import Response as AnyResponse
+
+from shoal_api.access.access_control import OPEN_ROUTES
+from shoal_api.context import Context, context
+from shoal_api.response import NO_FRAMES, SAFETY, WholeResponse, rendered
+from shoal_api.schema import ERRORS
+
+api = APIBlueprint("docs", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
+
+#: What the page may load: its own files, and what stands in it. Swagger UI sets styles as it goes.
+_OWN_FILES_ONLY = (
+    "default-src 'none'; script-src 'self' {script}; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    f"connect-src 'self'; base-uri 'none'; form-action 'none'; {NO_FRAMES}"
+)
+
+#: How a request brings its key: either will do.
+_SECURITY_SCHEMES: SecuritySchemesDict = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "A key, as `shoal key new` prints it"},
+    "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
+
+_SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
+
+
+def install(app: OpenAPI) -> None:
+    """Adds the description and the page to `app`."""
+    if Context.of(app).gate.needs_keys:
+        app.security_schemes = _SECURITY_SCHEMES
+    app.config["SWAGGER_CONFIG"] = {"validatorUrl": None}  # else the page asks a public server to check ours
+    page = RegisterPlugin.register(doc_url="../openapi.json")
+    page.after_request(_confine)
+    app.register_blueprint(page, url_prefix="/docs")
+    app.register_api(api)
+
+
+@api.get("/openapi.json", responses={200: {"content": {"application/json": {"schema": {"type": "object"}}}}})
+def openapi() -> Response:
+    """This description."""
+    assert isinstance(current_app, OpenAPI)
+    description = current_app.api_doc
+    if context().gate.needs_keys:
+        description["security"] = [{name: []} for name in _SECURITY_SCHEMES]
+        for operation in (description["paths"][route]["get"] for route in OPEN_ROUTES):
+            operation["security"] = []
+    return rendered(description)
+
+
+@api.get("/docs", responses={302: None})
+def docs() -> AnyResponse:
+    """The page to browse and try the API."""
+    return redirect("docs/swagger")
+
+
+def _confine(response: Response) -> Response:
+    """The page or file, read into memory: a caller who is slow to take a file would hold a thread."""
+    response.direct_passthrough = False
+    response.set_data(response.get_data())
+    response.close()
+    digests = [sha256(script).digest() for script in _SCRIPT.findall(response.data)]
+    scripts = " ".join(f"'sha256-{b64encode(digest).decode()}'" for digest in digests)
+    policy = ("Content-Security-Policy", _OWN_FILES_ONLY.format(script=scripts))
+    cast(WholeResponse, response).safety = (*SAFETY, policy)
+    return response

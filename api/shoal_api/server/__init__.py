@@ -1,0 +1,1 @@
+"""The server around the application: processes, sockets, shutdown, metrics."""

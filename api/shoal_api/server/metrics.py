@@ -1,0 +1,159 @@
+"""Prometheus metrics: what the API did, and what the pool says of itself at the moment of a scrape.
+
+Where there are several API processes, each counts in files of a folder that they share (prometheus_client's
+multiprocess mode), so that whichever is asked tells the sums. What a process has counted stays when it ends.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Lock
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+
+from shoal import __version__
+from shoal.client import Client
+from shoal.errors import ShoalError
+from shoal.queue.lane import LaneLoad
+from shoal_api.server.processes import ProcessesCollector
+
+_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+#: What a worker counts: its word in the heartbeat, the metric, and what that is.
+_WORKER_COUNTERS = (
+    ("jobs", "shoal_worker_jobs", "Jobs answered."),
+    ("failed", "shoal_worker_failed", "Jobs answered with an error."),
+    ("texts", "shoal_worker_texts", "Texts embedded."),
+    ("tokens", "shoal_worker_tokens", "Tokens embedded."),
+    ("batches", "shoal_worker_batches", "Forward passes."),
+    ("queue_s", "shoal_worker_queue_seconds", "Time that jobs waited in their lane."),
+    ("tokenize_s", "shoal_worker_tokenize_seconds", "Time spent making tokens of texts."),
+    ("encode_s", "shoal_worker_encode_seconds", "Time spent making vectors of tokens."),
+    ("search_s", "shoal_worker_search_seconds", "Time spent searching."),
+    ("cache_hits", "shoal_worker_cache_hits", "Texts that a worker found in the cache."),
+    ("cache_misses", "shoal_worker_cache_misses", "Texts that a worker looked for in the cache and did not find."),
+    ("cache_refused", "shoal_worker_cache_refused", "Texts that Redis would not take into the cache."),
+)
+
+
+class Metrics:
+    """The metrics of one application, in a registry of their own."""
+
+    def __init__(self, client: Client):
+        self._registry = CollectorRegistry()
+        self._registry.register(PoolCollector(client))
+        own = _register_processes(self._registry)
+        self.requests = Histogram(
+            "shoal_http_request_seconds",
+            "Time to answer a request.",
+            ("route", "method", "status"),
+            registry=own,
+            buckets=_BUCKETS_S,
+        )
+        self._series: dict[tuple[str, str, int], Histogram] = {}
+        self.errors = Counter("shoal_http_errors", "Requests answered with an error.", ("code",), registry=own)
+        self._recalled = Recalled(client, own)
+        build = Gauge(
+            "shoal_build_info",
+            "The version that runs, as a label.",
+            ("version",),
+            registry=own,
+            multiprocess_mode="mostrecent",
+        )
+        build.labels(__version__).set(1)
+
+    def observe(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Counts one answered request."""
+        kind = (route, method, status)
+        series = self._series.get(kind) or self._series.setdefault(kind, self.requests.labels(*kind))
+        series.observe(seconds)
+        self._recalled.carry_over()
+
+    def render(self) -> bytes:
+        """All metrics in Prometheus's text format."""
+        self._recalled.carry_over()
+        return generate_latest(self._registry)
+
+
+def _register_processes(registry: CollectorRegistry) -> CollectorRegistry | None:
+    """Where this process's own metrics are registered: nowhere, if the files that it shares with others are read."""
+    folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    if folder is None:
+        ProcessCollector(registry=registry)
+        return registry
+    MultiProcessCollector(registry, folder)  # type: ignore[no-untyped-call]
+    registry.register(ProcessesCollector(Path(folder)))
+    return None
+
+
+class Recalled:
+    """What this process's client answered out of the cache: the client counts, and knows nothing of metrics."""
+
+    def __init__(self, client: Client, registry: CollectorRegistry | None):
+        self._recall = client.recall
+        self._lock = Lock()
+        self._num_carried = (0, 0)
+        self._hits = Counter("shoal_cache_hits", "Texts of embeds that the API found in the cache.", registry=registry)
+        self._misses = Counter(
+            "shoal_cache_misses", "Texts of embeds that it did not find, and sent to a worker.", registry=registry
+        )
+
+    def carry_over(self) -> None:
+        """Counts what the client has counted since the last time."""
+        with self._lock:
+            counted = (self._recall.num_hits, self._recall.num_misses)
+            if counted != self._num_carried:
+                self._hits.inc(counted[0] - self._num_carried[0])
+                self._misses.inc(counted[1] - self._num_carried[1])
+                self._num_carried = counted
+
+
+class PoolCollector(Collector):
+    """Reads lanes and heartbeats from Redis when it is asked; says only that Redis is away when it is."""
+
+    def __init__(self, client: Client):
+        self._client = client
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of lanes and workers."""
+        up = GaugeMetricFamily("shoal_redis_up", "Whether Redis answers: 1 or 0.")
+        try:
+            queue = self._client.queue
+            loads, num_dead, workers = queue.loads(), queue.num_dead(), self._client.pool.workers()
+        except ShoalError:
+            up.add_metric((), 0)
+            yield up
+            return
+        up.add_metric((), 1)
+        yield up
+        yield from _describe_lanes(loads)
+        yield GaugeMetricFamily("shoal_dead_letters", "Jobs that could not be answered and were kept.", num_dead)
+        yield from _describe_workers(workers)
+
+
+def _describe_lanes(loads: dict[str, LaneLoad]) -> Iterator[Metric]:
+    for name, text, field in (
+        ("shoal_lane_jobs", "Unanswered jobs in the lane.", "num_jobs"),
+        ("shoal_lane_texts", "Texts of those jobs.", "num_texts"),
+        ("shoal_lane_bytes", "Size of those jobs.", "num_bytes"),
+    ):
+        family = GaugeMetricFamily(name, text, labels=("lane",))
+        for lane, load in loads.items():
+            family.add_metric((lane,), getattr(load, field))
+        yield family
+
+
+def _describe_workers(workers: dict[str, dict[str, object]]) -> Iterator[Metric]:
+    ready = sum(about.get("state") == "ready" for about in workers.values())
+    yield GaugeMetricFamily("shoal_workers_alive", "Workers with a heartbeat.", len(workers))
+    yield GaugeMetricFamily("shoal_workers_ready", "Workers that take jobs.", ready)
+    for word, name, text in _WORKER_COUNTERS:
+        family = CounterMetricFamily(name, text, labels=("worker",))
+        for worker_id, about in workers.items():
+            counters = about.get("counters")
+            if isinstance(counters, dict) and word in counters:
+                family.add_metric((worker_id,), counters[word])
+        yield family

@@ -1,0 +1,1 @@
+"""Load and measurements for a running service. Imports errors only."""

@@ -1,0 +1,1 @@
+"""The `shoal` command. Imports everything in `shoal`, each part only when a command needs it."""

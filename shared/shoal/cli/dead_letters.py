@@ -1,0 +1,89 @@
+"""The command `shoal dead`: look at dead letters, retry and drop them."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import click
+
+from shoal.cli.main import REDIS_SETTINGS, settings_options
+from shoal.queue.dead_letters import DeadLetters, Letter
+from shoal.queue.queue import Queue
+from shoal.settings import Settings
+
+#: So much is shown of a job that cannot be read.
+MAX_SHOWN_BYTES = 1_000
+
+
+@click.group()
+def dead() -> None:
+    """Look at jobs that could not be answered, retry and drop them."""
+
+
+@dead.command("list")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="The newest so many.")
+@settings_options(*REDIS_SETTINGS)
+def list_(settings: Settings, limit: int) -> None:
+    """List dead letters, the newest first."""
+    with _letters(settings) as letters:
+        click.echo(f"{len(letters):,} dead letters")
+        for letter in letters.newest(limit):
+            click.echo(f"{letter.id}  {_when(letter)}  {_what(letter)}  {letter.reason}")
+
+
+@dead.command()
+@click.argument("letter_id")
+@settings_options(*REDIS_SETTINGS)
+def show(settings: Settings, letter_id: str) -> None:
+    """Show one dead letter, with its texts and the traceback if there is one."""
+    with _letters(settings) as letters:
+        letter = letters.get(letter_id)
+    click.echo(f"reason: {letter.reason}\ntime: {_when(letter)}\nlane: {letter.lane}\ndeliveries: {letter.deliveries}")
+    click.echo(f"worker: {letter.worker}\njob: {_what(letter)}")
+    if job := letter.job():
+        for n, text in enumerate(job.texts):
+            click.echo(f"text {n}: {json.dumps(text, ensure_ascii=False)}")
+    else:
+        click.echo(f"bytes: {letter.data[:MAX_SHOWN_BYTES]!r}{'…' if len(letter.data) > MAX_SHOWN_BYTES else ''}")
+    if letter.traceback:
+        click.echo(f"traceback:\n{letter.traceback}")
+
+
+@dead.command()
+@click.argument("letter_ids", nargs=-1, required=True)
+@settings_options(*REDIS_SETTINGS)
+def retry(settings: Settings, letter_ids: tuple[str, ...]) -> None:
+    """Put jobs again, under new ids by which their results can be fetched."""
+    with _letters(settings) as letters:
+        for letter_id in letter_ids:
+            click.echo(f"{letter_id} is job {letters.retry(letter_id)}")
+
+
+@dead.command()
+@click.argument("letter_ids", nargs=-1, required=True)
+@settings_options(*REDIS_SETTINGS)
+def drop(settings: Settings, letter_ids: tuple[str, ...]) -> None:
+    """Delete dead letters."""
+    with _letters(settings) as letters:
+        for letter_id in letter_ids:
+            letters.drop(letter_id)
+            click.echo(f"{letter_id} is gone")
+
+
+@contextmanager
+def _letters(settings: Settings) -> Iterator[DeadLetters]:
+    queue = Queue.connect(settings.redis_url, settings.keys, settings.bounds, settings.result_ttl_s)
+    try:
+        yield DeadLetters(queue)
+    finally:
+        queue.close()
+
+
+def _when(letter: Letter) -> str:
+    return datetime.fromtimestamp(letter.time_s, UTC).isoformat(timespec="seconds")
+
+
+def _what(letter: Letter) -> str:
+    job = letter.job()
+    return f"{len(letter.data):,} unreadable bytes" if job is None else f"{job.op} {job.id} ({len(job.texts)} texts)"

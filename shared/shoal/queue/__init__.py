@@ -1,0 +1,1 @@
+"""Jobs in Redis: put, taken, answered, and kept when they cannot be. Imports the contract and the broker."""

@@ -1,0 +1,275 @@
+"""Who is let in: keys and their roles, rates in Redis, a client's share of the threads, and browsers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_stub import MakeApp, StubWorker, error_of
+from conftest import RedisServer, wait_until
+from flask.testing import FlaskClient
+
+from shoal.errors import Overloaded
+from shoal.settings import Settings
+from shoal_api.access import api_keys
+from shoal_api.access.client_name import caller, origin_of
+from shoal_api.access.thread_quota import KEPT, ThreadQuotas
+
+pytest_plugins = ["api_fixtures"]
+
+
+class Keys:
+    """A file of keys, and the headers that bring each."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.user = self.make("user")
+        self.admin = self.make("ops", "admin")
+
+    def make(self, name: str, role: str = "user", rate: str = "") -> dict[str, str]:
+        """The header that brings a new key."""
+        return {"Authorization": f"Bearer {api_keys.add(self.path, name, role, rate)}"}
+
+
+@pytest.fixture
+def keys_file(tmp_path: Path) -> Keys:
+    """Keys of a user and an admin."""
+    return Keys(tmp_path / "keys")
+
+
+@pytest.fixture
+def guarded(make_app: MakeApp, keys_file: Keys) -> FlaskClient:
+    """A caller of an application that needs keys."""
+    return make_app(api_keys_file=str(keys_file.path)).test_client()
+
+
+def paths(api: FlaskClient) -> set[tuple[str, str]]:
+    """Every path and method that the application describes."""
+    described = api.get("/openapi.json").get_json()["paths"]
+    return {(path.replace("{id}", "1-1"), method.upper()) for path, methods in described.items() for method in methods}
+
+
+OPEN = {("/", "GET"), ("/health", "GET"), ("/ready", "GET"), ("/docs", "GET"), ("/openapi.json", "GET")}
+
+
+class TestKeys:
+    def test_every_route_but_those_that_are_open_needs_one(self, guarded: FlaskClient, stub: StubWorker) -> None:
+        found = paths(guarded)
+        assert found > OPEN
+        for path, method in found:
+            response = guarded.open(path, method=method)
+            assert (response.status_code == 401) == ((path, method) not in OPEN), path
+        assert guarded.get("/nowhere").status_code == 401
+        assert guarded.get("/docs", follow_redirects=True).status_code == 200
+
+    def test_the_answer_says_how_to_bring_one(self, guarded: FlaskClient) -> None:
+        response = guarded.get("/info")
+        assert error_of(response, 401)[0] == "unauthorized"
+        assert response.headers["WWW-Authenticate"] == 'Bearer realm="shoal"'
+
+    @pytest.mark.parametrize("kind", ["Bearer {}", "bearer {}", "Bearer  {} "])
+    def test_it_may_be_a_bearer_token(self, guarded: FlaskClient, keys_file: Keys, kind: str) -> None:
+        secret = keys_file.user["Authorization"].partition(" ")[2]
+        assert guarded.get("/info", headers={"Authorization": kind.format(secret)}).status_code == 200
+
+    def test_it_may_be_a_header_of_its_own(self, guarded: FlaskClient, keys_file: Keys) -> None:
+        secret = keys_file.user["Authorization"].partition(" ")[2]
+        assert guarded.get("/info", headers={"X-API-Key": secret}).status_code == 200
+        assert guarded.get("/info", headers={"X-API-Key": secret[:-1]}).status_code == 401
+
+    @pytest.mark.parametrize("wrong", ["Bearer", "Bearer ", "Bearer x", "Basic dXNlcjp4", "", "Bearer \xff"])
+    def test_a_wrong_one_is_refused_before_the_body_is_looked_at(self, guarded: FlaskClient, wrong: str) -> None:
+        response = guarded.post("/embed", data=b"no json", headers={"Authorization": wrong})
+        assert error_of(response, 401)[0] == "unauthorized"
+
+    def test_some_routes_need_an_admins(self, guarded: FlaskClient, keys_file: Keys) -> None:
+        for path, method in paths(guarded) - OPEN:
+            response = guarded.open(path, method=method, headers=keys_file.user)
+            assert (response.status_code == 403) == path.startswith("/v1/dead"), path
+        assert error_of(guarded.get("/v1/dead", headers=keys_file.user), 403)[0] == "forbidden"
+        assert guarded.get("/v1/dead", headers=keys_file.admin).status_code == 200
+
+    def test_a_new_one_is_known_while_it_serves(self, guarded: FlaskClient, keys_file: Keys) -> None:
+        late = keys_file.make("late")
+        wait_until(lambda: guarded.get("/info", headers=late).status_code == 200)
+
+    def test_without_a_file_none_is_needed(self, api: FlaskClient) -> None:
+        assert not [path for path, method in paths(api) if api.open(path, method=method).status_code in (401, 403)]
+        assert "security" not in api.get("/openapi.json").get_json()
+
+    def test_the_description_says_what_needs_one(self, guarded: FlaskClient) -> None:
+        described = guarded.get("/openapi.json").get_json()
+        schemes = described["components"]["securitySchemes"]
+        assert schemes["bearer"].items() >= {"type": "http", "scheme": "bearer"}.items()
+        assert schemes["header"] == {"type": "apiKey", "in": "header", "name": "X-API-Key"}
+        assert described["security"] == [{"bearer": []}, {"header": []}]
+        free = {path for path, methods in described["paths"].items() if methods.get("get", {}).get("security") == []}
+        assert free == {path for path, _ in OPEN}
+
+
+class TestCaller:
+    def test_it_is_the_keys_name_or_else_the_address(self, make_app: MakeApp, keys_file: Keys) -> None:
+        app = make_app(api_keys_file=str(keys_file.path))
+        seen: list[str] = []
+        app.after_request(lambda response: seen.append(caller()) or response)
+        api = app.test_client()
+        api.get("/info", headers=keys_file.admin)
+        api.get("/", environ_base={"REMOTE_ADDR": "203.0.113.7"})
+        assert seen == ["ops", "203.0.113.7"]
+
+    @pytest.mark.parametrize(
+        ("address", "origin"),
+        [
+            ("203.0.113.7", "203.0.113.7"),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+            ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+            ("::ffff:203.0.113.7", "203.0.113.7"),
+            ("", ""),
+        ],
+    )
+    def test_an_ipv6_address_counts_with_its_network(self, address: str, origin: str) -> None:
+        assert origin_of(address) == origin
+
+    @pytest.mark.parametrize(("num_trusted", "expected"), [(0, "127.0.0.1"), (1, "10.9.9.9"), (2, "203.0.113.7")])
+    def test_proxies_are_believed_as_far_as_they_are_trusted(
+        self, make_app: MakeApp, num_trusted: int, expected: str
+    ) -> None:
+        app = make_app(trusted_proxies=num_trusted)
+        seen: list[str] = []
+        app.after_request(lambda response: seen.append(caller()) or response)
+        app.test_client().get("/", headers={"X-Forwarded-For": "198.51.100.1, 203.0.113.7, 10.9.9.9"})
+        assert seen == [expected]
+
+
+class TestRates:
+    def test_a_key_may_be_used_so_often(self, make_app: MakeApp, keys_file: Keys) -> None:
+        slow, other = keys_file.make("slow", rate="5/hour"), keys_file.make("other", rate="5/hour")
+        one, two = (make_app(api_keys_file=str(keys_file.path)).test_client() for _ in range(2))
+        answers = [api.get("/info", headers=slow) for api in (one, two) * 3]
+        assert [response.status_code for response in answers] == [200] * 5 + [429]
+        assert [response.headers.get("RateLimit", "")[:9] for response in answers] == [""] * 5 + ['"key";r=0']
+        assert {response.headers["RateLimit-Policy"] for response in answers} == {'"key";q=5;w=3600'}
+        code, message = error_of(answers[-1], 429)
+        assert (code, "slow" in message) == ("rate_limited", True)
+        assert 0 < int(answers[-1].headers["Retry-After"]) <= 7_200
+        assert one.get("/info", headers=other).status_code == 200
+
+    def test_it_may_be_used_again_after_a_while(self, make_app: MakeApp, keys_file: Keys) -> None:
+        quick = keys_file.make("quick", rate="1/second")
+        api = make_app(api_keys_file=str(keys_file.path)).test_client()
+        assert api.get("/info", headers=quick).status_code == 200
+        assert api.get("/info", headers=quick).status_code == 429
+        wait_until(lambda: api.get("/info", headers=quick).status_code == 200)
+
+    def test_one_without_a_rate_asks_redis_nothing(
+        self, make_app: MakeApp, keys_file: Keys, own_redis: RedisServer
+    ) -> None:
+        own_redis.stop()
+        api = make_app(api_keys_file=str(keys_file.path), redis_url=own_redis.url).test_client()
+        response = api.get("/metrics", headers=keys_file.user)
+        assert (response.status_code, "RateLimit" in response.headers) == (200, False)
+
+    def test_without_redis_it_is_unavailable(self, make_app: MakeApp, keys_file: Keys, own_redis: RedisServer) -> None:
+        slow = keys_file.make("slow", rate="5/hour")
+        own_redis.stop()
+        api = make_app(api_keys_file=str(keys_file.path), redis_url=own_redis.url).test_client()
+        assert error_of(api.post("/embed", json={"inputs": "a"}, headers=slow), 503)[0] == "unavailable"
+
+
+class TestShares:
+    def test_one_client_alone_may_hold_most(self) -> None:
+        assert taken(ThreadQuotas(256), "a", 256) == 210
+
+    def test_some_are_always_left_for_who_comes_next(self) -> None:
+        shares = ThreadQuotas(256)
+        held = [taken(shares, f"greedy {n}", 256) for n in range(3)]
+        assert held[0] > held[1] > held[2] > 0
+        assert [taken(shares, f"newcomer {n}", 256) for n in range(256 // KEPT)] == [1] * (256 // KEPT)
+
+    def test_what_is_given_back_may_be_taken_again(self) -> None:
+        shares = ThreadQuotas(8)
+        assert taken(shares, "a", 8) == 7
+        shares.give_back("a")
+        assert taken(shares, "a", 8) == 1
+        for _ in range(7):
+            shares.give_back("a")
+        assert taken(shares, "b", 8) == 7
+
+    def test_a_request_that_fails_gives_its_thread_back(self, make_app: MakeApp) -> None:
+        api = make_app(api_threads=2).test_client()
+        assert [api.post("/embed", data=b"{").status_code for _ in range(5)] == [400] * 5
+
+    def test_health_is_answered_whatever_is_held(self, make_app: MakeApp) -> None:
+        app = make_app(api_threads=1)
+        app.extensions["shoal"].gate._shares.take("127.0.0.1")
+        response = app.test_client().get("/info")
+        assert error_of(response, 429)[0] == "overloaded"
+        assert response.headers["Retry-After"] == "1"
+        assert app.test_client().get("/health").status_code == 200
+        assert app.test_client().get("/ready").status_code == 503  # no worker, and not: too many requests
+
+
+def taken(shares: ThreadQuotas, client: str, num_wanted: int) -> int:
+    """How many threads the client gets of those that it wants."""
+    for num_taken in range(num_wanted):
+        try:
+            shares.take(client)
+        except Overloaded:
+            return num_taken
+    return num_wanted
+
+
+class TestBrowsers:
+    """Where no key is needed, the web pages that a person looks at could use the API in that person's name."""
+
+    @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8080", "[::1]:8080", "[::1]", "shoal.test:1"])
+    def test_it_answers_by_the_names_of_this_machine(self, make_app: MakeApp, host: str) -> None:
+        api = make_app(host="shoal.test").test_client()
+        assert api.get("/info", headers={"Host": host}).status_code == 200
+
+    @pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "localhost.evil.example", "10.0.0.1:8080"])
+    def test_another_name_that_leads_here_is_refused(self, api: FlaskClient, host: str) -> None:
+        code, message = error_of(api.get("/info", headers={"Host": host}), 403)
+        assert code == "forbidden"
+        assert "--allow-anonymous anywhere" in message
+
+    @pytest.mark.parametrize("changes", [{"allow_anonymous": "anywhere"}, {"api_keys_file": "keys"}])
+    def test_any_name_will_do_where_it_is_allowed(
+        self, make_app: MakeApp, keys_file: Keys, changes: dict[str, Any]
+    ) -> None:
+        changes = {name: str(keys_file.path) if value == "keys" else value for name, value in changes.items()}
+        api = make_app(**changes).test_client()
+        assert api.get("/info", headers={"Host": "my.example", **keys_file.user}).status_code == 200
+
+    @pytest.mark.parametrize(
+        ("site", "origins", "status"),
+        [
+            ("cross-site", "", 403),
+            ("same-site", "", 403),
+            ("same-origin", "", 202),
+            ("none", "", 202),
+            ("cross-site", "https://evil.example", 202),
+            ("cross-site", "https://other.example", 403),
+            ("cross-site", "*", 202),
+        ],
+    )
+    def test_pages_of_other_sites_may_not_submit(self, make_app: MakeApp, site: str, origins: str, status: int) -> None:
+        api = make_app(cors_origins=origins).test_client()
+        headers = {"Sec-Fetch-Site": site, "Origin": "https://evil.example", "Content-Type": "text/plain"}
+        response = api.post("/v1/jobs", data=b'{"op": "embed", "inputs": "a"}', headers=headers)
+        assert response.status_code == status
+
+    @pytest.mark.parametrize(
+        ("origin", "status"),
+        [("https://evil.example", 403), ("null", 403), ("http://localhost", 202), ("http://localhost:1", 403)],
+    )
+    def test_a_browser_that_says_only_the_origin_is_believed(self, api: FlaskClient, origin: str, status: int) -> None:
+        response = api.post("/v1/jobs", data=b'{"op": "embed", "inputs": "a"}', headers={"Origin": origin})
+        assert response.status_code == status
+
+    def test_a_link_may_lead_here(self, api: FlaskClient) -> None:
+        assert api.get("/docs", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 302
+
+
+def test_settings_of_nobody_are_safe(settings: Settings) -> None:
+    assert (Settings().host, Settings().allow_anonymous) == ("127.0.0.1", "loopback")
+    assert (Settings().api_keys_file, Settings().cors_origins, Settings().trusted_proxies) == ("", "", 0)

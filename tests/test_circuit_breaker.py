@@ -1,0 +1,248 @@
+"""Redis killed, hung, or swallowed by the network: the API says so within a second and everything goes on after it.
+
+A killed Redis refuses connections, a stopped one takes them and answers nothing, and a proxy that holds everything back
+is what a broken network looks like.
+"""
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import redis
+from api_stub import StubWorker
+from conftest import RedisServer, free_port, wait_until
+from process import Process
+from tcp_proxy import Proxy
+
+from shoal.broker.circuit_breaker import CircuitBreaker
+from shoal.broker.connections import ANSWER_S
+from shoal.errors import ShoalError
+from shoal.keys import Keys
+
+#: Longest that this may take on a machine with much else to do; a thousandth of it is used without Redis being hung.
+SOON_S = 4 * ANSWER_S
+
+EMBED = ("POST", "/embed", {"inputs": "storm"})
+ROUTES = [
+    EMBED,
+    ("POST", "/search", {"queries": "storm"}),
+    ("POST", "/v1/jobs", {"op": "embed", "inputs": "storm"}),
+    ("GET", "/v1/jobs/{id}", None),
+    ("GET", "/v1/jobs/{id}/result?wait=20", None),
+    ("DELETE", "/v1/jobs/{id}", None),
+    ("GET", "/ready", None),
+    ("GET", "/info", None),
+    ("GET", "/v1/indexes", None),
+]
+
+
+class Api:
+    """`shoal api` whose way to Redis can be broken."""
+
+    def __init__(self, process: Process, port: int, server: RedisServer, proxy: Proxy):
+        self.port = port
+        self.process = psutil.Process(process.pid)
+        self._server = server
+        self._proxy = proxy
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """The status and body of an answer, within a second give or take; only status where it is no JSON."""
+        started = time.monotonic()
+        with closing(HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
+            connection.request(method, path, json.dumps(body) if body else None)
+            response = connection.getresponse()
+            data = response.read()
+        assert time.monotonic() - started < SOON_S
+        is_json = response.headers["content-type"].startswith("application/json")
+        return response.status, json.loads(data) if is_json else data.decode()
+
+    def answers(self) -> bool:
+        """Whether a request gets its answer."""
+        try:
+            return self.ask(*EMBED)[0] == 200
+        except OSError:
+            return False
+
+    def lose(self, how: str) -> None:
+        """Takes Redis away."""
+        if how == "killed":
+            self._server.stop(signal.SIGKILL)
+        elif how == "hung":
+            self._server.send(signal.SIGSTOP)
+        else:
+            self._proxy.hold()
+
+    def regain(self, how: str) -> None:
+        """Brings it back."""
+        if how == "killed":
+            self._server.start()
+        elif how == "hung":
+            self._server.send(signal.SIGCONT)
+        else:
+            self._proxy.release()
+
+    def resources(self) -> tuple[int, int]:
+        """Threads and open files of its processes."""
+        processes = self.process.children()
+        return sum(one.num_threads() for one in processes), sum(one.num_fds() for one in processes)
+
+
+HOW = pytest.mark.parametrize("how", ["killed", "hung", "swallowed"])
+
+
+@pytest.fixture
+def proxy(own_redis: RedisServer) -> Iterator[Proxy]:
+    """The way to Redis."""
+    with Proxy(own_redis.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def stub(own_redis: RedisServer) -> Iterator[StubWorker]:
+    """A stub worker on the same Redis, which announces itself again and again."""
+    stub = StubWorker(own_redis.url, Keys())
+    stub.start()
+    stopped = threading.Event()
+
+    def announce() -> None:
+        while not stopped.wait(0.2):
+            try:
+                stub.announce()
+            except ShoalError:
+                continue
+
+    thread = threading.Thread(target=announce)
+    thread.start()
+    yield stub
+    stopped.set()
+    thread.join()
+    stub.stop()
+
+
+@pytest.fixture
+def api(own_redis: RedisServer, proxy: Proxy, stub: StubWorker, tmp_path: Path) -> Iterator[Api]:
+    """An API that answers."""
+    port, url = free_port(), f"redis://127.0.0.1:{proxy.port}/0"
+    with Process(tmp_path / "api.log", "api", "--port", port, redis_url=url, cache_mb=0) as process:
+        api = Api(process, port, own_redis, proxy)
+        wait_until(api.answers)
+        yield api
+
+
+@HOW
+def test_every_route_says_so_and_goes_on_by_itself(api: Api, how: str) -> None:
+    job_id = api.ask("POST", "/v1/jobs", {"op": "embed", "inputs": "storm"})[1]["id"]
+    api.lose(how)
+    for method, path, body in ROUTES:
+        status, answer = api.ask(method, path.format(id=job_id), body)
+        assert (status, answer["error"]["code"]) == (503, "unavailable"), path
+        assert "Redis does not answer" in answer["error"]["message"]
+    assert api.ask("GET", "/health")[0] == 200
+    assert "shoal_redis_up 0.0" in api.ask("GET", "/metrics")[1]
+    api.regain(how)
+    wait_until(api.answers)
+    assert api.ask("GET", "/ready")[0] == 200
+    assert "shoal_redis_up 1.0" in api.ask("GET", "/metrics")[1]
+
+
+@HOW
+def test_those_who_come_together_need_not_wait_for_each_other(api: Api, how: str) -> None:
+    bodies = [{"inputs": f"text {n}"} for n in range(64)]
+    with ThreadPoolExecutor(64) as pool:
+        api.lose(how)
+        answers = list(pool.map(lambda body: api.ask("POST", "/embed", body), bodies))
+        api.regain(how)
+    assert {(status, answer["error"]["code"]) for status, answer in answers} == {(503, "unavailable")}
+    wait_until(api.answers)
+
+
+@HOW
+def test_those_who_wait_are_told(api: Api, stub: StubWorker, how: str) -> None:
+    stub.pause()
+    with ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(api.ask, "POST", "/embed", {"inputs": f"text {n}"}) for n in range(8)]
+        wait_until(lambda: stub.queue.backlog()["interactive"] == 8)
+        api.lose(how)
+        assert {one.result()[0] for one in waiting} == {503}
+        api.regain(how)
+    stub.resume()
+    wait_until(api.answers)
+
+
+def test_those_who_wait_get_their_answer_if_it_is_back_at_once(api: Api, stub: StubWorker) -> None:
+    stub.pause()
+    with ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(api.ask, "POST", "/embed", {"inputs": f"text {n}"}) for n in range(8)]
+        wait_until(lambda: stub.queue.backlog()["interactive"] == 8)
+        api.lose("hung")
+        api.regain("hung")
+        stub.resume()
+        assert {one.result()[0] for one in waiting} == {200}
+
+
+def test_outages_leave_nothing_behind(api: Api) -> None:
+    bodies = [{"inputs": f"text {n}"} for n in range(8)]
+
+    def go_through(how: str) -> None:
+        api.lose(how)
+        list(pool.map(lambda body: api.ask("POST", "/embed", body), bodies))
+        api.regain(how)
+        wait_until(api.answers)
+
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        for how in ("killed", "hung", "killed"):
+            go_through(how)
+        threads, files = api.resources()
+        for how in ("killed", "hung", "killed", "killed"):
+            go_through(how)
+        wait_until(lambda: api.resources() <= (threads + 2, files + 2))
+
+
+class TestOutage:
+    def test_silence_begins_it_and_an_answer_ends_it(self) -> None:
+        outage = CircuitBreaker()
+        outage.fail(redis.TimeoutError("silence"), time.monotonic(), is_silence=True)
+        with pytest.raises(redis.ConnectionError, match="silence"):
+            outage.check()
+        outage.end()
+        outage.check()
+
+    def test_silence_on_one_connection_while_another_is_answered_is_none(self) -> None:
+        outage, since = CircuitBreaker(), time.monotonic()
+        outage.end()
+        outage.fail(redis.TimeoutError("silence"), since, is_silence=True)
+        outage.check()
+
+    def test_a_connection_that_breaks_is_none_but_does_not_end_one(self) -> None:
+        outage = CircuitBreaker()
+        outage.fail(redis.ConnectionError("reset"), time.monotonic(), is_silence=False)
+        outage.check()
+        outage.fail(redis.TimeoutError("silence"), time.monotonic(), is_silence=True)
+        outage.fail(redis.ConnectionError("reset"), time.monotonic(), is_silence=False)
+        with pytest.raises(redis.ConnectionError, match="reset"):
+            outage.check()
+
+    def test_one_thread_at_a_time_tries(self) -> None:
+        outage = CircuitBreaker()
+        outage.fail(redis.TimeoutError("silence"), time.monotonic(), is_silence=True)
+        wait_until(lambda: _passes(outage))
+        assert _passes(outage)
+        with ThreadPoolExecutor(1) as pool:
+            assert not pool.submit(_passes, outage).result()
+
+
+def _passes(outage: CircuitBreaker) -> bool:
+    try:
+        outage.check()
+    except redis.ConnectionError:
+        return False
+    return True

@@ -1,0 +1,181 @@
+"""Dead letters: listed, shown, retried and dropped, by a program, over HTTP and from the command line."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import msgpack
+import pytest
+from api_stub import MakeApp, StubWorker
+from flask.testing import FlaskClient
+
+from shoal import Client
+from shoal.errors import MalformedJob, Overloaded, UnknownJob
+from shoal.jobs import LANES, Job
+from shoal.queue.dead_letters import DeadLetters
+from shoal.queue.delivery import Answer, DeadLetter
+from shoal.queue.lane import LaneLimits
+from shoal.queue.queue import Queue
+from shoal.replies import Reply
+
+pytest_plugins = ["api_fixtures"]
+
+
+def bury(queue: Queue, data: bytes, reason: str = "poisoned: why", trace: str = "line 1") -> str:
+    """Makes a dead letter of the bytes of a job, and returns its id."""
+    queue.join()
+    queue.redis.xadd(queue.keys.lane("bulk"), {"job": data})
+    (delivery,) = queue.take("w1", LANES, 1)
+    queue.reply([Answer(delivery, letter=DeadLetter(reason, trace, "w1"))])
+    return DeadLetters(queue).newest(1)[0].id
+
+
+class TestDeadLetters:
+    def test_a_letter_says_what_there_is_to_know(self, queue: Queue) -> None:
+        job = Job("embed", ["storm"], reply_to="me")
+        letters, letter_id = DeadLetters(queue), bury(queue, job.pack())
+        letter = letters.get(letter_id)
+        assert (letter.reason, letter.traceback, letter.worker) == ("poisoned: why", "line 1", "w1")
+        assert (letter.lane, letter.deliveries, letter.job()) == ("bulk", 1, job)
+        assert len(letters) == 1
+
+    def test_the_newest_come_first(self, queue: Queue) -> None:
+        made = [bury(queue, Job("embed", ["storm"]).pack(), f"internal: {n}") for n in range(3)]
+        assert [letter.id for letter in DeadLetters(queue).newest(2)] == made[:0:-1]
+
+    def test_a_retried_job_runs_again_and_its_result_can_be_fetched(self, queue: Queue) -> None:
+        letters, job = DeadLetters(queue), Job("embed", ["storm"], reply_to="gone", deadline=1.0)
+        job_id = letters.retry(bury(queue, job.pack()))
+        assert len(letters) == 0
+        (delivery,) = queue.take("w2", ["bulk"], 1)
+        again = Job.unpack(delivery.data)
+        assert (again.id, again.texts, again.deadline, again.reply_to) == (job_id, ["storm"], None, None)
+        queue.reply([Answer(delivery, Reply(job_id))])
+        assert queue.wait_result(job_id, 0) is not None
+
+    def test_what_cannot_be_read_can_only_be_dropped(self, queue: Queue) -> None:
+        letters, letter_id = DeadLetters(queue), bury(queue, b"\xc1")
+        assert letters.get(letter_id).job() is None
+        with pytest.raises(MalformedJob):
+            letters.retry(letter_id)
+        letters.drop(letter_id)
+        assert len(letters) == 0
+
+    def test_a_letter_stays_when_there_is_no_room_to_retry(self, queue: Queue) -> None:
+        letters, letter_id = DeadLetters(queue), bury(queue, Job("embed", ["storm"]).pack())
+        queue.bounds = LaneLimits(max_jobs=0)
+        with pytest.raises(Overloaded):
+            letters.retry(letter_id)
+        assert letters.get(letter_id).id == letter_id
+
+    @pytest.mark.parametrize("letter_id", ["1-1", "", "x", "1", "-", "+", "1-1 2-2", "9" * 40])
+    def test_an_unknown_letter_is_named(self, queue: Queue, letter_id: str) -> None:
+        for ask in (DeadLetters(queue).get, DeadLetters(queue).retry, DeadLetters(queue).drop):
+            with pytest.raises(UnknownJob, match="no dead letter"):
+                ask(letter_id)
+
+    def test_a_letter_with_strange_fields_is_read(self, queue: Queue) -> None:
+        queue.redis.xadd(queue.keys.dead, {"job": b"\xff", "deliveries": "many", "reason": b"\xff"})
+        (letter,) = DeadLetters(queue).newest()
+        assert (letter.deliveries, letter.reason, letter.lane) == (1, "�", "")
+
+
+class TestHttp:
+    def test_from_the_list_to_the_result(self, api: FlaskClient, stub: StubWorker) -> None:
+        stub.pause()
+        letter_id = bury(stub.queue, Job("embed", ["storm"], id="mine").pack())
+        stub.resume()
+        answer = api.get("/v1/dead").get_json()
+        assert answer["count"] == 1
+        brief = {"id": letter_id, "job_id": "mine", "op": "embed", "num_texts": 1, "reason": "poisoned: why"}
+        assert brief.items() <= answer["dead"][0].items()
+        whole = api.get(f"/v1/dead/{letter_id}").get_json()
+        assert (whole["traceback"], whole["asked"]["texts"]) == ("line 1", ["storm"])
+        retried = api.post(f"/v1/dead/{letter_id}/retry")
+        assert retried.status_code == 202
+        result = api.get(f"{retried.headers['Location']}/result?wait=20").get_json()
+        assert result["status"] == "done"
+        assert api.get("/v1/dead").get_json() == {"count": 0, "dead": []}
+
+    def test_unreadable_ones_are_listed_and_dropped(self, api: FlaskClient, queue: Queue) -> None:
+        letter_id = bury(queue, b"\xc1\xff")
+        whole = api.get(f"/v1/dead/{letter_id}").get_json()
+        assert (whole["asked"], whole["bytes"]) == (None, "c1ff")
+        assert api.post(f"/v1/dead/{letter_id}/retry").status_code == 400
+        assert api.delete(f"/v1/dead/{letter_id}").get_json() == {"id": letter_id, "dropped": True}
+        assert api.delete(f"/v1/dead/{letter_id}").get_json()["error"]["code"] == "unknown_job"
+
+    def test_the_limit_is_checked(self, api: FlaskClient) -> None:
+        assert api.get("/v1/dead?limit=0").get_json()["error"]["message"] == 'limit is "0": it takes at least 1'
+
+
+class TestCommands:
+    def shoal(self, queue: Queue, redis_url: str, *words: str) -> "subprocess.CompletedProcess[str]":
+        settings = {"SHOAL_REDIS_URL": redis_url, "SHOAL_KEY_PREFIX": queue.keys.prefix, "SHOAL_POOL": queue.keys.pool}
+        command = [sys.executable, "-m", "shoal", "dead", *words]
+        return subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, timeout=60)
+
+    def test_list_show_retry_and_drop(self, queue: Queue, redis_url: str) -> None:
+        first = bury(queue, Job("search", ["stürm \n x"], id="mine").pack())
+        second = bury(queue, b"\xc1")
+        listed = self.shoal(queue, redis_url, "list").stdout.splitlines()
+        assert listed[0] == "2 dead letters"
+        assert "2 unreadable bytes" not in listed[1]
+        assert [line.split()[0] for line in listed[1:]] == [second, first]
+        shown = self.shoal(queue, redis_url, "show", first).stdout
+        assert "search mine (1 texts)" in shown
+        assert f"text 0: {json.dumps('stürm ' + chr(10) + ' x', ensure_ascii=False)}" in shown
+        assert "line 1" in shown
+        assert r"bytes: b'\xc1'" in self.shoal(queue, redis_url, "show", second).stdout
+        assert f"{first} is job " in self.shoal(queue, redis_url, "retry", first).stdout
+        assert queue.backlog()["bulk"] == 1
+        assert self.shoal(queue, redis_url, "drop", second).stdout == f"{second} is gone\n"
+        missing = self.shoal(queue, redis_url, "show", second)
+        assert (missing.returncode, "[unknown_job]" in missing.stderr) == (1, True)
+
+
+class TestOverHttp:
+    def test_an_idempotency_key_gives_the_same_job(self, api: FlaskClient, stub: StubWorker) -> None:
+        def submit(key: str, text: str = "storm", **headers: str) -> Any:
+            body = {"op": "embed", "inputs": [text]}
+            return api.post("/v1/jobs", json=body, headers={"Idempotency-Key": key, **headers})
+
+        stub.pause()
+        first, again = submit("k"), submit("k")
+        assert first.get_json() == again.get_json() == {"id": first.get_json()["id"], "status": "queued"}
+        assert submit("other").get_json()["id"] != first.get_json()["id"]
+        assert submit("k", "rain").get_json()["error"]["code"] == "invalid_request"
+        assert submit("x" * 256).status_code == 422
+        stub.resume()
+        assert api.get(f"{first.headers['Location']}/result?wait=20").get_json()["status"] == "done"
+        assert submit("k").get_json() == {"id": first.get_json()["id"], "status": "done"}
+
+    @pytest.mark.usefixtures("stub")
+    def test_an_embed_that_does_not_wait_takes_one_too(self, api: FlaskClient) -> None:
+        headers = {"Idempotency-Key": "k", "Prefer": "respond-async"}
+        ids = {api.post("/embed", json={"inputs": "storm"}, headers=headers).get_json()["id"] for _ in range(3)}
+        assert len(ids) == 1
+
+    def test_a_full_lane_says_when_to_come_back(self, make_app: MakeApp, stub: StubWorker) -> None:
+        stub.pause()
+        stub.announce(texts_per_s=0.5)
+        api = make_app(max_backlog=10).test_client()
+        refused = [api.post("/v1/jobs", json={"op": "embed", "inputs": ["storm"]}) for _ in range(11)][-1]
+        assert refused.status_code == 429
+        assert 1 <= int(refused.headers["Retry-After"]) <= 60
+        assert "try again in" in refused.get_json()["error"]["message"]
+        stub.resume()
+
+
+def test_the_bytes_of_a_job_stay_what_they_were(queue: Queue) -> None:
+    data = msgpack.packb({"v": 1, "id": "x", "op": "embed", "texts": ["storm"], "colour": "blue"})
+    assert DeadLetters(queue).get(bury(queue, data)).data == data
+
+
+def test_a_client_can_retry_by_hand(client: Client) -> None:
+    letter_id = bury(client.queue, Job("embed", ["storm"]).pack())
+    job_id = DeadLetters(client.queue).retry(letter_id)
+    assert client.job(job_id).status() == "queued"
+    assert client.job(job_id).cancel() == "cancelled"

@@ -1,0 +1,133 @@
+"""The exchange: what its threads and a fork do to the replies of those who wait."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from conftest import wait_until
+
+from shoal import Client
+from shoal.errors import Unavailable
+from shoal.jobs import LANES, Job
+from shoal.queue.delivery import Answer, Delivery
+from shoal.queue.dispatcher import Dispatcher, PendingReply
+from shoal.queue.queue import Queue
+from shoal.replies import Reply
+
+#: Uses a client, forks, and uses the same client on both sides: `python -c FORKS URL PREFIX POOL`.
+FORKS = """
+import os, sys
+from shoal import Client
+
+client = Client(sys.argv[1], key_prefix=sys.argv[2], pool=sys.argv[3], timeout_s=20)
+assert client.embed("storm").shape == (32,)
+child = os.fork()
+shapes = {client.embed(["storm", f"rain {n} {child == 0}"]).shape for n in range(50)}
+assert shapes == {(2, 32)}, shapes
+if child == 0:
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+client.close()
+"""
+
+
+class TestPending:
+    def test_all_who_wait_get_the_reply(self) -> None:
+        pending, reply = PendingReply(), Reply("x")
+        with ThreadPoolExecutor(8) as threads:
+            waiting = [threads.submit(pending.result, 20) for _ in range(8)]
+            assert not pending.done()
+            pending.settle(reply)
+            assert all(future.result() is reply for future in waiting)
+        assert pending.done()
+        assert pending.result(0) is reply
+
+    def test_an_error_is_raised_for_all(self) -> None:
+        pending = PendingReply()
+        pending.settle(Unavailable("gone"))
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="gone"):
+                pending.result(0)
+
+    def test_it_does_not_wait_for_ever(self) -> None:
+        with pytest.raises(TimeoutError):
+            PendingReply().result(0.01)
+
+
+def answer_all(queue: Queue) -> int:
+    """Replies to all jobs that wait."""
+    return answer(queue, queue.take("a", LANES, 100))
+
+
+def answer(queue: Queue, deliveries: Sequence[Delivery]) -> int:
+    """Replies to the jobs."""
+    jobs = [Job.unpack(delivery.data) for delivery in deliveries]
+    pairs = zip(deliveries, jobs, strict=True)
+    return queue.reply([Answer(delivery, Reply(job.id), job.reply_to) for delivery, job in pairs])
+
+
+def test_each_job_gets_its_own_reply(queue: Queue) -> None:
+    exchange = Dispatcher(queue)
+    jobs = [Job("embed", ["storm"]) for _ in range(20)]
+    waiting = [exchange.call("interactive", [job])[0] for job in jobs]  # the first is put at once, others by the sender
+    wait_until(lambda: queue.backlog()["interactive"] == 20)
+    assert answer_all(queue) == 20
+    assert [pending.result(20).id for pending in waiting] == [job.id for job in jobs]
+    exchange.close()
+
+
+def test_a_reply_nobody_waits_for_is_dropped(queue: Queue) -> None:
+    exchange = Dispatcher(queue)
+    jobs = [Job("embed", ["storm"]) for _ in range(2)]
+    pending = [exchange.call("interactive", [job])[0] for job in jobs]
+    wait_until(lambda: queue.backlog()["interactive"] == 2)
+    deliveries = queue.take("a", LANES, 2)
+    exchange.forget(jobs[:1])
+    answer(queue, deliveries)
+    assert pending[1].result(20).id == jobs[1].id
+    assert not pending[0].done()
+    exchange.close()
+
+
+def test_a_job_that_nobody_waits_for_and_no_worker_has_is_taken_back(queue: Queue) -> None:
+    exchange = Dispatcher(queue)
+    jobs = [Job("embed", ["storm"]) for _ in range(3)]
+    pending = [exchange.call("interactive", [job])[0] for job in jobs]
+    wait_until(lambda: all(waiting.place for waiting in pending))
+    exchange.forget(jobs[:2])
+    wait_until(lambda: queue.backlog()["interactive"] == 1)
+    assert queue.redis.hget(queue.keys.load("interactive"), "texts") == b"1"
+    assert answer_all(queue) == 1
+    assert pending[2].result(20).id == jobs[2].id
+    exchange.close()
+
+
+def test_a_reply_that_comes_while_the_connection_is_broken_is_not_lost(queue: Queue) -> None:
+    exchange = Dispatcher(queue)
+    waiting = [exchange.call("interactive", [Job("embed", ["storm"])])[0] for _ in range(3)]
+    wait_until(lambda: queue.backlog()["interactive"] == 3)
+    for _ in range(5):  # also those that were opened since
+        queue.redis.client_kill_filter(_type="normal", skipme=True)
+    answer_all(queue)
+    assert {pending.result(20).status for pending in waiting} == {"done"}
+    exchange.close()
+
+
+def test_a_reply_that_cannot_be_read_does_not_keep_the_others(queue: Queue) -> None:
+    exchange = Dispatcher(queue)
+    for garbage in (b"\xc1", b"no map", b""):
+        queue.redis.xadd(queue.keys.replies(exchange.address), {"reply": garbage})
+    (pending,) = exchange.call("interactive", [Job("embed", ["storm"])])
+    answer_all(queue)
+    assert pending.result(20).status == "done"
+    exchange.close()
+
+
+@pytest.mark.usefixtures("serving")
+def test_a_client_works_on_both_sides_of_a_fork(client: Client, redis_url: str) -> None:
+    keys = client.queue.keys
+    command = [sys.executable, "-W", "ignore", "-c", FORKS, redis_url, keys.prefix, keys.pool]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,117 @@
+"""The nearest vectors are exactly those that scoring all of them finds, whatever the vectors are like."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as nps
+from numpy.typing import NDArray
+
+from shoal_workers.index.quantised import Sketch
+from shoal_workers.index.search import MAX_BOUNDS, Best, ExactSearch
+
+Vectors = NDArray[np.float32]
+
+FEW = st.sampled_from([-1.0, -0.5, 0.0, 0.25, 1.0])
+
+
+def normalised(vectors: Vectors) -> Vectors:
+    """Each vector of length one, or of zeros."""
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12), np.float32)
+
+
+def random(count: int, dimension: int, seed: int = 0) -> Vectors:
+    """Vectors in all directions alike: nothing can be left out of a sketch of them."""
+    return normalised(np.random.default_rng(seed).standard_normal((count, dimension), np.float32))
+
+
+def grouped(count: int, dimension: int, seed: int = 0) -> Vectors:
+    """Vectors like those of texts: near each other in groups, and of most extent in few directions."""
+    generator = np.random.default_rng(seed)
+    shape = 0.98 ** np.arange(dimension, dtype=np.float32)
+    centres = generator.standard_normal((1 + count // 50, dimension), np.float32) * shape
+    spread = generator.standard_normal((count, dimension), np.float32) * shape
+    return normalised(centres[generator.integers(len(centres), size=count)] + spread)
+
+
+def by_scoring_all(vectors: Vectors, queries: Vectors, k: int) -> Best:
+    """What to find."""
+    scores = np.stack([np.vecdot(vectors, query) for query in queries])
+    rows = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return rows, np.take_along_axis(scores, rows, axis=1)
+
+
+def check(vectors: Vectors, queries: Vectors, k: int, threads: int = 1) -> None:
+    """Rows and scores are the same to the last bit."""
+    rows, scores = ExactSearch(vectors, Sketch.of(vectors), threads).find(queries, k)
+    expected_rows, expected_scores = by_scoring_all(vectors, queries, k)
+    assert (scores == expected_scores).all()
+    assert (rows == expected_rows).all()
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_it_finds_what_scoring_all_finds(data: st.DataObject) -> None:
+    dimension = data.draw(st.sampled_from([1, 3, 32, 60, 61, 130]))
+    elements = FEW | st.floats(-1, 1, width=16)
+    vectors, queries = (
+        normalised(data.draw(nps.arrays(np.float32, (data.draw(st.integers(1, most)), dimension), elements=elements)))
+        for most in (80, 5)
+    )
+    check(vectors, queries, data.draw(st.integers(1, 100)))
+
+
+@settings(deadline=None)
+@given(st.integers(1, 3_000), st.integers(1, 70), st.integers(1, 1_000), st.integers(0, 2**32 - 1))
+def test_any_number_of_vectors_and_queries(count: int, num_queries: int, k: int, seed: int) -> None:
+    check(grouped(count, 24, seed), grouped(num_queries, 24, seed + 1), k)
+
+
+@pytest.mark.parametrize(("k", "threads"), [(1, 3), (10, 1), (10, 2), (1_000, 2)])
+@pytest.mark.parametrize("kind", [random, grouped])
+def test_many_vectors_of_many_dimensions(kind: type, k: int, threads: int) -> None:
+    vectors = kind(8_000, 384)
+    check(vectors[40:], vectors[:40], k, threads)
+
+
+def test_equal_vectors_come_by_row() -> None:
+    vectors = grouped(6_000, 96)
+    vectors[1_000:4_000] = vectors[5]
+    vectors[5_999] = vectors[17]
+    check(vectors, vectors[:40], 1_000, 2)
+
+
+def test_all_vectors_equal() -> None:
+    vectors = np.repeat(random(1, 100), 5_000, axis=0)
+    rows, scores = ExactSearch(vectors, Sketch.of(vectors)).find(vectors[:3], 7)
+    assert rows.tolist() == [list(range(7))] * 3
+    assert scores == pytest.approx(1)
+
+
+@pytest.mark.parametrize("vectors", [random(1, 384), np.zeros((5, 16), np.float32), np.eye(300, dtype=np.float32)])
+def test_few_and_odd_vectors(vectors: Vectors) -> None:
+    dimension = vectors.shape[1]
+    queries = np.concatenate([vectors[:2], np.zeros((1, dimension), np.float32), random(3, dimension)])
+    for k in (1, 4, 1_000):
+        check(vectors, queries, k)
+
+
+def test_more_queries_than_there_is_memory_for_at_a_time() -> None:
+    vectors = grouped(60_000, 8)
+    check(vectors, grouped(MAX_BOUNDS // len(vectors) + 3, 8, seed=1), 5, 2)
+
+
+def test_no_queries() -> None:
+    rows, scores = ExactSearch(vectors := random(9, 4), Sketch.of(vectors)).find(np.empty((0, 4), np.float32), 5)
+    assert rows.shape == scores.shape == (0, 5)
+
+
+def test_several_threads_may_search_at_a_time() -> None:
+    vectors = grouped(9_000, 64)
+    nearest = ExactSearch(vectors, Sketch.of(vectors), 2)
+    expected = by_scoring_all(vectors, vectors[:400], 5)[0]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda start: nearest.find(vectors[start : start + 40], 5)[0], range(0, 400, 40)))
+    assert (np.concatenate(found) == expected).all()

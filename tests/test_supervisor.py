@@ -1,0 +1,170 @@
+"""`shoal serve`: everything starts, is watched, and is gone after a stop, whatever ended it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import psutil
+import pytest
+from conftest import free_port, wait_until
+from process import Process, run
+
+from shoal import Client
+from shoal.address import find_address
+from shoal.broker import embedded
+from shoal.errors import PortInUse
+from shoal.keys import Keys
+from shoal.settings import EMBEDDED_URL, Settings
+from shoal.supervisor.supervisor import is_ready
+
+
+@pytest.fixture
+def settings(
+    redis_url: str, keys: Keys, tiny_source: Path, tiny_model: Path, home: Path, index_folder: Path, tmp_path: Path
+) -> dict[str, Any]:
+    """A stack on the tests' Redis and the tiny model, in a home folder of its own."""
+    own = tmp_path / "home"
+    own.mkdir()
+    (own / "models").symlink_to((home / "models").absolute())
+    return {
+        "redis_url": redis_url,
+        "key_prefix": keys.prefix,
+        "pool": keys.pool,
+        "port": free_port(),
+        "home": own,
+        "model": tiny_source,
+        "precision": "f32",
+        "threads": 1,
+        "indexes": index_folder,
+    }
+
+
+def running(settings: dict[str, Any]) -> list[int]:
+    """The processes that were started with these settings."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("SHOAL_HOME") == str(settings["home"]):
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+def pid_of_api(settings: dict[str, Any]) -> int:
+    """The API's first process, or 0 if there is none."""
+    for pid in running(settings):
+        with suppress(psutil.Error, ProcessLookupError):
+            if os.getpgid(pid) == pid and psutil.Process(pid).cmdline()[-1] == "api":
+                return pid
+    return 0
+
+
+def search(settings: dict[str, Any]) -> list[Any]:
+    """The hits that the API finds."""
+    body = json.dumps({"queries": "storm", "k": 3}).encode()
+    request = Request(f"http://127.0.0.1:{settings['port']}/search", body, {"content-type": "application/json"})
+    with urlopen(request, timeout=20) as response:
+        return list(json.load(response)["results"][0])
+
+
+def assert_refused(done: "subprocess.CompletedProcess[str]", code: str) -> None:
+    """The command ended with one of our errors, and no traceback."""
+    assert done.returncode == 1
+    assert f"[{code}]" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_it_runs_in_the_background_until_it_is_stopped(settings: dict[str, Any], client: Client) -> None:
+    done = run("serve", "--detach", **settings)
+    try:
+        assert done.returncode == 0, done.stderr
+        assert f"curl -s http://localhost:{settings['port']}/search" in done.stdout
+        assert len(search(settings)) == 3
+        assert_refused(run("serve", "--detach", **settings), "bad_setting")
+
+        ((first, about),) = client.pool.ready().items()
+        api = pid_of_api(settings)
+        os.kill(about["pid"], signal.SIGKILL)
+        os.kill(api, signal.SIGKILL)
+        wait_until(lambda: client.pool.ready().keys() - {first} and pid_of_api(settings) not in (0, api))
+        wait_until(lambda: is_ready(Settings(port=settings["port"])))
+        assert len(search(settings)) == 3
+    finally:
+        stopped = run("serve", "--stop", **settings)
+    assert "stopped (process" in stopped.stdout
+    assert running(settings) == []
+    assert client.pool.workers().keys() <= {first}
+    assert "nothing runs" in run("serve", "--stop", **settings).stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_everything(settings: dict[str, Any], tmp_path: Path, number: signal.Signals) -> None:
+    with Process(tmp_path / "log", "serve", "--workers", 2, "--try", "rain", **settings) as stack:
+        wait_until(lambda: "curl" in stack.output)
+        assert "search: rain" in stack.output
+        assert len(running(settings)) >= 4
+        stack.send(number)
+        assert stack.wait() == 0
+    assert running(settings) == []
+
+
+def test_its_processes_do_not_outlive_it(settings: dict[str, Any], tmp_path: Path) -> None:
+    with Process(tmp_path / "log", "serve", **settings) as stack:
+        wait_until(lambda: "curl" in stack.output)
+        stack.kill()
+    wait_until(lambda: running(settings) == [])
+
+
+@pytest.mark.parametrize("flags", [(), ("--detach",)])
+def test_a_port_in_use_is_said_and_nothing_is_left(settings: dict[str, Any], flags: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", settings["port"])):
+        done = run("serve", *flags, **settings)
+    assert_refused(done, "port_in_use")
+    assert f"127.0.0.1:{settings['port']}" in done.stderr
+    assert running(settings) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({"indexes": "/nowhere"}, "index_not_found"),
+        ({"model": "/nowhere"}, "model_not_found"),
+        ({"redis_url": "redis://127.0.0.1:1/0"}, "unavailable"),
+    ],
+)
+def test_what_cannot_start_is_said_and_nothing_is_left(
+    settings: dict[str, Any], changed: dict[str, str], code: str
+) -> None:
+    assert_refused(run("serve", **(settings | changed)), code)
+    assert running(settings) == []
+
+
+def test_the_embedded_redis_keeps_what_is_written_and_listens_on_loopback_only(tmp_path: Path) -> None:
+    settings = Settings(home=str(tmp_path))
+    command = embedded.command(settings)
+    options = dict(zip(command[1::2], command[2::2], strict=True))
+    assert options["--bind"] == "127.0.0.1"
+    assert options["--port"] == EMBEDDED_URL.rpartition(":")[2].partition("/")[0]
+    assert (options["--appendonly"], options["--maxmemory-policy"]) == ("yes", "noeviction")
+    assert Path(options["--dir"]) == tmp_path / "redis"
+    assert "Redis" in subprocess.run([embedded.find_server(), "--version"], capture_output=True, text=True).stdout
+
+
+def test_it_is_started_only_where_no_redis_is_named() -> None:
+    assert embedded.is_wanted(Settings())
+    assert not embedded.is_wanted(Settings(redis_url="redis://elsewhere:6379/0"))
+
+
+def test_a_port_is_checked_before_it_is_used() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(PortInUse, match=f"127.0.0.1:{port} is taken by another program: try another"):
+            find_address("127.0.0.1", port, "try another")
+    assert find_address("127.0.0.1", port) == "127.0.0.1"

@@ -1,0 +1,1 @@
+"""Texts to vectors: tokenizer, batcher, packing, engines. Knows no queue."""

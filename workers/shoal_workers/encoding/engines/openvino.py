@@ -1,0 +1,58 @@
+"""The OpenVINO engine: the default on CPUs. It needs the exported graph and no torch."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from shoal_workers.encoding.engines import int8
+from shoal_workers.encoding.packing import Packing, TextSpans, pool
+from shoal_workers.process import processors
+
+#: Name of the exported graph in a prepared folder.
+GRAPH = "openvino.xml"
+
+#: How much compiled code is kept for shapes of batches seen before. Code for a shape takes up to 1 MB and 1 ms to make
+#: anew; without limits, which are higher by default, a worker's memory doubles as it meets ever more shapes.
+_KEPT_BY_ONEDNN, _KEPT_BY_OPENVINO = "32", 64
+
+
+class OpenVinoEngine:
+    """Runs the exported graph. Its compiled form is cached beside it, where it may be: a second start is quick."""
+
+    name = "openvino"
+
+    def __init__(self, folder: Path, precision: str, threads: int):
+        fastest = "bf16" if processors.has_bf16() else "f32"
+        self.precision = fastest if precision == "auto" else precision
+        self.threads = threads
+        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", _KEPT_BY_ONEDNN)
+        options: dict[str, Any] = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_NUM_THREADS": threads,
+            "INFERENCE_PRECISION_HINT": fastest if precision == "int8" else self.precision,
+            "CPU_RUNTIME_CACHE_CAPACITY": _KEPT_BY_OPENVINO,
+            # Every worker would pin itself to the same first processors.
+            "ENABLE_CPU_PINNING": False,
+        }
+        if os.access(folder, os.W_OK):
+            options["CACHE_DIR"] = str(folder / "cache")
+        core = ov.Core()
+        graph: Any = str(folder / GRAPH)  # a path is quicker: with a warm cache the graph is not even read
+        if precision == "int8":
+            graph = core.read_model(graph)
+            int8.compress(graph)
+            options |= int8.PROPERTIES
+        compiled = core.compile_model(graph, "CPU", options)
+        self._request = compiled.create_infer_request()
+
+    def forward(self, packing: Packing, places: TextSpans, poolings: Iterable[str]) -> dict[str, NDArray[np.float32]]:
+        """See `Engine.forward`."""
+        self._request.infer(dict(enumerate(packing)), share_inputs=True)
+        tokens: NDArray[np.float32] = self._request.get_output_tensor(0).data
+        flat = tokens.reshape(-1, tokens.shape[-1])
+        return {how: pool(how, flat, places) for how in poolings}

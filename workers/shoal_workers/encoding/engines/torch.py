@@ -1,0 +1,57 @@
+"""The torch engine: Sentence Transformers itself. The reference for every other engine, and the one for GPUs."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from shoal.errors import BadSetting
+from shoal_workers.encoding.packing import Packing, TextSpans
+from shoal_workers.model.graph import packed_module
+from shoal_workers.model.model import Model
+from shoal_workers.model.reference import load
+
+_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+
+
+class TorchEngine:
+    """Runs the original model on the GPU if there is one, else on the CPU.
+
+    Raises BadSetting for a precision that it does not know.
+    """
+
+    name = "torch"
+
+    def __init__(self, model: Model, precision: str, threads: int):
+        torch.set_num_threads(threads)
+        self.threads = threads
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        fastest = "bf16" if self._device == "cuda" else "f32"
+        self.precision = fastest if precision == "auto" else precision
+        if self.precision not in _DTYPES:
+            raise BadSetting(f"precision is {precision!r}: the torch engine takes one of auto, {', '.join(_DTYPES)}")
+        self._dtype = _DTYPES[self.precision]
+        self._module = packed_module(load(model.source, self._device)).to(self._dtype)
+
+    @torch.inference_mode()
+    def forward(self, packing: Packing, places: TextSpans, poolings: Iterable[str]) -> dict[str, NDArray[np.float32]]:
+        """See `Engine.forward`."""
+        ids, positions, bias = (self._moved(array) for array in packing)
+        tokens = self._module(ids, positions, bias.to(self._dtype)).flatten(0, 1).float()
+        starts, lengths = (self._moved(array) for array in places)
+        return {how: _pool(how, tokens, starts, lengths).cpu().numpy() for how in poolings}
+
+    def _moved(self, array: NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(array).to(self._device, non_blocking=True)
+
+
+def _pool(how: str, tokens: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Pool on the device, as `shoal_workers.encoding.packing.pool` does: most token vectors need not leave the GPU."""
+    if how == "cls":
+        return tokens[starts]
+    owners = torch.repeat_interleave(torch.arange(len(lengths), device=tokens.device), lengths)
+    first = torch.cumsum(lengths, 0) - lengths
+    packed = tokens[torch.arange(len(owners), device=tokens.device) - first[owners] + starts[owners]]
+    return packed if how == "tokens" else torch.segment_reduce(packed, how, lengths=lengths)

@@ -1,0 +1,1 @@
+"""An index of documents: built, opened, searched. Knows no queue."""

@@ -1,0 +1,70 @@
+"""Prepares a model for serving: exports its graph, and stores the reference vectors that workers check themselves with.
+
+Runs in a process of its own, `python -m shoal_workers.model.prepare`, because torch is needed here and nowhere else.
+"""
+
+import shutil
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import openvino as ov
+import torch
+from safetensors.numpy import save_file
+from sentence_transformers import SentenceTransformer
+
+from shoal.errors import ModelNotFound, ShoalError
+from shoal_workers.encoding.engines.openvino import GRAPH
+from shoal_workers.encoding.packing import pack
+from shoal_workers.model import parity, reference
+from shoal_workers.model.graph import packed_module, shares_rows
+from shoal_workers.model.model import Model
+from shoal_workers.model.source import find_source
+
+
+def prepare(name: str, folder: Path) -> None:
+    """Prepares the model in `folder`, which appears whole or not at all.
+
+    Raises ModelNotFound or ModelMismatch.
+    """
+    source = find_source(name)
+    model = Model.read(name, source)
+    if not (source / "tokenizer.json").exists():
+        raise ModelNotFound(f"{source} has no tokenizer.json: save the model with its fast tokenizer")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent, prefix=".preparing-") as scratch:
+        _fill(model, source, Path(scratch))
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(scratch, folder)
+    folder.chmod(0o755)
+    for path in folder.iterdir():
+        path.chmod(0o644)
+
+
+def _fill(model: Model, source: Path, folder: Path) -> None:
+    original = reference.load(str(source))
+    model = replace(model, shares_rows=shares_rows(original))
+    _export_graph(original, folder / GRAPH)
+    vectors = reference.encode(original, parity.TEXTS)
+    save_file({"vectors": vectors}, folder / parity.FILE)
+    shutil.copyfile(source / "tokenizer.json", folder / "tokenizer.json")
+    model.save(folder)
+
+
+def _export_graph(original: SentenceTransformer, path: Path) -> None:
+    """Weights are stored as fp16: their rounding is an eighth of bf16's, and cosines to fp32 stay above 0.999998."""
+    packing, _ = pack([[1] * 40, [1] * 25], shares_rows(original))  # two rows, with padding, so that tracing sees both
+    example = tuple(torch.from_numpy(array) for array in packing)
+    with warnings.catch_warnings(), torch.inference_mode(False):
+        warnings.simplefilter("ignore")
+        graph = ov.convert_model(packed_module(original), example_input=example)
+    ov.save_model(graph, path, compress_to_fp16=True)
+
+
+if __name__ == "__main__":
+    try:
+        prepare(sys.argv[1], Path(sys.argv[2]))
+    except ShoalError as error:
+        sys.exit(f"shoal: {error.message} [{error.code}]")

@@ -1,0 +1,48 @@
+"""Tells the pool, every second and from a thread of its own, that a worker is alive and what it serves."""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from shoal.errors import ShoalError
+from shoal.queue.pool import ALIVE_S, Pool
+
+log = logging.getLogger(__name__)
+
+
+class Heartbeat:
+    """Announces a worker until stopped; goes on by itself when Redis comes back."""
+
+    def __init__(self, pool: Pool, worker_id: str, about: Callable[[], dict[str, Any]], every_s: float = ALIVE_S / 3):
+        self._pool = pool
+        self._worker_id = worker_id
+        self._about = about
+        self._every_s = every_s
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Announces the worker now and from then on."""
+        self._thread.start()
+
+    def beat(self) -> None:
+        """Announces the worker now."""
+        self._pool.announce(self._worker_id, self._about())
+
+    def stop(self) -> None:
+        """Stops and takes the worker off the list."""
+        self._stopped.set()
+        self._thread.join()
+        try:
+            self._pool.leave(self._worker_id)
+        except ShoalError as error:
+            log.debug("left without saying so: %s", error)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self.beat()
+            except ShoalError as error:
+                log.debug("no heartbeat: %s", error)
+            self._stopped.wait(self._every_s)
