@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import InvalidRequest, InvalidText, MalformedJob, ShoalError, UnsupportedVersion
+from shoal.excerpt import excerpt
 from shoal.jobs import CHOICES, JOB_NAMES, MAX_DIMENSIONS, MAX_K, Job, Options, address_of, check_name
 
 NAMES = st.from_regex(r"[A-Za-z0-9_.:-]{1,128}", fullmatch=True)
@@ -78,12 +79,12 @@ def test_a_short_job_stays_as_it_is() -> None:
     ("fields", "message"),
     [
         ({"op": "dance"}, "op is 'dance': it takes one of embed, search"),
-        ({"op": None}, "op is None"),
-        ({"texts": "storm"}, "texts is a str: it takes a list of strings"),
-        ({"texts": None}, "texts is a NoneType"),
+        ({"op": None}, "op is null"),
+        ({"texts": "storm"}, "texts is a string: it takes a list of strings"),
+        ({"texts": None}, "texts is null"),
         ({"texts": []}, "the list of texts is empty"),
-        ({"texts": ["a", 5]}, "text 1 is a int: it must be a string"),
-        ({"texts": [b"a"]}, "text 0 is a bytes"),
+        ({"texts": ["a", 5]}, "text 1 is a number: it must be a string"),
+        ({"texts": [b"a"]}, "text 0 is a byte string"),
         ({"id": ""}, "id is ''"),
         ({"id": 7}, "id is 7"),
         ({"id": "a b"}, "id is 'a b': it takes 1 to 128 letters"),
@@ -91,7 +92,7 @@ def test_a_short_job_stays_as_it_is() -> None:
         ({"reply_to": "a{b}"}, r"reply_to is 'a{b}'"),
         ({"reply_to": "a\n"}, r"reply_to is 'a\\n'"),
         ({"deadline": "soon"}, "deadline is 'soon': it takes Unix seconds"),
-        ({"deadline": True}, "deadline is True"),
+        ({"deadline": True}, "deadline is true"),
         ({"deadline": math.nan}, "deadline is nan"),
         ({"deadline": math.inf}, "deadline is inf"),
         ({"deadline": 10**30}, "deadline is 1000"),
@@ -106,15 +107,15 @@ def test_a_field_that_cannot_be_is_named(fields: dict[str, Any], message: str) -
     ("values", "message"),
     [
         ({"normalize": 1}, "normalize is 1: it takes true or false"),
-        ({"truncate": None}, "truncate is None: it takes true or false"),
+        ({"truncate": None}, "truncate is null: it takes true or false"),
         ({"pooling": "last"}, "pooling is 'last': it takes one of null, mean, max, cls"),
         ({"pooling": ["mean"]}, r"pooling is \['mean'\]"),
-        ({"output": None}, "output is None: it takes one of vector, tokens"),
+        ({"output": None}, "output is null: it takes one of vector, tokens"),
         ({"truncation_side": "top"}, "truncation_side is 'top': it takes one of right, left"),
         ({"prompt_name": 3}, "prompt_name is 3: it takes a string"),
         ({"dimensions": 0}, "dimensions is 0: it takes a whole number from 1"),
         ({"dimensions": 2.5}, "dimensions is 2.5"),
-        ({"dimensions": True}, "dimensions is True"),
+        ({"dimensions": True}, "dimensions is true"),
         ({"dimensions": 10**30}, "dimensions is 1000"),
         ({"dimensions": 8, "output": "tokens"}, "dimensions does not go with output 'tokens'"),
     ],
@@ -131,7 +132,7 @@ def test_an_option_that_cannot_be_is_named(values: dict[str, Any], message: str)
         ({"k": -1}, "k is -1"),
         ({"k": 1_001}, "k is 1001"),
         ({"k": 5.0}, "k is 5.0"),
-        ({"k": True}, "k is True"),
+        ({"k": True}, "k is true"),
         ({"index": 5}, "index is 5: it takes a string"),
         ({"texts": ["a", " \n"]}, "query 1 is empty"),
         ({"options": Options(normalize=False)}, "do not go with a search"),
@@ -155,7 +156,7 @@ def test_a_missing_field_is_named(field: str) -> None:
 @pytest.mark.parametrize("version", [0, 2, "1", None])
 def test_another_version_is_named(version: Any) -> None:
     values = {"v": version, "id": "a", "op": "embed", "texts": ["a"]}
-    with pytest.raises(UnsupportedVersion, match=f"v {version!r}: this worker speaks version 1"):
+    with pytest.raises(UnsupportedVersion, match=f"v {excerpt(version)}: this worker speaks version 1"):
         Job.unpack(msgpack.packb(values))
 
 

@@ -38,7 +38,7 @@ def test_whatever_bytes_are_a_map_or_an_error_of_ours(data: bytes) -> None:
         (msgpack.packb({"a": 1}) + b"\0", "are not msgpack"),
         (msgpack.packb({1: 2}), "are not msgpack"),
         (msgpack.packb([1, 2]), "the msgpack value is a list: send a map"),
-        (msgpack.packb("text"), "the msgpack value is a str"),
+        (msgpack.packb("text"), "the msgpack value is a string"),
         (msgpack.packb({"a": msgpack.ExtType(5, b"")}), "extension type 5"),
         (pickle.dumps({"a": 1}), "are not msgpack"),
         (b'{"v": 1}', "are not msgpack"),

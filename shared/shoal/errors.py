@@ -4,6 +4,8 @@ Each class carries the stable `code` that travels on the wire, in HTTP bodies, i
 lists them with their remedies, and `shoal_api.errors` maps the codes a caller can meet to HTTP statuses.
 """
 
+import errno
+
 
 class ShoalError(Exception):
     """Base of every error raised on purpose; the message says what was wrong, which value, and what would be right."""
@@ -196,6 +198,9 @@ class DiskFull(ShoalError):
     """A file could not be written because the disk is full; what stood there before is untouched."""
 
     code = "disk_full"
+
+    #: The system's error numbers that mean this: no space, no quota, and a file over the largest size.
+    ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class FileError(ShoalError):

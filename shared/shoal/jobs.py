@@ -1,8 +1,6 @@
 """Jobs: what a producer asks of a worker."""
 
 import os
-import re
-import reprlib
 import secrets
 from collections import deque
 from collections.abc import Mapping
@@ -12,6 +10,8 @@ from typing import Any, Self
 
 from shoal import wire
 from shoal.errors import InvalidRequest, InvalidText, MalformedJob, UnsupportedVersion
+from shoal.excerpt import excerpt, kind
+from shoal.keys import NAME, NAME_RULE
 
 #: Lanes in the order in which a worker fills its batches from them.
 LANES = ("interactive", "bulk")
@@ -49,7 +49,7 @@ class Options:
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 words = ", ".join("null" if word is None else word for word in allowed)
-                raise InvalidRequest(f"{name} is {_shown(getattr(self, name))}: it takes one of {words}")
+                raise InvalidRequest(f"{name} is {excerpt(getattr(self, name))}: it takes one of {words}")
         for name in ("normalize", "truncate"):
             _expect(name, getattr(self, name), bool, "true or false")
         if self.prompt_name is not None:
@@ -90,7 +90,7 @@ class Job:
 
     def __post_init__(self) -> None:
         if self.op not in OPERATIONS:
-            raise InvalidRequest(f"op is {_shown(self.op)}: it takes one of {', '.join(OPERATIONS)}")
+            raise InvalidRequest(f"op is {excerpt(self.op)}: it takes one of {', '.join(OPERATIONS)}")
         check_name("id", self.id)
         if self.reply_to is not None:
             check_name("reply_to", self.reply_to)
@@ -140,7 +140,7 @@ class Job:
         """
         values = wire.unpack(data)
         if (version := values.get("v")) != wire.VERSION:
-            raise UnsupportedVersion(f"the job has v {_shown(version)}: this worker speaks version {wire.VERSION}")
+            raise UnsupportedVersion(f"the job has v {excerpt(version)}: this worker speaks version {wire.VERSION}")
         for name in ("id", "op", "texts"):
             if name not in values:
                 raise MalformedJob(f"the job has no field {name!r}: id, op and texts are required")
@@ -189,22 +189,19 @@ def address_of(data: bytes) -> tuple[str | None, str | None]:
 
 def check_name(field_name: str, value: Any) -> str:
     """`value` if it may be part of a Redis key: 1 to 128 letters, digits, `-`, `_`, `.` or `:`."""
-    if isinstance(value, str) and _NAME.fullmatch(value):
+    if isinstance(value, str) and NAME.fullmatch(value):
         return value
-    raise InvalidRequest(f"{field_name} is {_shown(value)}: it takes 1 to 128 letters, digits, '-', '_', '.' or ':'")
-
-
-_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+    raise InvalidRequest(f"{field_name} is {excerpt(value)}: it takes {NAME_RULE}")
 
 
 def _check_texts(texts: Any) -> None:
     if not isinstance(texts, list):
-        raise InvalidRequest(f"texts is a {type(texts).__name__}: it takes a list of strings")
+        raise InvalidRequest(f"texts is {kind(texts)}: it takes a list of strings")
     if not texts:
         raise InvalidRequest("the list of texts is empty: send at least one")
     for n, text in enumerate(texts):
         if not isinstance(text, str):
-            raise InvalidRequest(f"text {n} is a {type(text).__name__}: it must be a string")
+            raise InvalidRequest(f"text {n} is {kind(text)}: it must be a string")
 
 
 def _check_encodable(texts: list[str]) -> None:
@@ -217,29 +214,14 @@ def _check_encodable(texts: list[str]) -> None:
 
 def _check_deadline(value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**63:
-        raise InvalidRequest(f"deadline is {_shown(value)}: it takes Unix seconds")
+        raise InvalidRequest(f"deadline is {excerpt(value)}: it takes Unix seconds")
 
 
 def _expect(name: str, value: Any, kind: type, words: str) -> None:
     if not isinstance(value, kind):
-        raise InvalidRequest(f"{name} is {_shown(value)}: it takes {words}")
+        raise InvalidRequest(f"{name} is {excerpt(value)}: it takes {words}")
 
 
 def _expect_int(name: str, value: Any, lowest: int, highest: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
-        raise InvalidRequest(f"{name} is {_shown(value)}: it takes a whole number from {lowest} to {highest:,}")
-
-
-class _Shortened(reprlib.Repr):
-    """What a message repeats of a value that a stranger sent: some of it, however long or deep it is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxstring = self.maxother = 100
-
-    def repr_bytes(self, value: bytes, level: int) -> str:
-        """Bytes, of which `repr` would make four times as many characters."""
-        return repr(value[: self.maxother])
-
-
-_shown = _Shortened().repr
+        raise InvalidRequest(f"{name} is {excerpt(value)}: it takes a whole number from {lowest} to {highest:,}")

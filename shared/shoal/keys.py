@@ -3,7 +3,14 @@
 The braces make the pool a hash tag, so that all keys of a pool share one slot and Redis Cluster can hold them.
 """
 
+import re
 from dataclasses import dataclass
+
+#: A name that may be part of a key: 1 to 128 of these characters.
+NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+
+#: The same in words, for error messages.
+NAME_RULE = "1 to 128 letters, digits, '-', '_', '.' or ':'"
 
 
 @dataclass(frozen=True, slots=True)

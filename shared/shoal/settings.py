@@ -1,7 +1,6 @@
 """All settings, as one table: the environment, the command line's flags and the docs are made from it."""
 
 import os
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self, get_type_hints
 
 from shoal.errors import BadSetting
-from shoal.keys import Keys
+from shoal.keys import NAME, NAME_RULE, Keys
 from shoal.queue.lane import LaneLimits
 
 #: Port of the Redis that `shoal serve` starts when it is given none. Not the usual 6379, which may be taken.
@@ -93,8 +92,8 @@ class Settings:
         for item in fields(self):
             _check(item.name, getattr(self, item.name), **{k: item.metadata[k] for k in ("least", "most", "choices")})
         for name in ("key_prefix", "pool"):
-            if not _NAME.fullmatch(value := getattr(self, name)):
-                raise BadSetting(f"{name} is {value!r:.100}: it takes letters, digits, '-', '_', '.' or ':'")
+            if not NAME.fullmatch(value := getattr(self, name)):
+                raise BadSetting(f"{name} is {value!r:.100}: it takes {NAME_RULE}")
         self.index_folders()
 
     @classmethod
@@ -137,10 +136,6 @@ class Settings:
                 )
             folders[name] = _absolute("indexes", folder)
         return folders
-
-
-#: What may be part of a Redis key.
-_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 def variable(name: str) -> str:

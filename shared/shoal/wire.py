@@ -5,6 +5,7 @@ from typing import Any, NoReturn
 import msgpack
 
 from shoal.errors import InvalidText, MalformedJob
+from shoal.excerpt import kind
 
 #: Version of the contract that this package speaks.
 VERSION = 1
@@ -52,7 +53,7 @@ def unpack(data: bytes, unicode_errors: str = "strict") -> dict[str, Any]:
         reason = str(error) or type(error).__name__
         raise MalformedJob(f"{len(data)} bytes are not msgpack ({reason}): send one msgpack map") from error
     if not isinstance(value, dict):
-        raise MalformedJob(f"the msgpack value is a {type(value).__name__}: send a map")
+        raise MalformedJob(f"the msgpack value is {kind(value)}: send a map")
     return value
 
 

@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shoal.errors import Expired, Internal, Poisoned, ShoalError, TooLarge, UnknownIndex
+from shoal.errors import Expired, Internal, Poisoned, ShoalError, UnknownIndex
 from shoal.jobs import LANES, Job, address_of
 from shoal.queue.delivery import Answer, DeadLetter, Delivery
 from shoal.queue.pool import ALIVE_S
 from shoal.queue.queue import BACK_PART, Queue
 from shoal.replies import Reply
+from shoal.size_limit import check_texts
 from shoal_workers.encoding.encoder import QUERY_PROMPTS, Encoder
 from shoal_workers.index.index import Index
 from shoal_workers.process.crash_report import CrashReports
@@ -187,7 +188,7 @@ class Admission:
             raise Poisoned(f"delivered {MAX_DELIVERIES} times, and each time the worker died: take a look at its texts")
         if error := overdue(job):
             raise error
-        self._check_size(job)
+        check_texts(job.texts, self._limits.max_job_texts, self._limits.max_text_chars, "job", "split it")
         if job.op == "search" and job.index not in self._indexes:
             known = ", ".join(sorted(self._indexes)) or "none"
             raise UnknownIndex(f"no index {job.index!r:.100}: this worker serves {known}")
@@ -196,15 +197,6 @@ class Admission:
 
     def _prompt(self, job: Job) -> str:
         return self._encoder.prompt(job.options, QUERY_PROMPTS if job.op == "search" else ())
-
-    def _check_size(self, job: Job) -> None:
-        if len(job.texts) > self._limits.max_job_texts:
-            raise TooLarge(f"the job has {len(job.texts):,} texts, over {self._limits.max_job_texts:,}: split it")
-        for n, text in enumerate(job.texts):
-            if len(text) > self._limits.max_text_chars:
-                raise TooLarge(
-                    f"text {n} has {len(text):,} characters, over {self._limits.max_text_chars:,}: cut it into passages"
-                )
 
     def _start(self, works: list[Work]) -> list[Work]:
         """Marks submitted jobs as running, and drops those that were cancelled: they are answered already."""

@@ -11,8 +11,8 @@ from flask_openapi3.models.tag import Tag
 
 from shoal.jobs import Job
 from shoal.replies import Reply
+from shoal.size_limit import check_texts
 from shoal_api.access.client_name import caller
-from shoal_api.access.size_limit import check_texts
 from shoal_api.context import context
 from shoal_api.request import JsonRequest, wants_async
 from shoal_api.response import cost_headers, rendered
@@ -58,7 +58,7 @@ def search(body: SearchBody) -> Response:
 
 def _wait(job: Job) -> Reply:
     settings, client = context().settings, context().client
-    check_texts(job.texts, settings.max_request_texts, settings.max_text_chars, _REMEDY[job.op])
+    check_texts(job.texts, settings.max_request_texts, settings.max_text_chars, "request", _REMEDY[job.op])
     return client.call(job, timeout_s=settings.request_timeout_s, client=caller(), is_wanted=_is_wanted())
 
 

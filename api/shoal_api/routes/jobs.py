@@ -8,8 +8,8 @@ from flask_openapi3.models.tag import Tag
 
 from shoal.jobs import Job
 from shoal.replies import Reply
+from shoal.size_limit import check_texts
 from shoal_api.access.client_name import caller
-from shoal_api.access.size_limit import check_texts
 from shoal_api.context import context
 from shoal_api.response import rendered
 from shoal_api.schema import ERRORS, JobBody, JobPath, JobResult, JobStatus, ResultQuery, Submitted
@@ -58,7 +58,7 @@ def submit(job: Job, lane: str = "interactive") -> Response:
     """Puts the job and answers 202, with the place where it can be followed."""
     settings, client = context().settings, context().client
     max_texts = min(settings.max_request_texts, settings.max_job_texts)
-    check_texts(job.texts, max_texts, settings.max_text_chars, "split the list over several jobs")
+    check_texts(job.texts, max_texts, settings.max_text_chars, "request", "split the list over several jobs")
     job_id = client.put(job, lane, caller(), request.headers.get("Idempotency-Key"))
     status = "queued" if job_id == job.id else client.queue.status(job_id)[0]
     return rendered({"id": job_id, "status": status}, 202, {"Location": f"/v1/jobs/{job_id}"})

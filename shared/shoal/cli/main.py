@@ -55,7 +55,7 @@ def _named(error: Exception) -> ShoalError:
         return MissingExtra(f"this needs {error.name!r}, which the light install leaves out: pip install 'shoal[all]'")
     if not isinstance(error, OSError) or error.errno == errno.EPIPE:
         raise error
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if error.errno in DiskFull.ERRNOS:
         return DiskFull(f"no room to write {error.filename or 'the output'} ({error.strerror}): make some, try again")
     return FileError(f"{error.filename or 'a file'} cannot be used ({error.strerror}): check its name and permissions")
 

@@ -1,6 +1,5 @@
 """Builds an index from a file of documents."""
 
-import errno
 import fcntl
 import json
 import os
@@ -106,7 +105,7 @@ def _disk_full(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno not in DiskFull.ERRNOS:
             raise
         raise DiskFull(
             f"no room to build an index in {out} ({error.strerror}): free some; what was there is as before"
