@@ -1,11 +1,13 @@
 """Who is let in: keys and their roles, rates in Redis, a client's share of the threads, and browsers."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from api_stub import MakeApp, StubWorker, error_of
 from conftest import RedisServer, wait_until
+from flask import Response
 from flask.testing import FlaskClient
 
 from shoal.errors import Overloaded
@@ -106,11 +108,21 @@ class TestKeys:
         assert free == {path for path, _ in OPEN}
 
 
+def recording(seen: list[str]) -> Callable[[Response], Response]:
+    """Return a hook that notes the caller of each request."""
+
+    def note(response: Response) -> Response:
+        seen.append(caller())
+        return response
+
+    return note
+
+
 class TestCaller:
     def test_it_is_the_keys_name_or_else_the_address(self, make_app: MakeApp, keys_file: Keys) -> None:
         app = make_app(api_keys_file=str(keys_file.path))
         seen: list[str] = []
-        app.after_request(lambda response: seen.append(caller()) or response)
+        app.after_request(recording(seen))
         api = app.test_client()
         api.get("/info", headers=keys_file.admin)
         api.get("/", environ_base={"REMOTE_ADDR": "203.0.113.7"})
@@ -135,7 +147,7 @@ class TestCaller:
     ) -> None:
         app = make_app(trusted_proxies=num_trusted)
         seen: list[str] = []
-        app.after_request(lambda response: seen.append(caller()) or response)
+        app.after_request(recording(seen))
         app.test_client().get("/", headers={"X-Forwarded-For": "198.51.100.1, 203.0.113.7, 10.9.9.9"})
         assert seen == [expected]
 

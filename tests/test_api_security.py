@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 from urllib.parse import quote
@@ -19,7 +20,7 @@ import pytest
 from api_stub import MakeApp, StubWorker
 from conftest import free_port, wait_until
 from process import Process, run
-from running import service
+from service import service
 
 from shoal.keys import Keys
 from shoal.settings import Settings
@@ -189,7 +190,7 @@ class TestSlowCallers:
         api = start_api(receive_timeout_s=0.4)
         for sent in (b"", b"GET / HTTP/1.1\r\nHost: loc", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"):
             with closing(api.send(sent)) as connection:
-                wait_until(lambda connection=connection: is_closed(connection))
+                wait_until(partial(is_closed, connection))
 
     def test_an_answer_that_nobody_takes_is_cut_off(self, start_api: StartApi) -> None:
         api = start_api(receive_timeout_s=0.4)
@@ -281,7 +282,7 @@ class TestHeaders:
     def test_the_page_may_run_its_own_scripts_only(self, start_api: StartApi) -> None:
         api = start_api()
         headers = api.ask("GET", "/docs/swagger").headers
-        policy = headers.get_all("Content-Security-Policy")
+        policy = headers.get_all("Content-Security-Policy") or []
         assert len(policy) == 1
         assert "frame-ancestors 'none'" in policy[0]
         (scripts,) = re.findall(r"script-src ([^;]*)", policy[0])
@@ -347,7 +348,8 @@ def test_logs_hold_no_key_and_no_text(
     redis_url: str, keys: Keys, tiny_source: Path, tiny_model: Path, home: Path, index_folder: Path, tmp_path: Path
 ) -> None:
     secret, text = api_keys.add(tmp_path / "keys", "web", "user", "1000/second"), "a marker 7Kq2 that nobody may log"
-    settings = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "log_level": "debug"}
+    settings: dict[str, Any] = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
+    settings |= {"log_level": "debug"}
     settings |= {"model": tiny_source, "home": home, "precision": "f32", "threads": 1, "indexes": index_folder}
     with service(tmp_path, **settings, api_keys_file=tmp_path / "keys", cors_origins="https://a.example") as running:
         wait_until(running.is_ready)

@@ -16,7 +16,7 @@ import pytest
 from conftest import RedisServer, free_port, wait_until
 from page import BadInput
 from process import environment, run
-from running import Service, service
+from service import Service, service
 
 from shoal import Client
 from shoal.jobs import Options

@@ -17,7 +17,8 @@ class Text:
 
 
 ROWS = st.lists(st.integers(1, 600).map(Text), max_size=80)
-BATCHERS = st.builds(Batcher, st.integers(1, 5_000), st.booleans(), st.integers(0, 500))
+SIZES = (st.integers(1, 5_000), st.booleans(), st.integers(0, 500))
+BATCHERS: st.SearchStrategy[Batcher[Text]] = st.builds(Batcher, *SIZES)
 
 
 def size(batch: list[Text], batcher: Batcher[Text]) -> int:

@@ -11,19 +11,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
 
+import numpy as np
 import pytest
-from click.testing import CliRunner
-from conftest import WORDS, RedisServer, free_port, wait_until
-from page import ROOT
-from process import environment, run
-from running import service
-
-sys.path.append(str(ROOT / "scripts"))  # after tests/, which has a running.py of its own
-
 from benchmarks.arrivals import Generator, Order, percentiles_ms, windows_ms
 from benchmarks.bars import BARS, Bar, table
 from benchmarks.processes import Processes
 from benchmarks.results import Results
+from click.testing import CliRunner
+from conftest import WORDS, RedisServer, free_port, wait_until
+from page import ROOT
+from process import environment, run
+from service import service
 
 from shoal import Client
 from shoal.bench import trial
@@ -78,8 +76,12 @@ class TestTrials:
         ]
 
     def test_a_run_without_figures_does_not_count(self) -> None:
-        figures = {"a": {1: {"ms": 5.0}, 2: {}}, "b": {1: {}, 2: {}}}
-        trials = [Trial(case, "shoal", lambda _, number, case=case: figures[case].get(number, {})) for case in figures]
+        figures: dict[str, dict[int, dict[str, float]]] = {"a": {1: {"ms": 5.0}, 2: {}}, "b": {1: {}, 2: {}}}
+
+        def trial(case: str) -> Trial:
+            return Trial(case, "shoal", lambda _, number: figures[case].get(number, {}))
+
+        trials = [trial(case) for case in figures]
         rows = interleave("embed", trials, runs=2, seconds=1, say=lambda _: None)
         assert [(row.case, row.figures) for row in rows] == [("a", {"ms": [5.0]})]
 
@@ -255,7 +257,7 @@ def test_the_waiting_worker_answers_as_a_worker_does(
         finally:
             worker.terminate()
     assert worker.returncode == 0
-    assert (vectors == 1).all()
+    assert np.all(np.asarray(vectors) == 1)
 
 
 @needs_wrk

@@ -58,7 +58,7 @@ DIGESTS = st.binary(min_size=16, max_size=16)
 @pytest.fixture
 def settings(redis_url: str, keys: Keys, home: Path, tiny_source: Path) -> Settings:
     """Settings of a worker of the test's own pool, and of an API in front of it."""
-    where = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
+    where: dict[str, Any] = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
     return Settings(**where, home=str(home), model=str(tiny_source), cache_mb=1, request_timeout_s=20)
 
 

@@ -11,12 +11,6 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from conftest import free_port
-from page import ROOT
-from process import environment
-
-sys.path.append(str(ROOT / "scripts"))  # after tests/, which has a running.py of its own
-
 from chaos_run.answers import Answers
 from chaos_run.audit import Audit
 from chaos_run.cases import ODD, ROUTES, Case, draw
@@ -24,6 +18,9 @@ from chaos_run.faults import ALONE_S, KINDS, schedule
 from chaos_run.ledger import Ledger
 from chaos_run.links import Links
 from chaos_run.worker import digest
+from conftest import free_port
+from page import ROOT
+from process import environment
 
 from shoal import Client
 from shoal.errors import Internal

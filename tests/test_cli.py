@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -98,7 +99,7 @@ class TestEmbed:
             "npy": lambda: np.load(out),
             "safetensors": lambda: load_file(out)["vectors"],
             "jsonl": lambda: np.array([json.loads(line) for line in out.read_text().splitlines()]),
-        }[ending]()
+        }[ending]()  # type: ignore[no-untyped-call]
         assert saved == pytest.approx(client.embed(WORDS * 20, dimensions=8), abs=1e-5)
 
     def test_options(self, shoal: CliRunner, client: Client) -> None:
@@ -163,7 +164,7 @@ def test_an_unknown_command() -> None:
 def test_an_index_is_built_and_looked_at(tiny_source: Path, tiny_model: Path, home: Path, tmp_path: Path) -> None:
     source, out = tmp_path / "news.csv", tmp_path / "index"
     source.write_text("headline,topic\nstorm over europe,weather\nmarket falls,money\n")
-    usual = {"model": tiny_source, "home": home, "precision": "f32", "threads": 1}
+    usual: dict[str, Any] = {"model": tiny_source, "home": home, "precision": "f32", "threads": 1}
     done = run("index", "build", source, "--text-column", "headline", "--out", out, **usual)
     assert done.returncode == 0, done.stderr
     assert "2 documents" in done.stdout

@@ -38,7 +38,8 @@ def alone(client: Client, text: str) -> np.ndarray:
 class TestEmbed:
     def test_a_single_text_gives_one_vector(self, client: Client) -> None:
         vector = alone(client, "storm")
-        assert (vector.shape, vector.dtype) == ((32,), np.float32)
+        assert vector.shape == (32,)
+        assert vector.dtype == np.dtype(np.float32)
         assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-6)
 
     def test_a_list_gives_a_row_each(self, client: Client) -> None:

@@ -52,7 +52,7 @@ class TestAsking:
 
     def test_threads_do_not_mix_their_answers(self, connections: Connections) -> None:
         def ask(n: int) -> bool:
-            return connections.ask(("SET", f"key{n}", n), ("GET", f"key{n}"))[1] == str(n).encode()
+            return bool(connections.ask(("SET", f"key{n}", n), ("GET", f"key{n}"))[1] == str(n).encode())
 
         with ThreadPoolExecutor(16) as threads:
             assert all(threads.map(ask, range(1_000)))

@@ -28,6 +28,7 @@ from shoal.errors import (
     Unavailable,
 )
 from shoal.settings import Settings, variable
+from shoal_workers.index import tensorfile
 from shoal_workers.index.document import DocumentSource
 from shoal_workers.index.index import (
     CURRENT,
@@ -38,7 +39,6 @@ from shoal_workers.index.index import (
     Index,
     checksum,
     current_version,
-    tensorfile,
 )
 from shoal_workers.model.model import Model
 
@@ -182,8 +182,10 @@ def test_document_of_an_index(folder: Path, document: st.DataObject) -> None:
 
 # Models
 
-MODEL_FILES = ("modules.json", "config.json", "1_Pooling/config.json", "config_sentence_transformers.json")
-MODEL_FILES += ("sentence_bert_config.json", "tokenizer_config.json")
+MODEL_FILES = (
+    *("modules.json", "config.json", "1_Pooling/config.json", "config_sentence_transformers.json"),
+    *("sentence_bert_config.json", "tokenizer_config.json"),
+)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.queue.delivery import Answer, DeadLetter, Delivery
 from shoal.queue.lane import LaneLimits
-from shoal.queue.put import Place, Put
+from shoal.queue.put import Put, StreamEntry
 from shoal.queue.queue import GROUP, Queue
 from shoal.replies import Reply
 
@@ -46,7 +46,7 @@ class Jobs(RuleBasedStateMachine):
         self.clients: dict[str, tuple[str, str]] = {}  # lane and client of each
         self.ended: Counter[str] = Counter()  # how often each was answered
         self.withdrawn: set[str] = set()
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, StreamEntry] = {}
         self.held: dict[str, list[Delivery]] = {"w0": [], "w1": []}
         self.silent: dict[str, list[Delivery]] = {}
         self.num_workers = 2

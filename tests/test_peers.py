@@ -11,13 +11,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
 import pytest
+from baselines.peers import PEERS, Target, check, target_of
 from conftest import wait_until
 from numpy.typing import NDArray
-from page import ROOT
-
-sys.path.append(str(ROOT / "scripts"))  # after tests/, which has a running.py of its own
-
-from baselines.peers import PEERS, Target, check, target_of
 
 from shoal.errors import BadSetting, ModelMismatch
 

@@ -96,16 +96,17 @@ def test_poison_harms_only_itself(workers: Workers, client: Client, encoder: Enc
 
     wait_until(is_done, within_s=120)
     vectors = [client.job(job_ids[text]).result(0).vectors for text in texts]
-    assert np.allclose(np.concatenate(vectors), encoder.embed(texts, Options(), ""), atol=1e-5)
+    found = np.concatenate([vector for vector in vectors if vector is not None])
+    assert np.allclose(found, encoder.embed(texts, Options(), ""), atol=1e-5)
 
-    letters = {letter.job().texts[0]: letter for letter in DeadLetters(client.queue).newest()}
+    letters = {job.texts[0]: letter for letter in DeadLetters(client.queue).newest() if (job := letter.job())}
     assert len(DeadLetters(client.queue)) == len(letters) == len(HARM)
     for text, harm in HARM.items():
         letter, (reason, trace, exit_code) = letters[text], EXPECTED[harm.__name__]
         assert reason in letter.reason
         assert trace in letter.traceback
         assert error_code(client, job_ids[text]) == ("internal" if exit_code is None else "poisoned")
-        assert workers.exit_codes[exit_code] <= MAX_DELIVERIES
+        assert exit_code is None or workers.exit_codes[exit_code] <= MAX_DELIVERIES
         assert letter.worker
     assert sum(workers.exit_codes.values()) <= MAX_DELIVERIES * NUM_FATAL
     assert set(workers.exit_codes) <= {exit_code for _, _, exit_code in EXPECTED.values()}

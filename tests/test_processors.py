@@ -28,11 +28,11 @@ def test_no_control_group_no_quota(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_workers", "processors", "expected"),
+    ("num_workers", "available", "expected"),
     [(1, 8, 8), (2, 8, 4), (3, 8, 2), (8, 2, 1), (1, 0.5, 1), (1, 1.9, 1), (0, 4, 4)],
 )
-def test_workers_share_the_processors(num_workers: int, processors: float, expected: int) -> None:
-    assert processors.threads_for(num_workers, processors) == expected
+def test_workers_share_the_processors(num_workers: int, available: float, expected: int) -> None:
+    assert processors.threads_for(num_workers, available) == expected
 
 
 def test_this_machine() -> None:

@@ -42,7 +42,7 @@ from shoal_workers.process import service
 from shoal_workers.worker import Worker
 
 PACKAGE = Path(shoal.queue.queue.__file__).parent
-PAGE = (PACKAGE.parent.parent / "docs" / "protocol.md").read_text("utf-8")
+PAGE = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text("utf-8")
 BLOCKS: dict[str, str] = dict(re.findall(r"^```(\w.*?)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 JOB_EXAMPLES = [words.split()[2] for words in BLOCKS if words.startswith("hex job")]
 TYPES = {"int": int, "float": float, "bool": bool, "str": str, "array": list, "map": dict, "nil": type(None)}

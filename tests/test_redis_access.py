@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -115,8 +116,8 @@ class TestUrl:
         self, locked: RedisServer, tiny_source: Path, tiny_model: Path, home: Path, tmp_path: Path
     ) -> None:
         right, wrong = with_password(locked.url, PASSWORD), with_password(locked.url, SECRET)
-        settings = {"log_level": "debug", "home": tmp_path, "port": free_port(), "workers": 0}
-        worker_settings = {"log_level": "debug", "home": home, "model": tiny_source}
+        settings: dict[str, Any] = {"log_level": "debug", "home": tmp_path, "port": free_port(), "workers": 0}
+        worker_settings: dict[str, Any] = {"log_level": "debug", "home": home, "model": tiny_source}
         outputs = []
         for command, url in (("status", wrong), ("status", f"redis://:{SECRET}/{SECRET}@localhost"), ("serve", wrong)):
             done = run(command, redis_url=url, **settings)
@@ -161,8 +162,9 @@ class TestTls:
             if not connection.config_get("tls-port"):
                 pytest.skip("this redis-server has no TLS")
         names = {"tls_cert_file": "server.pem", "tls_key_file": "server.key", "tls_ca_cert_file": "ca.pem"}
-        server = RedisServer(files, **{name: files / file for name, file in names.items()})
+        server = RedisServer(files)
         server.options |= {"port": 0, "tls_port": server.port}
+        server.options |= {name: files / file for name, file in names.items()}
         server.url = self.url(server, files, "client")
         server.start()
         yield server

@@ -6,10 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 import redis
 from conftest import RedisServer, wait_until
-from running import service
+from service import service
 
 from shoal import Client
 from shoal.client import Handle
@@ -99,7 +100,7 @@ def test_filled_by_others_it_lets_what_waits_be_answered_or_cancelled(
         admin.config_set("maxmemory", 1)  # not even what a reply frees makes room
         assert jobs[0].cancel() == "cancelled"
         assert work(queue, encoder) == 20
-        assert called.result(10).shape == (encoder.model.dimension,)
+        assert np.shape(called.result(10)) == (encoder.model.dimension,)
         assert [job.status() for job in jobs] == ["cancelled", *["done"] * 19]
 
 

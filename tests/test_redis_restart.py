@@ -1,6 +1,8 @@
 """Redis killed in the middle of a load and started again with its append-only log: what it took in is answered."""
 
+from collections.abc import Sized
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from signal import SIGKILL
 
@@ -13,6 +15,11 @@ from shoal import Client
 NUM_KILLS = 3
 
 
+def longer_than(found: Sized, num: int) -> bool:
+    """Return whether more than so many were found."""
+    return len(found) > num
+
+
 def test_every_job_that_was_accepted_is_answered_right(tmp_path: Path, tiny_source: Path, home: Path) -> None:
     server = RedisServer(tmp_path, appendfsync="always")
     settings = {"redis_url": server.url, "model": tiny_source, "home": home, "cache_mb": 0}
@@ -23,12 +30,12 @@ def test_every_job_that_was_accepted_is_answered_right(tmp_path: Path, tiny_sour
         with Load(client) as load:
             for _ in range(NUM_KILLS):
                 num_before, num_errors = len(load.accepted), len(load.errors)
-                wait_until(lambda wanted=num_before + 100: len(load.accepted) > wanted)
+                wait_until(partial(longer_than, load.accepted, num_before + 100))
                 server.stop(SIGKILL)
-                wait_until(lambda seen=num_errors: len(load.errors) > seen)
+                wait_until(partial(longer_than, load.errors, num_errors))
                 server.start()
                 num_back = len(load.accepted)
-                wait_until(lambda seen=num_back: len(load.accepted) > seen)
+                wait_until(partial(longer_than, load.accepted, num_back))
         load.check(load.accepted)
         assert {error.code for error in load.errors} == {"unavailable"}
         assert client.queue.backlog() == {"interactive": 0, "bulk": 0}

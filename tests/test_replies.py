@@ -29,13 +29,14 @@ def test_vectors_survive_the_wire(vectors: NDArray[np.float32], timings: dict[st
     got = Reply.unpack(sent.pack())
     assert got.vectors is not None
     assert got.vectors.tobytes() == vectors.tobytes()
-    assert (got.vectors.shape, got.vectors.dtype) == (vectors.shape, np.float32)
+    assert got.vectors.shape == vectors.shape
+    assert got.vectors.dtype == np.dtype(np.float32)
     assert (got.id, got.status, got.timings, got.tokens) == ("job", "done", timings, tokens)
     assert (got.truncated, got.model, got.hits, got.error) == (sent.truncated, "m", None, None)
 
 
 def test_any_layout_of_an_array_will_do() -> None:
-    vectors = np.arange(12, dtype=np.float64).reshape(3, 4).T[:, ::2]
+    vectors: NDArray[Any] = np.arange(12, dtype=np.float64).reshape(3, 4).T[:, ::2]
     assert (unpack_vectors(pack_vectors(vectors)) == vectors).all()
     assert pack_vectors(vectors)["shape"] == [4, 2]
 

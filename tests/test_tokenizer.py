@@ -48,6 +48,8 @@ def expected(plain: tokenizers.Tokenizer, text: str, side: str) -> Tokens:
     room = MAX_TOKENS - 2
     kept = ids[:room] if side == "right" else ids[max(0, len(ids) - room) :]
     first, last = plain.token_to_id("[CLS]"), plain.token_to_id("[SEP]")
+    assert first is not None
+    assert last is not None
     return Tokens((first, *kept, last), len(ids) > room)
 
 

@@ -88,7 +88,7 @@ def code(reply: Reply | None) -> str:
 
 def once(when: str, act: Callable[[], object]) -> Callable[[str], None]:
     """Acts the first time that the engine does what is named."""
-    done = []
+    done: list[object] = []
 
     def before(what: str) -> None:
         if what == when and not done:
@@ -272,7 +272,7 @@ def test_what_expires_before_its_pass_is_not_computed(queue: Queue, engine: Engi
     worker = Worker(queue, engine, {}, Batcher(30))
     deadline = time.time() + 0.5
     first, late = put(queue, "storm"), put(queue, "rain " * 30, "rain", deadline=deadline)
-    engine.before = lambda what: what == "encode" and wait_until(lambda: time.time() > deadline)
+    engine.before = once("encode", lambda: wait_until(lambda: time.time() > deadline))
     assert worker.step(block_s=0) == 1
     found = replies(queue)
     assert (found[first.id].error, code(found[late.id])) == (None, "expired")

@@ -29,9 +29,10 @@ def main(folder: str) -> None:
         intermediate_size=64,
         max_position_embeddings=64,
     )
-    BertModel(config).eval().save_pretrained(f"{folder}-bert", safe_serialization=True)
+    BertModel(config).train(False).save_pretrained(f"{folder}-bert", safe_serialization=True)
     special = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(f"{folder}-bert")
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)  # type: ignore[no-untyped-call]
+    fast.save_pretrained(f"{folder}-bert")
     transformer = Transformer(f"{folder}-bert", max_seq_length=48)
     model = SentenceTransformer(
         modules=[transformer, Pooling(32, "mean"), Normalize()],
