@@ -74,7 +74,7 @@ class TestEmbed:
         assert np.isfinite(client.embed(["", "storm\0rain"])).all()
 
     def test_a_refused_option_is_named(self, client: Client) -> None:
-        with pytest.raises(InvalidRequest, match="pooling is 'last': it takes one of null, mean, max, cls"):
+        with pytest.raises(InvalidRequest, match='pooling is "last": it takes one of null, mean, max, cls'):
             client.embed("storm", pooling="last")
         with pytest.raises(InvalidRequest, match=r"prompt_name is 'nobody'.*document, query"):
             client.embed("storm", prompt_name="nobody")

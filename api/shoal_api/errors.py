@@ -8,6 +8,7 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from shoal.errors import Internal, ShoalError
+from shoal.excerpt import excerpt
 from shoal_api.context import context
 from shoal_api.response import rendered
 
@@ -81,7 +82,7 @@ def _describe(error: HTTPException) -> str:
     if error.code == 404:
         return "there is nothing at this path: see /docs for what there is"
     if error.code == 405:
-        return f"{request.method} does not go with this path: see /docs for what does"
+        return f"this path does not take the method {excerpt(request.method)}: see /docs for what it takes"
     if error.code == 413:
         limit = context().settings.max_request_bytes
         return f"the body is larger than {limit:,} bytes: split the list, or stream with `shoal embed`"

@@ -1,15 +1,12 @@
 """Sentences for what pydantic found wrong with a request."""
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
-import orjson
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from shoal.errors import InvalidRequest
-
-#: Most characters of a wrong value that a message repeats.
-MAX_ECHO = 60
+from shoal.excerpt import excerpt
 
 #: What a field takes, by pydantic's type of error.
 _TAKES = {
@@ -39,7 +36,7 @@ def _sentence(details: list[ErrorDetails]) -> str:
     takes = " or ".join(_takes(detail) for detail in details)
     if detail["type"] == "missing":
         return f"{name} is missing: it is required"
-    return f"{name} is {_shortened(detail['input'])}: it takes {takes}"
+    return f"{name} is {excerpt(detail['input'])}: it takes {takes}"
 
 
 def _indexes(detail: ErrorDetails) -> list[int]:
@@ -49,11 +46,3 @@ def _indexes(detail: ErrorDetails) -> list[int]:
 def _takes(detail: ErrorDetails) -> str:
     words = _TAKES.get(detail["type"])
     return detail["msg"] if words is None else words.format_map(detail.get("ctx", {}))
-
-
-def _shortened(value: Any) -> str:
-    try:
-        text = orjson.dumps(value).decode()
-    except orjson.JSONEncodeError:
-        return "nested deeply"
-    return text if len(text) <= MAX_ECHO else f"{text[:MAX_ECHO]}…"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shoal.errors import Forbidden, Unauthorized
+from shoal.excerpt import excerpt
 from shoal.settings import Settings
 from shoal_api.access.api_keys import ApiKey, Keyring
 from shoal_api.access.client_name import origin_of
@@ -103,7 +104,7 @@ class AccessControl:
         host = environ.get("HTTP_HOST", "")
         if self._local_names and _without_port(host) not in self._local_names:
             raise Forbidden(
-                f"without keys this server answers only to {', '.join(_LOCAL_NAMES)}, and was called {host[:60]!r}: "
+                f"without keys this server answers only to {', '.join(_LOCAL_NAMES)}, and was called {excerpt(host)}: "
                 "give it keys, or allow it with --allow-anonymous anywhere"
             )
         if _is_foreign(environ) and environ["REQUEST_METHOD"] not in _SAFE_METHODS and not self._is_allowed(environ):

@@ -12,6 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from shoal import __version__
 from shoal.errors import NotReady
+from shoal.excerpt import excerpt
 from shoal.jobs import MAX_K
 from shoal.settings import Settings
 from shoal_api.context import context
@@ -62,7 +63,7 @@ def ready(query: ReadyQuery) -> Response:
         raise NotReady(f"none of the {len(workers)} workers alive is ready ({states}): wait, or see their logs")
     wanted = [query.index] if query.index else sorted(context().settings.index_folders())
     if missing := [name for name in wanted if name not in _indexes(serving)]:
-        raise NotReady(f"no worker that is ready serves the index {', '.join(missing)}: start one with it")
+        raise NotReady(f"no ready worker serves the index {', '.join(map(excerpt, missing))}: start one with it")
     return rendered({"status": "ready", "workers": len(serving)})
 
 
