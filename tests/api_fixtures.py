@@ -28,8 +28,7 @@ def make_app(settings: Settings) -> Iterator[MakeApp]:
 
     def make(**changes: Any) -> Flask:
         changed = replace(settings, **changes)
-        limits: dict[str, Any] = {"bounds": changed.bounds, "timeout_s": changed.request_timeout_s}
-        client = Client(changed.redis_url, key_prefix=changed.key_prefix, pool=changed.pool, **limits)
+        client = Client.from_settings(changed)
         clients.append(client)
         return create_app(changed, client)
 

@@ -26,9 +26,10 @@ from hypothesis.extra import numpy as nps
 
 from shoal import Client
 from shoal.broker.connections import Connections
-from shoal.cache.cache import Cache, Entry, Table, num_places
+from shoal.cache.cache import MAX_TEXTS_PER_READ, Cache
+from shoal.cache.entry import Entry
 from shoal.cache.lookup import CacheLookup
-from shoal.cache.turns import KEYS_AT_ONCE
+from shoal.cache.table import Table, num_places
 from shoal.errors import InvalidRequest, InvalidText, Overloaded, ShoalError, TextTooLong, Timeout, Unavailable
 from shoal.jobs import Job, Options
 from shoal.keys import Keys
@@ -195,19 +196,19 @@ class TestTable:
         assert len(set(TABLE.digests(["\ud800", "\udfff", "?"], "", Options()))) == 3
 
     def test_it_is_what_all_workers_announce(self) -> None:
-        beat = {"model": "tiny", "dimension": 32, "pooling": "mean", "cache": TABLE.about()}
-        assert Table.agreed([beat, beat]) == TABLE
+        beat = {"model": "tiny", "dimension": 32, "pooling": "mean", "cache": TABLE.to_heartbeat()}
+        assert Table.from_heartbeats([beat, beat]) == TABLE
         for other in (
             beat | {"cache": None},
             beat | {"cache": {}},
-            beat | {"cache": TABLE.about() | {"later": 1}},
-            beat | {"cache": TABLE.about() | {"num_places": 5}},
+            beat | {"cache": TABLE.to_heartbeat() | {"later": 1}},
+            beat | {"cache": TABLE.to_heartbeat() | {"num_places": 5}},
             beat | {"dimension": 16},
             {},
         ):
-            assert Table.agreed([beat, other]) is None
-            assert Table.agreed([other, beat]) is None
-        assert Table.agreed([]) is None
+            assert Table.from_heartbeats([beat, other]) is None
+            assert Table.from_heartbeats([other, beat]) is None
+        assert Table.from_heartbeats([]) is None
 
 
 class TestTableInRedis:
@@ -225,7 +226,7 @@ class TestTableInRedis:
 
     def test_a_long_list_is_read_in_parts(self, queue: Queue, keys: Keys) -> None:
         cache = cache_of(queue, replace(TABLE, num_places=10**6))
-        digests = [secrets.token_bytes(16) for _ in range(KEYS_AT_ONCE + 7)]
+        digests = [secrets.token_bytes(16) for _ in range(MAX_TEXTS_PER_READ + 7)]
         cache.store({digest: Entry(np.zeros((1, 32), np.float32), n, False) for n, digest in enumerate(digests)})
         assert [entry and entry.num_tokens for entry in cache.find(digests)] == list(range(len(digests)))
 
@@ -274,35 +275,26 @@ class TestTableInRedis:
         assert cache.find([b"x" * 16]) == [None]
         queue.close()
 
-    def test_what_is_asked_at_the_same_time_is_read_together(self, own_redis: RedisServer) -> None:
-        queue = Queue.connect(own_redis.url, Keys())
-        cache = cache_of(queue, TABLE)
-        digests = [secrets.token_bytes(16) for _ in range(20)]
-        cache.store({digest: Entry(np.zeros((1, 32), np.float32), n, False) for n, digest in enumerate(digests)})
-        cache.find(digests)
-        queue.redis.config_resetstat()
-        with ThreadPoolExecutor(20) as threads:
-            with stopped(queue):
-                asking = [threads.submit(cache.find, [digest]) for digest in digests]
-                wait_until(lambda: len(cache._turns._waiting) == 19)
-            found = [future.result()[0] for future in asking]
-        assert [entry and entry.num_tokens for entry in found] == list(range(20))
-        assert queue.redis.info("commandstats")["cmdstat_mget"]["calls"] == 2
-        queue.close()
-
-    def test_all_who_wait_learn_that_redis_went(self, own_redis: RedisServer) -> None:
+    def test_every_thread_learns_that_redis_went(self, own_redis: RedisServer) -> None:
         queue = Queue.connect(own_redis.url, Keys())
         cache = cache_of(queue, TABLE)
         with ThreadPoolExecutor(5) as threads:
             with stopped(queue) as process:
                 asking = [threads.submit(cache.find, [b"x" * 16]) for _ in range(5)]
-                wait_until(lambda: len(cache._turns._waiting) == 4)
                 os.kill(process, signal.SIGKILL)
             assert all(isinstance(future.exception(), Unavailable) for future in asking)
         own_redis.stop()
         own_redis.start()
-        assert cache.find([b"x" * 16]) == [None]
+        wait_until(lambda: find_or_fail(cache) == [None])
         queue.close()
+
+
+def find_or_fail(cache: Cache) -> list[Entry | None] | Unavailable:
+    """Look a text up, and return the error while Redis is away."""
+    try:
+        return cache.find([b"x" * 16])
+    except Unavailable as error:
+        return error
 
 
 @contextmanager
@@ -490,7 +482,7 @@ class TestClient:
         assert (reply.tokens, reply.truncated, reply.model) == (first.tokens, first.truncated, first.model)
         assert (reply.cached, reply.timings) == (100, dict.fromkeys(TIMINGS, 0.0))
         assert client.queue.backlog()["interactive"] == 0
-        assert (client.recall.num_hits, client.recall.num_misses) == (100, 0)
+        assert (client.cache_lookup.num_hits, client.cache_lookup.num_misses) == (100, 0)
         assert np.shape(client.embed("storm 7", dimensions=3)) == (3,)
 
     def test_only_what_is_missing_is_sent_and_all_comes_in_order(self, client: Client, worker: Worker) -> None:
@@ -499,7 +491,7 @@ class TestClient:
         mixed = [*texts[:40], *new[:2], *texts[40:], new[2]]
         with at_work(worker):
             reply = client.call(Job("embed", mixed))
-        assert (reply.cached, client.recall.num_hits, client.recall.num_misses) == (100, 100, 3)
+        assert (reply.cached, client.cache_lookup.num_hits, client.cache_lookup.num_misses) == (100, 100, 3)
         assert (worker.counters["jobs"], worker.counters["texts"]) == (2, 103)
         np.testing.assert_array_equal(np.delete(array(reply), [40, 41, 102], axis=0), first)
         assert [n for n, cut in enumerate(reply.truncated) if cut] == [102]
@@ -521,7 +513,7 @@ class TestClient:
         embed(worker, "storm")
         announce(worker)
         other = Encoder(replace(encoder.model, name="other"), encoder.tokenizer, encoder.engine)
-        client.recall = CacheLookup(client.pool, known_s=60)  # it will be a while until this learns of the successor
+        client.cache_lookup = CacheLookup(client.pool, refresh_s=60)  # it learns of the successor late
         assert client.call(Job("embed", ["storm"])).cached == 1
         with at_work(Worker(worker.queue, other, {}, Batcher(4_096))):
             reply = client.call(Job("embed", ["storm", "rain"]))
@@ -544,14 +536,14 @@ class TestClient:
         with at_work(worker):
             assert [len(client.search("storm", k=2)) for _ in range(2)] == [2, 2]
             assert np.shape(client.embed("storm", output="tokens")) == (3, 32)
-        assert (client.recall.num_hits, client.recall.num_misses) == (0, 0)
+        assert (client.cache_lookup.num_hits, client.cache_lookup.num_misses) == (0, 0)
         assert worker.counters["cache_hits"] == 1
 
     def test_a_worker_that_comes_or_goes_is_noticed(
         self, client: Client, worker: Worker, make_worker: MakeWorker
     ) -> None:
         def is_known() -> bool:
-            return client.recall.find(Job("embed", ["storm"])).missing == []
+            return client.cache_lookup.find(Job("embed", ["storm"])).missing == []
 
         embed(worker, "storm")
         assert not is_known()
@@ -576,48 +568,36 @@ class TestClient:
                 with pytest.raises(Unavailable):
                     client.embed("storm")
             own_redis.start()
-            assert client.recall.find(Job("embed", ["storm"])).missing == ["storm"]
+            assert client.cache_lookup.find(Job("embed", ["storm"])).missing == ["storm"]
 
-    @pytest.mark.parametrize("cache", [None, {}, {"num_places": 3}, 5, TABLE.about() | {"num_places": 0}])
+    @pytest.mark.parametrize("cache", [None, {}, {"num_places": 3}, 5, TABLE.to_heartbeat() | {"num_places": 0}])
     def test_a_heartbeat_that_makes_no_sense_is_no_cache(self, client: Client, worker: Worker, cache: Any) -> None:
         beat = about(worker, {}) | {"cache": cache}
         Pool(client.queue.redis, client.queue.keys, alive_s=60).announce("strange", beat)
-        assert client.recall.find(Job("embed", ["storm"])).missing == ["storm"]
-        assert (client.recall.num_hits, client.recall.num_misses) == (0, 0)
+        assert client.cache_lookup.find(Job("embed", ["storm"])).missing == ["storm"]
+        assert (client.cache_lookup.num_hits, client.cache_lookup.num_misses) == (0, 0)
 
 
 class TestSameAtTheSameTime:
-    def test_it_is_computed_once(self, client: Client, worker: Worker) -> None:
-        jobs = [Job("embed", ["storm"]) for _ in range(20)] + [Job("search", ["storm"]) for _ in range(20)]
-        with ThreadPoolExecutor(40) as threads:
+    def test_each_caller_has_a_job_and_gets_the_same(self, client: Client, worker: Worker) -> None:
+        jobs = [Job("embed", ["storm"]) for _ in range(10)] + [Job("search", ["storm"]) for _ in range(10)]
+        with ThreadPoolExecutor(20) as threads:
             asking = [threads.submit(client.call, job) for job in jobs]
-            wait_until(lambda: num_aboard(client) == 40)
-            assert client.queue.backlog()["interactive"] == 2
-            assert worker.step(block_s=0) == 2
-            replies = [future.result() for future in asking]
-        assert len({array(reply).tobytes() for reply in replies[:20]}) == 1
-        assert all(reply.hits == replies[20].hits for reply in replies[20:])
-        assert num_aboard(client) == 0
+            wait_until(lambda: client.queue.backlog()["interactive"] == 20)
+            with at_work(worker):
+                replies = [future.result() for future in asking]
+        assert len({array(reply).tobytes() for reply in replies[:10]}) == 1
+        assert all(reply.hits == replies[10].hits for reply in replies[10:])
+        assert len(places(worker)) == 2  # the text alone, and after the prompt for queries
 
-    def test_who_gives_up_leaves_the_others_alone(self, client: Client, worker: Worker) -> None:
+    def test_a_caller_that_gives_up_leaves_the_others_alone(self, client: Client, worker: Worker) -> None:
         with ThreadPoolExecutor(2) as threads:
-            first = threads.submit(client.call, Job("embed", ["storm"]), timeout_s=19.5)
-            wait_until(lambda: num_aboard(client) == 1)
+            patient = threads.submit(client.call, Job("embed", ["storm"]), timeout_s=19.5)
+            wait_until(lambda: client.queue.backlog()["interactive"] == 1)
             impatient = threads.submit(client.call, Job("embed", ["storm"]), timeout_s=0.1)
             assert isinstance(impatient.exception(), Timeout)
-            assert num_aboard(client) == 1
             worker.step(block_s=0)
-            assert array(first.result()).shape == (1, 32)
-
-    def test_whoever_can_wait_longer_is_not_bound_by_who_cannot(self, client: Client, worker: Worker) -> None:
-        with ThreadPoolExecutor(2) as threads:
-            impatient = threads.submit(client.call, Job("embed", ["storm"]), timeout_s=2)
-            wait_until(lambda: client.queue.backlog()["interactive"] == 1)
-            patient = threads.submit(client.call, Job("embed", ["storm"]), timeout_s=20)
-            wait_until(lambda: client.queue.backlog()["interactive"] == 2)
-            worker.step(block_s=0)
-            assert array(impatient.result()).tobytes() == array(patient.result()).tobytes()
-        assert num_aboard(client) == 0
+            assert array(patient.result()).shape == (1, 32)
 
     def test_what_differs_goes_its_own_way(self, client: Client, worker: Worker) -> None:
         jobs = [Job("embed", ["storm"]), Job("embed", ["storm"], Options(dimensions=3)), Job("embed", ["rain"])]
@@ -625,31 +605,25 @@ class TestSameAtTheSameTime:
         with ThreadPoolExecutor(len(jobs)) as threads:
             asking = [threads.submit(client.call, job) for job in jobs]
             wait_until(lambda: client.queue.backlog()["interactive"] == len(jobs))
-            worker.step(block_s=0)
-            replies = [future.result() for future in asking]
+            with at_work(worker):
+                replies = [future.result() for future in asking]
         assert [array(reply).shape for reply in replies[:3]] == [(1, 32), (1, 3), (1, 32)]
         assert [len((reply.hits or [[]])[0]) for reply in replies[3:]] == [5, 3]
 
-    def test_all_get_the_error(self, client: Client, worker: Worker) -> None:
+    def test_every_caller_gets_the_error(self, client: Client, worker: Worker) -> None:
         with ThreadPoolExecutor(5) as threads:
             asking = [threads.submit(client.embed, [LONG], truncate=False) for _ in range(5)]
-            wait_until(lambda: num_aboard(client) == 5)
-            worker.step(block_s=0)
-            assert all(isinstance(future.exception(), TextTooLong) for future in asking)
+            wait_until(lambda: client.queue.backlog()["interactive"] == 5)
+            with at_work(worker):
+                assert all(isinstance(future.exception(), TextTooLong) for future in asking)
             asking = [threads.submit(client.embed, "\ud800") for _ in range(5)]
             assert all(isinstance(future.exception(), InvalidText) for future in asking)
-        assert num_aboard(client) == 0
 
     def test_a_full_lane_refuses_all(self, client: Client) -> None:
         client.queue.bounds = LaneLimits(max_jobs=0)
         with ThreadPoolExecutor(5) as threads:
             asking = [threads.submit(client.embed, "storm") for _ in range(5)]
             assert all(isinstance(future.exception(), Overloaded) for future in asking)
-
-
-def num_aboard(client: Client) -> int:
-    """How many callers wait for a reply."""
-    return sum(flight.num_waiting for flight in list(client._flights._by_question.values()))
 
 
 TEXTS = st.sampled_from(["", "storm", "Storm", "storm rain", "rain in europe", "\0", "märkte 海", LONG, LONG + "x"])

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from shoal import wire
 from shoal.broker.connections import Connections
-from shoal.cache.cache import Cache, Entry, Table
+from shoal.cache.cache import Cache
+from shoal.cache.entry import Entry
+from shoal.cache.table import Table
 from shoal.errors import MalformedJob, ShoalError
 from shoal.jobs import JOB_NAMES, OPTION_NAMES, Job, Options, address_of, check_name
 from shoal.queue.pool import Pool
@@ -38,7 +40,8 @@ REPLY = Reply(
 FOUND = Reply("b", hits=[[{"id": "1", "score": 0.5, "text": "storm", "more": {"a": [1]}}]], tokens=[3], model="m")
 REPLIES = st.sampled_from([REPLY.pack(), FOUND.pack(), Reply.failure("c", MalformedJob("why")).pack()])
 TABLE = Table("m", 3, "mean", "print", 7, {"query": "q: "}, "")
-ABOUT: dict[str, Any] = {"state": "ready", "model": "m", "dimension": 3, "pooling": "mean", "cache": TABLE.about()}
+ABOUT: dict[str, Any] = {"state": "ready", "model": "m", "dimension": 3, "pooling": "mean"}
+ABOUT |= {"cache": TABLE.to_heartbeat()}
 ABOUT |= {"indexes": {"default": {"count": 1}}, "counters": {"jobs": 1}, "prompts": ["query"], "texts_per_s": 2.0}
 DIGEST = bytes(range(16))
 ENTRY = Entry(np.ones((1, 3), np.float32), 4, False).pack(DIGEST)
@@ -167,13 +170,13 @@ def test_entry_of_the_cache(data: bytes, dimension: int) -> None:
 @fuzz(
     60,
     values=changed(ABOUT),
-    cache=changed(TABLE.about()) | ODD,
+    cache=changed(TABLE.to_heartbeat()) | ODD,
     options=st.sampled_from([Options(), Options(dimensions=2)]),
 )
 def test_announced_table(values: dict[str, Any], cache: Any, options: Options) -> None:
     for about in (values, ABOUT | {"cache": cache}):
-        table = Table.agreed([about])
-        if table is not None and table.suits(options):
+        table = Table.from_heartbeats([about])
+        if table is not None and table.supports(options):
             assert all(len(digest) == 16 for digest in table.digests(["storm"], table.prompt(None), options))
 
 
@@ -198,7 +201,7 @@ def test_heartbeat(queue: Queue, values: Any, raw: bytes, name: str | bytes) -> 
     assert set(workers) >= {"a", "b"}
     assert all(wire.is_json(about) for about in workers.values())
     assert pool.texts_per_s() is not None
-    Table.agreed(pool.ready().values())
+    Table.from_heartbeats(pool.ready().values())
     redis.delete(keys.workers)
 
 

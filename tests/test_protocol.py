@@ -27,6 +27,7 @@ from shoal.errors import ShoalError
 from shoal.jobs import JOB_NAMES, LANES, MAX_K, OPTION_NAMES, Job, Options
 from shoal.keys import Keys
 from shoal.queue.delivery import Answer
+from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import ALIVE_S
 from shoal.queue.put import MAX_FRONT_TEXTS
 from shoal.queue.queue import GROUP, ONCE_TTL_S, Queue
@@ -432,7 +433,7 @@ def test_every_limit_is_on_the_page() -> None:
     limits = [settings.max_job_texts, settings.max_text_chars, settings.max_backlog, settings.result_ttl_s]
     for number in (*limits, ONCE_TTL_S, MAX_K):
         assert f"{number:,}" in PAGE
-    bounds = settings.bounds
+    bounds = LaneLimits.from_settings(settings)
     assert f"{bounds.max_jobs} {bounds.max_texts} {bounds.max_bytes} {MAX_FRONT_TEXTS} <client>" in PAGE
     assert f"{ALIVE_S:g} s after its last heartbeat" in PAGE
     assert f"{MAX_DELIVERIES} deliveries" in PAGE

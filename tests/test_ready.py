@@ -76,7 +76,7 @@ def test_a_server_that_was_told_to_stop(make_app: MakeApp) -> None:
 def test_a_thread_that_is_dead(make_app: MakeApp) -> None:
     app = make_app()
     assert Context.of(app).client.is_alive()
-    Context.of(app).client._connected().close()
+    Context.of(app).client.connect().close()
     assert "a thread that moves jobs and replies is dead" in why_not(app.test_client())
     assert "start this server again" in why_not(app.test_client(), "/health")
 

@@ -90,7 +90,7 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
 
     Redis need not be there yet. Raises BadSetting for a key file or an origin that cannot be used.
     """
-    gate, client = AccessControl(settings), client or _client(settings)
+    gate, client = AccessControl(settings), client or Client.from_settings(settings)
     client.connect()
     app = _App(
         __name__,
@@ -118,14 +118,3 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
 def from_environment() -> Flask:
     """The application as the environment sets it, for any WSGI server."""
     return create_app(Settings.from_environment())
-
-
-def _client(settings: Settings) -> Client:
-    return Client(
-        settings.redis_url,
-        key_prefix=settings.key_prefix,
-        pool=settings.pool,
-        timeout_s=settings.request_timeout_s,
-        bounds=settings.bounds,
-        result_ttl_s=settings.result_ttl_s,
-    )

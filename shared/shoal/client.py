@@ -1,4 +1,4 @@
-"""The client: what programs, the HTTP front end and the command line use to put jobs in and get replies out."""
+"""The client: programs, the HTTP front end and the command line use it to put jobs in and get replies out."""
 
 import secrets
 import time
@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from threading import Lock
 from types import TracebackType
@@ -29,51 +30,61 @@ from shoal.errors import (
 from shoal.jobs import LANES, Job, Options, new_id
 from shoal.keys import Keys
 from shoal.queue.dispatcher import Dispatcher, PendingReply
-from shoal.queue.flight import Flights
 from shoal.queue.lane import LaneLimits
 from shoal.queue.queue import Queue
 from shoal.replies import Reply
-from shoal.settings import EMBEDDED_URL
+from shoal.settings import DEFAULTS, Settings
 
-#: Most texts in one job. Longer lists are split, so that several workers share them and nobody waits long behind them.
+#: Most texts in one job. Longer lists are split: several workers share them, and no job behind them waits long.
 TEXTS_PER_JOB = 32
 
-#: How often those who wait long are asked whether they still want their reply.
+#: Seconds between two calls of `is_wanted` while a reply is waited for.
 WANTED_EVERY_S = 1.0
 
-#: Errors that name a text by its number. A job that fails so without the texts that the cache has is run with them.
-_OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal)
+#: Errors that may name a text by its number in the job. A job of which the cache has some texts is then sent whole.
+_ERRORS_OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal)
 
 
 class Client:
     """A program's end of the queue. Thread-safe; connects on first use.
 
-    `name` says whose jobs these are, and is random by default: the queue is fair to clients of different names.
+    The queue is fair between clients of different `name`; by default the name is random.
 
-    Every method that talks to Redis raises Unavailable when it does not answer, and Overloaded when the lane is full.
+    Every method that uses Redis raises Unavailable when Redis does not answer, and Overloaded when the lane is full.
     Options are the fields of `shoal.Options`: normalize, pooling, output, dimensions, prompt_name, truncate and
     truncation_side.
     """
 
     def __init__(
         self,
-        redis_url: str = EMBEDDED_URL,
+        redis_url: str = DEFAULTS.redis_url,
         *,
-        key_prefix: str = "shoal",
-        pool: str = "default",
-        timeout_s: float = 30.0,
-        bounds: LaneLimits | None = None,
-        result_ttl_s: int = 3_600,
+        key_prefix: str = DEFAULTS.key_prefix,
+        pool: str = DEFAULTS.pool,
+        timeout_s: float = DEFAULTS.request_timeout_s,
+        limits: LaneLimits | None = None,
+        result_ttl_s: int = DEFAULTS.result_ttl_s,
         name: str = "",
     ):
-        self.queue = Queue.connect(redis_url, Keys(key_prefix, pool), bounds, result_ttl_s)
+        self.queue = Queue.connect(redis_url, Keys(key_prefix, pool), limits, result_ttl_s)
         self.pool = self.queue.pool
+        self.cache_lookup = CacheLookup(self.pool)
         self.name = name or secrets.token_hex(8)
-        self.recall = CacheLookup(self.pool)
         self.timeout_s = timeout_s
-        self._flights = Flights()
-        self._exchange: Dispatcher | None = None
+        self._dispatcher: Dispatcher | None = None
         self._lock = Lock()
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Self:
+        """Return a client of the pool that the settings name, with their limits and their `request_timeout_s`."""
+        return cls(
+            settings.redis_url,
+            key_prefix=settings.key_prefix,
+            pool=settings.pool,
+            timeout_s=settings.request_timeout_s,
+            limits=LaneLimits.from_settings(settings),
+            result_ttl_s=settings.result_ttl_s,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -83,66 +94,67 @@ class Client:
     ) -> None:
         self.close()
 
-    def connect(self) -> None:
-        """Starts the client's threads now, before the first call needs them."""
-        self._connected()
+    def connect(self) -> Dispatcher:
+        """Start the client's threads unless they run, and return the dispatcher that they serve."""
+        if self._dispatcher is None:
+            with self._lock:
+                if self._dispatcher is None:
+                    self._dispatcher = Dispatcher(self.queue)
+        return self._dispatcher
 
     def is_alive(self) -> bool:
-        """Whether the client's threads run, if it has any."""
-        exchange = self._exchange
-        return exchange is None or exchange.is_alive()
+        """Return False if a thread of the client has died."""
+        dispatcher = self._dispatcher
+        return dispatcher is None or dispatcher.is_alive()
 
     def close(self) -> None:
-        """Stops the client's threads and drops its connections."""
+        """Stop the client's threads and close its connections."""
         with self._lock:
-            if self._exchange is not None:
-                self._exchange.close()
-                self._exchange = None
+            if self._dispatcher is not None:
+                self._dispatcher.close()
+                self._dispatcher = None
         self.queue.close()
 
     def embed(self, texts: str | Iterable[str], **options: Any) -> NDArray[np.float32] | list[NDArray[np.float32]]:
-        """Vectors of the texts: float32 `[texts, dimension]`, or `[dimension]` for a single str.
+        """Return the vectors of the texts: float32 `[texts, dimension]`, or `[dimension]` for a single str.
 
-        With `output="tokens"`, a list with one `[tokens, dimension]` array a text.
+        With `output="tokens"`, return a list with one `[tokens, dimension]` array for each text.
         """
-        job = Job("embed", _listed(texts), Options(**options))
-        reply = self.call(job)
-        if job.options.output == "tokens":
-            rows = reply.rows_by_text()
-            return rows[0] if isinstance(texts, str) else rows
-        assert reply.vectors is not None
-        return reply.vectors[0] if isinstance(texts, str) else reply.vectors
+        job = Job("embed", _as_list(texts), Options(**options))
+        vectors = _vectors(self.call(job), job.options)
+        return vectors[0] if isinstance(texts, str) else vectors
 
     def search(self, queries: str | Iterable[str], k: int = 5, index: str = "default", **options: Any) -> list[Any]:
-        """The `k` nearest documents of each query, best first: one list of hits a query, or one list for a single str.
+        """Return the `k` nearest documents of each query, best first: a list of hits for each, or one for a single str.
 
         A hit is a dict with `id`, `score`, `text` and the document's other fields.
         """
-        hits = self.call(Job("search", _listed(queries), Options(**options), k=k, index=index)).hits or []
+        hits = self.call(Job("search", _as_list(queries), Options(**options), k=k, index=index)).hits or []
         return hits[0] if isinstance(queries, str) else hits
 
     def embed_stream(
         self, texts: Iterable[str], *, window: int = 64, lane: str = "bulk", **options: Any
     ) -> Iterator[NDArray[np.float32]]:
-        """Vectors of any number of texts, one at a time and in order, with at most `window` jobs on their way.
+        """Yield the vectors of any number of texts in order, with at most `window` jobs unanswered at a time.
 
-        Memory stays constant however many texts there are. Where the lane is full, waits until there is room.
+        Memory stays constant however many texts there are. While the lane is full, a job is sent again until it has
+        been refused for `timeout_s`.
         """
-        parsed = Options(**options)
-        running: deque[tuple[Job, PendingReply]] = deque()
-        source, exchange = iter(texts), self._connected()
+        check_lane(lane)
+        parsed, source, dispatcher = Options(**options), iter(texts), self.connect()
+        chunks = iter(lambda: list(islice(source, TEXTS_PER_JOB)), [])
+        sent: deque[tuple[Job, PendingReply]] = deque()
         try:
-            while chunk := list(islice(source, TEXTS_PER_JOB)):
-                job = Job("embed", chunk, parsed)
-                running.append((job, exchange.call(check_lane(lane), [job], self.name)[0]))
-                if len(running) >= window:
-                    yield from self._rows(exchange, lane, *running[0])
-                    running.popleft()
-            while running:
-                yield from self._rows(exchange, lane, *running[0])
-                running.popleft()
+            while True:
+                while len(sent) < window and (chunk := next(chunks, None)):
+                    job = Job("embed", chunk, parsed)
+                    sent.append((job, dispatcher.call(lane, [job], self.name)[0]))
+                if not sent:
+                    return
+                yield from _vectors(self._wait_until_admitted(dispatcher, lane, *sent[0]), parsed)
+                sent.popleft()
         finally:
-            exchange.forget([job for job, _ in running])
+            dispatcher.forget([job for job, _ in sent])
 
     def submit(
         self,
@@ -156,18 +168,19 @@ class Client:
         client: str = "",
         **options: Any,
     ) -> "Handle":
-        """Puts a job and returns at once; its result can be fetched by anyone who knows its id, until it expires.
+        """Put a job and return at once; any program that knows its id can fetch the result, until it expires.
 
-        All texts stay in one job. It has no deadline. With an `idempotency_key`, whoever submits the same again within
-        a day gets the job that was put first; `client` is whose it is.
+        All texts stay in one job, which has no deadline. Submitting the same again with the same `idempotency_key`
+        within a day returns the job that was put first. `client` is the client that the job counts for, by default this
+        one.
         """
-        job = Job(op, _listed(texts), Options(**options), k=k, index=index)
+        job = Job(op, _as_list(texts), Options(**options), k=k, index=index)
         return Handle(self, self.put(job, lane, client, idempotency_key))
 
     def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
-        """What `submit` does, with a job that is made already; returns the job's id, or that of the one put first.
+        """Put a job as `submit` does; return its id, or the id of the job that was put first with the key.
 
-        Raises Overloaded, and InvalidRequest if the key was used for something else.
+        Raises Overloaded, and InvalidRequest if the key was used for a job that asked something else.
         """
         if idempotency_key is not None:
             return self.queue.put_once(check_lane(lane), job, check_key(idempotency_key), client, self.name)
@@ -175,7 +188,7 @@ class Client:
         return job.id
 
     def job(self, job_id: str) -> "Handle":
-        """The handle of a job that was submitted earlier, perhaps by another program."""
+        """Return the handle of a job that was submitted earlier, perhaps by another program."""
         return Handle(self, job_id)
 
     def call(
@@ -187,78 +200,63 @@ class Client:
         client: str = "",
         is_wanted: Callable[[], bool] | None = None,
     ) -> Reply:
-        """Waits for the reply to the job; texts that the cache has are not sent to a worker.
+        """Return the reply to the job, waiting for it; texts that the cache has are not sent to a worker.
 
-        `client` is whose job it is, where this process asks for several. `is_wanted` is asked every second whether to
-        go on. Raises the reply's error, Timeout, or Cancelled once the reply is not wanted any more.
+        `client` is the client that the job counts for, by default this one. `is_wanted` is called about once a second.
+        Raises the reply's error, Timeout, or Cancelled once `is_wanted` returns False.
         """
         check_lane(lane)
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         until = time.monotonic() + timeout_s
-        recalled = self.recall.find(job)
-        missing = recalled.missing
-        if not missing:
-            return recalled.reply()
+        cached = self.cache_lookup.find(job)
+        if not cached.missing:
+            return cached.reply()
+        run = partial(self._run, lane=lane, client=client or self.name, until=until, is_wanted=is_wanted)
         try:
-            if len(missing) < len(job.texts):
-                with suppress(*_OF_A_TEXT):
-                    rest = self._run(replace(job, texts=missing, id=new_id()), lane, until, client, is_wanted)
-                    if rest.model == recalled.model:
-                        return recalled.reply(rest)
-            return self._run(job, lane, until, client, is_wanted)
+            if len(cached.missing) < len(job.texts):
+                with suppress(*_ERRORS_OF_A_TEXT):
+                    rest = run(replace(job, texts=cached.missing, id=new_id()))
+                    if rest.model == cached.model:
+                        return cached.reply(rest)
+            return run(job)
         except (TimeoutError, Expired) as error:
-            raise Timeout(f"no answer within {timeout_s:g} s: {self._why_slow()}") from error
+            raise self._timeout(timeout_s) from error
 
-    def _run(
-        self, job: Job, lane: str, until: float, client: str, is_wanted: Callable[[], bool] | None = None
-    ) -> Reply:
-        """The reply of workers to the job, which goes in parts if it is long.
+    def _run(self, job: Job, lane: str, client: str, until: float, is_wanted: Callable[[], bool] | None) -> Reply:
+        """Return the workers' reply to the job, which is sent in parts if it is long.
 
-        Raises TimeoutError when it is `until` on the monotonic clock, and Cancelled when it is not wanted any more.
+        Raises TimeoutError at `until` on the monotonic clock, and Cancelled once the reply is not wanted any more.
         """
         deadline = time.time() + until - time.monotonic()
         parts = [replace(part, deadline=deadline) for part in job.split(TEXTS_PER_JOB)]
-        exchange = self._connected()
-        flights = self._flights.board(exchange, lane, parts, client or self.name)
+        dispatcher = self.connect()
+        pending = dispatcher.call(lane, parts, client)
         try:
-            return Reply.join([_wait(flight.pending, until, is_wanted) for flight in flights])
+            return Reply.join([_wait(reply, until, is_wanted) for reply in pending])
         finally:
-            self._flights.leave(exchange, flights)
+            dispatcher.forget(parts)
 
-    def _why_slow(self) -> str:
-        ready = len(self.pool.ready())
-        return (
-            "no worker is alive; start one"
-            if not ready
-            else f"{ready} workers are alive but busy; try again or add some"
-        )
+    def _wait_until_admitted(self, dispatcher: Dispatcher, lane: str, job: Job, pending: PendingReply) -> Reply:
+        """Return the reply to the job, sending it again while the lane is full.
 
-    def _rows(self, exchange: Dispatcher, lane: str, job: Job, pending: PendingReply) -> Iterator[NDArray[np.float32]]:
-        try:
-            reply = Reply.join([self._admitted(exchange, lane, job, pending)])
-        except TimeoutError as error:
-            raise Timeout(f"no answer within {self.timeout_s:g} s: {self._why_slow()}") from error
-        rows: Iterable[NDArray[np.float32]] | None = reply.vectors
-        yield from reply.rows_by_text() if job.options.output == "tokens" else () if rows is None else rows
-
-    def _admitted(self, exchange: Dispatcher, lane: str, job: Job, pending: PendingReply) -> Reply:
-        """The reply to the job, which is sent again while the lane is full."""
+        Raises Overloaded once that took `timeout_s`, and Timeout if a job in the lane has no answer for so long.
+        """
         until = time.monotonic() + self.timeout_s
         while True:
             try:
-                return pending.result(self.timeout_s)
+                return Reply.join([pending.result(self.timeout_s)])
+            except TimeoutError as error:
+                raise self._timeout(self.timeout_s) from error
             except Overloaded as error:
                 if time.monotonic() + error.retry_after_s > until:
                     raise
                 time.sleep(error.retry_after_s)
-            (pending,) = exchange.call(lane, [job], self.name)
+            (pending,) = dispatcher.call(lane, [job], self.name)
 
-    def _connected(self) -> Dispatcher:
-        if self._exchange is None:
-            with self._lock:
-                if self._exchange is None:
-                    self._exchange = Dispatcher(self.queue)
-        return self._exchange
+    def _timeout(self, timeout_s: float) -> Timeout:
+        num_ready = len(self.pool.ready())
+        cause = f"{num_ready} workers are alive but busy; try again or add some"
+        return Timeout(f"no answer within {timeout_s:g} s: {cause if num_ready else 'no worker is alive; start one'}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +267,7 @@ class Handle:
     id: str
 
     def result(self, timeout_s: float | None = None) -> Reply:
-        """The job's reply, waited for.
+        """Return the job's reply, waiting for it.
 
         Raises the reply's error, Timeout, or UnknownJob once the result has expired.
         """
@@ -280,23 +278,23 @@ class Handle:
         return Reply.join([reply])
 
     def status(self) -> str:
-        """One of queued, running, done, failed, cancelled and expired."""
+        """Return one of queued, running, done, failed, cancelled and expired."""
         return self.client.queue.status(self.id)[0]
 
     def cancel(self) -> str:
-        """Takes the job back if no worker has started it; returns the status it then has."""
+        """Cancel the job unless a worker has started it; return its status after that."""
         return self.client.queue.cancel(self.id)
 
 
 def check_lane(lane: str) -> str:
-    """`lane`, if there is one of that name."""
+    """Return `lane`; raise InvalidRequest if there is none of that name."""
     if lane not in LANES:
-        raise InvalidRequest(f"lane is {lane!r}: it takes one of {', '.join(LANES)}")
+        raise InvalidRequest(f"lane is {lane!r:.100}: it takes one of {', '.join(LANES)}")
     return lane
 
 
 def check_key(idempotency_key: str) -> str:
-    """`idempotency_key`, if it is one: 1 to 255 characters that can be printed."""
+    """Return `idempotency_key`; raise InvalidRequest unless it is 1 to 255 printable characters."""
     if not (0 < len(idempotency_key) <= 255 and idempotency_key.isprintable()):
         raise InvalidRequest(
             f"the idempotency key is {idempotency_key!r:.150}: it takes 1 to 255 printable characters, such as a UUID"
@@ -305,7 +303,6 @@ def check_key(idempotency_key: str) -> str:
 
 
 def _wait(pending: PendingReply, until: float, is_wanted: Callable[[], bool] | None) -> Reply:
-    """The reply, waited for in pieces if somebody is to be asked whether it is still wanted."""
     while True:
         left_s = max(0.0, until - time.monotonic())
         try:
@@ -314,8 +311,16 @@ def _wait(pending: PendingReply, until: float, is_wanted: Callable[[], bool] | N
             if is_wanted is None or left_s <= WANTED_EVERY_S:
                 raise
             if not is_wanted():
-                raise Cancelled("whoever asked has gone") from None
+                raise Cancelled("the caller has disconnected") from None
 
 
-def _listed(texts: str | Iterable[str]) -> list[str]:
+def _vectors(reply: Reply, options: Options) -> NDArray[np.float32] | list[NDArray[np.float32]]:
+    """Return the vectors of a reply to an embed: one row for each text, or one array of token vectors."""
+    if options.output == "tokens":
+        return reply.rows_by_text()
+    assert reply.vectors is not None
+    return reply.vectors
+
+
+def _as_list(texts: str | Iterable[str]) -> list[str]:
     return [texts] if isinstance(texts, str) else list(texts)

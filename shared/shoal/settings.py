@@ -9,7 +9,6 @@ from typing import Any, Self, get_type_hints
 
 from shoal.errors import BadSetting
 from shoal.keys import NAME, NAME_RULE, Keys
-from shoal.queue.lane import LaneLimits
 
 #: Port of the Redis that `shoal serve` starts when it is given none. Not the usual 6379, which may be taken.
 EMBEDDED_PORT = 6390
@@ -115,11 +114,6 @@ class Settings:
         return Keys(self.key_prefix, self.pool)
 
     @property
-    def bounds(self) -> LaneLimits:
-        """What a lane may hold."""
-        return LaneLimits(self.max_backlog, self.max_backlog_texts, self.max_backlog_mb * 2**20)
-
-    @property
     def home_folder(self) -> Path:
         """`home` as an absolute path."""
         return _absolute("home", self.home)
@@ -139,7 +133,7 @@ class Settings:
 
 
 def variable(name: str) -> str:
-    """The environment variable of a setting."""
+    """Return the environment variable of a setting."""
     return f"SHOAL_{name.upper()}"
 
 
@@ -164,3 +158,7 @@ def _check(name: str, value: Any, least: float | None, most: float, choices: tup
         raise BadSetting(f"{name} is {value!r:.100}: it takes {bounds}")
     if choices and value not in choices:
         raise BadSetting(f"{name} is {value!r:.100}: it takes one of {', '.join(choices)}")
+
+
+#: The default of each setting.
+DEFAULTS = Settings()

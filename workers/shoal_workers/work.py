@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.cache.cache import Entry
+from shoal.cache.entry import Entry
 from shoal.errors import Internal, ShoalError
 from shoal.jobs import Job
 from shoal.queue.delivery import Answer, Delivery
@@ -68,7 +68,7 @@ class Work:
         A job that refuses what is too long takes all or nothing: the error is to name the text by its number.
         """
         options = self.job.options
-        found = {n: entry for n, entry in enumerate(entries) if entry is not None and entry.suits(options)}
+        found = {n: entry for n, entry in enumerate(entries) if entry is not None and entry.answers(options)}
         if options.truncate or len(found) == len(entries):
             self.found = found
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from shoal.cache.cache import Cache, Entry
+from shoal.cache.cache import Cache
+from shoal.cache.entry import Entry
 from shoal.errors import Overloaded, ShoalError, Unavailable
 from shoal.queue.queue import Queue
 from shoal.replies import TIMINGS

@@ -93,7 +93,7 @@ class Recalled:
     """What this process's client answered out of the cache: the client counts, and knows nothing of metrics."""
 
     def __init__(self, client: Client, registry: CollectorRegistry | None):
-        self._recall = client.recall
+        self._lookup = client.cache_lookup
         self._lock = Lock()
         self._num_carried = (0, 0)
         self._hits = Counter("shoal_cache_hits", "Texts of embeds that the API found in the cache.", registry=registry)
@@ -104,7 +104,7 @@ class Recalled:
     def carry_over(self) -> None:
         """Counts what the client has counted since the last time."""
         with self._lock:
-            counted = (self._recall.num_hits, self._recall.num_misses)
+            counted = (self._lookup.num_hits, self._lookup.num_misses)
             if counted != self._num_carried:
                 self._hits.inc(counted[0] - self._num_carried[0])
                 self._misses.inc(counted[1] - self._num_carried[1])

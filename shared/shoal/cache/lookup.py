@@ -1,4 +1,4 @@
-"""What a client knows by itself, out of the cache."""
+"""A client's look into the cache: texts that it finds there are not sent to a worker."""
 
 import threading
 import time
@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shoal.broker.connections import Connections
-from shoal.cache.cache import Cache, Entry, Table
+from shoal.cache.cache import Cache
+from shoal.cache.entry import Entry
+from shoal.cache.table import Table
 from shoal.errors import ShoalError
 from shoal.jobs import Job
 from shoal.queue.pool import Pool
@@ -16,8 +18,8 @@ from shoal.replies import TIMINGS, Reply, finish
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
-    """A job, and for each of its texts what the cache has: an entry made by `model`, or None."""
+class LookupResult:
+    """A job with the cached entry of each of its texts, or None; `model` is the one that made the entries."""
 
     job: Job
     entries: Sequence[Entry | None]
@@ -25,25 +27,25 @@ class Recalled:
 
     @property
     def missing(self) -> list[str]:
-        """The texts that are left for a worker."""
+        """The texts that a worker has to embed."""
         return [text for text, entry in zip(self.job.texts, self.entries, strict=True) if entry is None]
 
     def reply(self, rest: Reply | None = None) -> Reply:
-        """The reply to the job; `rest` is the reply to the texts that are missing, if there are any."""
-        known = [entry for entry in self.entries if entry is not None]
+        """Return the reply to the job; `rest` is a worker's reply to the missing texts, if there are any."""
+        found = [entry for entry in self.entries if entry is not None]
         reply = Reply(
             self.job.id,
-            vectors=finish([entry.vectors for entry in known], self.job.options),
-            tokens=[entry.num_tokens for entry in known],
-            truncated=[entry.truncated for entry in known],
+            vectors=finish([entry.vectors for entry in found], self.job.options),
+            tokens=[entry.num_tokens for entry in found],
+            truncated=[entry.truncated for entry in found],
             timings=dict.fromkeys(TIMINGS, 0.0),
-            cached=len(known),
+            cached=len(found),
             model=self.model,
         )
         return reply if rest is None else self._in_order(Reply.join([reply, rest]))
 
     def _in_order(self, reply: Reply) -> Reply:
-        """`reply` has the texts that were known, then those that were missing."""
+        """Return the reply, which has the cached texts first and then the missing ones, in the order of the job."""
         order = np.argsort(np.argsort([entry is None for entry in self.entries], kind="stable"))
         assert reply.vectors is not None
         return replace(
@@ -55,56 +57,56 @@ class Recalled:
 
 
 class CacheLookup:
-    """Looks texts up for a client. Thread-safe; silent when it cannot know.
+    """Finds the texts of jobs in the cache of the pool. Thread-safe; every failure counts as a text that is missing.
 
-    Workers say in their heartbeats how the cache is to be read. Without workers, without a cache, or when they do not
-    agree, nothing is known; they are asked again after `known_s`. `num_hits` and `num_misses` count texts.
+    Workers announce the shape of the cache in their heartbeats, which are read again after `refresh_s`. Without workers
+    or a cache, or while workers announce different shapes, all texts are missing. `num_hits` and `num_misses` count
+    texts.
     """
 
-    def __init__(self, pool: Pool, known_s: float = 1.0):
+    def __init__(self, pool: Pool, refresh_s: float = 1.0):
         self.num_hits = 0
         self.num_misses = 0
         self._pool = pool
-        self._known_s = known_s
+        self._refresh_s = refresh_s
         self._connections = Connections(pool.redis.connection_pool)
         self._cache: Cache | None = None
-        self._known_until = 0.0
+        self._refresh_at = 0.0
         self._lock = threading.Lock()
 
-    def find(self, job: Job) -> Recalled:
-        """What is known of the job's texts."""
-        unknown = Recalled(job, [None] * len(job.texts))
+    def find(self, job: Job) -> LookupResult:
+        """Look up the texts of a job that embeds; those of other jobs, and token vectors, are all missing."""
+        all_missing = LookupResult(job, [None] * len(job.texts))
         options = job.options
-        cache = self._current() if job.op == "embed" and options.output == "vector" else None
-        if cache is None or not cache.table.suits(options):
-            return unknown
+        cache = self._current_cache() if job.op == "embed" and options.output == "vector" else None
+        if cache is None or not cache.table.supports(options):
+            return all_missing
         digests = cache.table.digests(job.texts, cache.table.prompt(options.prompt_name), options)
         try:
             found = cache.find(digests)
-        except ShoalError:  # without Redis the queue says so too
-            return unknown
-        recalled = Recalled(job, [e if e and e.suits(options) else None for e in found], cache.table.model)
-        self._count(len(found), recalled.entries.count(None))
-        return recalled
+        except ShoalError:  # the queue raises the same when the job is put
+            return all_missing
+        entries = [entry if entry and entry.answers(options) else None for entry in found]
+        self._count(len(entries), entries.count(None))
+        return LookupResult(job, entries, cache.table.model)
 
-    def _current(self) -> Cache | None:
-        """The cache as the workers announce it, asked for again when that was a while ago."""
-        if time.monotonic() >= self._known_until:
+    def _current_cache(self) -> Cache | None:
+        if time.monotonic() >= self._refresh_at:
             with self._lock:
-                if time.monotonic() >= self._known_until:
-                    self._renew()
+                if time.monotonic() >= self._refresh_at:
+                    self._refresh()
         return self._cache
 
-    def _renew(self) -> None:
+    def _refresh(self) -> None:
         try:
-            table = Table.agreed(self._pool.ready().values())
+            table = Table.from_heartbeats(self._pool.ready().values())
         except ShoalError:
             table = None
         if table is None:
             self._cache = None
         elif self._cache is None or self._cache.table != table:
             self._cache = Cache(self._connections, self._pool.keys, table)
-        self._known_until = time.monotonic() + self._known_s
+        self._refresh_at = time.monotonic() + self._refresh_s
 
     def _count(self, num_texts: int, num_misses: int) -> None:
         with self._lock:

@@ -9,6 +9,7 @@ import click
 
 from shoal.cli.main import REDIS_SETTINGS, settings_options
 from shoal.queue.dead_letters import DeadLetters, Letter
+from shoal.queue.lane import LaneLimits
 from shoal.queue.queue import Queue
 from shoal.settings import Settings
 
@@ -73,7 +74,7 @@ def drop(settings: Settings, letter_ids: tuple[str, ...]) -> None:
 
 @contextmanager
 def _letters(settings: Settings) -> Iterator[DeadLetters]:
-    queue = Queue.connect(settings.redis_url, settings.keys, settings.bounds, settings.result_ttl_s)
+    queue = Queue.connect(settings.redis_url, settings.keys, LaneLimits.from_settings(settings), settings.result_ttl_s)
     try:
         yield DeadLetters(queue)
     finally:

@@ -213,4 +213,4 @@ def bench(settings: Settings, url: str | None, source: Any, runs: int, seconds: 
 def _client(settings: Settings) -> Any:
     from shoal.client import Client
 
-    return Client(settings.redis_url, key_prefix=settings.key_prefix, pool=settings.pool)
+    return Client.from_settings(settings)

@@ -211,7 +211,7 @@ def _greet(settings: Settings, query: str | None) -> None:
     click.echo(f"ready: {address(settings)} (pages at /docs), Redis at {shown(settings.redis_url)}")
     query = query or "europe climate change storm"
     if "default" in settings.index_folders() and settings.workers:
-        with Client(settings.redis_url, key_prefix=settings.key_prefix, pool=settings.pool) as client:
+        with Client.from_settings(settings) as client:
             click.echo(f"search: {query}")
             for hit in client.search(query, k=3):
                 click.echo(f"  {hit['score']:.3f}  {hit['text']}")

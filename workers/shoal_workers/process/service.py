@@ -15,8 +15,10 @@ from threadpoolctl import threadpool_limits
 
 from shoal import __version__
 from shoal.broker.connections import Connections, connect
-from shoal.cache.cache import Cache, Table, num_places
+from shoal.cache.cache import Cache
+from shoal.cache.table import Table, num_places
 from shoal.errors import ShoalError
+from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import Pool
 from shoal.queue.queue import Queue
 from shoal.settings import Settings
@@ -46,7 +48,8 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     stopping = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    queue = Queue(connect(settings.redis_url, ANSWER_S), settings.keys, settings.bounds, settings.result_ttl_s)
+    limits = LaneLimits.from_settings(settings)
+    queue = Queue(connect(settings.redis_url, ANSWER_S), settings.keys, limits, settings.result_ttl_s)
     words = CrashReports(queue.redis, queue.keys, settings.home_folder / "crashes" / quote(queue.keys.root, safe=""))
     threads = num_threads(settings, queue.pool)
     threadpool_limits(1, user_api="blas")
@@ -164,7 +167,7 @@ def about(worker: Worker, indexes: dict[str, Index]) -> dict[str, Any]:
         "max_tokens": model.max_tokens,
         "pooling": model.pooling,
         "prompts": sorted(model.prompts),
-        "cache": worker.cache.table.about() if worker.cache else None,
+        "cache": worker.cache.table.to_heartbeat() if worker.cache else None,
         "engine": engine.name,
         "precision": engine.precision,
         "threads": engine.threads,
