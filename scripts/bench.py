@@ -9,11 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from baselines.peers import PEERS, target_of
 from benchmarks import (
     bars,
     batching,
     cache,
+    compare,
     embed,
     engine,
     fair,
@@ -26,10 +26,11 @@ from benchmarks import (
     start,
     wire,
 )
+from benchmarks.peers import PEERS, target_of
 from benchmarks.plan import Plan, say
 from benchmarks.results import Results
 from benchmarks.texts import load_texts
-from running import about_machine
+from stack import Checkout, about_machine
 
 from shoal.bench import wrk
 from shoal.bench.trial import Row, tables
@@ -49,6 +50,7 @@ SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "start": start.run,
     "quality": quality.run,
     "soak": soak.run,
+    "compare": compare.run,
 }
 
 
@@ -71,8 +73,11 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(SCENARIOS)}; all without one")
     parser.add_argument(
-        "--against", default="", help="peers beside us: baseline, infinity, tei+http://…, openai+http://…"
+        "--against",
+        default="",
+        help="peers beside us: baseline, infinity, tei+http://…, openai+http://…, or folders of other checkouts",
     )
+    parser.add_argument("--workers", type=int, default=1, help="workers of each server in the scenario compare")
     parser.add_argument("--runs", type=int, default=3, help="runs of each trial, in turns, after a warm-up")
     parser.add_argument("--seconds", type=int, default=8, help="length of a run")
     parser.add_argument("--minutes", type=float, default=10, help="length of the soak")
@@ -84,8 +89,10 @@ def arguments() -> argparse.Namespace:
         parser.error(f"there is no scenario {unknown[0]!r}: choose of {', '.join(SCENARIOS)}")
     if min(args.runs, args.seconds) < 1 or args.minutes <= 0:
         parser.error("--runs, --seconds and --minutes must be over 0")
-    args.against = [name for name in args.against.split(",") if name]
+    against = [name for name in args.against.split(",") if name]
+    args.against = [name for name in against if "/" not in name or "://" in name]
     try:
+        args.checkouts = [Checkout.at(Path(name)) for name in against if name not in args.against]
         for name in args.against:
             _ = name in PEERS or target_of(name)
     except ShoalError as error:
@@ -100,11 +107,11 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
     except ShoalError as error:
         sys.exit(error.message)
     texts = load_texts()
-    plan = Plan(texts, args.runs, args.seconds, args.minutes, args.against)
+    plan = Plan(texts, args.runs, args.seconds, args.minutes, args.against, args.checkouts, args.workers)
     command = f"scripts/bench {shlex.join(sys.argv[1:])}".strip()
     about = {**about_machine(), "texts": texts.source, "command": command}
     rows = []
-    for name in args.scenarios or SCENARIOS:
+    for name in args.scenarios or (name for name in SCENARIOS if name != "compare" or args.checkouts):
         try:
             rows += SCENARIOS[name](plan)
         except (ShoalError, OSError) as error:
@@ -119,8 +126,9 @@ def document(about: dict[str, str], results: Results) -> str:
     for scenario in dict.fromkeys(row.scenario for row in results.rows):
         rows = [row for row in results.rows if row.scenario == scenario]
         parts.append(f"## {scenario}\n\n{tables(rows)}")
-    reached = bars.table(results)
-    return "\n\n".join([*parts, f"## Numbers to reach\n\n{reached}"] if reached else parts)
+    parts += [f"## Ours over theirs\n\n{ratios}"] if (ratios := compare.ratios(results.rows)) else []
+    parts += [f"## Numbers to reach\n\n{reached}"] if (reached := bars.table(results)) else []
+    return "\n\n".join(parts)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from chaos_run.ledger import Ledger
 from chaos_run.memory import Memory
 from chaos_run.recovery import Recovery
 from chaos_run.stack import Supervisor
-from running import HOME
+from stack import HOME
 
 from shoal.settings import Settings
 from shoal_workers.index.builder import build

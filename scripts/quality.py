@@ -5,8 +5,8 @@ import math
 import sys
 
 import numpy as np
-from running import HOME, datasets, index_of, post, stack
 from scipy.stats import spearmanr
+from stack import HOME, datasets, index_of, post, stack
 
 from shoal.settings import Settings
 from shoal_workers.model.reference import encode, load
@@ -70,7 +70,7 @@ def main() -> None:
     args = parser.parse_args()
     print(f"models and indexes are kept in {HOME}", file=sys.stderr)
     index = index_of("cranfield", datasets().cranfield()[0])
-    with stack({"default": index}, SHOAL_PRECISION=args.precision) as running:
+    with stack({"default": index}, environment={"SHOAL_PRECISION": args.precision}) as running:
         print(f"STS-B dev: Spearman {sts(running.url):.2f}")
         print(f"Cranfield: nDCG@10 {cranfield(running.url):.2f}")
         cosines(running.url, args.alone)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from benchmarks.arrivals import Generator, Order, percentiles_ms, windows_ms
 from benchmarks.bars import BARS, Bar, table
+from benchmarks.compare import ratios
 from benchmarks.processes import Processes
 from benchmarks.results import Results
 from click.testing import CliRunner
@@ -22,13 +23,14 @@ from conftest import WORDS, RedisServer, free_port, wait_until
 from page import ROOT
 from process import environment, run
 from service import service
+from stack import Checkout
 
 from shoal import Client
 from shoal.bench import trial
 from shoal.bench.trial import Row, Trial, interleave, sample, shown, tables
 from shoal.bench.wrk import Measured
 from shoal.cli.main import main
-from shoal.errors import NotReady
+from shoal.errors import BadSetting, NotReady
 from shoal.keys import Keys
 
 needs_wrk = pytest.mark.skipif(not shutil.which("wrk"), reason="wrk is not installed")
@@ -143,6 +145,20 @@ class TestBars:
             Row("embed", "128 headlines a pass", "bare engine", {"texts/s": [1_900.0]}),
         ]
         assert [line for line in table(Results(rows)).splitlines() if "| ≥ 90 % | 90 % | pass |" in line]
+
+
+class TestCheckouts:
+    def test_ratios_are_of_the_medians_of_the_same_case(self) -> None:
+        rows = [
+            Row("compare", "a", "shoal", {"requests/s": [110.0, 90.0, 120.0]}),
+            Row("compare", "a", "old", {"requests/s": [100.0]}),
+            Row("compare", "b", "old", {"requests/s": [100.0]}),
+        ]
+        assert ratios(rows).splitlines()[2:] == ["| a | requests/s (higher is better) | old | 100 | 110 | 1.100 |"]
+
+    def test_a_folder_without_an_environment_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(BadSetting, match="run scripts/install"):
+            Checkout.at(tmp_path)
 
 
 class TestPercentiles:

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
 import pytest
-from baselines.peers import PEERS, Target, check, target_of
+from benchmarks.peers import PEERS, Target, check, target_of
 from conftest import wait_until
 from numpy.typing import NDArray
 

@@ -188,7 +188,7 @@ def _request(order: Order, body: bytes) -> bytes:
     return head.encode() + b"content-length: %d\r\n\r\n%s" % (len(body), body)
 
 
-def _content_length(head: bytes) -> int:
+def _content_length(head: bytes | bytearray) -> int:
     for line in head.lower().split(b"\r\n"):
         if line.startswith(b"content-length:"):
             return int(line[15:])

@@ -21,6 +21,6 @@ def run(plan: Plan) -> list[Row]:
     """The ways in turns, each on a server of its own."""
     alone = [[text] for text in sent_headlines(plan)]
     with ExitStack() as running:
-        servers = [running.enter_context(shoal(name, **settings)) for name, settings in WAYS.items()]
+        servers = [running.enter_context(shoal(name, environment=settings)) for name, settings in WAYS.items()]
         trials = [server.embed_trial(f"{USERS} users x 1 headline", USERS, alone) for server in servers]
         return plan.interleave("batching", trials)

@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from baselines.peers import check
-
 from benchmarks import engine
+from benchmarks.peers import check
 from benchmarks.plan import Plan, precisions, say
 from benchmarks.server import Server, peer, shoal
 from shoal.bench.trial import Row, Trial
@@ -24,7 +23,7 @@ def run(plan: Plan) -> list[Row]:
     """Every load on Shoal, on Shoal in int8 where it has that, and on every peer, in turns with the bare engine."""
     with ExitStack() as running:
         bare = running.enter_context(engine.bare())
-        servers = [running.enter_context(shoal(name, **settings)) for name, settings in precisions().items()]
+        servers = [running.enter_context(shoal(name, environment=settings)) for name, settings in precisions().items()]
         servers += [running.enter_context(_same_work(name, servers[0], plan)) for name in plan.against]
         loads = zip(*(trials(server, plan) for server in servers), strict=True)
         interleaved = [trial for of_all in loads for trial in of_all]
@@ -43,17 +42,14 @@ def _same_work(name: str, ours: Server, plan: Plan) -> Iterator[Server]:
         yield server
 
 
-def trials(server: Server, plan: Plan) -> list[Trial]:
-    """The loads for one server."""
+def trials(server: Server, plan: Plan, connections: Sequence[int] = CONNECTIONS) -> list[Trial]:
+    """Return the loads for one server: one headline a request on each number of connections, and the others."""
     headlines = sent_headlines(plan)
     alone = [[text] for text in headlines]
     by_32 = [headlines[n : n + 32] for n in range(0, len(headlines) - 31, 32)]
     mixed = [[text] for text in plan.texts.mixed(NUM_MIXED)]
     return [
-        *(
-            server.embed_trial(f"{case_of(connections)} x 1 headline", connections, alone)
-            for connections in CONNECTIONS
-        ),
+        *(server.embed_trial(f"{case_of(number)} x 1 headline", number, alone) for number in connections),
         server.embed_trial("8 connections x 32 headlines", 8, by_32),
         server.embed_trial("64 connections x 1 text of mixed length", 64, mixed),
     ]

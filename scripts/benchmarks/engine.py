@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from running import HOME, ROOT, model
+from stack import HOME, ROOT, model
 
 from benchmarks import padded
 from benchmarks.plan import Plan, precisions, say

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from running import HOME, can_be_served, index_of, model
+from stack import HOME, can_be_served, index_of, model
 
 from benchmarks.plan import say
 from benchmarks.texts import Texts

@@ -16,10 +16,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
-from running import HOME, about_machine
+from stack import HOME, about_machine, model
 from threadpoolctl import threadpool_limits
 
-from benchmarks.indexes import NUM_REAL, Mixtures, indexes_of, model
+from benchmarks.indexes import NUM_REAL, Mixtures, indexes_of
 from benchmarks.texts import load_texts
 from shoal.jobs import Options
 from shoal_workers.encoding.encoder import Encoder
@@ -119,7 +119,7 @@ def scoring_all(vectors: Vectors, threads: int) -> Find:
 def mixtures(count: int, real: Vectors) -> Iterator[Vectors]:
     """Mixtures of two headlines each."""
     source = Mixtures(model(), real)
-    return (source.embed(range(min(CHUNK, count - start))) for start in range(0, count, CHUNK))
+    return (source.embed([""] * min(CHUNK, count - start)) for start in range(0, count, CHUNK))
 
 
 def random(count: int, real: Vectors) -> Iterator[Vectors]:

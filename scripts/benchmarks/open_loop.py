@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
-from running import ROOT
+from stack import ROOT
 
 from benchmarks.arrivals import Order
 from benchmarks.embed import sent_headlines

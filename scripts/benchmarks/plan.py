@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from stack import Checkout
+
 from benchmarks.texts import Texts
 from shoal.bench import trial
 from shoal.bench.trial import Figures, Row, Trial
@@ -21,6 +23,8 @@ class Plan:
     seconds: int = 8
     minutes: int = 10
     against: Sequence[str] = ()
+    checkouts: Sequence[Checkout] = ()
+    workers: int = 1
     failed: list[str] = field(default_factory=list)
 
     def interleave(self, scenario: str, trials: Sequence[Trial]) -> list[Row]:

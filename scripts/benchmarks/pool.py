@@ -27,7 +27,7 @@ def run(plan: Plan) -> list[Row]:
     with ExitStack() as running:
         servers = [
             running.enter_context(
-                shoal(f"{n} worker{'s' * (n > 1)}", None, n, command, SHOAL_MAX_BATCH_TEXTS=str(BATCH))
+                shoal(f"{n} worker{'s' * (n > 1)}", None, n, command, environment={"SHOAL_MAX_BATCH_TEXTS": str(BATCH)})
             )
             for n in WORKERS
         ]

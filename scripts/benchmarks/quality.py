@@ -1,6 +1,6 @@
 """What precision costs in quality: public judgements, with vectors and hits of a running service."""
 
-from running import DATA, datasets, index_of
+from stack import DATA, datasets, index_of
 
 from benchmarks.plan import Plan, precisions, say
 from benchmarks.server import shoal
@@ -17,7 +17,7 @@ def run(plan: Plan) -> list[Row]:
     rows = []
     index = index_of("cranfield", datasets().cranfield()[0])
     for name, environment in precisions().items():
-        with shoal(name, {"default": index}, **environment) as server:
+        with shoal(name, {"default": index}, environment=environment) as server:
             rows.append(Row("quality", "STS-B dev", name, {"Spearman x 100": [quality.sts(server.url)]}))
             rows.append(Row("quality", "Cranfield", name, {"nDCG@10 x 100": [quality.cranfield(server.url)]}))
     return rows

@@ -2,12 +2,14 @@
 
 import json
 import statistics
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.request import Request, urlopen
 
 import numpy as np
-from running import post
+from stack import post
 
 from benchmarks.embed import case_of, sent_headlines
 from benchmarks.indexes import indexes_of
@@ -41,7 +43,7 @@ def run(plan: Plan) -> list[Row]:
         return plan.interleave("search", trials) + server.memory_rows("search")
 
 
-def _hits(server: Server, folder: Path, name: str, queries: list[str], _: int, number: int) -> Figures:
+def _hits(server: Server, folder: Path, name: str, queries: Sequence[str], _: int, number: int) -> Figures:
     """How many of the exact best hits are found, and how long the search itself takes for one query at a time."""
     chosen = queries[number * NUM_QUERIES :][:NUM_QUERIES] or queries[:NUM_QUERIES]
     vectors = np.array(post(f"{server.url}/embed", {"inputs": chosen}), np.float32)
@@ -58,7 +60,7 @@ def _hits(server: Server, folder: Path, name: str, queries: list[str], _: int, n
     }
 
 
-def _search(url: str, body: dict[str, object]) -> tuple[list[dict[str, object]], float]:
+def _search(url: str, body: dict[str, object]) -> tuple[list[dict[str, Any]], float]:
     """The hits, and the milliseconds that the worker says the search took."""
     request = Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
     with urlopen(request, timeout=60) as response:

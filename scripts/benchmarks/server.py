@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from baselines.peers import PEERS, Target, target_of
-from running import free_port, stack
+from stack import OURS, Checkout, free_port, stack
 
+from benchmarks.peers import PEERS, Target, target_of
 from benchmarks.processes import Processes
 from shoal.bench import wrk
 from shoal.bench.trial import STRIDE, Figures, Row, Trial, figures_of
@@ -33,9 +33,12 @@ class Server:
 
     def embed_trial(self, case: str, connections: int, requests: Sequence[Sequence[str]]) -> Trial:
         """Requests to embed, each of the texts given for it."""
+        return self._trial(case, self.embed_load(connections, requests), len(requests[0]))
+
+    def embed_load(self, connections: int, requests: Sequence[Sequence[str]]) -> wrk.Load:
+        """Return the load of such a trial."""
         bodies = [self.target.body(texts) for texts in requests]
-        load = wrk.Load(self.target.url, bodies, connections, self.target.headers)
-        return self._trial(case, load, len(requests[0]))
+        return wrk.Load(self.target.url, bodies, connections, self.target.headers)
 
     def search_trial(self, case: str, connections: int, queries: Sequence[str], index: str) -> Trial:
         """Searches for one query each."""
@@ -69,10 +72,11 @@ def shoal(
     indexes: Mapping[str, Path] | None = None,
     workers: int = 1,
     worker_command: list[str] | None = None,
-    **environment: str,
+    checkout: Checkout = OURS,
+    environment: Mapping[str, str] = NO_CACHE,
 ) -> Iterator[Server]:
-    """A Shoal of its own, without a cache unless the environment sets one."""
-    with stack(dict(indexes or {}), workers, worker_command, **(NO_CACHE | environment)) as running:
+    """Run a Shoal, without a cache unless the environment sets one."""
+    with stack(indexes, workers, worker_command, checkout, NO_CACHE | dict(environment)) as running:
         yield Server(Target(name, f"{running.url}/embed"), Processes(running.processes), running.url)
 
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from baselines.peers import Target
-from running import HOME, SHOAL, Running, about_machine, free_port, stack
+from stack import HOME, SHOAL, Running, about_machine, free_port, stack
 
 from benchmarks import answering
 from benchmarks.embed import case_of
+from benchmarks.peers import Target
 from benchmarks.plan import say
 from benchmarks.processes import Processes
 from benchmarks.server import Server
@@ -62,8 +62,8 @@ class Candidate:
         Raises NotReady.
         """
         port = free_port()
-        ours = shoal.settings.to_environment() | {"SHOAL_PORT": str(port)}
-        service = Service(self.name, [word.format(port=port) for word in self.command], ours | self.environment)
+        ours = {"SHOAL_REDIS_URL": shoal.redis_url, "SHOAL_PORT": str(port)}
+        service = Service(self.name, [word.format(port=port) for word in self.command], ours | dict(self.environment))
         url = f"http://127.0.0.1:{port}"
         try:
             service.start()

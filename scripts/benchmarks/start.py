@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from running import HOME, SHOAL, free_port, model, stack
+from stack import HOME, SHOAL, free_port, model, stack
 
 from benchmarks.embed import sent_headlines
 from benchmarks.plan import Plan
@@ -33,7 +33,7 @@ Environment = dict[str, str]
 def run(plan: Plan) -> list[Row]:
     """Starts in turns, then memory after a load of 64 connections."""
     with stack(workers=0) as running, _own_models() as home:
-        environment = running.settings.to_environment() | {"SHOAL_HOME": str(home), "SHOAL_LOG_LEVEL": "info"}
+        environment = {"SHOAL_REDIS_URL": running.redis_url, "SHOAL_HOME": str(home), "SHOAL_LOG_LEVEL": "info"}
         start_worker = partial(_start, ["worker"], environment | {"SHOAL_WORKERS": "1"}, _says_ready)
         trials = [
             Trial("worker, compiled model cached", "shoal", start_worker),

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from running import DATA, datasets
+from stack import DATA, datasets
 
 from shoal.bench.trial import sample
 

@@ -62,7 +62,7 @@ def draw(seed: int, num_cases: int, seconds: float) -> list[Case]:
 
 def _odd_ones(num_cases: int, kinds: dict[str, tuple[int, tuple[str, ...]]]) -> dict[int, str]:
     """The numbers of odd cases, evenly spread, and what is odd about them: of each at least one."""
-    odd = {}
+    odd: dict[int, str] = {}
     for place, (kind, (every, _)) in enumerate(kinds.items()):
         every = min(every, num_cases)
         odd |= {number: kind for number in range(every // 2 + place, num_cases, every)}

@@ -108,7 +108,8 @@ class HttpWays:
     def _http(self) -> Http:
         if not hasattr(self._mine, "http"):
             self._mine.http = Http(self._ports)
-        return self._mine.http
+        http: Http = self._mine.http
+        return http
 
     def _waited(self, case: Case) -> bool:
         found = self._asked(case, "wait", "POST", *_waiting_request(case))
@@ -127,7 +128,11 @@ class HttpWays:
         return ids[0] if ids else ""
 
     def _posted(self, case: Case, ids: list[str]) -> bool:
-        body = {"op": case.op, "lane": case.lane, "inputs" if case.op == "embed" else "queries": case.texts}
+        body: dict[str, Any] = {
+            "op": case.op,
+            "lane": case.lane,
+            "inputs" if case.op == "embed" else "queries": case.texts,
+        }
         body |= {"k": K} if case.op == "search" else {}
         found = self._asked(case, "submit", "POST", "/v1/jobs", body, Idempotency_Key=f"case-{case.number}")
         if isinstance(found, bool):
@@ -155,10 +160,10 @@ class HttpWays:
             return False
         if status < 300:
             return status, body
-        error = body["error"]
-        if error["code"] == "unknown_job":
+        told = body["error"]
+        if told["code"] == "unknown_job":
             return self._patience.lost(case, request[1])
-        return self._patience.refused(case, f"{what}: {status}", error["code"], error["message"])
+        return self._patience.refused(case, f"{what}: {status}", told["code"], told["message"])
 
 
 def _waiting_request(case: Case) -> tuple[str, dict[str, Any]]:

@@ -65,5 +65,5 @@ class Plain:
     def _run(self, case: Case, data: bytes, *records: str) -> None:
         lane = f"{self._root}:lane:{case.lane}"
         keys = [lane, f"{lane}:back", f"{self._root}:load:{case.lane}", *records]
-        values = [10_000, 100_000, 2**28, 64, "plain", 86_400, "", "", data, len(case.texts)]
+        values: list[Any] = [10_000, 100_000, 2**28, 64, "plain", 86_400, "", "", data, len(case.texts)]
         self._put(keys, values)

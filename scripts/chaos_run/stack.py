@@ -13,14 +13,14 @@ from urllib.request import urlopen
 
 import psutil
 import redis
-from running import SHOAL, free_port
+from stack import SHOAL, free_port
 
 from chaos_run.links import Links
 from chaos_run.proxy import PRODUCERS
 from shoal.broker import embedded
 from shoal.errors import NotReady
 from shoal.settings import Settings
-from shoal.supervisor.supervisor import Service
+from shoal.supervisor.process import Service
 from shoal_workers.process.watchdog import EXIT_STALLED
 
 #: How long before a process that ended is started again: `shoal serve` takes as long.

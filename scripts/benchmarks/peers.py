@@ -25,7 +25,7 @@ from shoal.supervisor.process import Service
 from shoal_workers.model.source import PACKAGED, find_source
 from shoal_workers.process import processors
 
-HERE = Path(__file__).resolve().parent
+BASELINES = Path(__file__).resolve().parents[1] / "baselines"
 
 #: Where each kind of server takes texts to embed.
 PATHS = {"tei": "/embed", "openai": "/v1/embeddings"}
@@ -110,7 +110,7 @@ def check(target: Target, texts: Sequence[str], reference: ArrayLike) -> float:
 
 def _unit(vectors: ArrayLike) -> NDArray[np.float32]:
     found = np.asarray(vectors, np.float32)
-    return found / np.linalg.norm(found, axis=1, keepdims=True)
+    return np.asarray(found / np.linalg.norm(found, axis=1, keepdims=True), np.float32)
 
 
 @dataclass(frozen=True)
@@ -194,14 +194,14 @@ PEERS = {
     for peer in (
         Peer(
             "baseline",
-            HERE / "fastapi_server",
+            BASELINES / "fastapi_server",
             "gunicorn -k uvicorn.workers.UvicornWorker -w 2 -b 127.0.0.1:{port} --timeout 180 --chdir {folder} app:app",
             "tei+http://127.0.0.1:{port}",
             {"MODEL": "{model}"},
         ),
         Peer(
             "infinity",
-            HERE / "infinity",
+            BASELINES / "infinity",
             "infinity_emb v2 --model-id {model} --served-model-name all-MiniLM-L6-v2 --host 127.0.0.1 --port {port}"
             " --engine torch --device cpu --dtype {dtype} --bettertransformer --no-compile --log-level warning",
             "openai+http://127.0.0.1:{port}/embeddings#all-MiniLM-L6-v2",

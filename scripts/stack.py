@@ -1,0 +1,234 @@
+"""A stack of its own for benchmarks and quality checks, and the real text they run on."""
+
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType, ModuleType
+from typing import Any
+from urllib.request import Request, urlopen
+
+import psutil
+
+from shoal.broker import embedded
+from shoal.errors import BadSetting, NotReady, ShoalError
+from shoal.settings import Settings
+from shoal.supervisor.process import Service
+from shoal_workers.index.index import Index
+from shoal_workers.model.model import Model, prepared_folder
+
+ROOT = Path(__file__).resolve().parent.parent
+HOME = Path(os.environ.get("SHOAL_HOME", "~/.shoal")).expanduser()
+DATA = Path(os.environ.get("SHOAL_DATA", ROOT.parent / "shared" / "data"))
+SHOAL = [sys.executable, "-m", "shoal"]
+
+#: Longest that a process may take until it answers.
+READY_WITHIN_S = 180.0
+
+
+def datasets() -> ModuleType:
+    """The loaders of the real text in ../shared/data, or of the folder that SHOAL_DATA names."""
+    path = DATA / "datasets.py"
+    if not path.exists():
+        sys.exit(f"there is no {path}: name the folder of the test data with SHOAL_DATA")
+    spec = importlib.util.spec_from_file_location("datasets", path)
+    if not spec or not spec.loader:
+        sys.exit(f"{path} is no Python module")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A checkout of Shoal with an environment of its own, which is driven by its `shoal` command and over HTTP alone.
+
+    `home` is the folder of its prepared models and its indexes, which may have a format of their own.
+    """
+
+    name: str
+    shoal: list[str]
+    home: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def at(cls, folder: Path) -> "Checkout":
+        """Return the checkout in a folder. Raises BadSetting if it has no environment."""
+        folder = folder.resolve()
+        shoal = folder / ".venv" / "bin" / "shoal"
+        if not shoal.exists():
+            raise BadSetting(f"{shoal} does not exist: run scripts/install in {folder} first")
+        home = HOME / "bench" / f"checkout-{folder.name}-{hashlib.sha256(bytes(folder)).hexdigest()[:8]}"
+        return cls(folder.name, [str(shoal)], home, {"PYTHONPATH": "", "SHOAL_HOME": str(home)})
+
+    def run(self, *words: str) -> int:
+        """Run a command of the checkout and return its exit code."""
+        environment = os.environ | self.environment
+        return subprocess.run([*self.shoal, *words], env=environment, stdout=subprocess.DEVNULL).returncode
+
+
+#: This checkout.
+OURS = Checkout("shoal", SHOAL, HOME)
+
+
+def index_of(name: str, documents: Mapping[str, str], checkout: Checkout = OURS) -> Path:
+    """Return the index of the documents under the checkout's home; build it if it is missing or cannot be served."""
+    folder = checkout.home / "bench" / name
+    is_there = can_be_served(folder) if checkout is OURS else not checkout.run("index", "info", str(folder))
+    if not is_there:
+        folder.mkdir(parents=True, exist_ok=True)
+        source = folder / "source.jsonl"
+        source.write_text(
+            "".join(json.dumps({"id": id_, "text": text}) + "\n" for id_, text in documents.items() if text)
+        )
+        if checkout.run("model", "prepare", "--quiet") or checkout.run(
+            "index", "build", str(source), "--out", str(folder)
+        ):
+            raise NotReady(f"{folder} could not be built: the lines above say why")
+    return folder
+
+
+def can_be_served(folder: Path) -> bool:
+    """Whether an index is there, whole, and of the model that is served."""
+    with suppress(ShoalError):
+        Index.open(folder).check_model(model())
+        return True
+    return False
+
+
+def model() -> Model:
+    """The model that is served, as it was prepared."""
+    return Model.open(prepared_folder(HOME, Settings.from_environment().model))
+
+
+@dataclass(frozen=True)
+class Running:
+    """A running stack: the address of its API, its Redis, and the process ids of Redis, the API and the workers."""
+
+    url: str
+    redis_url: str
+    processes: dict[str, int]
+
+
+@contextmanager
+def stack(
+    indexes: Mapping[str, Path] | None = None,
+    workers: int = 1,
+    worker_command: list[str] | None = None,
+    checkout: Checkout = OURS,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Running]:
+    """Run `shoal serve` in an empty home, with a Redis and ports of its own, until the end of the `with`.
+
+    `worker_command` runs in place of `shoal worker`. Raises NotReady.
+    """
+    (HOME / "bench").mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=HOME / "bench", prefix="stack-") as home:
+        (checkout.home / "models").mkdir(parents=True, exist_ok=True)
+        (Path(home) / "models").symlink_to(checkout.home / "models")
+        settings = Settings(redis_url=f"redis://127.0.0.1:{free_port()}/0", port=free_port(), home=home)
+        started = {"SHOAL_LOG_LEVEL": "warning", **os.environ, **checkout.environment, **environment}
+        started |= {"SHOAL_REDIS_URL": settings.redis_url, "SHOAL_PORT": str(settings.port), "SHOAL_HOME": home}
+        started["SHOAL_INDEXES"] = ",".join(f"{name}={folder}" for name, folder in (indexes or {}).items())
+        log = Path(home) / "stack.log"
+        serve = [*checkout.shoal, "serve", "--workers", "0" if worker_command else str(workers)]
+        services = [
+            Service("redis", embedded.command(settings), {}),
+            Service("serve", logged(serve, log), started, stop_within_s=90.0),
+        ]
+        if worker_command:
+            services += [Service(f"worker {n + 1}", worker_command, started) for n in range(workers)]
+        url = f"http://127.0.0.1:{settings.port}"
+        try:
+            for service in services:
+                service.start()
+            wait_until_ready(services[1], log, lambda: _num_workers(url) >= workers)
+            yield Running(url, settings.redis_url, _pids(services))
+        finally:
+            for service in reversed(services):
+                service.stop()
+
+
+def logged(command: list[str], log: Path) -> list[str]:
+    """Return a command that runs the given one and appends what it prints to a file."""
+    return ["/bin/sh", "-c", 'exec "$@" >>"$0" 2>&1', str(log), *command]
+
+
+def wait_until_ready(service: Service, log: Path, is_ready: Callable[[], bool]) -> None:
+    """Wait until the service is ready. Raises NotReady, with the end of its log, if it ends or takes too long."""
+    until = time.monotonic() + READY_WITHIN_S
+    while time.monotonic() < until and service.exit_code() is None:
+        with suppress(OSError):
+            if is_ready():
+                return
+        time.sleep(0.05)
+    lines = log.read_text(errors="replace").splitlines()[-15:] if log.exists() else []
+    raise NotReady("\n".join([f"{service.name} is not ready within {READY_WITHIN_S:g} s; the end of {log}:", *lines]))
+
+
+def _num_workers(url: str) -> int:
+    with urlopen(f"{url}/ready", timeout=2) as response:
+        return int(json.load(response)["workers"])
+
+
+def _pids(services: list[Service]) -> dict[str, int]:
+    """Return the process ids by name; in place of `serve` those of the processes that it started."""
+    found: dict[str, int] = {}
+    for service in services:
+        assert service.process
+        if service.name != "serve":
+            found[service.name] = service.process.pid
+            continue
+        for child in psutil.Process(service.process.pid).children():
+            is_api = "api" in child.cmdline()
+            found["api" if is_api else f"worker {len(found.keys() - {'api', 'redis'}) + 1}"] = child.pid
+    return found
+
+
+def free_port() -> int:
+    """Return a port of loopback that is free, below those that the system gives to outgoing connections."""
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", secrets.choice(range(15_000, 32_000))))
+            return int(probe.getsockname()[1])
+
+
+def post(url: str, body: dict[str, Any]) -> Any:
+    """The answer to a JSON POST."""
+    request = Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    with urlopen(request, timeout=120) as response:
+        return json.load(response)
+
+
+def about_machine() -> dict[str, str]:
+    """Processor, cores, memory, versions, and the settings that are not the default."""
+    model = next(
+        (x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), "?"
+    )
+    memory = int(Path("/proc/meminfo").read_text().split()[1]) / 2**20
+    names = ("shoal", "openvino", "numpy", "redis", "flask", "granian")
+    versions = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in names)]
+    server = subprocess.run([embedded.find_server(), "--version"], capture_output=True, text=True, check=True).stdout
+    versions.append(f"redis-server {server.split()[2].removeprefix('v=')}")
+    if wrk := shutil.which("wrk"):
+        versions.append(" ".join(subprocess.run([wrk, "--version"], capture_output=True, text=True).stdout.split()[:2]))
+    ours = {name: value for name, value in os.environ.items() if name.startswith("SHOAL_")}
+    return {
+        "processor": f"{model}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB",
+        "system": f"{platform.system()} {platform.release()}",
+        "versions": ", ".join(versions),
+        "settings": ", ".join(f"{name}={value}" for name, value in sorted(ours.items())) or "as they come",
+    }
