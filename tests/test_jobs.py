@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import InvalidRequest, InvalidText, MalformedJob, ShoalError, UnsupportedVersion
 from shoal.excerpt import excerpt
-from shoal.jobs import CHOICES, JOB_NAMES, MAX_DIMENSIONS, MAX_K, Job, Options, address_of, check_name
+from shoal.jobs import CHOICES, JOB_NAMES, MAX_DIMENSIONS, MAX_K, OPTION_NAMES, Job, Options, address_of, check_name
 
 NAMES = st.from_regex(r"[A-Za-z0-9_.:-]{1,128}", fullmatch=True)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
@@ -46,7 +46,10 @@ def test_a_job_survives_the_wire(job: Job) -> None:
     assert address_of(job.pack()) == (job.id, job.reply_to)
 
 
-@given(EMBEDS, st.dictionaries(TEXTS.filter(lambda name: name not in JOB_NAMES), st.none() | st.integers(0, 9)))
+UNKNOWN_NAMES = TEXTS.filter(lambda name: name not in {"v", *JOB_NAMES, *OPTION_NAMES})
+
+
+@given(EMBEDS | SEARCHES, st.dictionaries(UNKNOWN_NAMES, st.none() | st.integers(0, 9) | TEXTS))
 def test_unknown_fields_are_ignored(job: Job, extra: dict[str, Any]) -> None:
     assert Job.unpack(msgpack.packb(extra | msgpack.unpackb(job.pack()))) == job
 

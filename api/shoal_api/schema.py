@@ -8,13 +8,18 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from shoal.errors import InvalidRequest
-from shoal.jobs import MAX_K, Job, Options
+from shoal.jobs import MAX_K, OPTION_DEFAULTS, Job, Lane, Operation, Options, Output, Pooling, TruncationSide
+from shoal.replies import Status
 
 #: Longest that a request for a job's result may wait, in seconds.
 MAX_WAIT_S = 60
 
 Texts = str | Annotated[list[str], Field(fail_fast=True)]
-Lane = Literal["interactive", "bulk"]
+
+
+def _option(name: str, description: str) -> Any:
+    """Return the field of an option, with the default that it has in `shoal.Options`."""
+    return Field(OPTION_DEFAULTS[name], description=description)
 
 
 class _Body(BaseModel):
@@ -26,18 +31,18 @@ class _Body(BaseModel):
 class TextOptions(_Body):
     """How texts are read by the model."""
 
-    pooling: Literal["mean", "max", "cls"] | None = Field(None, description="null: as the model says")
-    prompt_name: str | None = Field(None, description="Name of the model's prompt to put before each text")
-    truncate: bool = Field(True, description="Cut texts that are too long for the model; false refuses them")
-    truncation_side: Literal["right", "left"] = Field("right", description="Where texts are cut")
+    pooling: Pooling | None = _option("pooling", "null: as the model says")
+    prompt_name: str | None = _option("prompt_name", "Name of the model's prompt to put before each text")
+    truncate: bool = _option("truncate", "Cut texts that are too long for the model; false refuses them")
+    truncation_side: TruncationSide = _option("truncation_side", "Where texts are cut")
 
 
 class EmbedOptions(TextOptions):
     """How vectors are made."""
 
-    normalize: bool = Field(True, description="Scale vectors to length 1")
-    output: Literal["vector", "tokens"] = Field("vector", description="One vector for each text, or for each token")
-    dimensions: Annotated[int, Field(ge=1)] | None = Field(None, description="Keep the first so many numbers")
+    normalize: bool = _option("normalize", "Scale vectors to length 1")
+    output: Output = _option("output", "One vector for each text, or for each token")
+    dimensions: Annotated[int, Field(ge=1)] | None = _option("dimensions", "Keep the first so many numbers")
 
 
 class EmbedBody(EmbedOptions):
@@ -68,7 +73,7 @@ class JobBody(EmbedOptions):
     """A job to submit: `inputs` to embed, or `queries` to search for."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"op": "embed", "inputs": ["a text"], "lane": "bulk"}})
-    op: Literal["embed", "search"] = Field(description="What to do")
+    op: Operation = Field(description="What to do")
     inputs: Texts | None = Field(None, description="Texts of op embed")
     queries: Texts | None = Field(None, description="Queries of op search")
     k: int = Field(5, ge=1, le=MAX_K, description="Hits for each query, with op search")
@@ -160,7 +165,7 @@ class Submitted(BaseModel):
     """A job and the status it now has."""
 
     id: str
-    status: Literal["queued", "running", "done", "failed", "cancelled", "expired"]
+    status: Status
 
 
 class JobStatus(Submitted):

@@ -1,4 +1,4 @@
-"""Whether a server could listen on an address."""
+"""The address that a server listens on, checked before the server starts."""
 
 import errno
 import socket
@@ -9,24 +9,25 @@ from shoal.settings import Settings
 
 
 def find_api_address(settings: Settings) -> str:
-    """The IP address on which the API is to listen, as `find_address` finds it.
+    """Return the IP address for the API to listen on, as `find_address` does.
 
-    Raises BadSetting too if others than this machine could ask there without a key, and nobody allowed that.
+    Also raises BadSetting if other machines could use the API without a key, unless the settings allow that.
     """
     address = find_address(settings.host, settings.port)
     is_private = ip_address(address.partition("%")[0]).is_loopback
     if is_private or settings.api_keys_file or settings.allow_anonymous == "anywhere":
         return address
     raise BadSetting(
-        f"on {settings.host}:{settings.port} the API would answer anybody: make a key with `shoal key new` and name "
-        "its file with --api-keys-file, or allow it with --allow-anonymous anywhere"
+        f"on {settings.host}:{settings.port} the API would answer every machine without a key: make a key with "
+        "`shoal key new` and name its file with --api-keys-file, or allow it with --allow-anonymous anywhere"
     )
 
 
 def find_address(host: str, port: int, remedy: str = "stop it, or choose another --port") -> str:
-    """The IP address of `host`, on whose port a process can listen now.
+    """Return the IP address of `host`, after checking that a process can listen on its port now.
 
-    Raises PortInUse, with the remedy, if something listens there, and BadSetting if this machine cannot.
+    Raises PortInUse, with the remedy, if another program listens there, and BadSetting if this machine has no such
+    address or the port needs more rights.
     """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

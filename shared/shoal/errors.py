@@ -1,67 +1,67 @@
-"""Every error Shoal raises, one level below `ShoalError`.
+"""All errors, one level below `ShoalError`.
 
-Each class carries the stable `code` that travels on the wire, in HTTP bodies, in metrics and in logs. `docs/errors.md`
-lists them with their remedies, and `shoal_api.errors` maps the codes a caller can meet to HTTP statuses.
+Each class has a stable `code`, the same on the wire, in HTTP bodies, metrics and logs. `docs/errors.md` lists the codes
+with their remedies, and `shoal_api.errors` maps them to HTTP statuses.
 """
 
 import errno
 
 
 class ShoalError(Exception):
-    """Base of every error raised on purpose; the message says what was wrong, which value, and what would be right."""
+    """Base of all errors that are raised on purpose. A message says what was wrong, which value, and what to do."""
 
     code = "internal"
 
     @property
     def message(self) -> str:
-        """The sentence to show to a person."""
+        """The message of the error."""
         return str(self)
 
 
 class InvalidRequest(ShoalError):
-    """A field is missing, of the wrong type, or outside the values it may take."""
+    """Error raised when a field is missing, has a wrong type, or has a value that it does not take."""
 
     code = "invalid_request"
 
 
 class InvalidJson(ShoalError):
-    """An HTTP body is not JSON."""
+    """Error raised when the body of an HTTP request is not JSON."""
 
     code = "invalid_json"
 
 
 class InvalidText(ShoalError):
-    """A text cannot be encoded as UTF-8, because it holds half of a surrogate pair."""
+    """Error raised when a text holds half of a surrogate pair, which UTF-8 cannot encode."""
 
     code = "invalid_text"
 
 
 class TextTooLong(ShoalError):
-    """A text has more tokens than the model takes and the job asked not to truncate."""
+    """Error raised when a text has more tokens than the model takes and the job has `truncate` false."""
 
     code = "text_too_long"
 
 
 class TooLarge(ShoalError):
-    """A request, a job or one text is over a size limit."""
+    """Error raised when a request, a job, a text or a reply is over its size limit."""
 
     code = "too_large"
 
 
 class Unauthorized(ShoalError):
-    """The API needs a key, and a request has none or one that it does not know."""
+    """Error raised when the API needs a key and a request has none, or an unknown one."""
 
     code = "unauthorized"
 
 
 class Forbidden(ShoalError):
-    """A request may not do that: its key is no admin's, or a web page of another site made a browser send it."""
+    """Error raised when the key of a request is no admin's, or when a web page of another site sent it."""
 
     code = "forbidden"
 
 
 class RateLimited(ShoalError):
-    """An API key was used more often than it may be; `retry_after_s` says when it may again."""
+    """Error raised when an API key is over its rate; it may be used again after `retry_after_s`."""
 
     code = "rate_limited"
 
@@ -71,49 +71,49 @@ class RateLimited(ShoalError):
 
 
 class UnknownIndex(ShoalError):
-    """A search names an index that the worker has not opened."""
+    """Error raised when a search names an index that the worker does not serve."""
 
     code = "unknown_index"
 
 
 class UnknownJob(ShoalError):
-    """A job id was never submitted, or its result has expired."""
+    """Error raised when no job has the id, because it was never submitted or its result has expired."""
 
     code = "unknown_job"
 
 
 class MalformedJob(ShoalError):
-    """The bytes of a job or reply are not a msgpack map of the documented shape."""
+    """Error raised when the bytes of a job or reply are not a msgpack map of the documented shape."""
 
     code = "malformed_job"
 
 
 class UnsupportedVersion(ShoalError):
-    """A job is written in a version of the contract that the worker does not speak."""
+    """Error raised when a job is written in a version of the contract that the worker does not speak."""
 
     code = "unsupported_version"
 
 
 class Cancelled(ShoalError):
-    """The job was cancelled before a worker started it."""
+    """Error raised in place of the reply to a job that was cancelled."""
 
     code = "cancelled"
 
 
 class Expired(ShoalError):
-    """The job's deadline passed before a worker reached it."""
+    """Error raised in place of the reply to a job whose deadline passed before a worker computed it."""
 
     code = "expired"
 
 
 class Timeout(ShoalError):
-    """No answer came within the time the caller was willing to wait."""
+    """Error raised when no reply came within the time that the caller waits."""
 
     code = "timeout"
 
 
 class Overloaded(ShoalError):
-    """The lane holds as much as it may, or Redis is full; nothing was written. Try again after `retry_after_s`."""
+    """Error raised when a lane or Redis is full, before anything is written; try again after `retry_after_s`."""
 
     code = "overloaded"
 
@@ -123,79 +123,79 @@ class Overloaded(ShoalError):
 
 
 class Unavailable(ShoalError):
-    """Redis does not answer."""
+    """Error raised when Redis does not answer, or refuses."""
 
     code = "unavailable"
 
 
 class NotReady(ShoalError):
-    """No worker with the model and the index is alive."""
+    """Error raised when no worker is alive that has the model and the index, or a process ends before it is ready."""
 
     code = "not_ready"
 
 
 class Poisoned(ShoalError):
-    """The job was delivered as often as it may be and each time its worker died."""
+    """Error raised in place of the reply to a job whose workers died as often as it may be delivered."""
 
     code = "poisoned"
 
 
 class Internal(ShoalError):
-    """A worker failed in a way nobody foresaw; its log has the traceback."""
+    """Error raised in place of the reply to a job that made a worker fail; its log has the traceback."""
 
     code = "internal"
 
 
 class ModelNotFound(ShoalError):
-    """The model is no local folder, no installed package and in no local cache, or lacks a file."""
+    """Error raised when the model is no local folder, installed package or cached download, or lacks a file."""
 
     code = "model_not_found"
 
 
 class ModelMismatch(ShoalError):
-    """The weights are not the ones expected, or the engine does not reproduce the reference vectors."""
+    """Error raised when the weights have another digest than expected, or fail the parity check."""
 
     code = "model_mismatch"
 
 
 class IndexNotFound(ShoalError):
-    """A folder given as an index holds none."""
+    """Error raised when a folder that was named as an index holds none."""
 
     code = "index_not_found"
 
 
 class IndexCorrupt(ShoalError):
-    """A file of an index is missing, cut short, or not what its checksum says."""
+    """Error raised when a file of an index is missing, cut short, or has another checksum."""
 
     code = "index_corrupt"
 
 
 class IndexMismatch(ShoalError):
-    """An index was built with another model than the worker runs."""
+    """Error raised when an index was built with another model than the worker runs."""
 
     code = "index_mismatch"
 
 
 class BadDocument(ShoalError):
-    """A row of a source file cannot be indexed; the message names its line."""
+    """Error raised when a line of a source file cannot be indexed; the message has its number."""
 
     code = "bad_document"
 
 
 class BadSetting(ShoalError):
-    """A setting has a value that cannot work."""
+    """Error raised when a setting has a value that cannot work."""
 
     code = "bad_setting"
 
 
 class PortInUse(ShoalError):
-    """Something else listens on the address the server was told to use."""
+    """Error raised when another program listens on the address of the server."""
 
     code = "port_in_use"
 
 
 class DiskFull(ShoalError):
-    """A file could not be written because the disk is full; what stood there before is untouched."""
+    """Error raised when the disk is too full for a file; the file that it would replace is unchanged."""
 
     code = "disk_full"
 
@@ -204,16 +204,16 @@ class DiskFull(ShoalError):
 
 
 class FileError(ShoalError):
-    """A file or folder that was named cannot be read or written."""
+    """Error raised when a file or folder that was named cannot be read or written."""
 
     code = "file_error"
 
 
 class MissingExtra(ShoalError):
-    """A command needs packages that the light install leaves out."""
+    """Error raised when a command needs a package or program that the light install leaves out."""
 
     code = "missing_extra"
 
 
-#: Error class for each code, to turn an error on the wire back into an exception.
+#: The error class of each code, to make an exception of an error on the wire.
 BY_CODE: dict[str, type[ShoalError]] = {cls.code: cls for cls in ShoalError.__subclasses__()}

@@ -1,4 +1,4 @@
-"""Jobs: what a producer asks of a worker."""
+"""Jobs: the texts that a producer wants embedded or searched for, and how."""
 
 import os
 import secrets
@@ -6,24 +6,31 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 from shoal import wire
 from shoal.errors import InvalidRequest, InvalidText, MalformedJob, UnsupportedVersion
 from shoal.excerpt import excerpt, kind
 from shoal.keys import NAME, NAME_RULE
 
-#: Lanes in the order in which a worker fills its batches from them.
-LANES = ("interactive", "bulk")
+# The words of the contract, as types: the HTTP schema is made from the same ones.
+Lane = Literal["interactive", "bulk"]
+Operation = Literal["embed", "search"]
+Pooling = Literal["mean", "max", "cls"]
+Output = Literal["vector", "tokens"]
+TruncationSide = Literal["right", "left"]
 
-#: Operations a worker knows.
-OPERATIONS = ("embed", "search")
+#: All lanes, the one with the highest priority first.
+LANES: tuple[str, ...] = get_args(Lane)
 
-#: Values that an option with a closed set may take. None means: as the model says.
+#: All operations.
+OPERATIONS: tuple[str, ...] = get_args(Operation)
+
+#: The values of each option that takes one of a few. None stands for the model's own.
 CHOICES: dict[str, tuple[str | None, ...]] = {
-    "pooling": (None, "mean", "max", "cls"),
-    "output": ("vector", "tokens"),
-    "truncation_side": ("right", "left"),
+    "pooling": (None, *get_args(Pooling)),
+    "output": get_args(Output),
+    "truncation_side": get_args(TruncationSide),
 }
 
 #: Most hits a query may ask for.
@@ -35,7 +42,10 @@ MAX_DIMENSIONS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How the texts of a job are embedded."""
+    """Options of how the texts of a job are embedded.
+
+    Raises InvalidRequest for a value that an option does not take.
+    """
 
     normalize: bool = True
     pooling: str | None = None
@@ -51,32 +61,33 @@ class Options:
                 words = ", ".join("null" if word is None else word for word in allowed)
                 raise InvalidRequest(f"{name} is {excerpt(getattr(self, name))}: it takes one of {words}")
         for name in ("normalize", "truncate"):
-            _expect(name, getattr(self, name), bool, "true or false")
+            _check_type(name, getattr(self, name), bool, "true or false")
         if self.prompt_name is not None:
-            _expect("prompt_name", self.prompt_name, str, "a string")
+            _check_type("prompt_name", self.prompt_name, str, "a string")
         if self.dimensions is not None:
-            _expect_int("dimensions", self.dimensions, 1, MAX_DIMENSIONS)
+            _check_range("dimensions", self.dimensions, 1, MAX_DIMENSIONS)
             if self.output == "tokens":
                 raise InvalidRequest("dimensions does not go with output 'tokens': drop one of the two")
 
     @classmethod
     def from_map(cls, values: Mapping[str, Any]) -> Self:
-        """Options out of the map's fields of those names; the rest keep their defaults."""
+        """Return options with the map's values; options that it lacks keep their defaults, other fields are ignored."""
         return cls(**{name: values[name] for name in OPTION_NAMES if name in values})
 
 
-_DEFAULTS = {f.name: f.default for f in fields(Options)}
+#: The default of each option by its name, which is the same on the wire, in HTTP bodies and in Python.
+OPTION_DEFAULTS: dict[str, Any] = {option.name: option.default for option in fields(Options)}
 
-#: Names of the option fields, the same on the wire, in HTTP bodies and in Python.
-OPTION_NAMES = tuple(_DEFAULTS)
+#: The names of all options.
+OPTION_NAMES = tuple(OPTION_DEFAULTS)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One piece of work: a few texts to embed, or a few queries to embed and search for.
+    """A few texts to embed, or a few queries to embed and search for.
 
-    `deadline` is in Unix seconds. Without `reply_to` the reply goes to the job's own result key and the job has a
-    record with its status; with it, the reply goes to that address and there is no record.
+    `deadline` is in Unix seconds. The reply goes to the reply address `reply_to`; a job without one has a record with
+    its status, and its reply goes to a result key of its own. Raises InvalidRequest for a field that is not right.
     """
 
     op: str
@@ -101,8 +112,8 @@ class Job:
             self._check_search()
 
     def _check_search(self) -> None:
-        _expect_int("k", self.k, 1, MAX_K)
-        _expect("index", self.index, str, "a string")
+        _check_range("k", self.k, 1, MAX_K)
+        _check_type("index", self.index, str, "a string")
         for n, query in enumerate(self.texts):
             if not query.strip():
                 raise InvalidRequest(f"query {n} is empty: there is nothing to search for")
@@ -110,12 +121,12 @@ class Job:
             raise InvalidRequest("output, dimensions and normalize do not go with a search: leave them out")
 
     def pack(self, reply_to: str | None = None) -> bytes:
-        """The job as it travels (docs/protocol.md), with `reply_to` for its reply address if one is given.
+        """Return the job as msgpack (docs/protocol.md), with `reply_to` as its reply address if one is given.
 
         Raises InvalidText for a text that UTF-8 cannot hold.
         """
         values: dict[str, Any] = {"v": wire.VERSION, "id": self.id, "op": self.op, "texts": self.texts}
-        values |= {k: value for k, default in _DEFAULTS.items() if (value := getattr(self.options, k)) != default}
+        values |= {k: value for k, default in OPTION_DEFAULTS.items() if (value := getattr(self.options, k)) != default}
         if self.op == "search":
             values |= {"k": self.k, "index": self.index}
         if self.deadline is not None:
@@ -128,15 +139,11 @@ class Job:
             _check_encodable(self.texts)
             raise
 
-    def digest(self) -> str:
-        """32 hex digits that stand for what is asked: the same for two jobs that differ in their ids alone."""
-        return blake2b(replace(self, id="-").pack(), digest_size=16).hexdigest()
-
     @classmethod
     def unpack(cls, data: bytes) -> Self:
-        """The job in `data`; unknown fields are ignored.
+        """Return the job in `data`; unknown fields are ignored.
 
-        Raises MalformedJob, UnsupportedVersion or InvalidRequest, naming the field.
+        Raises MalformedJob, UnsupportedVersion, or InvalidRequest for a field, which it names.
         """
         values = wire.unpack(data)
         if (version := values.get("v")) != wire.VERSION:
@@ -147,37 +154,42 @@ class Job:
         known = {name: values[name] for name in JOB_NAMES if name in values}
         return cls(**known, options=Options.from_map(values))
 
+    def digest(self) -> str:
+        """Return 32 hex digits, the same for two jobs that differ in their ids alone."""
+        return blake2b(replace(self, id="-").pack(), digest_size=16).hexdigest()
+
     def split(self, max_texts: int) -> "list[Job]":
-        """Jobs of at most `max_texts` texts that together ask the same, each with an id of its own."""
+        """Return jobs of at most `max_texts` texts, each with a new id, that together ask the same."""
         if len(self.texts) <= max_texts:
             return [self]
         parts = [self.texts[n : n + max_texts] for n in range(0, len(self.texts), max_texts)]
         return [replace(self, texts=part, id=new_id()) for part in parts]
 
 
+#: The fields of a job on the wire, without the options.
 JOB_NAMES = tuple(f.name for f in fields(Job) if f.name != "options")
 
 
-#: Random ids that are ready for use, by process: one that was forked must not use those of the other.
-_ids: dict[int, deque[str]] = {}
+#: Random ids drawn in advance, by process: a fork must not use the ids of its parent.
+_drawn_ids: dict[int, deque[str]] = {}
 
 
 def new_id() -> str:
-    """24 random hex digits.
+    """Return 24 random hex digits.
 
-    Drawn from the system 256 at a time: each draw lets other threads run first, which costs more than the draw itself.
+    They are drawn 256 at a time: each draw lets other threads run first, which costs more than the draw itself.
     """
-    ids = _ids.setdefault(os.getpid(), deque())
+    ids = _drawn_ids.setdefault(os.getpid(), deque())
     while True:
         try:
             return ids.pop()
         except IndexError:
-            drawn = secrets.token_hex(256 * 12)
-            ids.extend(drawn[n : n + 24] for n in range(0, len(drawn), 24))
+            digits = secrets.token_hex(256 * 12)
+            ids.extend(digits[n : n + 24] for n in range(0, len(digits), 24))
 
 
 def address_of(data: bytes) -> tuple[str | None, str | None]:
-    """The id and reply address in the bytes of a job that `Job.unpack` refused, as far as they can be read."""
+    """Return the id and reply address in bytes that `Job.unpack` refused; None for what cannot be read."""
     try:
         values = wire.unpack(data, unicode_errors="replace")
         job_id = check_name("id", values.get("id"))
@@ -188,7 +200,7 @@ def address_of(data: bytes) -> tuple[str | None, str | None]:
 
 
 def check_name(field_name: str, value: Any) -> str:
-    """`value` if it may be part of a Redis key: 1 to 128 letters, digits, `-`, `_`, `.` or `:`."""
+    """Return `value`; raise InvalidRequest unless it may be part of a Redis key."""
     if isinstance(value, str) and NAME.fullmatch(value):
         return value
     raise InvalidRequest(f"{field_name} is {excerpt(value)}: it takes {NAME_RULE}")
@@ -217,11 +229,11 @@ def _check_deadline(value: Any) -> None:
         raise InvalidRequest(f"deadline is {excerpt(value)}: it takes Unix seconds")
 
 
-def _expect(name: str, value: Any, kind: type, words: str) -> None:
-    if not isinstance(value, kind):
+def _check_type(name: str, value: Any, type_: type, words: str) -> None:
+    if not isinstance(value, type_):
         raise InvalidRequest(f"{name} is {excerpt(value)}: it takes {words}")
 
 
-def _expect_int(name: str, value: Any, lowest: int, highest: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
-        raise InvalidRequest(f"{name} is {excerpt(value)}: it takes a whole number from {lowest} to {highest:,}")
+def _check_range(name: str, value: Any, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidRequest(f"{name} is {excerpt(value)}: it takes a whole number from {least} to {most:,}")

@@ -1,23 +1,26 @@
-"""Replies: what a worker answers to a job."""
+"""Replies: the vectors or hits with which a worker answers a job, or the error."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal import wire
 from shoal.errors import BY_CODE, InvalidText, MalformedJob, ShoalError
+from shoal.excerpt import kind
 from shoal.jobs import Options
 
-#: The four timings of a reply, in seconds: waiting in the lane, then three steps that a batch takes together.
+#: The timings of a reply, in seconds: waiting in the lane, tokenising, encoding and searching.
 TIMINGS = ("queue_s", "tokenize_s", "encode_s", "search_s")
 
-#: All statuses a job can have; the last four are final.
-STATUSES = ("queued", "running", "done", "failed", "cancelled", "expired")
+Status = Literal["queued", "running", "done", "failed", "cancelled", "expired"]
 
-#: The final status that goes with an error code; every other code goes with `failed`.
+#: All statuses of a job; the last four are final.
+STATUSES: tuple[str, ...] = get_args(Status)
+
+#: The status of a job that ended with one of these errors; with any other it is `failed`.
 _STATUS_OF_CODE = {"cancelled": "cancelled", "expired": "expired"}
 
 
@@ -25,9 +28,10 @@ _STATUS_OF_CODE = {"cancelled": "cancelled", "expired": "expired"}
 class Reply:
     """The answer to one job.
 
-    `vectors` is float32 `[texts, dimension]`, or `[sum(tokens), dimension]` when token vectors were asked for: then
-    `tokens` says how many rows each text has. `hits` has one list per query, best first. `cached` counts the texts that
-    were not computed for it. A reply with an `error` has nothing else.
+    `vectors` is float32 `[texts, dimension]`, or `[sum(tokens), dimension]` with output "tokens". `tokens` has the
+    number of tokens of each text, and `truncated` is true for each text that was cut. `hits` has one list for each
+    query, best first. `cached` counts the texts whose vectors came from the cache. A reply with an `error` has no more
+    than its id and status.
     """
 
     id: str
@@ -43,11 +47,11 @@ class Reply:
 
     @classmethod
     def failure(cls, job_id: str, error: ShoalError) -> Self:
-        """The reply that carries `error`."""
+        """Return the reply of a job that ended with `error`."""
         return cls(job_id, status=_STATUS_OF_CODE.get(error.code, "failed"), error=error)
 
     def pack(self) -> bytes:
-        """The reply as it travels (docs/protocol.md)."""
+        """Return the reply as msgpack (docs/protocol.md)."""
         values: dict[str, Any] = {"v": wire.VERSION, "id": self.id, "status": self.status}
         if self.error is not None:
             return wire.pack(values | {"error": {"code": self.error.code, "message": self.error.message}})
@@ -61,26 +65,26 @@ class Reply:
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
-        """The reply in `data`; its vectors are a read-only view of the bytes, not a copy.
+        """Return the reply in `data`; its vectors are a read-only view of the bytes, not a copy.
 
-        Raises MalformedJob when the bytes are no reply.
+        Raises MalformedJob if the bytes are no reply.
         """
         try:
             values = wire.unpack(data)
             if error := values.get("error"):
-                words = [_typed(str, word) for word in (values["id"], error["code"], error["message"])]
-                return cls.failure(words[0], BY_CODE.get(words[1], ShoalError)(words[2]))
-            known = {name: _typed(kind, values[name]) for name, kind in _TYPES.items() if name in values}
+                code, message = (_typed(name, error[name], str) for name in ("code", "message"))
+                return cls.failure(_typed("id", values["id"], str), BY_CODE.get(code, ShoalError)(message))
+            known = {name: _typed(name, values[name], type_) for name, type_ in _TYPES.items() if name in values}
             vectors = values.get("vectors")
             reply = cls(**known, vectors=None if vectors is None else unpack_vectors(vectors))
         except (KeyError, TypeError, ValueError, OverflowError, InvalidText) as error:
-            raise MalformedJob(f"the reply is not of the documented shape: {error!r:.200}") from error
-        if not reply._is_sound():
-            raise MalformedJob("the reply is not of the documented shape: what is in its fields does not go together")
+            raise MalformedJob(f"the reply is not of the documented shape ({error!s:.200})") from error
+        if not reply._is_valid():
+            raise MalformedJob("the reply is not of the documented shape: a value in a list or map has a wrong type")
         return reply
 
-    def _is_sound(self) -> bool:
-        """Whether what is in the fields is of the types and numbers that it should be."""
+    def _is_valid(self) -> bool:
+        """Return True if the values within its lists and maps have the documented types."""
         tokens, hits = self.tokens, self.hits
         return (
             all([type(count) is int and 0 <= count < 2**31 for count in tokens])
@@ -91,9 +95,10 @@ class Reply:
 
     @classmethod
     def join(cls, replies: Sequence["Reply"]) -> "Reply":
-        """One reply out of the replies to the parts of a job, in order.
+        """Return one reply made of the replies to the parts of a job, in order.
 
-        Timings are the longest of the parts: they ran side by side. Raises the first part's error, if one has any.
+        Each timing is the longest of the parts, which ran side by side. Raises the error of the first part that has
+        one.
         """
         for reply in replies:
             if reply.error is not None:
@@ -113,7 +118,7 @@ class Reply:
         )
 
     def rows_by_text(self) -> list[NDArray[np.float32]]:
-        """Token vectors as one `[tokens, dimension]` array a text."""
+        """Return token vectors as one `[tokens, dimension]` array for each text."""
         return np.split(_present(self.vectors), np.cumsum(self.tokens)[:-1])
 
 
@@ -132,9 +137,9 @@ _TYPES: dict[str, Any] = {
 T = TypeVar("T")
 
 
-def _typed(kind: Any, value: Any) -> Any:
-    if not isinstance(value, kind):
-        raise TypeError(f"a field is a {type(value).__name__}, and not {kind}")
+def _typed(name: str, value: Any, type_: Any) -> Any:
+    if not isinstance(value, type_):
+        raise TypeError(f"{name} is {kind(value)}")
     return value
 
 
@@ -145,9 +150,9 @@ def _present(value: T | None) -> T:
 
 
 def finish(vectors: Sequence[NDArray[np.float32]], options: Options) -> NDArray[np.float32]:
-    """The rows stacked, cut to some dimensions and normalised, as the options say: float32 `[rows, dimension]`.
+    """Stack the rows, cut them to `dimensions` and normalise them as the options say: float32 `[rows, dimension]`.
 
-    Each row comes out the same, to the bit, whatever other rows are with it.
+    A row comes out the same to the bit with any other rows.
     """
     stacked = np.concatenate(vectors)[:, : options.dimensions]
     if options.normalize:
@@ -156,14 +161,14 @@ def finish(vectors: Sequence[NDArray[np.float32]], options: Options) -> NDArray[
 
 
 def pack_vectors(vectors: NDArray[np.float32]) -> dict[str, Any]:
-    """A map of raw little-endian bytes with their dtype and shape."""
+    """Return a map of the raw little-endian bytes with their dtype and shape."""
     rows = np.ascontiguousarray(vectors, dtype="<f4")
     return {"dtype": "float32", "shape": list(rows.shape), "data": rows.data.cast("B") if rows.size else b""}
 
 
 def unpack_vectors(values: dict[str, Any]) -> NDArray[np.float32]:
-    """The array in a map made by `pack_vectors`."""
-    if (dtype := _typed(str, values["dtype"])) != "float32":
+    """Return the array in a map made by `pack_vectors`."""
+    if (dtype := _typed("dtype", values["dtype"], str)) != "float32":
         raise MalformedJob(f"vectors have dtype {dtype!r:.50}: this version knows float32")
     num_rows, dimension = values["shape"]
     return np.frombuffer(values["data"], dtype="<f4").reshape(max(0, num_rows), max(0, dimension))

@@ -1,4 +1,4 @@
-"""All settings, as one table: the environment, the command line's flags and the docs are made from it."""
+"""All settings in one table, from which the environment variables, the flags of commands and the docs are made."""
 
 import os
 import sys
@@ -10,10 +10,10 @@ from typing import Any, Self, get_type_hints
 from shoal.errors import BadSetting
 from shoal.keys import NAME, NAME_RULE, Keys
 
-#: Port of the Redis that `shoal serve` starts when it is given none. Not the usual 6379, which may be taken.
+#: Port of the Redis that `shoal serve` starts unless the settings name one. Not 6379, where another may run.
 EMBEDDED_PORT = 6390
 
-#: Where that Redis is found.
+#: The URL of that Redis.
 EMBEDDED_URL = f"redis://127.0.0.1:{EMBEDDED_PORT}/0"
 
 
@@ -29,13 +29,13 @@ def _setting(
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What can be set, by `SHOAL_<FIELD>` or by the flag of the same name.
+    """All settings, each from `SHOAL_<FIELD>` or the flag of the same name.
 
     Raises BadSetting for a value that cannot work.
     """
 
     redis_url: str = _setting(EMBEDDED_URL, "Redis to use. At the default, `shoal serve` starts one there itself.")
-    key_prefix: str = _setting("shoal", "What every Redis key begins with.")
+    key_prefix: str = _setting("shoal", "Beginning of every Redis key.")
     pool: str = _setting("default", "Name of the pool. A pool is one queue and its workers, which all run one model.")
     max_backlog: int = _setting(10_000, "Most unanswered jobs in a lane; more are refused as overloaded.", 1)
     max_backlog_texts: int = _setting(100_000, "Most texts in the unanswered jobs of a lane.", 1)
@@ -45,7 +45,7 @@ class Settings:
     host: str = _setting("127.0.0.1", "Address that the API listens on.")
     port: int = _setting(8080, "Port that the API listens on.", 1, 65_535)
     api_processes: int = _setting(1, "Processes of the API; each uses about one processor at most.", 1)
-    api_threads: int = _setting(320, "Most requests that a process of the API works on or waits for at a time.", 1)
+    api_threads: int = _setting(320, "Most requests under way at a time in a process of the API.", 1)
     request_timeout_s: float = _setting(30.0, "How long a waiting request waits for its answer, in seconds.", 0.001)
     max_request_bytes: int = _setting(32 * 2**20, "Largest HTTP body.", 1)
     max_request_texts: int = _setting(10_000, "Most texts or queries in one HTTP request.", 1)
@@ -65,7 +65,7 @@ class Settings:
     trusted_proxies: int = _setting(0, "Proxies in front of the API whose `X-Forwarded-For` is believed.", 0)
 
     model: str = _setting("sentence-transformers/all-MiniLM-L6-v2", "Model: a Hugging Face id or a local folder.")
-    engine: str = _setting("openvino", "What computes.", choices=("openvino", "torch"))
+    engine: str = _setting("openvino", "Library that runs the model.", choices=("openvino", "torch"))
     precision: str = _setting(
         "auto",
         "Number format: auto is bf16 where the processor has it; int8 is faster and loses a little (openvino only).",
@@ -97,7 +97,10 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ, **overrides: Any) -> Self:
-        """Settings from `SHOAL_<FIELD>`, with `overrides` on top."""
+        """Return settings from `SHOAL_<FIELD>`, with `overrides` on top.
+
+        Raises BadSetting.
+        """
         values: dict[str, Any] = {}
         for name, kind in get_type_hints(cls).items():
             if text := environment.get(variable(name)):
@@ -105,7 +108,7 @@ class Settings:
         return cls(**(values | overrides))
 
     def to_environment(self) -> dict[str, str]:
-        """The variables that make the same settings in a child process."""
+        """Return the variables that give a child process the same settings."""
         return {variable(item.name): str(getattr(self, item.name)) for item in fields(self)}
 
     @property
@@ -119,7 +122,7 @@ class Settings:
         return _absolute("home", self.home)
 
     def index_folders(self) -> dict[str, Path]:
-        """The folder of each index by name; one without a name is called `default`."""
+        """Return the absolute folder of each index by its name; an index without a name is called `default`."""
         folders: dict[str, Path] = {}
         for part in filter(None, (part.strip() for part in self.indexes.split(","))):
             name, equals, folder = part.partition("=")

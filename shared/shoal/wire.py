@@ -1,4 +1,4 @@
-"""The bytes on the wire: msgpack maps, nothing else (see docs/protocol.md)."""
+"""The bytes on the wire: msgpack maps and nothing else (docs/protocol.md)."""
 
 from typing import Any, NoReturn
 
@@ -10,7 +10,7 @@ from shoal.excerpt import kind
 #: Version of the contract that this package speaks.
 VERSION = 1
 
-#: Most lists and maps within one another in a document or a heartbeat: every library on the way takes so many.
+#: Most levels of lists and maps in a document or a heartbeat; every JSON and msgpack library in use takes so many.
 MAX_DEPTH = 64
 
 
@@ -19,9 +19,9 @@ def _refuse_extension(code: int, data: bytes) -> NoReturn:
 
 
 def pack(value: dict[str, Any]) -> bytes:
-    """The map as msgpack bytes.
+    """Return the map as msgpack.
 
-    Raises InvalidText for a str that is not valid Unicode.
+    Raises InvalidText for a str that UTF-8 cannot hold.
     """
     try:
         return bytes(msgpack.packb(value, use_bin_type=True))
@@ -30,15 +30,16 @@ def pack(value: dict[str, Any]) -> bytes:
 
 
 def describe_surrogate(error: UnicodeEncodeError) -> str:
-    """What is wrong with a str that UTF-8 cannot hold, and what to do."""
+    """Return the part of a message that names the character that UTF-8 cannot hold, and the remedy."""
     surrogate = ascii(error.object[error.start])
     return f"lone surrogate {surrogate} at character {error.start}, which UTF-8 cannot hold: remove or replace it"
 
 
 def unpack(data: bytes, unicode_errors: str = "strict") -> dict[str, Any]:
-    """The msgpack map in `data`.
+    """Return the msgpack map in `data`.
 
-    Raises InvalidText for a string that is not UTF-8, and MalformedJob when the bytes are anything else than a map.
+    `unicode_errors` is an error handler of `bytes.decode`. Raises InvalidText for a string that is not UTF-8, and
+    MalformedJob if the bytes are not a msgpack map.
     """
     try:
         value = msgpack.unpackb(
@@ -58,7 +59,7 @@ def unpack(data: bytes, unicode_errors: str = "strict") -> dict[str, Any]:
 
 
 def is_json(value: Any, max_depth: int = MAX_DEPTH) -> bool:
-    """Whether JSON can hold `value`: no bytes, no other keys than strings, no deep nesting."""
+    """Return True if JSON can hold `value`: no bytes, only strings as keys, and at most `max_depth` levels."""
     if isinstance(value, list):
         return max_depth > 0 and all(is_json(item, max_depth - 1) for item in value)
     if isinstance(value, dict):
