@@ -252,7 +252,7 @@ def test_serve_says_that_redis_is_absent(usual: dict[str, Any], tmp_path: Path) 
             "manifest.json",
             lambda data: json.dumps(json.loads(data) | {"model": "a-model", "digest": "0" * 64}).encode(),
         ),
-        ("Truncated index file", "vectors.safetensors", lambda data: data[: len(data) // 2]),
+        ("Truncated index file", "vectors.npy", lambda data: data[: len(data) // 2]),
         ("Corrupted index file", "documents.jsonl", lambda data: data.replace(b"storm", b"stork", 1)),
         ("Index file that is gone", "documents.jsonl", None),
         ("Manifest of an index cut short", "manifest.json", lambda data: data[:100]),

@@ -12,7 +12,8 @@ from shoal.jobs import Options
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.builder import CHUNK, KEPT_VERSIONS, build
 from shoal_workers.index.document import DocumentSource
-from shoal_workers.index.index import CURRENT, VECTORS, Index, Manifest, current_version
+from shoal_workers.index.index import Index, current_version
+from shoal_workers.index.manifest import CURRENT, VECTORS, Manifest
 
 
 @pytest.fixture
@@ -104,9 +105,18 @@ def test_on_a_full_disk_the_old_index_stays(tmp_path: Path, out: Path, encoder: 
     command = [sys.executable, "-c", FILL_THE_DISK, str(tiny_model), str(big), str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert f"no room to build an index in {out}" in done.stdout
-    assert "what was there is as before" in done.stdout
+    assert "an index there is unchanged" in done.stdout
     assert versions(out) == {before.version, CURRENT}
     assert Index.open(out).manifest == before
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_source_that_changes_meanwhile_is_refused(tmp_path: Path, out: Path, encoder: Encoder, count: int) -> None:
+    path = tmp_path / "source.txt"
+    path.write_text("storm\nrain\nmarket")
+    with pytest.raises(BadDocument, match=f"has 3 documents and had {count} when it was checked"):
+        build(DocumentSource(path), out, encoder, count, lambda _: None)
+    assert versions(out) == set()
 
 
 def test_what_a_killed_build_left_is_removed(tmp_path: Path, out: Path, encoder: Encoder) -> None:

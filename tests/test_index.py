@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import load_file
 
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound
 from shoal.jobs import Options
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.index.index import CURRENT, DOCUMENTS, MANIFEST, SKETCH, VECTORS, Index, Manifest, current_version
+from shoal_workers.index.index import Index, current_version
+from shoal_workers.index.manifest import CURRENT, DOCUMENTS, FILES, MANIFEST, OFFSETS, VECTORS, Manifest
 
 Damage = Callable[[bytes], bytes]
 
@@ -35,8 +35,8 @@ def test_it_says_what_it_holds(index: Index, encoder: Encoder) -> None:
     manifest = index.manifest
     assert (manifest.count, manifest.dimension, manifest.pooling) == (64, 32, "mean")
     assert (manifest.model, manifest.digest) == (encoder.model.name, encoder.model.digest)
-    assert set(manifest.checksums) == {VECTORS, SKETCH, DOCUMENTS}
-    assert manifest.sketch_width == 64
+    assert set(manifest.checksums) == set(FILES)
+    assert manifest.quantised_width == 64
     assert manifest.source == "pairs.txt"
     index.check_model(encoder.model)
 
@@ -46,12 +46,13 @@ def test_documents_come_back_by_row(index: Index) -> None:
     assert index.document(63) == {"id": "63", "text": "rises rises"}
 
 
-def test_the_safetensors_library_reads_its_vectors(index: Index) -> None:
-    tensors = load_file(index.folder / VECTORS)
-    assert (tensors["vectors"] == index.vectors).all()
-    assert tensors["offsets"].shape == (65,)
-    assert tensors["offsets"][-1] == (index.folder / DOCUMENTS).stat().st_size
-    assert np.linalg.norm(tensors["vectors"], axis=1) == pytest.approx(1, abs=1e-5)
+def test_numpy_reads_its_arrays(index: Index) -> None:
+    vectors, offsets = (np.load(index.folder / name, allow_pickle=False) for name in (VECTORS, OFFSETS))
+    assert (vectors == index.vectors).all()
+    assert offsets.shape == (65,)
+    assert offsets[-1] == (index.folder / DOCUMENTS).stat().st_size
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
+    assert not index.vectors.flags.writeable
 
 
 @pytest.mark.parametrize("k", [1, 5, 64, 1_000])
@@ -64,23 +65,24 @@ def test_search_is_exact(index: Index, encoder: Encoder, k: int) -> None:
         assert [index.document(int(hit["id"]))["text"] for hit in hits] == [hit["text"] for hit in hits]
 
 
-def test_an_index_from_before_there_were_sketches_finds_the_same(copy: Path, index: Index, encoder: Encoder) -> None:
-    def forget(data: bytes) -> bytes:
-        manifest = json.loads(data)
-        del manifest["sketch_width"], manifest["checksums"][SKETCH]
-        return json.dumps(manifest).encode()
+@pytest.mark.parametrize(
+    ("layout", "named"), [(None, "an older layout"), (1, "layout 1"), (99, "layout 99"), ("x" * 999, "layout 'xxx")]
+)
+def test_an_index_of_another_layout_is_to_be_built_again(copy: Path, layout: object, named: str) -> None:
+    def change(data: bytes) -> bytes:
+        manifest = json.loads(data) | {"layout": layout}
+        return json.dumps({name: value for name, value in manifest.items() if value is not None}).encode()
 
-    damage(copy, MANIFEST, forget)
-    (current_version(copy) / SKETCH).unlink()
-    queries = encoder.embed(["storm over europe", "the market"], Options(), "")
-    assert Index.open(copy).search(queries, 7) == index.search(queries, 7)
+    damage(copy, MANIFEST, change)
+    with pytest.raises(IndexCorrupt, match=f"the index has {named}.*, this version of Shoal reads layout .*build"):
+        Index.open(copy)
 
 
 def test_no_queries_no_hits(index: Index) -> None:
     assert index.search(np.empty((0, 32), np.float32), 5) == []
 
 
-@pytest.mark.parametrize("name", [VECTORS, SKETCH, DOCUMENTS, MANIFEST])
+@pytest.mark.parametrize("name", [*FILES, MANIFEST])
 @pytest.mark.parametrize(
     "how",
     [lambda data: b"", lambda data: data[: len(data) // 2], lambda data: data[:-1], lambda data: data[:-9] + b"?" * 9],
@@ -94,7 +96,7 @@ def test_a_damaged_file_is_named(copy: Path, name: str, how: Damage) -> None:
         Index.open(copy)
 
 
-@pytest.mark.parametrize("name", [VECTORS, SKETCH, DOCUMENTS, MANIFEST])
+@pytest.mark.parametrize("name", [*FILES, MANIFEST])
 def test_a_missing_file_is_named(copy: Path, name: str) -> None:
     (current_version(copy) / name).unlink()
     with pytest.raises(IndexCorrupt, match=name):
@@ -110,8 +112,11 @@ def test_a_missing_file_is_named(copy: Path, name: str) -> None:
         {"dimension": 32.0},
         {"checksums": []},
         {"digest": 5},
-        {"sketch_width": 128},
-        {"sketch_width": "64"},
+        {"quantised_width": 128},
+        {"quantised_width": "64"},
+        {"quantised_width": 4},
+        {"quantised_width": 0},
+        {"layout": 2.0},
         {"new": 1},
     ],
 )
@@ -122,9 +127,7 @@ def test_a_manifest_that_does_not_fit_its_files_is_refused(copy: Path, changed: 
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    position=st.floats(0, 0.999), bit=st.integers(0, 7), name=st.sampled_from([VECTORS, SKETCH, DOCUMENTS, MANIFEST])
-)
+@given(position=st.floats(0, 0.999), bit=st.integers(0, 7), name=st.sampled_from([*FILES, MANIFEST]))
 def test_a_flipped_bit_never_passes_for_another_index(
     index_folder: Path, index: Index, encoder: Encoder, tmp_path: Path, position: float, bit: int, name: str
 ) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import IndexCorrupt, ModelMismatch, ModelNotFound
-from shoal_workers.index.index import CURRENT, DOCUMENTS, MANIFEST, Index, current_version
+from shoal_workers.index.index import Index, current_version
+from shoal_workers.index.manifest import CURRENT, DOCUMENTS, MANIFEST
 from shoal_workers.model.model import Model, prepared_folder
 from shoal_workers.model.source import find_source
 

@@ -1,5 +1,6 @@
-"""The nearest vectors are exactly those that scoring all of them finds, whatever the vectors are like."""
+"""Exact search finds exactly what scoring all vectors finds, whatever the vectors are like."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from numpy.typing import NDArray
 
-from shoal_workers.index.quantised import Sketch
-from shoal_workers.index.search import MAX_BOUNDS, Best, ExactSearch
+from shoal_workers.index.quantisation import QuantisedVectors
+from shoal_workers.index.search import MAX_BOUNDS, ExactSearch, TopK
 
 Vectors = NDArray[np.float32]
 
@@ -18,17 +19,17 @@ FEW = st.sampled_from([-1.0, -0.5, 0.0, 0.25, 1.0])
 
 
 def normalised(vectors: Vectors) -> Vectors:
-    """Each vector of length one, or of zeros."""
+    """Scale each vector to length one; a vector of zeros stays as it is."""
     return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12), np.float32)
 
 
 def random(count: int, dimension: int, seed: int = 0) -> Vectors:
-    """Vectors in all directions alike: nothing can be left out of a sketch of them."""
+    """Make vectors that extend equally in all directions, so that a basis leaves none out."""
     return normalised(np.random.default_rng(seed).standard_normal((count, dimension), np.float32))
 
 
 def grouped(count: int, dimension: int, seed: int = 0) -> Vectors:
-    """Vectors like those of texts: near each other in groups, and of most extent in few directions."""
+    """Make vectors like those of texts: near each other in groups, extending mostly in few directions."""
     generator = np.random.default_rng(seed)
     shape = 0.98 ** np.arange(dimension, dtype=np.float32)
     centres = generator.standard_normal((1 + count // 50, dimension), np.float32) * shape
@@ -36,16 +37,16 @@ def grouped(count: int, dimension: int, seed: int = 0) -> Vectors:
     return normalised(centres[generator.integers(len(centres), size=count)] + spread)
 
 
-def by_scoring_all(vectors: Vectors, queries: Vectors, k: int) -> Best:
-    """What to find."""
+def by_scoring_all(vectors: Vectors, queries: Vectors, k: int) -> TopK:
+    """Return the rows of highest score in a full sort of all scores."""
     scores = np.stack([np.vecdot(vectors, query) for query in queries])
     rows = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-    return rows, np.take_along_axis(scores, rows, axis=1)
+    return TopK(rows, np.take_along_axis(scores, rows, axis=1))
 
 
 def check(vectors: Vectors, queries: Vectors, k: int, threads: int = 1) -> None:
-    """Rows and scores are the same to the last bit."""
-    rows, scores = ExactSearch(vectors, Sketch.of(vectors), threads).find(queries, k)
+    """Assert that rows and scores are those of scoring all vectors, to the last bit."""
+    rows, scores = ExactSearch(vectors, QuantisedVectors.of(vectors), threads).top_k(queries, k)
     expected_rows, expected_scores = by_scoring_all(vectors, queries, k)
     assert (scores == expected_scores).all()
     assert (rows == expected_rows).all()
@@ -85,7 +86,7 @@ def test_equal_vectors_come_by_row() -> None:
 
 def test_all_vectors_equal() -> None:
     vectors = np.repeat(random(1, 100), 5_000, axis=0)
-    rows, scores = ExactSearch(vectors, Sketch.of(vectors)).find(vectors[:3], 7)
+    rows, scores = ExactSearch(vectors, QuantisedVectors.of(vectors)).top_k(vectors[:3], 7)
     assert rows.tolist() == [list(range(7))] * 3
     assert scores == pytest.approx(1)
 
@@ -104,14 +105,59 @@ def test_more_queries_than_there_is_memory_for_at_a_time() -> None:
 
 
 def test_no_queries() -> None:
-    rows, scores = ExactSearch(vectors := random(9, 4), Sketch.of(vectors)).find(np.empty((0, 4), np.float32), 5)
+    rows, scores = ExactSearch(vectors := random(9, 4), QuantisedVectors.of(vectors)).top_k(
+        np.empty((0, 4), np.float32), 5
+    )
     assert rows.shape == scores.shape == (0, 5)
 
 
 def test_several_threads_may_search_at_a_time() -> None:
     vectors = grouped(9_000, 64)
-    nearest = ExactSearch(vectors, Sketch.of(vectors), 2)
+    nearest = ExactSearch(vectors, QuantisedVectors.of(vectors), 2)
     expected = by_scoring_all(vectors, vectors[:400], 5)[0]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda start: nearest.find(vectors[start : start + 40], 5)[0], range(0, 400, 40)))
+        found = list(pool.map(lambda start: nearest.top_k(vectors[start : start + 40], 5)[0], range(0, 400, 40)))
     assert (np.concatenate(found) == expected).all()
+
+
+def near_ties(dimension: int, generator: np.random.Generator) -> tuple[Vectors, Vectors]:
+    """Make vectors whose scores for the queries differ by less than the rounding of their codes."""
+    queries = normalised(generator.standard_normal((8, dimension), np.float32))
+    noise = generator.standard_normal((8, 400, dimension), np.float32)
+    noise -= np.vecdot(noise, queries[:, None])[:, :, None] * queries[:, None]
+    noise /= np.linalg.norm(noise, axis=2, keepdims=True)
+    heights = 0.9 + 0.002 * generator.random((8, 400, 1), np.float32)
+    near = heights * queries[:, None] + np.sqrt(1 - heights**2) * noise
+    return near.reshape(-1, dimension).astype(np.float32), queries
+
+
+def in_the_tail(dimension: int, generator: np.random.Generator) -> tuple[Vectors, Vectors]:
+    """Make a few groups of vectors outside of the space that the others span, and queries near these groups."""
+    main = dimension // 4
+    vectors = np.zeros((6_000, dimension), np.float32)
+    vectors[:, :main] = random(6_000, main, int(generator.integers(2**32)))
+    others = generator.permutation(np.arange(main, dimension)).repeat(2)
+    vectors[: len(others)] = 0
+    vectors[np.arange(len(others)), others] = generator.uniform(0.5, 0.6, len(others))
+    queries = vectors[: len(others) : 2][:20] + 0.05 * random(1, dimension)
+    return generator.permutation(vectors), normalised(queries)
+
+
+def of_all_lengths(dimension: int, generator: np.random.Generator) -> tuple[Vectors, Vectors]:
+    """Make vectors and queries with lengths from 1e-6 to 1e6, zeros and duplicates among them."""
+    vectors, queries = (random(count, dimension, int(generator.integers(2**32))) for count in (3_000, 8))
+    vectors *= 10 ** generator.uniform(-6, 6, (3_000, 1)).astype(np.float32)
+    queries *= 10 ** generator.uniform(-6, 6, (8, 1)).astype(np.float32)
+    vectors[::7] = vectors[3]
+    vectors[::11] = queries[0] = 0
+    return vectors, queries
+
+
+@pytest.mark.parametrize("k", [1, 10, 300])
+@pytest.mark.parametrize("dimension", [8, 60, 200])
+@pytest.mark.parametrize("kind", [near_ties, in_the_tail, of_all_lengths])
+def test_vectors_chosen_to_mislead_the_bounds(
+    kind: Callable[..., tuple[Vectors, Vectors]], dimension: int, k: int
+) -> None:
+    for seed in range(3):
+        check(*kind(dimension, np.random.default_rng(seed)), k)

@@ -1,7 +1,7 @@
 """Searching an index in process, without queue and HTTP, against scoring all of it: `python -m benchmarks.nearest`.
 
 Run in `scripts`. Vectors are mixtures of those of two headlines each, as in the other benchmarks; or random, which lie
-in all directions alike and are the worst for a sketch; or in groups of equal ones.
+in all directions alike and have the longest quantised copy; or in groups of equal ones.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from benchmarks.texts import load_texts
 from shoal.jobs import Options
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
-from shoal_workers.index.quantised import Sketch
+from shoal_workers.index.quantisation import QuantisedVectors
 from shoal_workers.index.search import ExactSearch
 from shoal_workers.model.model import prepared_folder
 from shoal_workers.process import processors
@@ -54,21 +54,22 @@ def main() -> None:
     queries = encoder.embed(texts.headlines[-NUM_QUERIES:], Options(), "")
     vectors = np.concatenate(list(KINDS[args.kind](args.count, real)))
     with TemporaryDirectory(dir=HOME) as folder:
-        measure(vectors, queries, Path(folder) / "sketch.safetensors", args.runs, threads)
+        measure(vectors, queries, Path(folder), args.runs, threads)
 
 
-def measure(vectors: Vectors, queries: Vectors, path: Path, runs: int, threads: int) -> None:
-    """Builds a sketch, and searches with it and without."""
+def measure(vectors: Vectors, queries: Vectors, folder: Path, runs: int, threads: int) -> None:
+    """Quantise the vectors, and search with the quantised copy and without."""
     started, used = time.perf_counter(), time.process_time()
-    width = Sketch.write(path, vectors)
+    width = QuantisedVectors.write(folder, vectors)
     wall_s, cpu_s = time.perf_counter() - started, time.process_time() - used
+    size_bytes = sum(path.stat().st_size for path in folder.iterdir())
+    print(f"{len(vectors):,} vectors of {vectors.shape[1]}, {vectors.nbytes / 2**20:,.0f} MB; quantised copy:", end=" ")
     print(
-        f"{len(vectors):,} vectors of {vectors.shape[1]}, {vectors.nbytes / 2**20:,.0f} MB; sketch of {width}: ", end=""
+        f"{width} bytes each, {size_bytes / 2**20:,.0f} MB, built in {wall_s:.1f} s ({cpu_s:.1f} s of processor time)"
     )
-    print(f"{path.stat().st_size / 2**20:,.0f} MB, built in {wall_s:.1f} s ({cpu_s:.1f} s of processor time)")
     threadpool_limits(1, user_api="blas")
-    nearest = ExactSearch(vectors, Sketch.open(path, len(vectors), vectors.shape[1], width), threads)
-    ways: dict[str, Find] = {"Shoal": nearest.find, "all scored": scoring_all(vectors, threads)}
+    exact = ExactSearch(vectors, QuantisedVectors.open(folder, *vectors.shape, width), threads)
+    ways: dict[str, Find] = {"Shoal": exact.top_k, "all scored": scoring_all(vectors, threads)}
     rows = {name: np.concatenate([find(query[None], K)[0] for query in queries]) for name, find in ways.items()}
     scores = {name: np.take_along_axis(np.stack([vectors @ q for q in queries]), r, 1) for name, r in rows.items()}
     found = scores["Shoal"] >= scores["all scored"][:, -1:] - 1e-6

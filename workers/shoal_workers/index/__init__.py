@@ -1,1 +1,4 @@
-"""An index of documents: built, opened, searched. Knows no queue."""
+"""An index of documents: built, opened and searched.
+
+It may import `model` and `encoding`, and nothing that knows the queue.
+"""

@@ -1,4 +1,4 @@
-"""Builds an index from a file of documents."""
+"""Building an index from a file of documents."""
 
 import fcntl
 import json
@@ -13,14 +13,15 @@ from pathlib import Path
 
 import numpy as np
 
-from shoal.errors import DiskFull
+from shoal.errors import BadDocument, DiskFull
 from shoal.jobs import Options
 from shoal_workers.encoding.batcher import Batcher
 from shoal_workers.encoding.encoder import DOCUMENT_PROMPTS, Encoder, Row
-from shoal_workers.index import index, tensorfile
+from shoal_workers.index.array_file import open_array, write_header
 from shoal_workers.index.document import Document, DocumentSource
-from shoal_workers.index.index import Manifest
-from shoal_workers.index.quantised import Sketch
+from shoal_workers.index.index import publish
+from shoal_workers.index.manifest import DOCUMENTS, FILES, MANIFEST, OFFSETS, VECTORS, Manifest, checksum
+from shoal_workers.index.quantisation import QuantisedVectors
 
 #: Documents embedded at a time: enough to sort by length, few enough to show progress.
 CHUNK = 512
@@ -32,59 +33,70 @@ Progress = Callable[[int], object]
 
 
 def build(source: DocumentSource, out: Path, encoder: Encoder, count: int, progress: Progress) -> Manifest:
-    """Builds a new version of the index in `out` and makes it the current one.
+    """Build a new version of the index in `out` and make it the current one.
 
-    `count` is what `source.check()` returned; `progress` is told how many more documents are done. Raises DiskFull; the
-    version that was current before then stays so.
+    `count` is the number of documents, from `source.check()`; `progress` is called with the number of further documents
+    that are done. Raises DiskFull, and BadDocument if the source has changed since it was checked; the version that was
+    current before then stays current.
     """
     out.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(out)
     version = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     scratch = out / f".building-{version}"
     with _disk_full(out), _scratch(scratch):
-        _write(scratch, source, encoder, count, progress)
-        manifest = _manifest(version, scratch, source.path, encoder, count)
-        manifest.save(scratch)
+        _write_documents(scratch, source, encoder, count, progress)
+        manifest = _finish(scratch, version, source, encoder, count)
         scratch.rename(out / version)
-        index.publish(out, version)
+        publish(out, version)
     _remove_old(out, version)
     return manifest
 
 
-def _write(folder: Path, source: DocumentSource, encoder: Encoder, count: int, progress: Progress) -> None:
+def _write_documents(folder: Path, source: DocumentSource, encoder: Encoder, count: int, progress: Progress) -> None:
+    """Write the documents, their vectors and their offsets, in constant memory."""
     batcher: Batcher[Row] = Batcher(2_048, encoder.model.shares_rows)
     prompt = encoder.prompt(Options(), DOCUMENT_PROMPTS)
-    offsets = [0]
-    with (folder / index.VECTORS).open("wb") as vectors, (folder / index.DOCUMENTS).open("wb") as documents:
-        shapes = {"vectors": (np.float32, (count, encoder.model.dimension)), "offsets": (np.int64, (count + 1,))}
-        vectors.write(tensorfile.header(shapes))
+    done = 0
+    with (
+        (folder / VECTORS).open("wb") as vectors,
+        (folder / DOCUMENTS).open("wb") as documents,
+        (folder / OFFSETS).open("wb") as offsets,
+    ):
+        write_header(vectors, np.float32, (count, encoder.model.dimension))
+        write_header(offsets, np.int64, (count + 1,))
+        offsets.write(np.int64(0).tobytes())
         for chunk in _chunks(source):
             vectors.write(encoder.embed([document.text for document in chunk], Options(), prompt, batcher).tobytes())
             for document in chunk:
                 documents.write(_line(document))
-                offsets.append(documents.tell())
+                offsets.write(np.int64(documents.tell()).tobytes())
+            done += len(chunk)
             progress(len(chunk))
-        vectors.write(np.array(offsets, dtype="<i8").tobytes())
+    if done != count:
+        raise BadDocument(
+            f"{source.path} has {done:,} documents and had {count:,} when it was checked: build when it is complete"
+        )
 
 
-def _manifest(version: str, folder: Path, source: Path, encoder: Encoder, count: int) -> Manifest:
-    """Writes the sketch of the vectors, and says what was built."""
+def _finish(folder: Path, version: str, source: DocumentSource, encoder: Encoder, count: int) -> Manifest:
+    """Write the quantised vectors, then the manifest."""
     model = encoder.model
-    vectors = tensorfile.mapped(folder / index.VECTORS, "vectors", np.float32, (count, model.dimension))
-    sketch_width = Sketch.write(folder / index.SKETCH, vectors)
-    names = (index.VECTORS, index.SKETCH, index.DOCUMENTS)
-    return Manifest(
+    vectors = open_array(folder / VECTORS, np.float32, (count, model.dimension))
+    quantised_width = QuantisedVectors.write(folder, vectors)
+    manifest = Manifest(
         version=version,
         built_at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-        source=source.name,
+        source=source.path.name,
         model=model.name,
         digest=model.digest,
         pooling=model.pooling,
         dimension=model.dimension,
         count=count,
-        checksums={name: index.checksum(folder / name) for name in names},
-        sketch_width=sketch_width,
+        quantised_width=quantised_width,
+        checksums={name: checksum(folder / name) for name in FILES},
     )
+    manifest.save(folder)
+    return manifest
 
 
 def _chunks(source: DocumentSource) -> Iterator[list[Document]]:
@@ -101,20 +113,20 @@ def _line(document: Document) -> bytes:
 
 @contextmanager
 def _disk_full(out: Path) -> Iterator[None]:
-    """Names a full disk as such."""
+    """Turn the errors of a full disk into DiskFull."""
     try:
         yield
     except OSError as error:
         if error.errno not in DiskFull.ERRNOS:
             raise
         raise DiskFull(
-            f"no room to build an index in {out} ({error.strerror}): free some; what was there is as before"
+            f"no room to build an index in {out} ({error.strerror}): free some space; an index there is unchanged"
         ) from error
 
 
 @contextmanager
 def _scratch(folder: Path) -> Iterator[None]:
-    """Makes the folder, locks it while it is being filled, and removes what was half built, whatever happened."""
+    """Make the folder, lock it while it is filled, and remove it if it was not renamed."""
     folder.mkdir()
     lock = os.open(folder, os.O_RDONLY)
     try:
@@ -126,7 +138,7 @@ def _scratch(folder: Path) -> Iterator[None]:
 
 
 def _remove_abandoned(out: Path) -> None:
-    """Removes what a killed build left: its folder is locked no more."""
+    """Remove the folders of builds that were killed: no process holds their locks."""
     for folder in out.glob(".building-*"):
         with suppress(OSError):
             lock = os.open(folder, os.O_RDONLY)
@@ -138,7 +150,7 @@ def _remove_abandoned(out: Path) -> None:
 
 
 def _remove_old(out: Path, version: str) -> None:
-    found = [path.parent for path in out.glob(f"[!.]*/{index.MANIFEST}") if path.parent.name != version]
+    found = [path.parent for path in out.glob(f"[!.]*/{MANIFEST}") if path.parent.name != version]
     versions = sorted(found, key=lambda folder: folder.stat().st_mtime_ns)
     for folder in versions[: len(versions) + 1 - KEPT_VERSIONS]:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,126 +1,65 @@
-"""An index: documents and their vectors in an immutable, versioned folder that workers map into memory.
+"""An index: documents and their vectors in a folder of immutable versions, which workers map into memory."""
 
-my-index/current                          the name of the version to serve
-my-index/<version>/manifest.json          model, digest, dimension, count, checksums, when built
-my-index/<version>/vectors.safetensors    `vectors` float32 [count, dimension], normalised; `offsets` int64 [count + 1]
-my-index/<version>/sketch.safetensors     `codes` int8 [count, sketch_width], `basis` and `scales`: see `Sketch`
-my-index/<version>/documents.jsonl        one document a line; `offsets` says where each begins
-"""
-
-import hashlib
 import json
-import logging
 import mmap
 import os
 import re
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self, get_origin, get_type_hints
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal import wire
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound, InvalidText
-from shoal_workers.index import tensorfile
-from shoal_workers.index.quantised import Sketch
+from shoal_workers.index.array_file import open_array
+from shoal_workers.index.manifest import CURRENT, DOCUMENTS, OFFSETS, QUANTISED, VECTORS, Manifest, checksum
+from shoal_workers.index.quantisation import QuantisedVectors
 from shoal_workers.index.search import ExactSearch
 from shoal_workers.model.model import Model
 
-log = logging.getLogger(__name__)
-
-VECTORS, SKETCH, DOCUMENTS = "vectors.safetensors", "sketch.safetensors", "documents.jsonl"
-MANIFEST, CURRENT = "manifest.json", "current"
-
-#: A version is a folder of the index: never another place.
+#: Names that a version may have: none leads to another folder.
 _VERSION = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What an index says of itself.
-
-    `sketch_width` is the size of the sketch in bytes a document; 0 in an index that was built before there were any.
-    """
-
-    version: str
-    built_at: str
-    source: str
-    model: str
-    digest: str
-    pooling: str
-    dimension: int
-    count: int
-    checksums: dict[str, str]
-    sketch_width: int = 0
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        """The manifest of the version in `folder`.
-
-        Raises IndexCorrupt.
-        """
-        try:
-            manifest = cls(**json.loads((folder / MANIFEST).read_text("utf-8")))
-            manifest._check_types()
-            manifest._check_values()
-            return manifest
-        except (OSError, ValueError, TypeError, RecursionError) as error:
-            raise IndexCorrupt(f"{folder / MANIFEST} cannot be read ({error!s:.200}): build the index again") from error
-
-    def _check_types(self) -> None:
-        for name, kind in get_type_hints(type(self)).items():
-            if type(value := getattr(self, name)) is not (get_origin(kind) or kind):
-                raise TypeError(f"{name} is {value!r}")
-
-    def _check_values(self) -> None:
-        names = {VECTORS, DOCUMENTS} | ({SKETCH} if self.sketch_width else set())
-        if self.checksums.keys() != names:
-            raise ValueError(f"checksums are of {sorted(self.checksums)!r:.200}, not of {sorted(names)}")
-        if min(self.count, self.dimension) < 1 or self.sketch_width < 0:
-            raise ValueError(f"{self.count} documents of {self.dimension} dimensions, {self.sketch_width} bytes each")
-
-    def save(self, folder: Path) -> None:
-        """Writes what `read` reads."""
-        (folder / MANIFEST).write_text(json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n", "utf-8")
-
-
 class Index:
-    """One opened version of an index. Reading is thread-safe; large searches are shared by several `threads`."""
+    """One opened version of an index. Reading is thread-safe; large searches are divided among `threads`.
+
+    `vectors` is float32 `[count, dimension]`, normalised and read-only.
+    """
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int = 1):
         self.folder = folder
         self.manifest = manifest
-        count, dimension, width = manifest.count, manifest.dimension, manifest.sketch_width
-        self.vectors = tensorfile.mapped(folder / VECTORS, "vectors", np.float32, (count, dimension))
-        self._offsets = tensorfile.mapped(folder / VECTORS, "offsets", np.int64, (count + 1,))
-        if not width:
-            log.warning("the index in %s has no sketch, and one is made now: build it again to start quickly", folder)
-        sketch = Sketch.open(folder / SKETCH, count, dimension, width) if width else Sketch.of(self.vectors)
-        self._nearest = ExactSearch(self.vectors, sketch, threads)
+        count, dimension = manifest.count, manifest.dimension
+        self.vectors = open_array(folder / VECTORS, np.float32, (count, dimension))
+        quantised = QuantisedVectors.open(folder, count, dimension, manifest.quantised_width)
+        self._exact_search = ExactSearch(self.vectors, quantised, threads)
+        self._offsets = open_array(folder / OFFSETS, np.int64, (count + 1,))
         self._check_offsets()
         with (folder / DOCUMENTS).open("rb") as file:
             self._documents = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     @classmethod
     def open(cls, folder: Path, threads: int = 1) -> Self:
-        """The current version of the index in `folder`, its files checked against their checksums.
+        """Open the current version of the index in `folder`, after comparing its files with their checksums.
 
         Raises IndexNotFound or IndexCorrupt.
         """
         version = current_version(folder)
         manifest = Manifest.read(version)
-        for name, wanted in manifest.checksums.items():
+        for name, expected in manifest.checksums.items():
             if not (version / name).resolve().is_relative_to(folder.resolve()):
                 raise IndexCorrupt(f"{version / name} leads out of {folder}: build the index again")
-            if (found := checksum(version / name)) != wanted:
+            if (found := checksum(version / name)) != expected:
                 raise IndexCorrupt(
-                    f"{version / name} is not what was built (checksum {found[:8]}…, not {wanted[:8]}…): build it again"
+                    f"{version / name} is not what was built (checksum {found[:8]}…, not {expected[:8]}…): "
+                    "build the index again"
                 )
         return cls(version, manifest, threads)
 
     def check_model(self, model: Model) -> None:
-        """Raises IndexMismatch unless the index was built with exactly this model."""
+        """Raise IndexMismatch unless the index was built with exactly this model."""
         if self.manifest.digest != model.digest:
             raise IndexMismatch(
                 f"{self.folder} was built with {self.manifest.model} ({self.manifest.digest[:12]}…), but this worker "
@@ -128,9 +67,9 @@ class Index:
             )
 
     def document(self, row: int) -> dict[str, Any]:
-        """The document of that row: its `id`, `text` and other fields.
+        """Return the document of a row of `vectors`: its `id`, `text` and other fields.
 
-        Raises IndexCorrupt for one that no build wrote: it could not be sent.
+        Raises IndexCorrupt for a document that no build wrote, and that could not be sent.
         """
         line = self._documents[self._offsets[row] : self._offsets[row + 1]]
         try:
@@ -140,26 +79,31 @@ class Index:
                 raise ValueError("it has no id or no text, or is nested too deeply")
         except (ValueError, OverflowError, RecursionError, InvalidText) as error:
             raise IndexCorrupt(
-                f"document {row} in {self.folder / DOCUMENTS} cannot be read ({type(error).__name__}): build it again"
+                f"document {row} in {self.folder / DOCUMENTS} cannot be read ({type(error).__name__}): "
+                "build the index again"
             ) from error
         return dict(document)
 
     def _check_offsets(self) -> None:
         offsets, end = self._offsets, (self.folder / DOCUMENTS).stat().st_size
         if offsets[0] != 0 or offsets[-1] != end or not (offsets[1:] > offsets[:-1]).all():
-            raise IndexCorrupt(f"{self.folder / VECTORS} says wrongly where documents begin: build the index again")
+            raise IndexCorrupt(
+                f"{self.folder / OFFSETS} does not say where the documents in {DOCUMENTS} begin: build the index again"
+            )
 
     def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
-        """The `k` documents of highest cosine for each of `[queries, dimension]` normalised vectors, best first.
+        """Return the `k` documents of highest cosine for each of `[queries, dimension]` normalised vectors, best first.
 
-        Exact, whatever the number of documents. Of equal ones, the one that was first in the source comes first. Raises
-        IndexCorrupt for numbers or documents that no build wrote.
+        The search is exact, whatever the number of documents. Of equal scores, the document that came first in the
+        source comes first. Raises IndexCorrupt for numbers or documents that no build wrote.
         """
         try:
-            rows, scores = self._nearest.find(queries, k)
-        except IndexError as error:  # the sketch's bounds leave out what they must not
-            raise IndexCorrupt(f"{self.folder / SKETCH} is not of {VECTORS}: build the index again") from error
-        return [self._hits(*best) for best in zip(rows, scores, strict=True)]
+            rows, scores = self._exact_search.top_k(queries, k)
+        except IndexError as error:  # fewer than k upper bounds reach the k-th score: they are not of these vectors
+            raise IndexCorrupt(
+                f"{self.folder / QUANTISED} does not belong to {VECTORS}: build the index again"
+            ) from error
+        return [self._hits(*of_query) for of_query in zip(rows, scores, strict=True)]
 
     def _hits(self, rows: NDArray[np.intp], scores: NDArray[np.float32]) -> list[dict[str, Any]]:
         hits = []
@@ -176,7 +120,7 @@ def _is_document(value: Any, line: bytes) -> bool:
 
 
 def current_version(folder: Path) -> Path:
-    """The folder of the version to serve.
+    """Return the folder of the version to serve.
 
     Raises IndexNotFound or IndexCorrupt.
     """
@@ -193,20 +137,8 @@ def current_version(folder: Path) -> Path:
         raise IndexCorrupt(f"{folder / CURRENT} does not name a version ({error}): build the index again") from error
 
 
-def checksum(path: Path) -> str:
-    """SHA-256 of a file.
-
-    Raises IndexCorrupt if it cannot be read.
-    """
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise IndexCorrupt(f"{path} cannot be read ({error.strerror}): build the index again") from error
-
-
 def publish(folder: Path, version: str) -> None:
-    """Makes `version` the one to serve, in one step."""
+    """Make `version` the one to serve, in one step: readers see the old name or the new one."""
     scratch = folder / f".{CURRENT}-{os.getpid()}"
     scratch.write_text(version + "\n", "utf-8")
     scratch.replace(folder / CURRENT)

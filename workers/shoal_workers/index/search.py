@@ -1,71 +1,77 @@
-"""The vectors nearest to a query, exactly: a sketch tells which may be among them, and only those are scored."""
+"""Exact search: upper bounds tell which vectors can be among the k of highest score, and only these are scored."""
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal_workers.index.quantised import Sketch
-from shoal_workers.index.upper_bounds import Found, Memory, UpperBounds
+from shoal_workers.index.quantisation import QuantisedVectors
+from shoal_workers.index.upper_bounds import Buffer, Candidates, UpperBounds
 
-#: Most bounds held at a time, to limit memory: 16 MiB.
+#: Most upper bounds held at a time, to limit memory: 16 MiB.
 MAX_BOUNDS = 2**22
 
 #: Most vectors scored at a time: copies of so many stay in the processor's cache.
 MAX_SCORED = 2**8
 
-#: Rows of the best vectors of each query, and their scores, best first.
-Best = tuple[NDArray[np.intp], NDArray[np.float32]]
+
+class TopK(NamedTuple):
+    """The rows of highest score for each query, intp `[queries, k]`, and their scores, float32, best first."""
+
+    rows: NDArray[np.intp]
+    scores: NDArray[np.float32]
 
 
 class ExactSearch:
-    """Searches `vectors` `[count, dimension]` with their sketch. Thread-safe.
+    """A search of `vectors`, float32 `[count, dimension]`, with their quantised copy. Thread-safe.
 
-    The score is the dot product in float32, and equal vectors have equal scores. Threads of its own, which sleep in
-    between, share large searches. BLAS's would go on spinning and take the processors from the next forward pass.
+    The score is the inner product in float32, and equal vectors have equal scores. Large searches are divided among
+    threads of its own, which sleep in between: those of BLAS would spin and take processors from the next forward pass.
     """
 
-    def __init__(self, vectors: NDArray[np.float32], sketch: Sketch, threads: int = 1):
+    def __init__(self, vectors: NDArray[np.float32], quantised: QuantisedVectors, threads: int = 1):
         self._vectors = vectors
-        self._sketch = sketch
-        self._spare: list[Memory] = []
-        self._each: Any = ThreadPoolExecutor(threads).map if threads > 1 else map
+        self._quantised = quantised
+        self._spare_buffers: list[Buffer] = []
+        self._map: Any = ThreadPoolExecutor(threads).map if threads > 1 else map
 
-    def find(self, queries: NDArray[np.float32], k: int) -> Best:
-        """The `k` best for each of `[queries, dimension]`, all if there are fewer; of equal scores, the lower row."""
+    def top_k(self, queries: NDArray[np.float32], k: int) -> TopK:
+        """Find the `k` rows of highest score for each of `[queries, dimension]`, or all if there are fewer.
+
+        Of equal scores, the lower row comes first. Raises IndexError if the quantised copy is not of these vectors.
+        """
         count = len(self._vectors)
         k = min(k, count)
         at_once = max(1, MAX_BOUNDS // count)
-        found = [self._find(queries[start : start + at_once], k) for start in range(0, len(queries), at_once)]
+        found = [self._search(queries[start : start + at_once], k) for start in range(0, len(queries), at_once)]
         if not found:
-            return np.empty((0, k), np.intp), np.empty((0, k), np.float32)
-        rows, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        return rows, scores
+            return TopK(np.empty((0, k), np.intp), np.empty((0, k), np.float32))
+        return TopK(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
-    def _find(self, queries: NDArray[np.float32], k: int) -> Best:
-        projection = self._sketch.project(queries)
-        memory = self._take_memory()
-        bounds = UpperBounds(self._sketch.codes, projection.codes, memory, self._each)
-        _, scores = self._best(bounds.at_least(bounds.reached_by(k)), queries, k)
-        # What is as good as the worst of these has a bound that allows for its score.
-        found = bounds.at_least(projection.bounds_of(scores[:, -1]))
-        self._spare.append(memory)
-        return self._best(found, queries, k)
+    def _search(self, queries: NDArray[np.float32], k: int) -> TopK:
+        quantised = self._quantised.basis.encode_queries(queries)
+        buffer = self._take_buffer()
+        bounds = UpperBounds(self._quantised.codes, quantised.codes, buffer, self._map)
+        first = self._best(bounds.candidates(bounds.reached_by_k(k)), queries, k)
+        # A row that scores at least the current k-th score has an upper bound of at least that score.
+        candidates = bounds.candidates(quantised.thresholds(first.scores[:, -1]))
+        self._spare_buffers.append(buffer)
+        return self._best(candidates, queries, k)
 
-    def _take_memory(self) -> Memory:
+    def _take_buffer(self) -> Buffer:
         try:
-            return self._spare.pop()
-        except IndexError:  # this thread is the first, or others have them
-            return Memory()
+            return self._spare_buffers.pop()
+        except IndexError:  # this is the first search, or other threads hold all buffers
+            return Buffer()
 
-    def _best(self, found: Found, queries: NDArray[np.float32], k: int) -> Best:
-        rows, owners = found
+    def _best(self, candidates: Candidates, queries: NDArray[np.float32], k: int) -> TopK:
+        rows, owners = candidates
         scores = self._scores(rows, queries, owners)
         order = np.lexsort((rows, -scores, owners))
         starts = np.searchsorted(owners, np.arange(len(queries)))
         best = order[starts[:, None] + np.arange(k)]
-        return rows[best], scores[best]
+        return TopK(rows[best], scores[best])
 
     def _scores(
         self, rows: NDArray[np.intp], queries: NDArray[np.float32], owners: NDArray[np.intp]

@@ -1,86 +1,95 @@
-"""Upper bounds of many scores, and which of them are high enough."""
+"""Upper bounds of the scores of many vectors for some queries, and the rows whose bounds reach a threshold."""
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numkong
 import numpy as np
 from numpy.typing import NDArray
 
-#: UpperBounds in a group, of which the highest is kept: only groups whose highest is high enough are looked into.
+#: Rows in a group. The highest bound of each group is kept, and only groups whose highest bound reaches a threshold are
+#: looked into.
 GROUP = 32
 
-#: UpperBounds computed at a time by one thread: they stay in its cache until their groups' highest are found.
+#: Most bounds that one thread computes at a time: they stay in its cache until the highest of their groups are found.
 MAX_BLOCK = 2**17
-
-#: Rows and, for each, the number of its query; ordered by query, then by row.
-Found = tuple[NDArray[np.intp], NDArray[np.intp]]
 
 Map = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]
 
 
-class Memory:
-    """Room for a table, kept from one search to the next: new memory costs a page fault every 4 KiB."""
+class Candidates(NamedTuple):
+    """Pairs of a row and the number of the query that it is for, ordered by query, then by row."""
+
+    rows: NDArray[np.intp]
+    queries: NDArray[np.intp]
+
+
+class Buffer:
+    """Memory for a matrix, kept from one search to the next: new memory costs a page fault every 4 KiB."""
 
     def __init__(self) -> None:
-        self._room: Any = numkong.empty(0, dtype="int32")
+        self._memory: Any = numkong.empty(0, dtype="int32")
 
-    def table(self, num_rows: int, num_columns: int) -> Any:
-        """A table in it, with whatever was there before."""
+    def matrix(self, num_rows: int, num_columns: int) -> Any:
+        """Return an int32 matrix in this memory, with whatever numbers it held before."""
         size = num_rows * num_columns
-        if self._room.size < size:
-            self._room = numkong.empty(size, dtype="int32")
-        return self._room[:size].reshape(num_rows, num_columns)
+        if self._memory.size < size:
+            self._memory = numkong.empty(size, dtype="int32")
+        return self._memory[:size].reshape(num_rows, num_columns)
 
 
 class UpperBounds:
-    """The products of all codes of a sketch with those of some queries, in `memory` that nothing else uses meanwhile.
+    """The products of all codes of an index, int8 `[count, width]`, with those of queries, int8 `[queries, width]`.
 
-    Rows are cut into blocks. A group is every so many rows of a block, so that the highest of all groups of a block are
-    found by comparing whole runs of memory.
+    They lie in `buffer`, which nothing else may use meanwhile. Rows are cut into blocks, and a group is every n-th row
+    of a block, so that the highest bounds of all its groups are found by comparing contiguous memory. `run` maps a
+    function over the blocks, as `map` does or on several threads.
     """
 
-    def __init__(self, codes: NDArray[np.int8], queries: NDArray[np.int8], memory: Memory, each: Map = map):
-        num_blocks, self._num_groups = _shape(len(codes), len(queries))
+    def __init__(self, codes: NDArray[np.int8], queries: NDArray[np.int8], buffer: Buffer, run: Map = map):
+        num_blocks, self._num_groups = _blocks_and_groups(len(codes), len(queries))
         self._block = GROUP * self._num_groups
         self._codes = codes
         self._queries = numkong.dots_pack(queries, dtype="int8")
-        self._table = memory.table(num_blocks * self._block, len(queries))
-        self._bounds = np.asarray(self._table)
+        self._matrix = buffer.matrix(num_blocks * self._block, len(queries))
+        self._bounds = np.asarray(self._matrix)
         self._bounds[len(codes) :] = np.iinfo(np.int32).min
         self._highest = np.empty((num_blocks * self._num_groups, len(queries)), np.int32)
-        for _ in (map if num_blocks == 1 else each)(self._compute, range(num_blocks)):
+        for _ in (map if num_blocks == 1 else run)(self._compute, range(num_blocks)):
             pass
 
     def _compute(self, block: int) -> None:
         start, end = block * self._block, (block + 1) * self._block
-        if codes := len(part := self._codes[start:end]):
-            numkong.dots_packed(part, self._queries, out=self._table[start : start + codes, :])
+        if num_codes := len(part := self._codes[start:end]):
+            numkong.dots_packed(part, self._queries, out=self._matrix[start : start + num_codes, :])
         highest = self._highest[block * self._num_groups : (block + 1) * self._num_groups]
         self._bounds[start:end].reshape(GROUP, *highest.shape).max(axis=0, out=highest)
 
-    def reached_by(self, k: int) -> NDArray[np.int32]:
-        """A bound for each query that at least `k` rows reach, but few more; `k` is at most the number of rows."""
-        # Up to half of the groups may lie behind the last row.
-        candidates = self._highest if 2 * k <= len(self._highest) else self._bounds
-        place = len(candidates) - k
-        return np.asarray(np.partition(candidates, place, axis=0)[place])
+    def reached_by_k(self, k: int) -> NDArray[np.int32]:
+        """Return a threshold for each query that at least `k` rows reach, but few more.
 
-    def at_least(self, least: NDArray[np.int32]) -> Found:
-        """The rows whose bound is `least` of their query or more."""
-        groups, queries = np.divmod(np.flatnonzero(self._highest >= least), len(least))
-        blocks, places = np.divmod(groups, self._num_groups)
-        rows = blocks * self._block + places + self._num_groups * np.arange(GROUP)[:, None]
+        `k` is at most the number of rows.
+        """
+        # Each group has a row that reaches its highest bound. Up to half of the groups may lie behind the last row.
+        bounds = self._highest if 2 * k <= len(self._highest) else self._bounds
+        position = len(bounds) - k
+        return np.asarray(np.partition(bounds, position, axis=0)[position])
+
+    def candidates(self, thresholds: NDArray[np.int32]) -> Candidates:
+        """Return the rows whose bounds reach the threshold of their query."""
+        groups, queries = np.divmod(np.flatnonzero(self._highest >= thresholds), len(thresholds))
+        blocks, offsets = np.divmod(groups, self._num_groups)
+        rows = blocks * self._block + offsets + self._num_groups * np.arange(GROUP)[:, None]
         queries = np.broadcast_to(queries, rows.shape)
-        high = self._bounds[rows, queries] >= least[queries]
-        rows, queries = rows[high], queries[high]
+        reached = self._bounds[rows, queries] >= thresholds[queries]
+        rows, queries = rows[reached], queries[reached]
         order = np.lexsort((rows, queries))
-        return rows[order], queries[order]
+        return Candidates(rows[order], queries[order])
 
 
-def _shape(count: int, num_queries: int) -> tuple[int, int]:
-    """How many blocks, and how many groups in each."""
-    most = max(1, MAX_BLOCK // (GROUP * num_queries))
-    num_blocks = math.ceil(count / (GROUP * most))
+def _blocks_and_groups(count: int, num_queries: int) -> tuple[int, int]:
+    """Return the number of blocks, and of groups in each, for `count` rows."""
+    most_groups = max(1, MAX_BLOCK // (GROUP * num_queries))
+    num_blocks = math.ceil(count / (GROUP * most_groups))
     return num_blocks, math.ceil(count / (GROUP * num_blocks))

@@ -1,1 +1,4 @@
-"""A model: where it comes from, how it is prepared for serving, and the check that an engine reproduces it."""
+"""A model: its original, its preparation for serving, and the check that an engine reproduces it.
+
+Only `prepare` may import `encoding`; `torch` is needed by `graph`, `prepare` and `reference` alone.
+"""

@@ -25,7 +25,8 @@ from shoal.settings import Settings
 from shoal_workers.admission import Limits
 from shoal_workers.encoding.batcher import Batcher
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.index.index import Index, Manifest
+from shoal_workers.index.index import Index
+from shoal_workers.index.manifest import Manifest
 from shoal_workers.model.model import Model, prepare_if_needed, prepared_folder
 from shoal_workers.process import processors
 from shoal_workers.process.crash_report import CrashReports

@@ -1,0 +1,101 @@
+"""The manifest of a version of an index, and the names of the version's files.
+
+my-index/current                     the name of the version to serve
+my-index/<version>/manifest.json     model, digest, dimension, count, checksums, when built
+my-index/<version>/vectors.npy       float32 [count, dimension], normalised
+my-index/<version>/quantised.npy     int8 [count, quantised_width], the codes of the vectors: see `quantisation`
+my-index/<version>/basis.npy         float32 [dimension, kept], the directions that the codes are for
+my-index/<version>/scales.npy        float64 [3], the units of the codes and the length of the longest vector
+my-index/<version>/documents.jsonl   one document a line
+my-index/<version>/offsets.npy       int64 [count + 1], where each document begins, and the end of the last
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self, get_origin, get_type_hints
+
+from shoal.errors import IndexCorrupt
+
+VECTORS, DOCUMENTS, OFFSETS = "vectors.npy", "documents.jsonl", "offsets.npy"
+QUANTISED, BASIS, SCALES = "quantised.npy", "basis.npy", "scales.npy"
+MANIFEST, CURRENT = "manifest.json", "current"
+
+#: Files of a version beside its manifest.
+FILES = (VECTORS, QUANTISED, BASIS, SCALES, DOCUMENTS, OFFSETS)
+
+#: Version of this layout, raised by one whenever a folder's files change in name or content.
+LAYOUT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A description of an index: its origin, its model, its size and the checksums of its files.
+
+    `quantised_width` is the size of a quantised vector in bytes.
+    """
+
+    version: str
+    built_at: str
+    source: str
+    model: str
+    digest: str
+    pooling: str
+    dimension: int
+    count: int
+    quantised_width: int
+    checksums: dict[str, str]
+    layout: int = LAYOUT
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read the manifest of the version in `folder`.
+
+        Raises IndexCorrupt if it cannot be read, contradicts itself, or is of another layout.
+        """
+        try:
+            fields = json.loads((folder / MANIFEST).read_text("utf-8"))
+            if (layout := dict(fields).get("layout")) != LAYOUT:
+                raise ValueError(_other_layout(layout))
+            manifest = cls(**fields)
+            manifest._check_types()
+            manifest._check_values()
+            return manifest
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            raise IndexCorrupt(f"{folder / MANIFEST} cannot be read ({error!s:.200}): build the index again") from error
+
+    def _check_types(self) -> None:
+        for name, kind in get_type_hints(type(self)).items():
+            if type(value := getattr(self, name)) is not (get_origin(kind) or kind):
+                raise TypeError(f"{name} is {value!r}")
+
+    def _check_values(self) -> None:
+        if self.checksums.keys() != set(FILES):
+            raise ValueError(f"checksums are of {sorted(self.checksums)!r:.200}, not of {sorted(FILES)}")
+        if min(self.count, self.dimension, self.quantised_width) < 1:
+            raise ValueError(
+                f"count is {self.count}, dimension {self.dimension} and quantised_width {self.quantised_width}; "
+                "all must be at least 1"
+            )
+
+    def save(self, folder: Path) -> None:
+        """Write the manifest into the folder of its version."""
+        (folder / MANIFEST).write_text(json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+def checksum(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal digits.
+
+    Raises IndexCorrupt if it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise IndexCorrupt(f"{path} cannot be read ({error.strerror}): build the index again") from error
+
+
+def _other_layout(layout: Any) -> str:
+    named = "an older layout" if layout is None else f"layout {layout!r:.20}"
+    return f"the index has {named}, this version of Shoal reads layout {LAYOUT}"
