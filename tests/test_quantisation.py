@@ -48,21 +48,40 @@ def test_no_score_is_over_its_bound(data: st.DataObject) -> None:
     assert (products(quantised, queries)[0] >= thresholds).all()
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1, 1e6])
-@pytest.mark.parametrize("dimension", [8, 60, 130])
-def test_no_part_of_the_slack_can_be_left_out(dimension: int, scale: float) -> None:
-    """A vector that rounding moved away from its query, or a query that it moved from a vector, is still bounded."""
-    generator = np.random.default_rng(dimension)
-    vectors = generator.standard_normal((2_000, dimension), np.float32)
-    quantised = QuantisedVectors.of(vectors * np.float32(scale))
-    basis = quantised.basis
-    kept = basis.directions.shape[1]
-    # Queries along what rounding took from vectors, and vectors' neighbours along what it takes from queries.
-    lost = vectors @ basis.directions * scale - quantised.codes[:, :kept] * basis.step
-    queries = np.concatenate([lost[:50] @ basis.directions.T, vectors[:50], generator.permuted(vectors[:50], axis=1)])
-    queries = np.concatenate([queries * np.float32(factor) for factor in (1e-4, 1, 1e4)]).astype(np.float32)
-    scores = exact(vectors * np.float32(scale), queries)
-    assert (bounds(quantised, queries) >= scores).all()
+@pytest.fixture(params=[1e-6, 1, 1e6])
+def basis(request: pytest.FixtureRequest) -> QuantisationBasis:
+    """A basis for vectors of these lengths that has as many directions as they have dimensions."""
+    vectors = np.random.default_rng(8).standard_normal((2_000, 60), np.float32) * np.float32(request.param)
+    return QuantisationBasis.fit(vectors)
+
+
+def of_codes(basis: QuantisationBasis, codes: NDArray[np.float64], unit: float) -> Vectors:
+    """Make the vectors `[count, dimension]` that have these numbers of units, whole or not, in the basis."""
+    return (codes * unit @ basis.directions.T.astype(np.float64)).astype(np.float32)
+
+
+def encoded(basis: QuantisationBasis, vectors: Vectors) -> QuantisedVectors:
+    """Encode vectors with a basis that was found for others."""
+    return QuantisedVectors(np.concatenate(list(basis.encode(vectors))), basis)
+
+
+def test_vectors_that_rounding_takes_farthest_from_a_query_are_bounded(basis: QuantisationBasis) -> None:
+    generator = np.random.default_rng(1)
+    signs = generator.choice([-1.0, 1.0], (20, 60))
+    # Every code is rounded towards zero by nearly half a step, and the query lies along what is lost.
+    vectors = of_codes(basis, signs * (generator.integers(0, 40, (20, 60)) + 0.49), basis.step)
+    queries = of_codes(basis, signs, 1.0)
+    assert (bounds(encoded(basis, vectors), queries) >= exact(vectors, queries)).all()
+
+
+def test_queries_that_rounding_takes_farthest_from_a_vector_are_bounded(basis: QuantisationBasis) -> None:
+    signs = np.random.default_rng(2).choice([-1.0, 1.0], (20, 60))
+    # One large number makes the query's unit large: all others are rounded to zero, and vectors lie along these.
+    numbers = 0.49 * signs
+    numbers[:, 0] = 127
+    vectors = of_codes(basis, signs * 10, basis.step)
+    queries = of_codes(basis, numbers, 1.0)
+    assert (bounds(encoded(basis, vectors), queries) >= exact(vectors, queries)).all()
 
 
 def test_vectors_outside_of_the_basis_are_bounded_by_their_tails() -> None:
@@ -70,8 +89,13 @@ def test_vectors_outside_of_the_basis_are_bounded_by_their_tails() -> None:
     vectors[:, :50] = np.random.default_rng(5).standard_normal((4_000, 50))
     vectors[:80] = np.eye(130, dtype=np.float32)[50:] * 7
     quantised = QuantisedVectors.of(vectors)
-    assert quantised.basis.directions.shape == (130, 60)
+    directions = quantised.basis.directions
+    assert directions.shape == (130, 60)
     assert (bounds(quantised, vectors[:80]) >= exact(vectors, vectors[:80])).all()
+    outside = vectors[:80] - vectors[:80] @ directions @ directions.T
+    query = outside[np.linalg.norm(outside, axis=1).argmax()][None]
+    shorter = query * np.linspace(0.01, 1, 400, dtype=np.float32)[:, None]
+    assert (bounds(encoded(quantised.basis, shorter), query) >= exact(shorter, query)).all()
 
 
 @pytest.mark.parametrize(("extent", "width"), [(0.9, 64), (0.985, 128), (1, 384)], ids=["narrow", "usual", "even"])
