@@ -68,7 +68,8 @@ def measure(vectors: Vectors, queries: Vectors, folder: Path, runs: int, threads
         f"{width} bytes each, {size_bytes / 2**20:,.0f} MB, built in {wall_s:.1f} s ({cpu_s:.1f} s of processor time)"
     )
     threadpool_limits(1, user_api="blas")
-    exact = ExactSearch(vectors, QuantisedVectors.open(folder, *vectors.shape, width), threads)
+    count, dimension = vectors.shape
+    exact = ExactSearch(vectors, QuantisedVectors.open(folder, count, dimension, width), threads)
     ways: dict[str, Find] = {"Shoal": exact.top_k, "all scored": scoring_all(vectors, threads)}
     rows = {name: np.concatenate([find(query[None], K)[0] for query in queries]) for name, find in ways.items()}
     scores = {name: np.take_along_axis(np.stack([vectors @ q for q in queries]), r, 1) for name, r in rows.items()}
