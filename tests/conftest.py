@@ -1,5 +1,11 @@
 """What tests share: a real Redis of their own, a tiny real model, and workers made of both."""
 
+import ast
+import contextlib
+import fcntl
+import gc
+import importlib
+import itertools
 import os
 import secrets
 import shutil
@@ -14,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import redis
+from hypothesis import HealthCheck, settings
 
 from shoal import Client
 from shoal.broker.embedded import find_server
@@ -21,6 +28,8 @@ from shoal.errors import MissingExtra
 from shoal.jobs import LANES
 from shoal.keys import Keys
 from shoal.queue.queue import Queue
+
+ROOT = Path(__file__).parent.parent
 
 if TYPE_CHECKING:
     from shoal_workers.encoding.encoder import Encoder
@@ -30,13 +39,55 @@ if TYPE_CHECKING:
 #: What the tests' index holds: the words that the tiny model knows, in every pair.
 WORDS = ("storm", "europe", "climate", "change", "rain", "market", "falls", "rises")
 
+#: Seed of the order of the tests and of `random`; --randomly-seed names another.
+SEED = 20_261_121
+
+#: Which of the processes of this run this is: 0 where there is but one.
+PROCESS = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+
+#: Ports that tests listen on: below those that the system gives to connections, and none twice in one process.
+PORTS = itertools.cycle(range(10_000 + 2_500 * PROCESS, 12_500 + 2_500 * PROCESS))
+
 if not os.environ.get("RAYON_NUM_THREADS"):
     os.environ["RAYON_NUM_THREADS"] = "1"
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+# A fixture is made once for all cases of a property, and a busy machine is no fault of the code.
+_always = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+settings.register_profile("suite", _always, derandomize=True, database=None)
+settings.register_profile("explore", _always)
+settings.load_profile("suite")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Give pytest-randomly a fixed seed, unless the command line names one."""
+    if config.getoption("randomly_seed", "") == "default":
+        config.option.randomly_seed = SEED
+
+
+def pytest_collection_finish() -> None:
+    """Import all modules that need no torch.
+
+    Hypothesis draws some values from the constants of the modules that are loaded: they are to be the same for a test
+    whatever ran before it. What is loaded then stays, and need not be looked at by the garbage collector again.
+    """
+    for folder in ("shared", "api", "workers"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if path.stem != "__main__" and "torch" not in _imported(path):
+                parts = path.relative_to(ROOT / folder).with_suffix("").parts
+                importlib.import_module(".".join(parts).removesuffix(".__init__"))
+    gc.collect()
+    gc.freeze()
+
+
+def _imported(path: Path) -> set[str]:
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import)]
+    return {alias.name for node in nodes for alias in node.names}
+
 
 def pytest_report_header() -> list[str]:
-    """Says which Redis the tests use."""
+    """Return a line with the Redis that the tests use."""
     try:
         server = find_server()
     except MissingExtra:
@@ -46,10 +97,16 @@ def pytest_report_header() -> list[str]:
 
 
 def free_port() -> int:
-    """A port on loopback that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port on loopback that nothing listens on."""
+    for port in PORTS:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError
 
 
 class RedisServer:
@@ -173,7 +230,7 @@ def client(redis_url: str, keys: Keys) -> Iterator[Client]:
 
 @pytest.fixture(autouse=True)
 def no_leftover_threads() -> Iterator[None]:
-    """Fails a test that leaves a thread of Shoal's running."""
+    """Fail a test that leaves a thread of Shoal's running."""
     before = set(threading.enumerate())
     yield
     left = [thread for thread in threading.enumerate() if thread not in before and "shoal" in _home(thread)]
@@ -182,35 +239,63 @@ def no_leftover_threads() -> Iterator[None]:
     assert not [thread for thread in left if thread.is_alive()]
 
 
+@pytest.fixture(autouse=True)
+def no_leftover_files() -> Iterator[None]:
+    """Fail a test that leaves files or sockets open, other than those of the fixtures that later tests use too."""
+    before = _open_files()
+    yield
+    if _open_files() - before:
+        gc.collect()
+    left = _open_files() - before
+    assert not left
+
+
+def _open_files() -> set[str]:
+    """Return the number and target of each open file, where the system tells them."""
+    found = set()
+    for link in Path("/proc/self/fd").glob("*"):
+        with contextlib.suppress(OSError):
+            found.add(f"{link.name} {link.readlink()}")
+    return found
+
+
 def _home(thread: threading.Thread) -> str:
     target = getattr(thread, "_target", None)
     return getattr(target, "__module__", "") or ""
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home folder for prepared models, kept between runs where the scripts keep theirs."""
-    kept = os.environ.get("SHOAL_TEST_HOME")
-    return Path(kept) if kept else tmp_path_factory.mktemp("home")
-
-
-@pytest.fixture(scope="session")
 def tiny_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real Sentence Transformers model, tiny and with random weights, made by a process of its own."""
-    folder = tmp_path_factory.mktemp("tiny") / "model"
-    maker = Path(__file__).parent / "tiny_model.py"
-    subprocess.run([sys.executable, "-W", "ignore", str(maker), str(folder)], check=True, stderr=subprocess.DEVNULL)
-    return folder
+    """A real Sentence Transformers model, tiny and with random weights.
+
+    One process makes it, for all processes of the run, and prepares it for serving in a folder beside it.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "tiny"
+    with (folder.parent / "tiny.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            command = [sys.executable, "-W", "ignore", str(Path(__file__).parent / "tiny_model.py"), str(folder)]
+            subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    return folder / "model"
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tiny_source: Path, home: Path) -> Iterator[Path]:
-    """The tiny model prepared for serving."""
-    from shoal_workers.model.model import prepare_if_needed
+def home(tiny_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home folder of this process's own, in which the tiny model is prepared for serving."""
+    from shoal_workers.model.model import prepared_folder
 
-    folder = prepare_if_needed(home, str(tiny_source))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    home = tmp_path_factory.mktemp("home")
+    shutil.copytree(tiny_source.parent / "prepared", prepared_folder(home, str(tiny_source)))
+    return home
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tiny_source: Path, home: Path) -> Path:
+    """The prepared tiny model."""
+    from shoal_workers.model.model import prepared_folder
+
+    return prepared_folder(home, str(tiny_source))
 
 
 @pytest.fixture(scope="session")

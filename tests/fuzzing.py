@@ -110,7 +110,7 @@ def fuzz(num_cases: int, **strategies: st.SearchStrategy[Any]) -> Callable[[Call
             test(*args, **kwargs)
 
         unhealthy = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much]
-        few = settings(max_examples=num_cases * FACTOR, deadline=None, suppress_health_check=unhealthy)
+        few = settings(max_examples=num_cases * FACTOR, suppress_health_check=unhealthy)
         return few(given(**strategies)(counted))
 
     return decorate

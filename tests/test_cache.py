@@ -19,7 +19,7 @@ import pytest
 import redis
 from api_stub import MakeApp
 from conftest import RedisServer, wait_until
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
@@ -657,7 +657,7 @@ def plain(make_worker: MakeWorker, settings: Settings) -> Iterator[Client]:
         client.queue.redis.delete(*client.queue.redis.scan_iter(f"{client.queue.keys.root}:*"))
 
 
-@hypothesis_settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(max_examples=25)
 @given(st.lists(REQUESTS, min_size=1, max_size=12))
 def test_with_and_without_the_cache_all_is_the_same(
     client: Client, plain: Client, worker: Worker, requests: list[tuple[list[str], Options, int | None]]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import BadDocument, InvalidRequest
@@ -469,7 +469,6 @@ def read_back(name: str, content: str) -> list[Document]:
         return documents
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(some_text, any_text, any_text), min_size=1, max_size=9))
 def test_rows_of_csv_writer_are_read_back(rows: list[tuple[str, str, str]]) -> None:
     written = io.StringIO(newline="")
@@ -478,7 +477,6 @@ def test_rows_of_csv_writer_are_read_back(rows: list[tuple[str, str, str]]) -> N
     assert read_back("a.csv", written.getvalue()) == expected
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(some_text, json_values), min_size=1, max_size=9), st.booleans())
 def test_lines_of_json_dumps_are_read_back(rows: list[tuple[str, Any]], ensure_ascii: bool) -> None:
     objects = [{"id": n, "text": text, "more": more} for n, (text, more) in enumerate(rows)]
@@ -487,7 +485,6 @@ def test_lines_of_json_dumps_are_read_back(rows: list[tuple[str, Any]], ensure_a
     assert read_back("a.jsonl", "\n".join(lines)) == expected
 
 
-@settings(deadline=None)
 @given(st.lists(some_text.filter(lambda text: not set(text) & set("\r\n")), min_size=1, max_size=9))
 def test_lines_of_text_are_read_back(lines: list[str]) -> None:
     assert [document.text for document in read_back("a.txt", "\n" + "\n".join(lines))] == lines

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound
@@ -126,7 +126,7 @@ def test_a_manifest_that_does_not_fit_its_files_is_refused(copy: Path, changed: 
         Index.open(copy)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(position=st.floats(0, 0.999), bit=st.integers(0, 7), name=st.sampled_from([*FILES, MANIFEST]))
 def test_a_flipped_bit_never_passes_for_another_index(
     index_folder: Path, index: Index, encoder: Encoder, tmp_path: Path, position: float, bit: int, name: str

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from numpy.typing import NDArray
@@ -52,7 +52,6 @@ def check(vectors: Vectors, queries: Vectors, k: int, threads: int = 1) -> None:
     assert (rows == expected_rows).all()
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_it_finds_what_scoring_all_finds(data: st.DataObject) -> None:
     dimension = data.draw(st.sampled_from([1, 3, 32, 60, 61, 130]))
@@ -64,7 +63,6 @@ def test_it_finds_what_scoring_all_finds(data: st.DataObject) -> None:
     check(vectors, queries, data.draw(st.integers(1, 100)))
 
 
-@settings(deadline=None)
 @given(st.integers(1, 3_000), st.integers(1, 70), st.integers(1, 1_000), st.integers(0, 2**32 - 1))
 def test_any_number_of_vectors_and_queries(count: int, num_queries: int, k: int, seed: int) -> None:
     check(grouped(count, 24, seed), grouped(num_queries, 24, seed + 1), k)

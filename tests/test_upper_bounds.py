@@ -1,7 +1,7 @@
 """Upper bounds are the products of codes, and all rows that reach a threshold are found."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ def products(codes: Codes, queries: Codes) -> NDArray[np.int32]:
     return codes.astype(np.int32) @ queries.astype(np.int32).T
 
 
-@settings(deadline=None)
 @given(CODES, st.integers(1, 300), st.data())
 def test_rows_that_reach_the_threshold(codes: Codes, num_queries: int, data: st.DataObject) -> None:
     queries = codes[:num_queries]
@@ -31,7 +30,6 @@ def test_rows_that_reach_the_threshold(codes: Codes, num_queries: int, data: st.
     assert (owners == found_owners).all()
 
 
-@settings(deadline=None)
 @given(CODES, st.integers(1, 300), st.integers(1, 300))
 def test_at_least_k_rows_reach_the_bound(codes: Codes, num_queries: int, k: int) -> None:
     k = min(k, len(codes))

@@ -1,7 +1,8 @@
-"""Makes a tiny BERT with random weights and a word-piece tokenizer, saved as a Sentence Transformers folder."""
+"""A tiny BERT with random weights and a word-piece tokenizer, as a Sentence Transformers folder and prepared."""
 
 import string
 import sys
+from pathlib import Path
 
 import torch
 from sentence_transformers import SentenceTransformer
@@ -9,11 +10,13 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
+from shoal_workers.model.prepare import prepare
+
 WORDS = ["storm", "europe", "climate", "change", "rain", "the", "a", "of", "in", "and", "market", "falls", "rises"]
 
 
-def main(folder: str) -> None:
-    """Saves the model in `folder`: 32 dimensions, 2 layers, at most 48 tokens, prompts for queries and documents."""
+def save(folder: str) -> None:
+    """Save a model of 32 dimensions and 2 layers that takes 48 tokens and has prompts for queries and documents."""
     torch.manual_seed(7)
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *string.ascii_lowercase, *(f"##{c}" for c in string.ascii_lowercase)]
     vocabulary = {piece: n for n, piece in enumerate(dict.fromkeys([*pieces, *string.digits, *WORDS]))}
@@ -41,5 +44,11 @@ def main(folder: str) -> None:
     model.save(folder)
 
 
+def main(folder: Path) -> None:
+    """Save the model in `folder`/model, and prepare it for serving in `folder`/prepared."""
+    save(str(folder / "model"))
+    prepare(str(folder / "model"), folder / "prepared")
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(Path(sys.argv[1]))
