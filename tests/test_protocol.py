@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 import shoal.jobs
 import shoal.queue.queue
+import shoal.size_limit
 import shoal.wire
 import shoal_workers.admission
 import shoal_workers.encoding.encoder
@@ -378,7 +379,7 @@ def test_an_entry_without_a_job_is_a_dead_letter(worker: Worker, keys: Keys) -> 
 
 
 def test_every_code_is_listed() -> None:
-    modules: list[ModuleType] = [shoal.jobs, shoal.queue.queue, shoal.wire]
+    modules: list[ModuleType] = [shoal.jobs, shoal.queue.queue, shoal.size_limit, shoal.wire]
     modules += [shoal_workers.encoding.encoder, shoal_workers.admission, shoal_workers.work]
     known = {value for module in modules for value in vars(module).values() if inspect.isclass(value)}
     codes = {kind.code for kind in known if issubclass(kind, ShoalError)}
