@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from numpy.typing import NDArray
@@ -34,7 +34,6 @@ def exact(vectors: Vectors, queries: Vectors) -> NDArray[np.float64]:
     return vectors.astype(np.float64) @ queries.astype(np.float64).T
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_no_score_is_over_its_bound(data: st.DataObject) -> None:
     dimension = data.draw(st.sampled_from([1, 2, 59, 60, 61, 200]))
