@@ -33,7 +33,8 @@ from benchmarks.texts import load_texts
 from stack import Checkout, about_machine
 
 from shoal.bench import wrk
-from shoal.bench.trial import Row, tables
+from shoal.bench.table import tables
+from shoal.bench.trial import Row
 from shoal.errors import ShoalError
 
 #: What can be measured, in this order; each prints a table.

@@ -26,8 +26,9 @@ from service import service
 from stack import Checkout
 
 from shoal import Client
-from shoal.bench import trial
-from shoal.bench.trial import Row, Trial, interleave, sample, shown, tables
+from shoal.bench.service import check_texts, sample
+from shoal.bench.table import tables
+from shoal.bench.trial import Row, Trial, interleave, shown
 from shoal.bench.wrk import Measured
 from shoal.cli.main import main
 from shoal.errors import BadSetting, NotReady
@@ -336,4 +337,4 @@ class TestShoalBench:
         assert result.stderr.rstrip().endswith("[invalid_request]")
 
     def test_the_usual_texts_are_the_sample(self) -> None:
-        assert len(trial.check_texts(sample())) >= 1_000
+        assert len(check_texts(sample())) >= 1_000

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from shoal.cli.main import REDIS_SETTINGS, settings_options
+from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.errors import BadSetting
 from shoal.settings import Settings
 

@@ -27,6 +27,7 @@ from benchmarks.plan import say
 from benchmarks.processes import Processes
 from benchmarks.server import Server
 from shoal.bench import trial
+from shoal.bench.table import tables
 from shoal.errors import NotReady
 from shoal.supervisor.process import Service
 
@@ -149,7 +150,7 @@ def main() -> None:
         rows = trial.interleave("servers", trials, args.runs, args.seconds, say)
         rows += [row for server in servers for row in server.memory_rows("servers") if row.case.startswith("api")]
     print("\n".join(f"- {name}: {text}" for name, text in about_machine().items()), end="\n\n")
-    print(trial.tables(rows))
+    print(tables(rows))
 
 
 if __name__ == "__main__":

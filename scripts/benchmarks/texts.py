@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from stack import DATA, datasets
 
-from shoal.bench.trial import sample
+from shoal.bench.service import sample
 
 #: An article is used from every so many words on: models see only the beginning of what they are given.
 ARTICLE_STEP = 400

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shoal.cli.main import REDIS_SETTINGS, settings_options
+from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.settings import Settings
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Load and measurements for a running service. Imports errors only."""
+"""Benchmarks: loads, trials and their figures. Imports errors only."""

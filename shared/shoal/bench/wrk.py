@@ -1,4 +1,4 @@
-"""The load generator: wrk, told what to send and read as numbers."""
+"""The load generator wrk: its requests, and its output as numbers."""
 
 import json
 import resource
@@ -12,13 +12,13 @@ from typing import Self
 
 from shoal.errors import MissingExtra, NotReady
 
-#: Longest that wrk waits for one answer before it counts as an error.
+#: Longest wait of wrk for one answer before it counts as an error.
 _TIMEOUT_S = 60
 
-#: What stands before the numbers in wrk's output; the rest of it is for people.
+#: Beginning of the line of wrk's output that has the numbers as JSON.
 _MARK = "measured: "
 
-#: Requests are made once, before the clock starts. `wrk -s SCRIPT URL -- BODIES FIRST`.
+#: The script makes all requests before the clock starts. `wrk -s SCRIPT URL -- BODIES FIRST`.
 _SCRIPT = """
 local requests, n = {}, 0
 function init(args)
@@ -39,7 +39,7 @@ end
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests with these bodies, one after the other and in turn, on each of so many connections that stay open."""
+    """Requests with these bodies in turn, one after the other on each of `connections` that stay open."""
 
     url: str
     bodies: Sequence[bytes]
@@ -49,7 +49,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one run of a load found; `cpu_s` is what wrk itself took of the processors."""
+    """The measurements of one run of a load; `cpu_s` is the processor time of wrk itself."""
 
     num_requests: int
     duration_s: float
@@ -60,12 +60,12 @@ class Measured:
 
     @property
     def requests_per_s(self) -> float:
-        """Answers a second."""
+        """Answers per second."""
         return self.num_requests / self.duration_s
 
     @classmethod
     def parse(cls, output: str, cpu_s: float = 0.0) -> Self:
-        """The numbers in wrk's output.
+        """Return the numbers in wrk's output.
 
         Raises NotReady if any request failed or none was answered: such a run measures nothing.
         """
@@ -79,9 +79,9 @@ class Measured:
 
 
 def find() -> str:
-    """Path of wrk.
+    """Return the path of wrk.
 
-    Raises MissingExtra.
+    Raises MissingExtra if it is not on the PATH.
     """
     if found := shutil.which("wrk"):
         return found
@@ -89,7 +89,7 @@ def find() -> str:
 
 
 def run(load: Load, seconds: int, first: int = 0) -> Measured:
-    """Runs the load for some seconds, beginning with body number `first`.
+    """Run the load for some seconds, beginning with body number `first`.
 
     Raises MissingExtra without wrk, and NotReady unless every request is answered with a 2xx status.
     """
@@ -107,6 +107,6 @@ def run(load: Load, seconds: int, first: int = 0) -> Measured:
 
 
 def _cpu_of_children_s() -> float:
-    """Processor time of the children that have ended."""
+    """Return the processor time of the child processes that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime

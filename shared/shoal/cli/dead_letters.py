@@ -1,4 +1,4 @@
-"""The command `shoal dead`: look at dead letters, retry and drop them."""
+"""The command `shoal dead`: list, show, retry and drop dead letters."""
 
 import json
 from collections.abc import Iterator
@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 
 import click
 
-from shoal.cli.main import REDIS_SETTINGS, settings_options
+from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.queue.dead_letters import DeadLetters, Letter
 from shoal.queue.lane import LaneLimits
 from shoal.queue.queue import Queue
 from shoal.settings import Settings
 
-#: So much is shown of a job that cannot be read.
+#: Most bytes shown of a job that cannot be read.
 MAX_SHOWN_BYTES = 1_000
 
 
@@ -30,7 +30,7 @@ def list_(settings: Settings, limit: int) -> None:
     with _letters(settings) as letters:
         click.echo(f"{len(letters):,} dead letters")
         for letter in letters.newest(limit):
-            click.echo(f"{letter.id}  {_when(letter)}  {_what(letter)}  {letter.reason}")
+            click.echo(f"{letter.id}  {_when(letter)}  {_describe(letter)}  {letter.reason}")
 
 
 @dead.command()
@@ -41,7 +41,7 @@ def show(settings: Settings, letter_id: str) -> None:
     with _letters(settings) as letters:
         letter = letters.get(letter_id)
     click.echo(f"reason: {letter.reason}\ntime: {_when(letter)}\nlane: {letter.lane}\ndeliveries: {letter.deliveries}")
-    click.echo(f"worker: {letter.worker}\njob: {_what(letter)}")
+    click.echo(f"worker: {letter.worker}\njob: {_describe(letter)}")
     if job := letter.job():
         for n, text in enumerate(job.texts):
             click.echo(f"text {n}: {json.dumps(text, ensure_ascii=False)}")
@@ -85,6 +85,6 @@ def _when(letter: Letter) -> str:
     return datetime.fromtimestamp(letter.time_s, UTC).isoformat(timespec="seconds")
 
 
-def _what(letter: Letter) -> str:
+def _describe(letter: Letter) -> str:
     job = letter.job()
     return f"{len(letter.data):,} unreadable bytes" if job is None else f"{job.op} {job.id} ({len(job.texts)} texts)"

@@ -1,4 +1,4 @@
-"""Saves vectors to a file, in the format that its name ends with."""
+"""Files of vectors, in the format that the name ends with."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -43,10 +43,7 @@ _FORMATS: dict[str, Callable[[Path, Vectors], int]] = {
 
 
 def check_path(path: Path) -> Path:
-    """`path`, if its format is known and its folder exists.
-
-    Raises InvalidRequest.
-    """
+    """Return `path`; raise InvalidRequest unless its format is known and its folder exists."""
     if path.suffix not in _FORMATS:
         raise InvalidRequest(f"{path} ends with {path.suffix!r}: name a file that ends with {', '.join(_FORMATS)}")
     if not path.parent.is_dir():
@@ -55,7 +52,7 @@ def check_path(path: Path) -> Path:
 
 
 def save(path: Path, vectors: Vectors) -> int:
-    """Writes the vectors as rows of `[texts, dimension]` in order, and returns how many there were."""
+    """Write the vectors as rows of `[texts, dimension]` in order; return their number."""
     return _FORMATS[check_path(path).suffix](path, vectors)
 
 

@@ -1,4 +1,4 @@
-"""Which process serves from a home folder: one at a time, by a lock that ends with the process."""
+"""The pid file of a home folder. Its lock lets one process serve from the folder, and ends with that process."""
 
 import fcntl
 import os
@@ -12,26 +12,36 @@ from shoal.settings import Settings
 
 
 @contextmanager
-def only_one(settings: Settings) -> Iterator[None]:
-    """Holds the home folder's lock, which the system lets go of however this process ends."""
-    path = _pidfile(settings)
+def hold(settings: Settings) -> Iterator[None]:
+    """Hold the pid file's lock; the system releases it however this process ends.
+
+    Raises BadSetting if another process holds it.
+    """
+    path = _path(settings)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:
         if not _lock(file):
-            raise BadSetting(already(settings, running(settings)))
+            raise already_serving(settings, running_pid(settings))
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
         yield
 
 
-def running(settings: Settings) -> int | None:
-    """The process that serves from the home folder, if one does."""
-    path = _pidfile(settings)
+def running_pid(settings: Settings) -> int | None:
+    """Return the id of the process that serves from the home folder, or None."""
+    path = _path(settings)
     if not path.exists():
         return None
     with path.open("r+") as file:
         return None if _lock(file) else int(file.read() or 0) or None
+
+
+def already_serving(settings: Settings, pid: int | None) -> BadSetting:
+    """Return the error for a second process in the same home folder."""
+    process = f"process {pid}" if pid else "another process"
+    remedy = "end it with --stop, or choose another --home and --redis-url"
+    return BadSetting(f"{process} serves from {settings.home_folder} already: {remedy}")
 
 
 def _lock(file: TextIO) -> bool:
@@ -42,11 +52,5 @@ def _lock(file: TextIO) -> bool:
     return True
 
 
-def already(settings: Settings, pid: int | None) -> str:
-    """What to say to one who would start another."""
-    remedy = "end it with --stop, or choose another --home and --redis-url"
-    return f"process {pid} serves from {settings.home_folder} already: {remedy}"
-
-
-def _pidfile(settings: Settings) -> Path:
+def _path(settings: Settings) -> Path:
     return settings.home_folder / "serve.pid"

@@ -1,4 +1,4 @@
-"""A process that this one starts, watches and stops, with all that it starts itself."""
+"""A process that this one starts, watches and stops, together with the processes that it starts itself."""
 
 import ctypes
 import logging
@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 log = logging.getLogger(__name__)
 
-#: How long a process may take to finish what it has begun before it is killed.
+#: Longest time for a process to finish its work before it is killed.
 STOP_WITHIN_S = 15.0
 
-#: How long what was killed may take to be gone.
+#: Longest wait for killed processes to be gone.
 GONE_WITHIN_S = 2.0
 
 _PR_SET_PDEATHSIG = 1
@@ -22,7 +22,7 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(slots=True)
 class Service:
-    """One process of the stack, which may take `stop_within_s` to finish what it has begun before it is killed."""
+    """A process in a process group of its own; told to stop, it is killed after `stop_within_s`."""
 
     name: str
     command: list[str]
@@ -31,7 +31,7 @@ class Service:
     process: "subprocess.Popen[bytes] | None" = field(default=None)
 
     def start(self) -> None:
-        """Starts the process; it is told to stop should this one die."""
+        """Start the process, which gets SIGTERM should this one die."""
         self.kill()
         environment = os.environ | self.environment
         self.process = subprocess.Popen(
@@ -39,11 +39,11 @@ class Service:
         )
 
     def exit_code(self) -> int | None:
-        """How the process ended, or None while it runs."""
+        """Return the exit code of the process, or None while it runs."""
         return self.process.poll() if self.process else None
 
     def stop(self) -> None:
-        """Asks the process to finish, and kills it if it does not."""
+        """Ask the process to finish, wait for it, and kill what is left of its group."""
         if self.process is None:
             return
         self.process.terminate()
@@ -54,13 +54,13 @@ class Service:
         self.kill()
 
     def hurry(self) -> None:
-        """Ends at once what is left of the process and of those that it started. Safe in a signal handler."""
+        """Kill all processes of the group without waiting. Safe in a signal handler."""
         if self.process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """Ends them and waits until they are gone."""
+        """Kill all processes of the group and wait until they are gone."""
         if self.process is None:
             return
         self.hurry()
@@ -68,7 +68,7 @@ class Service:
         with suppress(ProcessLookupError):
             self.process.wait()
             while time.monotonic() < until:
-                os.killpg(self.process.pid, 0)  # raises once nobody is left
+                os.killpg(self.process.pid, 0)  # raises once the group is empty
                 time.sleep(0.01)
 
 

@@ -1,0 +1,37 @@
+"""Command-line flags made from the table of settings."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+import click
+
+from shoal.settings import Settings, variable
+
+#: The settings of every command that uses Redis.
+REDIS_SETTINGS = ("redis_url", "key_prefix", "pool")
+
+
+def settings_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds a flag for each named setting and calls the command with `settings=Settings`.
+
+    A flag wins over `SHOAL_<FIELD>`, which wins over the default.
+    """
+    table = {item.name: item for item in fields(Settings)}
+    types = get_type_hints(Settings)
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            given = {name: value for name in names if (value := kwargs.pop(name)) is not None}
+            return command(*args, settings=Settings.from_environment(**given), **kwargs)
+
+        for name in reversed(names):
+            item = table[name]
+            type_ = click.Choice(item.metadata["choices"]) if item.metadata["choices"] else types[name]
+            text = f"{item.metadata['help']} [{variable(name)}; default: {item.default!s}]"
+            wrapper = click.option(f"--{name.replace('_', '-')}", name, type=type_, default=None, help=text)(wrapper)
+        return wrapper
+
+    return decorate

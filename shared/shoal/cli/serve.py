@@ -1,0 +1,32 @@
+"""The command `shoal serve`: start everything, or stop it."""
+
+from dataclasses import fields, replace
+
+import click
+
+from shoal.cli.options import settings_options
+from shoal.settings import Settings
+from shoal.supervisor import serve as supervisor
+
+
+@click.command()
+@click.option("--workers", type=int, default=None, help="Worker processes to start [SHOAL_WORKERS; default: 1].")
+@click.option("--index", "indexes", multiple=True, help="Index folder, or name=folder; repeatable [SHOAL_INDEXES].")
+@click.option("--detach", is_flag=True, help="Return once it is ready and leave it running.")
+@click.option("--stop", is_flag=True, help="Stop the server of the same home folder.")
+@click.option("--try", "query", help="Search for this once it is ready, and print the hits.")
+@settings_options(*(item.name for item in fields(Settings) if item.name not in ("workers", "indexes")))
+def serve(
+    settings: Settings, workers: int | None, indexes: tuple[str, ...], detach: bool, stop: bool, query: str | None
+) -> None:
+    """Start Redis (unless one is named), the API and the workers; watch them; stop them on Ctrl-C."""
+    if workers is not None:
+        settings = replace(settings, workers=workers)
+    if indexes:
+        settings = replace(settings, indexes=",".join(indexes))
+    if stop:
+        click.echo(supervisor.stop(settings))
+    elif detach:
+        supervisor.detach(settings, query=query)
+    else:
+        supervisor.serve(settings, query=query)

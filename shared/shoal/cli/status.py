@@ -1,0 +1,24 @@
+"""The command `shoal status`."""
+
+import click
+
+from shoal.cli.options import REDIS_SETTINGS, settings_options
+from shoal.client import Client
+from shoal.settings import Settings
+
+
+@click.command()
+@settings_options(*REDIS_SETTINGS)
+def status(settings: Settings) -> None:
+    """Show the workers alive, their indexes, and how many jobs wait."""
+    with Client.from_settings(settings) as client:
+        for lane, load in client.queue.loads().items():
+            click.echo(f"lane {lane}: {load.num_jobs:,} unanswered jobs, {load.num_texts:,} texts")
+        click.echo(f"dead letters: {client.queue.num_dead():,}")
+        workers = client.pool.workers()
+        click.echo(f"workers alive: {len(workers)}")
+        for worker_id, about in workers.items():
+            names = ", ".join(f"{name} ({index['count']:,})" for name, index in about.get("indexes", {}).items())
+            click.echo(
+                f"  {worker_id} {about.get('state')} {about.get('model')} {about.get('engine')}: {names or 'no index'}"
+            )
