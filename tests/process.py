@@ -20,15 +20,19 @@ def environment(**settings: Any) -> dict[str, str]:
 def run(*arguments: Any, stdin: str | None = None, **settings: Any) -> "subprocess.CompletedProcess[str]":
     """Runs `shoal` to its end."""
     command = [sys.executable, "-m", "shoal", *map(str, arguments)]
-    return subprocess.run(command, env=environment(**settings), input=stdin, capture_output=True, text=True, timeout=90)
+    return subprocess.run(
+        command, env=environment(**settings), input=stdin, capture_output=True, text=True, timeout=300
+    )
 
 
 class Process:
     """`shoal …`, running; it is killed at the end of the `with` if it has not ended by then."""
 
-    def __init__(self, log: Path, *arguments: Any, **settings: Any):
+    def __init__(self, log: Path, *arguments: Any, max_files: int = 0, **settings: Any):
         self.log = log
         command = [sys.executable, "-m", "shoal", *map(str, arguments)]
+        if max_files:
+            command = ["sh", "-c", f'ulimit -S -n {max_files}; exec "$@"', "sh", *command]
         with log.open("ab") as output:
             self._process = subprocess.Popen(command, env=environment(**settings), stdout=output, stderr=output)
 
@@ -66,4 +70,4 @@ class Process:
 
     def wait(self) -> int:
         """Its exit code, waited for."""
-        return self._process.wait(30)
+        return self._process.wait(90)

@@ -209,12 +209,8 @@ class TestSlowCallers:
         assert answers == [200] * 400
 
     def test_it_asks_the_system_for_as_many_files_as_its_connections_take(self, start_api: StartApi) -> None:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-        try:
-            api = start_api()
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        api = start_api(max_files=256)
         (server,) = psutil.Process(api.process.pid).children()
         allowed = server.rlimit(psutil.RLIMIT_NOFILE)[0]
         assert allowed > MAX_CONNECTIONS or allowed == hard

@@ -28,13 +28,14 @@ pytest_plugins = ["api_fixtures"]
 class Server:
     """`shoal api`, and a way to ask it."""
 
-    def __init__(self, process: Process, port: int):
+    def __init__(self, process: Process, port: int, host: str = "127.0.0.1"):
         self.process = process
         self.port = port
+        self._host = host
 
     def connect(self) -> http.client.HTTPConnection:
         """A connection, which stays open from one request to the next."""
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        return http.client.HTTPConnection(self._host, self.port, timeout=30)
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """The status and body of one request."""
@@ -46,7 +47,7 @@ class Server:
     def listens(self) -> bool:
         """Whether it takes connections."""
         try:
-            socket.create_connection(("127.0.0.1", self.port)).close()
+            socket.create_connection((self._host, self.port)).close()
         except ConnectionRefusedError:
             return False
         return True
@@ -64,7 +65,7 @@ def start_server(settings: Settings, tmp_path: Path) -> Iterator[StartServer]:
         port = free_port()
         where = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
         started.append(Process(tmp_path / "log", "api", "--port", port, **where | changes))
-        server = Server(started[-1], port)
+        server = Server(started[-1], port, changes.get("host", "127.0.0.1"))
         wait_until(server.listens)
         return server
 

@@ -160,7 +160,7 @@ class TestLoss:
         lane = Keys().lane("interactive")
         with redis.Redis.from_url(pair.url) as producer, ThreadPoolExecutor(1) as threads:
             entry = producer.xadd(lane, {"job": b"1"})
-            assert producer.wait(1, 5_000) == 1
+            assert producer.wait(1, 90_000) == 1
             pair.link.hold()
             producer.xadd(lane, {"job": b"2"})
             assert threads.submit(producer.wait, 1, 100).result() == 0

@@ -59,7 +59,7 @@ def test_who_hangs_and_cannot_say_it_is_ended_too() -> None:
 
 
 def test_who_makes_progress_goes_on() -> None:
-    done = watched("for _ in range(30): time.sleep(0.05); progress.mark('encoding')", timeout_s=1)
+    done = watched("for _ in range(60): time.sleep(0.05); progress.mark('encoding')", timeout_s=2)
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -147,7 +147,7 @@ class SlowEncoder(Encoder):
 
 
 def test_a_slow_worker_keeps_its_jobs(queue: Queue, encoder: Encoder) -> None:
-    slow, pool = SlowEncoder(encoder), Pool(queue.redis, queue.keys, alive_s=1.0)
+    slow, pool = SlowEncoder(encoder), Pool(queue.redis, queue.keys, alive_s=2.0)
     worker = Worker(queue, slow, {}, Batcher(4_096))
     queue.put("interactive", [Job("embed", ["storm"], reply_to="me")])
     heart = Heartbeat(pool, worker.id, dict, every_s=0.05)
