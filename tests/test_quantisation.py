@@ -78,7 +78,7 @@ def test_queries_that_rounding_takes_farthest_from_a_vector_are_bounded(basis: Q
     # One large number makes the query's unit large: all others are rounded to zero, and vectors lie along these.
     numbers = 0.49 * signs
     numbers[:, 0] = 127
-    vectors = of_codes(basis, signs * 10, basis.step)
+    vectors = of_codes(basis, signs * 36, basis.step)
     queries = of_codes(basis, numbers, 1.0)
     assert (bounds(encoded(basis, vectors), queries) >= exact(vectors, queries)).all()
 

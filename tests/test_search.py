@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from numpy.typing import NDArray
 
-from shoal_workers.index.quantisation import QuantisedVectors
+from shoal_workers.index.quantisation import QuantisationBasis, QuantisedVectors
 from shoal_workers.index.search import MAX_BOUNDS, ExactSearch, TopK
 
 Vectors = NDArray[np.float32]
@@ -159,3 +159,24 @@ def test_vectors_chosen_to_mislead_the_bounds(
 ) -> None:
     for seed in range(3):
         check(*kind(dimension, np.random.default_rng(seed)), k)
+
+
+@pytest.mark.parametrize("k", [1, 10])
+def test_near_ties_that_rounding_puts_in_another_order(k: int) -> None:
+    basis = QuantisationBasis.fit(random(2_000, 60))
+    generator = np.random.default_rng(0)
+    signs = generator.choice([-1.0, 1.0], (8, 1, 60))
+    codes = np.repeat(generator.integers(5, 40, (8, 1, 60)).astype(np.float64), 40, axis=1)
+    # The first twenty vectors of each query lose nearly half a step in every code, the others win as much.
+    codes[:, :20] += 0.49
+    codes[:, 20:] += 0.51
+    codes[:, :20, 0] += np.arange(20)
+    codes[:, 20:, 0] -= np.arange(20) + 5
+    turned = basis.directions.T.astype(np.float64) * basis.step
+    vectors, queries = ((numbers.reshape(-1, 60) @ turned).astype(np.float32) for numbers in (signs * codes, signs))
+    quantised = QuantisedVectors(np.concatenate(list(basis.encode(vectors))), basis)
+    rows, scores = ExactSearch(vectors, quantised).top_k(queries, k)
+    expected = by_scoring_all(vectors, queries, k)
+    assert (rows == expected.rows).all()
+    assert (scores == expected.scores).all()
+    assert (rows % 40 < 20).all()
