@@ -179,7 +179,7 @@ def test_an_unclear_text_column_is_refused(write: Write, header: str) -> None:
     path = write("a.csv", f"{header}\n{header}\n")
     with pytest.raises(InvalidRequest, match="--text-column") as caught:
         DocumentSource(path).check()
-    assert all(repr(name) in caught.value.message for name in header.split(",") if name != "id")
+    assert all(f'"{name}"' in caught.value.message for name in header.split(",") if name != "id")
 
 
 def test_named_columns_are_used_and_left_out_of_the_fields(write: Write) -> None:
@@ -192,15 +192,15 @@ def test_named_columns_are_used_and_left_out_of_the_fields(write: Write) -> None
 @pytest.mark.parametrize(
     ("name", "content", "found"),
     [
-        ("a.csv", "text,topic\none,sea\n", "'text', 'topic'"),
-        ("a.jsonl", '{"text":"one","topic":"sea"}', "'text', 'topic'"),
-        ("a.txt", "one\n", "'text'"),
+        ("a.csv", "text,topic\none,sea\n", '"text", "topic"'),
+        ("a.jsonl", '{"text":"one","topic":"sea"}', '"text", "topic"'),
+        ("a.txt", "one\n", '"text"'),
     ],
 )
 def test_a_named_column_that_is_not_there_is_refused(
     write: Write, name: str, content: str, found: str, columns: dict[str, str]
 ) -> None:
-    with pytest.raises(InvalidRequest, match="'headline'") as caught:
+    with pytest.raises(InvalidRequest, match='"headline"') as caught:
         DocumentSource(write(name, content), **columns).check()
     assert found in caught.value.message
 
@@ -217,7 +217,7 @@ def test_a_column_named_like_a_part_of_a_hit_is_refused(
     write: Write, header: str, columns: dict[str, str], taken: str
 ) -> None:
     path = write("a.csv", f"{header}\n{header}\n")
-    assert repr(taken) in refusal(path, **columns)
+    assert f'"{taken}"' in refusal(path, **columns)
 
 
 def test_a_column_named_like_a_part_of_a_hit_may_hold_the_text_or_the_id(write: Write) -> None:
@@ -229,7 +229,7 @@ def test_a_column_named_like_a_part_of_a_hit_may_hold_the_text_or_the_id(write: 
 def test_a_later_json_object_may_not_bring_such_a_field(write: Write) -> None:
     message = refusal(write("a.jsonl", '{"text":"one"}\n{"text":"two","id":"x"}\n'))
     assert "a.jsonl, line 2: " in message
-    assert "'id'" in message
+    assert '"id"' in message
 
 
 def test_ids_become_strings_and_count_from_zero_where_there_are_none(write: Write) -> None:
@@ -243,7 +243,7 @@ def test_a_duplicate_id_is_refused_with_both_lines(write: Write) -> None:
     path = write("a.jsonl", '{"id":"1","text":"one"}\n\n{"id":"2","text":"two"}\n{"id":1,"text":"three"}\n')
     message = refusal(path)
     assert message.startswith(f"{path}, line 4: ")
-    assert "'1'" in message
+    assert '"1"' in message
     assert f"{path}, line 1" in message
 
 
@@ -261,7 +261,7 @@ def test_a_missing_id_is_refused(write: Write, name: str, content: str, line: in
     path = write(name, content)
     message = refusal(path)
     assert message.startswith(f"{path}, line {line}: ")
-    assert "'id'" in message
+    assert '"id"' in message
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_a_bad_row_is_refused_by_its_line(write: Write, name: str, content: str 
         ("a.csv", "text,topic\none\n", "2 cells, this row 1"),
         ("a.csv", 'text\n"one\n', "quote"),
         ("a.csv", b"text\n\xff\n", "0xff"),
-        ("a.csv", "text,topic,topic\n1,2,3\n", "'topic'"),
+        ("a.csv", "text,topic,topic\n1,2,3\n", '"topic"'),
         ("a.jsonl", '{"text":5}', "5"),
         ("a.jsonl", '{"text":"one", "n":NaN}', "NaN"),
         ("a.jsonl", '{"text":"one"', "character 14"),
@@ -417,7 +417,7 @@ def test_two_parquet_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "twins.parquet"
     parquet.write_table(pyarrow.Table.from_arrays([["a"], ["b"]], names=["text", "text"]), path)
-    assert "'text'" in refusal(path)
+    assert '"text"' in refusal(path)
 
 
 def test_parquet_without_rows_and_files_that_are_not_parquet_are_refused(

@@ -2,7 +2,6 @@
 
 import json
 import os.path
-import reprlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from shoal import wire
 from shoal.errors import BadDocument, InvalidRequest
+from shoal.excerpt import excerpt
 from shoal_workers.index.parquet_records import read_parquet
 from shoal_workers.index.record import Record, Records, listed, location
 from shoal_workers.index.text_records import read_csv, read_jsonl, read_tsv, read_txt
@@ -53,7 +53,7 @@ class DocumentSource:
         for number, document in self._numbered():
             if (first := seen.setdefault(document.id, number)) != number:
                 raise BadDocument(
-                    f"{location(self.path, number)}: the id {reprlib.repr(document.id)} is already that of "
+                    f"{location(self.path, number)}: the id {excerpt(document.id)} is already that of "
                     f"{location(self.path, first)}; ids must differ"
                 )
         if not seen:
@@ -70,7 +70,7 @@ class DocumentSource:
         """Return the names of the text column and of the id column, if there is one."""
         for named in (self.text_column, self.id_column):
             if named is not None and named not in found:
-                raise InvalidRequest(f"{self.path}: there is no column {named!r:.100}; the columns are {listed(found)}")
+                raise InvalidRequest(f"{self.path}: no column is called {excerpt(named)}; there are {listed(found)}")
         id_column = "id" if self.id_column is None and "id" in found else self.id_column
         text_column = self.text_column or self._guess_text_column([name for name in found if name != id_column])
         return text_column, id_column
@@ -96,20 +96,19 @@ def _document(where: str, record: Record, text_column: str, id_column: str | Non
 
 def _text(where: str, record: Record, column: str) -> str:
     if column not in record:
-        raise BadDocument(f"{where}: the text {column!r:.100} is missing; every record needs one")
+        raise BadDocument(f"{where}: the text {excerpt(column)} is missing; every record needs one")
     text = record[column]
     if not isinstance(text, str):
-        found = "null" if text is None else reprlib.repr(text)
-        raise BadDocument(f"{where}: the text {column!r:.100} is {found}; it must be a string")
+        raise BadDocument(f"{where}: the text {excerpt(column)} is {excerpt(text)}; it must be a string")
     if not text.strip():
-        raise BadDocument(f"{where}: the text in column {column!r:.100} is empty; fill it in or leave the record out")
+        raise BadDocument(f"{where}: the text in column {excerpt(column)} is empty; fill it in or leave the record out")
     return text
 
 
 def _id(where: str, record: Record, column: str) -> str:
     value = _json_value(record.get(column))
     if value is None or not str(value).strip():
-        raise BadDocument(f"{where}: the id {column!r:.100} is missing or empty; every record needs one")
+        raise BadDocument(f"{where}: the id {excerpt(column)} is missing or empty; every record needs one")
     return str(value)
 
 

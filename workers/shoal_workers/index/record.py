@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import reprlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import BadDocument, InvalidRequest
+from shoal.excerpt import excerpt
 
 #: Values by the name of their column.
 Record = dict[str, Any]
@@ -28,7 +28,7 @@ def location(path: Path, number: int) -> str:
 
 def listed(names: Collection[str]) -> str:
     """Return the first names of columns for a message, each cut if it is long."""
-    shown = [reprlib.repr(name) for name in islice(names, MAX_LISTED)]
+    shown = [excerpt(name) for name in islice(names, MAX_LISTED)]
     return ", ".join([*shown, "…"] if len(names) > MAX_LISTED else shown) or "(none)"
 
 

@@ -4,13 +4,13 @@ import csv
 import gzip
 import io
 import json
-import reprlib
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from shoal.errors import BadDocument
+from shoal.excerpt import excerpt
 from shoal_workers.index.record import Record, Records, location, open_source, refuse_duplicate_columns
 
 
@@ -68,7 +68,7 @@ def _json_object(where: str, line: str) -> Record:
         reason = f"{error.msg} at character {error.colno}" if isinstance(error, json.JSONDecodeError) else error
         raise BadDocument(f"{where}: not valid JSON: {reason}; write one JSON object on the line") from error
     if not isinstance(record, dict):
-        raise BadDocument(f"{where}: {reprlib.repr(record)} is not a JSON object; write one JSON object on the line")
+        raise BadDocument(f"{where}: {excerpt(record)} is not a JSON object; write one JSON object on the line")
     return record
 
 
