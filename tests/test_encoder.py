@@ -156,7 +156,7 @@ def test_a_prepared_model_is_found_until_its_original_changes(copy: Path, tiny_s
     assert not is_prepared(tmp_path)
     assert Model.open(copy) == replace(Model.read(str(tiny_source), tiny_source), shares_rows=True)
     Model.read(str(tiny_source), tiny_source).save(copy)
-    changed = json.loads((copy / "model.json").read_text()) | {"stamp": "1:2"}
+    changed = json.loads((copy / "model.json").read_text()) | {"weights_state": "1:2"}
     (copy / "model.json").write_text(json.dumps(changed))
     assert not is_prepared(copy)
 

@@ -15,7 +15,7 @@ from shoal.settings import Settings
 if TYPE_CHECKING:
     from shoal_workers.encoding.encoder import Encoder
 
-#: The headlines that come with Shoal, to try it with.
+#: Sample headlines that come with Shoal.
 SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
 
 MODEL_SETTINGS = ("model", "engine", "precision", "threads", "home")
@@ -49,15 +49,15 @@ def index() -> None:
 
 @index.command()
 @click.argument("source", type=click.Path(path_type=Path), required=False)
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder to build it in.")
-@click.option("--text-column", help="Column to embed and search. [default: text, or the only one that can be meant]")
-@click.option("--id-column", help="Column that names a document. [default: id, else the row's number from 0]")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder of the index.")
+@click.option("--text-column", help="Column to embed and search. [default: text, else the only candidate]")
+@click.option("--id-column", help="Column of the documents' ids. [default: id, else numbers from 0]")
 @settings_options(*MODEL_SETTINGS)
 def build(settings: Settings, source: Path | None, out: Path, text_column: str | None, id_column: str | None) -> None:
     """Embed the documents in SOURCE (.csv, .tsv, .jsonl, .txt or .parquet) into an index folder.
 
-    Without SOURCE, the sample headlines that come with Shoal. An index that is in the folder already stays in use until
-    the new one is complete.
+    Without SOURCE, embed the sample headlines that come with Shoal. An index that is in the folder already stays in use
+    until the new version is complete.
     """
     _limit_native_threads(settings)
     from shoal_workers.index.builder import build
@@ -70,13 +70,13 @@ def build(settings: Settings, source: Path | None, out: Path, text_column: str |
     with click.progressbar(length=count, label=f"Embedding {count:,} documents", show_pos=True) as bar:
         manifest = build(documents, out, encoder, count, bar.update)
     click.echo(f"{out}: {manifest.count:,} documents, version {manifest.version}, {manifest.model}")
-    click.echo("workers that serve it take the new version when they are started again", err=True)
+    click.echo("restart workers that serve this index: they open the new version when they start", err=True)
 
 
 @index.command("info")
 @click.argument("folder", type=click.Path(path_type=Path))
 def index_info(folder: Path) -> None:
-    """Show what an index holds, after checking its files."""
+    """Check the files of an index and show its manifest."""
     from shoal_workers.index.index import Index
 
     click.echo(json.dumps(asdict(Index.open(folder).manifest), indent=2, ensure_ascii=False))
@@ -88,8 +88,8 @@ def model() -> None:
 
 
 @model.command()
-@click.option("--force", is_flag=True, help="Do it again even if it was done.")
-@click.option("--quiet", is_flag=True, help="Say nothing if it was done already.")
+@click.option("--force", is_flag=True, help="Prepare the model again even if it is prepared.")
+@click.option("--quiet", is_flag=True, help="Do not print the folder of the prepared model.")
 @settings_options("model", "home")
 def prepare(settings: Settings, force: bool, quiet: bool) -> None:
     """Export the model once, so that workers start quickly and without torch. Needs the `export` extra."""
@@ -103,7 +103,7 @@ def prepare(settings: Settings, force: bool, quiet: bool) -> None:
 @model.command("info")
 @settings_options("model", "home")
 def model_info(settings: Settings) -> None:
-    """Show what is known of a prepared model."""
+    """Show the description of a prepared model."""
     from shoal_workers.model.model import Model, prepared_folder
 
     folder = prepared_folder(settings.home_folder, settings.model)
@@ -118,7 +118,7 @@ def _encoder(settings: Settings) -> "Encoder":
 
 
 def _limit_native_threads(settings: Settings) -> None:
-    """Tells native libraries how many threads to make, before they load and count all processors themselves."""
+    """Set the number of threads of native libraries, which otherwise take all processors; before they are loaded."""
     from shoal_workers.process import processors
 
     threads = str(settings.threads or processors.threads_for(settings.workers, processors.available()))

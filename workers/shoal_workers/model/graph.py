@@ -1,4 +1,4 @@
-"""Forward passes over packed rows, in torch: what is exported for OpenVINO and what the torch engine runs.
+"""Forward passes over packed rows, in torch: exported for OpenVINO, and run by the torch engine.
 
 Both take the arrays of a `Packing` and return token vectors, float32 `[rows, length, dimension]`.
 """
@@ -11,7 +11,7 @@ from torch.nn.functional import embedding
 
 
 class PackedBert(torch.nn.Module):
-    """BERT with attention within each text of a row. Shares the model's weights, but for those it puts together."""
+    """BERT with attention only within each text of a row. It shares the model's weights that it does not join."""
 
     def __init__(self, bert: Any):
         super().__init__()
@@ -39,7 +39,7 @@ class _PackedLayer(torch.nn.Module):
         self.width = parts[0].weight.shape[0]
         self.qkv = torch.nn.Linear(self.width, 3 * self.width)  # one product instead of three
         scale = torch.ones(3 * self.width)
-        scale[: self.width] = (self.width // num_heads) ** -0.5  # the scaling of the scores, done once and for all
+        scale[: self.width] = (self.width // num_heads) ** -0.5  # the scaling of attention scores, done once
         self.qkv.weight = torch.nn.Parameter(torch.cat([part.weight for part in parts]) * scale[:, None])
         self.qkv.bias = torch.nn.Parameter(torch.cat([part.bias for part in parts]) * scale)
         self.mix, self.mix_norm = layer.attention.output.dense, layer.attention.output.LayerNorm
@@ -58,22 +58,22 @@ class _PackedLayer(torch.nn.Module):
 
 
 class PaddedModel(torch.nn.Module):
-    """Any other architecture, with one text to a row."""
+    """A model of any other architecture, with one text in each row."""
 
     def __init__(self, transformer: torch.nn.Module):
         super().__init__()
         self.transformer = transformer
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        mask = (bias[:, 0, 0, :] == 0).long()  # what the first token, which is in the text, looks at
+        mask = (bias[:, 0, 0, :] == 0).long()  # the tokens that the first token attends to are those of the text
         features = {"input_ids": ids.long() * mask, "attention_mask": mask}
         tokens: torch.Tensor = self.transformer(features)["token_embeddings"]
-        # `positions` takes no part here; adding nothing of it keeps it an input of the exported graph.
+        # `positions` is not needed here; adding zero times it keeps it an input of the exported graph.
         return tokens + positions[:, :, None] * 0.0
 
 
 def shares_rows(model: SentenceTransformer) -> bool:
-    """Whether several texts can share a row: for a plain BERT, whose forward pass is ours."""
+    """Return true if several texts can share a row: for a plain BERT, which `PackedBert` computes."""
     bert: Any = model[0].auto_model
     return (
         type(bert).__name__ == "BertModel"
@@ -83,6 +83,6 @@ def shares_rows(model: SentenceTransformer) -> bool:
 
 
 def packed_module(model: SentenceTransformer) -> torch.nn.Module:
-    """The fastest module that computes the model's token vectors."""
+    """Return the fastest module that computes the model's token vectors."""
     module = PackedBert(model[0].auto_model) if shares_rows(model) else PaddedModel(model[0])
     return module.eval()

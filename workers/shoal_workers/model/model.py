@@ -12,22 +12,22 @@ from tempfile import TemporaryFile
 from typing import Self
 
 from shoal.errors import ModelMismatch, ModelNotFound
-from shoal_workers.model.source import describe, find_source, stamp
+from shoal_workers.model.source import find_source, read_properties, weights_state
 
-#: Raised by one whenever prepared folders change shape, so that old ones are made anew.
-LAYOUT = 3
+#: Version of prepared folders, raised by one whenever their files change, so that old ones are prepared again.
+LAYOUT = 4
 
-#: What a prepared folder says of its model.
+#: Name of the file in a prepared folder that describes its model.
 DESCRIPTION = "model.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a worker must know of a model to serve it, read from the model's own files.
+    """The properties of a model that a worker needs to serve it, read from the model's own files.
 
-    `digest` is the SHA-256 of the weights. `source` is the folder of the original, which a serving worker only needs
-    for the torch engine; `stamp` tells whether its weights have changed since. `shares_rows` is whether the forward
-    pass takes rows of several texts each.
+    `source` is the folder of the original, which a serving worker needs only for the torch engine. `digest` is the
+    SHA-256 of the weights; `weights_state` shows without reading them whether they have changed since. `shares_rows` is
+    true if the forward pass takes several texts in a row.
     """
 
     name: str
@@ -38,21 +38,21 @@ class Model:
     pooling: str
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
-    stamp: str = ""
+    weights_state: str = ""
     shares_rows: bool = False
     layout: int = LAYOUT
 
     @classmethod
     def read(cls, name: str, source: Path) -> Self:
-        """The model in a Sentence Transformers folder.
+        """Read the model in a Sentence Transformers folder.
 
-        Raises ModelNotFound for a missing file and ModelMismatch for weights that are not what they should be.
+        Raises ModelNotFound for a missing file and ModelMismatch for a model that cannot be served.
         """
-        return cls(name=name, source=str(source.absolute()), **describe(name, source))._checked()
+        return cls(name=name, source=str(source.absolute()), **read_properties(name, source))._checked()
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """The model that was prepared in `folder`.
+        """Read the description of the model that was prepared in `folder`.
 
         Raises ModelNotFound.
         """
@@ -66,21 +66,25 @@ class Model:
             ) from error
 
     def save(self, folder: Path) -> None:
-        """Writes the description that `open` reads."""
+        """Write the description that `open` reads."""
         (folder / DESCRIPTION).write_text(json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
 
     def _checked(self) -> Self:
         prompts = self.prompts if isinstance(self.prompts, dict) else {None: None}
-        words = (self.name, self.source, self.digest, self.pooling, self.stamp, *prompts, *prompts.values())
+        words = (self.name, self.source, self.digest, self.pooling, self.weights_state, *prompts, *prompts.values())
         sizes = (self.dimension, self.max_tokens)
         if not all(isinstance(word, str) for word in words) or not all(type(n) is int and n > 0 for n in sizes):
-            raise ModelMismatch(f"{self.name!r:.100} has a word or a size that is none: use another model")
+            raise ModelMismatch(
+                f"{self.name!r:.100} has a property of a wrong type or a size under 1: use another model"
+            )
         if self.default_prompt is not None and self.default_prompt not in list(prompts):
-            raise ModelMismatch(f"{self.name} has no prompt of the name of its default: use another model")
+            raise ModelMismatch(f"{self.name} lacks its default prompt {self.default_prompt!r:.100}: use another model")
         return self
 
     def prompt_for(self, name: str | None, otherwise: tuple[str, ...] = ()) -> str:
-        """The text of the prompt called `name`; without a name the first of `otherwise` that exists, or the default.
+        """Return the text of the prompt called `name`; without a name, the first of `otherwise` that the model has.
+
+        If it has none of them, the default prompt is used, and none if there is no default.
 
         Raises KeyError for a name the model does not have.
         """
@@ -91,15 +95,15 @@ class Model:
 
 
 def prepared_folder(home: Path, name: str) -> Path:
-    """Where the model of that name is prepared."""
+    """Return the folder in which the model of that name is prepared."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "--", name).strip("-")[-80:]
     return home / "models" / f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def prepare_if_needed(home: Path, name: str, force: bool = False) -> Path:
-    """The folder of the prepared model, which is made first if need be: by another process, because that takes torch.
+    """Return the folder of the prepared model, after preparing it in another process, with torch, if that is needed.
 
-    Raises ModelNotFound when it fails.
+    `force` prepares it in any case. Raises ModelNotFound if preparing fails.
     """
     folder = prepared_folder(home, name)
     if not force and is_prepared(folder):
@@ -116,7 +120,7 @@ def prepare_if_needed(home: Path, name: str, force: bool = False) -> Path:
 
 
 def _show_progress(label: str, process: "subprocess.Popen[bytes]") -> None:
-    """Waits for the process, with a dot every second."""
+    """Wait for the process to end and print a dot every second."""
     print(label, end=" ", file=sys.stderr, flush=True)
     while process.poll() is None:
         print(".", end="", file=sys.stderr, flush=True)
@@ -132,10 +136,10 @@ def _last_line(output: str) -> str:
 
 
 def is_prepared(folder: Path) -> bool:
-    """Whether `folder` holds a prepared model of this layout whose original, if it is still there, has not changed."""
+    """Return true if `folder` holds a model of this layout whose original is gone or has not changed since."""
     try:
         model = Model.open(folder)
     except ModelNotFound:
         return False
     source = Path(model.source)
-    return model.layout == LAYOUT and (not source.exists() or stamp(source) == model.stamp)
+    return model.layout == LAYOUT and (not source.exists() or weights_state(source) == model.weights_state)

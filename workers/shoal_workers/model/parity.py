@@ -1,4 +1,4 @@
-"""A self-test: a worker serves only if its engine reproduces stored fp32 vectors of a few sentences."""
+"""The parity check: a worker serves only if its engine reproduces stored fp32 vectors of a few sentences."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,13 +9,13 @@ from safetensors.numpy import load_file
 
 from shoal.errors import ModelMismatch
 
-#: File of the reference vectors in a prepared folder.
-FILE = "golden.safetensors"
+#: Name of the file of reference vectors in a prepared folder.
+FILE = "parity.safetensors"
 
-#: Lowest cosine to the reference with which a worker serves, and with weights in 8 bits.
+#: Lowest cosine to the reference with which a worker serves, and the same with weights in 8 bits.
 MIN_COSINE, MIN_COSINE_INT8 = 0.999, 0.98
 
-#: Short and long, several scripts, digits, punctuation, nothing at all.
+#: Sentences to compare: short and long, in several scripts, with digits and punctuation, and an empty one.
 TEXTS = (
     "",
     "storm",
@@ -31,16 +31,16 @@ TEXTS = (
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 
 
-def check(folder: Path, encode: Encode, least: float = MIN_COSINE) -> float:
-    """The lowest cosine between `encode`'s normalised vectors and the stored ones.
+def check(folder: Path, encode: Encode, min_cosine: float = MIN_COSINE) -> float:
+    """Return the lowest cosine between the normalised vectors `[texts, dimension]` of `encode` and the stored ones.
 
-    Raises ModelMismatch if it is under `least`.
+    Raises ModelMismatch if it is under `min_cosine`.
     """
     reference = load_file(folder / FILE)["vectors"]
     lowest = float((encode(TEXTS) * reference).sum(axis=1).min())
-    if not lowest >= least:
+    if not lowest >= min_cosine:  # also if it is NaN
         raise ModelMismatch(
-            f"the engine's vectors are off: cosine {lowest:.5f} to the fp32 reference, under {least}: "
+            f"the engine's vectors have cosine {lowest:.5f} to the fp32 reference, under {min_cosine}: "
             "prepare the model again (shoal model prepare --force) or use --precision f32"
         )
     return lowest

@@ -1,6 +1,7 @@
-"""Prepares a model for serving: exports its graph, and stores the reference vectors that workers check themselves with.
+"""Preparing a model for serving: its graph is exported, and reference vectors for the parity check are stored.
 
-Runs in a process of its own, `python -m shoal_workers.model.prepare`, because torch is needed here and nowhere else.
+It runs in a process of its own, `python -m shoal_workers.model.prepare NAME FOLDER`, because it needs torch and a
+serving worker does not.
 """
 
 import shutil
@@ -25,14 +26,14 @@ from shoal_workers.model.source import find_source
 
 
 def prepare(name: str, folder: Path) -> None:
-    """Prepares the model in `folder`, which appears whole or not at all.
+    """Prepare the model called `name` in `folder`, which is replaced only when all files are written.
 
     Raises ModelNotFound or ModelMismatch.
     """
     source = find_source(name)
     model = Model.read(name, source)
     if not (source / "tokenizer.json").exists():
-        raise ModelNotFound(f"{source} has no tokenizer.json: save the model with its fast tokenizer")
+        raise ModelNotFound(f"{source} has no tokenizer.json: save the model with its fast tokenizer, which writes one")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, prefix=".preparing-") as scratch:
         _fill(model, source, Path(scratch))
@@ -54,7 +55,10 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
 
 
 def _export_graph(original: SentenceTransformer, path: Path) -> None:
-    """Weights are stored as fp16: their rounding is an eighth of bf16's, and cosines to fp32 stay above 0.999998."""
+    """Write the OpenVINO graph.
+
+    Weights are stored as fp16: their rounding is an eighth of bf16's, and cosines to fp32 stay above 0.999998.
+    """
     packing, _ = pack([[1] * 40, [1] * 25], shares_rows(original))  # two rows, with padding, so that tracing sees both
     example = tuple(torch.from_numpy(array) for array in packing)
     with warnings.catch_warnings(), torch.inference_mode(False):

