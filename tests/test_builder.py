@@ -1,4 +1,4 @@
-"""Building an index: whole or not at all, and the one that was there stays until the new one is complete."""
+"""Building an index: a new version is complete or absent, and until then the old one stays."""
 
 import json
 import subprocess
@@ -18,12 +18,12 @@ from shoal_workers.index.manifest import CURRENT, VECTORS, Manifest
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """Where the index goes."""
+    """Return the folder for the index."""
     return tmp_path / "out" / "index"
 
 
 def build_of(tmp_path: Path, out: Path, encoder: Encoder, texts: list[str]) -> Manifest:
-    """Builds an index of the texts."""
+    """Build an index of the texts."""
     path = tmp_path / "source.jsonl"
     path.write_text("".join(json.dumps({"id": f"d{n}", "text": text, "n": n}) + "\n" for n, text in enumerate(texts)))
     source = DocumentSource(path)
@@ -31,7 +31,7 @@ def build_of(tmp_path: Path, out: Path, encoder: Encoder, texts: list[str]) -> M
 
 
 def versions(out: Path) -> set[str]:
-    """Everything in the folder of the index."""
+    """List the folder of the index."""
     return {path.name for path in out.iterdir()}
 
 

@@ -1,6 +1,6 @@
-"""Whatever is in a file, it is read as what it should be or refused with an error of ours.
+"""A file with any content is read as what it should be, or refused with an error of Shoal's own.
 
-The checksums of a damaged index are made to fit, as somebody would who wants to do harm.
+The checksums of a damaged index are made to fit its files, as an attacker would make them fit.
 """
 
 import ast
@@ -35,7 +35,7 @@ from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.manifest import CURRENT, DOCUMENTS, FILES, MANIFEST, OFFSETS, checksum
 from shoal_workers.model.model import Model
 
-#: What JSON says that nobody expects there.
+#: Bytes that are unusual or invalid in JSON.
 JSON_CLAIMS = (
     b"[" * 600,
     b'{"a":' * 2_000,
@@ -79,7 +79,7 @@ def sign(folder: Path, **fields: Any) -> None:
 
 
 def use(folder: Path) -> None:
-    """Opens the index and searches it."""
+    """Open the index and search it; assert that it has as many hits as asked for, or is refused."""
     index = outcome(Index.open, folder)
     if isinstance(index, Index):
         queries = np.eye(2, index.manifest.dimension, dtype=np.float32)
@@ -91,7 +91,7 @@ def use(folder: Path) -> None:
 
 
 def rewritten(path: Path, data: bytes, check: Callable[[], None]) -> None:
-    """Checks with the file as `data`, then restores it."""
+    """Run the check with `data` as the content of the file, then restore the file."""
     kept = path.read_bytes()
     path.write_bytes(data)
     try:
@@ -230,7 +230,7 @@ def test_documents(tmp_path: Path, data: st.DataObject, kind: str, packs: bool) 
 
 @pytest.fixture(scope="module")
 def parquet(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A file of parquet."""
+    """Return the bytes of a .parquet file."""
     import pyarrow
     from pyarrow import parquet
 
@@ -246,7 +246,7 @@ def test_documents_of_parquet(parquet: bytes, tmp_path: Path, data: st.DataObjec
 
 
 def read(path: Path, content: bytes) -> None:
-    """Reads the file: documents that can be indexed and sent, or an error."""
+    """Read the file, and assert that its documents can be indexed and sent, or that it is refused."""
     path.write_bytes(content)
     source = DocumentSource(path)
     count = outcome(source.check)

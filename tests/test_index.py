@@ -1,4 +1,4 @@
-"""An index as a worker opens and searches it: exact, checked, and refused when a file is not what was built."""
+"""An index as a worker opens and searches it: exact, checked, and refused if a file is not what was built."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def copy(index_folder: Path, tmp_path: Path) -> Path:
 
 
 def damage(folder: Path, name: str, how: Damage) -> None:
-    """Changes a file of the version to serve."""
+    """Change a file of the version to serve."""
     path = current_version(folder) / name
     path.write_bytes(how(path.read_bytes()))
 

@@ -1,4 +1,4 @@
-"""The sample headlines: enough of them, all different, in topics of a fair size."""
+"""The sample headlines: at least 1,000, all different, in topics of at least 40."""
 
 from collections import Counter
 

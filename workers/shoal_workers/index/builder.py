@@ -67,9 +67,11 @@ def _write_documents(folder: Path, source: DocumentSource, encoder: Encoder, cou
         offsets.write(np.int64(0).tobytes())
         for chunk in _chunks(source):
             vectors.write(encoder.embed([document.text for document in chunk], Options(), prompt, batcher).tobytes())
+            ends = []
             for document in chunk:
                 documents.write(_line(document))
-                offsets.write(np.int64(documents.tell()).tobytes())
+                ends.append(documents.tell())
+            offsets.write(np.array(ends, np.int64).tobytes())
             done += len(chunk)
             progress(len(chunk))
     if done != count:
