@@ -4,32 +4,15 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import BrokenExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks import (
-    bars,
-    batching,
-    cache,
-    compare,
-    embed,
-    engine,
-    fair,
-    open_loop,
-    plot,
-    pool,
-    quality,
-    search,
-    soak,
-    start,
-    wire,
-)
+from benchmarks import bars, compare, engine, fair, nearest, open_loop, plot, scenarios, servers, start, wire
 from benchmarks.peers import PEERS, target_of
-from benchmarks.plan import Plan, say
-from benchmarks.results import Results
-from benchmarks.texts import load_texts
+from benchmarks.plan import Plan, Texts, say
 from stack import Checkout, about_machine
 
 from shoal.bench import wrk
@@ -40,61 +23,65 @@ from shoal.errors import ShoalError
 #: What can be measured, in this order; each prints a table.
 SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "engine": engine.run,
-    "embed": embed.run,
-    "search": search.run,
+    "embed": scenarios.embed,
+    "search": scenarios.search,
     "wire": wire.run,
-    "batching": batching.run,
+    "batching": scenarios.batching,
     "open": open_loop.run,
     "fair": fair.run,
-    "pool": pool.run,
-    "cache": cache.run,
+    "pool": scenarios.pool,
+    "cache": scenarios.cache,
     "start": start.run,
-    "quality": quality.run,
-    "soak": soak.run,
+    "quality": scenarios.quality,
+    "soak": open_loop.soak,
     "compare": compare.run,
+    "nearest": nearest.run,
+    "servers": servers.run,
 }
+
+#: Those that run only when they are named.
+ON_DEMAND = ("compare", "nearest", "servers")
 
 
 def main() -> None:
-    """Prints Markdown: the machine, a table for each scenario, and the numbers to reach."""
+    """Print Markdown: the machine, a table for each scenario, and the numbers to reach."""
     args = arguments()
     report = json.loads(args.read.read_text()) if args.read else measured(args)
-    results = Results(Row(**row) for row in report["rows"])
-    print(document(report["about"], results))
+    rows = [Row(**row) for row in report["rows"]]
+    print(document(report["about"], rows))
     if args.json and not args.read:
         args.json.write_text(json.dumps(report, indent=1) + "\n")
-    if args.plot and not plot.save(results, args.plot):
+    if args.plot and not plot.save(rows, args.plot):
         print("nothing to plot was measured", file=sys.stderr)
     if report["failed"]:
         sys.exit(f"could not be measured: {'; '.join(report['failed'])}: the lines above say why")
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Return the command line."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
-    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"of {', '.join(SCENARIOS)}; all without one")
-    parser.add_argument(
-        "--against",
-        default="",
-        help="peers beside us: baseline, infinity, tei+http://…, openai+http://…, or folders of other checkouts",
-    )
-    parser.add_argument("--workers", type=int, default=1, help="workers of each server in the scenario compare")
+    known = f"of {', '.join(SCENARIOS)}; without one, all but {', '.join(ON_DEMAND)}"
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=known)
+    against = "peers beside us: baseline, infinity, tei+http://…, openai+http://…; or folders of other checkouts"
+    parser.add_argument("--against", default="", help=against)
     parser.add_argument("--runs", type=int, default=3, help="runs of each trial, in turns, after a warm-up")
     parser.add_argument("--seconds", type=int, default=8, help="length of a run")
     parser.add_argument("--minutes", type=float, default=10, help="length of the soak")
+    parser.add_argument("--workers", type=int, default=1, help="workers of each server in the scenario compare")
+    parser.add_argument("--vectors", type=int, default=1_000_000, help="size of the index in the scenario nearest")
     parser.add_argument("--json", type=Path, help="save every figure here")
     parser.add_argument("--plot", type=Path, help="draw the figures here (.svg or .png)")
     parser.add_argument("--from", dest="read", type=Path, help="measure nothing: print and draw what --json saved")
     args = parser.parse_args()
     if unknown := [name for name in args.scenarios if name not in SCENARIOS]:
         parser.error(f"there is no scenario {unknown[0]!r}: choose of {', '.join(SCENARIOS)}")
-    if min(args.runs, args.seconds) < 1 or args.minutes <= 0:
-        parser.error("--runs, --seconds and --minutes must be over 0")
-    against = [name for name in args.against.split(",") if name]
-    args.against = [name for name in against if "/" not in name or "://" in name]
+    if min(args.runs, args.seconds, args.workers, args.vectors) < 1 or args.minutes <= 0:
+        parser.error("--runs, --seconds, --minutes, --workers and --vectors must be over 0")
+    named = [name for name in args.against.split(",") if name]
+    args.peers = [name for name in named if "/" not in name or "://" in name]
     try:
-        args.checkouts = [Checkout.at(Path(name)) for name in against if name not in args.against]
-        for name in args.against:
+        args.checkouts = [Checkout.at(Path(name)) for name in named if name not in args.peers]
+        for name in args.peers:
             _ = name in PEERS or target_of(name)
     except ShoalError as error:
         parser.error(error.message)
@@ -102,34 +89,35 @@ def arguments() -> argparse.Namespace:
 
 
 def measured(args: argparse.Namespace) -> dict[str, Any]:
-    """Runs the scenarios; one that cannot be measured does not keep the others from it."""
+    """Run the scenarios; one that cannot be measured does not keep the others from it."""
     try:
         wrk.find()
     except ShoalError as error:
         sys.exit(error.message)
-    texts = load_texts()
-    plan = Plan(texts, args.runs, args.seconds, args.minutes, args.against, args.checkouts, args.workers)
+    texts = Texts.load()
+    names = ("runs", "seconds", "minutes", "peers", "checkouts", "workers", "vectors")
+    plan = Plan(texts, **{name: getattr(args, name) for name in names})
     command = f"scripts/bench {shlex.join(sys.argv[1:])}".strip()
     about = {**about_machine(), "texts": texts.source, "command": command}
     rows = []
-    for name in args.scenarios or (name for name in SCENARIOS if name != "compare" or args.checkouts):
+    usual = [name for name in SCENARIOS if name not in ON_DEMAND]
+    for name in args.scenarios or [*usual, *(["compare"] if plan.checkouts else [])]:
         try:
             rows += SCENARIOS[name](plan)
-        except (ShoalError, OSError) as error:
+        except (ShoalError, OSError, BrokenExecutor) as error:
             say(f"{name}: {error}")
             plan.failed.append(name)
     return {"about": about, "rows": [asdict(row) for row in rows], "failed": plan.failed}
 
 
-def document(about: dict[str, str], results: Results) -> str:
-    """Everything as Markdown."""
-    parts = ["\n".join(f"- {name}: {text}" for name, text in about.items())]
-    for scenario in dict.fromkeys(row.scenario for row in results.rows):
-        rows = [row for row in results.rows if row.scenario == scenario]
-        parts.append(f"## {scenario}\n\n{tables(rows)}")
-    parts += [f"## Ours over theirs\n\n{ratios}"] if (ratios := compare.ratios(results.rows)) else []
-    parts += [f"## Numbers to reach\n\n{reached}"] if (reached := bars.table(results)) else []
-    return "\n\n".join(parts)
+def document(about: dict[str, str], rows: Sequence[Row]) -> str:
+    """Return everything as Markdown."""
+    sections = {
+        name: tables(row for row in rows if row.scenario == name) for name in dict.fromkeys(r.scenario for r in rows)
+    }
+    sections |= {"Ours over theirs": compare.ratios(rows), "Numbers to reach": bars.table(rows)}
+    parts = [f"## {title}\n\n{text}" for title, text in sections.items() if text]
+    return "\n\n".join(["\n".join(f"- {name}: {text}" for name, text in about.items()), *parts])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """A stack of its own for benchmarks and quality checks, and the real text they run on."""
 
 import hashlib
-import importlib.util
 import json
 import os
 import platform
@@ -15,19 +14,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any
 from urllib.request import Request, urlopen
 
 import psutil
 
 from shoal.broker import embedded
-from shoal.errors import BadSetting, NotReady, ShoalError
+from shoal.errors import BadSetting, NotReady
 from shoal.settings import Settings
 from shoal.supervisor.process import Service
-from shoal_workers.index.index import Index
 from shoal_workers.model.model import Model, prepared_folder
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,16 +38,14 @@ SHOAL = [sys.executable, "-m", "shoal"]
 READY_WITHIN_S = 180.0
 
 
-def datasets() -> ModuleType:
-    """The loaders of the real text in ../shared/data, or of the folder that SHOAL_DATA names."""
-    path = DATA / "datasets.py"
-    if not path.exists():
-        sys.exit(f"there is no {path}: name the folder of the test data with SHOAL_DATA")
-    spec = importlib.util.spec_from_file_location("datasets", path)
-    if not spec or not spec.loader:
-        sys.exit(f"{path} is no Python module")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def datasets() -> Any:
+    """Return the loaders of the real text in ../shared/data, or in the folder that SHOAL_DATA names."""
+    if not (DATA / "datasets.py").exists():
+        sys.exit(f"there is no {DATA / 'datasets.py'}: name the folder of the test data with SHOAL_DATA")
+    spec = spec_from_file_location("datasets", DATA / "datasets.py")
+    assert spec
+    assert spec.loader
+    spec.loader.exec_module(module := module_from_spec(spec))
     return module
 
 
@@ -74,10 +71,15 @@ class Checkout:
         home = HOME / "bench" / f"checkout-{folder.name}-{hashlib.sha256(bytes(folder)).hexdigest()[:8]}"
         return cls(folder.name, [str(shoal)], home, {"PYTHONPATH": "", "SHOAL_HOME": str(home)})
 
-    def run(self, *words: str) -> int:
-        """Run a command of the checkout and return its exit code."""
-        environment = os.environ | self.environment
-        return subprocess.run([*self.shoal, *words], env=environment, stdout=subprocess.DEVNULL).returncode
+    def run(self, *words: str, quietly: bool = False) -> bool:
+        """Run a command of the checkout; return True if it succeeded."""
+        errors = subprocess.DEVNULL if quietly else None
+        command, environment = [*self.shoal, *words], os.environ | self.environment
+        return not subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors).returncode
+
+    def can_serve(self, index: Path) -> bool:
+        """Return True if there is a whole index in the folder."""
+        return self.run("index", "info", str(index), quietly=True)
 
 
 #: This checkout.
@@ -86,31 +88,19 @@ OURS = Checkout("shoal", SHOAL, HOME)
 
 def index_of(name: str, documents: Mapping[str, str], checkout: Checkout = OURS) -> Path:
     """Return the index of the documents under the checkout's home; build it if it is missing or cannot be served."""
-    folder = checkout.home / "bench" / name
-    is_there = can_be_served(folder) if checkout is OURS else not checkout.run("index", "info", str(folder))
-    if not is_there:
+    folder = checkout.home / "bench" / (f"{name}-{model().digest[:8]}" if checkout is OURS else name)
+    if not checkout.can_serve(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        source = folder / "source.jsonl"
-        source.write_text(
-            "".join(json.dumps({"id": id_, "text": text}) + "\n" for id_, text in documents.items() if text)
-        )
-        if checkout.run("model", "prepare", "--quiet") or checkout.run(
-            "index", "build", str(source), "--out", str(folder)
-        ):
+        source, lines = folder / "source.jsonl", ({"id": id_, "text": text} for id_, text in documents.items() if text)
+        source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        build = ["index", "build", str(source), "--out", str(folder)]
+        if not (checkout.run("model", "prepare", "--quiet") and checkout.run(*build)):
             raise NotReady(f"{folder} could not be built: the lines above say why")
     return folder
 
 
-def can_be_served(folder: Path) -> bool:
-    """Whether an index is there, whole, and of the model that is served."""
-    with suppress(ShoalError):
-        Index.open(folder).check_model(model())
-        return True
-    return False
-
-
 def model() -> Model:
-    """The model that is served, as it was prepared."""
+    """Return the prepared model that is served."""
     return Model.open(prepared_folder(HOME, Settings.from_environment().model))
 
 

@@ -1,18 +1,14 @@
 """Peers of the benchmark: what each kind of server is sent, and what is read from its answer."""
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
 import pytest
 from benchmarks.peers import PEERS, Target, check, target_of
-from conftest import wait_until
 from numpy.typing import NDArray
 
 from shoal.errors import BadSetting, ModelMismatch
@@ -79,19 +75,6 @@ def test_every_body_is_one_line_whatever_the_text() -> None:
     body = target_of("tei+http://host:1").body([text])
     assert b"\n" not in body
     assert json.loads(body)["inputs"] == [text]
-
-
-def test_a_server_elsewhere_has_no_processes_to_count() -> None:
-    assert target_of("tei+http://host:1").processes() == []
-
-
-def test_a_servers_processes_are_itself_and_those_it_started() -> None:
-    command = [sys.executable, "-c", "import subprocess; subprocess.run(['cat'], check=True)"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
-        target = replace(target_of("tei+http://host:1"), pid=process.pid)
-        wait_until(lambda: len(target.processes()) == 2)
-        assert target.processes()[0] == process.pid
-        process.communicate()
 
 
 def test_a_server_with_the_same_vectors_at_any_length_does_the_same_work() -> None:

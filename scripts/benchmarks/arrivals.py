@@ -1,29 +1,27 @@
-"""A load generator that sends at times of its own, whatever the server does: `python -m benchmarks.arrivals`.
+"""A load generator that sends at times of its own, whatever the server does.
 
 wrk sends a request when the one before is answered, so a slow answer keeps later requests from being sent and their
 waiting from being seen. Here requests arrive as in a Poisson process, and latency counts from the time at which a
-request was due. What to send comes as JSON on standard input, what was found goes as JSON to standard output. The
-generator is one thread on one processor; it tells how late it sent and how much processor time it took.
+request was due. The generator is one thread on one processor; it reports how late it sent and its processor time.
 """
 
 import gc
-import json
 import select
 import socket
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.errors import NotReady
+
 #: Connections that may be open at once: more requests than that under way wait, and their waiting counts.
 MAX_CONNECTIONS = 1_000
 
-#: How long to wait for the last answers.
+#: Longest wait for the last answers.
 LAST_ANSWERS_S = 60.0
 
 PERCENTILES = (50, 90, 99)
@@ -47,6 +45,34 @@ class Order:
     window_s: float = 60.0
     seed: int = 7
 
+    def requests(self) -> list[bytes]:
+        """Return the HTTP requests, one for each line of the file of bodies."""
+        head = f"POST {self.path} HTTP/1.1\r\nhost: {self.host}\r\ncontent-type: application/json\r\n".encode()
+        bodies = Path(self.bodies).read_bytes().splitlines()
+        return [head + b"content-length: %d\r\n\r\n%s" % (len(body), body) for body in bodies]
+
+    def arrivals(self) -> Iterator[float]:
+        """Yield the seconds after the start at which requests are due; only the first one without a rate."""
+        if self.rate is None:
+            yield 0.0
+            return
+        random, due_s = np.random.default_rng(self.seed), 0.0
+        while (due_s := due_s + float(random.exponential(1 / self.rate))) < self.seconds:
+            yield due_s
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The results of an order: percentiles of lateness and of latencies, of all and of each window, in milliseconds."""
+
+    requests_per_s: float
+    num_requests: int
+    num_failed: int
+    cpu_s: float
+    late_ms: dict[str, float]
+    all_ms: dict[str, float]
+    windows_ms: list[dict[str, float]]
+
 
 @dataclass(slots=True, eq=False)
 class Connection:
@@ -57,34 +83,35 @@ class Connection:
     received: bytearray = field(default_factory=bytearray)
 
     def receive(self) -> int | None:
-        """Reads what has come; the status once the answer is all there."""
-        self.received += self.socket.recv(1 << 20) or b"HTTP/1.1 000 closed\r\ncontent-length: 0\r\n\r\n"
+        """Read the bytes that have come; return the status once the answer is complete, 0 if it never will be."""
+        data = self.socket.recv(1 << 20)
+        self.received += data
         head, end, body = self.received.partition(b"\r\n\r\n")
-        if not end or len(body) < _content_length(head):
+        if data and (not end or len(body) < int(head.lower().partition(b"content-length:")[2].split(None, 1)[0])):
             return None
         self.received.clear()
-        return int(head.split(b" ", 2)[1])
+        return int(head.split(b" ", 2)[1]) if data else 0
 
 
 class Generator:
-    """Sends an order and notes what came of it."""
+    """The sender of an order, which notes the latency of each answer."""
 
     def __init__(self, order: Order):
         self.order = order
-        self.due_s: list[float] = []
-        self.latencies_s: list[float] = []
-        self.lateness_s: list[float] = []
-        self.num_failed = 0
-        self._requests = [_request(order, body) for body in Path(order.bodies).read_bytes().splitlines()]
+        self._due_s: list[float] = []
+        self._latencies_s: list[float] = []
+        self._lateness_s: list[float] = []
+        self._num_failed = 0
+        self._requests = order.requests()
         self._num_sent = order.seed * 4_001
         self._poll = select.epoll()
         self._connections: dict[int, Connection] = {}
         self._idle = [self._connect() for _ in range(order.connections)]
-        self._arrivals = iter(_arrivals(order))
+        self._arrivals = order.arrivals()
         self._next_s: float | None = next(self._arrivals, None)
 
-    def run(self) -> dict[str, Any]:
-        """Sends everything, and what was found."""
+    def run(self) -> Found:
+        """Send everything and return the results."""
         gc.disable()
         cpu_s, start = time.process_time(), time.perf_counter()
         while (now := time.perf_counter() - start) < self.order.seconds + LAST_ANSWERS_S:
@@ -95,9 +122,11 @@ class Generator:
             until = self._next_s if self._next_s is not None and self._may_send() else now + 1
             if select.select([self._poll], [], [], max(0.0, until - now))[0]:
                 self._receive(start)
-        self.num_failed += len(self._connections) - len(self._idle)
-        for connection in self._connections.values():
-            connection.socket.close()
+        self._num_failed += len(self._connections) - len(self._idle)
+        for connection in list(self._connections.values()):
+            self._close(connection)
+        self._poll.close()
+        gc.enable()
         return self._found(time.process_time() - cpu_s)
 
     def _may_send(self) -> bool:
@@ -109,31 +138,27 @@ class Generator:
             connection.due_s = self._next_s if self.order.rate else now
             request = self._requests[self._num_sent % len(self._requests)]
             if connection.socket.send(request) != len(request):
-                sys.exit("a request did not fit the socket's buffer: send shorter texts")
-            self.lateness_s.append(now - connection.due_s)
+                raise NotReady("a request did not fit the socket's buffer: send shorter texts")
+            self._lateness_s.append(now - connection.due_s)
             self._num_sent += 1
-            self._next_s = next(self._arrivals, None) if self.order.rate else self._again(now)
-
-    def _again(self, now: float) -> float | None:
-        return now if now < self.order.seconds else None
+            if self.order.rate:
+                self._next_s = next(self._arrivals, None)
+            else:
+                self._next_s = now if now < self.order.seconds else None
 
     def _receive(self, start: float) -> None:
         for descriptor, _ in self._poll.poll(0):
             connection = self._connections[descriptor]
-            if connection in self._idle:  # the server closed what it had not heard from for a while
+            if connection in self._idle:  # the server closed a connection that was idle for a while
                 self._idle.remove(connection)
                 self._close(connection)
-                continue
-            status = connection.receive()
-            if status is None:
-                continue
-            now = time.perf_counter() - start
-            self.due_s.append(connection.due_s)
-            self.latencies_s.append(now - connection.due_s)
-            self.num_failed += status != 200
-            if not status:
-                self._close(connection)
-            self._idle.append(connection if status else self._connect())
+            elif (status := connection.receive()) is not None:
+                self._due_s.append(connection.due_s)
+                self._latencies_s.append(time.perf_counter() - start - connection.due_s)
+                self._num_failed += status != 200
+                if not status:
+                    self._close(connection)
+                self._idle.append(connection if status else self._connect())
 
     def _close(self, connection: Connection) -> None:
         del self._connections[connection.socket.fileno()]
@@ -146,21 +171,21 @@ class Generator:
         self._poll.register(connection.socket, select.EPOLLIN)
         return connection
 
-    def _found(self, cpu_s: float) -> dict[str, Any]:
-        num_in_time = int((np.add(self.due_s, self.latencies_s) <= self.order.seconds).sum())
-        return {
-            "requests/s": num_in_time / self.order.seconds,
-            "num_requests": len(self.due_s),
-            "num_failed": self.num_failed,
-            "cpu_s": cpu_s,
-            "late": percentiles_ms(self.lateness_s),
-            "all": percentiles_ms(self.latencies_s),
-            "windows": windows_ms(self.due_s, self.latencies_s, self.order.window_s),
-        }
+    def _found(self, cpu_s: float) -> Found:
+        num_in_time = int((np.add(self._due_s, self._latencies_s) <= self.order.seconds).sum())
+        windows = windows_ms(self._due_s, self._latencies_s, self.order.window_s)
+        percentiles = percentiles_ms(self._lateness_s), percentiles_ms(self._latencies_s)
+        rate = num_in_time / self.order.seconds
+        return Found(rate, len(self._due_s), self._num_failed, cpu_s, *percentiles, windows)
+
+
+def generate(order: Order) -> Found:
+    """Send an order and return the results."""
+    return Generator(order).run()
 
 
 def percentiles_ms(times_s: Sequence[float] | NDArray[np.float64]) -> dict[str, float]:
-    """The percentiles of the times in milliseconds, each the least of the times with so many at or below it."""
+    """Return the percentiles of the times in milliseconds, each the least of the times with so many at or below it."""
     if not len(times_s):
         return {}
     found = np.percentile(times_s, PERCENTILES, method="inverted_cdf") * 1_000
@@ -168,32 +193,7 @@ def percentiles_ms(times_s: Sequence[float] | NDArray[np.float64]) -> dict[str, 
 
 
 def windows_ms(due_s: Sequence[float], latencies_s: Sequence[float], window_s: float) -> list[dict[str, float]]:
-    """The percentiles of the requests that were due in each window, one window after the other."""
+    """Return the percentiles of the requests that were due in each window, one window after the other."""
     windows = np.floor_divide(due_s, window_s).astype(int)
     latencies = np.array(latencies_s)
     return [percentiles_ms(latencies[windows == n]) for n in range(windows.max(initial=-1) + 1)]
-
-
-def _arrivals(order: Order) -> Sequence[float]:
-    if order.rate is None:
-        return [0.0]  # the others follow from the answers
-    random = np.random.default_rng(order.seed)
-    gaps = random.exponential(1 / order.rate, int(order.rate * order.seconds * 1.5) + 100)
-    times = np.cumsum(gaps)
-    return list(times[times < order.seconds])
-
-
-def _request(order: Order, body: bytes) -> bytes:
-    head = f"POST {order.path} HTTP/1.1\r\nhost: {order.host}\r\ncontent-type: application/json\r\n"
-    return head.encode() + b"content-length: %d\r\n\r\n%s" % (len(body), body)
-
-
-def _content_length(head: bytes | bytearray) -> int:
-    for line in head.lower().split(b"\r\n"):
-        if line.startswith(b"content-length:"):
-            return int(line[15:])
-    sys.exit("an answer without content-length: this generator reads no other")
-
-
-if __name__ == "__main__":
-    json.dump(Generator(Order(**json.load(sys.stdin))).run(), sys.stdout)

@@ -2,64 +2,66 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from itertools import chain
 
 from stack import OURS, Checkout, index_of
 
-from benchmarks import cache, embed, fair
+from benchmarks.fair import bulk_trials
 from benchmarks.indexes import NUM_REAL
 from benchmarks.plan import Plan, say
+from benchmarks.scenarios import CACHE, cache_trial, case_of, embed_trials
 from benchmarks.server import NO_CACHE, Server, shoal
 from shoal.bench.trial import Row, Trial, shown
 
-#: Figures of which a lower value is better; of the others a higher one is.
-_LOWER = ("p50 ms", "p99 ms", "processor ms a request: api", "processor ms a request: worker")
-_HIGHER = ("requests/s", "bulk texts/s")
+#: Figures to compare, and the better direction of each.
+_FIGURES = {
+    "requests/s": "higher",
+    "bulk texts/s": "higher",
+    "p50 ms": "lower",
+    "p99 ms": "lower",
+    "processor ms a request: api": "lower",
+    "processor ms a request: worker": "lower",
+}
 
 
 def run(plan: Plan) -> list[Row]:
-    """Every load on every checkout: each runs with a cache and without one, both with an index of real headlines."""
+    """Run every load on every checkout: each runs with a cache and without one, both with an index of headlines."""
     if not plan.checkouts:
         say("compare: name a checkout with --against FOLDER")
         return []
     with ExitStack() as running:
-        servers = [
-            [running.enter_context(server) for server in _servers(plan, checkout)]
-            for checkout in (OURS, *plan.checkouts)
-        ]
-        by_server = [[*_trials(plain, plan), *cache.trials(cached, plan)] for plain, cached in servers]
-        rows = plan.interleave("compare", [trial for of_load in zip(*by_server, strict=True) for trial in of_load])
+        checkouts = (OURS, *plan.checkouts)
+        servers = [[running.enter_context(server) for server in _servers(plan, each)] for each in checkouts]
+        by_server = [[*_trials(plain, plan), cache_trial(cached, plan)] for plain, cached in servers]
+        rows = plan.interleave("compare", chain.from_iterable(zip(*by_server, strict=True)))
         return rows + [row for plain, _ in servers for row in plain.memory_rows("compare")]
 
 
 def _servers(plan: Plan, checkout: Checkout) -> Iterator[AbstractContextManager[Server]]:
     headlines = plan.texts.headlines[:NUM_REAL]
     index = index_of(f"headlines-{len(headlines)}", {str(n): text for n, text in enumerate(headlines)}, checkout)
-    for environment in (NO_CACHE, cache.CACHE):
+    for environment in (NO_CACHE, CACHE):
         yield shoal(checkout.name, {"default": index}, plan.workers, checkout=checkout, environment=environment)
 
 
 def _trials(server: Server, plan: Plan) -> list[Trial]:
-    queries = embed.sent_headlines(plan)
     return [
-        *embed.trials(server, plan, (1, 64)),
-        *(server.search_trial(f"search, {embed.case_of(n)}", n, queries, "default") for n in (1, 64)),
-        *fair.trials(server, plan)[1:],
+        *embed_trials(server, plan, (1, 64)),
+        *(server.search_trial(f"search, {case_of(n)}", n, plan.texts.alone, "default") for n in (1, 64)),
+        *bulk_trials(server, plan),
     ]
 
 
 def ratios(rows: Sequence[Row]) -> str:
-    """The medians of this checkout over those of each other one as Markdown, or nothing if none was compared."""
-    ours = {row.case: row for row in rows if row.scenario == "compare" and row.target == OURS.name}
-    lines = []
-    for row in rows:
-        if row.scenario == "compare" and row.target != OURS.name and row.case in ours:
-            for name in (*_HIGHER, *_LOWER):
-                if name in row.figures:
-                    new, old = ours[row.case].median(name), row.median(name)
-                    better = "higher" if name in _HIGHER else "lower"
-                    lines.append(
-                        f"| {row.case} | {name} ({better} is better) | {row.target} | {shown(old)} | {shown(new)} "
-                        f"| {new / old if old else float('nan'):.3f} |"
-                    )
+    """Return the medians of this checkout over those of the others as Markdown, or nothing if none was compared."""
+    compared = [row for row in rows if row.scenario == "compare"]
+    ours = {row.case: row for row in compared if row.target == OURS.name}
+    lines = [
+        f"| {row.case} | {name} ({better} is better) | {row.target} | {shown(old)} | {shown(new)} | {new / old:.3f} |"
+        for row in compared
+        if row.target != OURS.name and row.case in ours
+        for name, better in _FIGURES.items()
+        if name in row.figures and (old := row.median(name)) and (new := ours[row.case].median(name))
+    ]
     head = "| case | figure | checkout | its median | ours | ours / its |\n|---|---|---|---|---|---|"
     return "\n".join([head, *lines]) if lines else ""

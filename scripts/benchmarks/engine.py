@@ -4,48 +4,53 @@ Each form has a process of its own, as in a worker, and waits while another is m
 """
 
 import hashlib
-import json
 import os
-import subprocess
-import sys
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, cycle
 from pathlib import Path
+from statistics import median
+from typing import Any
 
-from stack import HOME, ROOT, model
+from stack import HOME, model
+from threadpoolctl import threadpool_limits
 
 from benchmarks import padded
-from benchmarks.plan import Plan, precisions, say
-from benchmarks.texts import Texts
+from benchmarks.plan import Plan, Texts, own_process, precisions, say
 from shoal.bench.trial import Figures, Row, Trial
+from shoal.jobs import Options
+from shoal.settings import Settings
+from shoal_workers.encoding.encoder import Row as Text
 from shoal_workers.process import processors
+from shoal_workers.process.service import open_encoder
 
-#: Headlines a forward pass.
-BATCH_SIZES = (1, 8, 32, 64, 128)
+#: Headlines a forward pass, and those that passes are made of: multiples of every batch size.
+BATCH_SIZES, NUM_HEADLINES = (1, 8, 32, 64, 128), 4_096
 
 #: Texts of mixed length that the engine gets at once, to sort: a multiple of ten.
 NUM_SORTED = 200
 
-#: Headlines that passes are made of: multiples of every batch size.
-NUM_HEADLINES = 4_096
-
 #: A trial of the engine takes this part of a run's time: it needs no time to get going.
 SHARE = 0.25
 
+_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+
 
 def run(plan: Plan) -> list[Row]:
-    """Packed rows in each precision, and padded rows, in turns."""
+    """Run packed texts in each precision, and padded ones, in turns."""
     with ExitStack() as running:
         engines = [
-            running.enter_context(bare(name.replace("shoal", "packed"), settings.get("SHOAL_PRECISION", "auto")))
-            for name, settings in precisions().items()
+            running.enter_context(bare(name.replace("shoal", "packed"), environment.get("SHOAL_PRECISION", "auto")))
+            for name, environment in precisions().items()
         ]
-        engines.append(running.enter_context(bare("padded", "auto", padded_graph())))
-        longer = [trial for engine in engines for trial in engine.longer_trials(plan.texts)]
+        engines.append(running.enter_context(bare("padded", "auto", _padded_graph())))
         by_size = zip(*(engine.headline_trials(plan.texts) for engine in engines), strict=True)
-        return plan.interleave("engine", [*(trial for of_size in by_size for trial in of_size), *longer])
+        longer = [engine.longer_trial(plan.texts) for engine in engines]
+        return plan.interleave("engine", [*chain.from_iterable(by_size), *longer])
 
 
 @dataclass(frozen=True)
@@ -53,58 +58,87 @@ class Engine:
     """An engine in a process of its own."""
 
     name: str
-    process: "subprocess.Popen[str]"
+    process: ProcessPoolExecutor
 
     def headline_trials(self, texts: Texts) -> list[Trial]:
-        """Forward passes over so many headlines each."""
+        """Return trials of forward passes over so many headlines each."""
         headlines = texts.headlines[-NUM_HEADLINES:]
         return [self._trial(f"{size} headline{'s' * (size > 1)} a pass", size, headlines) for size in BATCH_SIZES]
 
-    def longer_trials(self, texts: Texts) -> list[Trial]:
-        """Passes over headlines mixed with abstracts."""
+    def longer_trial(self, texts: Texts) -> Trial:
+        """Return a trial of passes over headlines mixed with abstracts."""
         mixed = [text for pair in zip(texts.headlines, texts.abstracts[:512], strict=False) for text in pair]
-        return [self._trial("headlines and abstracts, 32 a pass as they come", 32, mixed)]
+        return self._trial("headlines and abstracts, 32 a pass as they come", 32, mixed)
 
     def sorted_trial(self, texts: Texts) -> Trial:
-        """Texts of mixed length, sorted and cut into batches."""
+        """Return a trial of texts of mixed length, sorted and cut into batches."""
         return self._trial("mixed lengths, sorted", 0, texts.mixed(NUM_SORTED))
 
     def _trial(self, case: str, size: int, texts: Sequence[str]) -> Trial:
         return Trial(case, self.name, partial(self._run, size, texts))
 
     def _run(self, size: int, texts: Sequence[str], seconds: int, _: int) -> Figures:
-        assert self.process.stdin
-        assert self.process.stdout
-        print(
-            json.dumps({"texts": texts, "size": size, "seconds": seconds * SHARE}), file=self.process.stdin, flush=True
-        )
-        if answer := self.process.stdout.readline():
-            return dict(json.loads(answer))
-        sys.exit(f"the engine {self.name!r} has ended: the lines above say why")
+        return self.process.submit(_measure, texts, size, seconds * SHARE).result()
 
 
 @contextmanager
-def bare(name: str = "bare engine", precision: str = "auto", padded_graph: Path | None = None) -> Iterator[Engine]:
-    """An engine, started and ended."""
+def bare(name: str = "bare engine", precision: str = "auto", graph: Path | None = None) -> Iterator[Engine]:
+    """Start an engine, and end it after the `with`."""
     threads = processors.threads_for(1, processors.available())
-    limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"), str(threads))
-    environment = os.environ | limits | {"PYTHONPATH": str(ROOT / "scripts"), "SHOAL_HOME": str(HOME)}
-    command = [sys.executable, "-m", "benchmarks.bare"]
-    order = {"precision": precision, "threads": threads, "padded": padded_graph and str(padded_graph)}
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdin
-        print(json.dumps(order), file=process.stdin, flush=True)
+    before = {limit: os.environ.get(limit) for limit in _LIMITS}
+    os.environ.update(dict.fromkeys(_LIMITS, str(threads)))  # the new process reads them as it starts
+    with own_process() as process:
+        process.submit(_open, precision, threads, graph).result()
+        for limit, value in before.items():
+            del os.environ[limit]
+            if value is not None:
+                os.environ[limit] = value
         yield Engine(name, process)
 
 
-def padded_graph() -> Path:
-    """The folder of the model's graph on padded rows, exported if it is not there."""
-    original, version = model(), hashlib.sha256(Path(padded.__file__).read_bytes()).hexdigest()
-    folder = HOME / "bench" / f"padded-{original.digest[:8]}-{version[:8]}"
+#: The engine of the process that measures, once it is open.
+_opened: list[Any] = []
+
+
+def _open(precision: str, threads: int, graph: Path | None) -> None:
+    threadpool_limits(1, user_api="blas")
+    settings = Settings.from_environment(precision=precision)
+    _opened.append(padded.Padded(graph, settings, threads) if graph else open_encoder(settings, threads))
+
+
+class OnePass:
+    """A stand-in for the encoder's batcher: everything goes in one forward pass."""
+
+    def cut(self, texts: list[Text]) -> list[list[Text]]:
+        """Return the texts as one batch."""
+        return [texts]
+
+
+def _measure(texts: Sequence[str], size: int, seconds: float) -> dict[str, float]:
+    """Return texts a second and the median time of a call, which has `size` texts; tokenizing counts.
+
+    With a size of 0, a call has all texts, which the encoder's batcher sorts; else it is one forward pass.
+    """
+    (engine,), batcher = _opened, OnePass() if size else None
+    size = size or len(texts)
+    num_texts, times, started = 0, [], time.perf_counter()
+    for part in cycle([texts[n : n + size] for n in range(0, len(texts) - size + 1, size)]):
+        before = time.perf_counter()
+        engine.embed(part, Options(), "", batcher)
+        now = time.perf_counter()
+        num_texts += len(part)
+        times.append(now - before)
+        if now - started >= seconds:
+            break
+    return {"texts/s": num_texts / (now - started), "p50 ms": median(times) * 1_000}
+
+
+def _padded_graph() -> Path:
+    """Return the folder of the model's graph on padded texts; export it if it is missing."""
+    version = hashlib.sha256(Path(padded.__file__).read_bytes()).hexdigest()
+    folder = HOME / "bench" / f"padded-{model().digest[:8]}-{version[:8]}"
     if not (folder / padded.GRAPH).exists():
         say(f"engine: exporting the padded graph to {folder}")
-        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.padded", original.source, str(folder)]
-        environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
-        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with own_process() as process:  # which loads torch
+            process.submit(padded.export, model().source, folder).result()
     return folder

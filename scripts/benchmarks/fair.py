@@ -1,17 +1,15 @@
-"""What a person waits for while the bulk lane is never empty, and what that costs the bulk work."""
+"""Interactive work beside a bulk lane that is never empty, and bulk work beside interactive work."""
 
 import json
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from http.client import HTTPConnection
 from itertools import count
-from types import TracebackType
-from typing import Any, Self
-from urllib.parse import urlsplit
+from typing import Any
 
-from benchmarks.embed import sent_headlines
 from benchmarks.plan import Plan
 from benchmarks.server import Server, shoal
 from shoal.bench import wrk
@@ -29,70 +27,63 @@ PERSON = "1 connection x 1 headline"
 
 
 def run(plan: Plan) -> list[Row]:
-    """Interactive work alone, bulk work alone, and both, in turns on one server."""
+    """Run interactive work alone, bulk work alone, and both, in turns on one server."""
     with shoal() as server:
-        return plan.interleave("fair", trials(server, plan))
+        alone = server.embed_trial(f"{PERSON}, nothing else", 1, plan.texts.alone)
+        return plan.interleave("fair", [alone, *bulk_trials(server, plan)])
 
 
-def trials(server: Server, plan: Plan) -> list[Trial]:
-    """Return the trials of one server."""
-    alone = [[text] for text in sent_headlines(plan)]
-    load = server.embed_load(1, alone)
-    found = [server.embed_trial(f"{PERSON}, nothing else", 1, alone)]
-    for kind, texts in {"headlines": sent_headlines(plan)[::-1], "abstracts": plan.texts.abstracts}.items():
-        found += [
-            Trial(f"bulk {kind}, nothing else", server.name, partial(_alone, server, texts)),
-            Trial(f"{PERSON}, beside bulk {kind}", server.name, partial(_beside, server, texts, load)),
-        ]
-    return found
+def bulk_trials(server: Server, plan: Plan) -> list[Trial]:
+    """Return the trials of bulk work on one server, alone and beside interactive work."""
+    load = server.embed_load(1, plan.texts.alone)
+    kinds = {"headlines": [text for (text,) in reversed(plan.texts.alone)], "abstracts": plan.texts.abstracts}
+    cases = {"bulk {}, nothing else": None, f"{PERSON}, beside bulk {{}}": load}
+    return [
+        Trial(case.format(kind), server.name, partial(_run, server, texts, beside))
+        for kind, texts in kinds.items()
+        for case, beside in cases.items()
+    ]
 
 
-class Bulk:
-    """A client that submits bulk jobs over HTTP and fetches their results, for as long as its `with` lasts."""
+def _run(server: Server, texts: Sequence[str], beside: wrk.Load | None, seconds: int, number: int) -> Figures:
+    with _bulk(server.url, texts) as num_done:
+        started_s, before = time.monotonic(), sum(num_done)
+        if beside:
+            figures = dict(figures_of(wrk.run(beside, seconds, number * STRIDE), 1))
+        else:
+            figures = {}
+            time.sleep(seconds)
+        rate = (sum(num_done) - before) / (time.monotonic() - started_s)
+    server.processes.wait_until_idle()
+    return {**figures, "bulk texts/s": rate}
 
-    def __init__(self, url: str, texts: Sequence[str]):
-        self._address = urlsplit(url).netloc
-        self._jobs = [texts[n : n + TEXTS_PER_JOB] for n in range(0, len(texts) - TEXTS_PER_JOB + 1, TEXTS_PER_JOB)]
-        self._numbers = count()
-        self._num_done = 0
-        self._failure = ""
-        self._stopping = threading.Event()
-        self._threads = [threading.Thread(target=self._run) for _ in range(WINDOW)]
 
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        while not self._num_done and any(thread.is_alive() for thread in self._threads):
-            time.sleep(0.01)
-        self._started_s, self._num_before = time.monotonic(), self._num_done
-        return self
+@contextmanager
+def _bulk(url: str, texts: Sequence[str]) -> Iterator[list[int]]:
+    """Keep submitting bulk jobs and fetching their results; the list has the number of texts of each finished one."""
+    jobs = [texts[n : n + TEXTS_PER_JOB] for n in range(0, len(texts) - TEXTS_PER_JOB + 1, TEXTS_PER_JOB)]
+    numbers, num_done, stopping = count(), list[int](), list[bool]()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join()
-
-    def texts_per_s(self) -> float:
-        """Return the texts embedded in a second so far. Raises NotReady if a request failed."""
-        if self._failure:
-            raise NotReady(f"a bulk request failed: {self._failure}")
-        return (self._num_done - self._num_before) / (time.monotonic() - self._started_s)
-
-    def _run(self) -> None:
-        connection = HTTPConnection(self._address, timeout=120)
-        try:
-            while not self._stopping.is_set():
-                texts = self._jobs[next(self._numbers) % len(self._jobs)]
-                _, body = _ask(connection, "POST", "/v1/jobs", {"op": "embed", "lane": "bulk", "inputs": texts})
-                path = f"/v1/jobs/{json.loads(body)['id']}/result?wait=30"
-                while _ask(connection, "GET", path)[0] != 200:
-                    pass  # 202: it waits in its lane
-                self._num_done += len(texts)
-        except (OSError, NotReady) as error:
-            self._failure = str(error)
+    def client() -> None:
+        connection = HTTPConnection(url.removeprefix("http://"), timeout=120)
+        while not stopping:
+            job = {"op": "embed", "lane": "bulk", "inputs": jobs[next(numbers) % len(jobs)]}
+            path = f"/v1/jobs/{json.loads(_ask(connection, 'POST', '/v1/jobs', job)[1])['id']}/result?wait=30"
+            while _ask(connection, "GET", path)[0] != 200:
+                pass  # 202: it waits in its lane
+            num_done.append(len(job["inputs"]))
         connection.close()
+
+    with ThreadPoolExecutor(WINDOW) as pool:
+        clients = [pool.submit(client) for _ in range(WINDOW)]
+        try:
+            while not num_done and not any(client.done() for client in clients):
+                time.sleep(0.01)
+            yield num_done
+        finally:
+            stopping.append(True)
+    for ended in clients:
+        ended.result()
 
 
 def _ask(connection: HTTPConnection, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
@@ -102,19 +93,3 @@ def _ask(connection: HTTPConnection, method: str, path: str, body: Any = None) -
     if response.status >= 300:
         raise NotReady(f"{method} {path}: {response.status} {found[:200].decode()}")
     return response.status, found
-
-
-def _alone(server: Server, texts: Sequence[str], seconds: int, _: int) -> Figures:
-    with Bulk(server.url, texts) as bulk:
-        time.sleep(seconds)
-        rate = bulk.texts_per_s()
-    server.processes.wait_until_idle()
-    return {"bulk texts/s": rate}
-
-
-def _beside(server: Server, texts: Sequence[str], load: wrk.Load, seconds: int, number: int) -> Figures:
-    with Bulk(server.url, texts) as bulk:
-        figures = figures_of(wrk.run(load, seconds, number * STRIDE), 1)
-        rate = bulk.texts_per_s()
-    server.processes.wait_until_idle()
-    return {**figures, "bulk texts/s": rate}

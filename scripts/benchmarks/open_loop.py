@@ -1,37 +1,31 @@
-"""Latency at an arrival rate that is held, whatever the server does: 50, 80 and 95 % of its capacity."""
+"""Latency at an arrival rate that is held, whatever the server does: shares of its capacity, and minutes at one."""
 
 import json
-import os
-import subprocess
-import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from urllib.parse import urlsplit
 
-from stack import ROOT
-
-from benchmarks.arrivals import Order
-from benchmarks.embed import sent_headlines
-from benchmarks.plan import Plan
+from benchmarks.arrivals import Found, Order, generate
+from benchmarks.plan import Plan, own_process, say
 from benchmarks.server import Server, shoal
 from shoal.bench.trial import Figures, Row, Trial
 
-#: Shares of the capacity at which requests arrive.
-SHARES = (0.5, 0.8, 0.95)
+#: Shares of the capacity at which requests arrive, and that of the soak.
+SHARES, SOAK_SHARE = (0.5, 0.8, 0.95), 0.8
 
-#: The command that makes the load.
-GENERATOR = [sys.executable, "-m", "benchmarks.arrivals"]
+#: Figures of a soak are of a minute each, or of a fifth of one shorter than five; memory is read so often in each.
+MIN_WINDOWS, SAMPLES = 5, 6
 
 
 def run(plan: Plan) -> list[Row]:
-    """First the capacity under this generator, then the shares of it in turns."""
-    with shoal() as server, sent(plan) as bodies:
-        rows = [capacity(plan, server, bodies, "open")]
+    """Find the capacity under this generator, then run the shares of it in turns."""
+    with shoal() as server, _sent(plan) as bodies:
+        rows = [_capacity(plan, server, bodies, "open")]
         rate = rows[0].median("requests/s")
         trials = [
             Trial(f"{100 * share:g} % of capacity", server.name, partial(_run, server, bodies, share * rate))
@@ -40,50 +34,75 @@ def run(plan: Plan) -> list[Row]:
         return rows + plan.interleave("open", trials)
 
 
-def capacity(plan: Plan, server: Server, bodies: Path, scenario: str) -> Row:
-    """What the server answers when 64 connections ask as fast as they can, the generator's own cost included."""
+def soak(plan: Plan) -> list[Row]:
+    """Run minutes at 80 % of the capacity: memory over time, errors, and the percentiles of each minute."""
+    with shoal() as server, _sent(plan) as bodies, own_process() as process:
+        capacity = _capacity(plan, server, bodies, "soak")
+        rate, seconds = SOAK_SHARE * capacity.median("requests/s"), plan.minutes * 60
+        window_s = min(60.0, seconds / MIN_WINDOWS)
+        say(f"soak: {plan.minutes:g} minutes at {rate:,.0f} requests/s")
+        running = process.submit(generate, _order(server, bodies, seconds, rate, window_s=window_s))
+        memory = _sample(server, running, window_s)
+        found = running.result()
+    figures = {"requests/s": found.requests_per_s, "failed": found.num_failed, **found.all_ms}
+    cases: dict[str, Figures] = {f"soak, {plan.minutes:g} minutes": figures}
+    cases |= {f"part {number}": window for number, window in enumerate(found.windows_ms, 1)}
+    cases |= {name: _growth(sizes) for name, sizes in memory.items()}
+    rows = [Row("soak", case, server.name, {name: [v] for name, v in of.items()}) for case, of in cases.items()]
+    return [capacity, *rows]
+
+
+def _capacity(plan: Plan, server: Server, bodies: Path, scenario: str) -> Row:
+    """Return what the server answers when 64 connections ask as fast as they can, the generator's cost included."""
     trial = Trial("capacity, 64 connections", server.name, partial(_run, server, bodies, None))
     return plan.interleave(scenario, [trial])[0]
 
 
 @contextmanager
-def sent(plan: Plan) -> Iterator[Path]:
-    """A file with the bodies to send."""
+def _sent(plan: Plan) -> Iterator[Path]:
+    """Write the bodies to send into a file."""
     with TemporaryDirectory() as folder:
         bodies = Path(folder) / "bodies"
-        bodies.write_bytes(b"\n".join(json.dumps({"inputs": text}).encode() for text in sent_headlines(plan)))
+        bodies.write_bytes(b"\n".join(json.dumps({"inputs": text}).encode() for (text,) in plan.texts.alone))
         yield bodies
 
 
-def generate(server: Server, bodies: Path, rate: float | None, seconds: float, **more: Any) -> "subprocess.Popen[str]":
-    """Starts the generator; its output is what it found."""
+def _order(server: Server, bodies: Path, seconds: float, rate: float | None, **more: float) -> Order:
     url = urlsplit(server.target.url)
-    order = Order(str(url.hostname), url.port or 80, url.path, str(bodies), seconds, rate=rate, **more)
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
-    process = subprocess.Popen(GENERATOR, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin
-    process.stdin.write(json.dumps(asdict(order)))
-    process.stdin.close()
-    return process
-
-
-def result(process: "subprocess.Popen[str]") -> dict[str, Any]:
-    """What the generator found, waited for."""
-    assert process.stdout
-    with process:
-        found = process.stdout.read()
-    if process.returncode:
-        sys.exit(f"the load generator ended with exit code {process.returncode}: the line above says why")
-    return dict(json.loads(found))
+    return Order(str(url.hostname), url.port or 80, url.path, str(bodies), seconds, rate=rate, **more)  # type: ignore[arg-type]
 
 
 def _run(server: Server, bodies: Path, rate: float | None, seconds: int, number: int) -> Figures:
     before = server.processes.cpu_s()
-    found = result(generate(server, bodies, rate, seconds, seed=number + 1))
-    taken_s = {name: now - before[name] for name, now in server.processes.cpu_s().items()} | {"load": found["cpu_s"]}
+    with own_process() as process:
+        found = process.submit(generate, _order(server, bodies, seconds, rate, seed=number + 1)).result()
+    taken_s = {name: now - before[name] for name, now in server.processes.cpu_s().items()} | {"load": found.cpu_s}
     server.processes.wait_until_idle()
-    figures = {"requests/s": found["requests/s"], **found["all"], "failed": found["num_failed"]}
-    figures |= {f"{name[:3]} late ms": found["late"][name] for name in ("p50 ms", "p99 ms")}
-    return figures | {
-        f"processor ms a request: {name}": cpu_s * 1_000 / found["num_requests"] for name, cpu_s in taken_s.items()
+    return {
+        "requests/s": found.requests_per_s,
+        **found.all_ms,
+        "failed": found.num_failed,
+        **{f"{name[:3]} late ms": found.late_ms[name] for name in ("p50 ms", "p99 ms")},
+        **{f"processor ms a request: {name}": s * 1_000 / found.num_requests for name, s in taken_s.items()},
     }
+
+
+def _sample(server: Server, running: "Future[Found]", window_s: float) -> dict[str, list[float]]:
+    """Return the highest resident memory of each process in each window while the generator runs, in MB."""
+    memory: dict[str, list[float]] = {}
+    start, samples = time.monotonic(), 0
+    while not running.done():
+        window = int((time.monotonic() - start) // window_s)
+        for name, sizes in server.processes.memory_mb().items():
+            of_process = memory.setdefault(name, [])
+            of_process += [0.0] * (window + 1 - len(of_process))
+            of_process[window] = max(of_process[window], sizes["resident"])
+        samples += 1
+        time.sleep(max(0.0, start + samples * window_s / SAMPLES - time.monotonic()))
+    return memory
+
+
+def _growth(sizes: list[float]) -> Figures:
+    group, (first, *later) = "resident memory in MB, the highest of each part", sizes
+    growth = 100 * (max(later, default=first) / first - 1)
+    return {f"{group}: first": first, f"{group}: of all": max(sizes), f"{group}: growth in %": growth}

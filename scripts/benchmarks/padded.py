@@ -1,10 +1,8 @@
 """The forward pass that is usual elsewhere: a batch padded to its longest text, from the first layer to the last.
 
-The original model with its pooling, as it is, in the same engine and precision as ours. `python -m benchmarks.padded
-SOURCE FOLDER` exports it, in a process of its own because that takes torch.
+The original model with its pooling, as it is, in the same engine and precision as ours.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ GRAPH = "padded.xml"
 
 
 class Padded:
-    """Embeds as the worker's encoder does in the default precision, on padded rows."""
+    """A stand-in for the worker's encoder in the default precision, on padded texts."""
 
     def __init__(self, folder: Path, settings: Settings, threads: int):
         prepared = prepared_folder(settings.home_folder, settings.model)
@@ -36,7 +34,7 @@ class Padded:
         self._request = ov.Core().compile_model(str(folder / GRAPH), "CPU", options).create_infer_request()
 
     def embed(self, texts: Sequence[str], *_: object) -> NDArray[np.float32]:
-        """Finished vectors `[texts, dimension]`, in one forward pass."""
+        """Return finished vectors `[texts, dimension]`, computed in one forward pass."""
         found = [tokens.ids for tokens in self._tokenizer.encode(texts)]
         ids = np.zeros((len(found), max(map(len, found))), np.int64)
         mask = np.zeros_like(ids)
@@ -48,7 +46,7 @@ class Padded:
 
 
 def export(source: str, folder: Path) -> None:
-    """Writes the graph of the Sentence Transformers model in `source`."""
+    """Write the graph of the Sentence Transformers model in `source`."""
     import torch
 
     from shoal_workers.model.reference import load
@@ -72,7 +70,3 @@ def export(source: str, folder: Path) -> None:
         graph = ov.convert_model(Whole(load(source)).eval(), example_input=example)
     folder.mkdir(parents=True, exist_ok=True)
     ov.save_model(graph, folder / GRAPH, compress_to_fp16=True)
-
-
-if __name__ == "__main__":
-    export(sys.argv[1], Path(sys.argv[2]))

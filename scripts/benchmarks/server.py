@@ -1,26 +1,76 @@
-"""A server under load: Shoal or a peer, how to ask it, and what its processes take."""
+"""A server under load: Shoal or a peer, the requests it takes, and the processor time and memory of its processes."""
 
 import json
+import re
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from stack import OURS, Checkout, free_port, stack
+import psutil
+from stack import OURS, Checkout, stack
 
 from benchmarks.peers import PEERS, Target, target_of
-from benchmarks.processes import Processes
 from shoal.bench import wrk
 from shoal.bench.trial import STRIDE, Figures, Row, Trial, figures_of
 
 #: Every scenario but `cache` runs without a cache: the texts of a load repeat, and repeats would flatter us.
 NO_CACHE = {"SHOAL_CACHE_MB": "0"}
 
+#: Processes that take less than this share of a processor are idle, and the longest wait for that.
+IDLE_SHARE, IDLE_WITHIN_S = 0.1, 60.0
+
+
+class Processes:
+    """Processes by name, each with all that it started."""
+
+    def __init__(self, roots: Mapping[str, int]):
+        self._roots = {name: psutil.Process(pid) for name, pid in roots.items()}
+
+    def cpu_s(self) -> Counter[str]:
+        """Return the processor time so far, in seconds; `worker 1` and `worker 2` count as `worker`."""
+        found: Counter[str] = Counter()
+        for name, _, process in self._all():
+            times = process.cpu_times()
+            found[name.rstrip(" 0123456789")] += times.user + times.system
+        return found
+
+    def memory_mb(self) -> dict[str, dict[str, float]]:
+        """Return the memory of each process: `resident`, the `private` part, and the part of that which was `written`.
+
+        Files that others could map too, such as an index, are private while no other process maps them.
+        """
+        return {
+            f"{name}, child {number}" if number else name: _memory_mb(process.pid)
+            for name, number, process in self._all()
+        }
+
+    def wait_until_idle(self) -> None:
+        """Wait until all that was left to answer when the load ended has been computed."""
+        until, before, pause_s = time.monotonic() + IDLE_WITHIN_S, float("-inf"), 0.2
+        while time.monotonic() < until and (now := self.cpu_s().total()) - before >= IDLE_SHARE * pause_s:
+            before = now
+            time.sleep(pause_s)
+
+    def _all(self) -> Iterator[tuple[str, int, psutil.Process]]:
+        for name, root in self._roots.items():
+            for number, process in enumerate([root, *root.children(recursive=True)]):
+                yield name, number, process
+
+
+def _memory_mb(pid: int) -> dict[str, float]:
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    sizes = {name: int(size) / 2**10 for name, size in re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE)}
+    private = sizes["Private_Clean"] + sizes["Private_Dirty"]
+    return {"resident": sizes["Rss"], "private": private, "written": sizes["Private_Dirty"]}
+
 
 @dataclass(frozen=True)
 class Server:
-    """Where to send texts, in which shape, and whose processor time and memory to count."""
+    """A server to send requests to, and the processes whose processor time and memory count."""
 
     target: Target
     processes: Processes
@@ -28,11 +78,11 @@ class Server:
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """The server's name in tables."""
         return self.target.name
 
     def embed_trial(self, case: str, connections: int, requests: Sequence[Sequence[str]]) -> Trial:
-        """Requests to embed, each of the texts given for it."""
+        """Return a trial of requests to embed, each with the texts given for it."""
         return self._trial(case, self.embed_load(connections, requests), len(requests[0]))
 
     def embed_load(self, connections: int, requests: Sequence[Sequence[str]]) -> wrk.Load:
@@ -40,13 +90,13 @@ class Server:
         bodies = [self.target.body(texts) for texts in requests]
         return wrk.Load(self.target.url, bodies, connections, self.target.headers)
 
-    def search_trial(self, case: str, connections: int, queries: Sequence[str], index: str) -> Trial:
-        """Searches for one query each."""
-        bodies = [json.dumps({"queries": query, "k": 5, "index": index}).encode() for query in queries]
+    def search_trial(self, case: str, connections: int, requests: Sequence[Sequence[str]], index: str) -> Trial:
+        """Return a trial of searches for one query each."""
+        bodies = [json.dumps({"queries": query, "k": 5, "index": index}).encode() for (query,) in requests]
         return self._trial(case, wrk.Load(f"{self.url}/search", bodies, connections))
 
     def memory_rows(self, scenario: str) -> list[Row]:
-        """The memory of each process now."""
+        """Return the memory of each process now."""
         return [
             Row(scenario, name, self.name, {f"memory in MB: {kind}": [size] for kind, size in sizes.items()})
             for name, sizes in self.processes.memory_mb().items()
@@ -58,12 +108,10 @@ class Server:
     def _run(self, load: wrk.Load, texts_per_request: int, seconds: int, number: int) -> Figures:
         before = self.processes.cpu_s()
         measured = wrk.run(load, seconds, number * STRIDE)
-        taken_s = {name: now - before[name] for name, now in self.processes.cpu_s().items()}
+        taken_s = {name: now - before[name] for name, now in self.processes.cpu_s().items()} | {"wrk": measured.cpu_s}
         self.processes.wait_until_idle()
-        figures = dict(figures_of(measured, texts_per_request))
-        for name, cpu_s in {**taken_s, "wrk": measured.cpu_s}.items():
-            figures[f"processor ms a request: {name}"] = cpu_s * 1_000 / measured.num_requests
-        return figures
+        ms = {f"processor ms a request: {name}": s * 1_000 / measured.num_requests for name, s in taken_s.items()}
+        return {**figures_of(measured, texts_per_request), **ms}
 
 
 @contextmanager
@@ -82,9 +130,9 @@ def shoal(
 
 @contextmanager
 def peer(name: str) -> Iterator[Server]:
-    """A peer that is installed and started here, or one that runs at a URL such as `tei+http://host:port`."""
+    """Run a peer that is installed here, or use one that runs at a URL such as `tei+http://host:port`."""
     if name in PEERS:
-        with PEERS[name].start(free_port()) as target:
+        with PEERS[name].start() as target:
             yield Server(target, Processes({"server": target.pid} if target.pid else {}))
     else:
         yield Server(target_of(name), Processes({}))

@@ -1,6 +1,10 @@
-"""A worker like `shoal worker`, but with an engine that only waits: a program of the benchmarks, never shipped."""
+"""A worker like `shoal worker` whose engine only waits `PASS_S`: `waiting.py PASS_S`. It is never shipped.
+
+With a wait of 0, a request costs what the API and the queue cost.
+"""
 
 import logging
+import sys
 import time
 from collections.abc import Iterable
 
@@ -14,33 +18,32 @@ from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.model.model import Model, prepared_folder
 from shoal_workers.process import service
 
-#: What a forward pass takes.
-PASS_S = 0.020
-
 
 class WaitingEngine:
-    """Takes its time and returns the same numbers for every text."""
+    """An engine that takes `pass_s` for a forward pass and returns the same vector for every text."""
 
     name, precision, threads = "waiting", "none", 1
 
-    def __init__(self, dimension: int):
-        self._dimension = dimension
+    def __init__(self, dimension: int, pass_s: float):
+        #: Numbers like those of a real vector, which have as many digits.
+        self._vector = np.random.default_rng(7).standard_normal(dimension, dtype=np.float32)
+        self._pass_s = pass_s
 
     def forward(self, _: Packing, places: TextSpans, poolings: Iterable[str]) -> dict[str, NDArray[np.float32]]:
         """See `Engine.forward`."""
-        time.sleep(PASS_S)
-        return {how: np.ones((len(places.starts), self._dimension), np.float32) for how in poolings}
+        time.sleep(self._pass_s)
+        return {how: np.tile(self._vector, (len(places.starts), 1)) for how in poolings}
 
 
-def main() -> None:
-    """Runs until told to stop."""
+def main(pass_s: str) -> None:
+    """Serve until told to stop."""
     settings = Settings.from_environment()
     logging.basicConfig(level=settings.log_level.upper())
     folder = prepared_folder(settings.home_folder, settings.model)
     model = Model.open(folder)
     tokenizer = Tokenizer(folder / "tokenizer.json", model.max_tokens)
-    service.serve(settings, Encoder(model, tokenizer, WaitingEngine(model.dimension)))
+    service.serve(settings, Encoder(model, tokenizer, WaitingEngine(model.dimension, float(pass_s))))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

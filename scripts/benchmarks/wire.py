@@ -48,7 +48,7 @@ FORMATS: dict[str, tuple[Callable[[Vectors], bytes], Callable[[bytes], Any]]] = 
 
 
 def run(plan: Plan) -> list[Row]:
-    """All formats in turns."""
+    """Write and read vectors in all formats, in turns."""
     trials = [
         Trial(f"{count} x {DIMENSION:,}", name, partial(_run, count, name)) for count in COUNTS for name in FORMATS
     ]
@@ -69,7 +69,7 @@ def _run(count: int, name: str, seconds: int, number: int) -> Figures:
 
 
 def _lowest_ms(step: Callable[[], object], within_s: float) -> float:
-    """The shortest of the times that the step takes: what others on the machine add is left out."""
+    """Return the shortest time of the step, to which other work on the machine added least."""
     lowest, until = float("inf"), time.perf_counter() + within_s
     while time.perf_counter() < until or lowest == float("inf"):
         started = time.perf_counter()
