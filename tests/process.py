@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from shoal.settings import variable
 
@@ -28,11 +28,12 @@ def run(*arguments: Any, stdin: str | None = None, **settings: Any) -> "subproce
 class Process:
     """`shoal …`, running; it is killed at the end of the `with` if it has not ended by then."""
 
-    def __init__(self, log: Path, *arguments: Any, max_files: int = 0, **settings: Any):
+    #: The command that starts it, up to its name.
+    launcher: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, log: Path, *arguments: Any, **settings: Any):
         self.log = log
-        command = [sys.executable, "-m", "shoal", *map(str, arguments)]
-        if max_files:
-            command = ["sh", "-c", f'ulimit -S -n {max_files}; exec "$@"', "sh", *command]
+        command = [*self.launcher, sys.executable, "-m", "shoal", *map(str, arguments)]
         with log.open("ab") as output:
             self._process = subprocess.Popen(command, env=environment(**settings), stdout=output, stderr=output)
 

@@ -85,10 +85,10 @@ def start_api(settings: Settings, tmp_path: Path) -> Iterator[StartApi]:
     """Starts servers on free ports."""
     with ExitStack() as stack:
 
-        def start(**changes: Any) -> Api:
+        def start(kind: type[Process] = Process, **changes: Any) -> Api:
             port = free_port()
             where = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
-            api = Api(stack.enter_context(Process(tmp_path / "log", "api", "--port", port, **where | changes)), port)
+            api = Api(stack.enter_context(kind(tmp_path / "log", "api", "--port", port, **where | changes)), port)
             wait_until(api.listens)
             return api
 
@@ -101,6 +101,12 @@ def is_closed(connection: socket.socket) -> bool:
         return connection.recv(65_536) == b""
     except ConnectionError:
         return True
+
+
+class FewFiles(Process):
+    """A process that may open few files until it asks for more."""
+
+    launcher = ("sh", "-c", 'ulimit -S -n 256; exec "$@"', "sh")
 
 
 class Tricklers:
@@ -210,7 +216,7 @@ class TestSlowCallers:
 
     def test_it_asks_the_system_for_as_many_files_as_its_connections_take(self, start_api: StartApi) -> None:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        api = start_api(max_files=256)
+        api = start_api(FewFiles)
         (server,) = psutil.Process(api.process.pid).children()
         allowed = server.rlimit(psutil.RLIMIT_NOFILE)[0]
         assert allowed > MAX_CONNECTIONS or allowed == hard
