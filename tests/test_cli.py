@@ -152,7 +152,7 @@ def test_redis_that_does_not_answer(shoal: CliRunner) -> None:
 
 def test_a_setting_that_cannot_work(shoal: CliRunner) -> None:
     result = shoal.invoke(main, ["status"], env={"SHOAL_PORT": "eighty"})
-    assert "SHOAL_PORT is 'eighty': it takes a whole number" in fail(result, "bad_setting")
+    assert 'SHOAL_PORT is "eighty": it takes a whole number' in fail(result, "bad_setting")
 
 
 def test_an_unknown_command() -> None:

@@ -141,7 +141,7 @@ class TestSubmit:
         assert handle.status() == "failed"
 
 
-def test_a_job_nobody_has_started_can_be_cancelled(client: Client) -> None:
+def test_a_job_that_no_worker_has_started_can_be_cancelled(client: Client) -> None:
     handle = client.submit("embed", "storm")
     assert handle.status() == "queued"
     assert handle.cancel() == "cancelled"
@@ -154,7 +154,7 @@ def test_a_lane_that_is_not_there_is_refused(client: Client) -> None:
         lambda: client.submit("embed", "storm", lane="fast"),
         lambda: list(client.embed_stream(["storm"], lane="fast")),
     ):
-        with pytest.raises(InvalidRequest, match="lane is 'fast': it takes one of interactive, bulk"):
+        with pytest.raises(InvalidRequest, match='lane is "fast": it takes one of interactive, bulk'):
             use()
 
 
@@ -221,7 +221,7 @@ def test_a_full_lane_refuses_all_parts_of_a_call(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("serving")
-def test_many_threads_share_one_exchange(client: Client, encoder: Encoder) -> None:
+def test_many_threads_share_one_dispatcher(client: Client, encoder: Encoder) -> None:
     from shoal.jobs import Options
 
     expected = encoder.embed(TEXTS, Options(), "")
@@ -232,7 +232,7 @@ def test_many_threads_share_one_exchange(client: Client, encoder: Encoder) -> No
     assert np.stack(vectors) == pytest.approx(expected, abs=1e-5)
 
 
-def test_closing_wakes_who_waits_and_leaves_no_thread(redis_url: str, client: Client) -> None:
+def test_closing_wakes_waiting_threads_and_leaves_no_thread(redis_url: str, client: Client) -> None:
     other = Client(redis_url, key_prefix=client.queue.keys.prefix, pool=client.queue.keys.pool)
     with ThreadPoolExecutor(4) as threads:
         waiting = [threads.submit(other.embed, text) for text in TEXTS[:4]]

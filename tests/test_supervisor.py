@@ -18,10 +18,11 @@ from process import Process, run
 from shoal import Client
 from shoal.address import find_address
 from shoal.broker import embedded
-from shoal.errors import PortInUse
+from shoal.errors import NotReady, PortInUse
 from shoal.keys import Keys
 from shoal.settings import EMBEDDED_URL, Settings
 from shoal.supervisor.supervisor import is_ready
+from shoal.supervisor.wait import wait_until as wait_until_ready
 
 
 @pytest.fixture
@@ -160,6 +161,11 @@ def test_the_embedded_redis_keeps_what_is_written_and_listens_on_loopback_only(t
 def test_it_is_started_only_where_no_redis_is_named() -> None:
     assert embedded.is_wanted(Settings())
     assert not embedded.is_wanted(Settings(redis_url="redis://elsewhere:6379/0"))
+
+
+def test_a_wait_that_is_too_long_says_for_what() -> None:
+    with pytest.raises(NotReady, match="waited 0 s for Redis"):
+        wait_until_ready("Redis", lambda: False, within_s=0)
 
 
 def test_a_port_is_checked_before_it_is_used() -> None:

@@ -27,6 +27,7 @@ from shoal.errors import (
     Timeout,
     TooLarge,
 )
+from shoal.excerpt import excerpt
 from shoal.jobs import LANES, Job, Options, new_id
 from shoal.keys import Keys
 from shoal.queue.dispatcher import Dispatcher, PendingReply
@@ -289,7 +290,7 @@ class Handle:
 def check_lane(lane: str) -> str:
     """Return `lane`; raise InvalidRequest if there is none of that name."""
     if lane not in LANES:
-        raise InvalidRequest(f"lane is {lane!r:.100}: it takes one of {', '.join(LANES)}")
+        raise InvalidRequest(f"lane is {excerpt(lane)}: it takes one of {', '.join(LANES)}")
     return lane
 
 
@@ -297,7 +298,7 @@ def check_key(idempotency_key: str) -> str:
     """Return `idempotency_key`; raise InvalidRequest unless it is 1 to 255 printable characters."""
     if not (0 < len(idempotency_key) <= 255 and idempotency_key.isprintable()):
         raise InvalidRequest(
-            f"the idempotency key is {idempotency_key!r:.150}: it takes 1 to 255 printable characters, such as a UUID"
+            f"the idempotency key is {excerpt(idempotency_key)}: it takes 1 to 255 printable characters, such as a UUID"
         )
     return idempotency_key
 

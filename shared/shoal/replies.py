@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from shoal import wire
 from shoal.errors import BY_CODE, InvalidText, MalformedJob, ShoalError
-from shoal.excerpt import kind
+from shoal.excerpt import excerpt, kind
 from shoal.jobs import Options
 
 #: The timings of a reply, in seconds: waiting in the lane, tokenising, encoding and searching.
@@ -169,6 +169,6 @@ def pack_vectors(vectors: NDArray[np.float32]) -> dict[str, Any]:
 def unpack_vectors(values: dict[str, Any]) -> NDArray[np.float32]:
     """Return the array in a map made by `pack_vectors`."""
     if (dtype := _typed("dtype", values["dtype"], str)) != "float32":
-        raise MalformedJob(f"vectors have dtype {dtype!r:.50}: this version knows float32")
+        raise MalformedJob(f"vectors have dtype {excerpt(dtype)}: this version knows float32")
     num_rows, dimension = values["shape"]
     return np.frombuffer(values["data"], dtype="<f4").reshape(max(0, num_rows), max(0, dimension))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self, get_type_hints
 
 from shoal.errors import BadSetting
+from shoal.excerpt import excerpt
 from shoal.keys import NAME, NAME_RULE, Keys
 
 #: Port of the Redis that `shoal serve` starts unless the settings name one. Not 6379, where another may run.
@@ -92,7 +93,7 @@ class Settings:
             _check(item.name, getattr(self, item.name), **{k: item.metadata[k] for k in ("least", "most", "choices")})
         for name in ("key_prefix", "pool"):
             if not NAME.fullmatch(value := getattr(self, name)):
-                raise BadSetting(f"{name} is {value!r:.100}: it takes {NAME_RULE}")
+                raise BadSetting(f"{name} is {excerpt(value)}: it takes {NAME_RULE}")
         self.index_folders()
 
     @classmethod
@@ -129,7 +130,7 @@ class Settings:
             name, folder = (name, folder) if equals else ("default", part)
             if not name or not folder or name in folders:
                 raise BadSetting(
-                    f"indexes has {part!r:.100}: write one folder, or name=folder,name=folder with distinct names"
+                    f"indexes has {excerpt(part)}: write one folder, or name=folder,name=folder with distinct names"
                 )
             folders[name] = _absolute("indexes", folder)
         return folders
@@ -144,7 +145,7 @@ def _absolute(name: str, folder: str) -> Path:
     try:
         return Path(folder).expanduser().absolute()
     except RuntimeError as error:
-        raise BadSetting(f"{name} has {folder!r:.100}: there is no user of that name") from error
+        raise BadSetting(f"{name} has {excerpt(folder)}: there is no user of that name") from error
 
 
 def _parse(name: str, kind: type, text: str) -> Any:
@@ -152,15 +153,15 @@ def _parse(name: str, kind: type, text: str) -> Any:
         return kind(text)
     except ValueError:
         words = "a whole number" if kind is int else "a number"
-        raise BadSetting(f"{variable(name)} is {text!r:.100}: it takes {words}") from None
+        raise BadSetting(f"{variable(name)} is {excerpt(text)}: it takes {words}") from None
 
 
 def _check(name: str, value: Any, least: float | None, most: float, choices: tuple[str, ...]) -> None:
     if least is not None and not least <= value <= most:
         bounds = f"{least:g} or more" if most == sys.float_info.max else f"a number from {least:g} to {most:,}"
-        raise BadSetting(f"{name} is {value!r:.100}: it takes {bounds}")
+        raise BadSetting(f"{name} is {excerpt(value)}: it takes {bounds}")
     if choices and value not in choices:
-        raise BadSetting(f"{name} is {value!r:.100}: it takes one of {', '.join(choices)}")
+        raise BadSetting(f"{name} is {excerpt(value)}: it takes one of {', '.join(choices)}")
 
 
 #: The default of each setting.

@@ -1,1 +1,1 @@
-"""What `shoal serve` starts, watches, restarts and stops. Imports settings, the broker and the client."""
+"""The processes of `shoal serve`: started, watched and stopped. Imports settings, the broker and the client."""
