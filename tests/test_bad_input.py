@@ -1,4 +1,4 @@
-"""Bad input gets the answer that docs/errors.md says, word for word, and the service goes on as if nothing had been."""
+"""Bad input gets the answer that docs/errors.md says, word for word, and the service goes on as before."""
 
 import json
 import shutil
@@ -66,7 +66,7 @@ UNREADABLE: dict[str, bytes] = {
 
 @pytest.fixture(scope="module")
 def usual(tiny_source: Path, tiny_model: Path, home: Path, index_folder: Path) -> dict[str, Any]:
-    """Settings of a service on the tiny model."""
+    """Return settings of a service on the tiny model."""
     model = {"model": tiny_source, "home": home, "precision": "f32", "threads": 1}
     return {"key_prefix": "bad", "pool": "input", "indexes": index_folder} | model
 
@@ -75,7 +75,7 @@ def usual(tiny_source: Path, tiny_model: Path, home: Path, index_folder: Path) -
 def running(
     redis_server: RedisServer, usual: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Service]:
-    """A service on the tests' Redis."""
+    """Run a service on the tests' Redis."""
     with service(tmp_path_factory.mktemp("running"), redis_url=redis_server.url, **usual) as started:
         wait_until(started.is_ready)
         yield started
@@ -83,19 +83,19 @@ def running(
 
 @pytest.fixture
 def producer(redis_url: str) -> Iterator[Client]:
-    """A client of that service's queue."""
+    """Make a client of that service's queue."""
     with Client(redis_url, key_prefix="bad", pool="input", timeout_s=20) as client:
         yield client
 
 
 @pytest.fixture
 def good_vector(encoder: Encoder) -> np.ndarray[Any, Any]:
-    """The right answer to the good request."""
+    """Return the right answer to the good request."""
     return encoder.embed([GOOD["inputs"]], Options(), prompt="")
 
 
 def assert_still_serving(running: Service, good_vector: np.ndarray[Any, Any]) -> None:
-    """A good request is answered as if nothing had been."""
+    """Check that a good request is answered as before."""
     response = running.ask("POST", "/embed", GOOD)
     assert response.status == 200
     assert np.array(response.body) == pytest.approx(good_vector, abs=1e-5)
@@ -103,7 +103,7 @@ def assert_still_serving(running: Service, good_vector: np.ndarray[Any, Any]) ->
 
 
 def assert_refused(running: Service, name: str) -> None:
-    """A bad request gets the status, code and message of its row."""
+    """Check that a bad request gets the status, code and message of its row."""
     (path, body), row = REFUSED[name], BadInput.row(name)
     response = running.ask("POST", path, body)
     assert response.status == row.status
@@ -227,7 +227,7 @@ def _num_unanswered(server: RedisServer, usual: dict[str, Any]) -> int:
 
 
 def assert_ended(name: str, done: "subprocess.CompletedProcess[str]") -> None:
-    """A command ended with the row's exit code, code and message, in one line of its own."""
+    """Check that a command ended with the row's exit code, code and message, in one line of its own."""
     line, row = done.stderr.splitlines()[-1], BadInput.row(name)
     message, _, code = line.removeprefix("shoal: ").rpartition(" ")
     assert line.startswith("shoal: ")

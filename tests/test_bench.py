@@ -176,7 +176,7 @@ class TestPercentiles:
 
 @contextmanager
 def answering(answer: Callable[[], int], patience_s: float | None = None) -> Iterator[int]:
-    """A server whose answers have the status that `answer` returns; yields its port.
+    """Run a server whose answers have the status that `answer` returns; yield its port.
 
     It closes connections on which nothing has come for `patience_s`.
     """
@@ -193,7 +193,7 @@ def answering(answer: Callable[[], int], patience_s: float | None = None) -> Ite
             self.wfile.write(b"[]")
 
         def log_message(self, *_: object) -> None:
-            """Writes nothing."""
+            """Write nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
@@ -206,7 +206,7 @@ def answering(answer: Callable[[], int], patience_s: float | None = None) -> Ite
 
 @pytest.fixture
 def bodies(tmp_path: Path) -> str:
-    """A file with two bodies to send."""
+    """Write a file with two bodies to send."""
     (tmp_path / "bodies").write_text('{"inputs": "storm"}\n{"inputs": "rain"}\n')
     return str(tmp_path / "bodies")
 

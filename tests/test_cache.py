@@ -58,14 +58,14 @@ DIGESTS = st.binary(min_size=16, max_size=16)
 
 @pytest.fixture
 def settings(redis_url: str, keys: Keys, home: Path, tiny_source: Path) -> Settings:
-    """Settings of a worker of the test's own pool, and of an API in front of it."""
+    """Return settings of a worker of the test's own pool, and of an API in front of it."""
     where: dict[str, Any] = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
     return Settings(**where, home=str(home), model=str(tiny_source), cache_mb=1, request_timeout_s=20)
 
 
 @pytest.fixture
 def make_worker(settings: Settings, encoder: Encoder, index: Index) -> Iterator[MakeWorker]:
-    """Makes workers that know what the others have embedded, with other settings where they are given."""
+    """Make workers that share a cache, with other settings where they are given."""
     queues: list[Queue] = []
 
     def make(encoder: Encoder = encoder, **changes: Any) -> Worker:
@@ -83,18 +83,18 @@ def make_worker(settings: Settings, encoder: Encoder, index: Index) -> Iterator[
 
 @pytest.fixture
 def worker(make_worker: MakeWorker) -> Worker:
-    """One such worker, to be stepped by hand."""
+    """Make one such worker, to be stepped by hand."""
     return make_worker()
 
 
 def announce(worker: Worker) -> None:
-    """Says what the worker serves, for long enough."""
+    """Write the worker's heartbeat, which lives for a minute."""
     Pool(worker.queue.redis, worker.queue.keys, alive_s=60).announce(worker.id, about(worker, worker.indexes))
 
 
 @contextmanager
 def at_work(worker: Worker) -> Iterator[None]:
-    """The worker, announced and at work in a thread."""
+    """Announce the worker and step it in a thread."""
     stopped = threading.Event()
 
     def serve() -> None:
@@ -110,37 +110,37 @@ def at_work(worker: Worker) -> Iterator[None]:
 
 
 def ask(worker: Worker, job: Job) -> Reply:
-    """The reply that the worker gives in one step."""
+    """Return the reply that the worker gives in one step."""
     worker.queue.put("interactive", [replace(job, reply_to="me")])
     worker.step(block_s=0)
     return {reply.id: reply for reply in worker.queue.inbox("me").wait()}[job.id]
 
 
 def embed(worker: Worker, *texts: str, **options: Any) -> Reply:
-    """The worker's reply to an embed."""
+    """Return the worker's reply to an embed."""
     return ask(worker, Job("embed", list(texts), Options(**options)))
 
 
 def code(reply: Reply) -> str:
-    """The error code of a reply."""
+    """Return the error code of a reply."""
     assert reply.error is not None
     return reply.error.code
 
 
 def array(reply: Reply) -> np.ndarray:
-    """The vectors of a reply."""
+    """Return the vectors of a reply."""
     assert reply.error is None
     assert reply.vectors is not None
     return reply.vectors
 
 
 def places(worker: Worker) -> list[bytes]:
-    """The keys of the pool's cache."""
+    """Return the keys of the pool's cache."""
     return list(worker.queue.redis.scan_iter(worker.queue.keys.cache("*")))
 
 
 def cache_of(queue: Queue, table: Table, ttl_s: int = 100) -> Cache:
-    """The pool's cache with that table."""
+    """Return the pool's cache with that table."""
     return Cache(Connections(queue.redis.connection_pool), queue.keys, table, ttl_s)
 
 
@@ -299,7 +299,7 @@ def find_or_fail(cache: Cache) -> list[Entry | None] | Unavailable:
 
 @contextmanager
 def stopped(queue: Queue) -> Iterator[int]:
-    """Redis does nothing meanwhile; its process."""
+    """Suspend Redis, and yield its process id."""
     process = int(queue.redis.info("server")["process_id"])
     os.kill(process, signal.SIGSTOP)
     yield process
@@ -307,7 +307,7 @@ def stopped(queue: Queue) -> Iterator[int]:
 
 
 def used_memory(server: RedisServer) -> int:
-    """Bytes that Redis uses."""
+    """Return the bytes that Redis uses."""
     with redis.Redis.from_url(server.url) as connection:
         return int(connection.info("memory")["used_memory"])
 
@@ -468,7 +468,7 @@ class BrokenEngine:
     name, precision, threads = "openvino", "f32", 1
 
     def forward(self, *_: Any) -> Any:
-        """Fails."""
+        """Fail."""
         raise RuntimeError("broken")
 
 
@@ -640,7 +640,7 @@ REQUESTS = st.tuples(st.lists(TEXTS, min_size=1, max_size=6), OPTIONS, st.sample
 
 
 def outcome(client: Client, texts: list[str], options: Options) -> Reply | str:
-    """The reply, or the error."""
+    """Return the reply, or the error."""
     try:
         return client.call(Job("embed", texts, options))
     except ShoalError as error:
@@ -649,7 +649,7 @@ def outcome(client: Client, texts: list[str], options: Options) -> Reply | str:
 
 @pytest.fixture
 def plain(make_worker: MakeWorker, settings: Settings) -> Iterator[Client]:
-    """A client of another pool, which has no cache."""
+    """Make a client of another pool, which has no cache."""
     pool = f"{settings.pool}-plain"
     with Client(settings.redis_url, key_prefix=settings.key_prefix, pool=pool, timeout_s=20) as client:
         with at_work(make_worker(pool=pool, cache_mb=0)):

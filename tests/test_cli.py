@@ -35,19 +35,19 @@ def commands(group: click.Group = main, path: tuple[str, ...] = ()) -> Iterator[
 
 @pytest.fixture
 def shoal(redis_url: str, keys: Keys) -> CliRunner:
-    """Runs commands in the test's own pool."""
+    """Return a runner of commands in the test's own pool."""
     names = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
     return CliRunner(env={variable(name): value for name, value in names.items()})
 
 
 def succeed(result: Result) -> str:
-    """What a command printed that went well."""
+    """Return the output of a command that succeeded."""
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
 def fail(result: Result, code: str) -> str:
-    """The one line of a command that went wrong."""
+    """Return the one line of a command that failed."""
     assert result.exit_code == 1
     (line,) = result.stderr.splitlines()
     assert line.startswith("shoal: ")

@@ -28,7 +28,7 @@ TEXTS = [f"{word} {n}" for n in range(25) for word in WORDS]
 
 
 def alone(client: Client, text: str) -> np.ndarray:
-    """The vector of a text that is embedded by itself."""
+    """Return the vector of a text that is embedded by itself."""
     vector = client.embed(text)
     assert isinstance(vector, np.ndarray)
     return vector

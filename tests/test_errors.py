@@ -29,7 +29,7 @@ ROWS = list(table(ERRORS, "Input"))
 
 @cache
 def names_of_tests(path: str) -> set[str]:
-    """The names of the tests in a file, as pytest writes them after the file's."""
+    """Return the names of the tests in a file, as pytest writes them after the file's."""
     found = set()
     for node in ast.parse((ROOT / path).read_text("utf-8")).body:
         group = node.body if isinstance(node, ast.ClassDef) else [node]

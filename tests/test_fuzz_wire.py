@@ -97,7 +97,7 @@ def test_job_of_odd_fields(values: dict[str, Any]) -> None:
 
 
 def check_job(data: bytes) -> None:
-    """The bytes are a job, which then survives the wire, or an error; whose they are is known or not."""
+    """Check that the bytes are a job that survives the wire, or are refused; and what can be read of their address."""
     job = outcome(Job.unpack, data)
     job_id, reply_to = address_of(data)
     if isinstance(job, Job):
@@ -144,7 +144,7 @@ def test_reply_of_odd_vectors(values: dict[str, Any]) -> None:
 
 
 def check_reply(data: bytes) -> None:
-    """The bytes are a reply whose fields are of their types, or they are malformed."""
+    """Check that the bytes are a reply with fields of the right types, or are refused as malformed."""
     reply = outcome(Reply.unpack, data)
     if isinstance(reply, MalformedJob):
         return

@@ -19,7 +19,7 @@ TIMES = st.dictionaries(st.sampled_from(TIMINGS), st.floats(0, 1e6))
 
 
 def reply_of(vectors: NDArray[np.float32] | None = None, **fields: Any) -> Reply:
-    """A reply with usual fields."""
+    """Return a reply with usual fields."""
     return Reply("job", vectors=vectors, **fields)
 
 

@@ -29,7 +29,7 @@ from shoal.supervisor.wait import wait_until as wait_until_ready
 def settings(
     redis_url: str, keys: Keys, tiny_source: Path, tiny_model: Path, home: Path, index_folder: Path, tmp_path: Path
 ) -> dict[str, Any]:
-    """A stack on the tests' Redis and the tiny model, in a home folder of its own."""
+    """Return settings of a service on the tests' Redis and the tiny model, in a home folder of its own."""
     own = tmp_path / "home"
     own.mkdir()
     (own / "models").symlink_to((home / "models").absolute())
@@ -47,7 +47,7 @@ def settings(
 
 
 def running(settings: dict[str, Any]) -> list[int]:
-    """The processes that were started with these settings."""
+    """Return the processes that were started with these settings."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -59,7 +59,7 @@ def running(settings: dict[str, Any]) -> list[int]:
 
 
 def pid_of_api(settings: dict[str, Any]) -> int:
-    """The API's first process, or 0 if there is none."""
+    """Return the API's first process, or 0 if there is none."""
     for pid in running(settings):
         with suppress(psutil.Error, ProcessLookupError):
             if os.getpgid(pid) == pid and psutil.Process(pid).cmdline()[-1] == "api":
@@ -68,7 +68,7 @@ def pid_of_api(settings: dict[str, Any]) -> int:
 
 
 def search(settings: dict[str, Any]) -> list[Any]:
-    """The hits that the API finds."""
+    """Return the hits that the API finds."""
     body = json.dumps({"queries": "storm", "k": 3}).encode()
     request = Request(f"http://127.0.0.1:{settings['port']}/search", body, {"content-type": "application/json"})
     with urlopen(request, timeout=20) as response:
@@ -76,7 +76,7 @@ def search(settings: dict[str, Any]) -> list[Any]:
 
 
 def assert_refused(done: "subprocess.CompletedProcess[str]", code: str) -> None:
-    """The command ended with one of our errors, and no traceback."""
+    """Check that the command ended with one line for an error, and no traceback."""
     assert done.returncode == 1
     assert f"[{code}]" in done.stderr
     assert "Traceback" not in done.stderr
