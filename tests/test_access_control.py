@@ -1,4 +1,4 @@
-"""Who is let in: keys and their roles, rates in Redis, a client's share of the threads, and browsers."""
+"""Access control: keys and their roles, rates in Redis, thread quotas of clients, and browsers."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,8 +14,9 @@ from flask.testing import FlaskClient
 from shoal.errors import Overloaded
 from shoal.settings import Settings
 from shoal_api.access import api_keys
-from shoal_api.access.client_name import caller, origin_of
-from shoal_api.access.thread_quota import KEPT, ThreadQuotas
+from shoal_api.access.client_name import network_of
+from shoal_api.access.thread_quota import THREADS_PER_RESERVED, ThreadQuotas
+from shoal_api.request import json_request
 
 pytest_plugins = ["api_fixtures"]
 
@@ -113,13 +114,13 @@ def recording(seen: list[str]) -> Callable[[Response], Response]:
     """Return a hook that notes the caller of each request."""
 
     def note(response: Response) -> Response:
-        seen.append(caller())
+        seen.append(json_request().client_name)
         return response
 
     return note
 
 
-class TestCaller:
+class TestClientName:
     def test_it_is_the_keys_name_or_else_the_address(self, make_app: MakeApp, keys_file: Keys) -> None:
         app = make_app(api_keys_file=str(keys_file.path))
         seen: list[str] = []
@@ -130,7 +131,7 @@ class TestCaller:
         assert seen == ["ops", "203.0.113.7"]
 
     @pytest.mark.parametrize(
-        ("address", "origin"),
+        ("address", "network"),
         [
             ("203.0.113.7", "203.0.113.7"),
             ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
@@ -139,8 +140,8 @@ class TestCaller:
             ("", ""),
         ],
     )
-    def test_an_ipv6_address_counts_with_its_network(self, address: str, origin: str) -> None:
-        assert origin_of(address) == origin
+    def test_an_ipv6_address_counts_with_its_network(self, address: str, network: str) -> None:
+        assert network_of(address) == network
 
     @pytest.mark.parametrize(("num_trusted", "expected"), [(0, "127.0.0.1"), (1, "10.9.9.9"), (2, "203.0.113.7")])
     def test_proxies_are_believed_as_far_as_they_are_trusted(
@@ -191,24 +192,26 @@ class TestRates:
         assert error_of(api.post("/embed", json={"inputs": "a"}, headers=slow), 503)[0] == "unavailable"
 
 
-class TestShares:
-    def test_one_client_alone_may_hold_most(self) -> None:
+class TestThreadQuotas:
+    def test_one_client_alone_may_hold_seven_eighths_of_those_that_are_not_reserved(self) -> None:
         assert taken(ThreadQuotas(256), "a", 256) == 210
 
-    def test_some_are_always_left_for_who_comes_next(self) -> None:
-        shares = ThreadQuotas(256)
-        held = [taken(shares, f"greedy {n}", 256) for n in range(3)]
+    def test_some_are_always_left_for_the_next_client(self) -> None:
+        quotas = ThreadQuotas(256)
+        held = [taken(quotas, f"greedy {n}", 256) for n in range(3)]
         assert held[0] > held[1] > held[2] > 0
-        assert [taken(shares, f"newcomer {n}", 256) for n in range(256 // KEPT)] == [1] * (256 // KEPT)
+        assert [taken(quotas, f"newcomer {n}", 256) for n in range(256 // THREADS_PER_RESERVED)] == [1] * (
+            256 // THREADS_PER_RESERVED
+        )
 
     def test_what_is_given_back_may_be_taken_again(self) -> None:
-        shares = ThreadQuotas(8)
-        assert taken(shares, "a", 8) == 7
-        shares.give_back("a")
-        assert taken(shares, "a", 8) == 1
+        quotas = ThreadQuotas(8)
+        assert taken(quotas, "a", 8) == 7
+        quotas.release("a")
+        assert taken(quotas, "a", 8) == 1
         for _ in range(7):
-            shares.give_back("a")
-        assert taken(shares, "b", 8) == 7
+            quotas.release("a")
+        assert taken(quotas, "b", 8) == 7
 
     def test_a_request_that_fails_gives_its_thread_back(self, make_app: MakeApp) -> None:
         api = make_app(api_threads=2).test_client()
@@ -216,19 +219,19 @@ class TestShares:
 
     def test_health_is_answered_whatever_is_held(self, make_app: MakeApp) -> None:
         app = make_app(api_threads=1)
-        app.extensions["shoal"].gate._shares.take("127.0.0.1")
+        app.extensions["shoal"].access._quotas.acquire("127.0.0.1")
         response = app.test_client().get("/info")
         assert error_of(response, 429)[0] == "overloaded"
         assert response.headers["Retry-After"] == "1"
         assert app.test_client().get("/health").status_code == 200
-        assert app.test_client().get("/ready").status_code == 503  # no worker, and not: too many requests
+        assert app.test_client().get("/ready").status_code == 503  # by the lack of a worker, not by the quota
 
 
-def taken(shares: ThreadQuotas, client: str, num_wanted: int) -> int:
-    """How many threads the client gets of those that it wants."""
+def taken(quotas: ThreadQuotas, client: str, num_wanted: int) -> int:
+    """Return how many threads the client gets of those that it wants."""
     for num_taken in range(num_wanted):
         try:
-            shares.take(client)
+            quotas.acquire(client)
         except Overloaded:
             return num_taken
     return num_wanted

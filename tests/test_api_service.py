@@ -16,7 +16,7 @@ from shoal.errors import BY_CODE
 from shoal.jobs import CHOICES, LANES, OPERATIONS, OPTION_NAMES
 from shoal.keys import Keys
 from shoal_api.errors import STATUS
-from shoal_api.schema import JobBody
+from shoal_api.schema.requests import JobBody
 
 pytest_plugins = ["api_fixtures"]
 

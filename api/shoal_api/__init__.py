@@ -1,1 +1,1 @@
-"""Shoal's HTTP front end: turns requests into jobs on the queue, and replies into JSON."""
+"""Shoal's HTTP front end: it turns requests into jobs on the queue, and replies into JSON."""

@@ -18,25 +18,25 @@ _KEY = "shoal"
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The settings, queue client, metrics and gate of one application, and whether it was told to stop."""
+    """The parts that one application shares between its requests; `stopping` is set once its server is to stop."""
 
     settings: Settings
     client: Client
     metrics: Metrics
-    gate: AccessControl
-    arrivals: Disconnects
+    access: AccessControl
+    disconnects: Disconnects
     stopping: Event = field(default_factory=Event)
 
     def attach(self, app: Flask) -> None:
-        """Makes this the context of `app`."""
+        """Make this the context of `app`."""
         app.extensions[_KEY] = self
 
     @classmethod
     def of(cls, app: Flask) -> Self:
-        """The context of `app`."""
+        """Return the context of `app`."""
         return cast(Self, app.extensions[_KEY])
 
 
 def context() -> Context:
-    """The context of the application that handles the current request."""
+    """Return the context of the application that handles the current request."""
     return Context.of(app_ctx.app)

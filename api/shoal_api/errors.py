@@ -1,4 +1,4 @@
-"""How errors leave: one table of HTTP statuses, and one JSON shape."""
+"""Errors as responses: one table of HTTP statuses, and one JSON shape."""
 
 import logging
 import traceback
@@ -12,7 +12,7 @@ from shoal.excerpt import excerpt
 from shoal_api.context import context
 from shoal_api.response import rendered
 
-#: HTTP status of each code a caller can meet; any other is our fault, and 500.
+#: HTTP status of each code that a response can have; an error of any other code is a defect of the server, and 500.
 STATUS = {
     "invalid_json": 400,
     "malformed_job": 400,
@@ -38,8 +38,8 @@ STATUS = {
     "timeout": 504,
 }
 
-#: Statuses after which the same request may well succeed a little later.
-_PASSING = (429, 503)
+#: Statuses after which the same request may succeed a little later.
+_TRANSIENT = (429, 503)
 
 _CODE_OF_STATUS = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
@@ -47,16 +47,16 @@ _log = logging.getLogger(__name__)
 
 
 def install(app: Flask) -> None:
-    """Makes every error of `app` leave as JSON."""
+    """Register handlers that answer every error of `app` in JSON."""
     app.register_error_handler(ShoalError, answer_error)
     app.register_error_handler(HTTPException, answer_http_error)
-    app.register_error_handler(Exception, answer_surprise)
+    app.register_error_handler(Exception, answer_unexpected_error)
 
 
 def answer_error(error: ShoalError) -> Response:
-    """The response for an error raised on purpose."""
+    """Return the response to an error of Shoal's own."""
     status, headers = STATUS.get(error.code, 500), {}
-    if status in _PASSING:
+    if status in _TRANSIENT:
         headers["Retry-After"] = str(getattr(error, "retry_after_s", 1))
     if status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="shoal"'
@@ -64,23 +64,23 @@ def answer_error(error: ShoalError) -> Response:
 
 
 def answer_http_error(error: HTTPException) -> Response:
-    """The response for what Flask refuses before a view is reached; keeps headers such as Allow."""
+    """Return the response to a request that Flask refuses before it reaches a view; keeps headers such as Allow."""
     status = error.code or 500
     code = _CODE_OF_STATUS.get(status, "invalid_request" if status < 500 else "internal")
     headers = {name: value for name, value in error.get_headers() if name != "Content-Type"}
     return _rendered(code, _describe(error), status, headers)
 
 
-def answer_surprise(error: Exception) -> Response:
-    """The response for an error nobody foresaw, which is logged without its message: that could hold a text."""
+def answer_unexpected_error(error: Exception) -> Response:
+    """Return the response to any other error, and log it without its message, which could hold a text."""
     frames = "".join(traceback.format_tb(error.__traceback__))
     _log.error("%s %s raised %s\n%s", request.method, request.url_rule, type(error).__name__, frames)
-    return answer_error(Internal("the server failed in a way nobody foresaw; its log has the traceback"))
+    return answer_error(Internal("the server failed unexpectedly: its log has the traceback, please report it"))
 
 
 def _describe(error: HTTPException) -> str:
     if error.code == 404:
-        return "there is nothing at this path: see /docs for what there is"
+        return "nothing is at this path: see /docs for the paths that there are"
     if error.code == 405:
         return f"this path does not take the method {excerpt(request.method)}: see /docs for what it takes"
     if error.code == 413:

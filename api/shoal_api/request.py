@@ -1,31 +1,35 @@
-"""What a request says: its body as JSON, and whether it wants to wait."""
+"""Requests: their body as a JSON object, and what access control found out about them."""
 
 import json
 import time
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import orjson
-from flask import Request, request
+from flask import Request
+from flask.globals import request_ctx
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from shoal.errors import InvalidJson, InvalidRequest, InvalidText, ShoalError
 
-#: How many times the largest body is taken in, and thrown away, before a caller who sends more is cut off.
+#: A body that is too large is read and discarded up to this many times the limit; then the connection is closed.
 MAX_DISCARDED = 8
+
+#: Most digits of a content length that are looked at: more would still be over every limit, and slow to convert.
+_MAX_LENGTH_DIGITS = 18
 
 
 class JsonRequest(Request):
     """A request whose body is a JSON object, whatever its content type says."""
 
-    #: Whose it is, once it was let in.
-    caller = ""
+    #: The client: the name of its API key or its address, once access control has let the request in.
+    client_name = ""
 
-    #: Whether its body is being waited for.
-    is_arriving = False
+    #: True while the request waits for its body.
+    is_receiving = False
 
-    #: What its response has to say of the rate of its key.
+    #: Headers that the response gets from the rate limit of the request's key.
     rate_headers: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -33,28 +37,28 @@ class JsonRequest(Request):
         self.started_s = time.perf_counter()
 
     def get_json(self, *args: Any, **kwargs: Any) -> Any:
-        """The body as a dict.
+        """Read the body and return it as a dict.
 
         Raises InvalidJson, InvalidText for half of a surrogate pair, and InvalidRequest for JSON that is no object.
         """
-        self.is_arriving = True
+        self.is_receiving = True
         data = self._read()
-        self.is_arriving = False
+        self.is_receiving = False
         try:
             body = orjson.loads(data)
         except orjson.JSONDecodeError as error:
             if self.content_length is None and len(data) == self.max_content_length:
-                self.is_arriving = True
+                self.is_receiving = True
                 self._discard((MAX_DISCARDED - 1) * len(data))
-                raise RequestEntityTooLarge from None  # werkzeug cuts a chunked body at the limit and says nothing
-            raise _explained(data, error) from None
+                raise RequestEntityTooLarge from None  # werkzeug cuts a chunked body at the limit without an error
+            raise _parse_error(data, error) from None
         if not isinstance(body, dict):
-            raise InvalidRequest(f"the body is a JSON {_kind(body)}: send an object with named fields")
+            raise InvalidRequest(f"the body is a JSON {_json_type(body)}: send an object with named fields")
         return body
 
     def _read(self) -> bytes:
-        """The body: from the server itself where that bounds it, as werkzeug's bounds take a fifth of a request."""
-        size, max_bytes = self.environ.get("CONTENT_LENGTH", ""), self.max_content_length
+        """Read the body: directly where the server bounds it, as werkzeug's bounds take a fifth of a request's time."""
+        size, max_bytes = self.environ.get("CONTENT_LENGTH", "")[:_MAX_LENGTH_DIGITS], self.max_content_length
         if not size.isdecimal() or "HTTP_TRANSFER_ENCODING" in self.environ or max_bytes is None:
             return self.get_data(cache=False)
         if int(size) > max_bytes:
@@ -64,24 +68,23 @@ class JsonRequest(Request):
             return self.get_data(cache=False)
         data = bytes(self.environ["wsgi.input"].read())
         if len(data) != int(size):
-            raise InvalidRequest(f"the body ended early: it has not the {size} bytes that were announced")
+            raise InvalidRequest(
+                f"the body has {len(data):,} bytes, but Content-Length says {int(size):,}: send all of it"
+            )
         return data
 
     def _discard(self, size_bytes: int) -> None:
-        """Takes so much of a body in that is too large: many callers read no answer before they have sent all."""
+        """Read and drop so much of a body that is too large: many clients read no response before they sent all."""
         while size_bytes > 0 and (chunk := self.environ["wsgi.input"].read(min(size_bytes, 2**20))):
             size_bytes -= len(chunk)
 
 
-def wants_async() -> bool:
-    """Whether the current request has `Prefer: respond-async` (RFC 7240)."""
-    header = request.environ.get("HTTP_PREFER")
-    if header is None:
-        return False
-    return any(part.partition(";")[0].strip().lower() == "respond-async" for part in header.split(","))
+def json_request() -> JsonRequest:
+    """Return the current request."""
+    return cast(JsonRequest, request_ctx.request)
 
 
-def _explained(data: bytes, error: orjson.JSONDecodeError) -> ShoalError:
+def _parse_error(data: bytes, error: orjson.JSONDecodeError) -> ShoalError:
     place = f"line {error.lineno} column {error.colno}"
     if _is_json_with_surrogate(data):
         return InvalidText(
@@ -91,6 +94,7 @@ def _explained(data: bytes, error: orjson.JSONDecodeError) -> ShoalError:
 
 
 def _is_json_with_surrogate(data: bytes) -> bool:
+    """Return true for a body that is JSON but for half of a surrogate pair, which orjson reports as a syntax error."""
     try:
         json.dumps(json.loads(data, parse_constant=_refuse), ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -104,6 +108,6 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _kind(value: Any) -> str:
+def _json_type(value: Any) -> str:
     words = {str: "string", list: "array", bool: "boolean", type(None): "null"}
     return words.get(type(value), "number")

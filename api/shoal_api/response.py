@@ -1,4 +1,4 @@
-"""Answers as JSON."""
+"""Responses: JSON bodies, and the headers that all have."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,21 +12,21 @@ from shoal.replies import TIMINGS, Reply
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
-#: Headers of every answer: its type is what it says, and no link tells where it was.
+#: Headers of every response: browsers must not guess its type, nor send its address along with links.
 SAFETY = (("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"))
 
-#: So that no other site shows a page of ours as part of its own.
+#: The policy that no other site may show the response as part of its own page.
 NO_FRAMES = "frame-ancestors 'none'"
 
 
 class WholeResponse(Response):
-    """A response that is all there, so that nothing is left for werkzeug to find out or for the server to iterate over.
+    """A response whose body is complete in memory, so werkzeug computes nothing and the server iterates over nothing.
 
-    With this a request takes a third less of the API's processor time, and a caller who is slow to take the answer
+    With this a request takes a third less of the API's processor time, and a client that is slow to read the response
     holds no thread.
     """
 
-    #: Headers that tell browsers and caches to be careful. A page has others.
+    #: Headers that restrict browsers and caches. The page at /docs has others.
     safety: tuple[tuple[str, str], ...] = (
         *SAFETY,
         ("Cache-Control", "no-store"),
@@ -34,21 +34,21 @@ class WholeResponse(Response):
     )
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """The headers as they are, the length among them, and the body as a list, which Granian sends in one piece."""
+        """Send the headers, which have the length, and return the body as a list, which Granian sends in one piece."""
         start_response(self.status, [*self.headers.to_wsgi_list(), *self.safety])
         has_body = environ["REQUEST_METHOD"] != "HEAD" and self.status_code != 304
         return [self.get_data()] if has_body else []
 
 
 def rendered(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """The value as a JSON response; float32 arrays become the shortest digits that read back the same."""
+    """Return the value as a JSON response; float32 arrays become the shortest digits that read back the same."""
     data = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
     described = {"Content-Type": "application/json", "Content-Length": str(len(data)), **(headers or {})}
     return WholeResponse([data], status, Headers(described))
 
 
 def cost_headers(reply: Reply) -> dict[str, str]:
-    """What a reply cost: `Server-Timing` in milliseconds, all tokens, and how many texts were truncated and cached."""
+    """Return `Server-Timing` in milliseconds, and the numbers of tokens, of truncated texts and of cached ones."""
     timings = reply.timings
     return {
         "Server-Timing": ", ".join([f"{name[:-2]};dur={timings.get(name, 0.0) * 1000:.3f}" for name in TIMINGS]),

@@ -1,4 +1,4 @@
-"""Sentences for what pydantic found wrong with a request."""
+"""Error messages for requests that pydantic refuses."""
 
 from typing import NoReturn
 
@@ -8,7 +8,7 @@ from pydantic_core import ErrorDetails
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
 
-#: What a field takes, by pydantic's type of error.
+#: The value that a field takes, by pydantic's type of error.
 _TAKES = {
     "string_type": "a string",
     "list_type": "a list of strings",
@@ -23,7 +23,7 @@ _TAKES = {
 
 
 def refuse(error: ValidationError) -> NoReturn:
-    """Raises InvalidRequest, naming the first field that is wrong, its value, and what it takes."""
+    """Raise InvalidRequest, naming the first field that is wrong, its value, and the value that it takes."""
     details = error.errors(include_url=False)
     first = [detail for detail in details if detail["loc"][0] == details[0]["loc"][0]]
     depth = max(len(_indexes(detail)) for detail in first)

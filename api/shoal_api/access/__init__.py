@@ -1,1 +1,1 @@
-"""Who may use the API, and how much of it: keys, rates, quotas, CORS."""
+"""Access control: API keys, rate limits, thread quotas, and the origins of CORS. Imports the request, no route."""

@@ -1,4 +1,4 @@
-"""Who may pass: the key of a request, what it may do, and how much at a time. Every request goes through here."""
+"""Access control, which every request passes before its body is read: keys, roles, rates, thread quotas, browsers."""
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -9,7 +9,7 @@ from shoal.errors import Forbidden, Unauthorized
 from shoal.excerpt import excerpt
 from shoal.settings import Settings
 from shoal_api.access.api_keys import ApiKey, Keyring
-from shoal_api.access.client_name import origin_of
+from shoal_api.access.client_name import network_of
 from shoal_api.access.rate_limit import RateLimits
 from shoal_api.access.thread_quota import ThreadQuotas
 from shoal_api.request import JsonRequest
@@ -17,23 +17,23 @@ from shoal_api.request import JsonRequest
 #: Routes that need no key. Those below /docs are its page.
 OPEN_ROUTES = ("/", "/health", "/ready", "/docs", "/openapi.json")
 
-#: What the routes that need an admin's key begin with.
+#: Routes that begin so need the key of an admin.
 _ADMIN_ROUTES = ("/v1/dead",)
 
-#: The routes that are no client's share, so that a busy server is taken neither for dead nor for not ready.
+#: Routes that are outside the thread quotas, so that monitoring does not take a busy server for a dead one.
 _ALWAYS_ANSWERED = ("/health", "/ready")
 
-#: Names of this machine, by which nobody else's web page can be reached.
+#: Names of this machine. The DNS cannot make the browser of another machine use them for this one.
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
-#: Methods that change nothing, so that a browser may follow another site's link with them.
+#: Methods that change nothing, so a browser may follow another site's link with them.
 _SAFE_METHODS = ("GET", "HEAD")
 
 _Answer = TypeVar("_Answer")
 
 
 class AccessControl:
-    """Lets requests in. Thread-safe.
+    """The rules by which requests are let in. Thread-safe.
 
     Raises BadSetting for a key file that cannot be read.
     """
@@ -43,26 +43,26 @@ class AccessControl:
         self._keyring = Keyring(Path(settings.api_keys_file)) if settings.api_keys_file else None
         self._local_names = {"", *_LOCAL_NAMES, settings.host} if settings.allow_anonymous == "loopback" else None
         self._origins = {origin.strip() for origin in settings.cors_origins.split(",")}
-        self._shares = ThreadQuotas(settings.api_threads)
+        self._quotas = ThreadQuotas(settings.api_threads)
         #: The requests that are being answered.
         self.running: set[JsonRequest] = set()
 
     @property
     def needs_keys(self) -> bool:
-        """Whether requests need a key."""
+        """True if requests need a key."""
         return self._keyring is not None
 
     def answer(self, request: JsonRequest, view: Callable[[], _Answer]) -> _Answer:
-        """What the view answers, if the request may come in.
+        """Return the view's answer if the request may come in.
 
-        Raises Unauthorized, Forbidden, RateLimited and Overloaded if it may not.
+        Raises Unauthorized, Forbidden, RateLimited or Overloaded if it may not.
         """
         route = request.url_rule.rule if request.url_rule else ""
-        if route in _ALWAYS_ANSWERED or request.method == "OPTIONS":  # which browsers ask before they send a key
+        if route in _ALWAYS_ANSWERED or request.method == "OPTIONS":  # browsers send OPTIONS without the key
             return view()
-        key = self._admit(request.environ, route)
-        request.caller = key.name if key else origin_of(request.environ.get("REMOTE_ADDR", ""))
-        self._shares.take(request.caller)
+        key = self._authorize(request.environ, route)
+        request.client_name = key.name if key else network_of(request.environ.get("REMOTE_ADDR", ""))
+        self._quotas.acquire(request.client_name)
         self.running.add(request)
         try:
             if key and key.rate:
@@ -70,42 +70,43 @@ class AccessControl:
             return view()
         finally:
             self.running.discard(request)
-            self._shares.give_back(request.caller)
+            self._quotas.release(request.client_name)
 
     @cached_property
     def _rates(self) -> RateLimits:
         return RateLimits(self._settings)
 
     def _check_rate(self, request: JsonRequest, key: ApiKey) -> None:
-        standing = self._rates.count(key)
-        request.rate_headers = standing.headers
-        standing.check()
+        usage = self._rates.count(key)
+        request.rate_headers = usage.headers
+        usage.check()
 
-    def _admit(self, environ: Mapping[str, Any], route: str) -> ApiKey | None:
-        """The request's key, or None where none is needed."""
+    def _authorize(self, environ: Mapping[str, Any], route: str) -> ApiKey | None:
+        """Return the request's key, or None where none is needed."""
         if self._keyring is None:
             self._check_browser(environ)
             return None
         if route in OPEN_ROUTES or route.startswith("/docs/"):
             return None
         if not (secret := _secret(environ)):
-            raise Unauthorized("this needs a key: send it as `Authorization: Bearer <key>`")
+            raise Unauthorized("the request has no key: send one as `Authorization: Bearer <key>`")
         if not (key := self._keyring.find(secret)):
-            raise Unauthorized("the key is not one of those that this server knows")
+            raise Unauthorized("the request's key is unknown: check it, or make one with `shoal key new`")
         if key.role != "admin" and route.startswith(_ADMIN_ROUTES):
-            raise Forbidden(f"the key {key.name} is no admin's: this route needs one that is")
+            raise Forbidden(f"the key {key.name} has the role {key.role}, and this route needs the role admin")
         return key
 
     def _check_browser(self, environ: Mapping[str, Any]) -> None:
-        """Raises Forbidden for what a web page of another site makes a browser send: its user has asked for nothing.
+        """Raise Forbidden for a request that a web page of another site made a browser send without its user's wish.
 
-        Such a page can send a request to this machine, and can read the answer too if its own name leads here.
+        Such a page can send requests to this machine, and can read the responses if its own host name leads here (DNS
+        rebinding).
         """
         host = environ.get("HTTP_HOST", "")
         if self._local_names and _without_port(host) not in self._local_names:
             raise Forbidden(
-                f"without keys this server answers only to {', '.join(_LOCAL_NAMES)}, and was called {excerpt(host)}: "
-                "give it keys, or allow it with --allow-anonymous anywhere"
+                f"the request is for the host {excerpt(host)}, and without keys this server answers only to "
+                f"{', '.join(_LOCAL_NAMES)}: give it keys, or allow all hosts with --allow-anonymous anywhere"
             )
         if _is_foreign(environ) and environ["REQUEST_METHOD"] not in _SAFE_METHODS and not self._is_allowed(environ):
             raise Forbidden("a web page of another site sent this: name its origin with --cors-origins to allow it")
@@ -115,7 +116,7 @@ class AccessControl:
 
 
 def _is_foreign(environ: Mapping[str, Any]) -> bool:
-    """Whether a page of another origin sent this; browsers that do not say so say at least which origin it was."""
+    """Return true if a page of another origin sent this; browsers without Sec-Fetch-Site send at least Origin."""
     if site := environ.get("HTTP_SEC_FETCH_SITE"):
         return site not in ("none", "same-origin")
     origin = environ.get("HTTP_ORIGIN")
@@ -123,7 +124,7 @@ def _is_foreign(environ: Mapping[str, Any]) -> bool:
 
 
 def _secret(environ: Mapping[str, Any]) -> str:
-    """The key that the request came with, or none."""
+    """Return the key that the request carries, or an empty string."""
     scheme, _, secret = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
     return secret.strip() if scheme.lower() == "bearer" else str(environ.get("HTTP_X_API_KEY", ""))
 

@@ -1,8 +1,8 @@
-"""The keys that requests need: a file of names, roles and digests, which is read again when it changes.
+"""API keys: a file of names, roles and digests, which is read again when it changes.
 
 A line of the file is `NAME ROLE DIGEST [RATE]`: `web user 5f2c… 100/second`. The digest is the key's SHA-256, in hex.
-One round of it is right here: a key is 256 random bits, which nobody guesses, so that the slow hash that passwords need
-would be a hurdle to nobody but us. Empty lines and lines that begin with `#` are left alone.
+One round of it is enough: a key is 256 random bits, which cannot be guessed, so the slow hash that passwords need would
+only cost time in each request. Empty lines and lines that begin with `#` are ignored and kept.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ from typing import Self
 
 from shoal.errors import BadSetting
 
-#: What every key begins with, so that programs which look for leaked secrets can know one.
+#: The beginning of every key, by which programs that search for leaked secrets can recognise one.
 PREFIX = "shoal_"
 
-#: How often the file is looked at while requests come.
-_LOOK_EVERY_S = 1.0
+#: Least time between two checks of the file for changes.
+_CHECK_EVERY_S = 1.0
 
 #: A name begins with a letter and has no colon, so that none looks like a network address.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
@@ -35,9 +35,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What is known of a key, which is not the key itself.
+    """The name, role, digest and rate of a key; not the key itself.
 
-    Raises BadSetting for a name, role or rate that cannot be.
+    Raises BadSetting for a name, role or rate of the wrong form.
     """
 
     name: str
@@ -47,15 +47,19 @@ class ApiKey:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise BadSetting("the name of a key takes a letter and then up to 63 letters, digits and . _ -")
+            raise BadSetting(
+                "the name of a key is wrong: it takes a letter and then up to 63 letters, digits and . _ -"
+            )
         if self.role not in _ROLES:
-            raise BadSetting(f"the role of a key is one of {', '.join(_ROLES)}")
+            raise BadSetting(f"the role of a key is wrong: it takes one of {', '.join(_ROLES)}")
         if self.rate and not _RATE.fullmatch(self.rate):
-            raise BadSetting("the rate of a key is a number, a slash and second, minute, hour or day: 100/second")
+            raise BadSetting(
+                "the rate of a key is wrong: it takes a number, a slash and second, minute, hour or day: 100/second"
+            )
 
     @classmethod
     def parse(cls, line: str) -> Self:
-        """The key of a line; an error does not repeat the line, which could hold a key by mistake."""
+        """Return the key of a line. An error does not repeat the line, which could hold a key by mistake."""
         parts = line.split()
         if len(parts) not in (3, 4) or not _DIGEST.fullmatch(parts[2]):
             raise BadSetting("a line takes NAME ROLE DIGEST [RATE], where DIGEST is a SHA-256 in hex")
@@ -64,39 +68,39 @@ class ApiKey:
 
     @property
     def line(self) -> str:
-        """Its line in the file."""
+        """The key's line in the file."""
         return " ".join(filter(None, (self.name, self.role, self.digest.hex(), self.rate)))
 
 
 class Keyring:
     """The keys of a file. Thread-safe.
 
-    Raises BadSetting if the file cannot be read. Once it was, a file that cannot be read leaves the keys as they were.
+    Raises BadSetting if the file cannot be read. If it cannot be read again later, the keys stay as they were.
     """
 
     def __init__(self, path: Path):
         self._path = path
-        self._look_at_s = time.monotonic() + _LOOK_EVERY_S
-        self._seen = _stamp(path)
+        self._next_check_s = time.monotonic() + _CHECK_EVERY_S
+        self._loaded_stamp = _stamp(path)
         self._by_digest = _by_digest(read(path))
 
     def find(self, secret: str) -> ApiKey | None:
-        """The key that a request came with, if it is one of these.
+        """Return the key with this secret, or None.
 
-        Takes the same time however much of a key is right: what is looked up is a digest, of which nobody can choose a
-        part, and it is compared in constant time.
+        The time that it takes does not tell how much of a guess is right: the lookup is by a digest, no part of which
+        can be chosen, and digests are compared in constant time.
         """
-        if time.monotonic() > self._look_at_s:
-            self._look()
+        if time.monotonic() > self._next_check_s:
+            self._reload_if_changed()
         digest = hashlib.sha256(secret.encode()).digest()
         found = self._by_digest.get(digest)
         return found if found and hmac.compare_digest(found.digest, digest) else None
 
-    def _look(self) -> None:
-        self._look_at_s = time.monotonic() + _LOOK_EVERY_S
-        if (stamp := _stamp(self._path)) == self._seen:
+    def _reload_if_changed(self) -> None:
+        self._next_check_s = time.monotonic() + _CHECK_EVERY_S
+        if (stamp := _stamp(self._path)) == self._loaded_stamp:
             return
-        self._seen = stamp
+        self._loaded_stamp = stamp
         try:
             self._by_digest = _by_digest(read(self._path))
         except BadSetting as error:
@@ -106,7 +110,7 @@ class Keyring:
 
 
 def read(path: Path) -> list[ApiKey]:
-    """The keys of the file; raises BadSetting, naming the line that is wrong."""
+    """Return the keys of the file; raises BadSetting, naming the line that is wrong."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -120,7 +124,7 @@ def read(path: Path) -> list[ApiKey]:
 
 
 def add(path: Path, name: str, role: str, rate: str) -> str:
-    """Makes a key, adds its line to the file, which need not be there, and returns it: it is kept nowhere."""
+    """Make a key, add its line to the file, which is created if needed, and return the key, which is kept nowhere."""
     keys = read(path) if path.exists() else []
     secret = PREFIX + secrets.token_urlsafe(32)
     key = ApiKey(name, role, hashlib.sha256(secret.encode()).digest(), rate)
@@ -132,7 +136,7 @@ def add(path: Path, name: str, role: str, rate: str) -> str:
 
 
 def drop(path: Path, name: str) -> None:
-    """Takes the key of that name out of the file."""
+    """Remove the key of that name from the file."""
     if name not in [key.name for key in read(path)]:
         raise BadSetting(f"{path} has no key that is called {name}: `shoal key list` shows all")
     lines = path.read_text("utf-8").splitlines()
@@ -140,7 +144,7 @@ def drop(path: Path, name: str) -> None:
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
-    """Writes into the file that is there: a new one in its place is not seen where a container has mounted it."""
+    """Write into the existing file: a container that has mounted it would not see a new one in its place."""
     path.touch()
     with path.open("r+", encoding="utf-8") as file:
         file.write("".join(f"{line}\n" for line in lines))
@@ -163,7 +167,7 @@ def _by_digest(keys: Iterable[ApiKey]) -> dict[bytes, ApiKey]:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """What differs once the file was changed."""
+    """Return a value that differs once the file was changed."""
     try:
         state = path.stat()
     except OSError:

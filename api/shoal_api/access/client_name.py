@@ -1,25 +1,15 @@
-"""Whose the current request is."""
+"""Names of clients without a key: their address, or the network of it."""
 
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address, ip_network
-from typing import cast
-
-from flask.globals import request_ctx
-
-from shoal_api.request import JsonRequest
-
-
-def caller() -> str:
-    """The name of the request's API key, else where it comes from, as `origin_of` says."""
-    return cast(JsonRequest, request_ctx.request).caller
 
 
 @lru_cache(4_096)
-def origin_of(address: str) -> str:
-    """The IPv4 address, or the network of an IPv6 address: whoever has one of those has 2^64."""
+def network_of(address: str) -> str:
+    """Return an IPv4 address as it is, and the /64 network of an IPv6 address: one client has 2^64 of those."""
     try:
         ip = ip_address(address)
-    except ValueError:  # a socket file has none
+    except ValueError:  # a connection by a Unix socket has no address
         return address
     if not isinstance(ip, IPv6Address):
         return address

@@ -1,4 +1,4 @@
-"""Which web pages of other sites may use the API from a browser."""
+"""CORS: the origins whose web pages may use the API from a browser."""
 
 import re
 
@@ -7,25 +7,25 @@ from flask_cors import CORS
 
 from shoal.errors import BadSetting
 
-#: Headers that a page may send, a key among them.
-_SENT = ("Authorization", "Content-Type", "Idempotency-Key", "Prefer", "X-API-Key")
+#: Request headers that a page may send, a key among them.
+_REQUEST_HEADERS = ("Authorization", "Content-Type", "Idempotency-Key", "Prefer", "X-API-Key")
 
-#: Headers of an answer that a page may read, beside those that it always may.
-_READ = (
+#: Response headers that a page may read, beside those that it always may.
+_RESPONSE_HEADERS = (
     *("Location", "Preference-Applied", "RateLimit", "RateLimit-Policy", "Retry-After"),
     *("Server-Timing", "WWW-Authenticate", "X-Cached", "X-Tokens", "X-Truncated"),
 )
 
-#: How long a browser need not ask again, in seconds: the longest that any of them keeps to.
+#: Time for which a browser may keep the answer, in seconds: the longest that any browser accepts.
 _MAX_AGE_S = 7_200
 
 _ORIGIN = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?")
 
 
 def install(app: Flask, origins: str) -> None:
-    """Lets pages of these origins, separated by commas, use the API; cookies are no part of it.
+    """Let pages of these origins, separated by commas, use the API, without cookies.
 
-    Raises BadSetting for what is no origin.
+    Raises BadSetting for a name that is no origin.
     """
     names = [name.strip() for name in origins.split(",")]
     for name in names:
@@ -37,8 +37,8 @@ def install(app: Flask, origins: str) -> None:
         send_wildcard=True,
         always_send=False,
         methods=["GET", "HEAD", "POST", "DELETE"],
-        allow_headers=list(_SENT),
-        expose_headers=list(_READ),
+        allow_headers=list(_REQUEST_HEADERS),
+        expose_headers=list(_RESPONSE_HEADERS),
         max_age=_MAX_AGE_S,
         intercept_exceptions=False,
     )

@@ -1,4 +1,4 @@
-"""How often a key may be used, counted in Redis, so that all processes of the API count together."""
+"""Rate limits of API keys, counted in Redis, so that all processes of the API count together."""
 
 import math
 import time
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How a key stands with its rate, as one request found it; `wait_s` is 0 if it may pass."""
+class RateUsage:
+    """The use of a key's rate at the time of one request; `wait_s` is 0 if the request is within the rate."""
 
     key: ApiKey
     num_allowed: int
@@ -26,20 +26,21 @@ class Standing:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The same for a program to read (draft-ietf-httpapi-ratelimit-headers-10)."""
+        """The headers that tell a program the same (draft-ietf-httpapi-ratelimit-headers-10)."""
         policy = {"RateLimit-Policy": f'"key";q={self.num_allowed};w={self.window_s}'}
         return policy | {"RateLimit": f'"key";r=0;t={self.wait_s}'} if self.wait_s else policy
 
     def check(self) -> None:
-        """Raises RateLimited if the request came too early."""
+        """Raise RateLimited if the request came too early."""
         if self.wait_s:
-            raise RateLimited(f"the key {self.key.name} may be used {self.key.rate}: wait {self.wait_s} s", self.wait_s)
+            rate = f"{self.key.name} may be used {self.num_allowed:,} times in {self.window_s:,} s"
+            raise RateLimited(f"the key {rate}: wait {self.wait_s:,} s", self.wait_s)
 
 
 class RateLimits:
-    """The rates of keys that have one. Thread-safe.
+    """The counters of keys that have a rate. Thread-safe.
 
-    A window slides over time: of the requests in the one before, as many count as it still overlaps.
+    Each counter is a sliding window: requests of the previous window count in proportion to its overlap with this one.
     """
 
     def __init__(self, settings: Settings):
@@ -50,15 +51,12 @@ class RateLimits:
         storage = RedisStorage("redis://", connection_pool=pool, key_prefix=settings.keys.rates)
         self._limiter = SlidingWindowCounterRateLimiter(storage)
 
-    def count(self, key: ApiKey) -> Standing:
-        """Counts one request, in one round trip if it may pass.
-
-        Raises Unavailable without Redis, at once: nothing could be answered then.
-        """
+    def count(self, key: ApiKey) -> RateUsage:
+        """Count one request, in one round trip if it is within the rate; raises Unavailable without Redis."""
         rate = _parse(key.rate)
         with translated():
             wait_s = 0 if self._limiter.hit(rate, key.name) else self._wait_s(rate, key)
-        return Standing(key, rate.amount, rate.get_expiry(), wait_s)
+        return RateUsage(key, rate.amount, rate.get_expiry(), wait_s)
 
     def _wait_s(self, rate: "RateLimitItem", key: ApiKey) -> int:
         return max(1, math.ceil(self._limiter.get_window_stats(rate, key.name).reset_time - time.time()))

@@ -1,47 +1,51 @@
-"""What one client may hold of a process's threads."""
+"""Thread quotas: how many of a process's threads one client may hold."""
 
 from threading import Lock
 
 from shoal.errors import Overloaded
 
-#: A client may hold this many times as many threads as are free: 7 in 8 of them alone, and less the more others hold.
-ALPHA = 7
+#: A client's limit for each thread that is free now.
+LIMIT_PER_FREE = 7
 
-#: This part of the threads, 1 in so many, is kept for clients that hold none.
-KEPT = 16
+#: One thread in this many is reserved for clients that hold none.
+THREADS_PER_RESERVED = 16
 
 
 class ThreadQuotas:
     """The threads of a process that clients hold. Thread-safe.
 
-    A thread waits for a body to arrive or for an answer, so few clients with many slow requests could hold them all.
-    What a client may hold depends on what is free (dynamic thresholds, Choudhury and Hahne, 1998): one that is alone
-    may hold most, several that are greedy share, and some threads stay free for who comes next.
+    A thread waits for a body to arrive or for a reply, so a few clients with many slow requests could hold them all.
+    The limit depends on the threads that are free now (dynamic thresholds, Choudhury and Hahne, 1998):
+
+        limit per client = 7 * (free threads - reserved threads), reserved threads = all threads // 16
+
+    So a client alone gets at most 7/8 of the threads that are not reserved, several greedy clients get less each, and
+    some threads stay free for the next client. A client that holds none always gets one.
     """
 
     def __init__(self, num_threads: int):
         self._num_free = num_threads
-        self._num_kept = num_threads // KEPT
-        self._held: dict[str, int] = {}
+        self._num_reserved = num_threads // THREADS_PER_RESERVED
+        self._num_held: dict[str, int] = {}
         self._lock = Lock()
 
-    def take(self, client: str) -> None:
-        """Counts one more thread for the client; raises Overloaded if it holds its share."""
+    def acquire(self, client: str) -> None:
+        """Count one more thread for the client; raises Overloaded if it holds its limit."""
         with self._lock:
-            num_held = self._held.get(client, 0)
-            if not num_held or num_held < ALPHA * (self._num_free - self._num_kept):
-                self._held[client] = num_held + 1
+            num_held = self._num_held.get(client, 0)
+            if not num_held or num_held < LIMIT_PER_FREE * (self._num_free - self._num_reserved):
+                self._num_held[client] = num_held + 1
                 self._num_free -= 1
                 return
         raise Overloaded(
-            f"{num_held:,} requests of this client are being answered, which is its share of this server: "
+            f"{num_held:,} requests of this client are being answered, the most that this server grants it now: "
             "send fewer at a time"
         )
 
-    def give_back(self, client: str) -> None:
-        """Counts one less."""
+    def release(self, client: str) -> None:
+        """Count one thread less."""
         with self._lock:
             self._num_free += 1
-            num_held = self._held.pop(client) - 1
+            num_held = self._num_held.pop(client) - 1
             if num_held:
-                self._held[client] = num_held
+                self._num_held[client] = num_held

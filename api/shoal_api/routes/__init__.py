@@ -1,1 +1,1 @@
-"""The routes, one file for each family. Imports the schema, the context and access control."""
+"""The routes, one file for each path or family of paths. Imports the rest of the front end; only `app` imports it."""

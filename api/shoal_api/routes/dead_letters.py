@@ -1,4 +1,4 @@
-"""Dead letters over HTTP: for whoever runs the service, as they hold other people's texts."""
+"""/v1/dead: jobs that could not be answered. For operators with an admin key, as they hold other clients' texts."""
 
 from dataclasses import asdict
 from typing import Any
@@ -10,24 +10,25 @@ from flask_openapi3.models.tag import Tag
 from shoal.queue.dead_letters import DeadLetters, Letter
 from shoal_api.context import context
 from shoal_api.response import rendered
-from shoal_api.schema import ERRORS, DeadLetterBody, DeadLetterList, DeadQuery, Dropped, LetterPath, Submitted
+from shoal_api.schema.requests import DeadLetterPath, DeadLettersQuery
+from shoal_api.schema.responses import ERRORS, DeadLetterBody, DeadLetterList, Dropped, Submitted
 
-#: So much is shown of a job that cannot be read.
+#: Most bytes shown of a job that cannot be read.
 MAX_SHOWN_BYTES = 1_000
 
-api = APIBlueprint("dead", __name__, abp_tags=[Tag(name="dead letters")], abp_responses=ERRORS)
+api = APIBlueprint("dead_letters", __name__, abp_tags=[Tag(name="dead letters")], abp_responses=ERRORS)
 
 
 @api.get("/v1/dead", responses={200: DeadLetterList})
-def dead_letters(query: DeadQuery) -> Response:
-    """Jobs that could not be answered, the newest first."""
+def dead_letters(query: DeadLettersQuery) -> Response:
+    """List the jobs that could not be answered, the newest first."""
     letters = _letters()
     return rendered({"count": len(letters), "dead": [_brief(letter) for letter in letters.newest(query.limit)]})
 
 
 @api.get("/v1/dead/<id>", responses={200: DeadLetterBody})
-def dead_letter(path: LetterPath) -> Response:
-    """One of them, with its texts and the traceback if there is one."""
+def dead_letter(path: DeadLetterPath) -> Response:
+    """Show one of them, with its texts and the traceback if there is one."""
     letter = _letters().get(path.id)
     job = letter.job()
     asked = None if job is None else {"texts": job.texts, "options": asdict(job.options)}
@@ -36,15 +37,15 @@ def dead_letter(path: LetterPath) -> Response:
 
 
 @api.post("/v1/dead/<id>/retry", responses={202: Submitted})
-def retry_dead_letter(path: LetterPath) -> Response:
-    """Put the job again, under a new id by which its result can be fetched."""
+def retry_dead_letter(path: DeadLetterPath) -> Response:
+    """Submit the job again, under a new id by which its result can be fetched."""
     job_id = _letters().retry(path.id)
     return rendered({"id": job_id, "status": "queued"}, 202, {"Location": f"/v1/jobs/{job_id}"})
 
 
 @api.delete("/v1/dead/<id>", responses={200: Dropped})
-def drop_dead_letter(path: LetterPath) -> Response:
-    """Delete it."""
+def drop_dead_letter(path: DeadLetterPath) -> Response:
+    """Delete a dead letter."""
     _letters().drop(path.id)
     return rendered({"id": path.id, "dropped": True})
 

@@ -1,4 +1,4 @@
-"""The description of the API for programs, and for people as a page that loads nothing from elsewhere."""
+"""GET /openapi.json and GET /docs: the description of the API, and a page made from it that loads no other site."""
 
 import re
 from base64 import b64encode
@@ -16,17 +16,17 @@ from werkzeug import Response as AnyResponse
 from shoal_api.access.access_control import OPEN_ROUTES
 from shoal_api.context import Context, context
 from shoal_api.response import NO_FRAMES, SAFETY, WholeResponse, rendered
-from shoal_api.schema import ERRORS
+from shoal_api.schema.responses import ERRORS
 
 api = APIBlueprint("docs", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
 
-#: What the page may load: its own files, and what stands in it. Swagger UI sets styles as it goes.
+#: The content security policy of the page: its own files and its inline script. Swagger UI sets inline styles.
 _OWN_FILES_ONLY = (
     "default-src 'none'; script-src 'self' {script}; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     f"connect-src 'self'; base-uri 'none'; form-action 'none'; {NO_FRAMES}"
 )
 
-#: How a request brings its key: either will do.
+#: The two ways to send a key; either will do.
 _SECURITY_SCHEMES: SecuritySchemesDict = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "A key, as `shoal key new` prints it"},
     "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -36,10 +36,10 @@ _SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
 
 
 def install(app: OpenAPI) -> None:
-    """Adds the description and the page to `app`."""
-    if Context.of(app).gate.needs_keys:
+    """Add the description and the page to `app`."""
+    if Context.of(app).access.needs_keys:
         app.security_schemes = _SECURITY_SCHEMES
-    app.config["SWAGGER_CONFIG"] = {"validatorUrl": None}  # else the page asks a public server to check ours
+    app.config["SWAGGER_CONFIG"] = {"validatorUrl": None}  # the default sends the description to a public server
     page = RegisterPlugin.register(doc_url="../openapi.json")
     page.after_request(_confine)
     app.register_blueprint(page, url_prefix="/docs")
@@ -48,10 +48,10 @@ def install(app: OpenAPI) -> None:
 
 @api.get("/openapi.json", responses={200: {"content": {"application/json": {"schema": {"type": "object"}}}}})
 def openapi() -> Response:
-    """This description."""
+    """Describe the API by OpenAPI."""
     assert isinstance(current_app, OpenAPI)
     description = current_app.api_doc
-    if context().gate.needs_keys:
+    if context().access.needs_keys:
         description["security"] = [{name: []} for name in _SECURITY_SCHEMES]
         for operation in (description["paths"][route]["get"] for route in OPEN_ROUTES):
             operation["security"] = []
@@ -60,12 +60,12 @@ def openapi() -> Response:
 
 @api.get("/docs", responses={302: None})
 def docs() -> AnyResponse:
-    """The page to browse and try the API."""
+    """Redirect to the page to browse and try the API."""
     return redirect("docs/swagger")
 
 
 def _confine(response: Response) -> Response:
-    """The page or file, read into memory: a caller who is slow to take a file would hold a thread."""
+    """Read the page or file into memory, as a slow client would hold a thread, and set its security policy."""
     response.direct_passthrough = False
     response.set_data(response.get_data())
     response.close()

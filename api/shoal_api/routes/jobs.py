@@ -1,21 +1,19 @@
-"""Submit and fetch: jobs that nobody waits for, and their results."""
+"""/v1/jobs: submit jobs, fetch their status and result later, or cancel them."""
 
 from typing import Any
 
-from flask import Response, request
+from flask import Response
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
-from shoal.jobs import Job
 from shoal.replies import Reply
-from shoal.size_limit import check_texts
-from shoal_api.access.client_name import caller
 from shoal_api.context import context
+from shoal_api.enqueue import submit
 from shoal_api.response import rendered
-from shoal_api.schema import ERRORS, JobBody, JobPath, JobResult, JobStatus, ResultQuery, Submitted
+from shoal_api.schema.requests import JobBody, JobPath, ResultQuery
+from shoal_api.schema.responses import ERRORS, JobResult, JobStatus, Submitted
 
 api = APIBlueprint("jobs", __name__, abp_tags=[Tag(name="submit and fetch")], abp_responses=ERRORS)
-
 
 _IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
@@ -33,14 +31,14 @@ def submit_job(body: JobBody) -> Response:
 
 @api.get("/v1/jobs/<id>", responses={200: JobStatus})
 def job_status(path: JobPath) -> Response:
-    """The status of a job, and its timings once it is done."""
+    """Tell the status of a job, and its timings once it is done."""
     status, timings = context().client.queue.status(path.id)
     return rendered({"id": path.id, "status": status, "timings": timings})
 
 
 @api.get("/v1/jobs/<id>/result", responses={200: JobResult, 202: Submitted})
 def job_result(path: JobPath, query: ResultQuery) -> Response:
-    """The result of a job, waited for if asked; 202 with its status while there is none."""
+    """Fetch the result of a job, after waiting for it if asked; 202 with the job's status while there is none."""
     queue = context().client.queue
     reply = queue.wait_result(path.id, query.wait)
     if reply is None:
@@ -54,18 +52,8 @@ def cancel_job(path: JobPath) -> Response:
     return rendered({"id": path.id, "status": context().client.queue.cancel(path.id)})
 
 
-def submit(job: Job, lane: str = "interactive") -> Response:
-    """Puts the job and answers 202, with the place where it can be followed."""
-    settings, client = context().settings, context().client
-    max_texts = min(settings.max_request_texts, settings.max_job_texts)
-    check_texts(job.texts, max_texts, settings.max_text_chars, "request", "split the list over several jobs")
-    job_id = client.put(job, lane, caller(), request.headers.get("Idempotency-Key"))
-    status = "queued" if job_id == job.id else client.queue.status(job_id)[0]
-    return rendered({"id": job_id, "status": status}, 202, {"Location": f"/v1/jobs/{job_id}"})
-
-
 def _result(reply: Reply) -> dict[str, Any]:
-    outcome = {"results": reply.hits} if reply.vectors is None else {"embeddings": _rows(reply)}
+    outcome = {"results": reply.hits} if reply.vectors is None else {"embeddings": _embeddings(reply)}
     return {
         "id": reply.id,
         "status": reply.status,
@@ -78,7 +66,7 @@ def _result(reply: Reply) -> dict[str, Any]:
     }
 
 
-def _rows(reply: Reply) -> Any:
-    """The vectors, by text if there is one for each token."""
+def _embeddings(reply: Reply) -> Any:
+    """Return the vectors, in a list for each text if there is one vector a token."""
     assert reply.vectors is not None
     return reply.vectors if len(reply.vectors) == len(reply.tokens) else reply.rows_by_text()

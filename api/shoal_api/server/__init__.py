@@ -1,1 +1,1 @@
-"""The server around the application: processes, sockets, shutdown, metrics."""
+"""The server around the application: processes, sockets, shutdown, metrics, and Flask's shorter dispatch."""

@@ -1,8 +1,9 @@
-"""Whether whoever sent a request is still there.
+"""Disconnects: has the client of a waiting request gone?
 
-WSGI does not tell, and the server below does not say on which connection a request came. But it closes the connection
-when its caller does, and the system knows when each connection last brought something. While a request waits, nothing
-more comes on its own; so once there is no connection left that fell silent when the request came, its caller has gone.
+WSGI does not tell, and Granian does not say which connection a request came by. But Granian closes a connection when
+its client does, and the kernel knows when each connection last received data. While a request waits, its connection
+receives nothing more. So when no open connection has last received data at the time at which the request arrived, its
+client has gone.
 """
 
 import socket
@@ -10,60 +11,64 @@ import struct
 import time
 from threading import Lock
 
-from shoal_api.server.sockets import listens, sockets_on
+from shoal_api.server.sockets import connections_on
 
-#: By how much later than its last byte a request may begin while there are threads for all.
+#: Longest time between the last byte of a request and its start in a thread while threads are free.
 SLACK_S = 1.0
 
-#: How long after most threads were busy a request may still begin that has waited for one, nobody knows how long.
+#: Time after more than half of the threads were busy in which a starting request may have waited for a thread, for an
+#: unknown time.
 BUSY_FOR_S = 60.0
 
-#: How long what the system said is good for, so that those who wait at the same time ask it once.
-_GOOD_FOR_S = 0.5
+#: Time for which an answer of the kernel is used again, so that requests that wait at the same time ask it once.
+_MAX_AGE_S = 0.5
 
-#: By how much a time measured here and one measured by the system may differ.
+#: Allowance for the difference between a time measured here and one measured by the kernel.
 _ROUNDING_S = 0.05
 
-#: In `struct tcp_info` of Linux: the state, how many milliseconds ago data was last sent and last came, and how many
-#: bytes came.
+#: In `struct tcp_info` of Linux: the state, the milliseconds since data was last sent and since data was last received,
+#: and the number of bytes received.
 _TCP_INFO = struct.Struct("=B43xI4xI72xQ")
 
 _ESTABLISHED = 1
 
 
 class Disconnects:
-    """When connections to a port of this process last brought something that is not answered. Thread-safe.
+    """The times at which connections to a port of this process last received data. Thread-safe.
 
-    `num_threads` is how many requests the process can work on at a time.
+    `num_threads` is how many requests the process can work on at a time. Times are of `time.perf_counter`.
     """
 
     def __init__(self, port: int, num_threads: int):
         self._port = port
         self._busy_from = num_threads // 2
-        self._busy_until = 0.0
+        self._busy_until_s = 0.0
         self._lock = Lock()
-        self._looked_at = 0.0
-        self._times: list[float] = []
+        self._read_at_s = 0.0
+        self._received_at_s: list[float] = []
 
-    def since(self, started_s: float, num_running: int) -> float:
-        """The earliest that the last byte of a request came which began then, beside so many others."""
+    def earliest_arrival_s(self, started_s: float, num_running: int) -> float:
+        """Return the earliest time at which the last byte of a request can have arrived that started at `started_s`.
+
+        `num_running` is the number of requests that run beside it.
+        """
         if num_running >= self._busy_from:
-            self._busy_until = started_s + BUSY_FOR_S
-        return 0.0 if started_s < self._busy_until else started_s - SLACK_S
+            self._busy_until_s = started_s + BUSY_FOR_S
+        return 0.0 if started_s < self._busy_until_s else started_s - SLACK_S
 
-    def has_any(self, since: float, until: float) -> bool:
-        """Whether an open connection last brought something between these times of `time.perf_counter`."""
+    def has_connection(self, earliest_s: float, latest_s: float) -> bool:
+        """Return true if an open connection last received data between these times."""
         with self._lock:
-            if time.perf_counter() - self._looked_at > _GOOD_FOR_S:
-                found = (_last_data_at(sock) for sock in sockets_on(self._port) if not listens(sock))
-                self._times = [at for at in found if at is not None]
-                self._looked_at = time.perf_counter()
-            return any(since <= at <= until + _ROUNDING_S for at in self._times)
+            if time.perf_counter() - self._read_at_s > _MAX_AGE_S:
+                times_s = map(_received_at_s, connections_on(self._port))
+                self._received_at_s = [time_s for time_s in times_s if time_s is not None]
+                self._read_at_s = time.perf_counter()
+            return any(earliest_s <= time_s <= latest_s + _ROUNDING_S for time_s in self._received_at_s)
 
 
-def _last_data_at(connection: socket.socket) -> float | None:
-    """When it last brought something that was not answered; None if nothing, or if the other side has closed it."""
+def _received_at_s(connection: socket.socket) -> float | None:
+    """Return when data last came that was not answered; None if none did, or if the client has disconnected."""
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-    state, sent_ms_ago, came_ms_ago, num_bytes = _TCP_INFO.unpack(info)
-    is_open = state == _ESTABLISHED and num_bytes
-    return time.perf_counter() - came_ms_ago / 1_000 if is_open and sent_ms_ago >= came_ms_ago else None
+    state, sent_ms_ago, received_ms_ago, num_bytes = _TCP_INFO.unpack(info)
+    is_waiting = state == _ESTABLISHED and num_bytes and sent_ms_ago >= received_ms_ago
+    return time.perf_counter() - received_ms_ago / 1_000 if is_waiting else None

@@ -1,7 +1,7 @@
-"""Prometheus metrics: what the API did, and what the pool says of itself at the moment of a scrape.
+"""Prometheus metrics: counters of the API, and the state of the pool at the time of a scrape.
 
-Where there are several API processes, each counts in files of a folder that they share (prometheus_client's
-multiprocess mode), so that whichever is asked tells the sums. What a process has counted stays when it ends.
+Several API processes count in files of a shared folder (prometheus_client's multiprocess mode), so each of them reports
+the sums. The counts of a process stay when it ends.
 """
 
 import os
@@ -22,25 +22,25 @@ from shoal_api.server.processes import ProcessesCollector
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
-#: What a worker counts: its word in the heartbeat, the metric, and what that is.
+#: The counters of a worker: the name in its heartbeat, the metric and its help.
 _WORKER_COUNTERS = (
     ("jobs", "shoal_worker_jobs", "Jobs answered."),
     ("failed", "shoal_worker_failed", "Jobs answered with an error."),
     ("texts", "shoal_worker_texts", "Texts embedded."),
     ("tokens", "shoal_worker_tokens", "Tokens embedded."),
-    ("batches", "shoal_worker_batches", "Forward passes."),
+    ("batches", "shoal_worker_batches", "Forward passes run."),
     ("queue_s", "shoal_worker_queue_seconds", "Time that jobs waited in their lane."),
-    ("tokenize_s", "shoal_worker_tokenize_seconds", "Time spent making tokens of texts."),
-    ("encode_s", "shoal_worker_encode_seconds", "Time spent making vectors of tokens."),
+    ("tokenize_s", "shoal_worker_tokenize_seconds", "Time spent tokenizing texts."),
+    ("encode_s", "shoal_worker_encode_seconds", "Time spent computing vectors."),
     ("search_s", "shoal_worker_search_seconds", "Time spent searching."),
-    ("cache_hits", "shoal_worker_cache_hits", "Texts that a worker found in the cache."),
-    ("cache_misses", "shoal_worker_cache_misses", "Texts that a worker looked for in the cache and did not find."),
-    ("cache_refused", "shoal_worker_cache_refused", "Texts that Redis would not take into the cache."),
+    ("cache_hits", "shoal_worker_cache_hits", "Texts that the worker found in the cache."),
+    ("cache_misses", "shoal_worker_cache_misses", "Texts that the worker did not find in the cache."),
+    ("cache_refused", "shoal_worker_cache_refused", "Texts that Redis refused to store in the cache."),
 )
 
 
 class Metrics:
-    """The metrics of one application, in a registry of their own."""
+    """The metrics of one application, in a registry of its own."""
 
     def __init__(self, client: Client):
         self._registry = CollectorRegistry()
@@ -55,7 +55,7 @@ class Metrics:
         )
         self._series: dict[tuple[str, str, int], Histogram] = {}
         self.errors = Counter("shoal_http_errors", "Requests answered with an error.", ("code",), registry=own)
-        self._recalled = Recalled(client, own)
+        self._cache_counters = CacheCounters(client, own)
         build = Gauge(
             "shoal_build_info",
             "The version that runs, as a label.",
@@ -66,20 +66,20 @@ class Metrics:
         build.labels(__version__).set(1)
 
     def observe(self, route: str, method: str, status: int, seconds: float) -> None:
-        """Counts one answered request."""
+        """Count one answered request."""
         kind = (route, method, status)
         series = self._series.get(kind) or self._series.setdefault(kind, self.requests.labels(*kind))
         series.observe(seconds)
-        self._recalled.carry_over()
+        self._cache_counters.update()
 
     def render(self) -> bytes:
-        """All metrics in Prometheus's text format."""
-        self._recalled.carry_over()
+        """Return all metrics in Prometheus's text format."""
+        self._cache_counters.update()
         return generate_latest(self._registry)
 
 
 def _register_processes(registry: CollectorRegistry) -> CollectorRegistry | None:
-    """Where this process's own metrics are registered: nowhere, if the files that it shares with others are read."""
+    """Register the process metrics; return the registry for the API's own, or None with shared files."""
     folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
     if folder is None:
         ProcessCollector(registry=registry)
@@ -89,37 +89,39 @@ def _register_processes(registry: CollectorRegistry) -> CollectorRegistry | None
     return None
 
 
-class Recalled:
-    """What this process's client answered out of the cache: the client counts, and knows nothing of metrics."""
+class CacheCounters:
+    """The counters of cache lookups by this process's client, which counts without knowing of Prometheus."""
 
     def __init__(self, client: Client, registry: CollectorRegistry | None):
         self._lookup = client.cache_lookup
         self._lock = Lock()
-        self._num_carried = (0, 0)
+        self._num_added = (0, 0)
         self._hits = Counter("shoal_cache_hits", "Texts of embeds that the API found in the cache.", registry=registry)
         self._misses = Counter(
-            "shoal_cache_misses", "Texts of embeds that it did not find, and sent to a worker.", registry=registry
+            "shoal_cache_misses",
+            "Texts of embeds that the API did not find in the cache and sent to a worker.",
+            registry=registry,
         )
 
-    def carry_over(self) -> None:
-        """Counts what the client has counted since the last time."""
+    def update(self) -> None:
+        """Add the lookups that the client has counted since the last time."""
         with self._lock:
             counted = (self._lookup.num_hits, self._lookup.num_misses)
-            if counted != self._num_carried:
-                self._hits.inc(counted[0] - self._num_carried[0])
-                self._misses.inc(counted[1] - self._num_carried[1])
-                self._num_carried = counted
+            if counted != self._num_added:
+                self._hits.inc(counted[0] - self._num_added[0])
+                self._misses.inc(counted[1] - self._num_added[1])
+                self._num_added = counted
 
 
 class PoolCollector(Collector):
-    """Reads lanes and heartbeats from Redis when it is asked; says only that Redis is away when it is."""
+    """The metrics of lanes and workers, read from Redis at each scrape; without Redis, the one that says so."""
 
     def __init__(self, client: Client):
         self._client = client
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of lanes and workers."""
-        up = GaugeMetricFamily("shoal_redis_up", "Whether Redis answers: 1 or 0.")
+        """Yield the metrics."""
+        up = GaugeMetricFamily("shoal_redis_up", "1 if Redis answers, else 0.")
         try:
             queue = self._client.queue
             loads, num_dead, workers = queue.loads(), queue.num_dead(), self._client.pool.workers()
@@ -130,15 +132,15 @@ class PoolCollector(Collector):
         up.add_metric((), 1)
         yield up
         yield from _describe_lanes(loads)
-        yield GaugeMetricFamily("shoal_dead_letters", "Jobs that could not be answered and were kept.", num_dead)
+        yield GaugeMetricFamily("shoal_dead_letters", "Dead letters: jobs that could not be answered.", num_dead)
         yield from _describe_workers(workers)
 
 
 def _describe_lanes(loads: dict[str, LaneLoad]) -> Iterator[Metric]:
     for name, text, field in (
         ("shoal_lane_jobs", "Unanswered jobs in the lane.", "num_jobs"),
-        ("shoal_lane_texts", "Texts of those jobs.", "num_texts"),
-        ("shoal_lane_bytes", "Size of those jobs.", "num_bytes"),
+        ("shoal_lane_texts", "Texts of the unanswered jobs.", "num_texts"),
+        ("shoal_lane_bytes", "Size of the unanswered jobs, in bytes.", "num_bytes"),
     ):
         family = GaugeMetricFamily(name, text, labels=("lane",))
         for lane, load in loads.items():

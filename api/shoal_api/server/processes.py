@@ -1,4 +1,4 @@
-"""What several API processes take of the machine, as one."""
+"""Process metrics (memory, processor time, files) of several API processes together."""
 
 import os
 from collections.abc import Iterator
@@ -9,18 +9,18 @@ from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-#: Measures of which the least of a process counts for all; others are added up.
-_LEAST = ("process_start_time_seconds", "process_max_fds")
+#: Metrics of which the minimum over the processes is reported; others are summed.
+_MINIMUM = ("process_start_time_seconds", "process_max_fds")
 
 
 class ProcessesCollector(Collector):
-    """The processes that count in the files of a folder and run under the same parent as this one."""
+    """The metrics of the processes that have metric files in a folder and the same parent as this one."""
 
     def __init__(self, folder: Path):
         self._folder = folder
 
     def collect(self) -> Iterator[Metric]:
-        """What prometheus_client says of a process, for all of them together."""
+        """Yield prometheus_client's process metrics, for all of the processes together."""
         found: dict[str, list[Metric]] = {}
         for pid in filter(_is_sibling, self._pids()):
             for metric in ProcessCollector(pid=partial(str, pid), registry=None).collect():
@@ -28,7 +28,7 @@ class ProcessesCollector(Collector):
         for name, metrics in found.items():
             together = metrics[0]
             values = [sample.value for metric in metrics for sample in metric.samples]
-            together.samples = [together.samples[0]._replace(value=min(values) if name in _LEAST else sum(values))]
+            together.samples = [together.samples[0]._replace(value=min(values) if name in _MINIMUM else sum(values))]
             yield together
 
     def _pids(self) -> set[int]:
@@ -36,7 +36,7 @@ class ProcessesCollector(Collector):
 
 
 def _is_sibling(pid: int) -> bool:
-    """Whether the process lives; a number that some other program has by now does not count."""
+    """Return true if the process lives and has this one's parent: another program may have its number by now."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == os.getppid()
     except OSError:

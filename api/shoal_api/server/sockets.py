@@ -1,4 +1,4 @@
-"""This process's sockets on the port that it serves: the server below keeps them to itself, but the system has them."""
+"""The process's sockets on the port that it serves, from /proc, as Granian does not give access to them."""
 
 import os
 import socket
@@ -7,26 +7,34 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 
-def sockets_on(port: int) -> Iterator[socket.socket]:
-    """The sockets on the port, those that listen too, each open until the next one is asked for."""
+def connections_on(port: int) -> Iterator[socket.socket]:
+    """Yield the connections on the port, each open until the next one is asked for."""
+    return (sock for sock in _sockets_on(port) if not _is_listening(sock))
+
+
+def listeners_on(port: int) -> Iterator[socket.socket]:
+    """Yield the sockets that take connections on the port, each open until the next one is asked for."""
+    return (sock for sock in _sockets_on(port) if _is_listening(sock))
+
+
+def _sockets_on(port: int) -> Iterator[socket.socket]:
     for name in os.listdir("/proc/self/fd"):
-        if (sock := _opened(name)) is None:
+        if (sock := _open(name)) is None:
             continue
         with sock:
             if sock.family in (socket.AF_INET, socket.AF_INET6) and _port(sock) == port:
                 yield sock
 
 
-def listens(sock: socket.socket) -> bool:
-    """Whether it takes connections, and is none itself."""
+def _is_listening(sock: socket.socket) -> bool:
     return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
 
-def _opened(name: str) -> socket.socket | None:
-    """The socket that the process's open file of that name is, if it is one and still there."""
+def _open(descriptor: str) -> socket.socket | None:
+    """Return a socket of the same connection as the descriptor, or None if that is no socket or is closed by now."""
     with suppress(OSError):
-        if stat.S_ISSOCK(os.stat(f"/proc/self/fd/{name}").st_mode):
-            return socket.socket(fileno=os.dup(int(name)))
+        if stat.S_ISSOCK(os.stat(f"/proc/self/fd/{descriptor}").st_mode):
+            return socket.socket(fileno=os.dup(int(descriptor)))
     return None
 
 

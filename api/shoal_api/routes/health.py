@@ -1,0 +1,49 @@
+"""GET /health and GET /ready: is the process alive, and will requests be answered?"""
+
+from flask import Response
+from flask_openapi3.blueprint import APIBlueprint
+from flask_openapi3.models.tag import Tag
+
+from shoal.errors import NotReady
+from shoal.excerpt import excerpt
+from shoal_api.context import context
+from shoal_api.pool_state import PoolState
+from shoal_api.response import rendered
+from shoal_api.schema.requests import ReadyQuery
+from shoal_api.schema.responses import ERRORS, Health, Ready
+
+api = APIBlueprint("health", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
+
+
+@api.get("/health", responses={200: Health})
+def health() -> Response:
+    """Tell that the process and its threads are alive; asks no other process."""
+    _check_threads()
+    return rendered({"status": "ok"})
+
+
+@api.get("/ready", responses={200: Ready})
+def ready(query: ReadyQuery) -> Response:
+    """Tell that requests will be answered: Redis answers, and a ready worker serves the index that is asked for.
+
+    Without `index`, every index that the API's own settings name must be served.
+    """
+    _check_threads()
+    if context().stopping.is_set():
+        raise NotReady("this server was told to stop: ask another one")
+    pool = PoolState.read()
+    if not pool.workers:
+        raise NotReady("no worker is alive: start one with `shoal worker`")
+    if not pool.ready:
+        states = pool.describe_states()
+        raise NotReady(f"none of the {len(pool.workers)} workers alive is ready ({states}): wait, or see their logs")
+    wanted = [query.index] if query.index else sorted(context().settings.index_folders())
+    if missing := [name for name in wanted if name not in pool.indexes]:
+        raise NotReady(f"no ready worker serves the index {', '.join(map(excerpt, missing))}: start one that does")
+    return rendered({"status": "ready", "workers": len(pool.ready)})
+
+
+def _check_threads() -> None:
+    """Raise NotReady if a thread is dead without which no reply arrives."""
+    if not context().client.is_alive():
+        raise NotReady("a thread that moves jobs and replies is dead: start this server again")

@@ -1,0 +1,65 @@
+"""GET /info: model, limits and workers. GET /: links."""
+
+from dataclasses import asdict
+from typing import Any
+
+from flask import Response
+from flask_openapi3.blueprint import APIBlueprint
+from flask_openapi3.models.tag import Tag
+
+from shoal import __version__
+from shoal.jobs import MAX_K
+from shoal.settings import Settings
+from shoal_api.context import context
+from shoal_api.pool_state import PoolState
+from shoal_api.response import rendered
+from shoal_api.schema.responses import ERRORS, Info, Links
+
+api = APIBlueprint("info", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
+
+_MODEL_FIELDS = ("model", "digest", "dimension", "max_tokens", "engine", "precision")
+_WORKER_FIELDS = ("state", *_MODEL_FIELDS, "threads", "host", "pid")
+_LIMITS = (
+    "max_request_bytes",
+    "max_request_texts",
+    "max_text_chars",
+    "max_job_texts",
+    "max_backlog",
+    "max_backlog_texts",
+    "max_backlog_mb",
+    "request_timeout_s",
+    "result_ttl_s",
+)
+
+
+@api.get("/info", responses={200: Info})
+def info() -> Response:
+    """Tell what is served, by which workers, and within which limits."""
+    pool = PoolState.read()
+    first = next(iter(pool.ready.values()), {})
+    return rendered(
+        {
+            "version": __version__,
+            **{name: first.get(name) for name in _MODEL_FIELDS},
+            "prompts": first.get("prompts", []),
+            "indexes": pool.indexes,
+            "limits": _limits(context().settings),
+            "workers": [
+                {"id": worker_id, **{name: about.get(name) for name in _WORKER_FIELDS}}
+                for worker_id, about in pool.workers.items()
+            ],
+            "workers_alive": len(pool.workers),
+        }
+    )
+
+
+@api.get("/", responses={200: Links})
+def root() -> Response:
+    """List the pages that say more."""
+    links = {"docs": "/docs", "openapi": "/openapi.json", "info": "/info"}
+    return rendered({"name": "shoal", "version": __version__, **links})
+
+
+def _limits(settings: Settings) -> dict[str, Any]:
+    values = asdict(settings)
+    return {"max_k": MAX_K, **{name: values[name] for name in _LIMITS}}

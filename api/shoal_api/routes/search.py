@@ -1,0 +1,22 @@
+"""POST /search: the documents nearest to queries."""
+
+from flask import Response
+from flask_openapi3.blueprint import APIBlueprint
+from flask_openapi3.models.tag import Tag
+
+from shoal_api.enqueue import PREFER, PREFERENCE_APPLIED, call, prefers_async, submit
+from shoal_api.response import cost_headers, rendered
+from shoal_api.schema.requests import SearchBody
+from shoal_api.schema.responses import ERRORS, SearchResults, Submitted
+
+api = APIBlueprint("search", __name__, abp_tags=[Tag(name="wait for the answer")], abp_responses=ERRORS)
+
+
+@api.post("/search", responses={200: SearchResults, 202: Submitted}, openapi_extensions={"parameters": [PREFER]})
+def search(body: SearchBody) -> Response:
+    """Find the documents nearest in meaning to each query, best first."""
+    job = body.job()
+    if prefers_async():
+        return submit(job, headers=PREFERENCE_APPLIED)
+    reply = call(job, remedy="split the list")
+    return rendered({"results": reply.hits}, headers=cost_headers(reply))

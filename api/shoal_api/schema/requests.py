@@ -1,0 +1,121 @@
+"""The shapes that requests are checked against: bodies, paths and queries. The OpenAPI page is made from them."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from shoal.errors import InvalidRequest
+from shoal.jobs import MAX_K, OPTION_DEFAULTS, Job, Lane, Operation, Options, Output, Pooling, TruncationSide
+
+#: Longest that a request for a job's result may wait, in seconds.
+MAX_WAIT_S = 60
+
+Texts = str | Annotated[list[str], Field(fail_fast=True)]
+
+
+def _option(name: str, description: str) -> Any:
+    """Return the field of an option, with the default that it has in `shoal.Options`."""
+    return Field(OPTION_DEFAULTS[name], description=description)
+
+
+class _Body(BaseModel):
+    """A JSON body: types are taken strictly, unknown fields are ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class TextOptions(_Body):
+    """Options of how the model reads texts."""
+
+    pooling: Pooling | None = _option("pooling", "null: as the model says")
+    prompt_name: str | None = _option("prompt_name", "Name of the model's prompt to put before each text")
+    truncate: bool = _option("truncate", "Cut texts that are too long for the model; false refuses them")
+    truncation_side: TruncationSide = _option("truncation_side", "End at which texts are cut")
+
+
+class EmbedOptions(TextOptions):
+    """Options of how vectors are made."""
+
+    normalize: bool = _option("normalize", "Scale vectors to length 1")
+    output: Output = _option("output", "One vector for each text, or for each token")
+    dimensions: Annotated[int, Field(ge=1)] | None = _option("dimensions", "Keep this many numbers of each vector")
+
+
+class EmbedBody(EmbedOptions):
+    """Texts to embed."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"inputs": ["a text", "another text"]}})
+    inputs: Texts = Field(description="One text or several")
+
+    def job(self) -> Job:
+        """Return the job that does it; raises InvalidRequest for options that do not go together."""
+        return Job("embed", _listed(self.inputs), Options.from_map(vars(self)))
+
+
+class SearchBody(TextOptions):
+    """Queries to search an index for."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"queries": "europe climate change storm", "k": 3}})
+    queries: Texts = Field(description="One query or several")
+    k: int = Field(5, ge=1, le=MAX_K, description="Hits for each query")
+    index: str = Field("default", description="Name of the index")
+
+    def job(self) -> Job:
+        """Return the job that does it; raises InvalidRequest for options that do not go together."""
+        return Job("search", _listed(self.queries), Options.from_map(vars(self)), k=self.k, index=self.index)
+
+
+class JobBody(EmbedOptions):
+    """A job to submit: `inputs` to embed, or `queries` to search for."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"op": "embed", "inputs": ["a text"], "lane": "bulk"}})
+    op: Operation = Field(description="What to do")
+    inputs: Texts | None = Field(None, description="Texts of op embed")
+    queries: Texts | None = Field(None, description="Queries of op search")
+    k: int = Field(5, ge=1, le=MAX_K, description="Hits for each query, with op search")
+    index: str = Field("default", description="Name of the index, with op search")
+    lane: Lane = Field(
+        "interactive", description="Bulk jobs let interactive ones go first; a small share of them always runs"
+    )
+
+    def job(self) -> Job:
+        """Return the job; raises InvalidRequest if the texts are not under the name that fits `op`."""
+        name = "inputs" if self.op == "embed" else "queries"
+        texts = getattr(self, name)
+        if texts is None:
+            raise InvalidRequest(f"{name} is missing: op {self.op} takes a string or a list of strings there")
+        return Job(self.op, _listed(texts), Options.from_map(vars(self)), k=self.k, index=self.index)
+
+
+class JobPath(BaseModel):
+    """The path of a job."""
+
+    id: str = Field(description="Id that the submit answered")
+
+
+class ResultQuery(BaseModel):
+    """The time to wait for a result."""
+
+    wait: float = Field(0, ge=0, le=MAX_WAIT_S, allow_inf_nan=False, description="Seconds to wait for the result")
+
+
+class DeadLetterPath(BaseModel):
+    """The path of a dead letter."""
+
+    id: str = Field(description="Id that the list of dead letters has")
+
+
+class DeadLettersQuery(BaseModel):
+    """The number of dead letters to list."""
+
+    limit: int = Field(100, ge=1, le=1_000, description="Most to list, the newest first")
+
+
+class ReadyQuery(BaseModel):
+    """The condition to check beside a ready worker."""
+
+    index: str | None = Field(None, description="Name of an index that a ready worker must serve")
+
+
+def _listed(texts: str | list[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts
