@@ -1,4 +1,4 @@
-"""Connections to a real Redis that break where a test says: before a command is sent, or after Redis has run it."""
+"""Connections to a real Redis that break as planned: before a command is sent, or after Redis has run it."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from redis.retry import Retry
 
 
 class Plan:
-    """When the next connection breaks: at the `at`-th round trip, `before` it is sent or `after` Redis has run it."""
+    """The round trip at which the next connection breaks: `before` it is sent or `after` Redis has run it."""
 
     def __init__(self) -> None:
         self.when = ""
@@ -16,15 +16,15 @@ class Plan:
         self.num_round_trips = 0
 
     def breaks(self, when: str, at: int) -> None:
-        """Sets the point."""
+        """Break the `at`-th round trip from now."""
         self.when, self.left = when, at
 
     def clear(self) -> None:
-        """Lets everything work again."""
+        """Break nothing any more."""
         self.when, self.num_round_trips = "", 0
 
     def reach(self, when: str) -> None:
-        """Raises ConnectionError if this is the point."""
+        """Raise ConnectionError if the plan says so."""
         if when == "before":
             self.num_round_trips += 1
             self.left -= 1
@@ -34,7 +34,7 @@ class Plan:
 
 
 def connect(url: str, plan: Plan) -> redis.Redis:
-    """A client whose connections break as planned."""
+    """Return a client whose connections break as planned."""
 
     class Breaking(redis.Connection):
         def send_packed_command(self, command: Any, check_health: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""What tests share: a real Redis of their own, a tiny real model, and workers made of both."""
+"""Fixtures of all tests: a real Redis of their own, a tiny real model, and workers made of both."""
 
 import ast
 import contextlib
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from shoal_workers.index.index import Index
     from shoal_workers.worker import Worker
 
-#: What the tests' index holds: the words that the tiny model knows, in every pair.
+#: Words that the tiny model knows. The tests' index holds every pair of them.
 WORDS = ("storm", "europe", "climate", "change", "rain", "market", "falls", "rises")
 
 #: Seed of the order of the tests and of `random`; --randomly-seed names another.
@@ -121,26 +121,26 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts it and waits until it answers."""
+        """Start the server and wait until it answers."""
         self.launch()
         with redis.Redis.from_url(self.url) as connection:
             wait_until(lambda: _answers(connection))
 
     def launch(self) -> None:
-        """Starts it."""
+        """Start the server."""
         options = {"port": self.port, "bind": "127.0.0.1", "dir": self.folder, "save": "", "appendonly": "yes"}
         options |= {name.replace("_", "-"): value for name, value in self.options.items()}
         flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
         self._process = subprocess.Popen([self.program or find_server(), *flags], stdout=subprocess.DEVNULL)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Stops it; what was written is on disk."""
+        """Stop the server; its data stays on disk."""
         self.send(number)
         if self._process:
             self._process.wait()
 
     def send(self, number: signal.Signals) -> None:
-        """Sends it a signal."""
+        """Send the server a signal."""
         if self._process:
             self._process.send_signal(number)
 
@@ -164,7 +164,7 @@ def wait_until(is_true: Callable[[], object], within_s: float = 90.0) -> None:
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """One Redis for all tests; each test has keys of its own in it."""
+    """One Redis for all tests of this process; each test has keys of its own in it."""
     try:
         find_server()
     except MissingExtra as error:
@@ -188,13 +188,13 @@ def own_redis(redis_server: RedisServer, tmp_path: Path) -> Iterator[RedisServer
 
 @pytest.fixture
 def redis_url(redis_server: RedisServer) -> str:
-    """Where the tests' Redis is."""
+    """The URL of the tests' Redis."""
     return redis_server.url
 
 
 @pytest.fixture
 def keys(redis_url: str) -> Iterator[Keys]:
-    """Keys of the test's own; after it, none may live for ever but those of which docs/protocol.md says so."""
+    """Keys of the test's own. Fail a test that leaves keys without an expiry which docs/protocol.md does not list."""
     keys = Keys(prefix="test", pool=secrets.token_hex(4))
     yield keys
     with redis.Redis.from_url(redis_url, decode_responses=True) as connection:
@@ -205,7 +205,7 @@ def keys(redis_url: str) -> Iterator[Keys]:
         immortal = [name for name in immortal if not _is_of_an_unanswered_job(connection, keys, name)]
         if found:
             connection.delete(*found)
-    assert not immortal, f"keys without a time to live: {immortal}"
+    assert not immortal, f"keys without an expiry: {immortal}"
 
 
 def _is_of_an_unanswered_job(connection: "redis.Redis", keys: Keys, name: str) -> bool:
@@ -214,7 +214,7 @@ def _is_of_an_unanswered_job(connection: "redis.Redis", keys: Keys, name: str) -
 
 @pytest.fixture
 def queue(redis_url: str, keys: Keys) -> Iterator[Queue]:
-    """The queue of the test's own pool, with its consumer group made."""
+    """The queue of the test's own pool, with its consumer group."""
     queue = Queue.connect(redis_url, keys)
     queue.join()
     yield queue
@@ -321,7 +321,7 @@ def index_folder(tmp_path_factory: pytest.TempPathFactory, encoder: "Encoder") -
 
 @pytest.fixture(scope="session")
 def index(index_folder: Path) -> "Index":
-    """That index, opened."""
+    """The index of the `WORDS`, opened."""
     from shoal_workers.index.index import Index
 
     return Index.open(index_folder)
@@ -338,7 +338,7 @@ def worker(queue: Queue, encoder: "Encoder", index: "Index") -> "Worker":
 
 @pytest.fixture
 def serving(worker: "Worker") -> Iterator["Worker"]:
-    """The same worker, at work in a thread and announced to the pool."""
+    """The same worker, announced to the pool and run by a thread."""
     stopped = threading.Event()
 
     def serve() -> None:

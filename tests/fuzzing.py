@@ -1,7 +1,7 @@
-"""How much the fuzz tests try, what they try it with, and how many cases each target ran.
+"""Strategies of the fuzz tests, the number of cases that each runs, and a count of them.
 
-The test suite tries little. `scripts/fuzz` tries as many times more as SHOAL_FUZZ says, loads this module as a plugin
-of pytest, and so gets the tally printed.
+The test suite runs few cases, the same ones every time. `scripts/fuzz` runs SHOAL_FUZZ times as many, with seeds of its
+own, and loads this module as a plugin of pytest, which prints the count.
 """
 
 import os
@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 
 from shoal.errors import ShoalError
 
-#: How many times more cases than in the test suite.
+#: Cases that a test runs for each one in the test suite.
 FACTOR = int(os.environ.get("SHOAL_FUZZ", "1"))
 
-#: Cases that each target ran.
+#: Number of cases that each target ran.
 RAN: Counter[str] = Counter()
 
-#: Longest sentence of an error, whatever was sent: it goes into replies, logs and answers.
+#: Most characters of an error's message, whatever was sent: it goes into replies, logs and answers.
 MAX_MESSAGE = 1_000
 
-#: Beginnings of msgpack values that claim far more than there is, of numbers that are none, and of extension types.
+#: Beginnings of msgpack values that claim far more than follows, of NaN and infinity, and of extension types.
 CLAIMS = (
     *(bytes([marker]) + b"\xff" * 4 for marker in (0xC6, 0xC9, 0xDB, 0xDD, 0xDF)),
     *(
@@ -50,16 +50,16 @@ LEAVES = (
     | st.binary(max_size=30)
     | st.builds(msgpack.ExtType, st.integers(0, 127), st.binary(max_size=4))
 )
-#: Whatever msgpack can say.
+#: Any value that msgpack can hold.
 VALUES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS | st.binary(), inner, max_size=4)
 )
-#: The same, and lists within lists as deep as msgpack reads them.
+#: The same, and nested lists as deep as msgpack reads them.
 ODD = VALUES | st.integers(1, 1_015).map(lambda depth: nested(depth))
 
 
 def nested(depth: int) -> Any:
-    """Lists within one another."""
+    """Return lists nested `depth` deep."""
     value: list[Any] = []
     for _ in range(depth - 1):
         value = [value]
@@ -67,7 +67,7 @@ def nested(depth: int) -> Any:
 
 
 def packed(value: Any) -> bytes:
-    """Msgpack bytes of any value, however deep."""
+    """Return the msgpack bytes of a value of any depth."""
     if isinstance(value, dict):
         parts = [packed(item) for pair in value.items() for item in pair]
         return b"\xdf" + len(value).to_bytes(4, "big") + b"".join(parts)
@@ -81,7 +81,7 @@ def packed(value: Any) -> bytes:
 
 @st.composite
 def mutated(draw: st.DrawFn, valid: st.SearchStrategy[bytes], claims: tuple[bytes, ...] = CLAIMS) -> bytes:
-    """Valid bytes with a few places of it overwritten, left out or put in."""
+    """Draw valid bytes, with one to three places overwritten, left out or put in."""
     data = draw(valid)
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(data)))
@@ -91,7 +91,7 @@ def mutated(draw: st.DrawFn, valid: st.SearchStrategy[bytes], claims: tuple[byte
 
 
 def changed(fields: dict[str, Any], others: st.SearchStrategy[Any] = ODD) -> st.SearchStrategy[dict[str, Any]]:
-    """A map with some of its values replaced, and others left out or put in."""
+    """Return a strategy for the map with some values replaced, left out or put in."""
     names = st.sampled_from([*fields, "another"])
     return st.builds(
         lambda gone, new: {k: v for k, v in fields.items() if k not in gone} | new,
@@ -101,7 +101,7 @@ def changed(fields: dict[str, Any], others: st.SearchStrategy[Any] = ODD) -> st.
 
 
 def fuzz(num_cases: int, **strategies: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Runs a test on so many cases in the test suite, more in a long run, and counts them."""
+    """Return a decorator that runs a test on `num_cases` cases, or `FACTOR` times as many, and counts them."""
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @wraps(test)
@@ -117,7 +117,7 @@ def fuzz(num_cases: int, **strategies: st.SearchStrategy[Any]) -> Callable[[Call
 
 
 def outcome(parse: Callable[..., Any], *args: Any) -> Any:
-    """What `parse` returns, or the error of ours that it raises, whose sentence is short."""
+    """Return the result of `parse`, or the ShoalError that it raises, whose message must be short."""
     try:
         return parse(*args)
     except ShoalError as raised:
@@ -127,7 +127,7 @@ def outcome(parse: Callable[..., Any], *args: Any) -> Any:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Prints the tally, where this is loaded as a plugin."""
+    """Print the count, where this module is a plugin."""
     terminalreporter.section("fuzzed cases")
     for name, count in sorted(RAN.items()):
         terminalreporter.write_line(f"{count:>9,}  {name.replace('_', ' ')}")

@@ -15,7 +15,7 @@ PAIRS = [f"{first} {second}" for first in WORDS for second in WORDS]
 
 
 class Load:
-    """Threads that submit jobs one after the other, and remember those that were accepted, and the errors."""
+    """Threads that submit jobs one after the other, and keep the accepted jobs and the errors."""
 
     def __init__(self, client: Client, num_threads: int = 4):
         self.accepted: list[Handle] = []
@@ -38,10 +38,10 @@ class Load:
             thread.join()
 
     def check(self, jobs: list[Handle]) -> None:
-        """Fails unless each of the jobs has the vector of its text, or gets it soon."""
+        """Fail the test unless each of the jobs gets the vector of its text."""
         vectors = self._client.embed(PAIRS)
         for job in jobs:
-            found = job.result(20).vectors
+            found = job.result(60).vectors
             assert found is not None
             np.testing.assert_allclose(found[0], vectors[self._texts[job.id]], atol=1e-4)
 

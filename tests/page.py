@@ -1,4 +1,4 @@
-"""The pages for people, as tests read them."""
+"""The pages of documentation, as tests read them."""
 
 import re
 from pathlib import Path
@@ -9,12 +9,12 @@ ERRORS = "docs/errors.md"
 
 
 def read(name: str) -> str:
-    """The text of a page, named from the root of the repository."""
+    """Return the text of a page, whose name is a path in the repository."""
     return (ROOT / name).read_text("utf-8")
 
 
 def table(name: str, heading: str) -> dict[str, list[str]]:
-    """The table of the page whose first column has that heading: its other columns by the first."""
+    """Return the rows of the table whose first column has that heading, by their first cell and without it."""
     lines = read(name).split(f"\n| {heading} |", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     assert len({row[0] for row in rows}) == len(rows)
@@ -30,7 +30,7 @@ class BadInput(NamedTuple):
 
     @classmethod
     def row(cls, name: str) -> Self:
-        """The row of that name."""
+        """Return the row of that name."""
         return cls(*table(ERRORS, "Input")[name])
 
     @property
@@ -44,6 +44,6 @@ class BadInput(NamedTuple):
         return self.answer.split()[-1].strip("`")
 
     def check(self, code: str, message: str) -> None:
-        """Fails the test unless the page has this code and message; its … stands for any words."""
+        """Fail the test unless the row has this code and message; … in it stands for any words."""
         assert code == self.code
         assert re.fullmatch(".*".join(map(re.escape, self.message.split("…"))), message, re.DOTALL), message

@@ -1,4 +1,4 @@
-"""A worker that does harm on certain texts, as a process of its own: tests start it in place of `shoal worker`."""
+"""A worker that certain texts harm: tests start this process in place of `shoal worker`."""
 
 import logging
 import os
@@ -12,50 +12,50 @@ from shoal.settings import Settings
 from shoal_workers.encoding.encoder import Encoder, Row
 from shoal_workers.process.service import open_encoder, serve
 
-#: More memory than this on top of what a fresh worker has is refused by the system.
+#: Memory that the system gives the worker on top of what it has when it starts.
 MAX_MORE_BYTES = 256 * 2**20
 
 
 def abort() -> None:
-    """Crashes as native code does."""
+    """Crash as native code does."""
     os.abort()
 
 
 def kill() -> None:
-    """Is killed without a word, as by the system when memory runs out."""
+    """Be killed without a message, as by the system when memory runs out."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def hang() -> None:
-    """Never comes back."""
+    """Never return."""
     threading.Event().wait()
 
 
 def fail() -> None:
-    """Raises an exception."""
+    """Raise an exception."""
     raise RuntimeError("the engine chokes")
 
 
 def panic() -> None:
-    """Raises what is not meant to be caught, as native code written in Rust does."""
+    """Raise an exception that is not meant to be caught, as native code in Rust does."""
     raise BaseException("the engine panics")
 
 
 def gorge() -> None:
-    """Takes memory until there is none."""
+    """Take memory until there is none."""
     taken = []
     while True:
         taken.append(bytearray(2**24))
 
 
-#: What each text does; they differ in their length, so that they differ in their tokens.
+#: The harm that each text does. The texts have different lengths, so that they have different tokens.
 HARM: dict[str, Callable[[], None]] = {
     "storm " * (20 + n): harm for n, harm in enumerate((abort, kill, hang, fail, panic, gorge))
 }
 
 
 class PoisonedEncoder(Encoder):
-    """The real encoder, except for those texts."""
+    """The real encoder, except that the texts of `HARM` do their harm."""
 
     def __init__(self, encoder: Encoder):
         super().__init__(encoder.model, encoder.tokenizer, encoder.engine)
@@ -63,7 +63,7 @@ class PoisonedEncoder(Encoder):
         self._harm = {found.ids: harm for found, harm in zip(tokens, HARM.values(), strict=True)}
 
     def encode(self, rows: Sequence[Row]) -> None:
-        """Sets the rows' vectors, if no harm comes first."""
+        """Do the harm of each row that does any, then set the vectors of the rows."""
         for row in rows:
             if harm := self._harm.get(row.tokens.ids):
                 harm()
@@ -71,7 +71,7 @@ class PoisonedEncoder(Encoder):
 
 
 def main() -> None:
-    """Serves until told to stop."""
+    """Serve until told to stop."""
     settings = Settings.from_environment()
     logging.basicConfig(level=settings.log_level.upper())
     encoder = PoisonedEncoder(open_encoder(settings, settings.threads))

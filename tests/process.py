@@ -1,4 +1,4 @@
-"""Commands of `shoal` as processes of their own, as an operator runs them."""
+"""Commands of `shoal` as processes, as an operator runs them."""
 
 import os
 import signal
@@ -12,13 +12,13 @@ from shoal.settings import variable
 
 
 def environment(**settings: Any) -> dict[str, str]:
-    """This process's environment with no settings of Shoal's but the given ones."""
+    """Return this process's environment, with the given settings of Shoal and no others."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
     return ours | {variable(name): str(value) for name, value in settings.items()}
 
 
 def run(*arguments: Any, stdin: str | None = None, **settings: Any) -> "subprocess.CompletedProcess[str]":
-    """Runs `shoal` to its end."""
+    """Run `shoal` to its end and return its output."""
     command = [sys.executable, "-m", "shoal", *map(str, arguments)]
     return subprocess.run(
         command, env=environment(**settings), input=stdin, capture_output=True, text=True, timeout=300
@@ -26,9 +26,9 @@ def run(*arguments: Any, stdin: str | None = None, **settings: Any) -> "subproce
 
 
 class Process:
-    """`shoal …`, running; it is killed at the end of the `with` if it has not ended by then."""
+    """A running `shoal …`, which the end of the `with` kills if it has not ended by then."""
 
-    #: The command that starts it, up to its name.
+    #: Words of the command before `python -m shoal`.
     launcher: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, log: Path, *arguments: Any, **settings: Any):
@@ -47,28 +47,28 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._process.pid
 
     @property
     def output(self) -> str:
-        """What it has written so far."""
+        """The text that the process has written so far."""
         return self.log.read_text()
 
     def send(self, number: signal.Signals) -> None:
-        """Sends a signal."""
+        """Send the process a signal."""
         self._process.send_signal(number)
 
     def terminate(self) -> int:
-        """Asks it to stop, and returns its exit code."""
+        """Tell the process to stop, and return its exit code."""
         self.send(signal.SIGTERM)
         return self.wait()
 
     def kill(self) -> None:
-        """Ends it at once."""
+        """End the process at once."""
         self._process.kill()
         self._process.wait()
 
     def wait(self) -> int:
-        """Its exit code, waited for."""
+        """Wait until the process has ended, and return its exit code."""
         return self._process.wait(90)

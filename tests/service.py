@@ -1,4 +1,4 @@
-"""The whole service as an operator runs it: `shoal api` and `shoal worker`, processes of their own."""
+"""The whole service as an operator runs it: `shoal api` and `shoal worker`, each a process."""
 
 import http.client
 import json
@@ -12,7 +12,7 @@ from process import Process
 
 
 class Response(NamedTuple):
-    """What came back for a request."""
+    """The answer to a request."""
 
     status: int
     headers: dict[str, str]
@@ -20,7 +20,7 @@ class Response(NamedTuple):
 
 
 class Service:
-    """An API and a worker, and a way to ask them."""
+    """An API and a worker, and a way to send them requests."""
 
     def __init__(self, api: Process, worker: Process, port: int):
         self.api = api
@@ -28,7 +28,7 @@ class Service:
         self.port = port
 
     def ask(self, method: str, path: str, body: Any = None) -> Response:
-        """One request; a body that is no bytes goes as JSON."""
+        """Send a request and return the answer; a body other than bytes is sent as JSON."""
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
             connection.request(method, path, data)
@@ -36,14 +36,14 @@ class Service:
             return Response(response.status, dict(response.headers), json.loads(response.read()))
 
     def is_ready(self) -> bool:
-        """Whether the API says that requests will be answered."""
+        """Return True if the API says that requests will be answered."""
         try:
             return self.ask("GET", "/ready").status == 200
         except OSError:
             return False
 
     def listens(self) -> bool:
-        """Whether the API answers at all."""
+        """Return True if the API answers at all."""
         try:
             return self.ask("GET", "/health").status == 200
         except OSError:
@@ -52,7 +52,7 @@ class Service:
 
 @contextmanager
 def service(folder: Path, **settings: Any) -> Iterator[Service]:
-    """Starts both, with their logs in the folder, and returns once the API answers; the worker may need longer."""
+    """Run both, with their logs in the folder, from when the API answers; the worker may need longer to be ready."""
     port = free_port()
     with (
         Process(folder / "api.log", "api", "--port", port, **settings) as api,

@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Proxy:
-    """Listens on a port of its own on loopback and passes everything on to the target's."""
+    """A listener on a port of its own on loopback that passes everything on to the target port."""
 
     def __init__(self, target_port: int):
         self.target_port = target_port
@@ -31,21 +31,21 @@ class Proxy:
         self.cut()
 
     def switch(self, port: int) -> None:
-        """Leads new connections to another target; those that are open stay where they are."""
+        """Lead new connections to another target; open connections stay with theirs."""
         self.target_port = port
 
     def cut(self) -> None:
-        """Breaks the connections that are open."""
+        """Break the open connections."""
         for one in list(self._sockets):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
     def hold(self) -> None:
-        """Lets nothing through, without a sign of it, until `release`."""
+        """Hold everything back silently, until `release`."""
         self._flows.clear()
 
     def release(self) -> None:
-        """Lets everything through."""
+        """Let everything through again."""
         self._flows.set()
 
     def _accept(self) -> None:
