@@ -158,8 +158,8 @@ def _parse(name: str, kind: type, text: str) -> Any:
 
 def _check(name: str, value: Any, least: float | None, most: float, choices: tuple[str, ...]) -> None:
     if least is not None and not least <= value <= most:
-        bounds = f"{least:g} or more" if most == sys.float_info.max else f"a number from {least:g} to {most:,}"
-        raise BadSetting(f"{name} is {excerpt(value)}: it takes {bounds}")
+        allowed = f"{least:g} or more" if most == sys.float_info.max else f"a number from {least:g} to {most:,}"
+        raise BadSetting(f"{name} is {excerpt(value)}: it takes {allowed}")
     if choices and value not in choices:
         raise BadSetting(f"{name} is {excerpt(value)}: it takes one of {', '.join(choices)}")
 
