@@ -204,6 +204,7 @@ class Client:
         """Return the reply to the job, waiting for it; texts that the cache has are not sent to a worker.
 
         `client` is the client that the job counts for, by default this one. `is_wanted` is called about once a second.
+        Threads that call at the same time need jobs with different ids: a reply is told from others by the id.
         Raises the reply's error, Timeout, or Cancelled once `is_wanted` returns False.
         """
         check_lane(lane)
