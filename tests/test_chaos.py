@@ -15,10 +15,9 @@ from chaos_run.answers import Answers
 from chaos_run.audit import Audit
 from chaos_run.cases import ODD, ROUTES, Case, draw
 from chaos_run.faults import ALONE_S, KINDS, schedule
-from chaos_run.ledger import Ledger
-from chaos_run.links import Links
+from chaos_run.outcomes import Outcomes
+from chaos_run.proxy import Proxy
 from chaos_run.worker import digest
-from conftest import free_port
 from page import ROOT
 from process import environment
 
@@ -76,8 +75,8 @@ def test_a_worker_that_is_killed_alone_is_alone() -> None:
 def audit(queue: Queue, encoder: Encoder, index: Index, tmp_path: Path) -> Audit:
     """An audit of the test's own pool, in which one job was accepted and its text computed once."""
     (tmp_path / "computed").write_bytes(digest(CASE.texts[0]))
-    answers, ledger = Answers(encoder, index, [CASE]), Ledger()
-    return Audit(queue.redis, queue.keys, tmp_path / "computed", answers, ledger, [CASE])
+    answers, outcomes = Answers(encoder, index, [CASE]), Outcomes()
+    return Audit(queue.redis, queue.keys, tmp_path / "computed", answers, outcomes, [CASE])
 
 
 @pytest.fixture
@@ -85,13 +84,13 @@ def job_id(serving: Any, client: Client, audit: Audit) -> str:
     """The one job, which a worker has answered."""
     handle = client.submit(CASE.op, CASE.texts)
     handle.result()
-    audit.ledger.accept(CASE, handle.id)
+    audit.outcomes.accept(CASE, handle.id)
     return handle.id
 
 
 def test_what_is_as_promised_passes(audit: Audit, job_id: str) -> None:
     figures = audit.run()
-    assert audit.ledger.broken == []
+    assert audit.outcomes.broken == []
     assert (figures["texts computed"], figures["texts computed again"], figures["jobs left in a lane"]) == (1, 0, 0)
 
 
@@ -152,7 +151,7 @@ def test_what_is_not_as_promised_is_found(
         audit.run()
     finally:
         queue.redis.delete(queue.keys.record(job_id), queue.keys.load("bulk"), queue.keys.lane("elsewhere"))
-    assert told in " ".join(audit.ledger.broken)
+    assert told in " ".join(audit.outcomes.broken)
 
 
 # The proxy
@@ -181,17 +180,17 @@ def echo() -> Iterator[int]:
 
 
 @pytest.fixture
-def links() -> Iterator[Links]:
+def proxy() -> Iterator[Proxy]:
     """One link to an echo."""
     with echo() as port:
-        links = Links(port, {"one": free_port()})
-        yield links
-        links.close()
+        proxy = Proxy(port, ["one"])
+        yield proxy
+        proxy.close()
 
 
-def connect(links: Links) -> socket:
+def connect(proxy: Proxy) -> socket:
     """A connection through the link."""
-    return create_connection(("127.0.0.1", links.ports["one"]), timeout=10)
+    return create_connection(("127.0.0.1", proxy.ports["one"]), timeout=10)
 
 
 def ask(connection: socket, data: bytes = b"storm") -> bytes:
@@ -203,56 +202,56 @@ def ask(connection: socket, data: bytes = b"storm") -> bytes:
         return b""
 
 
-def test_a_link_passes_everything_on(links: Links) -> None:
-    with connect(links) as connection:
+def test_a_link_passes_everything_on(proxy: Proxy) -> None:
+    with connect(proxy) as connection:
         assert ask(connection) == b"storm"
 
 
-def test_a_cut_ends_connections_and_lets_new_ones_in(links: Links) -> None:
-    with connect(links) as connection:
+def test_a_cut_ends_connections_and_lets_new_ones_in(proxy: Proxy) -> None:
+    with connect(proxy) as connection:
         ask(connection)
-        links.order("one", "cut")
+        proxy.order("one", "cut")
         assert ask(connection) == b""
-    with connect(links) as connection:
+    with connect(proxy) as connection:
         assert ask(connection) == b"storm"
 
 
-def test_a_link_that_refuses_lets_nobody_in_until_it_is_mended(links: Links) -> None:
-    links.order("one", "refuse")
-    with connect(links) as connection:
+def test_a_link_that_refuses_lets_nobody_in_until_it_is_mended(proxy: Proxy) -> None:
+    proxy.order("one", "refuse")
+    with connect(proxy) as connection:
         assert ask(connection) == b""
-    links.order("one", "pass")
-    with connect(links) as connection:
+    proxy.order("one", "pass")
+    with connect(proxy) as connection:
         assert ask(connection) == b"storm"
 
 
-def test_what_is_swallowed_is_gone(links: Links) -> None:
-    with connect(links) as connection:
+def test_what_is_swallowed_is_gone(proxy: Proxy) -> None:
+    with connect(proxy) as connection:
         ask(connection)
-        links.order("one", "swallow")
+        proxy.order("one", "swallow")
         connection.settimeout(0.2)
         with pytest.raises(TimeoutError):
             ask(connection)
-        links.order("one", "pass")
+        proxy.order("one", "pass")
         connection.settimeout(10)
         assert ask(connection) == b""
 
 
-def test_what_is_stalled_comes_later(links: Links) -> None:
-    with connect(links) as connection:
+def test_what_is_stalled_comes_later(proxy: Proxy) -> None:
+    with connect(proxy) as connection:
         ask(connection)
-        links.order("one", "stall")
+        proxy.order("one", "stall")
         connection.settimeout(0.2)
         with pytest.raises(TimeoutError):
             ask(connection)
-        links.order("one", "pass")
+        proxy.order("one", "pass")
         connection.settimeout(10)
         assert connection.recv(1_000) == b"storm"
 
 
-def test_a_torn_reply_ends_in_the_middle(links: Links) -> None:
-    with connect(links) as connection:
+def test_a_torn_reply_ends_in_the_middle(proxy: Proxy) -> None:
+    with connect(proxy) as connection:
         ask(connection)
-        links.order("one", "tear", 0.5)
+        proxy.order("one", "tear", 0.5)
         assert ask(connection, b"0123456789") == b"01234"
         assert connection.recv(1_000) == b""

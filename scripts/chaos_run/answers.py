@@ -25,7 +25,7 @@ Vectors = NDArray[np.float32]
 
 
 class Answers:
-    """What each text's vector or hits must be."""
+    """The vector or the hits that each text must have."""
 
     def __init__(self, encoder: Encoder, index: Index, cases: Iterable[Case]):
         self._vectors: dict[str, Vectors] = {}
@@ -43,13 +43,13 @@ class Answers:
         self._check_that_they_differ(list(self._vectors.values())[:500])
 
     def wrong(self, case: Case, found: Any) -> str:
-        """What is wrong with vectors `[texts, dimension]` or with the hits of each query, or nothing."""
+        """Return what is wrong with vectors `[texts, dimension]` or with the hits of each query, or nothing."""
         if case.kind in (*POISON, "expired"):
             return f"answered, although it is {case.kind}"
         return self._wrong_of_queries(case, found) if case.op == "search" else self._wrong_vectors(case, found)
 
     def wrong_reply(self, case: Case, reply: Reply) -> str:
-        """What is wrong with a reply that is no error, or nothing."""
+        """Return what is wrong with a reply that is no error, or nothing."""
         return self.wrong(case, reply.vectors if reply.hits is None else reply.hits)
 
     def _wrong_vectors(self, case: Case, found: Any) -> str:
@@ -77,7 +77,7 @@ class Answers:
         return ""
 
     def _check_that_they_differ(self, vectors: Sequence[Vectors]) -> None:
-        """An answer to something else must not pass for the right one."""
+        """Raise SystemExit if an answer to something else could pass for the right one."""
         if len(vectors) > 1:
             cosines = np.stack(vectors) @ np.stack(vectors).T
             np.fill_diagonal(cosines, 0)
@@ -86,5 +86,5 @@ class Answers:
 
 
 def is_right_error(case: Case, code: str) -> bool:
-    """Whether such a case may be answered with the error."""
+    """Return True if such a case may be answered with the error."""
     return code == ("poisoned" if case.kind in POISON else case.kind if case.kind in ("expired", "cancelled") else "")

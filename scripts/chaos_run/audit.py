@@ -1,4 +1,4 @@
-"""What must be true of Redis once everything is answered, and of what was computed."""
+"""The checks of Redis once everything is answered, and of the texts that were computed."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import redis
 
 from chaos_run.answers import Answers, is_right_error
 from chaos_run.cases import POISON, Case
-from chaos_run.ledger import Ledger
+from chaos_run.outcomes import Outcomes
 from chaos_run.plain import GARBAGE
 from chaos_run.worker import DIGEST_BYTES, digest
 from shoal.errors import ShoalError
@@ -25,30 +25,36 @@ _FINAL = STATUSES[2:]
 
 
 class Audit:
-    """Looks through Redis when nothing runs any more, and enters into the ledger what is not as promised."""
+    """The checks that are made when nothing runs any more; each notes the promises that it finds broken."""
 
     def __init__(
-        self, connection: redis.Redis, keys: Keys, computed: Path, answers: Answers, ledger: Ledger, cases: list[Case]
+        self,
+        connection: redis.Redis,
+        keys: Keys,
+        computed: Path,
+        answers: Answers,
+        outcomes: Outcomes,
+        cases: list[Case],
     ):
         self._redis: Any = connection
         self._keys = keys
         self._computed = computed
         self._answers = answers
-        self.ledger = ledger
+        self.outcomes = outcomes
         self._cases = cases
         self.figures: dict[str, int] = {}
 
     def num_unanswered(self) -> int:
-        """Jobs in all lanes, those that a worker has included."""
+        """Return the number of jobs in all lanes, those that a worker has included."""
         return sum(self._redis.xlen(lane) for lane in self._lanes())
 
     def run(self) -> dict[str, int]:
-        """Every check; the figures are counts by name."""
+        """Run every check; return counts by name."""
         self._check_lanes()
         self._check_keys()
         self._check_records()
         self._check_addresses()
-        self._check_letters()
+        self._check_dead_letters()
         self._check_work()
         return self.figures
 
@@ -65,29 +71,29 @@ class Audit:
         )
         for name, number in self.figures.items():
             if number:
-                self.ledger.breach(f"{name}: {number} (loads: {loads})")
+                self.outcomes.breach(f"{name}: {number} (loads: {loads})")
 
     def _check_keys(self) -> None:
-        """Only lanes, dead letters and the set of workers may be there for ever."""
+        """Check that only lanes, dead letters and the set of workers have no time to live."""
         lasting = {self._keys.dead, self._keys.workers}
         found = {key.decode() for key in self._redis.scan_iter(f"{self._keys.root}:*", count=1_000)} - lasting
         forever = [
             name for name in found if not name.startswith(f"{self._keys.root}:lane:") and self._redis.ttl(name) == -1
         ]
         for name in forever:
-            self.ledger.breach(f"key without a time to live: {name} ({self._redis.type(name).decode()})")
+            self.outcomes.breach(f"key without a time to live: {name} ({self._redis.type(name).decode()})")
         self.figures["keys left for ever"] = len(forever)
 
     def _check_records(self) -> None:
-        """Every job that was submitted, whoever knows of it, has a final status and one reply."""
+        """Check that every submitted job has a final status and one reply, also if no client was told of it."""
         found = {
             key.decode().rpartition(":")[2] for key in self._redis.scan_iter(f"{self._keys.root}:job:*", count=1_000)
         }
-        unknown = found - self.ledger.accepted.keys()
+        unknown = found - self.outcomes.accepted.keys()
         self.figures["submitted jobs whose client was not told"] = len(unknown)
-        for job_id in unknown | self.ledger.accepted.keys():
-            if wrong := self._wrong(job_id, self.ledger.accepted.get(job_id)):
-                self.ledger.breach(f"job {job_id}: {wrong}")
+        for job_id in unknown | self.outcomes.accepted.keys():
+            if wrong := self._wrong(job_id, self.outcomes.accepted.get(job_id)):
+                self.outcomes.breach(f"job {job_id}: {wrong}")
 
     def _wrong(self, job_id: str, case: Case | None) -> str:
         status = (self._redis.hget(self._keys.record(job_id), "status") or b"no record").decode()
@@ -105,35 +111,35 @@ class Audit:
         return self._answers.wrong_reply(case, reply)
 
     def _check_addresses(self) -> None:
-        """At an address there is one reply for each time that the job may have got in."""
+        """Check that an address has at most one reply for each time that the job may have got in."""
         for case in self._cases:
-            if case.route == "address" and case.kind == "good" and case.number not in self.ledger.unfinished:
+            if case.route == "address" and case.kind == "good" and case.number not in self.outcomes.unfinished:
                 entries = self._redis.xrange(self._keys.replies(f"address-{case.number}"))
                 wrong = [self._wrong_reply(Reply.unpack(fields[b"reply"]), case) for _, fields in entries]
-                if not 1 <= len(wrong) <= self.ledger.puts[case.number] or any(wrong):
-                    self.ledger.breach(f"case {case.number}: {len(wrong)} replies at its address {' '.join(wrong)}")
+                if not 1 <= len(wrong) <= self.outcomes.puts[case.number] or any(wrong):
+                    self.outcomes.breach(f"case {case.number}: {len(wrong)} replies at its address {' '.join(wrong)}")
 
     # Dead letters
 
-    def _check_letters(self) -> None:
-        """Poison has one each, and what is malformed one for each time that it may have got in."""
+    def _check_dead_letters(self) -> None:
+        """Check that poison has one dead letter, and a malformed job one for each time that it may have got in."""
         letters = [fields for _, fields in self._redis.xrange(self._keys.dead)]
         found = Counter(_name(fields[b"job"]) for fields in letters)
         for case in self._cases:
-            name, most = self._letters_of(case)
+            name, most = self._dead_letters_of(case)
             number = found.pop(name, 0)
             if most and not 1 <= number <= most:
-                self.ledger.breach(f"case {case.number} ({case.kind}) has {number} dead letters in place of {most}")
+                self.outcomes.breach(f"case {case.number} ({case.kind}) has {number} dead letters in place of {most}")
         for name, number in found.items():
-            self.ledger.breach(f"{number} dead letters of an innocent job with {name!r}")
+            self.outcomes.breach(f"{number} dead letters of an innocent job with {name!r}")
         self.figures["dead letters"] = len(letters)
         self.figures["dead letters of innocent jobs"] = found.total()
 
-    def _letters_of(self, case: Case) -> tuple[str, int]:
-        """What such dead letters are called, and how many there may be at most."""
+    def _dead_letters_of(self, case: Case) -> tuple[str, int]:
+        """Return the name of such dead letters, and how many there may be at most."""
         if case.kind == "malformed":
-            return GARBAGE.decode("latin-1") + case.texts[0], self.ledger.puts[case.number]
-        is_in = case.kind in POISON and case.number in {case.number for case in self.ledger.accepted.values()}
+            return GARBAGE.decode("latin-1") + case.texts[0], self.outcomes.puts[case.number]
+        is_in = case.kind in POISON and case.number in {case.number for case in self.outcomes.accepted.values()}
         return case.texts[0] if case.kind in POISON else "", int(is_in)
 
     # What was computed
@@ -143,11 +149,11 @@ class Audit:
         computed = Counter(data[n : n + DIGEST_BYTES] for n in range(0, len(data), DIGEST_BYTES))
         asked = Counter(text for case in self._cases for text in case.texts)
         again = 0
-        for job_id, case in self.ledger.accepted.items():
+        for job_id, case in self.outcomes.accepted.items():
             times = [computed[digest(text)] for text in case.texts if asked[text] == 1]
             again += sum(number - 1 for number in times if number > 1 and case.kind == "good")
             if wrong := self._wrong_work(job_id, case, max(times, default=0)):
-                self.ledger.breach(f"job {job_id} ({case.kind}): {wrong}")
+                self.outcomes.breach(f"job {job_id} ({case.kind}): {wrong}")
         self.figures["texts computed"] = computed.total()
         self.figures["texts computed again"] = again
 
@@ -160,7 +166,7 @@ class Audit:
     # Memory
 
     def used_memory_mb(self) -> float:
-        """Redis's memory without what would expire by itself: that is deleted."""
+        """Return Redis's memory without the keys that would expire by themselves: they are deleted."""
         for keys in self._expiring():
             self._redis.delete(*keys)
         return float(self._redis.info("memory")["used_memory"] / 2**20)
@@ -172,7 +178,7 @@ class Audit:
 
 
 def _name(data: bytes) -> str:
-    """What tells a dead letter: its first text, or all of it if it is no job."""
+    """Return the name of a dead letter: its first text, or all of it if it is no job."""
     if data.startswith(GARBAGE):
         return data.decode("latin-1")
     try:

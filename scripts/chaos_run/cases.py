@@ -1,4 +1,4 @@
-"""What the clients ask: drawn from a seed, so that the same seed asks the same."""
+"""The cases that the clients ask: drawn from a seed, so that the same seed asks the same."""
 
 import string
 from dataclasses import dataclass
@@ -54,14 +54,14 @@ class Case:
 
 
 def draw(seed: int, num_cases: int, seconds: float) -> list[Case]:
-    """The cases of a run, in the order in which they are asked."""
+    """Return the cases of a run, in the order in which they are asked."""
     random = Random(seed)
     odd = _odd_ones(num_cases, ODD if seconds > LONG_S else {kind: ODD[kind] for kind in ODD if kind != "stall"})
     return [_case(random, number, number * seconds / num_cases, odd.get(number, "good")) for number in range(num_cases)]
 
 
 def _odd_ones(num_cases: int, kinds: dict[str, tuple[int, tuple[str, ...]]]) -> dict[int, str]:
-    """The numbers of odd cases, evenly spread, and what is odd about them: of each at least one."""
+    """Return the numbers of odd cases, evenly spread, and what is odd about them: of each at least one."""
     odd: dict[int, str] = {}
     for place, (kind, (every, _)) in enumerate(kinds.items()):
         every = min(every, num_cases)
@@ -70,8 +70,8 @@ def _odd_ones(num_cases: int, kinds: dict[str, tuple[int, tuple[str, ...]]]) -> 
 
 
 def _case(random: Random, number: int, at_s: float, kind: str) -> Case:
-    ways = ODD[kind][1] if kind in ODD else ()
-    route = random.choice(ways) if ways else random.choices(list(ROUTES), list(ROUTES.values()))[0]
+    routes = ODD[kind][1] if kind in ODD else ()
+    route = random.choice(routes) if routes else random.choices(list(ROUTES), list(ROUTES.values()))[0]
     op = "search" if random.random() < 0.35 and kind not in ("malformed", *POISON) else "embed"
     lane = "bulk" if op == "embed" and route not in ("wait", "call") and random.random() < 0.4 else "interactive"
     num_texts = random.choice((2, 4, 8)) if lane == "bulk" else random.choice((1, 1, 1, 2))
@@ -87,7 +87,7 @@ def _text(random: Random, kind: str, name: str, number: int) -> str:
 
 
 def in_letters(number: int) -> str:
-    """A word of its own for each number, of four letters or more: tiny models know no other signs."""
+    """Return a word of its own for each number, of four letters or more: tiny models know no other signs."""
     letters = ""
     while number or len(letters) < 4:
         number, digit = divmod(number, 26)

@@ -1,4 +1,4 @@
-"""What is broken, when, and for how long: a schedule drawn from a seed, and the hand that does it."""
+"""The faults: a schedule drawn from a seed, and the hand that does them."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from chaos_run.proxy import MODES, PRODUCERS
 
 if TYPE_CHECKING:
-    from chaos_run.stack import Supervisor, Watched
+    from chaos_run.deployment import Deployment
 
 #: Each kind of fault: how many of it are in a deck, and the least and most seconds that it lasts. Stops of a worker are
 #: shorter and longer than the 3 s after which it counts as dead. For Redis it is the time until it is started again.
@@ -45,7 +45,7 @@ SHARE_ALL = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that breaks. `target` is a process or a link, or `all` links; `value` is a share from 0 to 1."""
+    """A fault `at_s` after the start. `target` is a process, a link or `all` links; `value` is a share from 0 to 1."""
 
     at_s: float
     kind: str
@@ -55,7 +55,7 @@ class Fault:
 
 
 def schedule(seed: int, seconds: float, every_s: float, kinds: Sequence[str], num_workers: int) -> list[Fault]:
-    """The faults of a run: decks of all kinds, shuffled and dealt one after another, `every_s` apart on average."""
+    """Return the faults of a run: decks of all kinds, shuffled and dealt one by one, `every_s` apart on average."""
     random = Random(f"faults {seed}")
     faults: list[Fault] = []
     deck: list[str] = []
@@ -82,24 +82,24 @@ def _target(random: Random, kind: str, num_workers: int) -> str:
 
 
 class Breaker:
-    """Does the faults of a schedule as their time comes, and undoes them. Called from one thread."""
+    """The hand that does the faults of a schedule as their time comes, and undoes them. Called from one thread."""
 
-    def __init__(self, stack: "Supervisor", faults: Sequence[Fault], on_kill: Callable[[int, bool], None]):
+    def __init__(self, deployment: "Deployment", faults: Sequence[Fault], on_kill: Callable[[int, bool], None]):
         self.done: Counter[str] = Counter()
         self.skipped = 0
-        self._stack = stack
+        self._deployment = deployment
         self._left = sorted(faults, key=lambda fault: fault.at_s)
         self._open: list[tuple[float, Fault]] = []
-        self._broken_links: Counter[str] = Counter()
+        self._broken_links: set[str] = set()
         self._on_kill = on_kill
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to break or to mend."""
+        """True if nothing is left to break or to mend."""
         return not self._left and not self._open
 
     def step(self, now_s: float) -> None:
-        """Breaks what is due `now_s` after the start, and mends what was broken long enough."""
+        """Break what is due `now_s` after the start, and mend what was broken long enough."""
         while self._left and self._left[0].at_s <= now_s:
             fault = self._left.pop(0)
             if self._begin(fault):
@@ -113,47 +113,44 @@ class Breaker:
                 self._end(fault)
 
     def _begin(self, fault: Fault) -> bool:
+        """Do the fault; return False if what it breaks is broken already."""
         if fault.kind in MODES:
-            return self._break_link(fault)
-        watched = self._stack.services[fault.target]
-        if not watched.is_up:
+            return self._break_links(fault)
+        process = self._deployment.processes[fault.target]
+        if not process.is_up:
             return False
         action = fault.kind.partition(" ")[0]
-        {"kill": self._kill, "stop": self._stop, "restart": self._restart}[action](watched, fault)
+        if action == "stop":
+            process.is_stopped = True
+            process.send(signal.SIGSTOP)
+            return True
+        process.told_to, process.told_s = {"kill": "kill", "restart": "stop"}[action], time.monotonic()
+        if action == "restart" or fault.target == "redis":
+            process.restart_after_s = fault.seconds
+        # The processes that it started are on their own.
+        os.kill(process.pid, signal.SIGKILL if action == "kill" else signal.SIGTERM)
+        if fault.kind.startswith("kill worker"):
+            self._on_kill(process.pid, "alone" in fault.kind)
         return True
 
-    def _kill(self, watched: "Watched", fault: Fault) -> None:
-        watched.told_to = "kill"
-        if watched is self._stack.redis:
-            watched.restart_after_s = fault.seconds
-        os.kill(watched.pid, signal.SIGKILL)  # the processes that it started are on their own
-        if "worker" in fault.kind:
-            self._on_kill(watched.pid, "alone" in fault.kind)
+    def _links(self, fault: Fault) -> list[str]:
+        return self._deployment.links if fault.target == "all" else [fault.target]
 
-    def _stop(self, watched: "Watched", fault: Fault) -> None:
-        watched.is_stopped = True
-        watched.send(signal.SIGSTOP)
-
-    def _restart(self, watched: "Watched", fault: Fault) -> None:
-        watched.told_to, watched.told_s, watched.restart_after_s = "stop", time.monotonic(), fault.seconds
-        os.kill(watched.pid, signal.SIGTERM)
-
-    def _break_link(self, fault: Fault) -> bool:
-        links = list(self._stack.ports) if fault.target == "all" else [fault.target]
-        if any(self._broken_links[link] for link in links):
+    def _break_links(self, fault: Fault) -> bool:
+        links = self._links(fault)
+        if not self._broken_links.isdisjoint(links):
             return False
+        self._broken_links.update(links)
         for link in links:
-            self._broken_links[link] += 1
-            value = fault.value / 20 if fault.kind == "delay" else fault.value
-            self._stack.order(link, fault.kind, value)
+            self._deployment.order(link, fault.kind, fault.value / 20 if fault.kind == "delay" else fault.value)
         return True
 
     def _end(self, fault: Fault) -> None:
         if fault.kind in MODES:
-            for link in list(self._stack.ports) if fault.target == "all" else [fault.target]:
-                self._broken_links[link] -= 1
-                self._stack.order(link, "pass")
+            self._broken_links.difference_update(self._links(fault))
+            for link in self._links(fault):
+                self._deployment.order(link, "pass")
         elif fault.kind.startswith("stop"):
-            watched = self._stack.services[fault.target]
-            watched.is_stopped = False
-            watched.send(signal.SIGCONT)
+            process = self._deployment.processes[fault.target]
+            process.is_stopped = False
+            process.send(signal.SIGCONT)

@@ -1,25 +1,24 @@
-"""How long the jobs of a killed worker wait until another one has them, or has answered them."""
+"""The time that jobs of a killed worker wait until another one has them, or has answered them."""
 
 import time
 from dataclasses import dataclass
-from queue import Empty, Queue
 from threading import Event, Thread
 from typing import Any
 
 import redis
 
-from chaos_run.stack import Supervisor
+from chaos_run.deployment import Deployment
 from shoal.errors import ShoalError
 from shoal.queue.pool import Pool
 from shoal.queue.queue import GROUP
 
-#: How often it is looked.
+#: Time between two looks.
 LOOK_EVERY_S = 0.05
 
 
 @dataclass(slots=True)
 class Kill:
-    """A worker that was killed while it held jobs: when, and how long until it held none."""
+    """A worker that was killed while it held jobs: when, and when it held none any more."""
 
     pid: int
     is_alone: bool
@@ -29,50 +28,41 @@ class Kill:
 
 
 class Recovery:
-    """Watches, from a thread of its own, what becomes of the jobs of killed workers."""
+    """A thread that watches the jobs of killed workers."""
 
-    def __init__(self, stack: Supervisor):
-        self.kills: list[Kill] = []
-        self._redis: Any = stack.connect()
-        self._keys = stack.settings.keys
+    def __init__(self, deployment: Deployment):
+        self._kills: list[Kill] = []
+        self._redis: Any = deployment.connect()
+        self._keys = deployment.settings.keys
         self._ids: dict[int, str] = {}
-        self._new: Queue[Kill] = Queue()
         self._stopped = Event()
         self._thread = Thread(target=self._run, daemon=True)
-
-    def start(self) -> None:
-        """Starts to watch."""
-        self._thread.start()
+        self.start = self._thread.start
 
     def stop(self) -> None:
-        """Ends it."""
+        """End the thread."""
         self._stopped.set()
         self._thread.join()
         self._redis.close()
 
     def note(self, pid: int, is_alone: bool) -> None:
-        """A worker was killed now."""
-        self._new.put(Kill(pid, is_alone, time.monotonic()))
+        """Note that a worker was killed now."""
+        self._kills.append(Kill(pid, is_alone, time.monotonic()))
 
     def seconds(self, is_alone: bool) -> list[float]:
-        """The times of those that were killed while they held jobs, in order; only those killed `is_alone` if so."""
-        kills = [kill for kill in self.kills if kill.recovered_s is not None and kill.is_alone >= is_alone]
-        return sorted(kill.recovered_s - kill.at_s for kill in kills if kill.recovered_s is not None and kill.num_jobs)
+        """Return the times of those that were killed while they held jobs; only those killed `is_alone` if so."""
+        kills = [kill for kill in self._kills if kill.is_alone >= is_alone and kill.num_jobs]
+        return sorted(kill.recovered_s - kill.at_s for kill in kills if kill.recovered_s is not None)
 
     def _run(self) -> None:
         while not self._stopped.wait(LOOK_EVERY_S):
             try:
-                while True:
-                    self.kills.append(self._new.get_nowait())
-            except Empty:
-                pass
-            try:
                 self._look()
             except (redis.RedisError, ShoalError):
-                continue  # Redis is away; it is looked again
+                continue  # Redis is away
 
     def _look(self) -> None:
-        for kill in self.kills:
+        for kill in list(self._kills):
             if kill.recovered_s is None and (worker := self._ids.get(kill.pid)):
                 num_jobs = self._num_pending(worker)
                 kill.num_jobs = max(kill.num_jobs, num_jobs)
@@ -82,11 +72,7 @@ class Recovery:
             self._ids[about["pid"]] = worker
 
     def _num_pending(self, worker: str) -> int:
-        """Jobs that are pending for the worker in any lane."""
-        lanes = [key for key in self._redis.scan_iter(f"{self._keys.root}:lane:*")]
-        return sum(
-            int(consumer["pending"])
-            for lane in lanes
-            for consumer in self._redis.xinfo_consumers(lane, GROUP)
-            if consumer["name"].decode() == worker
-        )
+        """Return the number of jobs that are pending for the worker in any lane."""
+        lanes = list(self._redis.scan_iter(f"{self._keys.root}:lane:*", _type="stream"))
+        consumers = [each for lane in lanes for each in self._redis.xinfo_consumers(lane, GROUP)]
+        return sum(int(each["pending"]) for each in consumers if each["name"].decode() == worker)

@@ -18,8 +18,8 @@ from shoal_workers.encoding.encoder import Encoder, Row
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.process.service import open_encoder, serve
 
-#: What each word that a poison text begins with does (chaos_run.cases has the same words).
-DOOM: dict[str, Callable[[], object]] = {
+#: The end that each word of a poison text brings (chaos_run.cases has the same words).
+ENDS: dict[str, Callable[[], object]] = {
     "crash": lambda: os.kill(os.getpid(), signal.SIGABRT),
     "exhaust": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "hang": lambda: Event().wait(),
@@ -29,43 +29,43 @@ DOOM: dict[str, Callable[[], object]] = {
 DIGEST_BYTES = 8
 
 
-class DoomedEncoder(Encoder):
-    """The encoder, except for poison: that is the end of the process."""
+class PoisonedEncoder(Encoder):
+    """The encoder, except that poison ends the process."""
 
     def __init__(self, encoder: Encoder, computed: int, pause_s: float):
         super().__init__(encoder.model, encoder.tokenizer, encoder.engine)
         self._computed = computed
         self._pause_s = pause_s
-        self._doom: dict[Sequence[int], str] = {}
+        self._poison: dict[Sequence[int], str] = {}
 
     def tokenize(self, texts: Sequence[str], options: Options, prompt: str) -> list[Tokens]:
-        """The tokens of each text; the file has the texts' digests before they are computed."""
+        """Return the tokens of each text; the file gets the texts' digests before they are computed."""
         found = super().tokenize(texts, options, prompt)
         words = [text.partition(" ")[0] for text in texts]
-        self._doom |= {tokens.ids: word for word, tokens in zip(words, found, strict=True) if word in DOOM}
+        self._poison |= {tokens.ids: word for word, tokens in zip(words, found, strict=True) if word in ENDS}
         os.write(self._computed, b"".join(map(digest, texts)))
         return found
 
     def encode(self, rows: Sequence[Row]) -> None:
-        """Sets the rows' vectors, if there is no poison among them."""
+        """Set the rows' vectors, if there is no poison among them."""
         time.sleep(self._pause_s)
         for row in rows:
-            if word := self._doom.get(row.tokens.ids):
-                DOOM[word]()
+            if word := self._poison.get(row.tokens.ids):
+                ENDS[word]()
         super().encode(rows)
 
 
 def digest(text: str) -> bytes:
-    """What stands for a text in the file."""
+    """Return the bytes that stand for a text in the file."""
     return blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
 
 
 def main(computed: str, pause_s: str) -> None:
-    """Serves until it is told to stop."""
+    """Serve until told to stop."""
     settings = Settings.from_environment()
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     file = os.open(computed, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    serve(settings, DoomedEncoder(open_encoder(settings, settings.threads), file, float(pause_s)))
+    serve(settings, PoisonedEncoder(open_encoder(settings, settings.threads), file, float(pause_s)))
 
 
 if __name__ == "__main__":

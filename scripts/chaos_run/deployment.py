@@ -1,0 +1,174 @@
+"""The deployment that is broken: Redis, two APIs and the workers, each with a link of its own to Redis."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.request import urlopen
+
+import psutil
+import redis
+from stack import SHOAL, free_port, logged
+
+from chaos_run.proxy import PRODUCERS, Proxy
+from shoal.broker import embedded
+from shoal.errors import NotReady
+from shoal.settings import Settings
+from shoal.supervisor.process import Service
+from shoal_workers.process.watchdog import EXIT_STALLED
+
+#: How long before a process that ended is started again: `shoal serve` takes as long.
+RESTART_AFTER_S = 1.0
+
+#: How long a process may take to stop when it is told to, before it is killed.
+STOP_WITHIN_S = 20.0
+
+#: Longest that everything may take to be ready.
+READY_WITHIN_S = 120.0
+
+NUM_APIS = 2
+
+#: How a worker may end that was told nothing: what each kind of poison does to it.
+POISONED = {-signal.SIGABRT: "crashed", -signal.SIGKILL: "out of memory", EXIT_STALLED: "stalled"}
+
+_NATIVE_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+
+
+@dataclass(slots=True)
+class Process:
+    """A process of the deployment, the fault that is done to it (`told_to` kill or stop), and how it died so far."""
+
+    service: Service
+    logfile: Path
+    restart_after_s: float = RESTART_AFTER_S
+    ended_s: float | None = None
+    told_to: str = ""
+    told_s: float = 0.0
+    is_stopped: bool = False
+    deaths: list[str] = field(default_factory=list)
+
+    @property
+    def pid(self) -> int:
+        """The process id that it has, or had last."""
+        return self.service.process.pid if self.service.process else 0
+
+    @property
+    def is_up(self) -> bool:
+        """True if it runs and nothing is being done to it."""
+        return self.ended_s is None and not self.told_to and not self.is_stopped
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to it and to the processes that it started."""
+        os.killpg(self.pid, number)
+
+    def check(self) -> str | None:
+        """Note its end and start it again when it is time; return why it died if that was no fault of the run."""
+        now, code = time.monotonic(), self.service.exit_code()
+        if self.ended_s is not None:
+            if now - self.ended_s > self.restart_after_s:
+                self.service.start()
+                self.ended_s, self.told_to, self.restart_after_s = None, "", RESTART_AFTER_S
+        elif code is not None:
+            self.ended_s = now
+            return self._surprise(code)
+        elif self.told_to == "stop" and now - self.told_s > STOP_WITHIN_S:
+            self.send(signal.SIGKILL)
+            self.told_s = now
+            return f"{self.service.name} did not stop within {STOP_WITHIN_S:g} s"
+        return None
+
+    def _surprise(self, code: int) -> str | None:
+        name = self.service.name
+        is_right = {"kill": True, "stop": code in (0, -signal.SIGTERM, -signal.SIGKILL), "": False}[self.told_to]
+        poison = POISONED.get(code) if name.startswith("worker") else None
+        if is_right or poison:
+            self.deaths.append(f"{name.split()[0]} {poison if poison and self.told_to != 'kill' else self.told_to}")
+            return None
+        self.told_to = ""
+        return f"{name} (process {self.pid}) ended with exit code {code}, and not because it was told to"
+
+
+class Deployment:
+    """The processes, their links and their logs, all under one folder."""
+
+    def __init__(self, folder: Path, settings: Settings, pause_s: float, fsync: str):
+        self.folder = folder
+        self.computed = folder / "computed.bin"
+        redis_port = free_port()
+        self.settings = replace(settings, redis_url=f"redis://127.0.0.1:{redis_port}/0")
+        workers = [f"worker {n + 1}" for n in range(settings.workers)]
+        self.api_ports = {f"api {n + 1}": free_port() for n in range(NUM_APIS)}
+        self._proxy = Proxy(redis_port, (*workers, *self.api_ports, PRODUCERS))
+        self.links = list(self._proxy.ports)
+        self.order = self._proxy.order
+        worker = [sys.executable, str(Path(__file__).parent / "worker.py"), str(self.computed), str(pause_s)]
+        commands = {"redis": [*embedded.command(self.settings), "--appendfsync", fsync]}
+        commands |= {name: [*SHOAL, "api"] for name in self.api_ports} | {name: worker for name in workers}
+        self.processes = {name: self._process(name, command) for name, command in commands.items()}
+        self.redis = self.processes["redis"]
+
+    def _process(self, name: str, command: list[str]) -> Process:
+        settings, logfile = self.settings, self.folder / f"{name.replace(' ', '-')}.log"
+        if name != "redis":
+            port = self.api_ports.get(name, settings.port)
+            settings = replace(settings, redis_url=self.url_of(name), port=port)
+        environment = settings.to_environment() | dict.fromkeys(_NATIVE_THREADS, str(settings.threads))
+        return Process(Service(name, logged(command, logfile), environment), logfile)
+
+    def url_of(self, link: str) -> str:
+        """Return the Redis URL that leads through the link."""
+        return f"redis://127.0.0.1:{self._proxy.ports[link]}/0"
+
+    def connect(self) -> redis.Redis:
+        """Return a connection to Redis that nothing breaks but Redis itself."""
+        return redis.Redis.from_url(self.settings.redis_url, socket_timeout=2)
+
+    def start(self) -> None:
+        """Start everything and wait until every API counts all workers as ready. Raises NotReady."""
+        for process in self.processes.values():
+            process.service.start()
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        """Wait until every API counts all workers as ready; processes that were ended are started again meanwhile.
+
+        Raises NotReady, also if a process ends by itself.
+        """
+        until = time.monotonic() + READY_WITHIN_S
+        while not all(map(self._is_ready, self.api_ports.values())):
+            for process in self.processes.values():
+                if what := process.check():
+                    raise NotReady(f"{what}: {process.logfile} says why")
+            if time.monotonic() > until:
+                raise NotReady(f"not everything is ready within {READY_WITHIN_S:g} s: see the logs in {self.folder}")
+            time.sleep(0.1)
+
+    def _is_ready(self, port: int) -> bool:
+        try:
+            with urlopen(f"http://127.0.0.1:{port}/ready", timeout=2) as response:
+                return bool(json.load(response)["workers"] >= self.settings.workers)
+        except OSError:
+            return False
+
+    def memory_mb(self) -> Mapping[str, float]:
+        """Return the resident memory of each process with those that it started."""
+        found = {}
+        for name, process in self.processes.items():
+            try:
+                root = psutil.Process(process.pid)
+                found[name] = sum(each.memory_info().rss for each in (root, *root.children(True))) / 2**20
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+    def stop(self) -> None:
+        """Stop everything, Redis last."""
+        for process in (*(process for process in self.processes.values() if process is not self.redis), self.redis):
+            if process.service.process and process.service.exit_code() is None:
+                process.send(signal.SIGCONT)
+            process.service.stop()
+        self._proxy.close()
