@@ -145,7 +145,7 @@ def stack(
         try:
             for service in services:
                 service.start()
-            wait_until_ready(services[1], log, lambda: _num_workers(url) >= workers)
+            wait_until_ready(services[1], log, lambda: _is_ready(url, workers))
             yield Running(url, settings.redis_url, _pids(services))
         finally:
             for service in reversed(services):
@@ -169,9 +169,9 @@ def wait_until_ready(service: Service, log: Path, is_ready: Callable[[], bool]) 
     raise NotReady("\n".join([f"{service.name} is not ready within {READY_WITHIN_S:g} s; the end of {log}:", *lines]))
 
 
-def _num_workers(url: str) -> int:
-    with urlopen(f"{url}/ready", timeout=2) as response:
-        return int(json.load(response)["workers"])
+def _is_ready(url: str, workers: int) -> bool:
+    with urlopen(f"{url}/{'ready' if workers else 'health'}", timeout=2) as response:
+        return int(json.load(response).get("workers", 0)) >= workers
 
 
 def _pids(services: list[Service]) -> dict[str, int]:

@@ -29,7 +29,7 @@ PERCENTILES = (50, 90, 99)
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to send, and how.
+    """Requests to send to one address, for so many seconds.
 
     With a `rate`, requests a second, the times of arrival are random; without one, each of the connections sends its
     next request as soon as its last one is answered, which finds the server's capacity under this generator.
