@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from shoal.broker import embedded
 from shoal.errors import BadSetting, NotReady
 from shoal.settings import Settings
 from shoal.supervisor.process import Service
+from shoal.supervisor.wait import wait_until
 from shoal_workers.model.model import Model, prepared_folder
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -159,14 +159,19 @@ def logged(command: list[str], log: Path) -> list[str]:
 
 def wait_until_ready(service: Service, log: Path, is_ready: Callable[[], bool]) -> None:
     """Wait until the service is ready. Raises NotReady, with the end of its log, if it ends or takes too long."""
-    until = time.monotonic() + READY_WITHIN_S
-    while time.monotonic() < until and service.exit_code() is None:
+
+    def is_done() -> bool:
+        if (code := service.exit_code()) is not None:
+            raise NotReady(f"{service.name} ended with exit code {code}")
         with suppress(OSError):
-            if is_ready():
-                return
-        time.sleep(0.05)
-    lines = log.read_text(errors="replace").splitlines()[-15:] if log.exists() else []
-    raise NotReady("\n".join([f"{service.name} is not ready within {READY_WITHIN_S:g} s; the end of {log}:", *lines]))
+            return is_ready()
+        return False
+
+    try:
+        wait_until(service.name, is_done, READY_WITHIN_S)
+    except NotReady as error:
+        lines = log.read_text(errors="replace").splitlines()[-15:] if log.exists() else []
+        raise NotReady("\n".join([f"{error.message}; the end of {log}:", *lines])) from error
 
 
 def _is_ready(url: str, workers: int) -> bool:

@@ -19,6 +19,7 @@ from shoal.broker import embedded
 from shoal.errors import NotReady
 from shoal.settings import Settings
 from shoal.supervisor.process import Service
+from shoal.supervisor.wait import wait_until
 from shoal_workers.process.watchdog import EXIT_STALLED
 
 #: How long before a process that ended is started again: `shoal serve` takes as long.
@@ -26,9 +27,6 @@ RESTART_AFTER_S = 1.0
 
 #: How long a process may take to stop when it is told to, before it is killed.
 STOP_WITHIN_S = 20.0
-
-#: Longest that everything may take to be ready.
-READY_WITHIN_S = 120.0
 
 NUM_APIS = 2
 
@@ -138,14 +136,14 @@ class Deployment:
 
         Raises NotReady, also if a process ends by itself.
         """
-        until = time.monotonic() + READY_WITHIN_S
-        while not all(map(self._is_ready, self.api_ports.values())):
+
+        def are_ready() -> bool:
             for process in self.processes.values():
                 if what := process.check():
                     raise NotReady(f"{what}: {process.logfile} says why")
-            if time.monotonic() > until:
-                raise NotReady(f"not everything is ready within {READY_WITHIN_S:g} s: see the logs in {self.folder}")
-            time.sleep(0.1)
+            return all(map(self._is_ready, self.api_ports.values()))
+
+        wait_until(f"the workers, whose logs are in {self.folder},", are_ready)
 
     def _is_ready(self, port: int) -> bool:
         try:

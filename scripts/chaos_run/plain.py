@@ -1,4 +1,4 @@
-"""A producer that knows nothing but docs/protocol.md: a Redis client and the script of that page."""
+"""A producer made of docs/protocol.md alone: a Redis client and the script of that page."""
 
 import re
 from pathlib import Path
@@ -9,6 +9,7 @@ import redis
 
 from chaos_run.answers import K
 from chaos_run.cases import Case
+from shoal.queue.put import MAX_FRONT_TEXTS
 from shoal.settings import Settings
 
 _PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
@@ -18,7 +19,7 @@ GARBAGE = b"\xc1 no job "
 
 
 class Plain:
-    """Puts jobs in by the documented script and reads results where they lie. Thread-safe."""
+    """A producer that uses the documented script, and reads the documented keys. Thread-safe."""
 
     def __init__(self, url: str, settings: Settings):
         self._redis: Any = redis.Redis.from_url(url, socket_timeout=6, socket_connect_timeout=2)
@@ -28,7 +29,7 @@ class Plain:
         self._put = self._redis.register_script(found[1])
 
     def put(self, case: Case, job_id: str, deadline: float | None = None, reply_to: str | None = None) -> None:
-        """Puts a job; without an address for the reply it is one job however often it is put.
+        """Put a job; without an address for the reply it is one job however often it is put.
 
         Raises redis.RedisError.
         """
@@ -37,21 +38,21 @@ class Plain:
         self._run(case, data, *([] if reply_to else [f"{self._root}:job:{job_id}"]))
 
     def put_garbage(self, case: Case) -> None:
-        """Puts bytes that are no job.
+        """Put bytes that are no job.
 
         Raises redis.RedisError.
         """
         self._run(case, GARBAGE + case.texts[0].encode())
 
     def results(self, job_id: str) -> list[dict[str, Any]]:
-        """The replies to a job without an address for them.
+        """Return the replies to a job without an address for them.
 
         Raises redis.RedisError.
         """
         return [msgpack.unpackb(data) for data in self._redis.lrange(f"{self._root}:result:{job_id}", 0, -1)]
 
     def replies(self, address: str) -> list[dict[str, Any]]:
-        """The replies at an address.
+        """Return the replies at an address.
 
         Raises redis.RedisError.
         """
@@ -59,11 +60,11 @@ class Plain:
         return [msgpack.unpackb(fields[b"reply"]) for _, entries in streams for _, fields in entries]
 
     def close(self) -> None:
-        """Drops its connections."""
+        """Drop its connections."""
         self._redis.close()
 
     def _run(self, case: Case, data: bytes, *records: str) -> None:
         lane = f"{self._root}:lane:{case.lane}"
         keys = [lane, f"{lane}:back", f"{self._root}:load:{case.lane}", *records]
-        values: list[Any] = [10_000, 100_000, 2**28, 64, "plain", 86_400, "", "", data, len(case.texts)]
+        values: list[Any] = [10_000, 100_000, 2**28, MAX_FRONT_TEXTS, "plain", 86_400, "", "", data, len(case.texts)]
         self._put(keys, values)
