@@ -45,7 +45,7 @@ class Callers:
 
     @property
     def num_answered(self) -> int:
-        """How many requests were answered so far."""
+        """The number of requests that were answered so far."""
         return self.outcomes["200"]
 
     def _ask_on(self, n: int) -> None:
@@ -81,7 +81,7 @@ def _connected(port: int, old: socket.socket | None) -> socket.socket | None:
 
 
 def _has_ended(connection: socket.socket) -> bool:
-    """Whether the server has closed a connection on which nothing was asked."""
+    """Return True if the server has closed a connection on which nothing was asked."""
     return bool(select.select([connection], [], [], 0)[0])
 
 

@@ -238,7 +238,7 @@ def taken(quotas: ThreadQuotas, client: str, num_wanted: int) -> int:
 
 
 class TestBrowsers:
-    """Where no key is needed, the web pages that a person looks at could use the API in that person's name."""
+    """Web pages of other sites, which could use an API without keys in the name of the person who looks at them."""
 
     @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8080", "[::1]:8080", "[::1]", "shoal.test:1"])
     def test_it_answers_by_the_names_of_this_machine(self, make_app: MakeApp, host: str) -> None:

@@ -17,7 +17,7 @@ DIGEST = "ab" * 32
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the keys are, once there are any."""
+    """The file of keys, which does not exist yet."""
     return tmp_path / "keys"
 
 

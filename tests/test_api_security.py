@@ -62,7 +62,7 @@ class Api:
         return self.send(b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % size_bytes)
 
     def listens(self) -> bool:
-        """Whether it takes connections."""
+        """Return True if the server takes connections."""
         try:
             self.send(b"").close()
         except ConnectionRefusedError:
@@ -70,7 +70,7 @@ class Api:
         return True
 
     def num_connections(self) -> int:
-        """How many connections the server has."""
+        """Return the number of the server's connections."""
         (server,) = psutil.Process(self.process.pid).children()
         return len(
             [c for c in server.net_connections("tcp") if c.status == "ESTABLISHED" and c.laddr.port == self.port]
@@ -96,7 +96,7 @@ def start_api(settings: Settings, tmp_path: Path) -> Iterator[StartApi]:
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Whether the server has closed the connection, without or after an answer."""
+    """Return True if the server has closed the connection, without or after an answer."""
     try:
         return connection.recv(65_536) == b""
     except ConnectionError:
@@ -120,7 +120,7 @@ class Tricklers:
 
     @property
     def num_open(self) -> int:
-        """How many the server has neither refused nor cut off."""
+        """The number of connections that the server has neither refused nor cut off."""
         return len(self._open)
 
     def __enter__(self) -> Self:
@@ -296,7 +296,7 @@ class TestHeaders:
 
 
 class TestOtherSites:
-    """What a browser asks before a page of another site may send a key: it reads the answer, and so does the test."""
+    """The request by which a browser asks whether a page of another site may send a key."""
 
     PREFLIGHT: ClassVar = {
         "origin": "https://app.example",

@@ -45,7 +45,7 @@ class Server:
             return response.status, json.loads(response.read())
 
     def listens(self) -> bool:
-        """Whether it takes connections."""
+        """Return True if the server takes connections."""
         try:
             socket.create_connection((self._host, self.port)).close()
         except ConnectionRefusedError:
@@ -181,7 +181,7 @@ class Several:
         return found
 
     def num_counted(self) -> float:
-        """How many embeds a scrape says there were."""
+        """Return the number of embeds that the metrics have."""
         return self.scrape("shoal_http_request_seconds_count", route="/embed")
 
     def resident_bytes(self) -> list[int]:
@@ -229,7 +229,7 @@ class TestSeveralProcesses:
 
 
 def embed(several: Several) -> bool:
-    """Whether a request on a connection of its own is answered; the system chooses the process."""
+    """Return True if a request on a connection of its own is answered; the system chooses the process."""
     try:
         return several.server.ask("POST", "/embed", b'{"inputs": "a"}')[0] == 200
     except OSError:  # the process died with it

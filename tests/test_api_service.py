@@ -1,4 +1,4 @@
-"""What the service says of itself, and the description of the API."""
+"""The routes about the service itself, and the description of the API."""
 
 import logging
 import re

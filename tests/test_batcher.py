@@ -28,7 +28,7 @@ def size(batch: list[Text], batcher: Batcher[Text]) -> int:
 
 
 def cost(batches: list[list[Text]], batcher: Batcher[Text]) -> float:
-    """What the batches cost, in tokens."""
+    """Return the cost of the batches, in tokens."""
     return sum(
         size(batch, batcher) * (1 + batch[-1].num_tokens / ATTENTION_LENGTH) + batcher.pass_cost for batch in batches
     )

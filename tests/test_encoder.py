@@ -48,7 +48,7 @@ np.savez(sys.argv[3], **out)
 
 @pytest.fixture(scope="module")
 def reference(tiny_source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
-    """What Sentence Transformers makes of the texts, in a process of its own."""
+    """Vectors of the texts by Sentence Transformers, from a process of its own."""
     path = tmp_path_factory.mktemp("reference") / "vectors.npz"
     texts = json.dumps([text.replace("\0", "") for text in TEXTS])
     command = [sys.executable, "-W", "ignore", "-c", REFERENCE, str(tiny_source), texts, str(path)]

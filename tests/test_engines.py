@@ -48,7 +48,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def compared(tiny_model: Path) -> dict[str, float | str]:
-    """What the comparison prints."""
+    """The output of the comparison."""
     command = [sys.executable, "-W", "ignore", "-c", COMPARE, str(tiny_model), json.dumps(TEXTS)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -168,7 +168,7 @@ def test_file_of_api_keys(tmp_path: Path, content: bytes) -> None:
 
 @pytest.fixture(scope="module")
 def port(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Where a server listens, which has no workers and waits for none."""
+    """The port of a server that has no workers and waits for none."""
     port = free_port()
     own = {"port": port, "redis_url": redis_server.url, "key_prefix": "test", "pool": "raw", "request_timeout_s": 0.1}
     with Process(tmp_path_factory.mktemp("raw") / "log", "api", **own) as process:
@@ -179,7 +179,7 @@ def port(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def answers(port: int) -> bool:
-    """Whether the server answers a good request."""
+    """Return True if the server answers a good request."""
     with suppress(OSError), closing(HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
         connection.request("GET", "/health")
         return connection.getresponse().status == 200
@@ -187,7 +187,7 @@ def answers(port: int) -> bool:
 
 
 def exchange(port: int, data: bytes) -> bytes:
-    """What the server says to these bytes, after which nothing more comes."""
+    """Send these bytes and no more, and return the server's answer."""
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)

@@ -1,4 +1,4 @@
-"""How much of the machine a worker may use: its control group's share, divided among the workers."""
+"""The processors that a worker may use: its control group's share, divided among the workers."""
 
 import os
 from pathlib import Path

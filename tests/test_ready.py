@@ -19,7 +19,7 @@ pytest_plugins = ["api_fixtures"]
 
 
 def why_not(api: FlaskClient, path: str = "/ready") -> str:
-    """What `/ready` says is missing."""
+    """Return the reason that `/ready` gives."""
     code, message = error_of(api.get(path), 503)
     assert code == "not_ready"
     return message

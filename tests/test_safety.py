@@ -1,4 +1,4 @@
-"""What a file or a name could do harm with: nothing in them is run, and none leads out of its folder."""
+"""Files and names that could do harm: nothing in them is run, and none leads out of its folder."""
 
 import ast
 import json
@@ -60,7 +60,7 @@ def found_in(path: Path) -> Iterator[str]:
 
 
 def dangers_of(call: ast.Call) -> Iterator[str]:
-    """What is dangerous about a call."""
+    """Return the reason why a call is dangerous, or an empty text."""
     name = ast.unparse(call.func)
     given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
     if name in FORBIDDEN_CALLS:

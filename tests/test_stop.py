@@ -43,7 +43,7 @@ def start_api(settings: Settings, tmp_path: Path) -> Iterator[StartApi]:
 
 
 def listens(port: int) -> bool:
-    """Whether something takes connections."""
+    """Return True if the port takes connections."""
     try:
         socket.create_connection(("127.0.0.1", port)).close()
     except ConnectionRefusedError:
@@ -105,7 +105,7 @@ def ask_ready(connection: socket.socket) -> str:
 
 
 def is_listening_after(port: int, kept: socket.socket) -> bool:
-    """Whether the server has not begun to stop; when it has, the next answer on a kept connection must be its last."""
+    """Return False once the server has begun to stop: the answer on a kept connection is its last."""
     headers = ask_ready(kept)
     if "connection: close" not in headers:
         return True

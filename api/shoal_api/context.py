@@ -1,4 +1,4 @@
-"""What every view needs and no view owns."""
+"""The objects that all views share."""
 
 from dataclasses import dataclass, field
 from threading import Event

@@ -1,4 +1,4 @@
-"""How a request's job enters the queue: the request waits for the reply, or submits the job to be fetched later."""
+"""The jobs of requests: put into the queue, and waited for or submitted to be fetched later."""
 
 import time
 from collections.abc import Callable
