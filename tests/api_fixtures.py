@@ -17,13 +17,13 @@ from shoal_api.app import create_app
 
 @pytest.fixture
 def settings(redis_url: str, keys: Keys) -> Settings:
-    """Settings of an application in the test's own pool."""
+    """Return settings of an application in the test's own pool."""
     return Settings(redis_url=redis_url, key_prefix=keys.prefix, pool=keys.pool, request_timeout_s=20)
 
 
 @pytest.fixture
 def make_app(settings: Settings) -> Iterator[MakeApp]:
-    """Makes applications, with other settings where they are given."""
+    """Return a function that makes applications, with other settings where they are given."""
     clients: list[Client] = []
 
     def make(**changes: Any) -> Flask:
@@ -39,13 +39,13 @@ def make_app(settings: Settings) -> Iterator[MakeApp]:
 
 @pytest.fixture
 def api(make_app: MakeApp) -> FlaskClient:
-    """A caller of an application."""
+    """Return a client of an application."""
     return make_app().test_client()
 
 
 @pytest.fixture
 def stub(redis_url: str, keys: Keys) -> Iterator[StubWorker]:
-    """A stub worker at work."""
+    """Return a stub worker at work."""
     stub = StubWorker(redis_url, keys)
     stub.start()
     yield stub

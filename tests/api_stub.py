@@ -1,4 +1,4 @@
-"""A worker for the tests of the HTTP front end, which makes its numbers up, and how they read an error."""
+"""A worker with made-up numbers for the tests of the HTTP front end, and the check of an error's shape."""
 
 import hashlib
 import threading
@@ -53,7 +53,7 @@ ABOUT = {
 
 
 def vector_of(text: str) -> NDArray[np.float32]:
-    """The vector that the stub worker makes of a text."""
+    """Return the vector that the stub worker makes of a text."""
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
     return np.random.default_rng(seed).standard_normal(DIMENSION, dtype=np.float32)
 
@@ -71,33 +71,33 @@ class StubWorker:
         self._thread = threading.Thread(target=self._run)
 
     def start(self, **about: Any) -> None:
-        """Announces the worker and begins to answer."""
+        """Announce the worker and begin to answer."""
         self.queue.join()
         self.announce(**about)
         self._thread.start()
 
     def announce(self, **about: Any) -> None:
-        """Says that the worker is alive, and what it serves."""
+        """Write the worker's heartbeat, with other values where they are given."""
         self.pool.announce("stub", ABOUT | about)
 
     def pause(self) -> None:
-        """Returns once it takes no more jobs, until `resume`."""
+        """Take no more jobs until `resume`; return once it has none."""
         self._open.clear()
         self._parked.wait()
 
     def resume(self) -> None:
-        """Takes jobs again."""
+        """Take jobs again."""
         self._open.set()
 
     def stop(self) -> None:
-        """Ends it, whatever it waits for."""
+        """End the worker, whatever it waits for."""
         self._stopped.set()
         self._open.set()
         self._thread.join()
         self.queue.close()
 
     def step(self) -> None:
-        """Takes what there is and answers it."""
+        """Take the jobs that are there and answer them."""
         deliveries = self.queue.take("stub", LANES, 64, block_s=0.05)
         jobs = [Job.unpack(delivery.data) for delivery in deliveries]
         submitted = [job.id for job in jobs if job.reply_to is None]
@@ -158,7 +158,7 @@ def _hits(job: Job) -> list[list[dict[str, Any]]]:
 
 
 def error_of(response: TestResponse, status: int) -> tuple[str, str]:
-    """The code and message of an error, whose status and shape are checked."""
+    """Check the status and shape of an error; return its code and message."""
     assert response.status_code == status
     assert response.mimetype == "application/json"
     body = response.get_json()

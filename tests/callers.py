@@ -1,4 +1,4 @@
-"""Callers that keep asking a server, and note what becomes of every request: to stop and restart it under load."""
+"""A load of clients that note the outcome of every request, for tests that stop and restart a server under it."""
 
 import json
 import select
@@ -12,7 +12,7 @@ from typing import Self
 
 
 class Callers:
-    """So many threads that ask one request after the other, until nothing listens any more or they are told to stop.
+    """Threads that send one request after the other, until the server refuses connections or they are told to stop.
 
     `outcomes` counts the status codes of answers, and `lost`: requests that were sent and never answered. Connections
     are kept, or, with `keeps` false, made for each request. Between two requests a caller thinks for up to `think_s`.
@@ -39,7 +39,7 @@ class Callers:
         self.join()
 
     def join(self) -> None:
-        """Waits until all have ended: they were stopped, or the server refused a connection."""
+        """Wait until all have ended: they were stopped, or the server refused a connection."""
         for thread in self._threads:
             thread.join()
 
@@ -71,7 +71,7 @@ class Callers:
 
 
 def _connected(port: int, old: socket.socket | None) -> socket.socket | None:
-    """A new connection in place of an old one; None if nothing listens."""
+    """Return a new connection in place of an old one; None if the server refuses it."""
     if old:
         old.close()
     try:
@@ -86,7 +86,7 @@ def _has_ended(connection: socket.socket) -> bool:
 
 
 def _ask(connection: socket.socket, text: str) -> tuple[str, bool]:
-    """The status of the answer to one request, or what happened instead; and whether the connection stays open."""
+    """Send one request; return the status of its response or the error, and true if the connection stays open."""
     body = json.dumps({"inputs": text}).encode()
     asked_at = time.monotonic()
     try:

@@ -22,7 +22,7 @@ pytest_plugins = ["api_fixtures"]
 
 
 class Keys:
-    """A file of keys, and the headers that bring each."""
+    """A file of keys, and the header that carries each."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -30,24 +30,24 @@ class Keys:
         self.admin = self.make("ops", "admin")
 
     def make(self, name: str, role: str = "user", rate: str = "") -> dict[str, str]:
-        """The header that brings a new key."""
+        """Make a key and return the header that carries it."""
         return {"Authorization": f"Bearer {api_keys.add(self.path, name, role, rate)}"}
 
 
 @pytest.fixture
 def keys_file(tmp_path: Path) -> Keys:
-    """Keys of a user and an admin."""
+    """Return a file with keys of a user and an admin."""
     return Keys(tmp_path / "keys")
 
 
 @pytest.fixture
 def guarded(make_app: MakeApp, keys_file: Keys) -> FlaskClient:
-    """A caller of an application that needs keys."""
+    """Return a client of an application that needs keys."""
     return make_app(api_keys_file=str(keys_file.path)).test_client()
 
 
 def paths(api: FlaskClient) -> set[tuple[str, str]]:
-    """Every path and method that the application describes."""
+    """Return every path and method that the application describes."""
     described = api.get("/openapi.json").get_json()["paths"]
     return {(path.replace("{id}", "1-1"), method.upper()) for path, methods in described.items() for method in methods}
 

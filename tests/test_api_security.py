@@ -1,4 +1,4 @@
-"""`shoal api` as a process of its own, against callers who mean it no good."""
+"""`shoal api` as a process of its own, against hostile clients."""
 
 import hashlib
 import http.client
@@ -33,7 +33,7 @@ GOOD = {"inputs": "storm"}
 
 
 class Api:
-    """`shoal api`, and ways to be rude to it."""
+    """`shoal api`, and hostile requests to it."""
 
     def __init__(self, process: Process, port: int):
         self.process = process
@@ -42,7 +42,7 @@ class Api:
     def ask(
         self, method: str, path: str, body: Any = None, source: str = "127.0.0.1", **headers: str
     ) -> http.client.HTTPResponse:
-        """The response to one request, read to its end."""
+        """Send one request and return its response, which is read to its end."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30, source_address=(source, 0))
         with closing(connection):
             named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -52,13 +52,13 @@ class Api:
             return response
 
     def send(self, data: bytes) -> socket.socket:
-        """A connection on which something was sent."""
+        """Return a connection on which the data was sent."""
         connection = socket.create_connection(("127.0.0.1", self.port), timeout=20)
         connection.sendall(data)
         return connection
 
     def begin(self, size_bytes: int = 1_000) -> socket.socket:
-        """A connection with the headers of a request whose body is to come."""
+        """Return a connection on which the headers of a request were sent, and not its body."""
         return self.send(b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % size_bytes)
 
     def listens(self) -> bool:
@@ -82,7 +82,7 @@ StartApi = Callable[..., Api]
 
 @pytest.fixture
 def start_api(settings: Settings, tmp_path: Path) -> Iterator[StartApi]:
-    """Starts servers on free ports."""
+    """Return a function that starts servers on free ports."""
     with ExitStack() as stack:
 
         def start(kind: type[Process] = Process, **changes: Any) -> Api:
@@ -110,7 +110,7 @@ class FewFiles(Process):
 
 
 class Tricklers:
-    """Connections that send the bodies of their requests byte by byte, with a thread that does it."""
+    """Connections that send the bodies of their requests byte by byte, and the thread that sends."""
 
     def __init__(self, api: Api, number: int):
         self.num_refused = 0
@@ -143,7 +143,7 @@ class Tricklers:
                     connection.close()
 
     def _has_ended(self, connection: socket.socket) -> bool:
-        """Sends one more byte and takes what came."""
+        """Send one more byte and read the response, if there is one."""
         try:
             connection.send(b"x")
             answer = connection.recv(65_536)
@@ -156,7 +156,7 @@ class Tricklers:
 
 
 def wait_for_headers_to_time_out(api: Api, times: int) -> None:
-    """Returns after so many times `receive_timeout_s`."""
+    """Return after so many times `receive_timeout_s`."""
     for _ in range(times):
         with closing(api.send(b"GET /")) as connection:
             wait_until(lambda: is_closed(connection))
@@ -366,7 +366,7 @@ def test_logs_hold_no_key_and_no_text(
 
 
 def bodies(text: str) -> list[tuple[str, bytes]]:
-    """Requests with the text in them, good ones and bad ones."""
+    """Return requests with the text in them, good ones and bad ones."""
     good = [
         ("/embed", {"inputs": text}),
         ("/search", {"queries": [text], "k": 3}),
@@ -384,7 +384,7 @@ def bodies(text: str) -> list[tuple[str, bytes]]:
 
 
 def ask(port: int, path: str, body: bytes, key: str) -> None:
-    """One request with that key, whatever comes of it."""
+    """Send one request with that key; any answer but 500 will do."""
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
         headers = {"Authorization": f"Bearer {key}", "X-API-Key": key, "Origin": "https://a.example"}
         connection.request("POST", path, body, headers)

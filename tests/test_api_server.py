@@ -26,7 +26,7 @@ pytest_plugins = ["api_fixtures"]
 
 
 class Server:
-    """`shoal api`, and a way to ask it."""
+    """`shoal api`, and requests to it."""
 
     def __init__(self, process: Process, port: int, host: str = "127.0.0.1"):
         self.process = process
@@ -34,11 +34,11 @@ class Server:
         self._host = host
 
     def connect(self) -> http.client.HTTPConnection:
-        """A connection, which stays open from one request to the next."""
+        """Return a connection, which stays open from one request to the next."""
         return http.client.HTTPConnection(self._host, self.port, timeout=30)
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """The status and body of one request."""
+        """Send one request and return the status and body of its response."""
         with closing(self.connect()) as connection:
             connection.request(method, path, body)
             response = connection.getresponse()
@@ -58,7 +58,7 @@ StartServer = Callable[..., Server]
 
 @pytest.fixture
 def start_server(settings: Settings, tmp_path: Path) -> Iterator[StartServer]:
-    """Starts servers on free ports."""
+    """Return a function that starts servers on free ports."""
     started: list[Process] = []
 
     def start(**changes: Any) -> Server:
@@ -149,7 +149,7 @@ class TestStopping:
 
 
 class Several:
-    """A server of several processes, and what is known of them from outside."""
+    """A server of several processes, seen from outside."""
 
     def __init__(self, server: Server):
         self.server = server
@@ -160,7 +160,7 @@ class Several:
         return {child.pid for child in self._process.children()}
 
     def counts(self) -> list[Path]:
-        """The files in which they count requests: one for each that has answered any."""
+        """The files in which they count requests: one for each that has answered a request."""
         names: list[str] = []
         for child in self._process.children():
             with suppress(psutil.Error):  # it is just going
@@ -225,7 +225,7 @@ class TestSeveralProcesses:
         pids, folder = several.pids(), several.counts()[0].parent
         several.server.process.kill()
         wait_until(lambda: not any(map(psutil.pid_exists, pids)))
-        shutil.rmtree(folder)  # who was killed could not
+        shutil.rmtree(folder)  # a killed process cannot
 
 
 def embed(several: Several) -> bool:

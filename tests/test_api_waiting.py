@@ -1,4 +1,4 @@
-"""The routes that wait for the answer, and every way in which they refuse."""
+"""/embed and /search, and every way in which they refuse."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -181,6 +181,11 @@ def test_a_body_over_the_limit_is_refused(make_app: MakeApp) -> None:
     assert "1,000 bytes" in message
 
 
+def test_a_length_of_thousands_of_digits_is_over_the_limit(api: FlaskClient) -> None:
+    response = api.post("/embed", data=b"{}", environ_overrides={"CONTENT_LENGTH": "9" * 5_000})
+    assert error_of(response, 413)[0] == "too_large"
+
+
 class TestNoAnswer:
     def test_without_a_worker_the_wait_ends_with_the_reason(self, make_app: MakeApp) -> None:
         api = make_app(request_timeout_s=0.05).test_client()
@@ -199,7 +204,7 @@ class TestNoAnswer:
             api.post("/embed", json={"inputs": "a"}, headers={"Prefer": "respond-async"})
         response = post(api, "/embed", inputs="a")
         assert error_of(response, 429)[0] == "overloaded"
-        assert response.headers["Retry-After"] == "60"  # nobody is there to make room
+        assert response.headers["Retry-After"] == "60"  # no worker makes room
 
 
 class TestRedisAway:
@@ -212,7 +217,9 @@ class TestRedisAway:
         own_redis.start()
         assert error_of(api.get("/ready"), 503)[0] == "not_ready"
 
-    def test_who_waits_is_told_when_it_goes(self, make_app: MakeApp, own_redis: RedisServer, settings: Any) -> None:
+    def test_a_waiting_client_is_told_when_it_goes(
+        self, make_app: MakeApp, own_redis: RedisServer, settings: Any
+    ) -> None:
         app = make_app(redis_url=own_redis.url)
         queue = Queue.connect(own_redis.url, settings.keys)
         with ThreadPoolExecutor(1) as pool:

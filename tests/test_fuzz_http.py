@@ -1,4 +1,4 @@
-"""Whatever comes over HTTP is answered in our own words, and never with 500: every route of the OpenAPI document."""
+"""Every route of the OpenAPI document answers any input with a described response or an error, and never with 500."""
 
 import json
 import socket
@@ -60,18 +60,18 @@ METHODS = st.sampled_from(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPT
 
 @pytest.fixture
 def quick(make_app: MakeApp, stub: StubWorker) -> FlaskClient:
-    """A caller of an application that does not wait long."""
+    """Return a client of an application that does not wait long."""
     return make_app(request_timeout_s=2.0).test_client()
 
 
 def routes(api: FlaskClient) -> list[tuple[str, str, dict[str, Any]]]:
-    """Path, method and description of every operation."""
+    """Return the path, method and description of every operation."""
     paths = api.get("/openapi.json").get_json()["paths"]
     return [(path, method, about) for path, methods in paths.items() for method, about in methods.items()]
 
 
 def check(response: TestResponse, about: dict[str, Any] | None = None) -> None:
-    """The answer is a described one, or an error of our shape that is not our fault."""
+    """Check that the response is a described one, or an error of the documented shape that is no defect."""
     status = response.status_code
     assert status in (503, 504) or status < 500, response.get_data()[:300]
     if about is not None and status < 400:
@@ -85,7 +85,7 @@ def check(response: TestResponse, about: dict[str, Any] | None = None) -> None:
 
 @st.composite
 def bodies(draw: st.DrawFn, path: str) -> bytes:
-    """A good body with odd values, or damaged, or none."""
+    """Draw a good body with odd values, or damaged, or none."""
     good = BODIES.get(path, {})
     text = json.dumps(draw(changed(good, JSON_VALUES) if good else JSON_VALUES)).encode()
     return draw(st.just(text) | mutated(st.just(text), JSON_CLAIMS) | st.binary(max_size=30))

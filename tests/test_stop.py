@@ -1,4 +1,4 @@
-"""Told to stop or replaced under load, nothing loses a request, whatever signals come and when."""
+"""Servers and workers that are stopped or replaced under load lose no request, whatever signals come and when."""
 
 import json
 import select
@@ -28,7 +28,7 @@ StartApi = Callable[..., tuple[Process, int]]
 
 @pytest.fixture
 def start_api(settings: Settings, tmp_path: Path) -> Iterator[StartApi]:
-    """Starts `shoal api` on a free port and returns at once."""
+    """Return a function that starts `shoal api` on a free port and does not wait for it."""
     started: list[Process] = []
 
     def start(**changes: Any) -> tuple[Process, int]:
@@ -52,7 +52,7 @@ def listens(port: int) -> bool:
 
 
 def assert_all_answered(callers: Callers) -> None:
-    """Every request that was sent has its answer, and none of them is an error."""
+    """Check that every request that was sent has its answer, and none of them is an error."""
     assert callers.losses == []
     assert set(callers.outcomes) == {"200"}
 
@@ -70,7 +70,7 @@ class TestApi:
             callers.join()
         assert_all_answered(callers)
 
-    def test_who_is_answered_then_learns_that_the_connection_ends(self, start_api: StartApi) -> None:
+    def test_answers_while_it_stops_say_that_the_connection_ends(self, start_api: StartApi) -> None:
         api, port = start_api()
         wait_until(lambda: listens(port))
         with closing(socket.create_connection(("127.0.0.1", port))) as kept:
@@ -99,7 +99,7 @@ class TestApi:
 
 
 def ask_ready(connection: socket.socket) -> str:
-    """The headers of the answer to one request, in small letters."""
+    """Send one request and return the headers of its response, in lower case."""
     connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
     return connection.recv(65_536).decode().lower()
 
@@ -118,7 +118,7 @@ class TestWorkers:
     def start_worker(
         self, home: Path, tiny_model: Path, tiny_source: Path, tmp_path: Path, keys: Keys, redis_url: str
     ) -> Callable[[], Process]:
-        """Starts a worker of the test's own pool on the tiny model."""
+        """Return a function that starts a worker of the test's own pool on the tiny model."""
         where = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "home": home}
         usual = {"model": tiny_source, "precision": "f32", "threads": 1}
         return lambda: Process(tmp_path / "worker.log", "worker", **where | usual)
@@ -163,7 +163,7 @@ class TestStack:
 
 
 class TestDisconnects:
-    def test_the_job_of_a_caller_who_went_is_taken_back(
+    def test_the_job_of_a_client_that_disconnects_is_withdrawn(
         self, start_api: StartApi, stub: StubWorker, client: Client
     ) -> None:
         _, port = start_api()
@@ -184,6 +184,6 @@ class TestDisconnects:
 
 
 def send(connection: socket.socket, text: str) -> None:
-    """Asks for a vector."""
+    """Send a request for a vector."""
     body = json.dumps({"inputs": text}).encode()
     connection.sendall(b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))

@@ -32,7 +32,7 @@ from shoal.settings import Settings
     "log_level",
 )
 def api(settings: Settings) -> None:
-    """Answer HTTP requests; workers started elsewhere do the work."""
+    """Answer HTTP requests; `shoal worker` starts the workers that embed and search."""
     from shoal_api.server.server import serve
 
     serve(settings)
@@ -45,7 +45,7 @@ def key() -> None:
 
 @key.command()
 @click.argument("name")
-@click.option("--admin", is_flag=True, help="Let it see and retry dead letters too.")
+@click.option("--admin", is_flag=True, help="Allow the routes of dead letters too.")
 @click.option("--rate", default="", metavar="RATE", help="How often it may be used, such as 100/second; or minute, …")
 @settings_options("api_keys_file")
 def new(settings: Settings, name: str, admin: bool, rate: str) -> None:
