@@ -60,7 +60,7 @@ def found_in(path: Path) -> Iterator[str]:
 
 
 def dangers_of(call: ast.Call) -> Iterator[str]:
-    """Return the reason why a call is dangerous, or an empty text."""
+    """Yield each reason why a call is dangerous."""
     name = ast.unparse(call.func)
     given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
     if name in FORBIDDEN_CALLS:
