@@ -1,1 +1,1 @@
-"""Access control: API keys, rate limits, thread quotas, and the origins of CORS. Imports the request, no route."""
+"""Access to the API: keys, rates, quotas, CORS. Imports the contract, the broker, and the API's request."""

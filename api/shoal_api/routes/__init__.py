@@ -1,1 +1,4 @@
-"""The routes, one file for each path or family of paths. Imports the rest of the front end; only `app` imports it."""
+"""The routes, one file for each family, which put jobs into the queue.
+
+Imports the schema, `access`, `context`, `enqueue`, `pool_state` and the dead letters of the queue.
+"""

@@ -1,1 +1,4 @@
-"""The server around the application: processes, sockets, shutdown, metrics, and Flask's shorter dispatch."""
+"""The server around the application: processes, sockets, shutdown, metrics.
+
+Imports the contract, the queue, the client, and the API's request. `server` alone imports the application it serves.
+"""

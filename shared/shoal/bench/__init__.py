@@ -1,1 +1,1 @@
-"""Benchmarks: loads, trials and their figures. Imports errors only."""
+"""Benchmarks: loads, trials and their figures. Imports the contract alone."""

@@ -1,1 +1,1 @@
-"""Redis: connections to it, the errors it raises, and the server that `shoal serve` starts. Imports errors only."""
+"""Redis: connections to it, its errors, and the server that `shoal serve` starts. Imports the contract alone."""

@@ -1,1 +1,1 @@
-"""The `shoal` command. Imports everything in `shoal`, each part only when a command needs it."""
+"""The `shoal` command. Imports the client, the queue, the supervisor and `bench`, each when a command needs it."""

@@ -1,1 +1,4 @@
-"""Texts to vectors: tokenizer, batcher, packing, engines. Knows no queue."""
+"""Texts to vectors: tokenizer, batcher, packing, engines.
+
+Imports the contract, `model`, and the `processors` of a worker process; knows no queue.
+"""

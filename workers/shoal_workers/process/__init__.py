@@ -1,1 +1,4 @@
-"""A worker process: how it starts, shows that it is alive, and ends. Imports the worker and all it is made of."""
+"""A worker process: its start, heartbeat, watchdog, crash reports and processors.
+
+Imports the contract, the broker and the queue; `service` alone imports the worker and all it is made of.
+"""

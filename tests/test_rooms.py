@@ -1,0 +1,260 @@
+"""The rooms of the code: the imports of each, the homes of the libraries, and the lightness of the client."""
+
+import ast
+import importlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = {"shoal": "shared", "shoal_api": "api", "shoal_workers": "workers"}
+
+#: The other rooms that each room imports. A room is a subpackage, the loose modules of a package, or one module that is
+#: named here because it imports more than its neighbours. Each comes after all that it imports.
+ROOMS: dict[str, set[str]] = {
+    "shoal": set(),
+    "shoal.broker": {"shoal"},
+    "shoal.queue": {"shoal", "shoal.broker"},
+    "shoal.cache": {"shoal", "shoal.broker", "shoal.queue"},
+    "shoal.client": {"shoal", "shoal.queue", "shoal.cache"},
+    "shoal.bench": {"shoal"},
+    "shoal.supervisor": {"shoal", "shoal.broker", "shoal.client"},
+    "shoal.cli": {"shoal", "shoal.queue", "shoal.client", "shoal.bench", "shoal.supervisor"},
+    "shoal.__main__": {"shoal.cli"},
+    "shoal_api": {"shoal"},
+    "shoal_api.schema": {"shoal"},
+    "shoal_api.access": {"shoal", "shoal.broker", "shoal_api"},
+    "shoal_api.server": {"shoal", "shoal.queue", "shoal.client", "shoal_api"},
+    "shoal_api.context": {"shoal", "shoal.client", "shoal_api.access", "shoal_api.server"},
+    "shoal_api.errors": {"shoal", "shoal_api", "shoal_api.context"},
+    "shoal_api.enqueue": {"shoal", "shoal_api", "shoal_api.context"},
+    "shoal_api.pool_state": {"shoal_api.context"},
+    "shoal_api.routes": {
+        "shoal",
+        "shoal.queue",
+        "shoal_api",
+        "shoal_api.schema",
+        "shoal_api.access",
+        "shoal_api.context",
+        "shoal_api.enqueue",
+        "shoal_api.pool_state",
+    },
+    "shoal_api.app": {
+        "shoal",
+        "shoal.client",
+        "shoal_api",
+        "shoal_api.schema",
+        "shoal_api.access",
+        "shoal_api.server",
+        "shoal_api.context",
+        "shoal_api.errors",
+        "shoal_api.routes",
+    },
+    "shoal_api.server.server": {"shoal", "shoal_api.access", "shoal_api.server", "shoal_api.context", "shoal_api.app"},
+    "shoal_api.cli": {"shoal", "shoal.cli", "shoal_api.access", "shoal_api.server.server"},
+    "shoal_workers.process.processors": set(),
+    "shoal_workers.model": {"shoal"},
+    "shoal_workers.encoding": {"shoal", "shoal_workers.process.processors", "shoal_workers.model"},
+    "shoal_workers.model.prepare": {"shoal", "shoal_workers.model", "shoal_workers.encoding"},
+    "shoal_workers.index": {"shoal", "shoal_workers.model", "shoal_workers.encoding"},
+    "shoal_workers.process": {"shoal", "shoal.broker", "shoal.queue"},
+    "shoal_workers": {
+        "shoal",
+        "shoal.broker",
+        "shoal.queue",
+        "shoal.cache",
+        "shoal.cli",
+        "shoal_workers.process.processors",
+        "shoal_workers.model",
+        "shoal_workers.encoding",
+        "shoal_workers.index",
+        "shoal_workers.process",
+    },
+}
+
+#: A module that stands in one room and belongs to another: it starts what the other holds.
+STANDS_ELSEWHERE = {"shoal_workers.process.service": "shoal_workers"}
+
+HEAVY = {"torch", "flask", "rq", "safetensors", "openvino", "sentence_transformers", "tokenizers", "transformers"}
+
+#: The rooms and modules that may import each library of one purpose.
+HOMES = {
+    "msgpack": {"shoal.wire"},
+    "redis": {"shoal.broker.circuit_breaker", "shoal.broker.connections", "shoal.queue.queue"},
+    "numkong": {"shoal_workers.index.upper_bounds"},
+    "openvino": {
+        "shoal_workers.encoding.engines.int8",
+        "shoal_workers.encoding.engines.openvino",
+        "shoal_workers.model.prepare",
+    },
+    "torch": {"shoal_workers.encoding.engines.torch", "shoal_workers.model.graph", "shoal_workers.model.prepare"},
+    "sentence_transformers": {
+        "shoal_workers.model.graph",
+        "shoal_workers.model.prepare",
+        "shoal_workers.model.reference",
+    },
+    "safetensors": {"shoal.cli.vector_file", "shoal_workers.model.parity", "shoal_workers.model.prepare"},
+    "tokenizers": {"shoal_workers.encoding.tokenizer"},
+    "pyarrow": {"shoal_workers.index.parquet_records"},
+    "huggingface_hub": {"shoal_workers.model.source"},
+    "threadpoolctl": {"shoal_workers.process.service"},
+    "flask": {"shoal_api"},
+    "flask_cors": {"shoal_api.access.cors"},
+    "flask_openapi3": {"shoal_api"},
+    "granian": {"shoal_api.server.server"},
+    "limits": {"shoal_api.access.rate_limit"},
+    "orjson": {"shoal_api.request", "shoal_api.response"},
+    "prometheus_client": {"shoal_api.routes.metrics", "shoal_api.server.metrics", "shoal_api.server.processes"},
+    "pydantic": {"shoal_api.schema", "shoal_api.validation"},
+    "werkzeug": {"shoal_api"},
+}
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Return the file of each module by its name."""
+    found = {}
+    for package, folder in FOLDERS.items():
+        for path in (ROOT / folder / package).rglob("*.py"):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            found[".".join(parts).removesuffix(".__init__")] = path
+    return found
+
+
+@cache
+def imported(module: str) -> frozenset[str]:
+    """Return the names of the modules and libraries that a module imports, anywhere in it but for types alone."""
+    found: set[str] = set()
+    tree = ast.parse(modules()[module].read_text())
+    for_types = {node for block in ast.walk(tree) if _is_for_types(block) for node in ast.walk(block)}
+    for node in set(ast.walk(tree)) - for_types:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (inner & modules().keys()) or {node.module}
+    return frozenset(found)
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def room_of(module: str) -> str:
+    """Return the room of a module: the longest of the names that it begins with."""
+    return STANDS_ELSEWHERE.get(module) or max((room for room in ROOMS if f"{module}.".startswith(f"{room}.")), key=len)
+
+
+def imported_rooms(room: str) -> Iterator[tuple[str, str]]:
+    """Yield each module of a room with each other room that it imports."""
+    for module in modules():
+        if room_of(module) == room:
+            found = {room_of(name) for name in imported(module) if name.partition(".")[0] in FOLDERS}
+            yield from ((module, other) for other in sorted(found - {room}))
+
+
+SUBPACKAGES = sorted(name for name, path in modules().items() if path.name == "__init__.py" and name in ROOMS)
+
+
+def users(library: str) -> set[str]:
+    """Return the modules that import a library."""
+    return {module for module in modules() if library in {name.partition(".")[0] for name in imported(module)}}
+
+
+def stands_in(module: str, home: str) -> bool:
+    """Return True if a module is `home` or stands in it."""
+    return f"{module}.".startswith(f"{home}.")
+
+
+def loaded_after(statement: str) -> set[str]:
+    """Return the packages that a fresh interpreter has loaded after the statement."""
+    script = (
+        f"{statement}\nimport json, sys\nprint(json.dumps(sorted({{name.partition('.')[0] for name in sys.modules}})))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
+
+
+class TestRooms:
+    @pytest.mark.parametrize("room", ROOMS)
+    def test_each_imports_only_the_rooms_that_it_may(self, room: str) -> None:
+        assert [edge for edge in imported_rooms(room) if edge[1] not in ROOMS[room]] == []
+
+    @pytest.mark.parametrize("room", SUBPACKAGES)
+    def test_what_each_may_import_it_does(self, room: str) -> None:
+        assert {other for _, other in imported_rooms(room)} == ROOMS[room]
+
+    def test_there_are_no_cycles(self) -> None:
+        names = list(ROOMS)
+        assert [room for n, room in enumerate(names) if not ROOMS[room] <= set(names[:n])] == []
+
+    def test_imports_never_go_across(self) -> None:
+        for room, others in ROOMS.items():
+            own = {"shoal", room.partition(".")[0]}
+            assert {other.partition(".")[0] for other in others} <= own, room
+
+    def test_every_subpackage_is_a_room_and_every_room_exists(self) -> None:
+        subpackages = {name for name, path in modules().items() if path.name == "__init__.py" and name.count(".") < 2}
+        assert subpackages <= ROOMS.keys() <= modules().keys()
+
+    @pytest.mark.parametrize("room", [room for room in SUBPACKAGES if "." in room])
+    def test_each_names_the_others_that_it_may_import(self, room: str) -> None:
+        text = ast.get_docstring(ast.parse(modules()[room].read_text())) or ""
+        assert "mport" in text
+        names = {other.rpartition(".")[2] for other in ROOMS[room] if "." in other}
+        assert {name for name in names if not re.search(rf"\b{name}\b", text)} == set()
+
+
+class TestLibraries:
+    @pytest.mark.parametrize("library", HOMES)
+    def test_each_is_imported_in_its_homes_alone(self, library: str) -> None:
+        strangers = {user for user in users(library) if not any(stands_in(user, home) for home in HOMES[library])}
+        assert strangers == set()
+
+    @pytest.mark.parametrize("library", HOMES)
+    def test_each_home_imports_it(self, library: str) -> None:
+        empty = {home for home in HOMES[library] if not any(stands_in(user, home) for user in users(library))}
+        assert empty == set()
+
+    def test_the_batcher_knows_no_tensors_and_no_queue(self) -> None:
+        assert {name for name in imported("shoal_workers.encoding.batcher") if name not in sys.stdlib_module_names} == (
+            {"collections.abc"}
+        )
+
+
+class TestLoading:
+    @pytest.mark.parametrize(
+        "statement", ["import shoal", "from shoal import *", "import shoal.client", "import shoal.cli.main"]
+    )
+    def test_the_light_client_loads_nothing_heavy(self, statement: str) -> None:
+        assert not loaded_after(statement) & HEAVY
+
+    def test_the_command_line_loads_neither_numpy_nor_redis_before_a_command_needs_it(self) -> None:
+        assert not loaded_after("import shoal.cli.main") & {"numpy", "redis", "msgpack"}
+
+    def test_the_api_loads_no_model_library(self) -> None:
+        assert not loaded_after("import shoal_api.app, shoal_api.server.server") & (HEAVY - {"flask"})
+
+    def test_a_serving_worker_loads_no_torch(self) -> None:
+        statement = (
+            "import shoal_workers.process.service, shoal_workers.encoding.engines.openvino, shoal_workers.index.builder"
+        )
+        assert not loaded_after(statement) & {"torch", "sentence_transformers", "transformers", "flask"}
+
+
+def test_every_public_name_can_be_imported() -> None:
+    shoal = importlib.import_module("shoal")
+    assert all(getattr(shoal, name).__name__ == name for name in shoal.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Nobody'"):
+        _ = shoal.Nobody
+
+
+@pytest.mark.parametrize("package", ["shoal", "shoal_workers"])
+def test_the_packages_say_that_they_are_typed(package: str) -> None:
+    assert (modules()[package].parent / "py.typed").exists()
