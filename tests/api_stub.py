@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from flask import Flask
 from numpy.typing import NDArray
+from queues import Queue
 from werkzeug.test import TestResponse
 
 from shoal.errors import Expired, Internal, ShoalError, TextTooLong, UnknownIndex
@@ -17,7 +18,6 @@ from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.queue.delivery import Answer, Delivery
 from shoal.queue.pool import Pool
-from shoal.queue.queue import Queue
 from shoal.replies import TIMINGS, Reply
 
 #: Makes an application, with other settings where they are given.
@@ -63,7 +63,7 @@ class StubWorker:
 
     def __init__(self, redis_url: str, keys: Keys):
         self.queue = Queue.connect(redis_url, keys)
-        self.pool = Pool(self.queue.redis, keys, alive_s=60)
+        self.pool = Pool(self.queue.broker, keys, alive_s=60)
         self._open = threading.Event()
         self._open.set()
         self._parked = threading.Event()

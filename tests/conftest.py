@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 from hypothesis import HealthCheck, settings
+from queues import Queue
 
 from shoal import Client
 from shoal.broker.embedded import find_server
 from shoal.errors import MissingExtra
 from shoal.jobs import LANES
 from shoal.keys import Keys
-from shoal.queue.queue import Queue
 
 ROOT = Path(__file__).parent.parent
 
@@ -199,7 +199,7 @@ def keys(redis_url: str) -> Iterator[Keys]:
     yield keys
     with redis.Redis.from_url(redis_url, decode_responses=True) as connection:
         found = list(connection.scan_iter(f"{keys.root}:*"))
-        lasting = {name for lane in LANES for name in (keys.lane(lane), keys.back(lane), keys.load(lane))}
+        lasting = {name for lane in LANES for name in keys.of_lane(lane)}
         lasting |= {keys.dead, keys.workers}
         immortal = [name for name in found if name not in lasting and connection.ttl(name) == -1]
         immortal = [name for name in immortal if not _is_of_an_unanswered_job(connection, keys, name)]
@@ -333,7 +333,7 @@ def worker(queue: Queue, encoder: "Encoder", index: "Index") -> "Worker":
     from shoal_workers.encoding.batcher import Batcher
     from shoal_workers.worker import Worker
 
-    return Worker(queue, encoder, {"default": index}, Batcher(4_096))
+    return Worker(queue.consumer(), encoder, {"default": index}, Batcher(4_096))
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from api_stub import StubWorker, vector_of
 from conftest import free_port, wait_until
 from process import Process, run
 from prometheus_client.parser import text_string_to_metric_families
+from queues import Queue
 
-from shoal.queue.queue import Queue
 from shoal.settings import Settings
 
 pytest_plugins = ["api_fixtures"]

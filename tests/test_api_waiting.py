@@ -8,9 +8,8 @@ import pytest
 from api_stub import MakeApp, StubWorker, error_of, vector_of
 from conftest import RedisServer, wait_until
 from flask.testing import FlaskClient
+from queues import Queue
 from werkzeug.test import TestResponse
-
-from shoal.queue.queue import Queue
 
 pytest_plugins = ["api_fixtures"]
 

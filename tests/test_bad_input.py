@@ -16,6 +16,7 @@ import pytest
 from conftest import RedisServer, free_port, wait_until
 from page import BadInput
 from process import environment, run
+from queues import queue_of
 from service import Service, service
 
 from shoal import Client
@@ -161,7 +162,7 @@ def test_more_hits_than_documents_are_all_documents(running: Service, index: Ind
 def test_a_foreign_job_is_answered_with_its_error(
     running: Service, producer: Client, good_vector: np.ndarray[Any, Any], name: str
 ) -> None:
-    queue, row, job_id = producer.queue, BadInput.row(name), name.replace(" ", "-").replace(",", "")
+    queue, row, job_id = queue_of(producer), BadInput.row(name), name.replace(" ", "-").replace(",", "")
     queue.redis.xadd(queue.keys.lane("interactive"), {"job": msgpack.packb(FOREIGN[name] | {"id": job_id})})
     _, data = queue.redis.blpop(queue.keys.result(job_id), 20)
     row.check(**msgpack.unpackb(data)["error"])
@@ -172,7 +173,7 @@ def test_a_foreign_job_is_answered_with_its_error(
 def test_a_job_that_names_nobody_to_answer_is_kept(
     running: Service, producer: Client, good_vector: np.ndarray[Any, Any], name: str
 ) -> None:
-    redis, keys = producer.queue.redis, producer.queue.keys
+    redis, keys = queue_of(producer).redis, producer.queue.keys
     redis.xadd(keys.lane("interactive"), {"job": UNREADABLE[name]})
     wait_until(lambda: not any(producer.queue.backlog().values()))
     (letter,) = [values for _, values in redis.xrange(keys.dead) if values[b"job"] == UNREADABLE[name]]

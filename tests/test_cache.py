@@ -23,9 +23,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
+from queues import Queue, queue_of
 
 from shoal import Client
-from shoal.broker.connections import Connections
 from shoal.cache.cache import MAX_TEXTS_PER_READ, Cache
 from shoal.cache.entry import Entry
 from shoal.cache.lookup import CacheLookup
@@ -35,7 +35,6 @@ from shoal.jobs import Job, Options
 from shoal.keys import Keys
 from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import Pool
-from shoal.queue.queue import Queue
 from shoal.replies import TIMINGS, Reply
 from shoal.settings import Settings
 from shoal_workers.encoding.batcher import Batcher
@@ -73,8 +72,8 @@ def make_worker(settings: Settings, encoder: Encoder, index: Index) -> Iterator[
         queue = Queue.connect(changed.redis_url, changed.keys)
         queue.join()
         queues.append(queue)
-        cache = open_cache(changed, encoder, queue)
-        return Worker(queue, encoder, {"default": index}, Batcher(4_096), cache=cache)
+        cache = open_cache(changed, encoder, queue.broker)
+        return Worker(queue.consumer(), encoder, {"default": index}, Batcher(4_096), cache=cache)
 
     yield make
     for queue in queues:
@@ -89,7 +88,7 @@ def worker(make_worker: MakeWorker) -> Worker:
 
 def announce(worker: Worker) -> None:
     """Write the worker's heartbeat, which lives for a minute."""
-    Pool(worker.queue.redis, worker.queue.keys, alive_s=60).announce(worker.id, about(worker, worker.indexes))
+    Pool(queue_of(worker).broker, queue_of(worker).keys, alive_s=60).announce(worker.id, about(worker, worker.indexes))
 
 
 @contextmanager
@@ -111,9 +110,9 @@ def at_work(worker: Worker) -> Iterator[None]:
 
 def ask(worker: Worker, job: Job) -> Reply:
     """Return the reply that the worker gives in one step."""
-    worker.queue.put("interactive", [replace(job, reply_to="me")])
+    queue_of(worker).put("interactive", [replace(job, reply_to="me")])
     worker.step(block_s=0)
-    return {reply.id: reply for reply in worker.queue.inbox("me").wait()}[job.id]
+    return {reply.id: reply for reply in queue_of(worker).inbox("me").wait()}[job.id]
 
 
 def embed(worker: Worker, *texts: str, **options: Any) -> Reply:
@@ -136,12 +135,12 @@ def array(reply: Reply) -> np.ndarray:
 
 def places(worker: Worker) -> list[bytes]:
     """Return the keys of the pool's cache."""
-    return list(worker.queue.redis.scan_iter(worker.queue.keys.cache("*")))
+    return list(queue_of(worker).redis.scan_iter(queue_of(worker).keys.cache("*")))
 
 
 def cache_of(queue: Queue, table: Table, ttl_s: int = 100) -> Cache:
     """Return the pool's cache with that table."""
-    return Cache(Connections(queue.redis.connection_pool), queue.keys, table, ttl_s)
+    return Cache(queue.broker, queue.keys, table, ttl_s)
 
 
 class TestEntry:
@@ -381,12 +380,12 @@ class TestWorker:
     def test_what_is_no_entry_is_a_miss_and_mended(self, worker: Worker, damage: bytes | None) -> None:
         first = embed(worker, "storm")
         for name in places(worker):
-            worker.queue.redis.delete(name)
+            queue_of(worker).redis.delete(name)
             if damage is not None:
-                worker.queue.redis.set(name, damage, ex=100)
+                queue_of(worker).redis.set(name, damage, ex=100)
             else:
-                worker.queue.redis.hset(name, "a", "b")
-                worker.queue.redis.expire(name, 100)
+                queue_of(worker).redis.hset(name, "a", "b")
+                queue_of(worker).redis.expire(name, 100)
         reply = embed(worker, "storm")
         assert reply.cached == 0
         np.testing.assert_allclose(array(reply), array(first), atol=1e-6)
@@ -394,9 +393,9 @@ class TestWorker:
 
     def test_it_goes_on_after_a_redis_that_came_back_empty(self, worker: Worker) -> None:
         first = embed(worker, "storm")
-        worker.queue.redis.delete(*worker.queue.redis.scan_iter(f"{worker.queue.keys.root}:*"))
-        worker.queue.redis.script_flush()
-        worker.queue.join()
+        queue_of(worker).redis.delete(*queue_of(worker).redis.scan_iter(f"{queue_of(worker).keys.root}:*"))
+        queue_of(worker).redis.script_flush()
+        queue_of(worker).join()
         assert [embed(worker, "storm").cached for _ in range(2)] == [0, 1]
         np.testing.assert_allclose(array(embed(worker, "storm")), array(first), atol=1e-6)
 
@@ -404,13 +403,13 @@ class TestWorker:
         self, make_worker: MakeWorker, own_redis: RedisServer
     ) -> None:
         worker = make_worker(redis_url=own_redis.url)
-        worker.queue.put("interactive", [Job("embed", ["storm", "rain"], reply_to="me")])
-        worker.queue.redis.config_set("maxmemory", 1)
+        queue_of(worker).put("interactive", [Job("embed", ["storm", "rain"], reply_to="me")])
+        queue_of(worker).redis.config_set("maxmemory", 1)
         assert worker.step(block_s=0) == 1
-        (reply,) = worker.queue.inbox("me").wait()
+        (reply,) = queue_of(worker).inbox("me").wait()
         assert array(reply).shape == (2, 32)
         assert worker.counters["cache_refused"] == 2
-        worker.queue.redis.config_set("maxmemory", 0)
+        queue_of(worker).redis.config_set("maxmemory", 0)
         assert places(worker) == []
         assert [embed(worker, "storm").cached for _ in range(2)] == [0, 1]
 
@@ -434,9 +433,9 @@ class TestWorker:
         other = make_worker(pool=f"{keys.pool}-other")
         embed(worker, "storm")
         assert embed(other, "storm").cached == 0
-        worker.queue.redis.delete(*places(worker))
+        queue_of(worker).redis.delete(*places(worker))
         assert embed(other, "storm").cached == 1
-        other.queue.redis.delete(*other.queue.redis.scan_iter(f"{other.queue.keys.root}:*"))
+        queue_of(other).redis.delete(*queue_of(other).redis.scan_iter(f"{queue_of(other).keys.root}:*"))
 
     def test_an_entry_is_where_and_what_the_protocol_says(self, worker: Worker) -> None:
         vectors = array(embed(worker, "storm europe", normalize=False, prompt_name="query"))
@@ -445,8 +444,8 @@ class TestWorker:
         parts = (cache["fingerprint"], heartbeat["pooling"], "right", cache["prompts"]["query"] + "storm europe")
         digest = blake2b("\0".join(parts).encode(), digest_size=16).digest()
         numbers = (int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little"))
-        names = [f"{worker.queue.keys.root}:cache:{number % cache['num_places']}" for number in numbers]
-        (data,) = (data for data in worker.queue.redis.mget(names) if data)
+        names = [f"{queue_of(worker).keys.root}:cache:{number % cache['num_places']}" for number in numbers]
+        (data,) = (data for data in queue_of(worker).redis.mget(names) if data)
         assert data[:16] == digest
         assert data[16:24] == bytes([5, 0, 0, 0, 0, 0, 0, 0])
         assert data[24:-4] == vectors.tobytes()
@@ -515,7 +514,7 @@ class TestClient:
         other = Encoder(replace(encoder.model, name="other"), encoder.tokenizer, encoder.engine)
         client.cache_lookup = CacheLookup(client.pool, refresh_s=60)  # it learns of the successor late
         assert client.call(Job("embed", ["storm"])).cached == 1
-        with at_work(Worker(worker.queue, other, {}, Batcher(4_096))):
+        with at_work(Worker(queue_of(worker).consumer(), other, {}, Batcher(4_096))):
             reply = client.call(Job("embed", ["storm", "rain"]))
         assert (reply.model, reply.cached) == ("other", 0)
 
@@ -559,7 +558,7 @@ class TestClient:
 
     def test_without_redis_nothing_is_known(self, own_redis: RedisServer, make_worker: MakeWorker) -> None:
         worker = make_worker(redis_url=own_redis.url)
-        with Client(own_redis.url, key_prefix=worker.queue.keys.prefix, pool=worker.queue.keys.pool) as client:
+        with Client(own_redis.url, key_prefix=queue_of(worker).keys.prefix, pool=queue_of(worker).keys.pool) as client:
             embed(worker, "storm")
             announce(worker)
             assert array(client.call(Job("embed", ["storm"]))).shape == (1, 32)
@@ -573,7 +572,7 @@ class TestClient:
     @pytest.mark.parametrize("cache", [None, {}, {"num_places": 3}, 5, TABLE.to_heartbeat() | {"num_places": 0}])
     def test_a_heartbeat_that_makes_no_sense_is_no_cache(self, client: Client, worker: Worker, cache: Any) -> None:
         beat = about(worker, {}) | {"cache": cache}
-        Pool(client.queue.redis, client.queue.keys, alive_s=60).announce("strange", beat)
+        Pool(client.queue.broker, client.queue.keys, alive_s=60).announce("strange", beat)
         assert client.cache_lookup.find(Job("embed", ["storm"])).missing == ["storm"]
         assert (client.cache_lookup.num_hits, client.cache_lookup.num_misses) == (0, 0)
 
@@ -620,7 +619,7 @@ class TestSameAtTheSameTime:
             assert all(isinstance(future.exception(), InvalidText) for future in asking)
 
     def test_a_full_lane_refuses_all(self, client: Client) -> None:
-        client.queue.bounds = LaneLimits(max_jobs=0)
+        client.queue.limits = LaneLimits(max_jobs=0)
         with ThreadPoolExecutor(5) as threads:
             asking = [threads.submit(client.embed, "storm") for _ in range(5)]
             assert all(isinstance(future.exception(), Overloaded) for future in asking)
@@ -654,7 +653,7 @@ def plain(make_worker: MakeWorker, settings: Settings) -> Iterator[Client]:
     with Client(settings.redis_url, key_prefix=settings.key_prefix, pool=pool, timeout_s=20) as client:
         with at_work(make_worker(pool=pool, cache_mb=0)):
             yield client
-        client.queue.redis.delete(*client.queue.redis.scan_iter(f"{client.queue.keys.root}:*"))
+        queue_of(client).redis.delete(*queue_of(client).redis.scan_iter(f"{client.queue.keys.root}:*"))
 
 
 @hypothesis_settings(max_examples=25)

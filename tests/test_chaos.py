@@ -20,10 +20,11 @@ from chaos_run.proxy import Proxy
 from chaos_run.worker import digest
 from page import ROOT
 from process import environment
+from queues import Queue
 
 from shoal import Client
 from shoal.errors import Internal
-from shoal.queue.queue import GROUP, Queue
+from shoal.queue.consumer import GROUP
 from shoal.replies import Reply
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index

@@ -207,42 +207,42 @@ def test_outages_leave_nothing_behind(api: Api) -> None:
         wait_until(lambda: api.resources() <= (threads + 2, files + 2))
 
 
-class TestOutage:
+class TestCircuitBreaker:
     def test_silence_begins_it_and_an_answer_ends_it(self) -> None:
-        outage = CircuitBreaker()
-        outage.fail(redis.TimeoutError("silence"), time.monotonic(), is_silence=True)
+        breaker = CircuitBreaker()
+        breaker.record_failure(redis.TimeoutError("silence"), time.monotonic(), is_silence=True)
         with pytest.raises(redis.ConnectionError, match="silence"):
-            outage.check()
-        outage.end()
-        outage.check()
+            breaker.check()
+        breaker.record_success()
+        breaker.check()
 
     def test_silence_on_one_connection_while_another_is_answered_is_none(self) -> None:
-        outage, since = CircuitBreaker(), time.monotonic()
-        outage.end()
-        outage.fail(redis.TimeoutError("silence"), since, is_silence=True)
-        outage.check()
+        breaker, since = CircuitBreaker(), time.monotonic()
+        breaker.record_success()
+        breaker.record_failure(redis.TimeoutError("silence"), since, is_silence=True)
+        breaker.check()
 
     def test_a_connection_that_breaks_is_none_but_does_not_end_one(self) -> None:
-        outage = CircuitBreaker()
-        outage.fail(redis.ConnectionError("reset"), time.monotonic(), is_silence=False)
-        outage.check()
-        outage.fail(redis.TimeoutError("silence"), time.monotonic(), is_silence=True)
-        outage.fail(redis.ConnectionError("reset"), time.monotonic(), is_silence=False)
+        breaker = CircuitBreaker()
+        breaker.record_failure(redis.ConnectionError("reset"), time.monotonic(), is_silence=False)
+        breaker.check()
+        breaker.record_failure(redis.TimeoutError("silence"), time.monotonic(), is_silence=True)
+        breaker.record_failure(redis.ConnectionError("reset"), time.monotonic(), is_silence=False)
         with pytest.raises(redis.ConnectionError, match="reset"):
-            outage.check()
+            breaker.check()
 
     def test_one_thread_at_a_time_tries(self) -> None:
-        outage = CircuitBreaker()
-        outage.fail(redis.TimeoutError("silence"), time.monotonic(), is_silence=True)
-        wait_until(lambda: _passes(outage))
-        assert _passes(outage)
+        breaker = CircuitBreaker()
+        breaker.record_failure(redis.TimeoutError("silence"), time.monotonic(), is_silence=True)
+        wait_until(lambda: _passes(breaker))
+        assert _passes(breaker)
         with ThreadPoolExecutor(1) as pool:
-            assert not pool.submit(_passes, outage).result()
+            assert not pool.submit(_passes, breaker).result()
 
 
-def _passes(outage: CircuitBreaker) -> bool:
+def _passes(breaker: CircuitBreaker) -> bool:
     try:
-        outage.check()
+        breaker.check()
     except redis.ConnectionError:
         return False
     return True

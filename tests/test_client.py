@@ -195,7 +195,7 @@ class TestStream:
         assert worker.counters["texts"] <= 3 * TEXTS_PER_JOB
 
     def test_a_full_lane_is_said(self, client: Client) -> None:
-        client.queue.bounds = LaneLimits(max_jobs=0)
+        client.queue.limits = LaneLimits(max_jobs=0)
         with pytest.raises(Overloaded):
             list(client.embed_stream(TEXTS))
 
@@ -214,7 +214,7 @@ def test_without_a_worker_the_caller_is_told(client: Client) -> None:
 
 
 def test_a_full_lane_refuses_all_parts_of_a_call(client: Client) -> None:
-    client.queue.bounds = LaneLimits(max_jobs=3)
+    client.queue.limits = LaneLimits(max_jobs=3)
     with pytest.raises(Overloaded, match="no room in the interactive lane"):
         client.embed(TEXTS)
     assert client.queue.backlog()["interactive"] == 0

@@ -2,97 +2,120 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from hashlib import sha1
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import redis
 from conftest import RedisServer, wait_until
+from queues import Queue
 
-from shoal.broker.connections import Call, Connections, Script, checked, connect
+from shoal import Client
+from shoal.broker.broker import Broker
+from shoal.broker.script import Script, ScriptCall
+from shoal.errors import Overloaded, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.queue.delivery import Answer
-from shoal.queue.queue import Queue
 from shoal.replies import Reply
 
 
 @pytest.fixture
-def connection(own_redis: RedisServer) -> Iterator["redis.Redis"]:
-    """A connection to a Redis of the test's own."""
-    with connect(own_redis.url) as connection:
-        yield connection
+def broker(own_redis: RedisServer) -> Iterator[Broker]:
+    """A broker on a Redis of the test's own."""
+    broker = Broker.connect(own_redis.url)
+    yield broker
+    broker.close()
 
 
-@pytest.fixture
-def connections(connection: "redis.Redis") -> Connections:
-    """Connections to it."""
-    return Connections(connection.connection_pool)
+def num_clients(broker: Broker) -> int:
+    """Return how many connections Redis has, the one that asks included."""
+    return len(broker.execute("CLIENT", "LIST", "TYPE", "normal").splitlines())
 
 
-def num_clients(connections: Connections) -> int:
-    """How many connections Redis has, the one that asks included."""
-    return len(connections.ask(("CLIENT", "LIST", "TYPE", "normal"))[0].splitlines())
+class TestCommands:
+    def test_answers_come_in_the_order_of_the_commands(self, broker: Broker) -> None:
+        answers = broker.pipeline(("SET", "a", b"\x00\xff"), ("GET", "a"), ("INCR", "n"))
+        assert answers == [b"OK", b"\x00\xff", 1]
 
+    def test_the_first_error_is_raised_and_the_other_commands_are_done(self, broker: Broker) -> None:
+        with pytest.raises(Unavailable, match="not an integer"):
+            broker.pipeline(("SET", "a", "x"), ("INCR", "a"), ("SET", "b", "y"))
+        assert broker.execute("GET", "b") == b"y"
 
-class TestAsking:
-    def test_answers_come_in_the_order_of_the_commands(self, connections: Connections) -> None:
-        assert connections.ask(("SET", "a", b"\x00\xff"), ("GET", "a"), ("INCR", "n")) == [b"OK", b"\x00\xff", 1]
+    def test_an_error_of_the_server_is_translated_whatever_its_case(
+        self, own_redis: RedisServer, broker: Broker
+    ) -> None:
+        broker.execute("CONFIG", "SET", "replica-serve-stale-data", "no")
+        broker.execute("REPLICAOF", "127.0.0.1", 1)
+        with pytest.raises(Unavailable, match="promote it, or bring the primary back"):
+            broker.execute("GET", "a")
+        broker.execute("REPLICAOF", "NO", "ONE")
+        broker.execute("CONFIG", "SET", "maxmemory", 1)
+        with pytest.raises(Overloaded, match="no memory left"):
+            broker.execute("SET", "a", 1)
 
-    def test_an_error_is_one_of_the_answers(self, connections: Connections) -> None:
-        answers = connections.ask(("SET", "a", "x"), ("INCR", "a"), ("GET", "a"))
-        assert (answers[0], answers[2]) == (b"OK", b"x")
-        with pytest.raises(redis.ResponseError, match="not an integer"):
-            checked(answers[1])
+    def test_one_connection_serves_one_thread(self, broker: Broker) -> None:
+        wait_until(lambda: num_clients(broker) == 1)  # the one that waited for the server to start has gone
+        assert {num_clients(broker) for _ in range(10)} == {1}
 
-    def test_one_connection_serves_one_thread(self, connections: Connections) -> None:
-        wait_until(lambda: num_clients(connections) == 1)  # the one that waited for the server to start has gone
-        assert {num_clients(connections) for _ in range(10)} == {1}
-
-    def test_threads_do_not_mix_their_answers(self, connections: Connections) -> None:
+    def test_threads_do_not_mix_their_answers(self, broker: Broker) -> None:
         def ask(n: int) -> bool:
-            return bool(connections.ask(("SET", f"key{n}", n), ("GET", f"key{n}"))[1] == str(n).encode())
+            return bool(broker.pipeline(("SET", f"key{n}", n), ("GET", f"key{n}"))[1] == str(n).encode())
 
         with ThreadPoolExecutor(16) as threads:
             assert all(threads.map(ask, range(1_000)))
-        assert num_clients(connections) <= 17
+        assert num_clients(broker) <= 17
 
-    def test_a_large_answer_comes_whole(self, connections: Connections) -> None:
-        connections.ask(("SET", "big", b"x" * 10_000_000))
-        assert connections.ask(("GET", "big")) == [b"x" * 10_000_000]
+    def test_a_large_answer_comes_whole(self, broker: Broker) -> None:
+        broker.execute("SET", "big", b"x" * 10_000_000)
+        assert broker.execute("GET", "big") == b"x" * 10_000_000
 
 
 class TestBreaking:
-    def test_one_that_redis_has_closed_is_replaced_without_a_word(
-        self, connection: "redis.Redis", connections: Connections
-    ) -> None:
-        connections.ask(("PING",))
-        assert connection.client_kill_filter(_type="normal", skipme=True) >= 1
-        assert connections.ask(("PING",)) == [b"PONG"]
+    def test_one_that_redis_has_closed_is_replaced_without_a_word(self, own_redis: RedisServer, broker: Broker) -> None:
+        broker.ping()
+        with redis.Redis.from_url(own_redis.url) as other:
+            assert other.client_kill_filter(_type="normal", skipme=True) >= 1
+        broker.ping()
 
-    def test_a_redis_that_was_started_again_is_found(self, own_redis: RedisServer, connections: Connections) -> None:
-        connections.ask(("SET", "a", 1))
+    def test_a_redis_that_was_started_again_is_found(self, own_redis: RedisServer, broker: Broker) -> None:
+        broker.execute("SET", "a", 1)
         own_redis.stop()
-        with pytest.raises(redis.ConnectionError):
-            connections.ask(("GET", "a"))
+        with pytest.raises(Unavailable):
+            broker.execute("GET", "a")
         own_redis.start()
-        assert connections.ask(("GET", "a")) == [b"1"]
+        assert broker.execute("GET", "a") == b"1"
 
     def test_an_answer_that_does_not_come_is_not_taken_for_the_next_one(self, own_redis: RedisServer) -> None:
-        impatient = redis.Redis.from_url(own_redis.url, protocol=2, socket_timeout=0.5)
-        connections = Connections(impatient.connection_pool)
-        with pytest.raises(redis.TimeoutError):
-            connections.ask(("BLPOP", "nothing", 1))
-        assert connections.ask(("PING",)) == [b"PONG"]
+        impatient = Broker.connect(own_redis.url, answer_s=0.5)
+        with pytest.raises(Unavailable):
+            impatient.execute("BLPOP", "nothing", 1)
+        wait_until(lambda: _pings(impatient))
+        assert impatient.execute("PING") == b"PONG"
         impatient.close()
 
-    def test_closing_leaves_no_connection(self, own_redis: RedisServer, connections: Connections) -> None:
+    def test_closing_leaves_no_connection(self, own_redis: RedisServer, broker: Broker) -> None:
         queue = Queue.connect(own_redis.url, Keys())
         queue.put("interactive", [Job("embed", ["storm"])])
-        wait_until(lambda: num_clients(connections) == 2)
+        wait_until(lambda: num_clients(broker) == 2)
         queue.close()
-        wait_until(lambda: num_clients(connections) == 1)
+        wait_until(lambda: num_clients(broker) == 1)
+
+    def test_all_parts_of_a_client_share_its_connections(self, own_redis: RedisServer, broker: Broker) -> None:
+        with Client(own_redis.url) as client:
+            client.cache_lookup.find(Job("embed", ["storm"]))
+            client.pool.workers()
+            client.submit("embed", "storm").status()
+            wait_until(lambda: num_clients(broker) == 2)
+
+
+def _pings(broker: Broker) -> bool:
+    try:
+        broker.ping()
+    except Unavailable:
+        return False
+    return True
 
 
 class TestScripts:
@@ -102,19 +125,40 @@ class TestScripts:
             queue.put("interactive", [Job("embed", ["storm"])])
         assert queue.backlog()["interactive"] == 2
 
-    def test_its_text_travels_once(self, connection: "redis.Redis", connections: Connections) -> None:
-        script = Script("return tonumber(ARGV[1])", sha1(b"return tonumber(ARGV[1])").hexdigest())
-        for n in range(5):
-            assert connections.run(script, Call(["lane"], [n]), Call(["other"], [n])) == [n, n]
-        calls = connection.info("commandstats")
-        assert calls["cmdstat_eval"]["calls"] == 2  # the two of the first round trip
-        assert calls["cmdstat_evalsha"]["calls"] == 10
+    def test_arguments_and_results_have_names_and_bytes_stay_bytes(self, broker: Broker) -> None:
+        script = Script.of(
+            "local a = cmsgpack.unpack(ARGV[1]) "
+            "return cmsgpack.pack({key = KEYS[1], data = a.data, number = a.number, is_so = a.is_so, "
+            "list = {}, maps = {{n = 1}}})"
+        )
+        result = broker.run(script, ["lane"], {"data": bytes(range(256)), "number": 2**52 + 1, "is_so": False})
+        assert result == {
+            "key": b"lane",
+            "data": bytes(range(256)),
+            "number": 2**52 + 1,
+            "is_so": False,
+            "list": [],
+            "maps": [{"n": 1}],
+        }
 
-    def test_its_error_is_an_answer(self, connections: Connections) -> None:
-        connections.ask(("SET", "stream", "no stream"))
-        (answer,) = connections.run(Script.load("claim"), Call(["stream"], ["group", "me", "other", 1]))
-        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-            checked(answer)
+    def test_its_text_travels_only_when_redis_does_not_know_it(self, broker: Broker) -> None:
+        script = Script.of("return cmsgpack.pack(cmsgpack.unpack(ARGV[1]).n)")
+        for n in range(5):
+            assert broker.run_many(script, [ScriptCall(["a"], {"n": n}), ScriptCall(["b"], {"n": -n})]) == [n, -n]
+        calls = dict(
+            line.split(b":", 1) for line in broker.execute("INFO", "commandstats").splitlines() if b":" in line
+        )
+        assert b"calls=2," in calls[b"cmdstat_eval"]  # the two of the first round trip
+        assert b"calls=10," in calls[b"cmdstat_evalsha"]
+
+    def test_its_error_is_an_outcome_beside_the_others(self, broker: Broker) -> None:
+        broker.execute("SET", "a", "no number")
+        script = Script.of("return cmsgpack.pack(redis.call('INCR', KEYS[1]))")
+        failed, done = broker.run_many(script, [ScriptCall(["a"], {}), ScriptCall(["b"], {})])
+        assert isinstance(failed, Unavailable)
+        assert done == 1
+        with pytest.raises(Unavailable, match="not an integer"):
+            broker.run(script, ["a"], {})
 
 
 class TestOldRedis:

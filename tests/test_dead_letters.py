@@ -10,14 +10,14 @@ import msgpack
 import pytest
 from api_stub import MakeApp, StubWorker
 from flask.testing import FlaskClient
+from queues import Queue, queue_of
 
 from shoal import Client
 from shoal.errors import MalformedJob, Overloaded, UnknownJob
 from shoal.jobs import LANES, Job
-from shoal.queue.dead_letters import DeadLetters
-from shoal.queue.delivery import Answer, DeadLetter
+from shoal.queue.dead_letters import DeadLetter, DeadLetters
+from shoal.queue.delivery import Answer
 from shoal.queue.lane import LaneLimits
-from shoal.queue.queue import Queue
 from shoal.replies import Reply
 
 pytest_plugins = ["api_fixtures"]
@@ -65,7 +65,7 @@ class TestDeadLetters:
 
     def test_a_letter_stays_when_there_is_no_room_to_retry(self, queue: Queue) -> None:
         letters, letter_id = DeadLetters(queue), bury(queue, Job("embed", ["storm"]).pack())
-        queue.bounds = LaneLimits(max_jobs=0)
+        queue.limits = LaneLimits(max_jobs=0)
         with pytest.raises(Overloaded):
             letters.retry(letter_id)
         assert letters.get(letter_id).id == letter_id
@@ -175,7 +175,7 @@ def test_the_bytes_of_a_job_stay_what_they_were(queue: Queue) -> None:
 
 
 def test_a_client_can_retry_by_hand(client: Client) -> None:
-    letter_id = bury(client.queue, Job("embed", ["storm"]).pack())
+    letter_id = bury(queue_of(client), Job("embed", ["storm"]).pack())
     job_id = DeadLetters(client.queue).retry(letter_id)
     assert client.job(job_id).status() == "queued"
     assert client.job(job_id).cancel() == "cancelled"

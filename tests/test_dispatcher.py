@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import wait_until
+from queues import Queue
 
 from shoal import Client
 from shoal.errors import Unavailable
 from shoal.jobs import LANES, Job
 from shoal.queue.delivery import Answer, Delivery
 from shoal.queue.dispatcher import Dispatcher, PendingReply
-from shoal.queue.queue import Queue
 from shoal.replies import Reply
 
 #: Uses a client, forks, and uses the same client on both sides: `python -c FORKS URL PREFIX POOL`.

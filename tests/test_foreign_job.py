@@ -4,9 +4,9 @@ from typing import Any
 
 import msgpack
 import pytest
+from queues import Queue
 
 from shoal.jobs import Job
-from shoal.queue.queue import Queue
 from shoal.replies import Reply
 from shoal_workers.worker import Worker
 

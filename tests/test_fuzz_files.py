@@ -18,7 +18,7 @@ from fuzzing import TEXTS, changed, fuzz, mutated, nested, outcome
 from hypothesis import strategies as st
 
 from shoal import wire
-from shoal.broker.connections import connect
+from shoal.broker.broker import Broker
 from shoal.errors import (
     BadDocument,
     BadSetting,
@@ -275,7 +275,7 @@ def test_settings(values: dict[str, str]) -> None:
     settings = outcome(Settings.from_environment, {variable(name): text for name, text in values.items()})
     if isinstance(settings, Settings):
         assert isinstance(outcome(lambda: settings.home_folder), Path | BadSetting)
-        connection = outcome(connect, settings.redis_url)
+        connection = outcome(Broker.connect, settings.redis_url)
         assert isinstance(connection, Unavailable) or connection.close() is None
     else:
         assert isinstance(settings, BadSetting)

@@ -16,13 +16,13 @@ from flask.testing import FlaskClient
 from fuzzing import ODD, changed, fuzz, mutated, outcome, packed
 from hypothesis import strategies as st
 from process import Process
+from queues import Queue
 from test_fuzz_files import JSON_CLAIMS, JSON_VALUES
 from test_fuzz_wire import ABOUT
 from werkzeug.test import TestResponse
 
 from shoal import wire
 from shoal.errors import BadSetting
-from shoal.queue.queue import Queue
 from shoal_api.access.api_keys import Keyring
 from shoal_api.errors import STATUS
 

@@ -4,10 +4,10 @@ from typing import Any
 
 from fuzzing import ODD, TEXTS, changed, fuzz, mutated, packed
 from hypothesis import strategies as st
+from queues import Queue
 from test_fuzz_wire import JOB, JOBS
 
 from shoal.jobs import LANES, Job, address_of
-from shoal.queue.queue import Queue
 from shoal_workers.worker import Worker
 
 #: Bytes that may be a job: good ones, damaged ones, ones of odd fields, and anything.
@@ -29,9 +29,9 @@ ENTRY = st.tuples(
 @fuzz(40, entries=st.lists(ENTRY, min_size=1, max_size=6), good=TEXTS)
 def test_entry_of_a_lane(worker: Worker, queue: Queue, entries: list[Any], good: str) -> None:
     redis, keys = queue.redis, queue.keys
-    streams = [stream for lane in LANES for stream in (keys.lane(lane), keys.back(lane))]
+    streams = [stream for lane in LANES for stream in (keys.lane(lane), keys.overflow(lane))]
     for lane, is_back, fields in entries:
-        redis.xadd(keys.back(lane) if is_back else keys.lane(lane), fields)
+        redis.xadd(keys.overflow(lane) if is_back else keys.lane(lane), fields)
     queue.put("interactive", [Job("embed", [good], id="good", reply_to="good")])
     num_steps = 0
     while any(redis.xlen(stream) for stream in streams):

@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 from fuzzing import ODD, TEXTS, VALUES, changed, fuzz, mutated, outcome, packed
 from hypothesis import strategies as st
+from queues import Queue
 
 from shoal import wire
-from shoal.broker.connections import Connections
 from shoal.cache.cache import Cache
 from shoal.cache.entry import Entry
 from shoal.cache.table import Table
 from shoal.errors import MalformedJob, ShoalError
 from shoal.jobs import JOB_NAMES, OPTION_NAMES, Job, Options, address_of, check_name
 from shoal.queue.pool import Pool
-from shoal.queue.queue import Queue
 from shoal.replies import TIMINGS, Reply
 
 JOB: dict[str, Any] = {"v": 1, "id": "a", "op": "search", "texts": ["storm"], "deadline": 4e9, "reply_to": "b"}
@@ -182,7 +181,7 @@ def test_announced_table(values: dict[str, Any], cache: Any, options: Options) -
 
 @fuzz(15, data=st.binary(max_size=60) | mutated(st.just(ENTRY)))
 def test_place_of_the_cache(queue: Queue, data: bytes) -> None:
-    cache = Cache(Connections(queue.redis.connection_pool), queue.keys, TABLE)
+    cache = Cache(queue.broker, queue.keys, TABLE)
     for place in range(TABLE.num_places):
         queue.redis.set(queue.keys.cache(str(place)), data, ex=60)
     assert all((entry is None) == (data != ENTRY) for entry in cache.find([DIGEST] * 2))
@@ -193,7 +192,7 @@ def test_place_of_the_cache(queue: Queue, data: bytes) -> None:
 
 @fuzz(25, values=changed(ABOUT) | ODD, raw=st.binary() | mutated(st.just(wire.pack(ABOUT))), name=TEXTS | st.binary())
 def test_heartbeat(queue: Queue, values: Any, raw: bytes, name: str | bytes) -> None:
-    pool, redis, keys = Pool(queue.redis, queue.keys), queue.redis, queue.keys
+    pool, redis, keys = Pool(queue.broker, queue.keys), queue.redis, queue.keys
     for worker_id, beat in (("a", packed(values)), ("b", raw)):
         redis.sadd(keys.workers, worker_id, name)
         redis.set(keys.worker(worker_id), beat, ex=60)
@@ -206,7 +205,7 @@ def test_heartbeat(queue: Queue, values: Any, raw: bytes, name: str | bytes) -> 
 
 
 def test_a_heartbeat_that_no_worker_wrote_hides_no_other(queue: Queue) -> None:
-    pool, keys = Pool(queue.redis, queue.keys), queue.keys
+    pool, keys = Pool(queue.broker, queue.keys), queue.keys
     pool.announce("good", {"state": "ready"})
     for worker_id, beat in (
         (b"\xff", b"x"),

@@ -1,18 +1,22 @@
 """What a lane takes in and from whom: its bounds, its front and back, and what is put once."""
 
+import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import wait_until
+from queues import Queue, queue_of
 
 from shoal import Client
 from shoal.errors import InvalidRequest, Overloaded
 from shoal.jobs import LANES, Job
+from shoal.queue.consumer import GROUP, MAX_TAKE_BYTES
 from shoal.queue.delivery import Answer, Delivery
-from shoal.queue.lane import LaneLimits
+from shoal.queue.lane import LaneLimits, Source
 from shoal.queue.pool import Pool
+from shoal.queue.producer import ONCE_TTL_S
 from shoal.queue.put import MAX_FRONT_TEXTS, MAX_RETRY_S, Put
-from shoal.queue.queue import GROUP, ONCE_TTL_S, Queue
 from shoal.replies import Reply
 
 
@@ -45,28 +49,27 @@ class TestFairness:
                 break
         assert waited <= 2 * (MAX_FRONT_TEXTS + 16)  # what the flood has at the front, and as many of the back
 
-    def test_the_back_has_its_part(self, queue: Queue) -> None:
+    def test_the_overflow_is_read_beside_the_front(self, queue: Queue) -> None:
         queue.put("interactive", jobs(400), client="flood")
         taken = queue.take("a", ["interactive"], 16)
-        streams = [delivery.stream for delivery in taken]
-        assert [streams.count(queue.keys.lane("interactive")), streams.count(queue.keys.back("interactive"))] == [16, 4]
+        assert [delivery.is_overflow for delivery in taken] == [False] * 16 + [True] * 16
 
-    def test_a_long_job_goes_to_the_back(self, queue: Queue) -> None:
+    def test_a_long_job_goes_to_the_overflow(self, queue: Queue) -> None:
         queue.put("interactive", [*jobs(1, 33), *jobs(1, 32)], client="a")
-        (front,) = queue.take("w", ["interactive"], 16, has_back=False)
+        (front,) = queue.take("w", ["interactive"], 16, has_overflow=False)
         (back,) = queue.take("w", ["interactive"], 16)
         assert [len(Job.unpack(taken.data).texts) for taken in (front, back)] == [32, 33]
-        assert (front.is_back, back.is_back) == (False, True)
+        assert (front.is_overflow, back.is_overflow) == (False, True)
 
     def test_who_has_been_answered_is_at_the_front_again(self, queue: Queue) -> None:
         queue.put("interactive", jobs(MAX_FRONT_TEXTS + 1), client="a")
-        assert queue.redis.xlen(queue.keys.back("interactive")) == 1
+        assert queue.redis.xlen(queue.keys.overflow("interactive")) == 1
         answer(queue, queue.take("w", ["interactive"], 1_000))
         queue.put("interactive", jobs(1), client="a")
-        assert queue.redis.xlen(queue.keys.back("interactive")) == 0
+        assert queue.redis.xlen(queue.keys.overflow("interactive")) == 0
 
     def test_the_last_eighth_is_for_those_who_have_little(self, queue: Queue) -> None:
-        queue.bounds = LaneLimits(max_jobs=800)
+        queue.limits = LaneLimits(max_jobs=800)
         with pytest.raises(Overloaded, match="no room in the bulk lane"):
             queue.put("bulk", jobs(701), client="flood")
         queue.put("bulk", jobs(700), client="flood")
@@ -78,10 +81,80 @@ class TestFairness:
             queue.put("bulk", jobs(1), client="late")
 
 
+class TestOverflow:
+    def test_clients_take_turns(self, queue: Queue) -> None:
+        queue.put("bulk", jobs(MAX_FRONT_TEXTS + 2_000), client="flood")
+        consumer, room = queue.consumer("w"), {Source("bulk", True): 16}
+        answer(queue, consumer.take(room))
+        (job,) = jobs(1, 33)
+        queue.put("bulk", [job], client="late")
+        first, second = consumer.take(room), consumer.take(room)
+        assert job.id in [Job.unpack(delivery.data).id for delivery in (*first, *second)]
+
+    def test_between_two_floods_texts_are_shared(self, queue: Queue) -> None:
+        queue.put("bulk", jobs(20, 40), client="long")
+        queue.put("bulk", jobs(MAX_FRONT_TEXTS + 800), client="many")
+        consumer, texts = queue.consumer("w"), Counter[int]()
+        for _ in range(10):
+            for delivery in consumer.take({Source("bulk", True): 80}):
+                num_texts = len(Job.unpack(delivery.data).texts)
+                texts[num_texts] += num_texts
+        assert abs(texts[40] - texts[1]) <= 120
+
+    def test_a_waiting_job_counts_its_wait_from_when_it_was_put(self, queue: Queue) -> None:
+        before = time.time()
+        queue.put("bulk", jobs(2, 33), client="a")
+        after = time.time()
+        deliveries = queue.take("w", ["bulk"], 66)
+        assert len(deliveries) == 2
+        for delivery in deliveries:
+            assert int(before * 1000) <= delivery.put_ms <= int(after * 1000) + 1
+
+    def test_waiting_jobs_are_cancelled_withdrawn_and_counted(self, queue: Queue) -> None:
+        submitted = [Job("embed", ["storm"] * 33) for _ in range(3)]
+        queue.put("bulk", submitted, client="a")
+        (places,) = queue.put_many([Put.pack("bulk", jobs(2, 33), client="b")])
+        assert isinstance(places, list)
+        assert queue.loads()["bulk"].num_texts == 5 * 33
+        assert [queue.cancel(job.id) for job in submitted] == ["cancelled"] * 3
+        assert queue.withdraw([place for place in places if place]) == 2
+        assert queue.backlog()["bulk"] == 0
+        assert load(queue, "bulk") == {}
+        assert queue.take("w", ["bulk"], 100) == []
+
+    def test_workers_that_wait_are_woken_one_after_the_other(self, queue: Queue) -> None:
+        with ThreadPoolExecutor(2) as threads:
+            room = {Source("bulk", True): 33}
+            taking = [threads.submit(queue.consumer(name).take, room, 1.0) for name in ("a", "b")]
+            wait_until(lambda: queue.redis.info("clients")["blocked_clients"] >= 2 or any(one.done() for one in taking))
+            queue.put("bulk", jobs(2, 33), client="a")
+            assert sum(len(one.result()) for one in taking) == 2
+
+
+class TestTake:
+    def test_it_is_bounded_by_texts_of_each_source(self, queue: Queue) -> None:
+        queue.put("interactive", jobs(5, 30), client="a")
+        queue.put("bulk", jobs(5), client="a")
+        taken = queue.consumer("w").take({Source("interactive"): 64, Source("bulk"): 2})
+        assert [(d.lane, len(Job.unpack(d.data).texts)) for d in taken] == [("interactive", 30)] * 3 + [("bulk", 1)] * 2
+
+    def test_it_is_bounded_by_bytes(self, queue: Queue) -> None:
+        queue.put("bulk", [Job("embed", ["x" * 2**20], reply_to="me") for _ in range(8)])
+        assert len(queue.consumer("w").take({Source("bulk"): 64})) == MAX_TAKE_BYTES // 2**20
+
+    def test_one_job_is_taken_whatever_its_size(self, queue: Queue) -> None:
+        queue.put("bulk", [Job("embed", ["x" * (MAX_TAKE_BYTES + 1)], reply_to="me") for _ in range(2)])
+        assert len(queue.consumer("w").take({Source("bulk"): 1})) == 1
+
+    def test_a_source_without_room_is_not_read(self, queue: Queue) -> None:
+        queue.put("interactive", jobs(1))
+        assert queue.consumer("w").take({Source("interactive"): 0, Source("bulk"): 5}) == []
+
+
 class TestBounds:
     @pytest.mark.parametrize("bounds", [LaneLimits(max_jobs=9), LaneLimits(max_texts=39), LaneLimits(max_bytes=700)])
     def test_a_lane_is_bounded_by_jobs_texts_and_bytes(self, queue: Queue, bounds: LaneLimits) -> None:
-        queue.bounds = bounds
+        queue.limits = bounds
         queue.put("bulk", jobs(5, 4))
         with pytest.raises(Overloaded, match="5 unanswered jobs with 20 texts and"):
             queue.put("bulk", jobs(5, 4))
@@ -93,11 +166,12 @@ class TestBounds:
         for job in (replied, buried, cancelled):
             queue.put("interactive", [job], client="a")
         put = Put.pack("interactive", [withdrawn], client="b")
-        places = queue.places(put, queue.put_many([put])[0].check())
+        (places,) = queue.put_many([put])
+        assert isinstance(places, list)
         assert load(queue)[b"texts"] == b"11"
         assert (load(queue)[b"client:a"], load(queue)[b"client:b"]) == (b"6", b"5")
         assert queue.cancel(cancelled.id) == "cancelled"
-        assert queue.withdraw(places) == 1
+        assert queue.withdraw([place for place in places if place]) == 1
         first, second = queue.take("a", ["interactive"], 10)
         answer(queue, [first])
         assert load(queue)[b"texts"] == b"3"
@@ -131,18 +205,18 @@ class TestRetryAfter:
         return refusal.value.retry_after_s
 
     def test_it_is_when_the_pool_will_have_made_room(self, queue: Queue) -> None:
-        Pool(queue.redis, queue.keys, alive_s=60).announce("w", {"state": "ready", "texts_per_s": 10.0})
-        queue.bounds = LaneLimits(max_jobs=100)
+        Pool(queue.broker, queue.keys, alive_s=60).announce("w", {"state": "ready", "texts_per_s": 10.0})
+        queue.limits = LaneLimits(max_jobs=100)
         queue.put("bulk", jobs(80), client="flood")
         assert self.refused(queue, 67) == 5  # 147 jobs, and room for 100: 47 have to go
 
     def test_it_is_long_when_nobody_works(self, queue: Queue) -> None:
-        queue.bounds = LaneLimits(max_jobs=1)
+        queue.limits = LaneLimits(max_jobs=1)
         assert self.refused(queue, 2) == MAX_RETRY_S
 
     def test_it_is_a_second_at_least(self, queue: Queue) -> None:
-        Pool(queue.redis, queue.keys, alive_s=60).announce("w", {"state": "ready", "texts_per_s": 1e6})
-        queue.bounds = LaneLimits(max_jobs=1)
+        Pool(queue.broker, queue.keys, alive_s=60).announce("w", {"state": "ready", "texts_per_s": 1e6})
+        queue.limits = LaneLimits(max_jobs=1)
         assert self.refused(queue, 2) == 1
 
 
@@ -161,11 +235,11 @@ class TestOnce:
             queue.put_once("bulk", Job("embed", ["rain"]), "k")
 
     def test_a_refused_job_does_not_use_its_key(self, queue: Queue) -> None:
-        queue.bounds = LaneLimits(max_jobs=0)
+        queue.limits = LaneLimits(max_jobs=0)
         job = Job("embed", ["storm"])
         with pytest.raises(Overloaded):
             queue.put_once("bulk", job, "k")
-        queue.bounds = LaneLimits()
+        queue.limits = LaneLimits()
         assert queue.put_once("bulk", job, "k") == job.id
 
     def test_a_key_and_its_job_are_known_for_a_day(self, queue: Queue) -> None:
@@ -177,7 +251,7 @@ class TestOnce:
         assert min(*lives, queue.redis.ttl(queue.keys.record(job.id)), ONCE_TTL_S) > ONCE_TTL_S - 60
 
     def test_of_many_at_the_same_time_one_is_put(self, client: Client) -> None:
-        client.queue.join()
+        queue_of(client).join()
         with ThreadPoolExecutor(16) as threads:
             handles = list(
                 threads.map(lambda _: client.submit("embed", "storm", lane="bulk", idempotency_key="k"), range(50))
@@ -195,7 +269,7 @@ class TestClaim:
     def test_of_a_workers_jobs_those_delivered_least_come_first(self, queue: Queue) -> None:
         queue.put("interactive", jobs(3))
         first, second, third = queue.take("dead", LANES, 3)
-        queue.redis.xclaim(first.stream, GROUP, "dead", 0, [first.entry], retrycount=2)
+        queue.redis.xclaim(queue.keys.lane("interactive"), GROUP, "dead", 0, [first.entry], retrycount=2)
         order = [queue.claim("me", {"me"}), queue.claim("me", {"me", "dead"})]
         assert [delivery.entry for delivery in order if delivery][:1] == [second.entry]
         claimed = queue.claim("other", {"me", "other"})
@@ -204,6 +278,34 @@ class TestClaim:
         claimed = queue.claim("other", {"me", "other"})
         assert claimed is not None
         assert (claimed.entry, claimed.num_deliveries) == (first.entry, 3)
+
+    def test_what_the_worker_holds_is_not_claimed_and_what_it_lost_is(self, queue: Queue) -> None:
+        queue.put("interactive", jobs(3))
+        consumer = queue.consumer("me")
+        held = consumer.take({Source("interactive"): 3})
+        assert consumer.claim({"me"}, held) is None
+        lost = consumer.claim({"me"}, held[:2])
+        assert lost is not None
+        assert (lost.entry, lost.num_deliveries) == (held[2].entry, 1)
+
+    def test_of_an_isolated_job_and_its_neighbours_only_the_job_is_counted(self, queue: Queue) -> None:
+        queue.put("interactive", jobs(3))
+        dying = queue.consumer("dying")
+        held = dying.take({Source("interactive"): 3})
+        dying.isolate(held[1])
+        claimed = [queue.claim("me", {"me"}, held) for _ in range(3)]
+        counts = {delivery.entry: delivery.num_deliveries for delivery in claimed if delivery}
+        assert counts == {held[0].entry: 1, held[1].entry: 2, held[2].entry: 1}
+        assert 0 < queue.redis.ttl(queue.keys.isolated("dying")) <= 3_600
+
+    def test_without_an_isolated_job_each_is_counted(self, queue: Queue) -> None:
+        queue.put("interactive", jobs(2))
+        dying = queue.consumer("dying")
+        held = dying.take({Source("interactive"): 2})
+        dying.isolate(held[0])
+        dying.isolate(None)
+        claimed = [queue.claim("me", {"me"}, held) for _ in range(2)]
+        assert [delivery.num_deliveries for delivery in claimed if delivery] == [2, 2]
 
     def test_of_many_workers_one_gets_each_job_and_none_is_lost(self, queue: Queue) -> None:
         queue.put("interactive", jobs(40))

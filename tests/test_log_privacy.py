@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import msgpack
 import pytest
+from queues import Queue
 
 from shoal import Client
 from shoal.errors import ShoalError
 from shoal.jobs import Job, Options
-from shoal.queue.queue import Queue
 from shoal_workers.admission import MAX_DELIVERIES, Limits
 from shoal_workers.encoding.batcher import Batcher
 from shoal_workers.encoding.encoder import Encoder, Row
@@ -49,7 +49,7 @@ def blabbing(queue: Queue, encoder: Encoder, index: Index) -> Worker:
     """A worker in which everything can fail, and takes little."""
     engine = Blabbing(encoder.model, encoder.tokenizer, encoder.engine)
     indexes = {"default": index, "broken": BlabbingIndex()}
-    return Worker(queue, engine, indexes, Batcher(4_096), Limits(max_job_texts=3, max_text_chars=500))  # type: ignore[arg-type]
+    return Worker(queue.consumer(), engine, indexes, Batcher(4_096), Limits(max_job_texts=3, max_text_chars=500))  # type: ignore[arg-type]
 
 
 def job(**fields: object) -> bytes:

@@ -4,19 +4,19 @@ from contextlib import closing
 
 import pytest
 from conftest import RedisServer, wait_until
+from queues import Queue
 
-from shoal.broker.connections import connect
+from shoal.broker.broker import Broker
 from shoal.errors import Unavailable
 from shoal.keys import Keys
 from shoal.queue.pool import Pool
-from shoal.queue.queue import Queue
 from shoal_workers.process.heartbeat import Heartbeat
 
 
 @pytest.fixture
 def pool(queue: Queue) -> Pool:
     """The test's own pool."""
-    return Pool(queue.redis, queue.keys)
+    return Pool(queue.broker, queue.keys)
 
 
 def test_who_announces_itself_is_alive_until_it_leaves(pool: Pool) -> None:
@@ -31,25 +31,25 @@ def test_who_announces_itself_is_alive_until_it_leaves(pool: Pool) -> None:
 
 
 def test_who_falls_silent_is_forgotten(pool: Pool) -> None:
-    brief = Pool(pool.redis, pool.keys, alive_s=0.05)
+    brief = Pool(pool.broker, pool.keys, alive_s=0.05)
     brief.announce("a", {})
     wait_until(lambda: not pool.workers())
-    assert pool.redis.smembers(pool.keys.workers) == set()
+    assert pool.broker.execute("SMEMBERS", pool.keys.workers) == []
 
 
 def test_pools_do_not_see_each_other(pool: Pool) -> None:
     pool.announce("a", {})
-    assert Pool(pool.redis, Keys(pool.keys.prefix, "other")).workers() == {}
+    assert Pool(pool.broker, Keys(pool.keys.prefix, "other")).workers() == {}
 
 
 def test_without_redis_it_says_so(own_redis: RedisServer) -> None:
-    connection = connect(own_redis.url)
+    broker = Broker.connect(own_redis.url)
     own_redis.stop()
-    pool = Pool(connection, Keys())
+    pool = Pool(broker, Keys())
     for use in (pool.workers, pool.ready, lambda: pool.announce("a", {}), lambda: pool.leave("a")):
         with pytest.raises(Unavailable):
             use()
-    connection.close()
+    broker.close()
 
 
 def test_a_heartbeat_beats_until_stopped(pool: Pool) -> None:
@@ -62,8 +62,8 @@ def test_a_heartbeat_beats_until_stopped(pool: Pool) -> None:
 
 
 def test_a_heartbeat_outlives_redis(own_redis: RedisServer) -> None:
-    connection = connect(own_redis.url)
-    pool = Pool(connection, Keys())
+    broker = Broker.connect(own_redis.url)
+    pool = Pool(broker, Keys())
     heart = Heartbeat(pool, "a", dict, every_s=0.01)
     heart.start()
     wait_until(pool.workers)
@@ -72,14 +72,14 @@ def test_a_heartbeat_outlives_redis(own_redis: RedisServer) -> None:
     wait_until(pool.workers)
     own_redis.stop()
     heart.stop()
-    connection.close()
+    broker.close()
 
 
 def test_a_worker_stays_alive_when_redis_is_full(own_redis: RedisServer) -> None:
-    with closing(connect(own_redis.url)) as connection:
-        pool = Pool(connection, Keys(), alive_s=30)
+    with closing(Broker.connect(own_redis.url)) as broker:
+        pool = Pool(broker, Keys(), alive_s=30)
         pool.announce("a", {"state": "ready"})
-        connection.pexpire(pool.keys.worker("a"), 10_000)
-        connection.config_set("maxmemory", 1)
+        broker.execute("PEXPIRE", pool.keys.worker("a"), 10_000)
+        broker.execute("CONFIG", "SET", "maxmemory", 1)
         pool.announce("a", {"state": "ready"})
-        assert connection.pttl(pool.keys.worker("a")) > 10_000
+        assert broker.execute("PTTL", pool.keys.worker("a")) > 10_000

@@ -13,25 +13,28 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-import redis
 from numpy.typing import NDArray
+from queues import Queue, queue_of
 
 import shoal.jobs
-import shoal.queue.queue
+import shoal.queue.consumer
+import shoal.queue.delivery
+import shoal.queue.producer
 import shoal.size_limit
 import shoal.wire
 import shoal_workers.admission
 import shoal_workers.encoding.encoder
 import shoal_workers.work
-from shoal.broker.connections import Script
+from shoal.broker.script import Script
 from shoal.errors import ShoalError
 from shoal.jobs import JOB_NAMES, LANES, MAX_K, OPTION_NAMES, Job, Options
 from shoal.keys import Keys
+from shoal.queue.consumer import GROUP
 from shoal.queue.delivery import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import ALIVE_S
+from shoal.queue.producer import ONCE_TTL_S
 from shoal.queue.put import MAX_FRONT_TEXTS
-from shoal.queue.queue import GROUP, ONCE_TTL_S, Queue
 from shoal.replies import STATUSES, TIMINGS, Reply
 from shoal.settings import Settings
 from shoal_workers.admission import MAX_DELIVERIES
@@ -43,7 +46,7 @@ from shoal_workers.index.index import Index
 from shoal_workers.process import service
 from shoal_workers.worker import Worker
 
-PACKAGE = Path(shoal.queue.queue.__file__).parent
+PACKAGE = Path(shoal.queue.consumer.__file__).parent
 PAGE = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text("utf-8")
 BLOCKS: dict[str, str] = dict(re.findall(r"^```(\w.*?)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 JOB_EXAMPLES = [words.split()[2] for words in BLOCKS if words.startswith("hex job")]
@@ -118,7 +121,7 @@ def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Index:
 
 @pytest.fixture
 def worker(queue: Queue, encoder: Encoder, index: Index) -> Worker:
-    return Worker(queue, encoder, {"default": index}, Batcher(4_096))
+    return Worker(queue.consumer(), encoder, {"default": index}, Batcher(4_096))
 
 
 def add(queue: Queue, data: bytes, lane: str = "interactive") -> Any:
@@ -129,15 +132,15 @@ def add(queue: Queue, data: bytes, lane: str = "interactive") -> Any:
 def answer(worker: Worker, data: bytes) -> dict[str, Any]:
     """The map that comes back for a job, from wherever the job wants it, once a worker has done one step."""
     job = msgpack.unpackb(data, unicode_errors="replace")
-    add(worker.queue, data)
+    add(queue_of(worker), data)
     worker.step(block_s=0)
-    keys, address = worker.queue.keys, job.get("reply_to")
+    keys, address = queue_of(worker).keys, job.get("reply_to")
     if address:
-        ((_, ((_, fields),)),) = worker.queue.redis.xread({keys.replies(address): 0})
+        ((_, ((_, fields),)),) = queue_of(worker).redis.xread({keys.replies(address): 0})
         reply = fields[b"reply"]
     else:
-        (reply,) = worker.queue.redis.lrange(keys.result(job["id"]), 0, -1)
-    assert not any(worker.queue.backlog().values())
+        (reply,) = queue_of(worker).redis.lrange(keys.result(job["id"]), 0, -1)
+    assert not any(queue_of(worker).backlog().values())
     return dict(msgpack.unpackb(reply))
 
 
@@ -201,9 +204,9 @@ def test_search(worker: Worker) -> None:
 
 
 def test_the_error_example_is_what_the_worker_sends(worker: Worker) -> None:
-    add(worker.queue, example("job", "unknown-index"))
+    add(queue_of(worker), example("job", "unknown-index"))
     worker.step(block_s=0)
-    assert worker.queue.redis.lindex(worker.queue.keys.result("q-2"), 0) == example("reply", "error")
+    assert queue_of(worker).redis.lindex(queue_of(worker).keys.result("q-2"), 0) == example("reply", "error")
 
 
 def test_the_client_reads_the_reply_examples() -> None:
@@ -231,7 +234,7 @@ def test_long_encodings_and_unknown_fields_are_taken(worker: Worker) -> None:
 
 @pytest.mark.skipif(not shutil.which("redis-cli"), reason="there is no redis-cli")
 def test_the_producer_in_bash(worker: Worker, redis_url: str, tmp_path: Path) -> None:
-    script = BLOCKS["bash producer"].replace("shoal:{default}", worker.queue.keys.root)
+    script = BLOCKS["bash producer"].replace("shoal:{default}", queue_of(worker).keys.root)
     script = script.replace("-p 6390", f"-p {redis_url.rpartition(':')[2].partition('/')[0]}")
     (tmp_path / "producer").write_text(script)
     command = ["bash", str(tmp_path / "producer"), "storm in é " * 40]
@@ -242,52 +245,70 @@ def test_the_producer_in_bash(worker: Worker, redis_url: str, tmp_path: Path) ->
     assert "done" in output
 
 
-@pytest.mark.parametrize("names", [("put",), ("release", "cancel")])
-def test_a_script_is_the_one_that_the_client_runs(names: tuple[str, ...]) -> None:
-    lines = Script.load(*names).text.splitlines()
-    assert BLOCKS[f"lua script {names[-1]}"].splitlines() == [line for line in lines if not line.startswith("--")]
+@pytest.mark.parametrize("name", ["lane", "put", "cancel"])
+def test_a_script_is_the_one_that_the_client_runs(name: str) -> None:
+    lines = Script.load("shoal.queue", name).text.splitlines()
+    assert BLOCKS[f"lua script {name}"].splitlines() == [line for line in lines if not line.startswith("--")]
 
 
-def test_put_with_a_record_and_cancel(worker: Worker, keys: Keys) -> None:
-    run, data, script = worker.queue.redis.eval, example("job", "search"), BLOCKS["lua script put"]
-    lane, record, result = (
-        (keys.lane("bulk"), keys.back("bulk"), keys.load("bulk")),
-        keys.record("q-1"),
-        keys.result("q-1"),
-    )
-    words = ("me", 86_400, "q-1", "", data, 1)
-    place, entry = run(script, 4, *lane, record, 10_000, 100_000, 2**28, 64, *words)
-    assert (place, worker.queue.redis.xrange(lane[0])[0][0]) == (0, entry)
-    assert run(script, 4, *lane, record, 10_000, 100_000, 2**28, 64, *words) == [-1, b""]
-    with pytest.raises(redis.ResponseError, match=r"^FULL"):
-        run(script, 4, *lane, keys.record("other"), 1, 100_000, 2**28, 64, *words)
-    assert worker.queue.redis.hgetall(record).keys() == {b"status", b"stream", b"entry"}
-    arguments = (record, result, lane[0], lane[2], GROUP, 3_600, example("reply", "cancelled"))
-    assert run(BLOCKS["lua script cancel"], 4, *arguments) == b"cancelled"
+def run_script(queue: Queue, name: str, keys: list[str], **arguments: Any) -> Any:
+    """Run a script of the page as the page tells a stranger to, and return its result."""
+    text = BLOCKS["lua script lane"] + BLOCKS[f"lua script {name}"]
+    return msgpack.unpackb(queue.redis.eval(text, len(keys), *keys, msgpack.packb(arguments, use_bin_type=False)))
+
+
+def lane_keys(keys: Keys, lane: str) -> list[str]:
+    """Return the keys of a lane as the page names them."""
+    names = ("", ":overflow", ":waiting", ":places", ":tags", ":load")
+    return [f"{keys.root}:lane:{lane}{name}" for name in names]
+
+
+LIMITS = {"max_jobs": 10_000, "max_texts": 100_000, "max_bytes": 2**28, "max_front_texts": 256}
+
+
+@pytest.mark.parametrize("num_texts", [1, 33], ids=["front", "overflow"])
+def test_put_with_a_record_and_cancel(worker: Worker, keys: Keys, num_texts: int) -> None:
+    queue, lane, record = queue_of(worker), lane_keys(keys, "bulk"), keys.record("q-1")
+    job = {"id": "q-1", "job": example("job", "search"), "texts": num_texts}
+    asked = LIMITS | {"client": "me", "has_records": True, "jobs": [job]}
+    done = run_script(queue, "put", [*lane, record], **asked)
+    entry = queue.redis.xrange(lane[num_texts > 1])[0][0].decode() if num_texts == 1 else "q-1"
+    assert done == {"status": "ok", "entries": [{"stream": lane[num_texts > 1], "entry": entry}]}
+    assert run_script(queue, "put", [*lane, record], **asked) == {"status": "ok", "entries": [{"is_known": True}]}
+    other = asked | {"max_jobs": 1, "jobs": [job | {"id": "other"}]}
+    full = {"status": "full", "share": 1, "jobs": 1, "texts": num_texts, "bytes": len(example("job", "search"))}
+    assert run_script(queue, "put", [*lane, keys.record("other")], **other) == full
+    assert queue.redis.hgetall(record).keys() == {b"status", b"stream", b"entry"}
+    arguments = {"lanes": ["bulk"], "result_ttl_s": 3_600, "reply": example("reply", "cancelled")}
+    assert run_script(queue, "cancel", [*lane, record, keys.result("q-1")], **arguments) == {"status": "cancelled"}
     assert worker.step(block_s=0) == 0
-    reply = worker.queue.wait_result("q-1", 0)
+    reply = queue.wait_result("q-1", 0)
     assert reply is not None
-    assert reply.status == worker.queue.status("q-1")[0] == "cancelled"
-    assert run(BLOCKS["lua script cancel"], 4, keys.record("none"), *arguments[1:]) is None
+    assert reply.status == queue.status("q-1")[0] == "cancelled"
+    unknown = [*lane, keys.record("none"), keys.result("none")]
+    assert run_script(queue, "cancel", unknown, **arguments) == {"is_unknown": True}
 
 
 def test_put_once(worker: Worker, keys: Keys) -> None:
-    run, lane = worker.queue.redis.eval, (keys.lane("bulk"), keys.back("bulk"), keys.load("bulk"))
-    asked = {"one": "digest", "two": "digest", "three": "another"}
-    given = {n: (*lane, keys.record(n), keys.once("k"), 9, 9, 999, 64, "me", 60, n, asked[n], b"x", 1) for n in asked}
-    put = BLOCKS["lua script put"]
-    assert run(put, 5, *given["one"])[0] == 0
-    assert run(put, 5, *given["two"]) == [-1, b"one"]
-    with pytest.raises(redis.ResponseError, match=r"^REUSED one"):
-        run(put, 5, *given["three"])
-    assert worker.queue.backlog()["bulk"] == 1
-    known = {name.decode() for name in worker.queue.redis.hgetall(keys.record("one"))}
+    queue = queue_of(worker)
+
+    def put(job_id: str, digest: str) -> Any:
+        jobs = [{"id": job_id, "job": b"x", "texts": 1}]
+        once = {"digest": digest, "ttl_s": 60}
+        names = [*lane_keys(keys, "bulk"), keys.record(job_id), keys.once("k")]
+        return run_script(queue, "put", names, **LIMITS, client="me", has_records=True, jobs=jobs, once=once)
+
+    assert put("one", "digest")["status"] == "ok"
+    assert put("two", "digest") == {"status": "known", "id": "one"}
+    assert put("three", "another") == {"status": "reused", "id": "one"}
+    assert queue.backlog()["bulk"] == 1
+    known = {name.decode() for name in queue.redis.hgetall(keys.record("one"))}
     assert known < table("Field of the record").keys()
 
 
 def test_the_ways_to_a_result(worker: Worker, keys: Keys) -> None:
-    server, key = worker.queue.redis, keys.result("q-1")
-    add(worker.queue, example("job", "search"), "bulk")
+    server, key = queue_of(worker).redis, keys.result("q-1")
+    add(queue_of(worker), example("job", "search"), "bulk")
     assert server.hget(keys.record("q-1"), "status") is None
     worker.step(block_s=0)
     assert server.hget(keys.record("q-1"), "status") == b"done"
@@ -297,19 +318,19 @@ def test_the_ways_to_a_result(worker: Worker, keys: Keys) -> None:
 
 
 def test_a_job_that_ran_twice_is_replied_to_once(worker: Worker) -> None:
-    add(worker.queue, msgpack.packb(MINIMAL))
-    (slow,) = worker.queue.take("slow", ["interactive"], 1)
-    worker.queue.start(["x"])
+    add(queue_of(worker), msgpack.packb(MINIMAL))
+    (slow,) = queue_of(worker).take("slow", ["interactive"], 1)
+    queue_of(worker).start(["x"])
     assert worker.step(block_s=0) == 1
-    worker.queue.start(["x"])
-    assert worker.queue.status("x")[0] == "done"
-    assert worker.queue.reply([Answer(slow, Reply("x"), None)]) == 0
-    assert worker.queue.redis.llen(worker.queue.keys.result("x")) == 1
+    queue_of(worker).start(["x"])
+    assert queue_of(worker).status("x")[0] == "done"
+    assert queue_of(worker).reply([Answer(slow, Reply("x"), None)]) == 0
+    assert queue_of(worker).redis.llen(queue_of(worker).keys.result("x")) == 1
 
 
 def test_a_dropped_job_is_never_replied_to(worker: Worker, keys: Keys) -> None:
-    entry = add(worker.queue, msgpack.packb(MINIMAL))
-    assert worker.queue.redis.xdel(keys.lane("interactive"), entry) == 1
+    entry = add(queue_of(worker), msgpack.packb(MINIMAL))
+    assert queue_of(worker).redis.xdel(keys.lane("interactive"), entry) == 1
     assert worker.step(block_s=0) == 0
 
 
@@ -329,12 +350,12 @@ def test_a_text_that_is_not_utf8_is_answered(worker: Worker) -> None:
 
 
 def test_a_poisoned_job_is_answered_and_kept(worker: Worker, keys: Keys) -> None:
-    server, lane = worker.queue.redis, keys.lane("interactive")
-    entry = add(worker.queue, msgpack.packb(MINIMAL))
-    worker.queue.take("dead", ["interactive"], 1)
+    server, lane = queue_of(worker).redis, keys.lane("interactive")
+    entry = add(queue_of(worker), msgpack.packb(MINIMAL))
+    queue_of(worker).take("dead", ["interactive"], 1)
     server.xclaim(lane, GROUP, "dead", 0, [entry], retrycount=MAX_DELIVERIES)
     worker.step(block_s=0)
-    reply = worker.queue.wait_result("x", 0)
+    reply = queue_of(worker).wait_result("x", 0)
     assert reply is not None
     assert isinstance(reply.error, ShoalError)
     assert reply.error.code == "poisoned"
@@ -354,32 +375,32 @@ class BrokenEngine:
 
 def test_a_failing_engine_is_internal(queue: Queue, encoder: Encoder) -> None:
     broken = Encoder(encoder.model, encoder.tokenizer, BrokenEngine())
-    reply = answer(Worker(queue, broken, {}, Batcher(4_096)), msgpack.packb(MINIMAL))
+    reply = answer(Worker(queue.consumer(), broken, {}, Batcher(4_096)), msgpack.packb(MINIMAL))
     assert (reply["status"], reply["error"]["code"]) == ("failed", "internal")
 
 
 @pytest.mark.parametrize("what", UNREADABLE)
 def test_what_cannot_be_read_is_a_dead_letter(worker: Worker, keys: Keys, what: str) -> None:
-    add(worker.queue, UNREADABLE[what])
+    add(queue_of(worker), UNREADABLE[what])
     worker.step(block_s=0)
-    ((_, letter),) = worker.queue.redis.xrange(keys.dead)
+    ((_, letter),) = queue_of(worker).redis.xrange(keys.dead)
     assert {name.decode() for name in letter} == table("Field", "Dead letters").keys()
     assert letter[b"job"] == UNREADABLE[what]
     assert re.match(rb"[a-z_]+: .", letter[b"reason"])
-    assert not any(worker.queue.backlog().values())
+    assert not any(queue_of(worker).backlog().values())
 
 
 def test_an_entry_without_a_job_is_a_dead_letter(worker: Worker, keys: Keys) -> None:
-    worker.queue.redis.xadd(keys.lane("interactive"), {"data": b"x"})
+    queue_of(worker).redis.xadd(keys.lane("interactive"), {"data": b"x"})
     worker.step(block_s=0)
-    assert worker.queue.redis.xlen(keys.dead) == 1
+    assert queue_of(worker).redis.xlen(keys.dead) == 1
 
 
 # The tables are complete
 
 
 def test_every_code_is_listed() -> None:
-    modules: list[ModuleType] = [shoal.jobs, shoal.queue.queue, shoal.size_limit, shoal.wire]
+    modules: list[ModuleType] = [shoal.jobs, shoal.queue.delivery, shoal.queue.producer, shoal.size_limit, shoal.wire]
     modules += [shoal_workers.encoding.encoder, shoal_workers.admission, shoal_workers.work]
     known = {value for module in modules for value in vars(module).values() if inspect.isclass(value)}
     codes = {kind.code for kind in known if issubclass(kind, ShoalError)}
@@ -403,7 +424,9 @@ def test_every_field_of_a_reply_is_listed() -> None:
 
 def test_every_key_is_listed() -> None:
     keys = Keys()
-    names = {name for name, kind in vars(Keys).items() if inspect.isfunction(kind) and not name.startswith("_")}
+    names = {name for name, kind in vars(Keys).items() if inspect.isfunction(kind) and not name.startswith("_")} - {
+        "of_lane"
+    }
     wanted = {keys.dead, keys.workers, keys.rates}
     for name in names:
         method = getattr(keys, name)
@@ -435,6 +458,7 @@ def test_every_limit_is_on_the_page() -> None:
     for number in (*limits, ONCE_TTL_S, MAX_K):
         assert f"{number:,}" in PAGE
     bounds = LaneLimits.from_settings(settings)
-    assert f"{bounds.max_jobs} {bounds.max_texts} {bounds.max_bytes} {MAX_FRONT_TEXTS} <client>" in PAGE
+    assert f"{bounds.max_jobs}, {bounds.max_texts} and {bounds.max_bytes}" in PAGE
+    assert f"`max_front_texts` | {MAX_FRONT_TEXTS};" in PAGE
     assert f"{ALIVE_S:g} s after its last heartbeat" in PAGE
     assert f"{MAX_DELIVERIES} deliveries" in PAGE

@@ -5,13 +5,15 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from conftest import wait_until
+from queues import Queue
 
 from shoal.errors import InvalidText, Overloaded, TooLarge, UnknownJob
 from shoal.jobs import LANES, Job
-from shoal.queue.delivery import MAX_REPLY_BYTES, Answer, DeadLetter, Delivery
-from shoal.queue.lane import LaneLimits
+from shoal.queue.consumer import GROUP
+from shoal.queue.dead_letters import DeadLetter
+from shoal.queue.delivery import MAX_REPLY_BYTES, Answer, Delivery
+from shoal.queue.lane import LaneLimits, Source
 from shoal.queue.put import Put
-from shoal.queue.queue import GROUP, Queue
 from shoal.replies import Reply
 
 
@@ -52,7 +54,7 @@ def test_jobs_come_out_in_the_order_they_went_in(queue: Queue) -> None:
 
 
 def test_put_takes_all_or_none(queue: Queue) -> None:
-    queue.bounds = LaneLimits(max_jobs=3)
+    queue.limits = LaneLimits(max_jobs=3)
     queue.put("bulk", [submitted(), submitted()])
     with pytest.raises(Overloaded, match="2 unanswered jobs"):
         queue.put("bulk", [submitted(), submitted()])
@@ -63,11 +65,10 @@ def test_put_takes_all_or_none(queue: Queue) -> None:
 
 
 def test_each_put_is_refused_or_accepted_by_itself(queue: Queue) -> None:
-    queue.bounds = LaneLimits(max_jobs=2)
-    admissions = queue.put_many([Put.pack("bulk", [addressed()] * size) for size in (2, 1)])
-    admissions[0].check()
-    with pytest.raises(Overloaded):
-        admissions[1].check()
+    queue.limits = LaneLimits(max_jobs=2)
+    accepted, refused = queue.put_many([Put.pack("bulk", [addressed() for _ in range(size)]) for size in (2, 1)])
+    assert isinstance(accepted, list)
+    assert isinstance(refused, Overloaded)
 
 
 def test_a_submitted_job_put_twice_runs_once(queue: Queue) -> None:
@@ -173,15 +174,49 @@ def test_a_job_cancelled_between_taking_and_starting_does_not_run(queue: Queue) 
     assert num_pending(queue) == 0
 
 
-def test_a_running_or_finished_job_is_not_cancelled(queue: Queue) -> None:
+def test_a_running_job_is_cancelled_and_its_worker_learns_of_it(queue: Queue) -> None:
+    cancelled, kept = submitted(), submitted()
+    queue.put("interactive", [cancelled, kept])
+    consumer = queue.consumer("a")
+    deliveries = consumer.take({Source("interactive"): 2})
+    queue.start([cancelled.id, kept.id])
+    assert queue.cancel(cancelled.id) == "cancelled"
+    assert consumer.lost(deliveries) == deliveries[:1]
+    assert queue.reply([answer(delivery) for delivery in deliveries]) == 1
+    assert queue.redis.llen(queue.keys.result(cancelled.id)) == 1
+    assert (queue.status(cancelled.id)[0], queue.status(kept.id)[0]) == ("cancelled", "done")
+    assert queue.redis.ttl(queue.keys.record(cancelled.id)) > 0
+
+
+def test_a_finished_job_is_not_cancelled(queue: Queue) -> None:
     job = submitted()
     queue.put("interactive", [job])
-    delivery = take_one(queue)
-    queue.start([job.id])
-    assert queue.cancel(job.id) == "running"
-    queue.reply([answer(delivery)])
+    queue.reply([answer(take_one(queue))])
     assert queue.cancel(job.id) == "done"
     assert queue.redis.llen(queue.keys.result(job.id)) == 1
+
+
+def test_a_job_that_a_worker_has_is_withdrawn(queue: Queue) -> None:
+    (places,) = queue.put_many([Put.pack("interactive", [addressed(), addressed()])])
+    assert isinstance(places, list)
+    consumer = queue.consumer("a")
+    first, second = consumer.take({Source("interactive"): 2})
+    assert queue.withdraw([place for place in places[:1] if place]) == 1
+    assert consumer.lost([first, second]) == [first]
+    assert queue.reply([answer(first)]) == 0
+    assert [reply.id for reply in queue.inbox("me").wait(0.01)] == []
+    assert queue.reply([answer(second)]) == 1
+
+
+def test_a_job_that_another_worker_claimed_is_lost(queue: Queue) -> None:
+    queue.put("interactive", [addressed()])
+    consumer = queue.consumer("a")
+    held = consumer.take({Source("interactive"): 1})
+    assert consumer.lost(held) == []
+    assert queue.claim("b", {"b"}) is not None
+    assert consumer.lost(held) == held
+    queue.redis.delete(queue.keys.lane("interactive"))
+    assert consumer.lost(held) == []  # Redis came back empty: that says nothing
 
 
 def test_only_what_a_dead_worker_left_is_claimed_and_one_at_a_time(queue: Queue) -> None:

@@ -6,11 +6,11 @@ import time
 import pytest
 from api_stub import INDEX, MakeApp, StubWorker, error_of
 from flask.testing import FlaskClient
+from queues import Queue
 
 from shoal.keys import Keys
 from shoal.queue.dispatcher import Dispatcher
 from shoal.queue.pool import Pool
-from shoal.queue.queue import Queue
 from shoal.queue.reply_stream import ReplyStream
 from shoal.replies import Reply
 from shoal_api.context import Context
@@ -49,7 +49,7 @@ def test_an_index_that_the_settings_name_and_nobody_serves(make_app: MakeApp, st
 
 def test_one_worker_may_serve_one_index_and_another_the_other(make_app: MakeApp, queue: Queue, keys: Keys) -> None:
     api = make_app(indexes="news=/a,faq=/b").test_client()
-    pool = Pool(queue.redis, keys, alive_s=60)
+    pool = Pool(queue.broker, keys, alive_s=60)
     pool.announce("a", {"state": "ready", "indexes": {"news": INDEX}})
     pool.announce("b", {"state": "stalled", "indexes": {"faq": INDEX}})
     assert 'the index "faq":' in why_not(api)
@@ -99,7 +99,7 @@ class BrokenQueue(Queue):
 
     def inbox(self, address: str) -> ReplyStream:
         """The inbox."""
-        self.broken = BrokenInbox(self._connections, self.keys.replies(address), 60)
+        self.broken = BrokenInbox(self.broker, self.keys.replies(address), 60)
         return self.broken
 
 

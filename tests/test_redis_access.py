@@ -11,9 +11,10 @@ import pytest
 import redis
 from conftest import RedisServer, free_port, wait_until
 from process import Process, run
+from queues import connect
 
 from shoal import Client
-from shoal.broker.connections import connect, shown
+from shoal.broker.connections import shown
 from shoal.errors import Timeout, Unavailable
 
 PASSWORD = "hard to/guess?&@:#é"

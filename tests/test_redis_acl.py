@@ -15,14 +15,14 @@ import pytest
 import redis
 from conftest import RedisServer, free_port, wait_until
 from process import Process, run
+from queues import Queue, connect
 
 from shoal import Client
-from shoal.broker.connections import connect
 from shoal.broker.embedded import find_server
 from shoal.errors import ShoalError, Timeout, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.queue.queue import Queue
+from shoal.queue.lane import Source
 from shoal_api.access import api_keys
 
 ACL = Path(__file__).parent.parent / "docs" / "redis-users.acl"
@@ -141,6 +141,10 @@ def use_clients(place: Place) -> None:
         assert [one.num_deliveries for one in claimed if one] == [2, 3]
     with Client(place.api, timeout_s=0.05) as client:
         assert client.submit("embed", "storm").cancel() == "cancelled"
+        jobs = [client.submit("embed", ["storm"] * 33) for _ in range(3)]  # in the overflow, two of them waiting
+        assert [job.cancel() for job in jobs] == ["cancelled"] * 3
+        for _ in range(3):
+            client.submit("embed", ["storm"] * 33)  # for the worker
         with pytest.raises(Timeout):
             client.submit("embed", "storm").result()
         with pytest.raises(Timeout):
@@ -231,7 +235,11 @@ def test_neither_may_do_harm(place: Place, user: str) -> None:
 
 def test_a_program_that_puts_jobs_cannot_take_them(place: Place) -> None:
     with closing(Queue.connect(place.api, Keys())) as queue:
-        for use in (queue.join, lambda: queue.take("a", LANES, 1), lambda: queue.pool.announce("a", {})):
+        for use in (
+            queue.join,
+            lambda: queue.consumer().take({Source("interactive"): 1}, block_s=0.1),
+            lambda: queue.pool.announce("a", {}),
+        ):
             with pytest.raises(Unavailable, match=r"docs/redis-users\.acl"):
                 use()
 

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 from conftest import RedisServer, wait_until
+from queues import Queue
 
 from shoal import Client
 from shoal.broker.circuit_breaker import CircuitBreaker
@@ -13,7 +14,6 @@ from shoal.errors import Overloaded, ShoalError, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.queue.delivery import Answer
-from shoal.queue.queue import Queue
 from shoal.replies import Reply
 
 
@@ -87,16 +87,16 @@ def test_those_who_wait_learn_that_redis_went(own_redis: RedisServer) -> None:
 
 def test_who_tries_whether_redis_is_back_may_connect_again() -> None:
     """The idle connection that it was given may be one that Redis has closed."""
-    outage = CircuitBreaker()
+    breaker = CircuitBreaker()
 
     def lets_pass() -> bool:
         try:
-            outage.check()
+            breaker.check()
         except redis.ConnectionError:
             return False
         return True
 
-    outage.fail(redis.ConnectionError("gone"), time.monotonic(), is_silence=True)
+    breaker.record_failure(redis.ConnectionError("gone"), time.monotonic(), is_silence=True)
     assert not lets_pass()
     wait_until(lets_pass)
     assert lets_pass()

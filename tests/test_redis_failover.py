@@ -13,10 +13,10 @@ import redis
 from conftest import RedisServer, wait_until
 from load import Load
 from process import Process
+from queues import connect
 from tcp_proxy import Proxy
 
 from shoal import Client
-from shoal.broker.connections import connect
 from shoal.client import Handle
 from shoal.errors import Unavailable
 from shoal.keys import Keys

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import redis
 from conftest import RedisServer, wait_until
+from queues import Queue
 from service import service
 
 from shoal import Client
@@ -17,7 +18,6 @@ from shoal.client import Handle
 from shoal.errors import Overloaded
 from shoal.keys import Keys
 from shoal.queue.pool import Pool
-from shoal.queue.queue import Queue
 from shoal_workers.encoding.batcher import Batcher
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.worker import Worker
@@ -57,7 +57,7 @@ def fill(admin: "redis.Redis") -> None:
 
 def work(queue: Queue, encoder: Encoder) -> int:
     """Has a worker of its own answer what waits; returns how many jobs that were."""
-    worker = Worker(queue, encoder, {}, Batcher(4_096))
+    worker = Worker(queue.consumer(), encoder, {}, Batcher(4_096))
     answered = 0
     while sum(queue.backlog().values()):
         answered += worker.step(block_s=0)
@@ -110,7 +110,7 @@ def test_a_worker_that_starts_meanwhile_is_known_and_answers(
     with Client(own_redis.url) as client:
         job = client.submit("embed", "storm")
         admin.config_set("maxmemory", 1)
-        pool = Pool(queue.redis, queue.keys)
+        pool = Pool(queue.broker, queue.keys)
         queue.join()
         pool.announce("new", {"state": "ready"})
         assert pool.ready() == {"new": {"state": "ready"}}

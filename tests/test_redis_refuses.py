@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import redis
 from conftest import RedisServer, wait_until
+from queues import Queue
 
 from shoal import Client
 from shoal.errors import Unavailable
 from shoal.keys import Keys
-from shoal.queue.queue import Queue
 from shoal_workers.encoding.batcher import Batcher
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.worker import Worker
@@ -105,7 +105,7 @@ REFUSALS = [
 def test_all_are_told_why_and_go_on(own_redis: RedisServer, encoder: Encoder, refusal: Refusal, remedy: str) -> None:
     queue = Queue.connect(own_redis.url, Keys())
     stopping = threading.Event()
-    worker = Worker(queue, encoder, {}, Batcher(4_096), stopping=stopping)
+    worker = Worker(queue.consumer(), encoder, {}, Batcher(4_096), stopping=stopping)
     thread = threading.Thread(target=worker.run)
     with Client(own_redis.url) as client, redis.Redis.from_url(own_redis.url) as admin:
         thread.start()

@@ -86,7 +86,7 @@ HEAVY = {"torch", "flask", "rq", "safetensors", "openvino", "sentence_transforme
 #: The rooms and modules that may import each library of one purpose.
 HOMES = {
     "msgpack": {"shoal.wire"},
-    "redis": {"shoal.broker.circuit_breaker", "shoal.broker.connections", "shoal.queue.queue"},
+    "redis": {"shoal.broker.broker", "shoal.broker.circuit_breaker", "shoal.broker.connections"},
     "numkong": {"shoal_workers.index.upper_bounds"},
     "openvino": {
         "shoal_workers.encoding.engines.int8",

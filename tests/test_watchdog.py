@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from queues import Queue
 
 from shoal.jobs import Job
 from shoal.queue.pool import Pool
-from shoal.queue.queue import Queue
 from shoal_workers.encoding.batcher import Batcher
 from shoal_workers.encoding.encoder import Encoder, Row
 from shoal_workers.process.crash_report import MAX_CHARS, CrashReports
@@ -84,7 +84,7 @@ def test_progress_is_what_began_last() -> None:
 @pytest.fixture
 def words(queue: Queue, tmp_path: Path) -> CrashReports:
     """The last words of the test's own pool."""
-    return CrashReports(queue.redis, queue.keys, tmp_path / "crashes")
+    return CrashReports(queue.broker, queue.keys, tmp_path / "crashes")
 
 
 def test_last_words_are_kept_for_a_while(words: CrashReports, queue: Queue) -> None:
@@ -125,7 +125,7 @@ def test_a_worker_that_ends_by_an_exception_says_so(words: CrashReports) -> None
 
 def test_without_a_folder_to_write_to_crashes_go_to_standard_error(queue: Queue, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    words = CrashReports(queue.redis, queue.keys, tmp_path / "file" / "crashes")
+    words = CrashReports(queue.broker, queue.keys, tmp_path / "file" / "crashes")
     with words.recorded("a") as file:
         assert file is sys.stderr
     words.pass_on()
@@ -147,8 +147,8 @@ class SlowEncoder(Encoder):
 
 
 def test_a_slow_worker_keeps_its_jobs(queue: Queue, encoder: Encoder) -> None:
-    slow, pool = SlowEncoder(encoder), Pool(queue.redis, queue.keys, alive_s=2.0)
-    worker = Worker(queue, slow, {}, Batcher(4_096))
+    slow, pool = SlowEncoder(encoder), Pool(queue.broker, queue.keys, alive_s=2.0)
+    worker = Worker(queue.consumer(), slow, {}, Batcher(4_096))
     queue.put("interactive", [Job("embed", ["storm"], reply_to="me")])
     heart = Heartbeat(pool, worker.id, dict, every_s=0.05)
     heart.start()

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from conftest import wait_until
 from numpy.typing import NDArray
+from queues import Queue
 
 from shoal.errors import Internal
 from shoal.jobs import LANES, Job, Options
-from shoal.queue.dead_letters import DeadLetters, Letter
-from shoal.queue.queue import Queue
+from shoal.queue.dead_letters import DeadLetter, DeadLetters
 from shoal.replies import Reply
 from shoal_workers.admission import BULK_EVERY, MAX_DELIVERIES, Limits
 from shoal_workers.encoding.batcher import Batcher
@@ -59,7 +59,7 @@ def engine(encoder: Encoder) -> Engine:
 def worker(queue: Queue, engine: Engine, index: Index) -> Worker:
     """A worker with that encoder, and small limits."""
     limits = Limits(max_job_texts=100, max_text_chars=10_000)
-    return Worker(queue, engine, {"default": index}, Batcher(4_096), limits)
+    return Worker(queue.consumer(), engine, {"default": index}, Batcher(4_096), limits)
 
 
 def put(queue: Queue, *texts: str, lane: str = "interactive", reply_to: str | None = "me", **fields: Any) -> Job:
@@ -97,7 +97,7 @@ def once(when: str, act: Callable[[], object]) -> Callable[[str], None]:
     return before
 
 
-def dead_letters(queue: Queue) -> list[Letter]:
+def dead_letters(queue: Queue) -> list[DeadLetter]:
     """What is kept of jobs that did harm."""
     return DeadLetters(queue).newest()
 
@@ -183,7 +183,7 @@ class BrokenIndex(Index):
 
 
 def test_a_job_the_index_fails_on_harms_only_itself(queue: Queue, engine: Engine, index_folder: Path) -> None:
-    worker = Worker(queue, engine, {"default": BrokenIndex.open(index_folder)}, Batcher(4_096))
+    worker = Worker(queue.consumer(), engine, {"default": BrokenIndex.open(index_folder)}, Batcher(4_096))
     bad, good = (Job("search", ["storm"], k=k, reply_to="me") for k in (13, 12))
     queue.put("interactive", [bad, good])
     assert worker.step(block_s=0) == 2
@@ -261,7 +261,7 @@ def test_the_dead_letter_of_a_poisoned_job_has_the_last_words_of_its_worker(work
     put(queue, "storm")
     for consumer in ("a", "b", "c"):
         assert queue.claim(consumer, {consumer}) or queue.take(consumer, LANES, 1)
-    CrashReports(queue.redis, queue.keys).say("c", "stalled while encoding", "in forward")
+    CrashReports(queue.broker, queue.keys).say("c", "stalled while encoding", "in forward")
     worker.step(block_s=0)
     (letter,) = dead_letters(queue)
     assert letter.reason.endswith("; the last one stalled while encoding")
@@ -269,7 +269,7 @@ def test_the_dead_letter_of_a_poisoned_job_has_the_last_words_of_its_worker(work
 
 
 def test_what_expires_before_its_pass_is_not_computed(queue: Queue, engine: Engine) -> None:
-    worker = Worker(queue, engine, {}, Batcher(30))
+    worker = Worker(queue.consumer(), engine, {}, Batcher(30))
     deadline = time.time() + 0.5
     first, late = put(queue, "storm"), put(queue, "rain " * 30, "rain", deadline=deadline)
     engine.before = once("encode", lambda: wait_until(lambda: time.time() > deadline))
@@ -283,7 +283,7 @@ def test_what_expires_before_its_pass_is_not_computed(queue: Queue, engine: Engi
 def test_bulk_and_long_jobs_let_interactive_ones_go_first_and_take_small_steps_then(
     queue: Queue, engine: Engine, lane: str, num_texts: int
 ) -> None:
-    worker = Worker(queue, engine, {}, Batcher(256))
+    worker = Worker(queue.consumer(), engine, {}, Batcher(256))
     bulk = put(queue, *distinct(num_texts), lane=lane, reply_to="bulk")
     engine.before = once("encode", lambda: put(queue, "storm"))
     assert worker.step(block_s=0) == 2
@@ -338,7 +338,7 @@ def test_under_constant_load_bulk_still_gets_a_share(worker: Worker, queue: Queu
 
 
 def test_a_worker_can_wait_for_its_batch_to_fill(queue: Queue, engine: Engine) -> None:
-    worker = Worker(queue, engine, {}, Batcher(4_096), Limits(max_batch_wait_s=0.05))
+    worker = Worker(queue.consumer(), engine, {}, Batcher(4_096), Limits(max_batch_wait_s=0.05))
     put(queue, "storm")
     assert worker.step(block_s=0) == 1
     assert engine.passes == [1]

@@ -5,10 +5,11 @@ from itertools import count
 
 import pytest
 from breaking import Plan, connect
+from queues import Queue
 
+from shoal.broker.broker import Broker
 from shoal.errors import Unavailable
 from shoal.jobs import Job
-from shoal.queue.queue import Queue
 from shoal.replies import Reply
 from shoal_workers.encoding.batcher import Batcher
 from shoal_workers.encoding.encoder import Encoder
@@ -46,14 +47,14 @@ def test_every_job_is_answered_once_wherever_a_step_breaks(
     inbox, is_broken = queue.inbox("me"), True
     for at in count(1):
         jobs, plan = put_all(queue), Plan()
-        breaking = Queue(connect(redis_url, plan), queue.keys)
-        first = Worker(breaking, encoder, {"default": index}, Batcher(4_096))
+        breaking = Queue(Broker(connect(redis_url, plan).connection_pool), queue.keys)
+        first = Worker(breaking.consumer(), encoder, {"default": index}, Batcher(4_096))
         plan.breaks(when, at)
         with suppress(Unavailable):
             first.step(block_s=0)
         is_broken = not plan.when
         plan.clear()
-        second = first if goes_on else Worker(queue, encoder, {"default": index}, Batcher(4_096))
+        second = first if goes_on else Worker(queue.consumer(), encoder, {"default": index}, Batcher(4_096))
         while any(queue.backlog().values()):
             second._intake._next_claim_s = 0.0  # at once, where `run` would look a second later
             second.step(block_s=0)

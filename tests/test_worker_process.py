@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from conftest import RedisServer, wait_until
 from process import Process
+from queues import queue_of
 
 from shoal import Client
 from shoal.jobs import LANES
 from shoal.keys import Keys
-from shoal.queue.queue import GROUP
+from shoal.queue.consumer import GROUP
 
 Start = Callable[..., Process]
 NUM_JOBS = 60
@@ -40,8 +41,8 @@ def submit_many(client: Client) -> list[str]:
 def num_pending(client: Client) -> int:
     """Jobs that a worker has and has not answered."""
     keys = client.queue.keys
-    streams = [stream(lane) for lane in LANES for stream in (keys.lane, keys.back)]
-    return sum(client.queue.redis.xpending(stream, GROUP)["pending"] for stream in streams)
+    streams = [stream(lane) for lane in LANES for stream in (keys.lane, keys.overflow)]
+    return sum(queue_of(client).redis.xpending(stream, GROUP)["pending"] for stream in streams)
 
 
 def is_at_work(client: Client) -> bool:
@@ -53,7 +54,7 @@ def assert_all_done(client: Client, job_ids: list[str]) -> None:
     """Every job has exactly one reply, and it is no error."""
     for job_id in job_ids:
         assert client.job(job_id).result(30).tokens
-        assert client.queue.redis.llen(client.queue.keys.result(job_id)) == 1
+        assert queue_of(client).redis.llen(client.queue.keys.result(job_id)) == 1
     assert sum(client.queue.backlog().values()) == 0
 
 

@@ -15,7 +15,7 @@ from chaos_run.worker import DIGEST_BYTES, digest
 from shoal.errors import ShoalError
 from shoal.jobs import Job
 from shoal.keys import Keys
-from shoal.queue.queue import GROUP
+from shoal.queue.consumer import GROUP
 from shoal.replies import STATUSES, Reply
 
 #: How often a job may be delivered.
@@ -65,7 +65,9 @@ class Audit:
         self.figures["jobs left in a lane"] = self.num_unanswered()
         pending = sum(self._redis.xpending(lane, GROUP)["pending"] for lane in self._lanes())
         self.figures["jobs left pending"] = pending
-        loads = {key.decode(): self._redis.hgetall(key) for key in self._redis.scan_iter(f"{self._keys.root}:load:*")}
+        loads = {
+            key.decode(): self._redis.hgetall(key) for key in self._redis.scan_iter(f"{self._keys.root}:lane:*:load")
+        }
         self.figures["counts left of what a lane holds"] = sum(
             int(n) != 0 for load in loads.values() for n in load.values()
         )

@@ -24,9 +24,8 @@ class Plain:
     def __init__(self, url: str, settings: Settings):
         self._redis: Any = redis.Redis.from_url(url, socket_timeout=6, socket_connect_timeout=2)
         self._root = settings.keys.root
-        found = re.search(r"```lua script put\n(.*?)```", _PAGE.read_text(), re.DOTALL)
-        assert found
-        self._put = self._redis.register_script(found[1])
+        blocks = dict(re.findall(r"```lua script (\w+)\n(.*?)```", _PAGE.read_text(), re.DOTALL))
+        self._put = self._redis.register_script(blocks["lane"] + blocks["put"])
 
     def put(self, case: Case, job_id: str, deadline: float | None = None, reply_to: str | None = None) -> None:
         """Put a job; without an address for the reply it is one job however often it is put.
@@ -35,14 +34,14 @@ class Plain:
         """
         job = {"v": 1, "id": job_id, "op": case.op, "texts": case.texts, "deadline": deadline, "reply_to": reply_to}
         data = msgpack.packb(job | ({"k": K} if case.op == "search" else {}))
-        self._run(case, data, *([] if reply_to else [f"{self._root}:job:{job_id}"]))
+        self._run(case, job_id, data, *([] if reply_to else [f"{self._root}:job:{job_id}"]))
 
     def put_garbage(self, case: Case) -> None:
         """Put bytes that are no job.
 
         Raises redis.RedisError.
         """
-        self._run(case, GARBAGE + case.texts[0].encode())
+        self._run(case, f"garbage-{case.number}", GARBAGE + case.texts[0].encode())
 
     def results(self, job_id: str) -> list[dict[str, Any]]:
         """Return the replies to a job without an address for them.
@@ -63,8 +62,10 @@ class Plain:
         """Drop its connections."""
         self._redis.close()
 
-    def _run(self, case: Case, data: bytes, *records: str) -> None:
+    def _run(self, case: Case, job_id: str, data: bytes, *records: str) -> None:
         lane = f"{self._root}:lane:{case.lane}"
-        keys = [lane, f"{lane}:back", f"{self._root}:load:{case.lane}", *records]
-        values: list[Any] = [10_000, 100_000, 2**28, MAX_FRONT_TEXTS, "plain", 86_400, "", "", data, len(case.texts)]
-        self._put(keys, values)
+        keys = [lane, *(f"{lane}:{name}" for name in ("overflow", "waiting", "places", "tags", "load")), *records]
+        limits = {"max_jobs": 10_000, "max_texts": 100_000, "max_bytes": 2**28, "max_front_texts": MAX_FRONT_TEXTS}
+        job = {"id": job_id, "job": data, "texts": len(case.texts)}
+        arguments = limits | {"client": "plain", "has_records": bool(records), "jobs": [job]}
+        self._put(keys, [msgpack.packb(arguments, use_bin_type=False)])

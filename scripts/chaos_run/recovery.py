@@ -8,9 +8,10 @@ from typing import Any
 import redis
 
 from chaos_run.deployment import Deployment
+from shoal.broker.broker import Broker
 from shoal.errors import ShoalError
+from shoal.queue.consumer import GROUP
 from shoal.queue.pool import Pool
-from shoal.queue.queue import GROUP
 
 #: Time between two looks.
 LOOK_EVERY_S = 0.05
@@ -68,7 +69,7 @@ class Recovery:
                 kill.num_jobs = max(kill.num_jobs, num_jobs)
                 if not num_jobs:
                     kill.recovered_s = time.monotonic()
-        for worker, about in Pool(self._redis, self._keys).workers().items():
+        for worker, about in Pool(Broker(self._redis.connection_pool), self._keys).workers().items():
             self._ids[about["pid"]] = worker
 
     def _num_pending(self, worker: str) -> int:

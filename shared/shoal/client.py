@@ -32,7 +32,7 @@ from shoal.jobs import LANES, Job, Options, new_id
 from shoal.keys import Keys
 from shoal.queue.dispatcher import Dispatcher, PendingReply
 from shoal.queue.lane import LaneLimits
-from shoal.queue.queue import Queue
+from shoal.queue.producer import Producer
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS, Settings
 
@@ -67,7 +67,7 @@ class Client:
         result_ttl_s: int = DEFAULTS.result_ttl_s,
         name: str = "",
     ):
-        self.queue = Queue.connect(redis_url, Keys(key_prefix, pool), limits, result_ttl_s)
+        self.queue = Producer.connect(redis_url, Keys(key_prefix, pool), limits, result_ttl_s)
         self.pool = self.queue.pool
         self.cache_lookup = CacheLookup(self.pool)
         self.name = name or secrets.token_hex(8)
@@ -284,7 +284,7 @@ class Handle:
         return self.client.queue.status(self.id)[0]
 
     def cancel(self) -> str:
-        """Cancel the job unless a worker has started it; return its status after that."""
+        """Cancel the job unless it is answered; return its status after that."""
         return self.client.queue.cancel(self.id)
 
 

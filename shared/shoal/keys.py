@@ -1,4 +1,4 @@
-"""Every Redis key Shoal uses, composed in one place.
+"""Names of all Redis keys that Shoal uses.
 
 The braces make the pool a hash tag, so that all keys of a pool share one slot and Redis Cluster can hold them.
 """
@@ -22,60 +22,80 @@ class Keys:
 
     @property
     def root(self) -> str:
-        """What every key of the pool begins with."""
+        """Return the beginning of every key of the pool."""
         return f"{self.prefix}:{{{self.pool}}}"
 
     def lane(self, name: str) -> str:
-        """Stream of waiting and running jobs: the front of the lane."""
+        """Return the stream with the front of a lane: unanswered jobs, taken or not."""
         return f"{self.root}:lane:{name}"
 
-    def back(self, name: str) -> str:
-        """Stream of the jobs whose clients had many at the front of the lane already."""
-        return f"{self.root}:lane:{name}:back"
+    def overflow(self, name: str) -> str:
+        """Return the stream with the overflow of a lane: unanswered jobs that have come to their turn."""
+        return f"{self.root}:lane:{name}:overflow"
+
+    def waiting(self, name: str) -> str:
+        """Return the sorted set with the ids of the jobs that wait for their turn in the overflow."""
+        return f"{self.root}:lane:{name}:waiting"
+
+    def places(self, name: str) -> str:
+        """Return the hash with the jobs of the overflow by id: a waiting one whole, one in the stream by its entry."""
+        return f"{self.root}:lane:{name}:places"
+
+    def tags(self, name: str) -> str:
+        """Return the sorted set with the virtual time of the overflow and the last tag of each of its clients."""
+        return f"{self.root}:lane:{name}:tags"
 
     def load(self, name: str) -> str:
-        """Hash with the texts and bytes that a lane holds, and the texts that each client has at its front."""
-        return f"{self.root}:load:{name}"
+        """Return the hash with the texts and bytes that a lane holds, and the texts of each client at its front."""
+        return f"{self.root}:lane:{name}:load"
+
+    def of_lane(self, name: str) -> tuple[str, ...]:
+        """Return all keys of a lane, in the order in which the scripts take them."""
+        return tuple(key(name) for key in (self.lane, self.overflow, self.waiting, self.places, self.tags, self.load))
 
     def replies(self, address: str) -> str:
-        """Stream that a waiting process reads its replies from."""
+        """Return the stream from which a process reads its replies."""
         return f"{self.root}:replies:{address}"
 
     def result(self, job_id: str) -> str:
-        """List holding the one reply of a submitted job."""
+        """Return the list with the one reply to a submitted job."""
         return f"{self.root}:result:{job_id}"
 
     def record(self, job_id: str) -> str:
-        """Hash with the status and timings of a submitted job."""
+        """Return the hash with the status and timings of a submitted job."""
         return f"{self.root}:job:{job_id}"
 
     def once(self, name: str) -> str:
-        """What an idempotency key was used for; `name` is a digest of the key and of whose it is."""
+        """Return the key of the job that an idempotency key was used for; `name` is a digest of key and owner."""
         return f"{self.root}:once:{name}"
 
     def cache(self, place: str) -> str:
-        """The vector of a text that was embedded before; what is stored in a place replaces what was there."""
+        """Return the key of a place in the cache of vectors."""
         return f"{self.root}:cache:{place}"
 
     @property
     def rates(self) -> str:
-        """What the counters of API keys that have a rate begin with."""
+        """Return the beginning of the counters of API keys that have a rate."""
         return f"{self.root}:rate"
 
     @property
     def dead(self) -> str:
-        """Stream of jobs nobody could answer, each with its reason."""
+        """Return the stream of dead letters: jobs that could not be answered, each with its reason."""
         return f"{self.root}:dead"
 
     @property
     def workers(self) -> str:
-        """Set of worker ids; a member counts only while its `worker` key lives."""
+        """Return the set of worker ids; a member is alive while its `worker` key exists."""
         return f"{self.root}:workers"
 
     def worker(self, worker_id: str) -> str:
-        """What a worker says of itself; expires when its heartbeat stops."""
+        """Return the key of a worker's heartbeat, which expires when the heartbeat stops."""
         return f"{self.root}:worker:{worker_id}"
 
+    def isolated(self, worker_id: str) -> str:
+        """Return the key that names the job which a worker runs alone."""
+        return f"{self.root}:isolated:{worker_id}"
+
     def words(self, worker_id: str) -> str:
-        """What a worker said of its end: a line, and a traceback."""
+        """Return the key of a worker's crash report: a summary in one line, then a traceback."""
         return f"{self.root}:words:{worker_id}"

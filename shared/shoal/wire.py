@@ -1,5 +1,6 @@
 """The bytes on the wire: msgpack maps and nothing else (docs/protocol.md)."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import msgpack
@@ -56,6 +57,20 @@ def unpack(data: bytes, unicode_errors: str = "strict") -> dict[str, Any]:
     if not isinstance(value, dict):
         raise MalformedJob(f"the msgpack value is {kind(value)}: send a map")
     return value
+
+
+def pack_arguments(arguments: Mapping[str, Any]) -> bytes:
+    """Return the arguments of a script as msgpack; bytes travel as str, because Redis's own msgpack knows no bin."""
+    return bytes(msgpack.packb(arguments, use_bin_type=False))
+
+
+def unpack_result(data: bytes | None) -> Any:
+    """Return the result of a script: maps have str keys, strings stay bytes. Without a result, return an empty map."""
+    return {} if data is None else msgpack.unpackb(data, raw=True, object_pairs_hook=_with_str_keys)
+
+
+def _with_str_keys(pairs: Sequence[tuple[bytes, Any]]) -> dict[str, Any]:
+    return {name.decode(): value for name, value in pairs}
 
 
 def is_json(value: Any, max_depth: int = MAX_DEPTH) -> bool:

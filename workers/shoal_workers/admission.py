@@ -8,10 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shoal.errors import Expired, Internal, Poisoned, ShoalError, UnknownIndex
-from shoal.jobs import LANES, Job, address_of
-from shoal.queue.delivery import Answer, DeadLetter, Delivery
-from shoal.queue.pool import ALIVE_S
-from shoal.queue.queue import BACK_PART, Queue
+from shoal.jobs import Job, address_of
+from shoal.queue.consumer import Consumer
+from shoal.queue.dead_letters import DeadLetter
+from shoal.queue.delivery import Answer, Delivery
+from shoal.queue.lane import OVERFLOW_SHARE, SOURCES, Source
+from shoal.queue.pool import ALIVE_S, Pool
 from shoal.replies import Reply
 from shoal.size_limit import check_texts
 from shoal_workers.encoding.encoder import QUERY_PROMPTS, Encoder
@@ -58,16 +60,15 @@ class Admission:
 
     def __init__(
         self,
-        worker_id: str,
-        queue: Queue,
+        consumer: Consumer,
         encoder: Encoder,
         indexes: Mapping[str, Index],
         limits: Limits,
         words: CrashReports,
         counters: "Counter[str]",
     ):
-        self._worker_id = worker_id
-        self._queue = queue
+        self._consumer = consumer
+        self._pool = Pool(consumer.broker, consumer.keys)
         self._encoder = encoder
         self._indexes = indexes
         self._limits = limits
@@ -92,7 +93,7 @@ class Admission:
         self._fill(works, "interactive")
         self._fill(works, "bulk")
         if not works and block_s:
-            works += self._admit(self._queue.take(self._worker_id, LANES, 1, block_s))
+            works += self._admit(self._consumer.take(dict.fromkeys(SOURCES, 1), block_s))
         if works and self._limits.max_batch_wait_s:
             self._linger(works)
         return works
@@ -104,7 +105,7 @@ class Admission:
     def take_interactive(self) -> list[Work]:
         """What people wait for now, as much as a step holds at most; none of the back, which gives way itself."""
         works: list[Work] = []
-        self._fill(works, "interactive", has_back=False)
+        self._fill(works, "interactive", has_overflow=False)
         return works
 
     def refuse(self, refusals: Sequence[tuple[Delivery, ShoalError]]) -> int:
@@ -115,13 +116,17 @@ class Admission:
             job_id, reply_to = address_of(delivery.data)
             reply = None if job_id is None else Reply.failure(job_id, error)
             answers.append(Answer(delivery, reply, reply_to, self._letter(delivery, error, reply)))
-        return self._queue.reply(answers)
+        return self._consumer.reply(answers)
 
     def _letter(self, delivery: Delivery, error: ShoalError, reply: Reply | None) -> DeadLetter | None:
         """What is kept of a job that may do harm, or that nobody can be answered for."""
         if reply and not isinstance(error, Poisoned | Internal):
             return None
-        reason, trace, worker = f"{error.code}: {error}", "".join(traceback.format_exception(error)), self._worker_id
+        reason, trace, worker = (
+            f"{error.code}: {error}",
+            "".join(traceback.format_exception(error)),
+            self._consumer.name,
+        )
         deliveries = delivery.num_deliveries
         if isinstance(error, Poisoned):
             summary, _, trace = self._words.of(delivery.owner).partition("\n")
@@ -132,22 +137,23 @@ class Admission:
 
     # Take
 
-    def _fill(self, works: list[Work], lane: str, has_back: bool = True) -> None:
+    def _fill(self, works: list[Work], lane: str, has_overflow: bool = True) -> None:
         owed = lane == "bulk" and self._num_steps % BULK_EVERY == 0
         while (room := self._room(works)) > 0 or owed:
             at_once = min(JOBS_AT_ONCE[lane], max(1, room))
-            taken = self._queue.take(self._worker_id, [lane], at_once, has_back=has_back)
+            wanted = {Source(lane): at_once}
+            if has_overflow:
+                wanted[Source(lane, True)] = max(1, int(at_once * OVERFLOW_SHARE))
+            taken = self._consumer.take(wanted)
             works += self._admit(taken)
-            num_back = sum(delivery.is_back for delivery in taken)
-            is_empty = len(taken) - num_back < at_once and num_back < max(1, at_once // BACK_PART)
-            if is_empty or owed or (lane == "bulk" and self.expects_interactive):
+            if not taken or owed or (lane == "bulk" and self.expects_interactive):
                 return
 
     def _linger(self, works: list[Work]) -> None:
         until = time.monotonic() + self._limits.max_batch_wait_s
         while (room := self._room(works)) > 0 and (left := until - time.monotonic()) > 0:
             at_once = min(JOBS_AT_ONCE["interactive"], room)
-            works += self._admit(self._queue.take(self._worker_id, ["interactive"], at_once, left))
+            works += self._admit(self._consumer.take({Source("interactive"): at_once}, left))
 
     def _room(self, works: Sequence[Work]) -> int:
         """How many more texts fit into the step."""
@@ -156,8 +162,8 @@ class Admission:
     def _claim(self) -> Delivery | None:
         if time.monotonic() < self._next_claim_s:
             return None
-        alive = set(self._queue.pool.workers()) if time.monotonic() >= self._heard_from_s else None
-        orphan = self._queue.claim(self._worker_id, alive)
+        alive = set(self._pool.workers()) if time.monotonic() >= self._heard_from_s else None
+        orphan = self._consumer.claim(alive)
         if orphan is None:
             self._next_claim_s = time.monotonic() + CLAIM_EVERY_S
         else:
@@ -170,7 +176,7 @@ class Admission:
         works, refusals = [], []
         now = time.time()
         for delivery in deliveries:
-            if delivery.lane == "interactive" and not delivery.is_back:
+            if delivery.lane == "interactive" and not delivery.is_overflow:
                 self._expected_until_s = time.monotonic() + EXPECTED_S
             try:
                 job = self._open(delivery)
@@ -201,9 +207,9 @@ class Admission:
     def _start(self, works: list[Work]) -> list[Work]:
         """Marks submitted jobs as running, and drops those that were cancelled: they are answered already."""
         submitted = [work for work in works if work.job.reply_to is None]
-        started = self._queue.start([work.job.id for work in submitted])
+        started = self._consumer.start([work.job.id for work in submitted])
         cancelled = [work for work, runs in zip(submitted, started, strict=True) if not runs]
-        self._queue.drop([work.delivery for work in cancelled])
+        self._consumer.drop([work.delivery for work in cancelled])
         return [work for work in works if work not in cancelled]
 
 

@@ -44,7 +44,7 @@ class Work:
 
         So do jobs of bulk, and those that are at the back of a lane because they are long or one of many.
         """
-        return (self.delivery.lane == "bulk" or self.delivery.is_back) and self.delivery.num_deliveries == 1
+        return (self.delivery.lane == "bulk" or self.delivery.is_overflow) and self.delivery.num_deliveries == 1
 
     @property
     def is_encoded(self) -> bool:

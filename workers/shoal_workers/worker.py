@@ -1,9 +1,6 @@
 """The worker: takes jobs, forms batches, encodes, searches, replies."""
 
 import logging
-import os
-import secrets
-import socket
 import threading
 import time
 import traceback
@@ -17,7 +14,8 @@ import numpy as np
 from shoal.cache.cache import Cache
 from shoal.cache.entry import Entry
 from shoal.errors import Overloaded, ShoalError, Unavailable
-from shoal.queue.queue import Queue
+from shoal.queue.consumer import Consumer
+from shoal.queue.pool import Pool
 from shoal.replies import TIMINGS
 from shoal_workers.admission import Admission, Limits, overdue
 from shoal_workers.encoding.batcher import Batcher
@@ -46,7 +44,7 @@ class Worker:
 
     def __init__(
         self,
-        queue: Queue,
+        consumer: Consumer,
         encoder: Encoder,
         indexes: dict[str, Index],
         batcher: Batcher[Row],
@@ -55,9 +53,9 @@ class Worker:
         cache: Cache | None = None,
         words: CrashReports | None = None,
     ):
-        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        self.queue = queue
-        self.pool = queue.pool
+        self.id = consumer.name
+        self.consumer = consumer
+        self.pool = Pool(consumer.broker, consumer.keys)
         self.encoder = encoder
         self.indexes = indexes
         self.batcher = batcher
@@ -65,8 +63,8 @@ class Worker:
         self.counters: Counter[str] = Counter()
         self.progress = Progress()
         self.speed = Throughput()
-        words = words or CrashReports(queue.redis, queue.keys)
-        self._intake = Admission(self.id, queue, encoder, indexes, limits or Limits(), words, self.counters)
+        words = words or CrashReports(consumer.broker, consumer.keys)
+        self._intake = Admission(consumer, encoder, indexes, limits or Limits(), words, self.counters)
         self._stopping = stopping or threading.Event()
         self._num_replied = 0
 
@@ -76,7 +74,7 @@ class Worker:
         while not self._stopping.is_set():
             try:
                 self.progress.mark("joining the pool")
-                self.queue.join()
+                self.consumer.join()
                 log.info("worker %s is taking jobs", self.id)
                 is_away = False
                 while not self._stopping.is_set():
@@ -243,7 +241,7 @@ class Worker:
     def _reply(self, works: Sequence[Work]) -> None:
         self.progress.mark("replying")
         model = self.encoder.model.name
-        self._num_replied += self.queue.reply([work.answer(model) for work in works if not work.error])
+        self._num_replied += self.consumer.reply([work.answer(model) for work in works if not work.error])
         self._num_replied += self._intake.refuse([(work.delivery, work.error) for work in works if work.error])
         self._count(works)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from shoal.broker.connections import connect, translated
+from shoal.broker.broker import Broker
 from shoal.errors import RateLimited
 from shoal.settings import Settings
 from shoal_api.access.api_keys import ApiKey
@@ -47,14 +47,15 @@ class RateLimits:
         from limits.storage import RedisStorage
         from limits.strategies import SlidingWindowCounterRateLimiter
 
-        pool = connect(settings.redis_url).connection_pool
+        self._broker = Broker.connect(settings.redis_url)
+        pool = self._broker.connection_pool
         storage = RedisStorage("redis://", connection_pool=pool, key_prefix=settings.keys.rates)
         self._limiter = SlidingWindowCounterRateLimiter(storage)
 
     def count(self, key: ApiKey) -> RateUsage:
         """Count one request, in one round trip if it is within the rate; raises Unavailable without Redis."""
         rate = _parse(key.rate)
-        with translated():
+        with self._broker.translated():
             wait_s = 0 if self._limiter.hit(rate, key.name) else self._wait_s(rate, key)
         return RateUsage(key, rate.amount, rate.get_expiry(), wait_s)
 

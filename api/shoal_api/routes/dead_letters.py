@@ -7,7 +7,7 @@ from flask import Response
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
-from shoal.queue.dead_letters import DeadLetters, Letter
+from shoal.queue.dead_letters import DeadLetter, DeadLetters
 from shoal_api.context import context
 from shoal_api.response import rendered
 from shoal_api.schema.requests import DeadLetterPath, DeadLettersQuery
@@ -54,7 +54,7 @@ def _letters() -> DeadLetters:
     return DeadLetters(context().client.queue)
 
 
-def _brief(letter: Letter) -> dict[str, Any]:
+def _brief(letter: DeadLetter) -> dict[str, Any]:
     job = letter.job()
     return {
         "id": letter.id,

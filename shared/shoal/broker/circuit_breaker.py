@@ -1,6 +1,7 @@
-"""Whether Redis is away, as all connections of a process to it know together: one waits for it, and the others do not.
+"""A circuit breaker: what all connections of a process know about whether Redis answers.
 
-Without this every request would wait by itself until its time is up, and those behind it in a queue once more.
+While Redis is away, one thread at a time tries whether it is back and all others fail at once. Without it each request
+would wait for its own time limit, and requests behind it in a queue once more.
 """
 
 import threading
@@ -11,19 +12,19 @@ import redis
 from redis.connection import AbstractConnection
 from redis.utils import SENTINEL
 
-#: How often somebody may try whether Redis is back.
+#: Time between two attempts while Redis is away.
 TRY_EVERY_S = 0.1
 
-#: How long one who tries keeps the others from it, should nothing be heard of the attempt.
+#: Longest that one attempt keeps other threads from trying, should its thread report no outcome.
 _TRY_WITHIN_S = 5.0
 
 
 class CircuitBreaker:
-    """What is known of one Redis. Thread-safe.
+    """The state of one Redis: closed while it answers, open while it is away. Thread-safe.
 
-    Redis is away when a command is not answered in its time and no other one has been answered since it was sent, or
-    when it took long to learn that no connection can be made. A single connection that breaks says nothing of Redis,
-    and where connections are refused at once, nobody need be kept from trying.
+    It opens when a command gets no answer in its time and no other command was answered since it was sent, or when a
+    connection took long to fail. A single connection that breaks does not open it. Nor does a refused connection: that
+    fails at once, so nothing is won by keeping others from trying.
     """
 
     def __init__(self) -> None:
@@ -31,32 +32,32 @@ class CircuitBreaker:
         self._answered_at = 0.0
         self._cause = ""
         self._next_try_at = 0.0
-        self._tries = 0  # which thread does
+        self._trying_thread = 0
 
     def check(self) -> None:
-        """Raises redis.ConnectionError while Redis is away, but every `TRY_EVERY_S` lets one pass, to try."""
+        """Raise redis.ConnectionError while Redis is away; let one thread pass every `TRY_EVERY_S`, to try."""
         if not self._cause:
             return
         with self._lock:
             now, thread = time.monotonic(), threading.get_ident()
-            if self._cause and now < self._next_try_at and self._tries != thread:
+            if self._cause and now < self._next_try_at and self._trying_thread != thread:
                 raise redis.ConnectionError(self._cause)
-            self._tries = thread  # it may pass again: an idle connection that it got had been closed by Redis
+            self._trying_thread = thread  # may pass again: the idle connection that it got may have been closed
             self._next_try_at = now + _TRY_WITHIN_S
 
-    def fail(self, error: Exception, since: float, is_silence: bool) -> None:
-        """Takes note of what failed; `is_silence` if it was for want of any answer since then, by the monotonic clock.
+    def record_failure(self, error: Exception, since: float, is_silence: bool) -> None:
+        """Record a failed command; `is_silence` if no answer came since `since` on the monotonic clock.
 
-        Other failures begin no outage, but an attempt in one that fails so has not ended it.
+        Only silence opens the breaker. Any failure keeps an open one open.
         """
         with self._lock:
             if self._cause or (is_silence and self._answered_at <= since):
                 self._cause = str(error)
                 self._next_try_at = time.monotonic() + TRY_EVERY_S
-                self._tries = 0
+                self._trying_thread = 0
 
-    def end(self) -> None:
-        """Takes note of an answer."""
+    def record_success(self) -> None:
+        """Record an answer, which closes the breaker."""
         self._answered_at = time.monotonic()
         if self._cause:
             with self._lock:
@@ -64,34 +65,35 @@ class CircuitBreaker:
 
 
 class _Watched(AbstractConnection):
-    """A connection that tells an outage what becomes of its commands, and is not used in one."""
+    """A connection that reports its outcomes to a circuit breaker, and does not open while the breaker is open."""
 
-    def __init__(self, *, outage: CircuitBreaker, **options: Any):
-        self.outage = outage
+    def __init__(self, *, breaker: CircuitBreaker, **options: Any):
+        self.breaker = breaker
         super().__init__(**options)
 
     def connect(self) -> None:
-        """Connects unless it is connected; raises redis.ConnectionError at once while Redis is away."""
-        self.outage.check()
+        """Connect unless connected; raise redis.ConnectionError at once while Redis is away."""
+        self.breaker.check()
         started = time.monotonic()
         try:
             super().connect()  # type: ignore[no-untyped-call]
         except redis.RedisError as error:
-            self.outage.fail(error, started, time.monotonic() - started > TRY_EVERY_S)
+            self.breaker.record_failure(error, started, time.monotonic() - started > TRY_EVERY_S)
             raise
 
     def read_response(self, *args: Any, timeout: Any = SENTINEL, **options: Any) -> Any:
-        """The next answer, as redis-py reads it."""
+        """Return the next answer, as redis-py reads it."""
         try:
             answer = super().read_response(*args, timeout=timeout, **options)
         except redis.ResponseError:
-            self.outage.end()
+            self.breaker.record_success()
             raise
         except redis.RedisError as error:
             waited_s = self.socket_timeout if timeout is SENTINEL else timeout
-            self.outage.fail(error, time.monotonic() - (waited_s or 0.0), isinstance(error, redis.TimeoutError))
+            sent_at = time.monotonic() - (waited_s or 0.0)
+            self.breaker.record_failure(error, sent_at, isinstance(error, redis.TimeoutError))
             raise
-        self.outage.end()
+        self.breaker.record_success()
         return answer
 
 
@@ -101,7 +103,7 @@ class _WatchedTcp(_Watched, redis.Connection):
 
 class _WatchedTls(_Watched, redis.SSLConnection):
     def on_connect_check_health(self, check_health: bool = True) -> None:
-        """What redis-py does, and one more round trip: a server's TLS tickets come before it, and not as if late."""
+        """Check as redis-py does, then read the server's TLS tickets in a round trip: they look like an answer."""
         super().on_connect_check_health(check_health)
         self.send_command("PING", check_health=False)  # type: ignore[no-untyped-call]
         self.read_response()
@@ -111,7 +113,7 @@ class _WatchedUnix(_Watched, redis.UnixDomainSocketConnection):
     pass
 
 
-#: What to use in place of each of redis-py's kinds of connection; these take an `outage`.
+#: The class to use in place of each of redis-py's kinds of connection; each takes a `breaker`.
 WATCHED = {
     redis.Connection: _WatchedTcp,
     redis.SSLConnection: _WatchedTls,

@@ -9,7 +9,8 @@ them.
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 
-from shoal.broker.connections import Call, Connections, Script, checked, translated
+from shoal.broker.broker import Broker
+from shoal.broker.script import Script
 from shoal.cache.entry import Entry
 from shoal.cache.table import Table
 from shoal.keys import Keys
@@ -19,17 +20,17 @@ from shoal.settings import DEFAULTS
 MAX_TEXTS_PER_READ = 512
 
 _TWO_NUMBERS = struct.Struct("<QQ")
-_STORE = Script.load("store")
+_STORE = Script.load("shoal.cache", "store")
 
 
 class Cache:
     """The table of a pool, for reading and writing. Thread-safe."""
 
-    def __init__(self, connections: Connections, keys: Keys, table: Table, ttl_s: int = DEFAULTS.cache_ttl_s):
+    def __init__(self, broker: Broker, keys: Keys, table: Table, ttl_s: int = DEFAULTS.cache_ttl_s):
         self.table = table
         self._ttl_s = ttl_s
         self._prefix = keys.cache("")
-        self._connections = connections
+        self._broker = broker
 
     def find(self, digests: Sequence[bytes]) -> list[Entry | None]:
         """Return the entry of each digest, or None where there is none.
@@ -39,9 +40,7 @@ class Cache:
         entries: list[Entry | None] = []
         for start in range(0, len(digests), MAX_TEXTS_PER_READ):
             chunk = digests[start : start + MAX_TEXTS_PER_READ]
-            with translated():
-                (answer,) = self._connections.ask(("MGET", *self._places(chunk)))
-                values = iter(checked(answer))
+            values = iter(self._broker.execute("MGET", *self._places(chunk)))
             entries += [self._unpack(digest, next(values), next(values)) for digest in chunk]
         return entries
 
@@ -52,9 +51,7 @@ class Cache:
         """
         if entries:
             values = [entry.pack(digest) for digest, entry in entries.items()]
-            with translated():
-                (answer,) = self._connections.run(_STORE, Call(self._places(entries), [self._ttl_s, *values]))
-                checked(answer)
+            self._broker.run(_STORE, self._places(entries), {"ttl_s": self._ttl_s, "entries": values})
 
     def _places(self, digests: Iterable[bytes]) -> list[str]:
         """Return the keys of both places of each digest."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shoal.broker.connections import Connections
 from shoal.cache.cache import Cache
 from shoal.cache.entry import Entry
 from shoal.cache.table import Table
@@ -69,7 +68,6 @@ class CacheLookup:
         self.num_misses = 0
         self._pool = pool
         self._refresh_s = refresh_s
-        self._connections = Connections(pool.redis.connection_pool)
         self._cache: Cache | None = None
         self._refresh_at = 0.0
         self._lock = threading.Lock()
@@ -105,7 +103,7 @@ class CacheLookup:
         if table is None:
             self._cache = None
         elif self._cache is None or self._cache.table != table:
-            self._cache = Cache(self._connections, self._pool.keys, table)
+            self._cache = Cache(self._pool.broker, self._pool.keys, table)
         self._refresh_at = time.monotonic() + self._refresh_s
 
     def _count(self, num_texts: int, num_misses: int) -> None:

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
-from shoal.queue.dead_letters import DeadLetters, Letter
+from shoal.queue.dead_letters import DeadLetter, DeadLetters
 from shoal.queue.lane import LaneLimits
-from shoal.queue.queue import Queue
+from shoal.queue.producer import Producer
 from shoal.settings import Settings
 
 #: Most bytes shown of a job that cannot be read.
@@ -74,17 +74,17 @@ def drop(settings: Settings, letter_ids: tuple[str, ...]) -> None:
 
 @contextmanager
 def _letters(settings: Settings) -> Iterator[DeadLetters]:
-    queue = Queue.connect(settings.redis_url, settings.keys, LaneLimits.from_settings(settings), settings.result_ttl_s)
+    queue = Producer.connect(settings.redis_url, settings.keys, LaneLimits.from_settings(settings))
     try:
         yield DeadLetters(queue)
     finally:
         queue.close()
 
 
-def _when(letter: Letter) -> str:
+def _when(letter: DeadLetter) -> str:
     return datetime.fromtimestamp(letter.time_s, UTC).isoformat(timespec="seconds")
 
 
-def _describe(letter: Letter) -> str:
+def _describe(letter: DeadLetter) -> str:
     job = letter.job()
     return f"{len(letter.data):,} unreadable bytes" if job is None else f"{job.op} {job.id} ({len(job.texts)} texts)"

@@ -1,100 +1,113 @@
-"""Dead letters: jobs that could not be answered as they asked, kept for somebody to look at, retry or drop."""
+"""Dead letters: jobs that could not be answered as they asked, kept for an operator to look at, retry or drop."""
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from shoal.broker.connections import translated
 from shoal.errors import ShoalError, UnknownJob
 from shoal.jobs import LANES, Job, new_id
-from shoal.queue.queue import Queue
+from shoal.queue.producer import Producer
+
+_ID = re.compile(r"\d{1,19}-\d{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
-    """One dead letter: the bytes of a job, and why it is here.
+class DeadLetter:
+    """The reason why a job could not be answered; once it is kept, also the bytes of the job and the letter's id.
 
-    `worker` had the job last. Where no worker could tell more than the reason, `traceback` is empty.
+    `worker` had the job last, in the last of so many `deliveries`. `traceback` says where that worker was, if it could
+    still tell.
     """
 
-    id: str
-    data: bytes
     reason: str
-    lane: str = ""
-    deliveries: int = 1
     traceback: str = ""
     worker: str = ""
+    deliveries: int = 1
+    lane: str = ""
+    data: bytes = b""
+    id: str = ""
+
+    def fields(self, lane: str) -> dict[str, str]:
+        """Return what is kept beside the bytes of a job of that lane."""
+        about = {"reason": self.reason, "lane": lane, "deliveries": str(self.deliveries)}
+        texts = about | {"traceback": self.traceback, "worker": self.worker}
+        return {name: text.encode(errors="replace").decode() for name, text in texts.items()}
 
     @classmethod
-    def read(cls, entry: bytes, fields: dict[bytes, bytes]) -> Self:
-        """The letter in an entry of the stream."""
-        words = {name: fields.get(name.encode(), b"").decode(errors="replace") for name in _WORDS}
+    def read(cls, entry: bytes, values: Sequence[bytes]) -> Self:
+        """Return the letter in an entry of the stream, whose names and values come in turn."""
+        fields = dict(zip(values[::2], values[1::2], strict=False))
         count = fields.get(b"deliveries", b"")
-        deliveries = int(count) if count.isdigit() and len(count) < 10 else 1
-        return cls(entry.decode(), fields.get(b"job", b""), deliveries=deliveries, **words)
+        return cls(
+            _text(fields, b"reason"),
+            _text(fields, b"traceback"),
+            _text(fields, b"worker"),
+            int(count) if count.isdigit() and len(count) < 10 else 1,
+            _text(fields, b"lane"),
+            fields.get(b"job", b""),
+            entry.decode(),
+        )
 
     @property
     def time_s(self) -> float:
-        """When it came, in Unix seconds."""
+        """Return when it was kept, in Unix seconds."""
         return int(self.id.partition("-")[0]) / 1000
 
     def job(self) -> Job | None:
-        """The job, if it can be read."""
+        """Return the job; None if its bytes cannot be read."""
         try:
             return Job.unpack(self.data)
         except ShoalError:
             return None
 
 
-_WORDS = ("reason", "lane", "traceback", "worker")
-
-
 class DeadLetters:
     """The dead letters of one pool."""
 
-    def __init__(self, queue: Queue):
-        self._queue = queue
-        self._redis = queue.redis
-        self._key = queue.keys.dead
+    def __init__(self, producer: Producer):
+        self._producer = producer
+        self._broker = producer.broker
+        self._key = producer.keys.dead
 
     def __len__(self) -> int:
-        return self._queue.num_dead()
+        return self._producer.num_dead()
 
-    def newest(self, max_letters: int = 100) -> list[Letter]:
-        """The last so many letters, the newest first."""
-        with translated():
-            return [Letter.read(*entry) for entry in self._redis.xrevrange(self._key, count=max_letters)]
+    def newest(self, max_letters: int = 100) -> list[DeadLetter]:
+        """Return at most so many letters, the newest first."""
+        return [
+            DeadLetter.read(*e) for e in self._broker.execute("XREVRANGE", self._key, "+", "-", "COUNT", max_letters)
+        ]
 
-    def get(self, letter_id: str) -> Letter:
-        """One letter.
+    def get(self, letter_id: str) -> DeadLetter:
+        """Return one letter.
 
         Raises UnknownJob.
         """
         if _ID.fullmatch(letter_id):
-            with translated():
-                for entry in self._redis.xrange(self._key, letter_id, letter_id):
-                    return Letter.read(*entry)
+            for entry in self._broker.execute("XRANGE", self._key, letter_id, letter_id):
+                return DeadLetter.read(*entry)
         raise UnknownJob(f"no dead letter {letter_id!r:.150}: it was retried or dropped, or its id is not right")
 
     def retry(self, letter_id: str) -> str:
-        """Puts the job again, without its deadline, and returns the id that its result can be fetched by: a new one.
+        """Put the job again, without its deadline, and return the new id by which its result can be fetched.
 
-        Raises UnknownJob, Overloaded, or what keeps the job from being read: then it can only be dropped.
+        Raises UnknownJob, Overloaded, or the error that keeps the job from being read: then it can only be dropped.
         """
         letter = self.get(letter_id)
         job = replace(Job.unpack(letter.data), id=new_id(), deadline=None, reply_to=None)
-        self._queue.put(letter.lane if letter.lane in LANES else LANES[0], [job], client="retried")
+        self._producer.put(letter.lane if letter.lane in LANES else LANES[0], [job], client="retried")
         self.drop(letter_id)
         return job.id
 
     def drop(self, letter_id: str) -> None:
-        """Deletes a letter.
+        """Delete a letter.
 
         Raises UnknownJob.
         """
         self.get(letter_id)
-        with translated():
-            self._redis.xdel(self._key, letter_id)
+        self._broker.execute("XDEL", self._key, letter_id)
 
 
-_ID = re.compile(r"\d{1,19}-\d{1,19}")
+def _text(fields: Mapping[bytes, bytes], name: bytes) -> str:
+    return fields.get(name, b"").decode(errors="replace")

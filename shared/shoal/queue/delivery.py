@@ -1,12 +1,15 @@
-"""A job's way through a worker, as the queue sees it: what was delivered, and how it ends."""
+"""A job as a worker gets it from the queue, and the answer that ends it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from shoal import wire
 from shoal.errors import TooLarge
+from shoal.queue.dead_letters import DeadLetter
+from shoal.queue.lane import Source
 from shoal.replies import Reply
 
-#: Largest reply. Redis takes no value of 512 MB, and is busy for a second with one of half that.
+#: Largest reply in bytes. Redis takes no value of 512 MB, and is busy for a second with one of half that.
 MAX_REPLY_BYTES = 128 * 2**20
 
 
@@ -14,59 +17,51 @@ MAX_REPLY_BYTES = 128 * 2**20
 class Delivery:
     """One job as it came out of its lane: still bytes, and pending until it is answered.
 
-    `is_back` says that it was at the back of its lane; `owner` is the worker that had it before and left it behind.
+    `put_ms` is when Redis took the job in, in Unix milliseconds. `num_deliveries` counts workers that the job may have
+    ended, and this delivery. `owner` is the worker that left the job behind, if this one claimed it.
     """
 
     lane: str
-    stream: str
     entry: bytes
     data: bytes
+    put_ms: int
+    is_overflow: bool = False
     num_deliveries: int = 1
     owner: str = ""
-    is_back: bool = False
+
+    @property
+    def source(self) -> Source:
+        """Return the source that the job came from."""
+        return Source(self.lane, self.is_overflow)
 
     def queued_s(self, now: float) -> float:
-        """Seconds since Redis took the job in, which its entry id says to the millisecond."""
-        return max(0.0, now - int(self.entry.partition(b"-")[0]) / 1000)
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """Why a job could not be answered as it asked: kept with the job for somebody to look at.
-
-    `worker` had it last, the last of so many `deliveries`.
-    """
-
-    reason: str
-    traceback: str = ""
-    worker: str = ""
-    deliveries: int = 1
-
-    def pack(self, delivery: Delivery) -> bytes:
-        """What is kept beside the bytes of the job."""
-        about = {"reason": self.reason, "lane": delivery.lane, "deliveries": str(self.deliveries)}
-        return wire.pack(about | {"traceback": self.traceback, "worker": self.worker})
+        """Return the seconds from when Redis took the job in until `now`, in Unix seconds."""
+        return max(0.0, now - self.put_ms / 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The end of a delivery: the reply, if somebody can be answered, and where it goes; and a dead letter, if any."""
+    """The end of a delivery: the reply, if one can be sent, and where it goes; and the dead letter, if one is kept."""
 
     delivery: Delivery
     reply: Reply | None = None
     reply_to: str | None = None
     letter: DeadLetter | None = None
 
-    def pack(self) -> tuple[bytes, str, bytes, bytes]:
-        """The bytes of the reply, status and timings for its record, and the dead letter; empty where there is none."""
-        reply, letter = self.reply, self.letter.pack(self.delivery) if self.letter else b""
-        if reply is None:
-            return b"", "", b"", letter
-        data = reply.pack()
+    def fields(self) -> dict[str, Any]:
+        """Return the answer as the script takes it, without the keys that it goes to."""
+        delivery = self.delivery
+        fields = {"lane": delivery.lane, "is_overflow": delivery.is_overflow, "entry": delivery.entry}
+        if self.letter:
+            fields["letter"] = self.letter.fields(delivery.lane)
+        if self.reply is None:
+            return fields
+        reply, data = self.reply, self.reply.pack()
         if len(data) > MAX_REPLY_BYTES:  # Redis would end the connection, each time anew
-            reply = Reply.failure(
-                reply.id, TooLarge(f"the reply has {len(data):,} bytes, over {MAX_REPLY_BYTES:,}: split the job")
-            )
+            error = TooLarge(f"the reply has {len(data):,} bytes, over {MAX_REPLY_BYTES:,}: split the job")
+            reply = Reply.failure(reply.id, error)
             data = reply.pack()
-        has_record = self.reply_to is None
-        return data, reply.status if has_record else "", wire.pack(reply.timings) if has_record else b"", letter
+        fields["reply"] = data
+        if self.reply_to is None:
+            fields |= {"status": reply.status, "timings": wire.pack(reply.timings)}
+        return fields

@@ -1,8 +1,8 @@
 """One sender and one receiver for all the threads of a process.
 
-The sender puts what many threads enqueue into one round trip; a thread that is alone sends by itself. The receiver
-waits on the process's own reply address and wakes the thread each reply is for. With a round trip and a connection of
-its own for every request the same two cores answer a third as many.
+The sender puts into one round trip what many threads enqueue; a thread that is alone sends by itself. The receiver
+waits on the process's own reply address and wakes the thread that each reply is for. With a round trip and a connection
+of its own for every request, the same two cores answer a third as many.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ from queue import Empty, SimpleQueue
 
 from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.jobs import Job
-from shoal.queue.put import Put, PutOutcome, StreamEntry
-from shoal.queue.queue import Queue
+from shoal.queue.producer import Producer
+from shoal.queue.put import Put, StreamEntry
 from shoal.replies import Reply
 
-#: How long Redis may be away before those who wait for a reply are told.
+#: Time for which Redis may be away before the threads that wait for a reply are told.
 GRACE_S = 0.8
 
-#: How long the receiver waits before it tries Redis again.
+#: Time that the receiver waits before it tries Redis again.
 RETRY_S = 0.1
 
 _log = logging.getLogger(__name__)
@@ -33,9 +33,9 @@ _CLOSED = "the client was closed while this waited: make a new one"
 
 
 class PendingReply:
-    """A reply on its way. Any number of threads may wait for it; one settles it, once.
+    """A reply on its way. Any number of threads may wait for it; it is settled once.
 
-    It is what `concurrent.futures.Future` is, in a lock: that takes a sixth of the time.
+    It does what `concurrent.futures.Future` does, with one lock: that takes a sixth of the time.
     """
 
     __slots__ = ("_lock", "_outcome", "place")
@@ -47,23 +47,23 @@ class PendingReply:
         self._outcome: Reply | ShoalError | None = None
 
     def settle(self, outcome: Reply | ShoalError) -> None:
-        """Wakes who waits, with the reply or with the error to raise."""
+        """Wake all threads that wait, with the reply or with the error to raise."""
         self._outcome = outcome
         self._lock.release()
 
     def done(self) -> bool:
-        """Whether it is settled."""
+        """Return True once it is settled."""
         return self._outcome is not None
 
     def result(self, timeout_s: float) -> Reply:
-        """The reply.
+        """Return the reply.
 
         Raises the error that it was settled with, or TimeoutError.
         """
         if self._outcome is None:
             if not self._lock.acquire(timeout=timeout_s):
                 raise TimeoutError
-            self._lock.release()  # for the next who waits
+            self._lock.release()  # for the next thread that waits
         if isinstance(self._outcome, Reply):
             return self._outcome
         assert self._outcome is not None
@@ -73,83 +73,76 @@ class PendingReply:
 class Dispatcher:
     """Puts jobs and hands out their replies. Thread-safe; starts its two threads at once."""
 
-    def __init__(self, queue: Queue):
-        self._queue = queue
+    def __init__(self, producer: Producer):
+        self._producer = producer
         self._starting = threading.Lock()
         self._start()
 
     def _start(self) -> None:
         self._pid = os.getpid()
         self.address = secrets.token_hex(8)
-        self._inbox = self._queue.inbox(self.address)
-        self._outgoing: SimpleQueue[Put | StreamEntry | None] = SimpleQueue()
-        self._waiting: dict[str, PendingReply] = {}
+        self._inbox = self._producer.inbox(self.address)
+        self._outgoing: SimpleQueue[Put | StreamEntry | None] = (
+            SimpleQueue()
+        )  # to put, to withdraw; None ends the sender
+        self._pending: dict[str, PendingReply] = {}
         self._closed = threading.Event()
         loops = (self._send, self._receive)
-        self._threads = [threading.Thread(target=self._keep_going, args=(loop,), daemon=True) for loop in loops]
+        self._threads = [threading.Thread(target=self._run, args=(loop,), daemon=True) for loop in loops]
         for thread in self._threads:
             thread.start()
 
     def call(self, lane: str, jobs: Sequence[Job], client: str = "") -> list[PendingReply]:
-        """Sends the client's jobs, all or none, and returns what each one's reply will be in.
+        """Send the client's jobs, all or none, and return their replies to come, in order.
 
-        Where the jobs could not be put, waiting for them raises InvalidText, Overloaded or Unavailable.
+        Where the jobs cannot be put, waiting for a reply raises InvalidText, Overloaded or Unavailable.
         """
-        pending = self.expect(jobs)
-        self.send(lane, jobs, client)
-        return pending
-
-    def expect(self, jobs: Sequence[Job]) -> list[PendingReply]:
-        """What the replies to the jobs will be in, once the jobs are sent."""
         if self._pid != os.getpid():
-            self._start_again()
+            self._start_after_fork()
         pending = [PendingReply() for _ in jobs]
-        self._waiting.update(zip((job.id for job in jobs), pending, strict=True))
-        return pending
-
-    def send(self, lane: str, jobs: Sequence[Job], client: str = "") -> None:
-        """Sends jobs whose replies are expected; `client` is whose they are."""
+        self._pending.update(zip((job.id for job in jobs), pending, strict=True))
         try:
             put = Put.pack(lane, jobs, self.address, client)
         except ShoalError as error:
-            self._fail(jobs, error)
-            return
-        if len(self._waiting) <= len(jobs):  # nobody's jobs could go along, so another thread would only cost time
-            self._deliver([put])
+            self._settle(jobs, error)
+            return pending
+        if len(self._pending) <= len(jobs):  # no other thread's jobs could go along: the sender would only cost time
+            self._put([put])
         else:
             self._outgoing.put(put)
         if self._closed.is_set():
-            self._fail_all(Unavailable(_CLOSED))
+            self._settle_all(Unavailable(_CLOSED))
+        return pending
 
     def forget(self, jobs: Sequence[Job]) -> None:
-        """Drops interest in the jobs' replies; those that no worker has yet are taken back."""
+        """Drop interest in the jobs' replies; jobs that are not answered yet are withdrawn."""
         for job in jobs:
-            pending = self._waiting.pop(job.id, None)
+            pending = self._pending.pop(job.id, None)
             if pending is not None and pending.place is not None:
                 self._outgoing.put(pending.place)
 
     def is_alive(self) -> bool:
-        """Whether both threads run, as they do until it is closed."""
+        """Return True while both threads run, as they do until it is closed."""
         return self._pid != os.getpid() or all(thread.is_alive() for thread in self._threads)
 
     def close(self) -> None:
-        """Stops both threads; whoever still waits gets Unavailable."""
+        """Stop both threads; a thread that still waits gets Unavailable."""
         self._closed.set()
         self._outgoing.put(None)
-        with contextlib.suppress(ShoalError):  # without Redis it wakes by itself
+        with contextlib.suppress(ShoalError):  # without Redis the receiver wakes by itself
             self._inbox.wake()
         for thread in self._threads:
             thread.join()
-        self._fail_all(Unavailable(_CLOSED))
+        self._settle_all(Unavailable(_CLOSED))
 
-    def _start_again(self) -> None:
-        """In a process that was forked: the threads did not come along, and the address is the other process's."""
+    def _start_after_fork(self) -> None:
+        """Start anew: a fork copies neither the threads nor the right to the parent's address."""
         with self._starting:
             if self._pid != os.getpid():
                 self._start()
 
-    def _keep_going(self, loop: Callable[[], None]) -> None:
-        """Runs the loop until the exchange is closed, again after an error that nobody foresaw.
+    def _run(self, loop: Callable[[], None]) -> None:
+        """Run the loop until the dispatcher is closed, and again after an unforeseen error.
 
         The error is logged without its message, which could hold a text.
         """
@@ -158,56 +151,53 @@ class Dispatcher:
                 loop()
             except Exception as error:
                 frames = "".join(traceback.format_tb(error.__traceback__))
-                _log.error("the exchange met %s and goes on\n%s", type(error).__name__, frames)
-                self._fail_all(Internal("the client failed in a way nobody foresaw; its log has the traceback"))
+                _log.error("the dispatcher met %s and goes on\n%s", type(error).__name__, frames)
+                self._settle_all(Internal("the client failed in an unforeseen way; its log has the traceback"))
                 self._closed.wait(RETRY_S)
+
+    # The sender
 
     def _send(self) -> None:
         while (first := self._outgoing.get()) is not None:
             parcels = [first, *self._drain()]
-            self._deliver([parcel for parcel in parcels if isinstance(parcel, Put)])
+            self._put([parcel for parcel in parcels if isinstance(parcel, Put)])
             self._withdraw([parcel for parcel in parcels if isinstance(parcel, StreamEntry)])
 
     def _drain(self) -> list[Put | StreamEntry]:
+        """Return all that waits to be sent."""
         parcels = []
         with contextlib.suppress(Empty):
             while (parcel := self._outgoing.get_nowait()) is not None:
                 parcels.append(parcel)
-            self._outgoing.put(None)  # the mark that ends `_send`
+            self._outgoing.put(None)  # for `_send`, which it ends
         return parcels
 
-    def _deliver(self, puts: Sequence[Put]) -> None:
-        puts = [put for put in puts if any(job.id in self._waiting for job in put.jobs)]
+    def _put(self, puts: Sequence[Put]) -> None:
+        """Put the jobs that are still wanted, and note their places; settle those that are refused."""
+        puts = [put for put in puts if any(job.id in self._pending for job in put.jobs)]
         if not puts:
             return
         try:
-            admissions = self._queue.put_many(puts)
+            outcomes = self._producer.put_many(puts)
         except ShoalError as error:
-            for put in puts:
-                self._fail(put.jobs, error)
-            return
-        for admission in admissions:
-            self._note(admission)
-
-    def _note(self, admission: PutOutcome) -> None:
-        """Remembers where the jobs are, or tells who waits for them why they are not."""
-        put = admission.put
-        try:
-            places = self._queue.places(put, admission.check())
-        except ShoalError as error:
-            self._fail(put.jobs, error)
-            return
+            outcomes = [error] * len(puts)
         abandoned = []
-        for job, place in zip(put.jobs, places, strict=True):
-            if pending := self._waiting.get(job.id):
-                pending.place = place
-            else:
-                abandoned.append(place)
-        self._withdraw(abandoned)  # an answered one is no longer there
+        for put, outcome in zip(puts, outcomes, strict=True):
+            if isinstance(outcome, ShoalError):
+                self._settle(put.jobs, outcome)
+                continue
+            for job, place in zip(put.jobs, outcome, strict=True):
+                if pending := self._pending.get(job.id):
+                    pending.place = place
+                elif place is not None:  # forgotten meanwhile, or answered already: then it is no longer there
+                    abandoned.append(place)
+        self._withdraw(abandoned)
 
     def _withdraw(self, places: Sequence[StreamEntry]) -> None:
         with contextlib.suppress(ShoalError):  # then they run in vain, or expire
-            self._queue.withdraw(places)
+            self._producer.withdraw(places)
+
+    # The receiver
 
     def _receive(self) -> None:
         answered_at, is_away = time.monotonic(), False
@@ -218,23 +208,22 @@ class Dispatcher:
                 if time.monotonic() - answered_at > GRACE_S:
                     _log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
                     is_away = True
-                    self._fail_all(error)
+                    self._settle_all(error)
                 self._closed.wait(RETRY_S)
                 continue
             if is_away:
                 _log.info("Redis answers again")
             answered_at, is_away = time.monotonic(), False
             for reply in replies:
-                self._settle(reply.id, reply)
+                if pending := self._pending.pop(reply.id, None):
+                    pending.settle(reply)
 
-    def _settle(self, job_id: str, outcome: Reply | ShoalError) -> None:
-        if pending := self._waiting.pop(job_id, None):
-            pending.settle(outcome)
-
-    def _fail(self, jobs: Sequence[Job], error: ShoalError) -> None:
+    def _settle(self, jobs: Sequence[Job], error: ShoalError) -> None:
         for job in jobs:
-            self._settle(job.id, error)
+            if pending := self._pending.pop(job.id, None):
+                pending.settle(error)
 
-    def _fail_all(self, error: ShoalError) -> None:
-        for job_id in list(self._waiting):
-            self._settle(job_id, error)
+    def _settle_all(self, error: ShoalError) -> None:
+        for job_id in list(self._pending):
+            if pending := self._pending.pop(job_id, None):
+                pending.settle(error)

@@ -1,9 +1,24 @@
-"""What a lane may hold, and what it holds."""
+"""Lanes: the sources in one, what it may hold, and what it holds."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
+from shoal.jobs import LANES
 from shoal.settings import DEFAULTS, Settings
+
+#: Texts that workers take from the overflow of a lane for each text of its front, while both have any.
+OVERFLOW_SHARE = 1 / 4
+
+
+class Source(NamedTuple):
+    """A stream that workers take jobs from: the front of a lane, or its overflow."""
+
+    lane: str
+    is_overflow: bool = False
+
+
+#: All sources, in the order in which workers read them.
+SOURCES = tuple(Source(lane, is_overflow) for lane in LANES for is_overflow in (False, True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +37,7 @@ class LaneLimits:
 
 @dataclass(frozen=True, slots=True)
 class LaneLoad:
-    """What a lane holds of jobs that are not answered yet."""
+    """What a lane holds of unanswered jobs."""
 
     num_jobs: int
     num_texts: int

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from shoal.broker.connections import SHORT_BLOCK_S, Connections, checked, translated
+from shoal.broker.broker import Broker
+from shoal.broker.connections import SHORT_BLOCK_S
 from shoal.errors import MalformedJob
 from shoal.replies import Reply
 
@@ -15,52 +16,48 @@ _BEGINNING = b"0"
 
 
 class ReplyStream:
-    """The replies at one address. For one thread at a time; only `wake` is for others."""
+    """The replies at one address. For one thread at a time, except for `wake`."""
 
-    def __init__(self, connections: Connections, key: str, ttl_s: int):
-        self._connections = connections
+    def __init__(self, broker: Broker, key: str, ttl_s: int):
+        self._broker = broker
         self._key = key
         self._ttl_s = ttl_s
-        self._read = _BEGINNING
+        self._last_read = _BEGINNING
 
     def wait(self, timeout_s: float = SHORT_BLOCK_S) -> list[Reply]:
-        """The replies that came since the last call, waited for if there are none; none if it takes over `timeout_s`.
+        """Return the replies that came since the last call, waiting up to `timeout_s` for the first.
 
         After an error, replies may come a second time.
         """
         block_ms = max(1, int(min(timeout_s, SHORT_BLOCK_S) * 1000))
-        read = ("XREAD", "COUNT", REPLIES_AT_ONCE, "BLOCK", block_ms, "STREAMS", self._key, self._read)
+        read = ("XREAD", "COUNT", REPLIES_AT_ONCE, "BLOCK", block_ms, "STREAMS", self._key, self._last_read)
         commands: list[tuple[Any, ...]] = [read]
-        if self._read != _BEGINNING:
-            commands.insert(0, ("XTRIM", self._key, "MINID", _after(self._read)))
-        with translated():
-            try:
-                found = [checked(answer) for answer in self._connections.ask(*commands, block_s=block_ms / 1000)][-1]
-            except BaseException:
-                self._read = _BEGINNING  # Redis may be another one now, with a clock that is behind
-                raise
+        if self._last_read != _BEGINNING:
+            commands.insert(0, ("XTRIM", self._key, "MINID", _after(self._last_read)))
+        try:
+            found = self._broker.pipeline(*commands, block_s=block_ms / 1000)[-1]
+        except BaseException:
+            self._last_read = _BEGINNING  # Redis may be another one now, with a clock that is behind
+            raise
         if not found:
             return []
         entries = found[0][1]
-        self._read = entries[-1][0]
+        self._last_read = entries[-1][0]
         return list(_readable(values[1] for _, values in entries))
 
     def wake(self) -> None:
-        """Ends the wait of whoever reads here."""
-        with translated():
-            added, expires = ("XADD", self._key, "*", "reply", b""), ("EXPIRE", self._key, self._ttl_s)
-            for answer in self._connections.ask(added, expires):
-                checked(answer)
+        """End the wait of the thread that reads here."""
+        self._broker.pipeline(("XADD", self._key, "*", "reply", b""), ("EXPIRE", self._key, self._ttl_s))
 
 
 def _after(entry: bytes) -> bytes:
-    """The least id that an entry after this one can have."""
+    """Return the least id that an entry after this one can have."""
     milliseconds, _, number = entry.partition(b"-")
     return b"%s-%d" % (milliseconds, int(number) + 1)
 
 
 def _readable(found: Iterable[bytes]) -> Iterator[Reply]:
-    """The replies among what came: an empty one only wakes, and one that cannot be read does not say whose it is."""
+    """Yield the replies among what came; an empty one only wakes, an unreadable one does not say to which job it is."""
     for data in filter(None, found):
         with suppress(MalformedJob):
             yield Reply.unpack(data)

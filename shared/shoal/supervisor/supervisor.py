@@ -10,7 +10,7 @@ from urllib.request import urlopen
 
 from shoal.address import find_address, find_api_address
 from shoal.broker import embedded
-from shoal.broker.connections import connect, translated
+from shoal.broker.broker import Broker
 from shoal.errors import NotReady, ShoalError
 from shoal.settings import EMBEDDED_PORT, Settings
 from shoal.supervisor.process import Service
@@ -54,8 +54,8 @@ class Supervisor:
         if self.redis:
             self._start_redis(self.redis)
         else:
-            with closing(connect(self.settings.redis_url)) as connection, translated():
-                connection.ping()
+            with closing(Broker.connect(self.settings.redis_url)) as broker:
+                broker.ping()
         for service in self.services:
             service.start()
         wait_until("the API and the workers", self._is_ready)
@@ -88,17 +88,17 @@ class Supervisor:
 
     def _start_redis(self, service: Service) -> None:
         service.start()
-        with closing(connect(self.settings.redis_url)) as connection:
+        with closing(Broker.connect(self.settings.redis_url)) as broker:
 
             def answers() -> bool:
                 if (code := service.exit_code()) is not None:
                     log_file = self.settings.home_folder / "redis" / "redis.log"
                     raise NotReady(f"redis-server ended at once with exit code {code}: {log_file} says why")
                 try:
-                    with translated():
-                        return bool(connection.ping())
+                    broker.ping()
                 except ShoalError:
                     return False
+                return True
 
             wait_until("Redis", answers)
 

@@ -13,9 +13,9 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
-from shoal.broker.connections import translated
+from shoal.broker.broker import Broker
 from shoal.errors import ShoalError
 from shoal.keys import Keys
 
@@ -31,21 +31,20 @@ MAX_CHARS = 16_384
 class CrashReports:
     """The last words of a pool's workers; files are in `folder`, if there is one that can be written to."""
 
-    def __init__(self, redis: Any, keys: Keys, folder: Path | None = None):
-        self._redis = redis
+    def __init__(self, broker: Broker, keys: Keys, folder: Path | None = None):
+        self._broker = broker
         self._keys = keys
         self._folder = folder
 
     def say(self, worker_id: str, summary: str, trace: str) -> None:
         """Keeps what a worker says; the summary is one line."""
-        with translated():
-            self._redis.set(self._keys.words(worker_id), f"{summary}\n{trace}"[:MAX_CHARS], ex=WORDS_TTL_S)
+        words = f"{summary}\n{trace}"[:MAX_CHARS].encode(errors="replace")
+        self._broker.execute("SET", self._keys.words(worker_id), words, "EX", WORDS_TTL_S)
 
     def of(self, worker_id: str) -> str:
         """What the worker said, its summary first; empty if it ended without a word."""
         self.pass_on()
-        with translated():
-            return (self._redis.get(self._keys.words(worker_id)) or b"").decode(errors="replace")
+        return (self._broker.execute("GET", self._keys.words(worker_id)) or b"").decode(errors="replace")
 
     def pass_on(self) -> None:
         """Passes on what crashed workers left in their files; the lock of a living one's file is held."""

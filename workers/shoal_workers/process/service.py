@@ -2,6 +2,7 @@
 
 import logging
 import os
+import secrets
 import signal
 import socket
 from collections.abc import Iterator
@@ -14,13 +15,12 @@ from urllib.parse import quote
 from threadpoolctl import threadpool_limits
 
 from shoal import __version__
-from shoal.broker.connections import Connections, connect
+from shoal.broker.broker import Broker
 from shoal.cache.cache import Cache
 from shoal.cache.table import Table, num_places
 from shoal.errors import ShoalError
-from shoal.queue.lane import LaneLimits
+from shoal.queue.consumer import Consumer
 from shoal.queue.pool import Pool
-from shoal.queue.queue import Queue
 from shoal.settings import Settings
 from shoal_workers.admission import Limits
 from shoal_workers.encoding.batcher import Batcher
@@ -49,27 +49,26 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     stopping = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    limits = LaneLimits.from_settings(settings)
-    queue = Queue(connect(settings.redis_url, ANSWER_S), settings.keys, limits, settings.result_ttl_s)
-    words = CrashReports(queue.redis, queue.keys, settings.home_folder / "crashes" / quote(queue.keys.root, safe=""))
-    threads = num_threads(settings, queue.pool)
+    broker, keys = Broker.connect(settings.redis_url, ANSWER_S), settings.keys
+    words = CrashReports(broker, keys, settings.home_folder / "crashes" / quote(keys.root, safe=""))
+    threads = num_threads(settings, Pool(broker, keys))
     threadpool_limits(1, user_api="blas")
     encoder = encoder or open_encoder(settings, threads)
     indexes = open_indexes(settings, encoder.model, threads)
     worker = Worker(
-        queue,
+        Consumer(broker, keys, new_worker_id(), settings.result_ttl_s),
         encoder,
         indexes,
         Batcher(settings.max_batch_tokens, encoder.model.shares_rows),
         limits_of(settings),
         stopping,
-        open_cache(settings, encoder, queue),
+        open_cache(settings, encoder, broker),
         words,
     )
     with suppress(ShoalError):  # Redis may be away; whoever buries a job here does it too
         words.pass_on()
     with (
-        closing(queue),
+        closing(broker),
         announced(worker),
         words.recorded(worker.id) as file,
         watched(worker, words, file, settings.stall_timeout_s),
@@ -88,7 +87,7 @@ def announced(worker: Worker) -> Iterator[None]:
     finally:
         heartbeat.stop()
         with suppress(ShoalError):  # Redis may be gone; the heartbeat's end says the same
-            worker.queue.leave(worker.id)
+            worker.consumer.leave()
 
 
 @contextmanager
@@ -105,6 +104,11 @@ def watched(worker: Worker, words: CrashReports, file: TextIO, timeout_s: float)
         yield
     finally:
         watchdog.stop()
+
+
+def new_worker_id() -> str:
+    """Return an id for this worker: the machine, the process, and a random part."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -132,7 +136,7 @@ def open_indexes(settings: Settings, model: Model, threads: int) -> dict[str, In
     return indexes
 
 
-def open_cache(settings: Settings, encoder: Encoder, queue: Queue) -> Cache | None:
+def open_cache(settings: Settings, encoder: Encoder, broker: Broker) -> Cache | None:
     """The pool's cache of exact repeats, if there is to be one."""
     model, engine, keys = encoder.model, encoder.engine, settings.keys
     places = num_places(settings.cache_mb, model.dimension, keys)
@@ -144,7 +148,7 @@ def open_cache(settings: Settings, encoder: Encoder, queue: Queue) -> Cache | No
     table = Table(
         model.name, model.dimension, model.pooling, fingerprint, places, model.prompts, model.prompt_for(None)
     )
-    return Cache(Connections(queue.redis.connection_pool), keys, table, settings.cache_ttl_s)
+    return Cache(broker, keys, table, settings.cache_ttl_s)
 
 
 def num_threads(settings: Settings, pool: Pool) -> int:

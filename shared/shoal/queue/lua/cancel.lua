@@ -1,13 +1,17 @@
--- Cancel a submitted job that no worker has started.
--- KEYS: record, result list, stream of the job, load of its lane
--- ARGV: group, seconds a result lives, the reply that says so
--- Returns the status the job now has, or false for an unknown job.
-local status = redis.call('HGET', KEYS[1], 'status')
-if status ~= 'queued' then return status end
-local entry = redis.call('HGET', KEYS[1], 'entry')
-redis.call('XACK', KEYS[3], ARGV[1], entry)
-redis.call('RPUSH', KEYS[2], ARGV[3])
-redis.call('EXPIRE', KEYS[2], ARGV[2])
-conclude(KEYS[1], 'cancelled', ARGV[2], '')
-release(KEYS[3], KEYS[4], entry)
-return 'cancelled'
+-- Cancel a submitted job that is not answered; a worker that has it learns that it lost it.
+-- KEYS: those of all lanes, the record, the result list.
+-- args: lanes, result_ttl_s, reply (the bytes of the reply that says so)
+-- Returns {status}: the one that the job now has, or {is_unknown}. A running job that was put by plain XADD goes on,
+--   because its record does not say where it is.
+local record, result = KEYS[#KEYS - 1], KEYS[#KEYS]
+local status, stream, entry = unpack(redis.call('HMGET', record, 'status', 'stream', 'entry'))
+if not status then return cmsgpack.pack({is_unknown = true}) end
+if status ~= 'queued' and not (status == 'running' and entry) then return cmsgpack.pack({status = status}) end
+redis.call('PERSIST', record) -- allowed when memory is full, and what follows a script's first write is too
+for _, lane in pairs(lanes_by_name()) do
+  if stream == lane.front or stream == lane.overflow then take_back(lane, stream, entry) end
+end
+redis.call('RPUSH', result, args.reply)
+redis.call('EXPIRE', result, args.result_ttl_s)
+conclude(record, 'cancelled', args.result_ttl_s, '')
+return cmsgpack.pack({status = 'cancelled'})

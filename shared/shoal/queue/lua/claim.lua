@@ -1,16 +1,36 @@
--- Take over one job of a worker that left it behind, of those delivered least the one that has waited longest.
--- KEYS: stream. ARGV: group, who takes it, who has it now, most jobs to look at
--- Returns its entry, the entry's fields and how often it was delivered, or false if there is none.
-local pending = redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', ARGV[4], ARGV[3])
-for place, job in ipairs(pending) do job.place = place end
-table.sort(pending, function(a, b) return a[4] < b[4] or a[4] == b[4] and a.place < b.place end)
-for _, job in ipairs(pending) do
-  local found = redis.call('XRANGE', KEYS[1], job[1], job[1])[1]
-  if found then
-    local count = ARGV[2] == ARGV[3] and job[4] or job[4] + 1 -- whoever takes its own job back has not died of it
-    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, job[1], 'RETRYCOUNT', count)
-    return {job[1], found[2], count}
-  end
-  redis.call('XACK', KEYS[1], ARGV[1], job[1]) -- deleted while it was pending: nothing is left to answer
+-- Take over one job that a worker left pending: of those delivered least, the one that has waited longest.
+-- KEYS: the stream, and the key that names the job which the owner ran alone.
+-- args: consumer (who takes it), owner (who has it now), held: entries that the consumer has in memory, max_looked_at
+-- Returns {entry, job, put_ms, deliveries}, or an empty map if there is none.
+-- A delivery counts if the job may have ended its worker. If the owner ran one job alone, only that one may have.
+local stream, isolated = KEYS[1], redis.call('GET', KEYS[2])
+local alone = isolated and cmsgpack.unpack(isolated)
+
+local is_held = {}
+for _, entry in ipairs(args.held) do is_held[entry] = true end
+
+local function is_counted(entry)
+  if args.consumer == args.owner then return false end -- a worker that takes back its own job has not died of it
+  return not alone or (alone.stream == stream and alone.entry == entry)
 end
-return false
+
+local pending = {}
+local most = args.max_looked_at + #args.held
+for place, about in ipairs(redis.call('XPENDING', stream, GROUP, '-', '+', most, args.owner)) do
+  local entry, _, _, deliveries = unpack(about)
+  if not is_held[entry] then pending[#pending + 1] = {entry = entry, deliveries = deliveries, place = place} end
+end
+table.sort(pending, function(a, b)
+  return a.deliveries < b.deliveries or a.deliveries == b.deliveries and a.place < b.place
+end)
+for _, job in ipairs(pending) do
+  local found = redis.call('XRANGE', stream, job.entry, job.entry)[1]
+  if found then
+    local deliveries = is_counted(job.entry) and job.deliveries + 1 or job.deliveries
+    redis.call('XCLAIM', stream, GROUP, args.consumer, 0, job.entry, 'RETRYCOUNT', deliveries)
+    local fields = fields_of(found)
+    return cmsgpack.pack({entry = job.entry, job = fields.job or '', put_ms = fields.put_ms, deliveries = deliveries})
+  end
+  redis.call('XACK', stream, GROUP, job.entry) -- deleted while it was pending: nothing is left to answer
+end
+return cmsgpack.pack({none = true})

@@ -1,68 +1,99 @@
--- Add jobs to a lane, all of them or, where it would hold too much, none.
--- KEYS: front and back of the lane, its load, then the record of each submitted job (none for jobs that have a reply
---   address), and, for one job with an idempotency key, what that key was used for
--- ARGV: most jobs, texts and bytes in the lane, texts that a client may have at the front, the client, seconds that an
---   idempotency key lives, job id and digest of what was asked with it, then for each job its bytes and how many texts
--- Returns for each job where it is (0 front, 1 back) and its entry, or -1 and the id of the job that was put before.
--- Fails with FULL, the share of the lane that the client may fill, and the jobs, texts and bytes in it, or with REUSED
--- and the id of the job.
-local front, back, load = KEYS[1], KEYS[2], KEYS[3]
-local num_jobs = (#ARGV - 8) / 2
-local once = KEYS[4 + num_jobs]
-local used = once and redis.call('GET', once)
+-- Add the jobs of a client to a lane: all of them or, where the lane would hold too much, none.
+-- KEYS: those of the lane; for jobs without a reply address the record of each; with args.once the idempotency key.
+-- args: client, max_jobs, max_texts, max_bytes, max_front_texts, has_records,
+--   jobs: list of {id, job (its bytes), texts (their number)}, once (optional): {digest, ttl_s}
+-- Returns one of
+--   {status = 'ok', entries}: for each job its place, {stream, entry}, or {is_known} if it was there already;
+--   {status = 'known', id}: the job that the idempotency key was used for;
+--   {status = 'reused', id}: the same, where that job asks something else;
+--   {status = 'full', share, jobs, texts, bytes}: the share of the lane that the client may fill, and what it holds.
+local RESERVED_SHARE = 1 / 8 -- of a lane, for clients with all their jobs at its front: no client fills it for all others
+local LONG_JOB_SHARE = 1 / 8 -- of the texts that a client may have at the front: a longer job goes to the overflow
+local FIRST_RECORD = #LANE_KEYS + 1
+
+local lane = lane_at(1)
+local once_key = args.once and KEYS[#KEYS]
+local used = once_key and redis.call('GET', once_key)
 if used then
-  local id, digest = string.match(used, '^(%S+) (%S+)$')
-  if digest ~= ARGV[8] then return redis.error_reply('REUSED ' .. id) end
-  return {-1, id}
+  used = cmsgpack.unpack(used)
+  return cmsgpack.pack({status = used.digest == args.once.digest and 'known' or 'reused', id = used.id})
 end
 
-local is_new, jobs, texts, bytes = {}, 0, 0, 0
-for i = 1, num_jobs do
-  local record = KEYS[3 + i]
-  if not string.match(ARGV[8 + 2 * i], '^%d%d?%d?%d?%d?%d?$') then
-    return redis.error_reply('ERR the number of texts takes up to 6 digits')
+local function record_of(n) return args.has_records and KEYS[FIRST_RECORD + n - 1] end
+
+local held = {jobs = redis.call('XLEN', lane.overflow) + redis.call('ZCARD', lane.waiting)}
+local has_overflow = held.jobs > 0
+held.jobs = held.jobs + redis.call('XLEN', lane.front)
+
+local new, seen = {jobs = 0, texts = 0, bytes = 0}, {}
+for n, job in ipairs(args.jobs) do
+  if not string.match(tostring(job.texts), '^%d%d?%d?%d?%d?%d?$') then
+    return redis.error_reply('ERR texts takes a number of up to 6 digits')
   end
-  is_new[i] = not record or redis.call('EXISTS', record) == 0
-  if is_new[i] then
-    jobs, texts, bytes = jobs + 1, texts + tonumber(ARGV[8 + 2 * i]), bytes + #ARGV[7 + 2 * i]
+  local is_known = seen[job.id] or record_of(n) and redis.call('EXISTS', record_of(n)) == 1
+  job.is_new = not is_known and not (has_overflow and redis.call('HEXISTS', lane.places, job.id) == 1)
+  seen[job.id] = true
+  if job.is_new then
+    new.jobs, new.texts, new.bytes = new.jobs + 1, new.texts + job.texts, new.bytes + #job.job
   end
-end
-local held = redis.call('XLEN', front) + redis.call('XLEN', back)
-local client = 'client:' .. ARGV[5]
-local loads = held == 0 and {} or redis.call('HMGET', load, 'texts', 'bytes', client)
-local all_texts, all_bytes, at_front = tonumber(loads[1] or 0), tonumber(loads[2] or 0), tonumber(loads[3] or 0)
--- The last eighth of a lane is for those who have little in it: one client cannot fill it for all.
-local share = at_front + texts > tonumber(ARGV[4]) and 0.875 or 1
-if jobs > 0 and (held + jobs > share * ARGV[1] or all_texts + texts > share * ARGV[2]
-    or all_bytes + bytes > share * ARGV[3]) then
-  return redis.error_reply(string.format('FULL %g %d %d %d', share, held, all_texts, all_bytes))
 end
 
-local places = {}
-for i = 1, num_jobs do
-  if is_new[i] then
-    local job, count, record = ARGV[7 + 2 * i], ARGV[8 + 2 * i], KEYS[3 + i]
-    local place, entry
-    count = tonumber(count)
-    if at_front + count <= tonumber(ARGV[4]) and count <= ARGV[4] / 8 then
-      place, entry = 0, redis.call('XADD', front, '*', 'job', job, 'texts', count, 'client', ARGV[5])
-      at_front = at_front + count
-    else
-      place, entry = 1, redis.call('XADD', back, '*', 'job', job, 'texts', count)
-    end
-    if record then
-      redis.call('HSET', record, 'status', 'queued', 'stream', place == 0 and front or back, 'entry', entry)
-      if once then redis.call('HSET', record, 'lives', ARGV[6]) end -- as long as the key is known, so is the job
-    end
-    places[#places + 1], places[#places + 2] = place, entry
-  else
-    places[#places + 1], places[#places + 2] = -1, ''
+local client = 'client:' .. args.client
+local loads = redis.call('HMGET', lane.load, 'texts', 'bytes', client)
+local is_stale = held.jobs == 0 and (loads[1] or loads[2] or loads[3]) -- of jobs that no script has removed
+if is_stale then loads = {} end
+held.texts, held.bytes = tonumber(loads[1] or 0), tonumber(loads[2] or 0)
+local front_texts = tonumber(loads[3] or 0)
+local share = front_texts + new.texts > args.max_front_texts and 1 - RESERVED_SHARE or 1
+for _, what in ipairs({'jobs', 'texts', 'bytes'}) do
+  if new.jobs > 0 and held[what] + new[what] > share * args['max_' .. what] then
+    return cmsgpack.pack({status = 'full', share = share, jobs = held.jobs, texts = held.texts, bytes = held.bytes})
   end
 end
-if jobs > 0 then
-  if held == 0 then redis.call('DEL', load) end
-  redis.call('HSET', load, 'texts', all_texts + texts, 'bytes', all_bytes + bytes)
-  if at_front > 0 then redis.call('HSET', load, client, at_front) end
-  if once then redis.call('SET', once, ARGV[7] .. ' ' .. ARGV[8], 'EX', ARGV[6]) end
+
+local adds_to_overflow = false
+
+local function put_at_front(job)
+  front_texts = front_texts + job.texts
+  local entry = redis.call('XADD', lane.front, '*', 'job', job.job, 'texts', job.texts, 'client', args.client)
+  return {stream = lane.front, entry = entry}
 end
-return places
+
+local function put_into_overflow(job)
+  adds_to_overflow = true
+  local now = redis.call('TIME')
+  local virtual_time = tonumber(redis.call('ZSCORE', lane.tags, VIRTUAL_TIME) or 0)
+  local tag = math.max(virtual_time, tonumber(redis.call('ZSCORE', lane.tags, client) or 0))
+  redis.call('ZADD', lane.tags, tag + math.max(1, job.texts), client)
+  redis.call('ZADD', lane.waiting, tag, job.id)
+  local put_ms = now[1] .. string.format('%03d', math.floor(now[2] / 1000))
+  redis.call('HSET', lane.places, job.id, cmsgpack.pack({job = job.job, texts = job.texts, put_ms = put_ms}))
+  return {stream = lane.overflow, entry = job.id}
+end
+
+if new.jobs > 0 and is_stale then
+  redis.call('HSET', lane.load, 'texts', 0) -- fails if memory is full, before anything is written
+  redis.call('DEL', lane.load, lane.places, lane.tags)
+end
+local entries = {}
+for n, job in ipairs(args.jobs) do
+  entries[n] = {is_known = true}
+  if job.is_new then
+    local fits = front_texts + job.texts <= args.max_front_texts and job.texts <= LONG_JOB_SHARE * args.max_front_texts
+    entries[n] = fits and put_at_front(job) or put_into_overflow(job)
+    if record_of(n) then
+      redis.call('HSET', record_of(n), 'status', 'queued', 'stream', entries[n].stream, 'entry', entries[n].entry)
+      if once_key then redis.call('HSET', record_of(n), 'lives', args.once.ttl_s) end -- known as long as the key is
+    end
+  end
+end
+if new.jobs > 0 then
+  local fields = {'texts', held.texts + new.texts, 'bytes', held.bytes + new.bytes}
+  if front_texts > 0 then fields[#fields + 1], fields[#fields + 2] = client, front_texts end
+  redis.call('HSET', lane.load, unpack(fields))
+  if once_key then
+    redis.call('SET', once_key, cmsgpack.pack({id = args.jobs[1].id, digest = args.once.digest}), 'EX', args.once.ttl_s)
+  end
+  if adds_to_overflow then refill(lane) end
+end
+return cmsgpack.pack({status = 'ok', entries = entries})

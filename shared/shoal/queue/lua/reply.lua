@@ -1,35 +1,41 @@
 -- Acknowledge jobs and write their replies, each together or not at all: of two workers that ran the same job, only the
 -- first to finish is heard.
--- KEYS: stream of dead letters, then for each job its stream, its lane's load, where its reply goes, its record
--- ARGV: group, seconds a reply lives, most dead letters, then for each job its entry, reply ('' if nobody can be
---   answered), status ('' for a job without record), timings, dead letter as a msgpack map ('' for none)
--- Returns how many of the jobs were still unanswered.
-local written = 0
-for i = 0, (#KEYS - 1) / 4 - 1 do
-  local stream, load, address, record = KEYS[4 * i + 2], KEYS[4 * i + 3], KEYS[4 * i + 4], KEYS[4 * i + 5]
-  local entry, reply, status, timings, packed = unpack(ARGV, 5 * i + 4, 5 * i + 8)
-  if redis.call('XACK', stream, ARGV[1], entry) == 1 then
-    local letter = packed ~= '' and cmsgpack.unpack(packed)
-    local job = release(stream, load, entry)
-    if reply ~= '' then
-      local sent
-      if status == '' then
-        sent = redis.pcall('XADD', address, '*', 'reply', reply)
-      else
-        sent = redis.pcall('RPUSH', address, reply)
-        conclude(record, status, ARGV[2], timings)
-      end
-      redis.call('EXPIRE', address, ARGV[2])
-      if type(sent) == 'table' and sent.err then -- something else is at that address
-        letter = letter or {reason = 'internal: the reply could not be written: ' .. sent.err}
-      end
-    end
-    if letter then
-      local fields = {'job', job}
-      for name, value in pairs(letter) do fields[#fields + 1], fields[#fields + 2] = name, value end
-      redis.call('XADD', KEYS[1], 'MAXLEN', ARGV[3], '*', unpack(fields))
-    end
+-- KEYS: those of all lanes, the stream of dead letters, then addresses and records: answers give their places here.
+-- args: lanes, result_ttl_s, max_dead_letters, dead_key (its place among KEYS), answers: list of {lane, is_overflow,
+--   entry, reply (if the job can be answered), address_key, record_key, status and timings (of a job with a record),
+--   letter (fields of a dead letter, if one is kept)}
+-- Returns {written}: how many of the jobs were still unanswered.
+local lanes, written = lanes_by_name(), 0
+
+-- Write a reply to where it is wanted; returns what keeps it from being written.
+local function send(answer)
+  local address, sent = KEYS[answer.address_key], nil
+  if answer.record_key then
+    sent = redis.pcall('RPUSH', address, answer.reply)
+    conclude(KEYS[answer.record_key], answer.status, args.result_ttl_s, answer.timings)
+  else
+    sent = redis.pcall('XADD', address, '*', 'reply', answer.reply)
+  end
+  redis.call('EXPIRE', address, args.result_ttl_s)
+  return type(sent) == 'table' and sent.err -- something else is at that address
+end
+
+local function keep(letter, job)
+  local fields = {'job', job}
+  for name, value in pairs(letter) do fields[#fields + 1], fields[#fields + 2] = name, value end
+  redis.call('XADD', KEYS[args.dead_key], 'MAXLEN', args.max_dead_letters, '*', unpack(fields))
+end
+
+for _, answer in ipairs(args.answers) do
+  local lane = lanes[answer.lane]
+  local stream = answer.is_overflow and lane.overflow or lane.front
+  if redis.call('XACK', stream, GROUP, answer.entry) == 1 then
+    local job = release(lane, stream, answer.entry) or ''
+    local obstacle = answer.reply and send(answer)
+    local letter = answer.letter
+      or (obstacle and {reason = 'internal: the reply could not be written: ' .. obstacle, lane = answer.lane})
+    if letter then keep(letter, job) end
     written = written + 1
   end
 end
-return written
+return cmsgpack.pack({written = written})

@@ -1,0 +1,106 @@
+"""The broker: every command that a process sends to Redis, and Redis's errors in Shoal's terms."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+
+import redis
+from redis.exceptions import NoScriptError
+
+from shoal import wire
+from shoal.broker.connections import ANSWER_S, Connections, open_pool
+from shoal.broker.script import Script, ScriptCall
+from shoal.errors import Overloaded, ShoalError, Unavailable
+
+#: Words in an error of a Redis that refuses, casefolded, and what helps. Versions differ in the words around them.
+_REMEDIES = {
+    "read only replica": "it is a replica; this goes on by itself once the Redis URL leads to the primary",
+    "instance state changed": "it was made a replica; this goes on by itself once the Redis URL leads to the primary",
+    "link with master is down": "it is a replica without its primary: promote it, or bring the primary back",
+    "good replicas to write": "fewer replicas keep up than its min-replicas-to-write asks for: bring one back",
+    "loading the dataset": "it was just started and reads its data; this goes on by itself",
+    "busy running a script": "another program's script takes long: wait, or end it by SCRIPT KILL",
+    "misconf": "it cannot write to its disk: make room there",
+    "max number of clients": "raise its maxclients, or start fewer processes",
+    "permissions to": "the rules of this user are too narrow: docs/redis-users.acl has what Shoal needs",
+    "executing the script can't": "the rules of this user are too narrow: docs/redis-users.acl has what Shoal needs",
+    "invalid username-password pair": "check the user and the password in the Redis URL",
+    "authenticat": "put the password into the Redis URL, or name a file that has it by ?password_file=",
+    "noauth": "put the password into the Redis URL, or name a file that has it by ?password_file=",
+    "the password_file": "check its path in the Redis URL, and who may read it",
+}
+
+
+class Broker:
+    """A process's way to Redis. Thread-safe; connects on first use, and each thread that waits holds one connection.
+
+    Every method raises Overloaded when Redis is out of memory, and Unavailable when it does not answer or refuses.
+    """
+
+    def __init__(self, pool: redis.ConnectionPool):
+        self.connection_pool = pool
+        self._connections = Connections(pool)
+
+    @classmethod
+    def connect(cls, url: str, answer_s: float = ANSWER_S) -> Self:
+        """Return a broker for the Redis at `url`, which may take `answer_s` for each answer; see `open_pool`."""
+        return cls(open_pool(url, answer_s))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._connections.drop_idle()
+        self.connection_pool.disconnect()
+
+    def ping(self) -> None:
+        """Raise Unavailable if Redis does not answer."""
+        self.execute("PING")
+
+    def execute(self, *command: Any, block_s: float = 0.0) -> Any:
+        """Return the answer to one command, which may block in Redis for `block_s`."""
+        return self.pipeline(command, block_s=block_s)[0]
+
+    def pipeline(self, *commands: Sequence[Any], block_s: float = 0.0) -> list[Any]:
+        """Return the answers to several commands, sent in one round trip; raise the first error among them."""
+        with self.translated():
+            answers = self._connections.ask(commands, block_s)
+            for answer in answers:
+                if isinstance(answer, redis.ResponseError):
+                    raise answer
+        return answers
+
+    def run(self, script: Script, keys: Sequence[str], arguments: Mapping[str, Any]) -> Any:
+        """Return the result of a script."""
+        (outcome,) = self.run_many(script, [ScriptCall(keys, arguments)])
+        if isinstance(outcome, ShoalError):
+            raise outcome
+        return outcome
+
+    def run_many(self, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
+        """Run the script once for each call, in one round trip; return for each its result, or its error unraised."""
+        with self.translated():
+            answers = self._connections.ask([call.command("EVALSHA", script.digest) for call in calls])
+            unknown = [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+            if unknown:  # Redis was started since
+                texts = [calls[n].command("EVAL", script.text) for n in unknown]
+                for n, answer in zip(unknown, self._connections.ask(texts), strict=True):
+                    answers[n] = answer
+        return [_error(a) if isinstance(a, redis.ResponseError) else wire.unpack_result(a) for a in answers]
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Translate redis-py's errors, for a library that is given `connection_pool`."""
+        try:
+            yield
+        except redis.RedisError as error:
+            raise _error(error) from error
+
+
+def _error(error: redis.RedisError) -> ShoalError:
+    """Return the error in Shoal's terms, with the remedy if Redis said why it refuses."""
+    words = str(error).casefold()
+    if "when used memory > 'maxmemory'" in words:
+        return Overloaded(f"Redis has no memory left for this ({error}): try again later")
+    for pattern, remedy in _REMEDIES.items():
+        if pattern in words:
+            return Unavailable(f"Redis refuses ({error}): {remedy}")
+    return Unavailable(f"Redis does not answer ({error}): check that it runs and that the Redis URL is right")

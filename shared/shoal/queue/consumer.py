@@ -1,0 +1,213 @@
+"""The consumer's end of the queue: taking jobs, answering them, and claiming those that dead workers left behind."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from shoal.broker.broker import Broker
+from shoal.broker.connections import BLOCK_S
+from shoal.broker.script import Script
+from shoal.errors import ShoalError, Unavailable
+from shoal.jobs import LANES
+from shoal.keys import Keys
+from shoal.queue.delivery import Answer, Delivery
+from shoal.queue.lane import SOURCES, Source
+
+#: Consumer group through which all workers of a pool read their lanes.
+GROUP = "workers"
+
+#: Most bytes of jobs that are taken at a time; one job is taken whatever its size.
+MAX_TAKE_BYTES = 4 * 2**20
+
+#: Time after which a dead worker's name leaves the consumer group. Long, because a worker may only be suspended.
+FORGET_AFTER_MS = 3_600_000
+
+#: Time for which the job that a worker ran alone is remembered.
+ISOLATED_TTL_S = 3_600
+
+#: Most dead letters that are kept; the oldest go first.
+MAX_DEAD_LETTERS = 10_000
+
+#: Most jobs of a dead worker that are looked at to find the one to claim first.
+MAX_LOOKED_AT = 100
+
+
+def _load(name: str) -> Script:
+    return Script.load("shoal.queue", "lane", name)
+
+
+_JOIN, _LEAVE, _TAKE, _REFILL, _CLAIM = map(_load, ("join", "leave", "take", "refill", "claim"))
+_ISOLATE, _LOST, _START, _REPLY = map(_load, ("isolate", "lost", "start", "reply"))
+
+
+class Consumer:
+    """One worker's place in the consumer group of its pool. Thread-safe.
+
+    Every method raises Unavailable when Redis does not answer.
+    """
+
+    def __init__(self, broker: Broker, keys: Keys, name: str, result_ttl_s: int = 3_600):
+        self.broker = broker
+        self.keys = keys
+        self.name = name
+        self.result_ttl_s = result_ttl_s
+        self._all_keys = [key for lane in LANES for key in keys.of_lane(lane)]
+        self._streams = {s: keys.overflow(s.lane) if s.is_overflow else keys.lane(s.lane) for s in SOURCES}
+        self._source_of = {stream: source for source, stream in self._streams.items()}
+
+    def join(self) -> None:
+        """Make the lanes and their consumer group where they are missing."""
+        self.broker.run(_JOIN, list(self._source_of), {})
+
+    def leave(self) -> None:
+        """Leave the consumer group, unless jobs are still pending for this consumer."""
+        self._remove(list(self._source_of), self.name)
+
+    def _remove(self, streams: Sequence[str], consumer: str) -> None:
+        self.broker.run(_LEAVE, streams, {"consumer": consumer})
+
+    # Take
+
+    def take(self, room: Mapping[Source, int], block_s: float = 0.0) -> list[Delivery]:
+        """Take waiting jobs, which stay pending for this consumer until they are answered.
+
+        `room` has the number of texts that are wanted of each source. Sources are read in the order of `SOURCES`, each
+        until its texts reach the room, and all until their bytes reach `MAX_TAKE_BYTES`; the last job may exceed both.
+        If there is no job and `block_s` is given, wait that long for one, `BLOCK_S` at most.
+        """
+        wanted = [source for source in SOURCES if room.get(source, 0) > 0]
+        if not wanted:
+            return []
+        sources = [{**source._asdict(), "room": room[source]} for source in wanted]
+        arguments = {"lanes": LANES, "consumer": self.name, "max_bytes": MAX_TAKE_BYTES, "sources": sources}
+        found = self.broker.run(_TAKE, self._all_keys, arguments)
+        if not found["has_group"]:  # Redis came back empty
+            self.join()
+            found["jobs"] += self.broker.run(_TAKE, self._all_keys, arguments)["jobs"]
+        elif not found["jobs"] and block_s > 0:
+            return self._wait(wanted, min(block_s, BLOCK_S))
+        return [self._delivery(Source(job["lane"].decode(), job["is_overflow"]), job) for job in found["jobs"]]
+
+    def _wait(self, sources: Sequence[Source], block_s: float) -> list[Delivery]:
+        """Wait for the first job of any of the sources."""
+        streams = [self._streams[source] for source in sources]
+        block = ("BLOCK", max(1, int(block_s * 1000)))
+        read = ("XREADGROUP", "GROUP", GROUP, self.name, "COUNT", 1, *block, "STREAMS", *streams, *">" * len(streams))
+        try:
+            found = self.broker.execute(*read, block_s=block_s)
+        except Unavailable as error:
+            if "NOGROUP" not in str(error):
+                raise
+            self.join()  # Redis came back empty
+            return []
+        deliveries = []
+        for stream, entries in found or ():
+            source = self._source_of[stream.decode()]
+            deliveries += [self._delivery(source, _fields(*entry)) for entry in entries]
+            if source.is_overflow:
+                with suppress(ShoalError):  # the next script on this lane does the same
+                    self.broker.run(_REFILL, self.keys.of_lane(source.lane), {})
+        return deliveries
+
+    def _delivery(self, source: Source, job: Mapping[str, Any], num_deliveries: int = 1, owner: str = "") -> Delivery:
+        put_ms = job.get("put_ms") or b""
+        if not (put_ms.isdigit() and len(put_ms) < 16):
+            put_ms = job["entry"].partition(b"-")[0]
+        return Delivery(source.lane, job["entry"], job["job"], int(put_ms), source.is_overflow, num_deliveries, owner)
+
+    # Claim
+
+    def claim(self, alive: set[str] | None, holds: Collection[Delivery] = ()) -> Delivery | None:
+        """Claim one job that a dead worker left pending, or that this consumer lost on a broken connection.
+
+        `alive` has the names of the living workers; with None no worker counts as dead. `holds` are the deliveries that
+        this consumer has in memory. Of a worker's jobs the one delivered least is claimed first, as the least likely to
+        end its worker. A claim counts as a delivery, unless the job certainly did not end its worker.
+        """
+        for stream, owners in self._owners().items():
+            for owner in owners:
+                name = owner[b"name"].decode(errors="replace")
+                is_dead = alive is not None and name not in alive and name != self.name
+                if is_dead and not owner[b"pending"] and owner[b"idle"] > FORGET_AFTER_MS:
+                    self._remove([stream], name)
+                is_left_behind = owner[b"pending"] and (is_dead or name == self.name)
+                if is_left_behind and (delivery := self._claim_from(stream, name, holds)):
+                    return delivery
+        return None
+
+    def _owners(self) -> dict[str, list[dict[bytes, Any]]]:
+        """Return what Redis knows of the workers that read each stream."""
+        answers = self.broker.pipeline(*(("XINFO", "CONSUMERS", stream, GROUP) for stream in self._source_of))
+        owners = [[dict(zip(about[::2], about[1::2], strict=True)) for about in answer] for answer in answers]
+        return dict(zip(self._source_of, owners, strict=True))
+
+    def _claim_from(self, stream: str, owner: str, holds: Collection[Delivery]) -> Delivery | None:
+        source = self._source_of[stream]
+        held = [delivery.entry for delivery in holds if delivery.source == source] if owner == self.name else []
+        arguments = {"consumer": self.name, "owner": owner, "held": held, "max_looked_at": MAX_LOOKED_AT}
+        found = self.broker.run(_CLAIM, [stream, self.keys.isolated(owner)], arguments)
+        return None if "none" in found else self._delivery(source, found, found["deliveries"], owner)
+
+    def isolate(self, delivery: Delivery | None) -> None:
+        """Remember in Redis that this consumer runs the job alone; with None, that it runs no job alone.
+
+        If the consumer dies meanwhile, a claim counts as a delivery for that job only.
+        """
+        key = self.keys.isolated(self.name)
+        if delivery is None:
+            self.broker.execute("DEL", key)
+        else:
+            arguments = {"stream": self._streams[delivery.source], "entry": delivery.entry, "ttl_s": ISOLATED_TTL_S}
+            self.broker.run(_ISOLATE, [key], arguments)
+
+    # Run and answer
+
+    def start(self, job_ids: Sequence[str]) -> list[bool]:
+        """Mark submitted jobs as running; return for each whether it may run: False if it was cancelled."""
+        if not job_ids:
+            return []
+        return list(self.broker.run(_START, [self.keys.record(job_id) for job_id in job_ids], {})["started"])
+
+    def lost(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Return those that are no longer this consumer's: cancelled, withdrawn, or claimed by another worker."""
+        if not deliveries:
+            return []
+        streams = [self._streams[delivery.source] for delivery in deliveries]
+        arguments = {"consumer": self.name, "entries": [delivery.entry for delivery in deliveries]}
+        is_lost = self.broker.run(_LOST, streams, arguments)["lost"]
+        return [delivery for delivery, lost in zip(deliveries, is_lost, strict=True) if lost]
+
+    def reply(self, answers: Iterable[Answer]) -> int:
+        """Acknowledge the jobs and write their replies and dead letters; return how many were still unanswered."""
+        keys = [*self._all_keys, self.keys.dead]
+        arguments = {
+            "lanes": LANES,
+            "result_ttl_s": self.result_ttl_s,
+            "max_dead_letters": MAX_DEAD_LETTERS,
+            "dead_key": len(keys),
+            "answers": [self._with_keys(answer, keys) for answer in answers],
+        }
+        if not arguments["answers"]:
+            return 0
+        return int(self.broker.run(_REPLY, keys, arguments)["written"])
+
+    def _with_keys(self, answer: Answer, keys: list[str]) -> dict[str, Any]:
+        """Return the answer as the script takes it; add the keys that it goes to, to which it refers by their place."""
+        fields = answer.fields()
+        if answer.reply is not None and answer.reply_to is not None:
+            keys.append(self.keys.replies(answer.reply_to))
+            fields["address_key"] = len(keys)
+        elif answer.reply is not None:
+            keys += [self.keys.result(answer.reply.id), self.keys.record(answer.reply.id)]
+            fields |= {"address_key": len(keys) - 1, "record_key": len(keys)}
+        return fields
+
+    def drop(self, deliveries: Sequence[Delivery]) -> None:
+        """Acknowledge jobs that are answered already."""
+        self.reply([Answer(delivery) for delivery in deliveries])
+
+
+def _fields(entry: bytes, values: Sequence[bytes] | None) -> dict[str, Any]:
+    """Return an entry as the scripts return it; `values` are its names and values in turn."""
+    fields = dict(zip(values[::2], values[1::2], strict=False)) if values else {}
+    return {"entry": entry, "job": fields.get(b"job", b""), "put_ms": fields.get(b"put_ms")}

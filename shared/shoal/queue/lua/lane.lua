@@ -1,0 +1,121 @@
+-- The beginning of every script that touches a lane: its arguments, the keys of the lanes, and what several scripts do.
+-- ARGV: one msgpack map of named arguments. A script returns one msgpack map.
+local GROUP = 'workers'
+local LANE_KEYS = {'front', 'overflow', 'waiting', 'places', 'tags', 'load'}
+local VIRTUAL_TIME = 'virtual time' -- a member of the tags; clients' names there begin with 'client:'
+
+local args = ARGV[1] and cmsgpack.unpack(ARGV[1]) or {}
+
+-- The keys of a lane by name, which begin at KEYS[first].
+local function lane_at(first)
+  local lane = {}
+  for n, name in ipairs(LANE_KEYS) do lane[name] = KEYS[first + n - 1] end
+  return lane
+end
+
+-- The lanes by name: the first keys are those of each lane in args.lanes.
+local function lanes_by_name()
+  local lanes = {}
+  for n, name in ipairs(args.lanes) do lanes[name] = lane_at((n - 1) * #LANE_KEYS + 1) end
+  return lanes
+end
+
+-- The fields of an entry by name; a field without a value is left out.
+local function fields_of(entry)
+  local fields = {}
+  for n = 1, #entry[2] - 1, 2 do fields[entry[2][n]] = entry[2][n + 1] end
+  return fields
+end
+
+-- The number of texts in an entry that a script added; nil for other entries.
+local function count_of(fields)
+  return fields.job and tonumber(string.match(fields.texts or '', '^%d%d?%d?%d?%d?%d?$'))
+end
+
+local function lower(load, field, amount)
+  if redis.call('HINCRBY', load, field, 0 - amount) <= 0 then redis.call('HDEL', load, field) end
+end
+
+-- Set the final status of a submitted job, and let its record expire.
+local function conclude(record, status, result_ttl_s, timings)
+  local kept = redis.pcall('HSET', record, 'status', status, 'timings', timings)
+  if type(kept) == 'table' then return end -- something else has the name of the record
+  redis.call('EXPIRE', record, math.max(result_ttl_s, redis.call('HGET', record, 'lives') or 0))
+end
+
+-- Move the job whose turn it is from the waiting ones to the overflow stream. Start-time fair queueing (Goyal, Vin and
+-- Cheng, 1996): a job's tag is the virtual time at which it may start, and the least tag is next.
+local function promote(lane)
+  local id, tag = unpack(redis.call('ZPOPMIN', lane.waiting)) -- frees memory, so a full Redis allows what follows
+  local packed = redis.call('HGET', lane.places, id)
+  if packed then
+    local job = cmsgpack.unpack(packed)
+    local fields = {'job', job.job, 'texts', job.texts, 'id', id, 'put_ms', job.put_ms}
+    local entry = redis.call('XADD', lane.overflow, '*', unpack(fields))
+    redis.call('HSET', lane.places, id, cmsgpack.pack({entry = entry}))
+  end
+  if redis.call('ZCARD', lane.waiting) == 0 then
+    redis.call('DEL', lane.tags)
+  else
+    redis.call('ZADD', lane.tags, tag, VIRTUAL_TIME)
+    redis.call('ZREMRANGEBYSCORE', lane.tags, '-inf', '(' .. tag) -- a client's tag in the past says nothing
+  end
+end
+
+local function has_unread(stream)
+  local groups = redis.pcall('XINFO', 'GROUPS', stream) -- an error, of length 0, if there is no stream
+  for _, group in ipairs(groups) do
+    local about = {}
+    for n = 1, #group, 2 do about[group[n]] = group[n + 1] end
+    if about.name == GROUP then
+      return #redis.call('XRANGE', stream, '(' .. about['last-delivered-id'], '+', 'COUNT', 1) > 0
+    end
+  end
+  return redis.call('XLEN', stream) > 0
+end
+
+-- Keep one job of the overflow unread for as long as any wait: a worker that blocks on the stream is then woken.
+local function refill(lane)
+  while redis.call('ZCARD', lane.waiting) > 0 and not has_unread(lane.overflow) do promote(lane) end
+end
+
+-- Take an entry out of its stream, and its job out of the load of the lane. Returns the bytes of the job, if any.
+-- An entry that no script added was not counted, and has no `texts`.
+local function release(lane, stream, entry)
+  local found = redis.call('XRANGE', stream, entry, entry)[1]
+  if not found then return nil end
+  local fields = fields_of(found)
+  redis.call('XDEL', stream, entry)
+  local texts = count_of(fields)
+  if texts then
+    lower(lane.load, 'texts', texts)
+    lower(lane.load, 'bytes', #fields.job)
+    if fields.client then lower(lane.load, 'client:' .. fields.client, texts) end
+    if fields.id and stream == lane.overflow then redis.call('HDEL', lane.places, fields.id) end
+  end
+  return fields.job or ''
+end
+
+-- Take a job back, wherever it is by now: waiting, in its stream, or with a worker. In the overflow its id stands for
+-- its entry. Returns whether it was still there.
+local function take_back(lane, stream, entry)
+  if stream ~= lane.overflow then
+    redis.call('XACK', stream, GROUP, entry)
+    return release(lane, stream, entry) ~= nil
+  end
+  local packed = redis.call('HGET', lane.places, entry)
+  if not packed then return false end
+  local place, id = cmsgpack.unpack(packed), entry
+  redis.call('HDEL', lane.places, id)
+  if redis.call('ZREM', lane.waiting, id) == 1 then
+    if redis.call('ZCARD', lane.waiting) == 0 then redis.call('DEL', lane.tags) end
+    lower(lane.load, 'texts', place.texts)
+    lower(lane.load, 'bytes', #place.job)
+    return true
+  end
+  redis.call('XACK', stream, GROUP, place.entry)
+  local was_there = release(lane, stream, place.entry) ~= nil
+  refill(lane)
+  return was_there
+end
+

@@ -1,0 +1,225 @@
+"""The producer's end of the queue: putting jobs, waiting for results, taking jobs back (docs/protocol.md has the keys).
+
+A job waits in its lane, is pending there while a worker has it, and leaves it in the same instant in which its reply is
+written. Nothing is removed before it is answered or taken back.
+"""
+
+import time
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any, Self
+
+from shoal import wire
+from shoal.broker.broker import Broker
+from shoal.broker.connections import SHORT_BLOCK_S
+from shoal.broker.script import Script, ScriptCall
+from shoal.errors import Cancelled, InvalidRequest, ShoalError, UnknownJob
+from shoal.jobs import LANES, Job
+from shoal.keys import Keys
+from shoal.queue.lane import LaneLimits, LaneLoad, Source
+from shoal.queue.pool import Pool
+from shoal.queue.put import MAX_FRONT_TEXTS, IdempotencyKey, Put, StreamEntry, overloaded
+from shoal.queue.reply_stream import ReplyStream
+from shoal.replies import Reply
+
+#: Time for which an idempotency key is remembered.
+ONCE_TTL_S = 86_400
+
+#: Time for which the speed of the pool is remembered: many jobs may be refused at a time.
+SPEED_KNOWN_S = 1.0
+
+_PUT, _CANCEL, _WITHDRAW = (Script.load("shoal.queue", "lane", name) for name in ("put", "cancel", "withdraw"))
+
+
+class Producer:
+    """The lanes, results and records of one pool, for programs that put jobs. Thread-safe.
+
+    Every method raises Unavailable when Redis does not answer.
+    """
+
+    def __init__(self, broker: Broker, keys: Keys, limits: LaneLimits | None = None, result_ttl_s: int = 3_600):
+        self.broker = broker
+        self.keys = keys
+        self.limits = limits or LaneLimits()
+        self.result_ttl_s = result_ttl_s
+        self.pool = Pool(broker, keys)
+        self._lane_keys = {lane: keys.of_lane(lane) for lane in LANES}
+        self._all_keys = [key for of_lane in self._lane_keys.values() for key in of_lane]
+        self._source_of = {keys.lane(lane): Source(lane) for lane in LANES}
+        self._source_of |= {keys.overflow(lane): Source(lane, True) for lane in LANES}
+        self._texts_per_s, self._speed_known_until = 0.0, 0.0
+
+    @classmethod
+    def connect(cls, url: str, keys: Keys, limits: LaneLimits | None = None, result_ttl_s: int = 3_600) -> Self:
+        """Return a producer with connections of its own to the Redis at `url`."""
+        return cls(Broker.connect(url), keys, limits, result_ttl_s)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.broker.close()
+
+    def ping(self) -> None:
+        """Raise Unavailable if Redis does not answer."""
+        self.broker.ping()
+
+    # Put
+
+    def put(self, lane: str, jobs: Sequence[Job], client: str = "") -> None:
+        """Add the client's jobs to the lane, all or none.
+
+        A job without a reply address gets a record; putting it a second time does nothing. Raises Overloaded.
+        """
+        (outcome,) = self.put_many([Put.pack(lane, jobs, client=client)])
+        if isinstance(outcome, ShoalError):
+            raise outcome
+
+    def put_once(self, lane: str, job: Job, idempotency_key: str, owner: str = "", client: str = "") -> str:
+        """Add the job unless its owner put one with the same key within a day; return the id of this or that job.
+
+        Raises Overloaded, and InvalidRequest if that job asked something else.
+        """
+        name = blake2b(f"{owner}\0{idempotency_key}".encode(), digest_size=16).hexdigest()
+        put = Put.pack(lane, [job], client=client or owner, idempotency_key=IdempotencyKey(name, job.digest()))
+        (outcome,) = self._put(put)
+        if isinstance(outcome, ShoalError):
+            raise outcome
+        return bytes(outcome["id"]).decode() if outcome["status"] == b"known" else job.id
+
+    def put_many(self, puts: Sequence[Put]) -> list[list[StreamEntry | None] | ShoalError]:
+        """Make several puts in one round trip, each accepted or refused by itself.
+
+        Returns for each put the places of its jobs, with None for a job that was there already; or its error:
+        Overloaded, or InvalidRequest if its idempotency key was used for something else.
+        """
+        return [o if isinstance(o, ShoalError) else _places(o) for o in self._put(*puts)]
+
+    def _put(self, *puts: Put) -> list[dict[str, Any] | ShoalError]:
+        """Return for each put the result of the script, or the error."""
+        outcomes = self.broker.run_many(_PUT, [self._call(put) for put in puts])
+        return [self._checked(put, outcome) for put, outcome in zip(puts, outcomes, strict=True)]
+
+    def _checked(self, put: Put, outcome: dict[str, Any] | ShoalError) -> dict[str, Any] | ShoalError:
+        if isinstance(outcome, ShoalError):
+            return outcome
+        if outcome["status"] == b"full":
+            return overloaded(put, outcome, self.limits, self._speed())
+        if outcome["status"] == b"reused":
+            job_id = bytes(outcome["id"]).decode()
+            return InvalidRequest(f"the idempotency key was used for job {job_id}, which asks something else")
+        return outcome
+
+    def _call(self, put: Put) -> ScriptCall:
+        keys = list(self._lane_keys[put.lane])
+        if put.has_records:
+            keys += [self.keys.record(job.id) for job in put.jobs]
+        pairs = zip(put.jobs, put.data, strict=True)
+        arguments: dict[str, Any] = {
+            "client": put.client,
+            "max_jobs": self.limits.max_jobs,
+            "max_texts": self.limits.max_texts,
+            "max_bytes": self.limits.max_bytes,
+            "max_front_texts": MAX_FRONT_TEXTS,
+            "has_records": put.has_records,
+            "jobs": [{"id": job.id, "job": data, "texts": len(job.texts)} for job, data in pairs],
+        }
+        if put.idempotency_key:
+            keys.append(self.keys.once(put.idempotency_key.name))
+            arguments["once"] = {"digest": put.idempotency_key.digest, "ttl_s": ONCE_TTL_S}
+        return ScriptCall(keys, arguments)
+
+    def _speed(self) -> float:
+        """Return the texts per second of the pool."""
+        if time.monotonic() > self._speed_known_until:
+            self._texts_per_s = self.pool.texts_per_s()
+            self._speed_known_until = time.monotonic() + SPEED_KNOWN_S
+        return self._texts_per_s
+
+    # Take back
+
+    def withdraw(self, places: Sequence[StreamEntry]) -> int:
+        """Take jobs back without a reply, whether a worker has them or not; return how many were still unanswered."""
+        if not places:
+            return 0
+        jobs = [{**self._source_of[stream]._asdict(), "entry": entry} for stream, entry in places]
+        return int(self.broker.run(_WITHDRAW, self._all_keys, {"lanes": LANES, "jobs": jobs})["withdrawn"])
+
+    def cancel(self, job_id: str) -> str:
+        """Cancel a submitted job that is not answered yet, and return the status that it then has.
+
+        A worker that computes it stops as soon as it notices. Raises UnknownJob.
+        """
+        reply = Reply.failure(job_id, Cancelled(f"job {job_id} was cancelled"))
+        keys = [*self._all_keys, self.keys.record(job_id), self.keys.result(job_id)]
+        arguments = {"lanes": LANES, "result_ttl_s": self.result_ttl_s, "reply": reply.pack()}
+        status = self.broker.run(_CANCEL, keys, arguments).get("status")
+        if status is None:
+            raise _unknown(job_id)
+        return bytes(status).decode()
+
+    # Results
+
+    def inbox(self, address: str) -> ReplyStream:
+        """Return the stream of the replies to jobs with that reply address."""
+        return ReplyStream(self.broker, self.keys.replies(address), self.result_ttl_s)
+
+    def status(self, job_id: str) -> tuple[str, dict[str, float]]:
+        """Return the status of a submitted job, and its timings once it is done.
+
+        Raises UnknownJob.
+        """
+        status, timings = self.broker.execute("HMGET", self.keys.record(job_id), "status", "timings")
+        if status is None:
+            raise _unknown(job_id)
+        return status.decode(), wire.unpack(timings) if timings else {}
+
+    def wait_result(self, job_id: str, timeout_s: float) -> Reply | None:
+        """Return the reply to a submitted job, which stays for others to read; None if it takes over `timeout_s`.
+
+        Raises UnknownJob.
+        """
+        key, until = self.keys.result(job_id), time.monotonic() + timeout_s
+        while True:
+            status = self.status(job_id)[0]
+            is_open = status in ("queued", "running")
+            data = self.broker.execute("LINDEX", key, 0)
+            wait_s = min(until - time.monotonic(), SHORT_BLOCK_S)
+            if data is None and is_open and wait_s > 0:
+                data = self.broker.execute("BLMOVE", key, key, "LEFT", "LEFT", f"{wait_s:.3f}", block_s=wait_s)
+            if data is not None:
+                return Reply.unpack(data)
+            if not is_open:
+                raise UnknownJob(f"job {job_id} is {status}, and its result has expired")
+            if wait_s <= 0:
+                return None
+
+    # Loads
+
+    def backlog(self) -> dict[str, int]:
+        """Return the number of unanswered jobs in each lane, those being computed included."""
+        return {lane: load.num_jobs for lane, load in self.loads().items()}
+
+    def loads(self) -> dict[str, LaneLoad]:
+        """Return what each lane holds; texts and bytes are those of jobs that a client or the script has put."""
+        return {lane: self._load(lane) for lane in LANES}
+
+    def _load(self, lane: str) -> LaneLoad:
+        front, overflow, waiting, (texts, size) = self.broker.pipeline(
+            ("XLEN", self.keys.lane(lane)),
+            ("XLEN", self.keys.overflow(lane)),
+            ("ZCARD", self.keys.waiting(lane)),
+            ("HMGET", self.keys.load(lane), "texts", "bytes"),
+        )
+        return LaneLoad(front + overflow + waiting, int(texts or 0), int(size or 0))
+
+    def num_dead(self) -> int:
+        """Return the number of dead letters."""
+        return int(self.broker.execute("XLEN", self.keys.dead))
+
+
+def _places(result: dict[str, Any]) -> list[StreamEntry | None]:
+    entries = result.get("entries", ())
+    return [None if "is_known" in e else StreamEntry(e["stream"].decode(), e["entry"]) for e in entries]
+
+
+def _unknown(job_id: str) -> UnknownJob:
+    return UnknownJob(f"no job {job_id!r:.150}: it was never submitted, or its result has expired")

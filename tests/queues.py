@@ -1,0 +1,71 @@
+"""Both ends of a pool's queue in one object, and a plain connection to its Redis."""
+
+import secrets
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import redis
+
+from shoal import Client
+from shoal.broker.connections import open_pool
+from shoal.queue.consumer import Consumer
+from shoal.queue.delivery import Answer, Delivery
+from shoal.queue.lane import Source
+from shoal.queue.producer import Producer
+from shoal_workers.worker import Worker
+
+
+class Queue(Producer):
+    """A producer that is any number of consumers as well."""
+
+    @property
+    def redis(self) -> Any:
+        """Return redis-py's client, for looking at keys and for breaking things."""
+        return redis.Redis(connection_pool=self.broker.connection_pool)
+
+    def consumer(self, name: str = "") -> Consumer:
+        """Return the consumer of that name, or of a new one."""
+        return Consumer(self.broker, self.keys, name or f"worker-{secrets.token_hex(4)}", self.result_ttl_s)
+
+    def join(self) -> None:
+        """Make the lanes and their group."""
+        self.consumer().join()
+
+    def leave(self, name: str) -> None:
+        """Take a consumer out of the group."""
+        self.consumer(name).leave()
+
+    def take(
+        self, name: str, lanes: Sequence[str], max_texts: int, block_s: float = 0.0, has_overflow: bool = True
+    ) -> list[Delivery]:
+        """Take up to so many texts of each source of the lanes."""
+        room = {Source(lane): max_texts for lane in lanes}
+        room |= {Source(lane, True): max_texts for lane in lanes if has_overflow}
+        return self.consumer(name).take(room, block_s)
+
+    def claim(self, name: str, alive: set[str] | None, holds: Collection[Delivery] = ()) -> Delivery | None:
+        """Claim a job for a consumer."""
+        return self.consumer(name).claim(alive, holds)
+
+    def start(self, job_ids: Sequence[str]) -> list[bool]:
+        """Mark jobs as running."""
+        return self.consumer().start(job_ids)
+
+    def reply(self, answers: Iterable[Answer]) -> int:
+        """Answer jobs."""
+        return self.consumer().reply(answers)
+
+    def drop(self, deliveries: Sequence[Delivery]) -> None:
+        """Acknowledge jobs."""
+        self.consumer().drop(deliveries)
+
+
+def connect(url: str) -> Any:
+    """Return redis-py's client on connections such as the product makes them."""
+    return redis.Redis.from_pool(open_pool(url))
+
+
+def queue_of(owner: Worker | Client) -> Queue:
+    """Return both ends of the queue that a worker or a client uses, over its connections."""
+    end = owner.queue if isinstance(owner, Client) else owner.consumer
+    return Queue(end.broker, end.keys)
