@@ -12,7 +12,7 @@ from shoal.settings import EMBEDDED_URL, Settings
 
 
 def is_wanted(settings: Settings) -> bool:
-    """Whether the settings name no Redis of their own."""
+    """Return True if the settings name no Redis of their own."""
     return settings.redis_url == EMBEDDED_URL
 
 

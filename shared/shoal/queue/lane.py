@@ -37,7 +37,7 @@ class LaneLimits:
 
 @dataclass(frozen=True, slots=True)
 class LaneLoad:
-    """What a lane holds of unanswered jobs."""
+    """The unanswered jobs that a lane holds."""
 
     num_jobs: int
     num_texts: int
