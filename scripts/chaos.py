@@ -28,7 +28,7 @@ from shoal.settings import Settings
 from shoal_workers.index.builder import build
 from shoal_workers.index.document import DocumentSource
 from shoal_workers.index.index import Index
-from shoal_workers.process.service import open_encoder
+from shoal_workers.service import open_encoder
 
 #: The promise: jobs of a worker that died run elsewhere within so many seconds.
 RECOVERED_WITHIN_S = 5.0

@@ -7,10 +7,9 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 
-from shoal.jobs import Options
 from shoal.settings import Settings
-from shoal_workers.encoding.encoder import Encoder, Row
-from shoal_workers.process.service import open_encoder, serve
+from shoal_workers.encoding.encoder import EncodedText, Encoder, EncodingPass
+from shoal_workers.service import open_encoder, serve
 
 #: Memory that the system gives the worker on top of what it has when it starts.
 MAX_MORE_BYTES = 256 * 2**20
@@ -59,15 +58,15 @@ class PoisonedEncoder(Encoder):
 
     def __init__(self, encoder: Encoder):
         super().__init__(encoder.model, encoder.tokenizer, encoder.engine)
-        tokens = self.tokenize(list(HARM), Options(), "")
+        tokens = self.tokenize(list(HARM))
         self._harm = {found.ids: harm for found, harm in zip(tokens, HARM.values(), strict=True)}
 
-    def encode(self, rows: Sequence[Row]) -> None:
-        """Do the harm of each row that does any, then set the vectors of the rows."""
-        for row in rows:
-            if harm := self._harm.get(row.tokens.ids):
+    def start(self, texts: Sequence[EncodedText]) -> EncodingPass:
+        """Start the pass, if no harm comes first."""
+        for text in texts:
+            if harm := self._harm.get(text.tokens.ids):
                 harm()
-        super().encode(rows)
+        return super().start(texts)
 
 
 def main() -> None:

@@ -60,6 +60,14 @@ class Queue(Producer):
         self.consumer().drop(deliveries)
 
 
+def drive(worker: Worker) -> int:
+    """Step until the worker holds no job and finds none; return how many jobs were answered."""
+    answered = worker.step(block_s=0)
+    while worker.scheduler.unanswered():
+        answered += worker.step(block_s=0)
+    return answered
+
+
 def connect(url: str) -> Any:
     """Return redis-py's client on connections such as the product makes them."""
     return redis.Redis.from_pool(open_pool(url))

@@ -41,7 +41,7 @@ from shoal_workers.encoding.batcher import Batcher
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.engines import Engine
 from shoal_workers.index.index import Index
-from shoal_workers.process.service import about, open_cache
+from shoal_workers.service import about, open_cache
 from shoal_workers.worker import Worker
 
 pytest_plugins = ["api_fixtures"]
@@ -88,7 +88,7 @@ def worker(make_worker: MakeWorker) -> Worker:
 
 def announce(worker: Worker) -> None:
     """Write the worker's heartbeat, which lives for a minute."""
-    Pool(queue_of(worker).broker, queue_of(worker).keys, alive_s=60).announce(worker.id, about(worker, worker.indexes))
+    Pool(queue_of(worker).broker, queue_of(worker).keys, alive_s=60).announce(worker.id, about(worker))
 
 
 @contextmanager
@@ -417,7 +417,7 @@ class TestWorker:
         embed(worker, "storm")
         plain = make_worker(cache_mb=0)
         assert embed(plain, "storm").cached == 0
-        assert about(plain, {})["cache"] is None
+        assert about(plain)["cache"] is None
         assert plain.counters["cache_misses"] == 0
 
     def test_another_model_never_finds_what_this_one_stored(self, make_worker: MakeWorker, encoder: Encoder) -> None:
@@ -439,7 +439,7 @@ class TestWorker:
 
     def test_an_entry_is_where_and_what_the_protocol_says(self, worker: Worker) -> None:
         vectors = array(embed(worker, "storm europe", normalize=False, prompt_name="query"))
-        heartbeat = about(worker, {})
+        heartbeat = about(worker)
         cache = heartbeat["cache"]
         parts = (cache["fingerprint"], heartbeat["pooling"], "right", cache["prompts"]["query"] + "storm europe")
         digest = blake2b("\0".join(parts).encode(), digest_size=16).digest()
@@ -458,7 +458,7 @@ class OtherPrecision:
     name, precision, threads = "openvino", "bf16", 1
 
     def __init__(self, engine: Engine):
-        self.forward = engine.forward
+        self.start = engine.start
 
 
 class BrokenEngine:
@@ -466,7 +466,7 @@ class BrokenEngine:
 
     name, precision, threads = "openvino", "f32", 1
 
-    def forward(self, *_: Any) -> Any:
+    def start(self, *_: Any) -> Any:
         """Fail."""
         raise RuntimeError("broken")
 
@@ -571,7 +571,7 @@ class TestClient:
 
     @pytest.mark.parametrize("cache", [None, {}, {"num_places": 3}, 5, TABLE.to_heartbeat() | {"num_places": 0}])
     def test_a_heartbeat_that_makes_no_sense_is_no_cache(self, client: Client, worker: Worker, cache: Any) -> None:
-        beat = about(worker, {}) | {"cache": cache}
+        beat = about(worker) | {"cache": cache}
         Pool(client.queue.broker, client.queue.keys, alive_s=60).announce("strange", beat)
         assert client.cache_lookup.find(Job("embed", ["storm"])).missing == ["storm"]
         assert (client.cache_lookup.num_hits, client.cache_lookup.num_misses) == (0, 0)

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from shoal.errors import InvalidRequest, ModelMismatch, ModelNotFound, TextTooLong
+from shoal.errors import InvalidRequest, ModelMismatch, ModelNotFound
 from shoal.jobs import Options
-from shoal_workers.encoding.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, Row
-from shoal_workers.encoding.engines.openvino import GRAPH
+from shoal_workers.encoding.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, EncodedText, Encoder
 from shoal_workers.model import parity
-from shoal_workers.model.model import Model, is_prepared
+from shoal_workers.model.model import GRAPH, Model, is_prepared
 from shoal_workers.model.source import find_source
 
 TEXTS = [
@@ -77,7 +76,7 @@ def test_the_models_own_pooling_by_name_changes_nothing(encoder: Encoder) -> Non
 
 
 def test_token_vectors(encoder: Encoder, reference: dict[str, np.ndarray]) -> None:
-    rows = [Row(tokens, output="tokens") for tokens in encoder.tokenize(TEXTS, Options(), "")]
+    rows = [EncodedText(tokens, output="tokens") for tokens in encoder.tokenize(TEXTS)]
     encoder.encode(rows)
     for n, row in enumerate(rows):
         assert row.vectors is not None
@@ -87,8 +86,7 @@ def test_token_vectors(encoder: Encoder, reference: dict[str, np.ndarray]) -> No
 
 @pytest.mark.parametrize("pooling", [None, "max", "cls"])
 def test_a_text_in_a_batch_is_the_same_text_alone(encoder: Encoder, pooling: str | None) -> None:
-    options = Options(pooling=pooling)
-    rows = [Row(tokens, pooling) for tokens in encoder.tokenize(TEXTS, options, "")]
+    rows = [EncodedText(tokens, pooling) for tokens in encoder.tokenize(TEXTS)]
     encoder.encode(rows)
     together = np.concatenate([row.vectors for row in rows if row.vectors is not None])
     for row in rows:
@@ -115,11 +113,8 @@ def test_prompts_are_the_models_own(encoder: Encoder) -> None:
         encoder.prompt(Options(prompt_name="x"))
 
 
-def test_too_long_is_said_only_if_it_may_not_be_cut(encoder: Encoder) -> None:
-    long = ["fine", "storm " * 47]
-    assert [tokens.truncated for tokens in encoder.tokenize(long, Options(), "")] == [False, True]
-    with pytest.raises(TextTooLong, match="text 1"):
-        encoder.tokenize(long, Options(truncate=False), "")
+def test_a_text_that_is_cut_says_so(encoder: Encoder) -> None:
+    assert [tokens.truncated for tokens in encoder.tokenize(["fine", "storm " * 47])] == [False, True]
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from queues import Queue
 
 from shoal import Client
 from shoal.errors import ShoalError
-from shoal.jobs import Job, Options
+from shoal.jobs import Job
 from shoal_workers.admission import MAX_DELIVERIES, Limits
 from shoal_workers.encoding.batcher import Batcher
-from shoal_workers.encoding.encoder import Encoder, Row
+from shoal_workers.encoding.encoder import EncodedText, Encoder, EncodingPass
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.index.index import Index
 from shoal_workers.worker import Worker
@@ -26,15 +26,15 @@ class Blabbing(Encoder):
 
     fails_on = ""
 
-    def tokenize(self, texts: Sequence[str], options: Options, prompt: str) -> list[Tokens]:
+    def tokenize(self, texts: Sequence[str], truncation_side: str = "right") -> list[Tokens]:
         if self.fails_on == "tokenize":
             raise RuntimeError(f"cannot tokenize {texts}")
-        return super().tokenize(texts, options, prompt)
+        return super().tokenize(texts, truncation_side)
 
-    def encode(self, rows: Sequence[Row]) -> None:
+    def start(self, texts: Sequence[EncodedText]) -> EncodingPass:
         if self.fails_on == "encode":
             raise ValueError(f"cannot encode {SECRET}") from KeyError(SECRET)
-        super().encode(rows)
+        return super().start(texts)
 
 
 class BlabbingIndex:

@@ -28,7 +28,7 @@ NUM_GOOD, NUM_WORKERS = 100, 3
 #: What a dead letter says of each harm, in its reason and in its traceback; and how the process ends, if it does.
 EXPECTED = {
     "abort": ("Fatal Python error: Aborted", "in abort", -signal.SIGABRT),
-    "kill": ("ended without a word: killed, or out of memory", "", -signal.SIGKILL),
+    "kill": ("ended without a report: killed, or out of memory", "", -signal.SIGKILL),
     "hang": ("stalled while encoding", "in hang", EXIT_STALLED),
     "fail": ("the engine failed on text 0", "the engine chokes", None),
     "panic": ("BaseException: the engine panics", "in panic", 1),

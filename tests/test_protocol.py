@@ -37,13 +37,13 @@ from shoal.queue.producer import ONCE_TTL_S
 from shoal.queue.put import MAX_FRONT_TEXTS
 from shoal.replies import STATUSES, TIMINGS, Reply
 from shoal.settings import Settings
+from shoal_workers import service
 from shoal_workers.admission import MAX_DELIVERIES
 from shoal_workers.encoding.batcher import Batcher
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.builder import build
 from shoal_workers.index.document import DocumentSource
 from shoal_workers.index.index import Index
-from shoal_workers.process import service
 from shoal_workers.worker import Worker
 
 PACKAGE = Path(shoal.queue.consumer.__file__).parent
@@ -368,8 +368,8 @@ class BrokenEngine:
 
     name, precision, threads = "broken", "f32", 1
 
-    def forward(self, *_: Any) -> Any:
-        """Fails."""
+    def start(self, *_: Any) -> Any:
+        """Fail."""
         raise RuntimeError("broken")
 
 
@@ -446,7 +446,7 @@ def test_every_lane_and_status_is_listed() -> None:
 
 
 def test_everything_a_worker_says_of_itself_is_listed(worker: Worker) -> None:
-    about, rows = service.about(worker, worker.indexes), table("Field", "Workers")
+    about, rows = service.about(worker), table("Field", "Workers")
     assert about.keys() == rows.keys()
     assert all(fits(value, rows[name][0]) for name, value in about.items())
     assert all(f"`{name}`" in rows["indexes"][1] for name in about["indexes"]["default"])

@@ -61,7 +61,6 @@ ROOMS: dict[str, set[str]] = {
     "shoal_workers.process.processors": set(),
     "shoal_workers.model": {"shoal"},
     "shoal_workers.encoding": {"shoal", "shoal_workers.process.processors", "shoal_workers.model"},
-    "shoal_workers.model.prepare": {"shoal", "shoal_workers.model", "shoal_workers.encoding"},
     "shoal_workers.index": {"shoal", "shoal_workers.model", "shoal_workers.encoding"},
     "shoal_workers.process": {"shoal", "shoal.broker", "shoal.queue"},
     "shoal_workers": {
@@ -77,9 +76,6 @@ ROOMS: dict[str, set[str]] = {
         "shoal_workers.process",
     },
 }
-
-#: A module that stands in one room and belongs to another: it starts what the other holds.
-STANDS_ELSEWHERE = {"shoal_workers.process.service": "shoal_workers"}
 
 HEAVY = {"torch", "flask", "rq", "safetensors", "openvino", "sentence_transformers", "tokenizers", "transformers"}
 
@@ -103,7 +99,7 @@ HOMES = {
     "tokenizers": {"shoal_workers.encoding.tokenizer"},
     "pyarrow": {"shoal_workers.index.parquet_records"},
     "huggingface_hub": {"shoal_workers.model.source"},
-    "threadpoolctl": {"shoal_workers.process.service"},
+    "threadpoolctl": {"shoal_workers.service"},
     "flask": {"shoal_api"},
     "flask_cors": {"shoal_api.access.cors"},
     "flask_openapi3": {"shoal_api"},
@@ -148,7 +144,7 @@ def _is_for_types(node: ast.AST) -> bool:
 
 def room_of(module: str) -> str:
     """Return the room of a module: the longest of the names that it begins with."""
-    return STANDS_ELSEWHERE.get(module) or max((room for room in ROOMS if f"{module}.".startswith(f"{room}.")), key=len)
+    return max((room for room in ROOMS if f"{module}.".startswith(f"{room}.")), key=len)
 
 
 def imported_rooms(room: str) -> Iterator[tuple[str, str]]:
@@ -242,9 +238,7 @@ class TestLoading:
         assert not loaded_after("import shoal_api.app, shoal_api.server.server") & (HEAVY - {"flask"})
 
     def test_a_serving_worker_loads_no_torch(self) -> None:
-        statement = (
-            "import shoal_workers.process.service, shoal_workers.encoding.engines.openvino, shoal_workers.index.builder"
-        )
+        statement = "import shoal_workers.service, shoal_workers.encoding.engines.openvino, shoal_workers.index.builder"
         assert not loaded_after(statement) & {"torch", "sentence_transformers", "transformers", "flask"}
 
 

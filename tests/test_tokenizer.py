@@ -78,15 +78,36 @@ def test_around_the_limit(ours: Tokenizer, plain: tokenizers.Tokenizer, num_word
     "text",
     [
         "storm rain europe market " * 40_000,
-        "storm" + " " * 1_000_000 + "rain",
-        "é" * 200_000,
-        "storm " + "x" * 200_000 + " rain",
         ("y" * (MAX_TOKENS * CHARS_PER_TOKEN - 3) + " storm rain ") * 200,
+        "storm,rain;europe/market-" * 40_000,
+        "價格上漲" * 50_000,
+        "{'storm':['rain',12.5],'x':" * 9_000,
     ],
-    ids=["words", "spaces", "one word", "a word in words", "long words"],
+    ids=["words", "long words", "without spaces", "one token a character", "program"],
 )
 def test_a_huge_text(ours: Tokenizer, plain: tokenizers.Tokenizer, text: str, side: str) -> None:
     assert ours.encode([text], side) == [expected(plain, text, side)]
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(
+    "text",
+    ["storm" + " " * 1_000_000 + "rain", "é" * 200_000, "a" * 2**20, "한" * 2**20, "\u200b" * 2**20],
+    ids=["spaces", "accents", "one word", "hangul", "nothing"],
+)
+def test_no_text_is_read_further_than_its_tokens_can_need(
+    ours: Tokenizer, plain: tokenizers.Tokenizer, text: str, side: str
+) -> None:
+    (tokens,) = ours.encode([text], side)
+    read = text[: ours.max_chars] if side == "right" else text[-ours.max_chars :]
+    assert tokens == Tokens(expected(plain, read, side).ids, truncated=True)
+
+
+def test_as_much_is_read_as_models_of_many_tokens_need(tiny_source: Path) -> None:
+    long = Tokenizer(tiny_source / "tokenizer.json", 8_192)
+    assert long.max_chars == 16 * 8_192
+    (tokens,) = long.encode(["internationalisation " * 20_000])
+    assert len(tokens.ids) == 8_192
 
 
 def test_texts_do_not_touch_each_other(ours: Tokenizer) -> None:

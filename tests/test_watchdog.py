@@ -15,11 +15,11 @@ from queues import Queue
 from shoal.jobs import Job
 from shoal.queue.pool import Pool
 from shoal_workers.encoding.batcher import Batcher
-from shoal_workers.encoding.encoder import Encoder, Row
+from shoal_workers.encoding.encoder import EncodedText, Encoder, EncodingPass
 from shoal_workers.process.crash_report import MAX_CHARS, CrashReports
 from shoal_workers.process.heartbeat import Heartbeat
-from shoal_workers.process.service import about
 from shoal_workers.process.watchdog import EXIT_STALLED, STALLED_AFTER_S, Progress
+from shoal_workers.service import about
 from shoal_workers.worker import Worker
 
 #: A process that is watched while it does what it is told; what it says goes to its output.
@@ -64,13 +64,13 @@ def test_who_makes_progress_goes_on() -> None:
 
 
 def test_a_stalled_worker_is_not_ready(worker: Worker) -> None:
-    assert about(worker, {})["state"] == "ready"
+    assert about(worker)["state"] == "ready"
     worker.progress.begun_s -= STALLED_AFTER_S
-    assert about(worker, {})["state"] == "stalled"
-    worker.pool.announce(worker.id, about(worker, {}))
+    assert about(worker)["state"] == "stalled"
+    worker.pool.announce(worker.id, about(worker))
     assert worker.pool.ready() == {}
     worker.step(block_s=0)
-    assert about(worker, {})["state"] == "ready"
+    assert about(worker)["state"] == "ready"
     worker.pool.leave(worker.id)
 
 
@@ -88,11 +88,11 @@ def words(queue: Queue, tmp_path: Path) -> CrashReports:
 
 
 def test_last_words_are_kept_for_a_while(words: CrashReports, queue: Queue) -> None:
-    assert words.of("a") == ""
-    words.say("a", "stalled", "trace\n" * MAX_CHARS)
-    assert words.of("a").startswith("stalled\ntrace\n")
-    assert len(words.of("a")) == MAX_CHARS
-    assert queue.redis.ttl(queue.keys.words("a")) > 0
+    assert words.read("a") == ""
+    words.write("a", "stalled", "trace\n" * MAX_CHARS)
+    assert words.read("a").startswith("stalled\ntrace\n")
+    assert len(words.read("a")) == MAX_CHARS
+    assert queue.redis.ttl(queue.keys.crash_report("a")) > 0
 
 
 def test_what_a_crashed_worker_left_is_passed_on_once(words: CrashReports, tmp_path: Path) -> None:
@@ -103,16 +103,16 @@ def test_what_a_crashed_worker_left_is_passed_on_once(words: CrashReports, tmp_p
     with (folder / "alive").open("w") as file:
         file.write("so far")
         fcntl.flock(file, fcntl.LOCK_EX)
-        words.pass_on()
+        words.forward_files()
     assert [path.name for path in folder.iterdir()] == ["alive"]
-    assert words.of("crashed") == "Fatal Python error: Aborted\n\nThread 0x1:\n"
-    assert words.of("killed") == ""
+    assert words.read("crashed") == "Fatal Python error: Aborted\n\nThread 0x1:\n"
+    assert words.read("killed") == ""
 
 
 def test_a_worker_that_ends_well_leaves_nothing(words: CrashReports, tmp_path: Path) -> None:
     with words.recorded("a") as file:
         assert Path(file.name).parent == tmp_path / "crashes"
-        assert words.of("a") == ""
+        assert words.read("a") == ""
         assert (tmp_path / "crashes" / "a").exists()
     assert list((tmp_path / "crashes").iterdir()) == []
 
@@ -120,7 +120,7 @@ def test_a_worker_that_ends_well_leaves_nothing(words: CrashReports, tmp_path: P
 def test_a_worker_that_ends_by_an_exception_says_so(words: CrashReports) -> None:
     with pytest.raises(RuntimeError, match="broken"), words.recorded("a"):
         raise RuntimeError("broken")
-    assert words.of("a").startswith("RuntimeError: broken\nTraceback (most recent call last)")
+    assert words.read("a").startswith("RuntimeError: broken\nTraceback (most recent call last)")
 
 
 def test_without_a_folder_to_write_to_crashes_go_to_standard_error(queue: Queue, tmp_path: Path) -> None:
@@ -128,22 +128,22 @@ def test_without_a_folder_to_write_to_crashes_go_to_standard_error(queue: Queue,
     words = CrashReports(queue.broker, queue.keys, tmp_path / "file" / "crashes")
     with words.recorded("a") as file:
         assert file is sys.stderr
-    words.pass_on()
+    words.forward_files()
 
 
 class SlowEncoder(Encoder):
-    """The real encoder, which goes on only once it may."""
+    """The real encoder, which goes on only once it is told."""
 
     def __init__(self, encoder: Encoder):
         super().__init__(encoder.model, encoder.tokenizer, encoder.engine)
         self.has_begun, self.may_go_on = threading.Event(), threading.Event()
         self.num_passes = 0
 
-    def encode(self, rows: Sequence[Row]) -> None:
+    def start(self, texts: Sequence[EncodedText]) -> EncodingPass:
         self.num_passes += 1
         self.has_begun.set()
         self.may_go_on.wait()
-        super().encode(rows)
+        return super().start(texts)
 
 
 def test_a_slow_worker_keeps_its_jobs(queue: Queue, encoder: Encoder) -> None:

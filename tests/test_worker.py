@@ -1,5 +1,6 @@
 """One worker, stepped by hand: what it batches, what it refuses, and what it leaves to others."""
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,23 +10,24 @@ import numpy as np
 import pytest
 from conftest import wait_until
 from numpy.typing import NDArray
-from queues import Queue
+from queues import Queue, drive
 
 from shoal.errors import Internal
 from shoal.jobs import LANES, Job, Options
 from shoal.queue.dead_letters import DeadLetter, DeadLetters
 from shoal.replies import Reply
-from shoal_workers.admission import BULK_EVERY, MAX_DELIVERIES, Limits
+from shoal_workers.admission import MAX_DELIVERIES, Limits
 from shoal_workers.encoding.batcher import Batcher
-from shoal_workers.encoding.encoder import Encoder, Row
+from shoal_workers.encoding.encoder import EncodedText, Encoder, EncodingPass
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.index.index import Index
 from shoal_workers.process.crash_report import CrashReports
-from shoal_workers.worker import MAX_SMALL_PASS_TOKENS, TEXTS_AT_ONCE, Worker
+from shoal_workers.scheduler import MAX_PREEMPTIBLE_TOKENS
+from shoal_workers.worker import Worker
 
 
 class Engine(Encoder):
-    """The real encoder, which notes its passes, lets others act before what it does, and fails on `poison`."""
+    """The real encoder. Notes its passes, lets a test act before them, and fails on `poison` and `untold`."""
 
     def __init__(self, encoder: Encoder):
         super().__init__(encoder.model, encoder.tokenizer, encoder.engine)
@@ -34,19 +36,19 @@ class Engine(Encoder):
         self.before: Callable[[str], object] = lambda _: None
         (self.poison,) = encoder.tokenizer.encode(["poison"])
 
-    def tokenize(self, texts: Sequence[str], options: Options, prompt: str) -> list[Tokens]:
+    def tokenize(self, texts: Sequence[str], truncation_side: str = "right") -> list[Tokens]:
         self.before("tokenize")
         if "untold" in texts:
             raise RuntimeError("the tokenizer chokes")
-        return super().tokenize(texts, options, prompt)
+        return super().tokenize(texts, truncation_side)
 
-    def encode(self, rows: Sequence[Row]) -> None:
+    def start(self, texts: Sequence[EncodedText]) -> EncodingPass:
         self.before("encode")
-        self.passes.append(len(rows))
-        self.num_tokens.append(sum(row.num_tokens for row in rows))
-        if any(row.tokens.ids == self.poison.ids for row in rows):
+        self.passes.append(len(texts))
+        self.num_tokens.append(sum(text.num_tokens for text in texts))
+        if any(text.tokens.ids == self.poison.ids for text in texts):
             raise RuntimeError("the engine chokes")
-        super().encode(rows)
+        return super().start(texts)
 
 
 @pytest.fixture
@@ -109,7 +111,7 @@ def test_an_idle_step_does_nothing(worker: Worker) -> None:
 
 def test_jobs_that_wait_together_run_in_one_pass(worker: Worker, queue: Queue, engine: Engine) -> None:
     jobs = [put(queue, f"storm {n}") for n in range(10)]
-    assert worker.step(block_s=0) == 10
+    assert drive(worker) == 10
     assert engine.passes == [10]
     assert list(replies(queue)) == [job.id for job in jobs]
 
@@ -117,7 +119,7 @@ def test_jobs_that_wait_together_run_in_one_pass(worker: Worker, queue: Queue, e
 def test_texts_that_repeat_share_a_row(worker: Worker, queue: Queue, engine: Engine) -> None:
     short = Options(dimensions=4)
     jobs = [put(queue, "storm", "rain", "storm"), put(queue, "rain"), put(queue, "storm", options=short)]
-    worker.step(block_s=0)
+    drive(worker)
     assert engine.passes == [2]
     found = replies(queue)
     first, second, third = (found[job.id].vectors for job in jobs)
@@ -131,7 +133,7 @@ def test_texts_that_repeat_share_a_row(worker: Worker, queue: Queue, engine: Eng
 
 def test_jobs_of_other_options_keep_to_themselves(worker: Worker, queue: Queue, engine: Engine) -> None:
     jobs = [put(queue, "storm rain", options=Options(pooling=pooling)) for pooling in ("mean", "max", "cls")]
-    worker.step(block_s=0)
+    drive(worker)
     assert engine.passes == [3]
     vectors = [replies_of.vectors.tobytes() for replies_of in replies(queue).values() if replies_of.vectors is not None]
     assert len(set(vectors)) == len(jobs)
@@ -142,7 +144,7 @@ def test_expired_and_cancelled_jobs_are_not_computed(worker: Worker, queue: Queu
     cancelled = put(queue, "rain", reply_to=None)
     queue.cancel(cancelled.id)
     late_submitted = put(queue, "storm", reply_to=None, deadline=0.0)
-    worker.step(block_s=0)
+    drive(worker)
     assert engine.passes == []
     assert code(replies(queue)[late.id]) == "expired"
     assert queue.status(late_submitted.id)[0] == "expired"
@@ -153,7 +155,7 @@ def test_a_text_the_engine_fails_on_harms_only_its_own_job(
     worker: Worker, queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad, good = put(queue, "storm", "poison"), [put(queue, f"storm {n}") for n in range(5)]
-    assert worker.step(block_s=0) == 6
+    assert drive(worker) == 6
     found = replies(queue)
     assert isinstance(found[bad.id].error, Internal)
     assert "failed on text 1" in str(found[bad.id].error)
@@ -167,7 +169,7 @@ def test_a_text_the_engine_fails_on_harms_only_its_own_job(
 
 def test_a_job_the_tokenizer_fails_on_harms_only_itself(worker: Worker, queue: Queue) -> None:
     bad, good = put(queue, "untold"), put(queue, "storm")
-    worker.step(block_s=0)
+    drive(worker)
     found = replies(queue)
     assert (code(found[bad.id]), found[good.id].error) == ("internal", None)
     assert "the tokenizer chokes" in dead_letters(queue)[0].traceback
@@ -186,7 +188,7 @@ def test_a_job_the_index_fails_on_harms_only_itself(queue: Queue, engine: Engine
     worker = Worker(queue.consumer(), engine, {"default": BrokenIndex.open(index_folder)}, Batcher(4_096))
     bad, good = (Job("search", ["storm"], k=k, reply_to="me") for k in (13, 12))
     queue.put("interactive", [bad, good])
-    assert worker.step(block_s=0) == 2
+    assert drive(worker) == 2
     found = replies(queue)
     assert (code(found[bad.id]), found[good.id].error) == ("internal", None)
     assert found[good.id].hits is not None
@@ -197,7 +199,7 @@ def test_a_search_and_an_embedding_share_a_pass(worker: Worker, queue: Queue, en
     search = Job("search", ["europe"], k=3, reply_to="me")
     queue.put("interactive", [search])
     embedding = put(queue, "europe", options=Options(prompt_name="query"))
-    worker.step(block_s=0)
+    drive(worker)
     found = replies(queue)
     assert engine.passes == [1]
     vectors = found[embedding.id].vectors
@@ -222,7 +224,7 @@ def test_what_cannot_be_served_is_refused(
     worker: Worker, queue: Queue, engine: Engine, job: Job, expected: str
 ) -> None:
     queue.put("interactive", [job])
-    worker.step(block_s=0)
+    drive(worker)
     assert code(replies(queue)[job.id]) == expected
     assert engine.passes == []
     assert queue.backlog()["interactive"] == 0
@@ -231,7 +233,7 @@ def test_what_cannot_be_served_is_refused(
 def test_what_a_killed_worker_left_is_done_by_another(worker: Worker, queue: Queue) -> None:
     jobs = [put(queue, f"storm {n}") for n in range(3)]
     assert len(queue.take("killed", LANES, 3)) == 3
-    assert [worker.step(block_s=0) for _ in range(4)] == [1, 1, 1, 0]
+    assert [drive(worker) for _ in range(4)] == [1, 1, 1, 0]
     assert set(replies(queue)) == {job.id for job in jobs}
 
 
@@ -239,7 +241,7 @@ def test_a_living_worker_keeps_its_jobs(worker: Worker, queue: Queue) -> None:
     put(queue, "storm")
     queue.take("alive", LANES, 1)
     worker.pool.announce("alive", {})
-    assert worker.step(block_s=0) == 0
+    assert drive(worker) == 0
 
 
 def test_a_job_that_kills_its_workers_becomes_a_dead_letter_alone(worker: Worker, queue: Queue, engine: Engine) -> None:
@@ -247,12 +249,12 @@ def test_a_job_that_kills_its_workers_becomes_a_dead_letter_alone(worker: Worker
     for n in range(MAX_DELIVERIES):
         consumer = f"killed{n}"
         assert queue.claim(consumer, {consumer}) or queue.take(consumer, LANES, 1)
-    assert [worker.step(block_s=0) for _ in range(2)] == [0, 1]
+    assert drive(worker) == 1
     assert engine.passes == [1]
     assert code(queue.wait_result(poison.id, 0)) == "poisoned"
     (letter,) = dead_letters(queue)
     assert letter.reason.startswith("poisoned: delivered 3 times")
-    assert letter.reason.endswith("; the last one ended without a word: killed, or out of memory")
+    assert letter.reason.endswith("; the last one ended without a report: killed, or out of memory")
     assert (letter.worker, letter.traceback, letter.deliveries) == ("killed2", "", MAX_DELIVERIES)
     assert replies(queue)[neighbour.id].error is None
 
@@ -261,8 +263,8 @@ def test_the_dead_letter_of_a_poisoned_job_has_the_last_words_of_its_worker(work
     put(queue, "storm")
     for consumer in ("a", "b", "c"):
         assert queue.claim(consumer, {consumer}) or queue.take(consumer, LANES, 1)
-    CrashReports(queue.broker, queue.keys).say("c", "stalled while encoding", "in forward")
-    worker.step(block_s=0)
+    CrashReports(queue.broker, queue.keys).write("c", "stalled while encoding", "in forward")
+    drive(worker)
     (letter,) = dead_letters(queue)
     assert letter.reason.endswith("; the last one stalled while encoding")
     assert letter.traceback == "in forward"
@@ -273,7 +275,7 @@ def test_what_expires_before_its_pass_is_not_computed(queue: Queue, engine: Engi
     deadline = time.time() + 0.5
     first, late = put(queue, "storm"), put(queue, "rain " * 30, "rain", deadline=deadline)
     engine.before = once("encode", lambda: wait_until(lambda: time.time() > deadline))
-    assert worker.step(block_s=0) == 1
+    assert drive(worker) == 1
     found = replies(queue)
     assert (found[first.id].error, code(found[late.id])) == (None, "expired")
     assert 32 not in engine.num_tokens
@@ -286,9 +288,9 @@ def test_bulk_and_long_jobs_let_interactive_ones_go_first_and_take_small_steps_t
     worker = Worker(queue.consumer(), engine, {}, Batcher(256))
     bulk = put(queue, *distinct(num_texts), lane=lane, reply_to="bulk")
     engine.before = once("encode", lambda: put(queue, "storm"))
-    assert worker.step(block_s=0) == 2
+    assert drive(worker) == 2
     assert engine.num_tokens[1] == 3
-    assert max(engine.num_tokens[2:]) <= MAX_SMALL_PASS_TOKENS < engine.num_tokens[0]
+    assert max(engine.num_tokens[2:]) <= MAX_PREEMPTIBLE_TOKENS < engine.num_tokens[0]
     assert len(replies(queue)) == 1
     assert list(replies(queue, "bulk")) == [bulk.id]
 
@@ -296,57 +298,110 @@ def test_bulk_and_long_jobs_let_interactive_ones_go_first_and_take_small_steps_t
 def test_interactive_and_bulk_texts_share_no_pass(worker: Worker, queue: Queue, engine: Engine) -> None:
     put(queue, "storm")
     put(queue, "rain", "rain storm", lane="bulk", reply_to="bulk")
-    assert worker.step(block_s=0) == 2
+    assert drive(worker) == 2
     assert engine.passes == [1, 2]
 
 
-def test_a_long_job_is_tokenized_in_parts_that_let_others_pass(worker: Worker, queue: Queue, engine: Engine) -> None:
-    put(queue, *distinct(2 * TEXTS_AT_ONCE), lane="bulk", reply_to="bulk")
-    engine.before = once("tokenize", lambda: put(queue, "rain"))
-    assert worker.step(block_s=0) == 2
-    assert engine.passes[0] == 1
-    assert sum(engine.passes) == 1 + 2 * TEXTS_AT_ONCE
+def test_a_job_that_may_have_killed_its_worker_shares_no_pass(worker: Worker, queue: Queue, engine: Engine) -> None:
+    put(queue, "storm", "rain", reply_to="claimed")
+    queue.take("killed", ["interactive"], 1)
+    for n in range(2):
+        put(queue, f"storm {n}")
+    assert drive(worker) == 3
+    assert engine.passes == [2, 2]
+    assert len(replies(queue, "claimed")) == 1
 
 
-def test_a_job_that_may_have_killed_its_worker_runs_alone(worker: Worker, queue: Queue, engine: Engine) -> None:
-    put(queue, "storm", "rain", lane="bulk", reply_to="bulk")
-    queue.take("killed", ["bulk"], 1)
-    put(queue, "storm")
-    assert [worker.step(block_s=0) for _ in range(2)] == [1, 1]
-    assert engine.passes == [2, 1]
+def test_a_suspect_is_named_while_it_runs_and_not_after(worker: Worker, queue: Queue, engine: Engine) -> None:
+    put(queue, "storm", reply_to="claimed")
+    queue.take("killed", ["interactive"], 1)
+    put(queue, "rain")
+    named: list[bool] = []
+    engine.before = lambda what: named.append(bool(queue.redis.exists(queue.keys.isolated(worker.id))))
+    assert drive(worker) == 2
+    assert named == [True, True, False, False]
 
 
-def test_interactive_jobs_go_first_and_bulk_fills_up(worker: Worker, queue: Queue) -> None:
+def test_a_step_takes_a_pass_of_bulk_and_leaves_the_rest_to_others(worker: Worker, queue: Queue) -> None:
     for _ in range(5):
         put(queue, *distinct(Limits().max_batch_texts // 2), lane="bulk", reply_to="bulk")
     worker.step(block_s=0)
-    assert len(replies(queue, "bulk")) == 2
+    assert len(worker.scheduler.unanswered()) == 2
+
+
+def test_while_interactive_jobs_are_expected_a_worker_holds_one_bulk_job(worker: Worker, queue: Queue) -> None:
     put(queue, "storm")
+    drive(worker)
+    for _ in range(5):
+        put(queue, *distinct(20), lane="bulk", reply_to="bulk")
     worker.step(block_s=0)
-    assert len(replies(queue)) == 1
-    assert queue.backlog() == {"interactive": 0, "bulk": 2}
+    assert len(worker.scheduler.unanswered()) == 1
 
 
 def test_under_constant_load_bulk_still_gets_a_share(worker: Worker, queue: Queue) -> None:
     put(queue, "bulk", lane="bulk", reply_to="bulk")
-    steps = 0
+    num_steps = 0
     while queue.backlog()["bulk"]:
-        put(queue, *(f"storm {n}" for n in range(Limits().max_batch_texts)))
+        for _ in range(2):
+            put(queue, *distinct(Limits().max_batch_texts // 2))
         worker.step(block_s=0)
-        steps += 1
-    assert 1 < steps <= BULK_EVERY
+        num_steps += 1
+    assert 1 < num_steps <= 8
+    drive(worker)
+
+
+def test_a_job_that_is_cancelled_between_two_passes_is_computed_no_further(queue: Queue, engine: Engine) -> None:
+    worker = Worker(queue.consumer(), engine, {}, Batcher(24))
+    job = put(queue, *distinct(20), reply_to=None)
+    worker.admission._next_check = 0.0
+    worker.step(block_s=0)
+    assert queue.cancel(job.id) == "cancelled"
+    worker.admission._next_check = 0.0  # at once, where `run` would look a quarter of a second later
+    assert drive(worker) == 0
+    assert sum(engine.passes) <= 4
+    assert code(queue.wait_result(job.id, 0)) == "cancelled"
+
+
+def test_a_dead_workers_job_is_answered_before_the_rest_of_a_long_one(queue: Queue, engine: Engine) -> None:
+    worker = Worker(queue.consumer(), engine, {}, Batcher(24))
+    put(queue, *distinct(60), lane="bulk", reply_to="bulk")
+    worker.step(block_s=0)
+    orphan = put(queue, "storm")
+    queue.take("killed", ["interactive"], 1)
+    worker.admission._next_claim = 0.0  # at once, where `run` would look within a second
+    worker.step(block_s=0)
+    assert list(replies(queue)) == [orphan.id]
+    assert len(worker.scheduler.unanswered()) == 1
+    drive(worker)
+
+
+def test_the_timings_of_a_job_add_up_to_no_more_than_it_took(worker: Worker, queue: Queue, engine: Engine) -> None:
+    pause = threading.Event()
+    engine.before = lambda what: pause.wait(0.02)
+    long = put(queue, *distinct(60), lane="bulk", reply_to="bulk")
+    search = Job("search", ["europe storm"], k=3, reply_to="me")
+    began = time.time()
+    worker.step(block_s=0)
+    queue.put("interactive", [search])
+    drive(worker)
+    took_s = time.time() - began
+    timings = [replies(queue)[search.id].timings, replies(queue, "bulk")[long.id].timings]
+    assert all(sum(one.values()) <= took_s + 0.01 for one in timings)
+    assert all(one["tokenize_s"] >= 0.02 and one["encode_s"] >= 0.02 for one in timings)
+    assert timings[0]["search_s"] > 0 == timings[1]["search_s"]
+    assert timings[0]["encode_s"] < timings[1]["encode_s"]
 
 
 def test_a_worker_can_wait_for_its_batch_to_fill(queue: Queue, engine: Engine) -> None:
     worker = Worker(queue.consumer(), engine, {}, Batcher(4_096), Limits(max_batch_wait_s=0.05))
     put(queue, "storm")
-    assert worker.step(block_s=0) == 1
+    assert drive(worker) == 1
     assert engine.passes == [1]
 
 
 def test_each_reply_says_what_it_cost(worker: Worker, queue: Queue) -> None:
     job = put(queue, "storm", "storm " * 60)
-    worker.step(block_s=0)
+    drive(worker)
     reply = replies(queue)[job.id]
     assert (reply.tokens, reply.truncated) == ([3, 48], [False, True])
     assert set(reply.timings) == {"queue_s", "tokenize_s", "encode_s", "search_s"}

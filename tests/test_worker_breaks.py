@@ -56,7 +56,7 @@ def test_every_job_is_answered_once_wherever_a_step_breaks(
         plan.clear()
         second = first if goes_on else Worker(queue.consumer(), encoder, {"default": index}, Batcher(4_096))
         while any(queue.backlog().values()):
-            second._intake._next_claim_s = 0.0  # at once, where `run` would look a second later
+            second.admission._next_claim = 0.0  # at once, where `run` would look a second later
             second.step(block_s=0)
         (_, submitted, *_), found = jobs, statuses(inbox.wait(0.01))
         reply = queue.wait_result(submitted.id, 0)

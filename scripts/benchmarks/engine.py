@@ -24,9 +24,9 @@ from benchmarks.plan import Plan, Texts, own_process, precisions, say
 from shoal.bench.trial import Figures, Row, Trial
 from shoal.jobs import Options
 from shoal.settings import Settings
-from shoal_workers.encoding.encoder import Row as Text
+from shoal_workers.encoding.encoder import EncodedText as Text
 from shoal_workers.process import processors
-from shoal_workers.process.service import open_encoder
+from shoal_workers.service import open_encoder
 
 #: Headlines a forward pass, and those that passes are made of: multiples of every batch size.
 BATCH_SIZES, NUM_HEADLINES = (1, 8, 32, 64, 128), 4_096

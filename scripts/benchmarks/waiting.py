@@ -9,14 +9,14 @@ import time
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shoal.settings import Settings
+from shoal_workers import service
 from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.encoding.engines import Pooled
 from shoal_workers.encoding.packing import Packing, TextSpans
 from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.model.model import Model, prepared_folder
-from shoal_workers.process import service
 
 
 class WaitingEngine:
@@ -29,10 +29,14 @@ class WaitingEngine:
         self._vector = np.random.default_rng(7).standard_normal(dimension, dtype=np.float32)
         self._pass_s = pass_s
 
-    def forward(self, _: Packing, places: TextSpans, poolings: Iterable[str]) -> dict[str, NDArray[np.float32]]:
-        """See `Engine.forward`."""
+    def start(self, _: Packing) -> "WaitingEngine":
+        """See `Engine.start`."""
+        return self
+
+    def wait(self, spans: TextSpans, poolings: Iterable[str]) -> Pooled:
+        """See `ForwardPass.wait`."""
         time.sleep(self._pass_s)
-        return {how: np.tile(self._vector, (len(places.starts), 1)) for how in poolings}
+        return {how: np.tile(self._vector, (len(spans.starts), 1)) for how in poolings}
 
 
 def main(pass_s: str) -> None:

@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from threading import Event
 
-from shoal.jobs import Options
 from shoal.settings import Settings
-from shoal_workers.encoding.encoder import Encoder, Row
+from shoal_workers.encoding.encoder import EncodedText, Encoder, EncodingPass
 from shoal_workers.encoding.tokenizer import Tokens
-from shoal_workers.process.service import open_encoder, serve
+from shoal_workers.service import open_encoder, serve
 
 #: The end that each word of a poison text brings (chaos_run.cases has the same words).
 ENDS: dict[str, Callable[[], object]] = {
@@ -38,21 +37,21 @@ class PoisonedEncoder(Encoder):
         self._pause_s = pause_s
         self._poison: dict[Sequence[int], str] = {}
 
-    def tokenize(self, texts: Sequence[str], options: Options, prompt: str) -> list[Tokens]:
+    def tokenize(self, texts: Sequence[str], truncation_side: str = "right") -> list[Tokens]:
         """Return the tokens of each text; the file gets the texts' digests before they are computed."""
-        found = super().tokenize(texts, options, prompt)
+        found = super().tokenize(texts, truncation_side)
         words = [text.partition(" ")[0] for text in texts]
         self._poison |= {tokens.ids: word for word, tokens in zip(words, found, strict=True) if word in ENDS}
         os.write(self._computed, b"".join(map(digest, texts)))
         return found
 
-    def encode(self, rows: Sequence[Row]) -> None:
-        """Set the rows' vectors, if there is no poison among them."""
+    def start(self, texts: Sequence[EncodedText]) -> EncodingPass:
+        """Start the pass, if there is no poison among the texts."""
         time.sleep(self._pause_s)
-        for row in rows:
-            if word := self._poison.get(row.tokens.ids):
+        for text in texts:
+            if word := self._poison.get(text.tokens.ids):
                 ENDS[word]()
-        super().encode(rows)
+        return super().start(texts)
 
 
 def digest(text: str) -> bytes:

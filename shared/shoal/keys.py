@@ -96,6 +96,6 @@ class Keys:
         """Return the key that names the job which a worker runs alone."""
         return f"{self.root}:isolated:{worker_id}"
 
-    def words(self, worker_id: str) -> str:
+    def crash_report(self, worker_id: str) -> str:
         """Return the key of a worker's crash report: a summary in one line, then a traceback."""
-        return f"{self.root}:words:{worker_id}"
+        return f"{self.root}:crash:{worker_id}"

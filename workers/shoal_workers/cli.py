@@ -36,7 +36,7 @@ PROCESS_SETTINGS = ("stall_timeout_s", "workers", "log_level")
 def worker(settings: Settings) -> None:
     """Run one worker until it is told to stop (SIGTERM or Ctrl-C)."""
     _limit_native_threads(settings)
-    from shoal_workers.process.service import serve
+    from shoal_workers.service import serve
 
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     serve(settings)
@@ -112,7 +112,7 @@ def model_info(settings: Settings) -> None:
 
 def _encoder(settings: Settings) -> "Encoder":
     from shoal_workers.process import processors
-    from shoal_workers.process.service import open_encoder
+    from shoal_workers.service import open_encoder
 
     return open_encoder(settings, settings.threads or processors.threads_for(1, processors.available()))
 

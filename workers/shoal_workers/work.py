@@ -1,5 +1,7 @@
-"""One job on its way through a worker."""
+"""Work: one job on its way through a worker, from its delivery to its answer."""
 
+import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,85 +10,109 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.cache.entry import Entry
-from shoal.errors import Internal, ShoalError
+from shoal.errors import Internal, ShoalError, TextTooLong
 from shoal.jobs import Job
 from shoal.queue.delivery import Answer, Delivery
+from shoal.queue.lane import Source
 from shoal.replies import TIMINGS, Reply, finish
-from shoal_workers.encoding.encoder import Row
+from shoal_workers.encoding.encoder import EncodedText
+from shoal_workers.encoding.tokenizer import Tokens
 
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """A job that was taken, what its texts became, and how long each step took; or the `error` that kept it from that.
+    """A job that a worker has admitted, the state of each of its texts, and the time that each step took.
 
-    A text is `found` in the cache or has a row, both by its number; texts that repeat share their row. `digests` are
-    those of all texts, or none if the job is not for the cache.
+    Texts are known by their number in the job: those found in the cache, those not tokenized yet, and the tokenized
+    ones. `digests` are the cache's names of all texts, or empty for a job that the cache does not serve. `error` says
+    why the job cannot be answered as it asks.
     """
 
     delivery: Delivery
     job: Job
     prompt: str = ""
-    digests: list[bytes] = field(default_factory=list)
-    found: dict[int, Entry] = field(default_factory=dict)
-    rows: dict[int, Row] = field(default_factory=dict)
+    digests: Sequence[bytes] = ()
+    cached: dict[int, Entry] = field(default_factory=dict)
+    untokenized: deque[int] = field(default_factory=deque)
+    encoded: dict[int, EncodedText] = field(default_factory=dict)
+    has_begun: bool = False
     hits: list[list[dict[str, Any]]] | None = None
     error: ShoalError | None = None
     timings: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TIMINGS, 0.0))
 
-    @property
-    def missing(self) -> list[int]:
-        """Numbers of the texts that are to be encoded."""
-        return [n for n in range(len(self.job.texts)) if n not in self.found]
+    def __post_init__(self) -> None:
+        self.untokenized.extend(range(len(self.job.texts)))
 
     @property
-    def gives_way(self) -> bool:
-        """Whether interactive jobs may go in between: not if it may have killed a worker, then it is to run alone.
+    def source(self) -> Source:
+        """The stream of the lane that the job came from."""
+        return self.delivery.source
 
-        So do jobs of bulk, and those that are at the back of a lane because they are long or one of many.
-        """
-        return (self.delivery.lane == "bulk" or self.delivery.is_overflow) and self.delivery.num_deliveries == 1
+    @property
+    def runs_alone(self) -> bool:
+        """True if an earlier worker of the job has died: the job may be the cause, so no other job shares its pass."""
+        return bool(self.delivery.owner)
+
+    @property
+    def num_waiting(self) -> int:
+        """Number of texts that are not encoded yet."""
+        return len(self.untokenized) + sum(not text.is_done for text in self.encoded.values())
 
     @property
     def is_encoded(self) -> bool:
-        """Whether every row has its vectors or has failed."""
-        return all(row.vectors is not None or row.error is not None for row in self.rows.values())
+        """True if nothing is left for the engine: every text has its vectors or an error, or the job has an error."""
+        return self.error is not None or (not self.untokenized and all(t.is_done for t in self.encoded.values()))
 
-    def check_rows(self) -> None:
-        """Sets the error if a row could not be encoded."""
-        failed = {n: row.error for n, row in self.rows.items() if row.error is not None}
+    def begin(self) -> None:
+        """Note that the worker begins with the job, which has waited until now."""
+        if not self.has_begun:
+            self.has_begun = True
+            self.timings["queue_s"] = self.delivery.queued_s(time.time())
+
+    def use_cache(self, entries: Sequence[Entry | None]) -> None:
+        """Take over the cache's entries of the texts, in order, where they suit the options."""
+        suited = {n: entry for n, entry in enumerate(entries) if entry is not None and entry.answers(self.job.options)}
+        self.cached = suited
+        self.untokenized = deque(n for n in self.untokenized if n not in suited)
+
+    def prompted(self, number: int) -> str:
+        """Return the text of that number after the prompt."""
+        return self.prompt + self.job.texts[number]
+
+    def check_length(self, number: int, tokens: Tokens, max_tokens: int) -> None:
+        """Set the error if the text had to be cut and the options refuse that."""
+        if tokens.truncated and not self.job.options.truncate and self.error is None:
+            self.error = TextTooLong(
+                f"text {number} has more than the {max_tokens} tokens that the model takes: "
+                "shorten it, cut it into passages, or let it be truncated (truncate: true)"
+            )
+
+    def check_encoded(self) -> None:
+        """Set the error if the engine failed on a text."""
+        failed = {n: text.error for n, text in self.encoded.items() if text.error is not None}
         if failed:
             self.fail(f"the engine failed on text {', '.join(map(str, failed))}", next(iter(failed.values())))
 
     def fail(self, what: str, cause: Exception) -> None:
-        """Sets the error: what happened, and what no one foresaw."""
-        self.error = Internal(f"{what}; the worker's log says how: leave the text out or report it")
+        """Set the error to an unforeseen failure; `cause` is kept for the dead letter."""
+        self.error = Internal(f"{what}; the worker's log has the details: leave the text out or report it")
         self.error.__cause__ = cause
 
-    def recall(self, entries: Sequence[Entry | None]) -> None:
-        """Takes what the cache has of the texts.
-
-        A job that refuses what is too long takes all or nothing: the error is to name the text by its number.
-        """
-        options = self.job.options
-        found = {n: entry for n, entry in enumerate(entries) if entry is not None and entry.answers(options)}
-        if options.truncate or len(found) == len(entries):
-            self.found = found
-
     def entries(self) -> list[Entry]:
-        """What each text became, once all rows are encoded."""
-        return [self.found.get(n) or _entry(self.rows[n]) for n in range(len(self.job.texts))]
+        """Return a cache entry for each text, once all are encoded."""
+        return [self.cached.get(n) or _entry(self.encoded[n]) for n in range(len(self.job.texts))]
 
-    def news(self) -> dict[bytes, Entry]:
-        """What the cache did not have, by digest."""
-        rows = {self.digests[n]: row for n, row in self.rows.items()} if self.digests else {}
-        return {digest: _entry(row) for digest, row in rows.items() if row.vectors is not None}
+    def new_entries(self) -> dict[bytes, Entry]:
+        """Return what the cache did not have, by digest."""
+        texts = {self.digests[n]: text for n, text in self.encoded.items()} if self.digests else {}
+        return {digest: _entry(text) for digest, text in texts.items() if text.vectors is not None}
 
     def vectors(self) -> NDArray[np.float32]:
-        """The finished vectors, as the job's options ask for them."""
+        """Return the finished vectors, as the job's options ask for them."""
         return finish([entry.vectors for entry in self.entries()], self.job.options)
 
     def answer(self, model: str) -> Answer:
-        """The reply of a job without error, and where it goes."""
+        """Return the reply of a job without error, and its address."""
         entries = self.entries()
         reply = Reply(
             id=self.job.id,
@@ -95,12 +121,12 @@ class Work:
             truncated=[entry.truncated for entry in entries],
             hits=self.hits,
             timings=self.timings,
-            cached=len(self.found),
+            cached=len(self.cached),
             model=model,
         )
         return Answer(self.delivery, reply, self.job.reply_to)
 
 
-def _entry(row: Row) -> Entry:
-    assert row.vectors is not None
-    return Entry(row.vectors, row.num_tokens, row.tokens.truncated)
+def _entry(text: EncodedText) -> Entry:
+    assert text.vectors is not None
+    return Entry(text.vectors, text.num_tokens, text.tokens.truncated)

@@ -1,4 +1,4 @@
-"""Texts to vectors: tokenizer, engine and pooling put together."""
+"""The encoder: tokenizer, packing, engine and pooling put together."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import InvalidRequest, ModelMismatch, ShoalError, TextTooLong
+from shoal.errors import InvalidRequest, ModelMismatch, ShoalError
 from shoal.jobs import Options
 from shoal.replies import finish
 from shoal_workers.encoding.batcher import Batcher
-from shoal_workers.encoding.engines import Engine, open_engine
-from shoal_workers.encoding.packing import pack
+from shoal_workers.encoding.engines import Engine, ForwardPass, open_engine
+from shoal_workers.encoding.packing import TextSpans, pack
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
 from shoal_workers.model import parity
 from shoal_workers.model.model import Model
@@ -23,8 +23,12 @@ DOCUMENT_PROMPTS = ("document", "passage", "search_document")
 
 
 @dataclass(slots=True, eq=False)
-class Row:
-    """One text to encode; `vectors` is set once it is: float32 `[1, dimension]`, or `[tokens, dimension]`."""
+class EncodedText:
+    """One text on its way through the model.
+
+    `pooling` is None where the model decides; `output` is `vector` or `tokens`. Once the text is encoded, `vectors` is
+    float32 `[1, dimension]`, or `[tokens, dimension]`; where the engine failed on it, `error` says how.
+    """
 
     tokens: Tokens
     pooling: str | None = None
@@ -34,8 +38,23 @@ class Row:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the text, special ones included."""
+        """Number of tokens, special ones included."""
         return len(self.tokens.ids)
+
+    @property
+    def is_done(self) -> bool:
+        """True once the engine has encoded the text or failed on it."""
+        return self.vectors is not None or self.error is not None
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingPass:
+    """A forward pass that the engine computes, and where the texts are in it."""
+
+    texts: Sequence[EncodedText]
+    poolings: Sequence[str]
+    spans: TextSpans
+    running: ForwardPass
 
 
 class Encoder:
@@ -48,16 +67,16 @@ class Encoder:
 
     @classmethod
     def open(cls, folder: Path, engine: str, precision: str, threads: int) -> "Encoder":
-        """The model prepared in `folder`, checked against its reference vectors.
+        """Open the model prepared in `folder` and check it against its reference vectors.
 
-        Raises ModelMismatch when a file is damaged or the engine does not reproduce them.
+        Raises ModelMismatch when a file is damaged or the engine does not reproduce the reference.
         """
         model = Model.open(folder)
         try:
             tokenizer = Tokenizer(folder / "tokenizer.json", model.max_tokens)
             encoder = cls(model, tokenizer, open_engine(engine, model, folder, precision, threads))
-            least = parity.MIN_COSINE_INT8 if precision == "int8" else parity.MIN_COSINE
-            parity.check(folder, lambda texts: encoder.embed(texts, Options(), prompt=""), least)
+            min_cosine = parity.MIN_COSINE_INT8 if precision == "int8" else parity.MIN_COSINE
+            parity.check(folder, lambda texts: encoder.embed(texts, Options(), prompt=""), min_cosine)
         except (ShoalError, ModuleNotFoundError):
             raise
         except Exception as error:  # each library has its own
@@ -67,55 +86,52 @@ class Encoder:
             ) from error
         return encoder
 
-    def tokenize(self, texts: Sequence[str], options: Options, prompt: str) -> list[Tokens]:
-        """The tokens of each text after the prompt.
+    def prompt(self, options: Options, fallbacks: tuple[str, ...] = ()) -> str:
+        """Return the text of the prompt that the options name, else of the first of `fallbacks` that the model has.
 
-        Raises TextTooLong if a text would be cut and the options say not to.
-        """
-        prompted = [prompt + text for text in texts] if prompt else texts
-        found = self.tokenizer.encode(prompted, options.truncation_side)
-        if not options.truncate:
-            for n, tokens in enumerate(found):
-                if tokens.truncated:
-                    raise TextTooLong(
-                        f"text {n} has more than the {self.model.max_tokens} tokens that the model takes: "
-                        "shorten it, cut it into passages, or let it be truncated (truncate: true)"
-                    )
-        return found
-
-    def prompt(self, options: Options, otherwise: tuple[str, ...] = ()) -> str:
-        """The text of the prompt that the options name, or that the model would use.
-
-        Raises InvalidRequest for a prompt the model does not have.
+        Raises InvalidRequest for a prompt that the model does not have.
         """
         try:
-            return self.model.prompt_for(options.prompt_name, otherwise)
+            return self.model.prompt_for(options.prompt_name, fallbacks)
         except KeyError:
             name, known = options.prompt_name, ", ".join(sorted(self.model.prompts)) or "none"
             raise InvalidRequest(f"prompt_name is {name!r:.100}: {self.model.name} has {known}") from None
 
     def check(self, options: Options) -> None:
-        """Raises InvalidRequest for options that the model cannot follow."""
+        """Raise InvalidRequest for options that the model cannot follow."""
         if options.dimensions is not None and options.dimensions > self.model.dimension:
             raise InvalidRequest(
                 f"dimensions is {options.dimensions:,}: the vectors of {self.model.name} have {self.model.dimension:,}"
             )
 
-    def encode(self, rows: Sequence[Row]) -> None:
-        """Sets the rows' vectors in one forward pass."""
-        packing, places = pack([row.tokens.ids for row in rows], self.model.shares_rows)
-        poolings = ["tokens" if row.output == "tokens" else row.pooling or self.model.pooling for row in rows]
-        vectors = self.engine.forward(packing, places, set(poolings))
-        ends = np.cumsum(places.lengths)
-        for n, (row, how) in enumerate(zip(rows, poolings, strict=True)):
-            part = slice(ends[n] - row.num_tokens, ends[n]) if how == "tokens" else slice(n, n + 1)
-            row.vectors = vectors[how][part]
+    def tokenize(self, texts: Sequence[str], truncation_side: str = "right") -> list[Tokens]:
+        """Return the tokens of each text, cut on the named side where the text is too long for the model."""
+        return self.tokenizer.encode(texts, truncation_side)
+
+    def start(self, texts: Sequence[EncodedText]) -> EncodingPass:
+        """Start one forward pass over the texts; `finish` waits for it. Raises what the engine raises."""
+        packing, spans = pack([text.tokens.ids for text in texts], self.model.shares_rows)
+        poolings = ["tokens" if text.output == "tokens" else text.pooling or self.model.pooling for text in texts]
+        return EncodingPass(texts, poolings, spans, self.engine.start(packing))
+
+    def finish(self, encoding: EncodingPass) -> None:
+        """Wait for the pass and set the vectors of its texts. Raises what the engine raises."""
+        vectors = encoding.running.wait(encoding.spans, set(encoding.poolings))
+        ends = np.cumsum(encoding.spans.lengths)
+        for n, (text, how) in enumerate(zip(encoding.texts, encoding.poolings, strict=True)):
+            part = slice(ends[n] - text.num_tokens, ends[n]) if how == "tokens" else slice(n, n + 1)
+            text.vectors = vectors[how][part]
+
+    def encode(self, texts: Sequence[EncodedText]) -> None:
+        """Set the vectors of the texts in one forward pass. Raises what the engine raises."""
+        self.finish(self.start(texts))
 
     def embed(
-        self, texts: Sequence[str], options: Options, prompt: str, batcher: Batcher[Row] | None = None
+        self, texts: Sequence[str], options: Options, prompt: str, batcher: Batcher[EncodedText] | None = None
     ) -> NDArray[np.float32]:
-        """Finished vectors `[texts, dimension]` of any number of texts, for building an index and for self-tests."""
-        rows = [Row(tokens, options.pooling) for tokens in self.tokenize(texts, options, prompt)]
-        for batch in (batcher or Batcher(2_048, self.model.shares_rows)).cut(rows):
+        """Return finished vectors `[texts, dimension]` of any number of texts, to build an index or check the model."""
+        prompted = [prompt + text for text in texts] if prompt else texts
+        encoded = [EncodedText(tokens, options.pooling) for tokens in self.tokenize(prompted, options.truncation_side)]
+        for batch in (batcher or Batcher(2_048, self.model.shares_rows)).cut(encoded):
             self.encode(batch)
-        return finish([row.vectors for row in rows if row.vectors is not None], options)
+        return finish([text.vectors for text in encoded if text.vectors is not None], options)

@@ -1,4 +1,4 @@
-"""How the tokens of a batch lie in memory: in rows of equal length, several short texts to a row.
+"""Packing: the tokens of a batch laid out in rows of equal length, several short texts to a row.
 
 Attention looks only within a text, so texts can share a row at almost no cost, and hardly any of a row is padding.
 """
@@ -15,15 +15,15 @@ from shoal_workers.encoding.batcher import ATTENTION_LENGTH
 #: Added to the attention scores between two texts, so that the softmax leaves nothing of them.
 MASKED = np.float32(-1e9)
 
-#: Rows are made at least so long if there are tokens for it: shorter ones are hard to fill.
+#: Least length of a row, in tokens, if there are as many: shorter rows are hard to fill.
 MIN_ROW_LENGTH = 32
 
-#: Rows are made up to so long, or twice as long as the longest text, if texts fill them better.
+#: Largest length of a row that is tried, in tokens, unless twice the longest text is more.
 MAX_ROW_LENGTH = 96
 
 
 class Packing(NamedTuple):
-    """The inputs of a forward pass over `rows` rows of `length` tokens each, padding included.
+    """The inputs of a forward pass over `rows` rows of `length` tokens each, with padding.
 
     `ids` and `positions` (within the text) are int32 `[rows, length]`; `bias` float32 `[rows, 1, length, length]` is 0
     between two tokens of one text and `MASKED` between all others.
@@ -35,25 +35,25 @@ class Packing(NamedTuple):
 
 
 class TextSpans(NamedTuple):
-    """Where each text begins in the flattened rows of its packing, and how many tokens it has; both int `[texts]`."""
+    """The place of each text in the flattened rows: its first token and its number of tokens, both int `[texts]`."""
 
     starts: NDArray[np.intp]
     lengths: NDArray[np.intp]
 
 
 def pack(texts: Sequence[Sequence[int]], shares_rows: bool = True) -> tuple[Packing, TextSpans]:
-    """The packing of the texts' token ids and the places of the texts in it; each has a row of its own if need be."""
+    """Return the packed token ids of the texts and the place of each. Without `shares_rows`, each has its own row."""
     lengths = [len(text) for text in texts]
     num_rows, row_length, starts = _share_rows(lengths) if shares_rows else _own_rows(lengths)
-    places = TextSpans(np.array(starts), np.array(lengths))
+    spans = TextSpans(np.array(starts), np.array(lengths))
     flat = np.concatenate([np.arange(start, start + length) for start, length in zip(starts, lengths, strict=True)])
     ids, positions, owners = (np.zeros(num_rows * row_length, np.int32) for _ in range(3))
     ids[flat] = np.concatenate([np.asarray(text, np.int32) for text in texts])
-    positions[flat] = flat - np.repeat(places.starts, places.lengths)
-    owners[flat] = np.repeat(np.arange(1, len(texts) + 1), places.lengths)
+    positions[flat] = flat - np.repeat(spans.starts, spans.lengths)
+    owners[flat] = np.repeat(np.arange(1, len(texts) + 1), spans.lengths)
     owner = owners.reshape(num_rows, 1, row_length, 1)
     bias = np.where(owner == owner.transpose(0, 1, 3, 2), np.float32(0), MASKED)
-    return Packing(ids.reshape(num_rows, -1), positions.reshape(num_rows, -1), bias), places
+    return Packing(ids.reshape(num_rows, -1), positions.reshape(num_rows, -1), bias), spans
 
 
 def _own_rows(lengths: Sequence[int]) -> tuple[int, int, list[int]]:
@@ -62,7 +62,7 @@ def _own_rows(lengths: Sequence[int]) -> tuple[int, int, list[int]]:
 
 
 def _share_rows(lengths: Sequence[int]) -> tuple[int, int, list[int]]:
-    """How many rows of which length hold the texts at the least cost, and where each text begins in them."""
+    """Return the number and the length of the rows that hold the texts at the least cost, and the texts' starts."""
     num_tokens, longest = sum(lengths), max(lengths)
     if len(lengths) == 1 or num_tokens <= MIN_ROW_LENGTH:
         return 1, round_up(num_tokens), _fill(lengths, round_up(num_tokens))[1]
@@ -76,7 +76,7 @@ def _share_rows(lengths: Sequence[int]) -> tuple[int, int, list[int]]:
 
 
 def _row_lengths(longest: int) -> list[int]:
-    """The row lengths worth a try for texts up to that long."""
+    """Return the row lengths worth trying for texts of up to `longest` tokens."""
     sizes, size = [], round_up(max(longest, MIN_ROW_LENGTH))
     while size <= max(2 * longest, MAX_ROW_LENGTH):
         sizes.append(size)
@@ -89,9 +89,9 @@ def _cost(num_rows: int, row_length: int) -> float:
 
 
 def _fill(lengths: Sequence[int], row_length: int) -> tuple[int, list[int]]:
-    """Best-fit decreasing: each text, longest first, goes where it leaves the least room. Rows used, and starts."""
+    """Place the texts by best-fit decreasing (Johnson, 1973); return the number of rows used and the texts' starts."""
     starts = [0] * len(lengths)
-    rooms: list[tuple[int, int]] = []  # of each row: room left, its number; in order
+    rooms: list[tuple[int, int]] = []  # the room left in each row and the number of the row, sorted
     num_rows = 0
     for n in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
         place = bisect_left(rooms, (lengths[n], 0))
@@ -106,47 +106,6 @@ def _fill(lengths: Sequence[int], row_length: int) -> tuple[int, list[int]]:
 
 
 def round_up(size: int) -> int:
-    """The next of a few sizes, at most an eighth larger: engines compile code for each new size, and keep it."""
+    """Return the next of a few sizes, at most an eighth larger: engines compile code for each new size and keep it."""
     step = 1 << max(0, size.bit_length() - 4)
     return -(-size // step) * step
-
-
-def _mean(tokens: NDArray[np.float32], places: TextSpans) -> NDArray[np.float32]:
-    means = _reduced(np.add, tokens, places)
-    means /= places.lengths[:, None]
-    return means
-
-
-def _max(tokens: NDArray[np.float32], places: TextSpans) -> NDArray[np.float32]:
-    return _reduced(np.maximum, tokens, places)
-
-
-def _cls(tokens: NDArray[np.float32], places: TextSpans) -> NDArray[np.float32]:
-    return tokens[places.starts]
-
-
-def _reduced(operation: np.ufunc, tokens: NDArray[np.float32], places: TextSpans) -> NDArray[np.float32]:
-    """Each text's tokens reduced to one; `reduceat` goes from bound to bound: every other result is between texts."""
-    order = np.argsort(places.starts)
-    starts = places.starts[order]
-    bounds = np.stack([starts, starts + places.lengths[order]], axis=1).ravel()
-    if bounds[-1] == len(tokens):
-        bounds = bounds[:-1]
-    reduced = np.empty((len(order), tokens.shape[1]), np.float32)
-    reduced[order] = operation.reduceat(tokens, bounds, axis=0)[::2]
-    return reduced
-
-
-def _tokens(tokens: NDArray[np.float32], places: TextSpans) -> NDArray[np.float32]:
-    return np.concatenate([tokens[start : start + length] for start, length in zip(*places, strict=True)])
-
-
-_POOLINGS = {"mean": _mean, "max": _max, "cls": _cls, "tokens": _tokens}
-
-
-def pool(how: str, tokens: NDArray[np.float32], places: TextSpans) -> NDArray[np.float32]:
-    """Token vectors `[rows x length, dimension]` of a packing as one vector a text, `[texts, dimension]`.
-
-    With `tokens`, those of every text one after the other, without padding.
-    """
-    return _POOLINGS[how](tokens, places)

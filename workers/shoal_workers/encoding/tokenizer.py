@@ -1,4 +1,4 @@
-"""Texts to token ids, as the model's own tokenizer has it."""
+"""The model's own tokenizer, bounded: no text costs more than its tokens can be worth."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,8 +6,19 @@ from pathlib import Path
 
 import tokenizers
 
-#: A text is first cut to this many characters for each token the model takes; more are looked at only if need be.
-CHARS_PER_TOKEN = 16
+#: Characters read first of a long text, for each token that the model takes. English has four to five.
+CHARS_PER_TOKEN = 4
+
+#: Most characters read of a text, for each token that the model takes. The rest is left out even where the tokens are
+#: not used up, as in a word of thousands of letters, which becomes one unknown token.
+MAX_CHARS_PER_TOKEN = 16
+
+#: A text of a model with few tokens is read up to here all the same. Hangul, which is the slowest as normalising
+#: takes it apart, takes 8 ms for so many characters.
+MIN_MAX_CHARS = 8_192
+
+#: Longest word that a cut leaves whole. WordPiece takes words of over 100 characters for unknown.
+MAX_WORD_CHARS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,45 +30,50 @@ class Tokens:
 
 
 class Tokenizer:
-    """Tokenizes up to the model's length without ever reading much more of a huge text than it keeps."""
+    """Tokenizes texts up to the model's length. Reads at most `max_chars` characters of each."""
 
     def __init__(self, path: Path, max_tokens: int):
         self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self.max_tokens = max_tokens
+        self.max_chars = max(MIN_MAX_CHARS, MAX_CHARS_PER_TOKEN * max_tokens)
         self._num_special = self._tokenizer.num_special_tokens_to_add(is_pair=False)
 
     def encode(self, texts: Sequence[str], side: str = "right") -> list[Tokens]:
-        """The tokens of each text; one that is too long loses its end, or its beginning if `side` is `left`."""
-        size = self.max_tokens * CHARS_PER_TOKEN
-        encodings = self._tokenizer.encode_batch_fast([text if len(text) <= size else "" for text in texts])
+        """Return the tokens of each text; one that is too long loses its end, or its beginning if `side` is `left`."""
+        short = CHARS_PER_TOKEN * self.max_tokens
+        encodings = self._tokenizer.encode_batch_fast([text if len(text) <= short else "" for text in texts])
         return [
             Tokens(tuple(encoding.ids))
-            if len(encoding.ids) <= self.max_tokens and len(text) <= size
-            else self._encode_long(text, size, side)
+            if len(encoding.ids) <= self.max_tokens and len(text) <= short
+            else self._encode_long(text, short, side)
             for text, encoding in zip(texts, encodings, strict=True)
         ]
 
-    def _encode_long(self, text: str, size: int, side: str) -> Tokens:
+    def _encode_long(self, text: str, num_chars: int, side: str) -> Tokens:
+        """Return the tokens of a text of which a part is read, and more of it until the tokens are used up."""
         room = self.max_tokens - self._num_special
         while True:
-            body = self._tokenizer.encode(_cut(text, size, side), add_special_tokens=False)
-            if len(body.ids) > room or size >= len(text):
+            part, splits_word = _cut(text, num_chars, side)
+            body = self._tokenizer.encode(part, add_special_tokens=False)
+            enough = room + MAX_WORD_CHARS if splits_word else room
+            if len(body.ids) > enough or len(part) == len(text) or num_chars >= self.max_chars:
                 break
-            size *= 4
-        truncated = len(body.ids) > room
-        if truncated:
-            body.truncate(room, direction=side)
+            num_chars = min(4 * num_chars, self.max_chars)
+        truncated = len(body.ids) > room or len(part) < len(text)
+        body.truncate(room, direction=side)
         return Tokens(tuple(self._tokenizer.post_process(body).ids), truncated)
 
 
-def _cut(text: str, size: int, side: str) -> str:
-    """About `size` characters of the text from one side, cut at white space, where no token can reach across."""
-    if len(text) <= size:
-        return text
+def _cut(text: str, num_chars: int, side: str) -> tuple[str, bool]:
+    """Return at most `num_chars` characters from one side of the text, and whether the cut may be within a word."""
+    if len(text) <= num_chars:
+        return text, False
     if side == "right":
-        end = next((n for n in range(size, len(text)) if text[n].isspace()), len(text))
-        return text[:end]
-    start = next((n for n in range(len(text) - size, 0, -1) if text[n - 1].isspace()), 0)
-    return text[start:]
+        ends = range(num_chars, num_chars - MAX_WORD_CHARS, -1)
+        end = next((end for end in ends if text[end].isspace()), None)
+        return text[: end or num_chars], end is None
+    first = len(text) - num_chars
+    start = next((start for start in range(first, first + MAX_WORD_CHARS) if text[start - 1].isspace()), None)
+    return text[start or first :], start is None

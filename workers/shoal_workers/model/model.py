@@ -20,6 +20,9 @@ LAYOUT = 4
 #: Name of the file in a prepared folder that describes its model.
 DESCRIPTION = "model.json"
 
+#: File of the exported graph in a prepared folder.
+GRAPH = "openvino.xml"
+
 
 @dataclass(frozen=True, slots=True)
 class Model:

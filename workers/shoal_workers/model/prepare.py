@@ -17,11 +17,9 @@ from safetensors.numpy import save_file
 from sentence_transformers import SentenceTransformer
 
 from shoal.errors import ModelNotFound, ShoalError
-from shoal_workers.encoding.engines.openvino import GRAPH
-from shoal_workers.encoding.packing import pack
 from shoal_workers.model import parity, reference
 from shoal_workers.model.graph import packed_module, shares_rows
-from shoal_workers.model.model import Model
+from shoal_workers.model.model import GRAPH, Model
 from shoal_workers.model.source import find_source
 
 
@@ -59,8 +57,9 @@ def _export_graph(original: SentenceTransformer, path: Path) -> None:
 
     Weights are stored as fp16: their rounding is an eighth of bf16's, and cosines to fp32 stay above 0.999998.
     """
-    packing, _ = pack([[1] * 40, [1] * 25], shares_rows(original))  # two rows, with padding, so that tracing sees both
-    example = tuple(torch.from_numpy(array) for array in packing)
+    bias = torch.zeros(2, 1, 40, 40)
+    bias[1, :, :, 25:] = -1e9  # two rows, one of them with padding, so that tracing sees both
+    example = (torch.ones(2, 40, dtype=torch.int32), torch.arange(40, dtype=torch.int32).repeat(2, 1), bias)
     with warnings.catch_warnings(), torch.inference_mode(False):
         warnings.simplefilter("ignore")
         graph = ov.convert_model(packed_module(original), example_input=example)

@@ -1,4 +1,4 @@
-"""A worker process: its start, heartbeat, watchdog, crash reports and processors.
+"""A worker process as others see it: heartbeat, watchdog, crash reports, throughput and processors.
 
-Imports the contract, the broker and the queue; `service` alone imports the worker and all it is made of.
+Imports the contract, the broker and the queue; not the worker itself.
 """

@@ -1,7 +1,7 @@
-"""Last words: what a worker could still say of its end, for whoever buries the job that it died of.
+"""Crash reports: what is known of the end of a worker, for the dead letter of the job that may have ended it.
 
-A worker that sees its end coming tells Redis. One that crashes in native code leaves its traceback in a file, which
-the next worker that starts on the machine, or buries a job there, passes on.
+A worker that sees its end coming writes its report to Redis. One that crashes in native code leaves its traceback in a
+file, which the next worker that starts on the machine, or reads a report there, forwards to Redis.
 """
 
 import faulthandler
@@ -21,45 +21,48 @@ from shoal.keys import Keys
 
 log = logging.getLogger(__name__)
 
-#: How long last words are kept in Redis.
-WORDS_TTL_S = 3_600
+#: Time for which a report is kept in Redis, in seconds.
+REPORT_TTL_S = 3_600
 
-#: How much of them is kept.
+#: Most characters of a report that are kept.
 MAX_CHARS = 16_384
 
 
 class CrashReports:
-    """The last words of a pool's workers; files are in `folder`, if there is one that can be written to."""
+    """The crash reports of a pool's workers; their files are in `folder`, if it can be written to."""
 
     def __init__(self, broker: Broker, keys: Keys, folder: Path | None = None):
         self._broker = broker
         self._keys = keys
         self._folder = folder
 
-    def say(self, worker_id: str, summary: str, trace: str) -> None:
-        """Keeps what a worker says; the summary is one line."""
-        words = f"{summary}\n{trace}"[:MAX_CHARS].encode(errors="replace")
-        self._broker.execute("SET", self._keys.words(worker_id), words, "EX", WORDS_TTL_S)
+    def write(self, worker_id: str, summary: str, trace: str) -> None:
+        """Write the report of a worker to Redis; the summary is one line."""
+        report = f"{summary}\n{trace}"[:MAX_CHARS].encode(errors="replace")
+        self._broker.execute("SET", self._keys.crash_report(worker_id), report, "EX", REPORT_TTL_S)
 
-    def of(self, worker_id: str) -> str:
-        """What the worker said, its summary first; empty if it ended without a word."""
-        self.pass_on()
-        return (self._broker.execute("GET", self._keys.words(worker_id)) or b"").decode(errors="replace")
+    def read(self, worker_id: str) -> str:
+        """Return the report of a worker, its summary first; empty if it left none."""
+        self.forward_files()
+        return (self._broker.execute("GET", self._keys.crash_report(worker_id)) or b"").decode(errors="replace")
 
-    def pass_on(self) -> None:
-        """Passes on what crashed workers left in their files; the lock of a living one's file is held."""
+    def forward_files(self) -> None:
+        """Forward the files of crashed workers to Redis. A living worker's file is locked, and left alone."""
         for path in self._folder.glob("[!.]*") if self._folder else ():
             with suppress(OSError), path.open(errors="replace") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 summary, _, trace = file.read(MAX_CHARS).partition("\n")
                 if summary:
                     log.warning("worker %s crashed: %s", path.name, summary)
-                    self.say(path.name, summary, trace)
+                    self.write(path.name, summary, trace)
                 path.unlink()
 
     @contextmanager
     def recorded(self, worker_id: str) -> Iterator[TextIO]:
-        """Has crashes traced to the worker's file, or to standard error if it can have none; says exceptions."""
+        """Record how the worker ends while the context lasts; give the file that crashes are traced to.
+
+        Crashes are traced to the worker's file, or to standard error if it cannot have one; exceptions are reported.
+        """
         file = self._open(worker_id)
         faulthandler.enable(file)
         try:
@@ -67,7 +70,7 @@ class CrashReports:
         except BaseException as error:
             summary = f"{type(error).__name__}: {error}".partition("\n")[0]
             with suppress(ShoalError):
-                self.say(worker_id, summary, "".join(traceback.format_exception(error)))
+                self.write(worker_id, summary, "".join(traceback.format_exception(error)))
             raise
         finally:
             faulthandler.disable()
@@ -76,7 +79,7 @@ class CrashReports:
                 file.close()
 
     def _open(self, worker_id: str) -> TextIO:
-        """The worker's file, which has its name only once it is locked: then nobody takes it for one of the dead."""
+        """Open the worker's file, which gets its name once it is locked: an unlocked one belongs to a dead worker."""
         if self._folder is None:
             return sys.stderr
         path = self._folder / f".{worker_id}"

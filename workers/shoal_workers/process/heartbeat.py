@@ -1,4 +1,4 @@
-"""Tells the pool, every second and from a thread of its own, that a worker is alive and what it serves."""
+"""The heartbeat: announces every second, from a thread of its own, that a worker is alive and what it serves."""
 
 import logging
 import threading
@@ -23,21 +23,21 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """Announces the worker now and from then on."""
+        """Announce the worker now and from then on."""
         self._thread.start()
 
     def beat(self) -> None:
-        """Announces the worker now."""
+        """Announce the worker once."""
         self._pool.announce(self._worker_id, self._about())
 
     def stop(self) -> None:
-        """Stops and takes the worker off the list."""
+        """Stop announcing the worker, and take it out of the pool."""
         self._stopped.set()
         self._thread.join()
         try:
             self._pool.leave(self._worker_id)
         except ShoalError as error:
-            log.debug("left without saying so: %s", error)
+            log.debug("the worker could not leave the pool, and is forgotten when its heartbeat expires: %s", error)
 
     def _run(self) -> None:
         while not self._stopped.is_set():

@@ -1,17 +1,17 @@
-"""How much of the machine a worker may use."""
+"""Processors: how many a worker may use, and what they can do."""
 
 import math
 import os
 from pathlib import Path
 
-#: Where the control group's limits are found, version 2 first.
+#: Files with the limits of the control group, in version 2 and in version 1.
 _QUOTA_V2 = Path("/sys/fs/cgroup/cpu.max")
 _QUOTA_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
 _PERIOD_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 
 
 def quota(v2: Path = _QUOTA_V2, v1: Path = _QUOTA_V1, period_v1: Path = _PERIOD_V1) -> float | None:
-    """Processors that the control group grants, or None without a limit."""
+    """Return the processors that the control group grants; None without a limit."""
     try:
         if v2.exists():
             limit, period = v2.read_text().split()
@@ -23,22 +23,22 @@ def quota(v2: Path = _QUOTA_V2, v1: Path = _QUOTA_V1, period_v1: Path = _PERIOD_
 
 
 def available() -> float:
-    """Processors this process may use: those it is bound to, or fewer where the control group says so."""
+    """Return the processors that this process may use: those it is bound to, or fewer if the control group says so."""
     bound = float(len(os.sched_getaffinity(0)))
     return min(bound, limit) if (limit := quota()) else bound
 
 
 def threads_for(num_workers: int, processors: float) -> int:
-    """Compute threads for each of `num_workers` workers that share `processors`."""
+    """Return the compute threads for each of `num_workers` workers that share `processors`."""
     return max(1, math.floor(processors / max(1, num_workers)))
 
 
 def machine_id() -> str:
-    """The same for all processes and containers on one running machine, and for no others."""
+    """Return an id that all processes and containers on one running machine share."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def has_bf16() -> bool:
-    """Whether the processor multiplies bfloat16 matrices itself."""
+    """Return True if the processor multiplies bfloat16 matrices itself."""
     flags = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "")
     return bool({"avx512_bf16", "amx_bf16"} & set(flags.split()))

@@ -1,4 +1,4 @@
-"""Ends a worker that hangs, so that others take over its jobs and its supervisor starts it again."""
+"""The watchdog: ends a worker that hangs, so that others claim its jobs and its supervisor starts it again."""
 
 import faulthandler
 import logging
@@ -12,53 +12,53 @@ from typing import TextIO
 
 log = logging.getLogger(__name__)
 
-#: A worker that has done nothing for so long says that it is stalled.
+#: Seconds without progress after which the heartbeat of a worker says that it is stalled.
 STALLED_AFTER_S = 5.0
 
-#: Exit code of a worker that ended itself because it hung.
+#: Exit code of a worker that the watchdog has ended.
 EXIT_STALLED = 70
 
 
 class Progress:
-    """What a worker is doing, and since when. One thread marks it, others look."""
+    """The present activity of a worker and its age. One thread marks it, others read it."""
 
     def __init__(self) -> None:
         self.mark("starting")
 
     def mark(self, doing: str) -> None:
-        """Says what begins now, be it the same again."""
+        """Note that an activity begins now, even if it is the same again."""
         self.doing = doing
         self.begun_s = time.monotonic()
 
     @property
     def age_s(self) -> float:
-        """Seconds since something began."""
+        """Seconds since the present activity began."""
         return time.monotonic() - self.begun_s
 
 
 class Watchdog:
-    """Looks whether the thread that made it makes progress, from one of its own, and ends the process if it does not.
+    """A thread that ends the process if the thread that created the watchdog makes no progress.
 
-    `say` gets a summary in one line and a traceback first. Where native code holds the interpreter's lock no Python can
-    run: after twice the time a C thread ends the process, with the traceback in `file`.
+    `report` is called first, with a summary in one line and a traceback. Where native code holds the interpreter's
+    lock, no Python can run: after twice the time a C thread ends the process and writes the traceback to `file`.
     """
 
-    def __init__(self, progress: Progress, timeout_s: float, file: TextIO, say: Callable[[str, str], None]):
+    def __init__(self, progress: Progress, timeout_s: float, file: TextIO, report: Callable[[str, str], None]):
         self._progress = progress
         self._timeout_s = timeout_s
         self._file = file
-        self._say = say
+        self._report = report
         self._every_s = min(1.0, timeout_s / 4)
         self._watched = threading.get_ident()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """Begins to look."""
+        """Start to watch."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Looks no more."""
+        """Stop watching."""
         self._stopped.set()
         self._thread.join()
         faulthandler.cancel_dump_traceback_later()
@@ -73,7 +73,7 @@ class Watchdog:
     def _end(self) -> None:
         try:
             summary = f"stalled while {self._progress.doing}, for {self._progress.age_s:.0f} s"
-            log.critical("%s: the process ends, so that it is started again", summary)
-            self._say(summary, "".join(traceback.format_stack(sys._current_frames()[self._watched])))
+            log.critical("%s: the worker ends itself, to be started again", summary)
+            self._report(summary, "".join(traceback.format_stack(sys._current_frames()[self._watched])))
         finally:
             os._exit(EXIT_STALLED)

@@ -1,4 +1,4 @@
-"""Engines: what turns token ids into vectors. Each lives in one file, with the one library it needs."""
+"""Engines turn token ids into vectors, each in one file with the one library it needs. Imports model and packing."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,21 +10,32 @@ from numpy.typing import NDArray
 from shoal_workers.encoding.packing import Packing, TextSpans
 from shoal_workers.model.model import Model
 
+#: For each pooling, the vectors that it makes: see `shoal_workers.encoding.pooling.pool`.
+Pooled = dict[str, NDArray[np.float32]]
+
+
+class ForwardPass(Protocol):
+    """A pass that the engine computes at this moment, or has computed."""
+
+    def wait(self, spans: TextSpans, poolings: Iterable[str]) -> Pooled:
+        """Wait for the end of the pass; return the vectors of the texts at `spans`. Raises what the library raises."""
+        ...
+
 
 class Engine(Protocol):
-    """A loaded model. Not thread-safe: one worker, one engine."""
+    """A loaded model. Not thread-safe. At most two passes may be under way: one computes while one is read."""
 
     name: str
     precision: str
     threads: int
 
-    def forward(self, packing: Packing, places: TextSpans, poolings: Iterable[str]) -> dict[str, NDArray[np.float32]]:
-        """The batch's vectors as each of the poolings makes them: see `shoal_workers.encoding.packing.pool`."""
+    def start(self, packing: Packing) -> ForwardPass:
+        """Start a pass over the packed rows, which computes without the interpreter's lock."""
         ...
 
 
 def open_engine(name: str, model: Model, folder: Path, precision: str, threads: int) -> Engine:
-    """The engine of that name with the model loaded."""
+    """Return the engine of that name with the model loaded."""
     if name == "torch":
         from shoal_workers.encoding.engines.torch import TorchEngine
 

@@ -1,6 +1,7 @@
 """The OpenVINO engine: the default on CPUs. It needs the exported graph and no torch."""
 
 import os
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -9,20 +10,23 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from shoal_workers.encoding.engines import int8
-from shoal_workers.encoding.packing import Packing, TextSpans, pool
+from shoal_workers.encoding.engines import Pooled, int8
+from shoal_workers.encoding.packing import Packing, TextSpans
+from shoal_workers.encoding.pooling import pool
+from shoal_workers.model.model import GRAPH
 from shoal_workers.process import processors
-
-#: Name of the exported graph in a prepared folder.
-GRAPH = "openvino.xml"
 
 #: How much compiled code is kept for shapes of batches seen before. Code for a shape takes up to 1 MB and 1 ms to make
 #: anew; without limits, which are higher by default, a worker's memory doubles as it meets ever more shapes.
 _KEPT_BY_ONEDNN, _KEPT_BY_OPENVINO = "32", 64
 
 
+#: Requests that take turns: the results of one are read while the other one computes.
+NUM_REQUESTS = 2
+
+
 class OpenVinoEngine:
-    """Runs the exported graph. Its compiled form is cached beside it, where it may be: a second start is quick."""
+    """The prepared graph, compiled. Its compiled form is cached beside it where the folder can be written to."""
 
     name = "openvino"
 
@@ -48,11 +52,26 @@ class OpenVinoEngine:
             int8.compress(graph)
             options |= int8.PROPERTIES
         compiled = core.compile_model(graph, "CPU", options)
-        self._request = compiled.create_infer_request()
+        self._requests = deque(compiled.create_infer_request() for _ in range(NUM_REQUESTS))
 
-    def forward(self, packing: Packing, places: TextSpans, poolings: Iterable[str]) -> dict[str, NDArray[np.float32]]:
-        """See `Engine.forward`."""
-        self._request.infer(dict(enumerate(packing)), share_inputs=True)
+    def start(self, packing: Packing) -> "OpenVinoPass":
+        """See `Engine.start`."""
+        request = self._requests[0]
+        self._requests.rotate()
+        request.start_async(dict(enumerate(packing)), share_inputs=True)
+        return OpenVinoPass(request, packing)
+
+
+class OpenVinoPass:
+    """One inference request under way. Holds its inputs, which OpenVINO reads in place."""
+
+    def __init__(self, request: Any, packing: Packing):
+        self._request = request
+        self._packing = packing
+
+    def wait(self, spans: TextSpans, poolings: Iterable[str]) -> Pooled:
+        """See `ForwardPass.wait`."""
+        self._request.wait()
         tokens: NDArray[np.float32] = self._request.get_output_tensor(0).data
         flat = tokens.reshape(-1, tokens.shape[-1])
-        return {how: pool(how, flat, places) for how in poolings}
+        return {how: pool(how, flat, spans) for how in poolings}

@@ -1,13 +1,14 @@
 """The torch engine: Sentence Transformers itself. The reference for every other engine, and the one for GPUs."""
 
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from shoal.errors import BadSetting
+from shoal_workers.encoding.engines import Pooled
 from shoal_workers.encoding.packing import Packing, TextSpans
 from shoal_workers.model.graph import packed_module
 from shoal_workers.model.model import Model
@@ -25,6 +26,8 @@ class TorchEngine:
     name = "torch"
 
     def __init__(self, model: Model, precision: str, threads: int):
+        # Torch sets the number of threads for the thread that asks.
+        self._thread = ThreadPoolExecutor(1, "torch", torch.set_num_threads, (threads,))
         torch.set_num_threads(threads)
         self.threads = threads
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -35,20 +38,36 @@ class TorchEngine:
         self._dtype = _DTYPES[self.precision]
         self._module = packed_module(load(model.source, self._device)).to(self._dtype)
 
+    def start(self, packing: Packing) -> "TorchPass":
+        """See `Engine.start`."""
+        return TorchPass(self._thread.submit(self._forward, packing))
+
     @torch.inference_mode()
-    def forward(self, packing: Packing, places: TextSpans, poolings: Iterable[str]) -> dict[str, NDArray[np.float32]]:
-        """See `Engine.forward`."""
+    def _forward(self, packing: Packing) -> torch.Tensor:
         ids, positions, bias = (self._moved(array) for array in packing)
-        tokens = self._module(ids, positions, bias.to(self._dtype)).flatten(0, 1).float()
-        starts, lengths = (self._moved(array) for array in places)
-        return {how: _pool(how, tokens, starts, lengths).cpu().numpy() for how in poolings}
+        tokens: torch.Tensor = self._module(ids, positions, bias.to(self._dtype)).flatten(0, 1).float()
+        return tokens
 
     def _moved(self, array: NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device, non_blocking=True)
 
 
+class TorchPass:
+    """A pass that a thread of the engine computes: torch releases the interpreter's lock in between."""
+
+    def __init__(self, running: "Future[torch.Tensor]"):
+        self._running = running
+
+    @torch.inference_mode()
+    def wait(self, spans: TextSpans, poolings: Iterable[str]) -> Pooled:
+        """See `ForwardPass.wait`."""
+        tokens = self._running.result()
+        starts, lengths = (torch.from_numpy(array).to(tokens.device) for array in spans)
+        return {how: _pool(how, tokens, starts, lengths).cpu().numpy() for how in poolings}
+
+
 def _pool(how: str, tokens: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Pool on the device, as `shoal_workers.encoding.packing.pool` does: most token vectors need not leave the GPU."""
+    """Pool on the device, as `shoal_workers.encoding.pooling.pool` does: most token vectors need not leave the GPU."""
     if how == "cls":
         return tokens[starts]
     owners = torch.repeat_interleave(torch.arange(len(lengths), device=tokens.device), lengths)

@@ -1,4 +1,4 @@
-"""A worker process: opens what the settings name, announces itself, runs until it is told to stop."""
+"""The service: a worker process that opens what the settings name, announces itself, and runs until it is stopped."""
 
 import logging
 import os
@@ -36,69 +36,73 @@ from shoal_workers.worker import Worker
 
 log = logging.getLogger(__name__)
 
-#: Longest that Redis may take for an answer to a worker: nobody waits to be told, and what is not answered runs again.
+#: Longest that Redis may take to answer a worker, in seconds. A worker has time: a job that is not answered runs again.
 ANSWER_S = 2.0
 
 
 def serve(settings: Settings, encoder: Encoder | None = None) -> None:
-    """Runs one worker until SIGTERM or SIGINT; the batch under way is answered first.
+    """Run one worker until SIGTERM or SIGINT; the pass under way is answered first.
 
-    `encoder` serves in place of the one that the settings name. Raises what makes serving impossible: ModelNotFound,
-    ModelMismatch, IndexNotFound, IndexCorrupt, IndexMismatch.
+    `encoder` serves in place of the one that the settings name. Raises ModelNotFound, ModelMismatch, IndexNotFound,
+    IndexCorrupt or IndexMismatch when the worker cannot serve.
     """
     stopping = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     broker, keys = Broker.connect(settings.redis_url, ANSWER_S), settings.keys
-    words = CrashReports(broker, keys, settings.home_folder / "crashes" / quote(keys.root, safe=""))
+    crash_reports = CrashReports(broker, keys, settings.home_folder / "crashes" / quote(keys.root, safe=""))
     threads = num_threads(settings, Pool(broker, keys))
     threadpool_limits(1, user_api="blas")
     encoder = encoder or open_encoder(settings, threads)
-    indexes = open_indexes(settings, encoder.model, threads)
     worker = Worker(
         Consumer(broker, keys, new_worker_id(), settings.result_ttl_s),
         encoder,
-        indexes,
+        open_indexes(settings, encoder.model, threads),
         Batcher(settings.max_batch_tokens, encoder.model.shares_rows),
         limits_of(settings),
         stopping,
         open_cache(settings, encoder, broker),
-        words,
+        crash_reports,
     )
-    with suppress(ShoalError):  # Redis may be away; whoever buries a job here does it too
-        words.pass_on()
+    with suppress(ShoalError):  # Redis may be away; the next worker that starts here, or reads a report, does it too
+        crash_reports.forward_files()
     with (
         closing(broker),
         announced(worker),
-        words.recorded(worker.id) as file,
-        watched(worker, words, file, settings.stall_timeout_s),
+        crash_reports.recorded(worker.id) as file,
+        watched(worker, crash_reports, file, settings.stall_timeout_s),
     ):
         worker.run()
     log.info("worker %s has stopped", worker.id)
 
 
+def new_worker_id() -> str:
+    """Return an id for a worker of this process: the host, the process, and a random part."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
 @contextmanager
 def announced(worker: Worker) -> Iterator[None]:
-    """Keeps the worker on the pool's list."""
-    heartbeat = Heartbeat(worker.pool, worker.id, lambda: about(worker, worker.indexes))
+    """Announce the worker to the pool while the context lasts."""
+    heartbeat = Heartbeat(worker.pool, worker.id, lambda: about(worker))
     heartbeat.start()
     try:
         yield
     finally:
         heartbeat.stop()
-        with suppress(ShoalError):  # Redis may be gone; the heartbeat's end says the same
+        with suppress(ShoalError):  # Redis may be gone; the worker is forgotten when its heartbeat expires
             worker.consumer.leave()
 
 
 @contextmanager
-def watched(worker: Worker, words: CrashReports, file: TextIO, timeout_s: float) -> Iterator[None]:
-    """Ends the process if this thread hangs, after telling why, so that others take over at once."""
+def watched(worker: Worker, crash_reports: CrashReports, file: TextIO, timeout_s: float) -> Iterator[None]:
+    """End the process if this thread hangs, after a crash report, so that others claim its jobs at once."""
 
-    def say(summary: str, trace: str) -> None:
-        words.say(worker.id, summary, trace)
+    def report(summary: str, trace: str) -> None:
+        crash_reports.write(worker.id, summary, trace)
         worker.pool.leave(worker.id)
 
-    watchdog = Watchdog(worker.progress, timeout_s, file, say)
+    watchdog = Watchdog(worker.progress, timeout_s, file, report)
     watchdog.start()
     try:
         yield
@@ -106,29 +110,21 @@ def watched(worker: Worker, words: CrashReports, file: TextIO, timeout_s: float)
         watchdog.stop()
 
 
-def new_worker_id() -> str:
-    """Return an id for this worker: the machine, the process, and a random part."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-
-
 def limits_of(settings: Settings) -> Limits:
-    """The limits that the settings set."""
+    """Return the limits that the settings set."""
     return Limits(
         settings.max_job_texts, settings.max_text_chars, settings.max_batch_texts, settings.max_batch_wait_ms / 1000
     )
 
 
 def open_encoder(settings: Settings, threads: int) -> Encoder:
-    """The encoder that the settings ask for; the model is prepared first if it never was."""
+    """Open the encoder that the settings name; the model is prepared first if it never was."""
     folder = prepare_if_needed(settings.home_folder, settings.model)
     return Encoder.open(folder, settings.engine, settings.precision, threads)
 
 
 def open_indexes(settings: Settings, model: Model, threads: int) -> dict[str, Index]:
-    """The indexes that the settings name, by name.
-
-    Raises IndexNotFound, IndexCorrupt or IndexMismatch.
-    """
+    """Open the indexes that the settings name, by name. Raises IndexNotFound, IndexCorrupt or IndexMismatch."""
     indexes = {}
     for name, folder in settings.index_folders().items():
         indexes[name] = Index.open(folder, threads)
@@ -137,7 +133,7 @@ def open_indexes(settings: Settings, model: Model, threads: int) -> dict[str, In
 
 
 def open_cache(settings: Settings, encoder: Encoder, broker: Broker) -> Cache | None:
-    """The pool's cache of exact repeats, if there is to be one."""
+    """Open the pool's cache of texts that were embedded before; None if the settings want none."""
     model, engine, keys = encoder.model, encoder.engine, settings.keys
     places = num_places(settings.cache_mb, model.dimension, keys)
     if not places:
@@ -152,17 +148,17 @@ def open_cache(settings: Settings, encoder: Encoder, broker: Broker) -> Cache | 
 
 
 def num_threads(settings: Settings, pool: Pool) -> int:
-    """Compute threads for a worker that starts now: its share of the processors among the workers on this machine."""
+    """Return the compute threads of a worker that starts now: its share of the machine's processors."""
     if settings.threads:
         return settings.threads
     neighbours = 0
-    with suppress(ShoalError):  # without Redis nobody knows of any
+    with suppress(ShoalError):  # without Redis no other worker is known
         neighbours = sum(about.get("machine") == processors.machine_id() for about in pool.workers().values())
     return processors.threads_for(max(settings.workers, neighbours + 1), processors.available())
 
 
-def about(worker: Worker, indexes: dict[str, Index]) -> dict[str, Any]:
-    """What the worker's heartbeat says of it."""
+def about(worker: Worker) -> dict[str, Any]:
+    """Return the contents of the worker's heartbeat."""
     model, engine = worker.encoder.model, worker.encoder.engine
     return {
         "state": "stalled" if worker.progress.age_s > STALLED_AFTER_S else "ready",
@@ -179,8 +175,8 @@ def about(worker: Worker, indexes: dict[str, Index]) -> dict[str, Any]:
         "host": socket.gethostname(),
         "machine": processors.machine_id(),
         "pid": os.getpid(),
-        "texts_per_s": worker.speed.texts_per_s,
-        "indexes": {name: _about_index(index.manifest) for name, index in indexes.items()},
+        "texts_per_s": worker.throughput.texts_per_s,
+        "indexes": {name: _about_index(index.manifest) for name, index in worker.indexes.items()},
         "counters": dict(worker.counters),
     }
 

@@ -1,0 +1,324 @@
+"""The scheduler alone: which texts are in the next pass, whose turn it is, and what the worker is to take."""
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shoal.errors import Expired
+from shoal.jobs import Job, Options
+from shoal.queue.delivery import Delivery
+from shoal.queue.lane import OVERFLOW_SHARE, SOURCES, Source
+from shoal_workers.encoding.batcher import Batcher
+from shoal_workers.encoding.encoder import EncodedText
+from shoal_workers.encoding.tokenizer import Tokens
+from shoal_workers.scheduler import (
+    BULK_SHARE,
+    INTERACTIVE,
+    MAX_PREEMPTIBLE_TOKENS,
+    MAX_TOKENIZED_CHARS,
+    WINDOW_PASSES,
+    Batch,
+    Scheduler,
+)
+from shoal_workers.work import Work
+
+OVERFLOW, BULK, BULK_OVERFLOW = SOURCES[1:]
+
+numbers = count()
+
+
+def tokenize(texts: Sequence[str], side: str) -> list[Tokens]:
+    """A token for each word; `<` and `>` say which side of a text of over 100 words was cut."""
+    if any("choke" in text for text in texts):
+        raise RuntimeError("the tokenizer chokes")
+    cut = [text.split()[:100] if side == "right" else text.split()[-100:] for text in texts]
+    return [
+        Tokens(tuple(hash(word) % 2**20 for word in words), len(words) < len(text.split()))
+        for words, text in zip(cut, texts, strict=True)
+    ]
+
+
+def work(*texts: str, source: Source = INTERACTIVE, owner: str = "", **options: Any) -> Work:
+    """An admitted job of the texts."""
+    job = Job("embed", list(texts), Options(**options))
+    return Work(make_delivery(source, b"%d-0" % next(numbers), job.pack(), owner=owner), job)
+
+
+def make_delivery(source: Source, entry: bytes, data: bytes, owner: str = "") -> Delivery:
+    """A delivery from the source."""
+    return Delivery(source.lane, entry, data, 0, source.is_overflow, owner=owner)
+
+
+def words(num_words: int) -> str:
+    """A text of that many words, unlike any other."""
+    return " ".join(f"w{next(numbers)}" for _ in range(num_words))
+
+
+def scheduler(max_tokens: int = 100, **options: Any) -> Scheduler:
+    """A scheduler whose passes have at most `max_tokens`."""
+    return Scheduler(tokenize, 100, Batcher(max_tokens), **options)
+
+
+def finish(scheduler: Scheduler, batch: Batch, seconds: float = 0.0) -> list[Work]:
+    """Encode the batch; return the jobs that are completed."""
+    for text in batch.texts:
+        text.vectors = np.zeros((1, 2), np.float32)
+    scheduler.finish(batch, seconds)
+    return scheduler.completed()
+
+
+def served(scheduler: Scheduler, num_passes: int) -> dict[Source, int]:
+    """Run passes; return the tokens that each source was served."""
+    tokens = dict.fromkeys(SOURCES, 0)
+    for _ in range(num_passes):
+        if batch := scheduler.next_batch():
+            tokens[batch.source] += batch.num_tokens
+            finish(scheduler, batch)
+    return tokens
+
+
+def test_without_jobs_there_is_no_batch() -> None:
+    assert scheduler().next_batch() is None
+    assert scheduler().completed() == []
+
+
+def test_jobs_that_wait_together_share_a_pass_and_complete_together() -> None:
+    works, chosen = [work(words(3)), work(words(4), words(5))], scheduler()
+    chosen.add(works)
+    batch = chosen.next_batch()
+    assert batch is not None
+    assert batch.num_tokens == 12
+    assert finish(chosen, batch) == works
+    assert chosen.next_batch() is None
+
+
+def test_texts_that_repeat_are_computed_once() -> None:
+    works, chosen = [work("storm", "rain", "storm"), work("rain")], scheduler()
+    chosen.add(works)
+    batch = chosen.next_batch()
+    assert batch is not None
+    assert len(batch.texts) == 2
+    assert finish(chosen, batch) == works
+    assert works[0].encoded[0] is works[0].encoded[2]
+
+
+def test_texts_of_other_options_are_not_the_same() -> None:
+    chosen = scheduler()
+    chosen.add([work("storm", pooling=pooling) for pooling in ("mean", "max", None)])
+    chosen.add([work("storm", output="tokens")])
+    batch = chosen.next_batch()
+    assert batch is not None
+    assert len(batch.texts) == 4
+
+
+def test_a_pass_has_the_oldest_text_and_is_within_its_budget() -> None:
+    long, chosen = work(words(90)), scheduler()
+    chosen.add([long, *(work(words(9)) for _ in range(20))])
+    batch = chosen.next_batch()
+    assert batch is not None
+    assert long in finish(chosen, batch)
+    while batch := chosen.next_batch():
+        assert batch.num_tokens <= 100
+        finish(chosen, batch)
+
+
+def test_interactive_jobs_preempt_a_long_one_between_passes_which_are_small_then() -> None:
+    long, chosen = work(*(words(10) for _ in range(30)), source=BULK), scheduler()
+    chosen.add([long])
+    first = chosen.next_batch()
+    assert first is not None
+    assert first.num_tokens == 100
+    finish(chosen, first)
+    chosen.add([urgent := work(words(3))])
+    batch = chosen.next_batch()
+    assert batch is not None
+    assert finish(chosen, batch) == [urgent]
+    batch = chosen.next_batch()
+    assert batch is not None
+    assert batch.works == [long]
+    assert batch.num_tokens <= MAX_PREEMPTIBLE_TOKENS
+
+
+def test_sources_share_no_pass() -> None:
+    chosen = scheduler()
+    chosen.add(work(words(3), source=source) for source in reversed(SOURCES))
+    found = []
+    while batch := chosen.next_batch():
+        found.append(batch.source)
+        finish(chosen, batch)
+    assert found == list(SOURCES)
+
+
+def saturated(*sources: Source) -> Scheduler:
+    """A scheduler with far more work of each source than is served in a test."""
+    chosen = scheduler(200)
+    for source in sources:
+        chosen.add(work(*(words(10) for _ in range(1_000)), source=source) for _ in range(2))
+    return chosen
+
+
+@pytest.mark.parametrize(
+    ("high", "low", "share"),
+    [
+        (INTERACTIVE, OVERFLOW, OVERFLOW_SHARE),
+        (INTERACTIVE, BULK, BULK_SHARE),
+        (INTERACTIVE, BULK_OVERFLOW, BULK_SHARE * OVERFLOW_SHARE),
+        (BULK, BULK_OVERFLOW, OVERFLOW_SHARE),
+        (OVERFLOW, BULK, BULK_SHARE),
+    ],
+)
+def test_each_source_gets_its_share_of_those_before_it(high: Source, low: Source, share: float) -> None:
+    tokens = served(saturated(high, low), 100)
+    assert tokens[low] / tokens[high] == pytest.approx(share, rel=0.2)
+
+
+def test_an_overflow_that_was_idle_has_nothing_to_catch_up() -> None:
+    chosen = saturated(INTERACTIVE)
+    served(chosen, 20)
+    chosen.add([work(words(10), source=OVERFLOW)])
+    batch = chosen.next_batch()
+    assert batch is not None
+    assert batch.source == INTERACTIVE
+
+
+def test_a_job_that_may_have_killed_a_worker_shares_no_pass_and_is_named_first() -> None:
+    named: list[Work | None] = []
+    chosen = scheduler(isolate=named.append)
+    suspect, others = work(words(3), owner="dead"), [work(words(3)), work(words(3))]
+    chosen.add([others[0], suspect, others[1]])
+    batch = chosen.next_batch()
+    assert batch is not None
+    assert (batch.works, batch.runs_alone, named) == ([suspect], True, [suspect])
+    finish(chosen, batch)
+    batch = chosen.next_batch()
+    assert batch is not None
+    assert (batch.works, batch.runs_alone, named[-1]) == (others, False, None)
+
+
+def test_a_long_suspect_lets_interactive_jobs_go_first_between_its_passes() -> None:
+    named: list[Work | None] = []
+    chosen = scheduler(isolate=named.append)
+    chosen.add([suspect := work(*(words(10) for _ in range(30)), source=BULK, owner="dead")])
+    batch = chosen.next_batch()
+    assert batch is not None
+    finish(chosen, batch)
+    chosen.add([urgent := work(words(3))])
+    batch = chosen.next_batch()
+    assert batch is not None
+    assert (batch.works, named) == ([urgent], [suspect, None])
+
+
+def test_what_is_removed_is_not_computed() -> None:
+    chosen = scheduler(50)
+    gone, stays = work(*(words(10) for _ in range(20))), work(words(10))
+    chosen.add([gone, stays])
+    batch = chosen.next_batch()
+    assert batch is not None
+    chosen.remove([gone])
+    assert gone not in finish(chosen, batch)
+    assert served(chosen, 5)[INTERACTIVE] <= 10
+    assert chosen.waiting() == chosen.unanswered() == []
+
+
+def test_a_job_with_an_error_is_completed_and_harms_no_other() -> None:
+    chosen = scheduler()
+    chosen.add([bad := work("fine", "choke"), cut := work(words(101), truncate=False), good := work("fine")])
+    batch = chosen.next_batch()
+    assert batch is not None
+    assert batch.works == [good]
+    assert set(finish(chosen, batch)) == {bad, cut, good}
+    assert "the tokenizer failed" in str(bad.error)
+    assert "text 0 has more than the 100 tokens" in str(cut.error)
+    assert good.error is None
+
+
+def test_texts_are_cut_on_the_side_that_each_job_names() -> None:
+    chosen = scheduler(1_000)
+    text = words(101)
+    chosen.add([right := work(text), left := work(text, truncation_side="left")])
+    chosen.next_batch()
+    assert right.encoded[0].tokens.ids == tokenize([text], "right")[0].ids
+    assert left.encoded[0].tokens.ids == tokenize([text], "left")[0].ids
+    assert right.encoded[0].tokens.truncated
+
+
+def test_tokenizing_goes_no_further_than_a_few_passes() -> None:
+    long, chosen = work(*(words(10) for _ in range(10_000))), scheduler()
+    chosen.add([long])
+    chosen.next_batch()
+    num_chars = sum(len(long.job.texts[n]) for n in long.encoded)
+    assert len(long.encoded) * 10 >= WINDOW_PASSES * 100
+    assert num_chars <= MAX_TOKENIZED_CHARS + max(map(len, long.job.texts))
+
+
+def test_texts_are_tokenized_by_so_many_characters_at_a_time() -> None:
+    sizes: list[int] = []
+
+    def measure(texts: Sequence[str], side: str) -> list[Tokens]:
+        sizes.append(sum(map(len, texts)))
+        return [Tokens((1,)) for _ in texts]
+
+    chosen = Scheduler(measure, 100, Batcher(100))
+    chosen.add([work(*("x" * 6_000 for _ in range(5)), "y" * 10**6)])
+    chosen.next_batch()
+    assert sizes[:2] == [12_000, 12_000]
+    assert max(sizes) == 10**6
+
+
+def test_a_job_that_needs_no_pass_is_completed_at_once() -> None:
+    chosen, failed = scheduler(), work("storm")
+    failed.error = Expired("late")
+    chosen.add([failed])
+    assert chosen.completed() == [failed]
+
+
+def test_there_is_room_for_a_pass_of_interactive_texts_and_a_quarter_of_overflow() -> None:
+    chosen = scheduler(max_batch_texts=64)
+    assert chosen.room() == {INTERACTIVE: 64, OVERFLOW: 16, BULK: 64, BULK_OVERFLOW: 16}
+    chosen.add([work(*(words(1) for _ in range(70))), work(*(words(1) for _ in range(10)), source=OVERFLOW)])
+    assert chosen.room() == {OVERFLOW: 6, BULK: 1, BULK_OVERFLOW: 1}
+    chosen.add([work(words(1), source=BULK)])
+    assert chosen.room() == {OVERFLOW: 6, BULK_OVERFLOW: 1}
+
+
+def test_each_timing_is_of_the_jobs_own_steps() -> None:
+    chosen = scheduler(20)
+    quick, slow = work(words(10)), work(*(words(10) for _ in range(4)), source=BULK)
+    chosen.add([quick, slow])
+    batch = chosen.next_batch()
+    assert batch is not None
+    assert finish(chosen, batch, 1.0) == [quick]
+    while batch := chosen.next_batch():
+        finish(chosen, batch, 2.0)
+    assert quick.timings["encode_s"] == 1.0
+    assert slow.timings["encode_s"] % 2.0 == 0
+
+
+def test_every_text_is_encoded_once_whatever_comes_between() -> None:
+    """A random mix of jobs, some of which are removed: all others complete, and no text is in two passes."""
+    random = np.random.default_rng(7)
+    chosen = scheduler(120, max_batch_texts=16)
+    added: list[Work] = []
+    removed: set[Work] = set()
+    done: list[Work] = []
+    seen: set[EncodedText] = set()
+    for _ in range(300):
+        for source in SOURCES:
+            if random.random() < 0.2:
+                texts = [words(int(random.integers(1, 40))) for _ in range(int(random.integers(1, 12)))]
+                added.append(work(*texts, source=source, owner="dead" if random.random() < 0.05 else ""))
+                chosen.add(added[-1:])
+        if (waiting := chosen.waiting()) and random.random() < 0.05:
+            removed.add(waiting[int(random.integers(len(waiting)))])
+            chosen.remove(removed)
+        if batch := chosen.next_batch():
+            assert seen.isdisjoint(batch.texts)
+            seen.update(batch.texts)
+            done += finish(chosen, batch)
+    while batch := chosen.next_batch():
+        done += finish(chosen, batch)
+    assert set(done) == set(added) - removed
+    assert len(done) == len(set(done))

@@ -1,0 +1,263 @@
+"""The scheduler: holds admitted jobs by priority and chooses the texts of the next forward pass. Knows no tensors.
+
+Every pass is chosen anew, so preemption is only the next choice: while a long bulk job is under way, an interactive job
+that has come meanwhile is simply chosen first.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from shoal.errors import ShoalError
+from shoal.queue.lane import OVERFLOW_SHARE, SOURCES, Source
+from shoal_workers.encoding.batcher import Batcher
+from shoal_workers.encoding.encoder import EncodedText
+from shoal_workers.encoding.tokenizer import Tokens
+from shoal_workers.work import Work
+
+#: Most tokens of bulk or overflow jobs in one pass while interactive jobs are expected, which wait until it is over.
+#: Measured: a headline that comes at the worst moment then takes three times as long as alone.
+MAX_PREEMPTIBLE_TOKENS = 64
+
+#: Time after the last interactive job in which more of them are expected, in seconds.
+EXPECTED_S = 1.0
+
+#: Tokens that bulk is served for each token of interactive jobs while both wait.
+BULK_SHARE = 1 / 8
+
+#: Passes for which texts are tokenized ahead, so that texts of like length can be batched.
+WINDOW_PASSES = 2
+
+#: Most characters that are tokenized at a time: with the longest texts and the slowest scripts, that takes 50 ms.
+MAX_TOKENIZED_CHARS = 16_384
+
+INTERACTIVE = SOURCES[0]
+
+#: Tokenizes texts, cut on the named side: `Encoder.tokenize`.
+Tokenize = Callable[[Sequence[str], str], list[Tokens]]
+
+
+@dataclass(slots=True)
+class Batch:
+    """The texts of one forward pass, all different, and the jobs that wait for them."""
+
+    source: Source
+    texts: list[EncodedText]
+    works: list[Work]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all texts."""
+        return sum(text.num_tokens for text in self.texts)
+
+    @property
+    def runs_alone(self) -> bool:
+        """True if the batch is of a job that may have killed a worker."""
+        return self.works[0].runs_alone
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """The jobs of one source in order, and the tokens that jobs of higher priority owe them."""
+
+    works: dict[Work, None] = field(default_factory=dict)  # ordered, as a set
+    credit: float = 0.0
+
+    @property
+    def num_texts(self) -> int:
+        """Texts that are not encoded yet."""
+        return sum(work.num_waiting for work in self.works)
+
+
+class Scheduler:
+    """The jobs that a worker has admitted and not answered. For one thread.
+
+    `isolate` is called with the delivery that runs alone before anything of it is computed, and with None before
+    anything else is.
+    """
+
+    def __init__(
+        self,
+        tokenize: Tokenize,
+        max_tokens: int,
+        batcher: Batcher[EncodedText],
+        max_batch_texts: int = 64,
+        isolate: Callable[[Work | None], object] = lambda _: None,
+    ):
+        self._tokenize_texts = tokenize
+        self._max_tokens = max_tokens
+        self._batcher = batcher
+        self._max_batch_texts = max_batch_texts
+        self._isolate = isolate
+        self._waiting = {source: _Waiting() for source in SOURCES}
+        self._completed: list[Work] = []
+        self._expected_until = 0.0
+
+    def waiting(self) -> list[Work]:
+        """Return the jobs that are not completed."""
+        return [work for waiting in self._waiting.values() for work in waiting.works]
+
+    def unanswered(self) -> list[Work]:
+        """Return all jobs that the worker holds, completed ones included."""
+        return self.waiting() + self._completed
+
+    # What comes in
+
+    def room(self) -> dict[Source, int]:
+        """Return the number of texts that the worker should take of each source; none of those that are missing.
+
+        A pass of interactive jobs is full with `max_batch_texts`. Of the others the worker takes no more than it can
+        compute soon, because idle workers may do so sooner: one job while interactive jobs are expected.
+        """
+        expects_interactive = self._expects_interactive()
+        room = {}
+        for source, waiting in self._waiting.items():
+            most = self._max_batch_texts // (4 if source.is_overflow else 1)
+            if source.lane != INTERACTIVE.lane and expects_interactive:
+                most = 1
+            room[source] = most - waiting.num_texts
+        return {source: num_texts for source, num_texts in room.items() if num_texts > 0}
+
+    def add(self, works: Iterable[Work]) -> None:
+        """Take in jobs that were admitted."""
+        for work in works:
+            if work.source == INTERACTIVE:
+                self._expected_until = time.monotonic() + EXPECTED_S
+            self._waiting[work.source].works[work] = None
+            self._collect([work])
+
+    def remove(self, works: Iterable[Work]) -> None:
+        """Forget jobs that are answered already: expired, cancelled, or claimed by another worker."""
+        for work in works:
+            self._waiting[work.source].works.pop(work, None)
+
+    # What goes out
+
+    def next_batch(self) -> Batch | None:
+        """Choose the texts of the next forward pass, after tokenizing what it takes; None if no text waits."""
+        while source := self._choose():
+            works = list(self._waiting[source].works)
+            alone = [work for work in works if work.runs_alone][:1]
+            self._isolate(alone[0] if alone else None)
+            works = alone or works
+            self._tokenize(works)
+            self._collect(works)
+            if window := _window(works):
+                batch = self._batch(source, window, works)
+                self._charge(source, batch.num_tokens)
+                return batch
+        return None
+
+    def finish(self, batch: Batch, seconds: float) -> None:
+        """Note that the texts of the batch are encoded, which took so long."""
+        for work in batch.works:
+            work.timings["encode_s"] += seconds
+        self._collect(batch.works)
+
+    def completed(self) -> list[Work]:
+        """Return the jobs whose texts are all encoded, or that have an error, since the last call."""
+        completed, self._completed = self._completed, []
+        return completed
+
+    def _expects_interactive(self) -> bool:
+        return time.monotonic() < self._expected_until
+
+    def _choose(self) -> Source | None:
+        """Return the source that is served next: one that is owed a share, else that of the highest priority."""
+        waiting = [source for source in SOURCES if self._waiting[source].works]
+        pass_tokens = MAX_PREEMPTIBLE_TOKENS if self._expects_interactive() else self._batcher.max_batch_tokens
+        owed = (source for source in waiting[1:] if self._waiting[source].credit >= pass_tokens)
+        return next(owed, waiting[0] if waiting else None)
+
+    def _charge(self, served: Source, num_tokens: int) -> None:
+        """Give each waiting source of lower priority its share of the tokens that another one is served."""
+        for source in SOURCES[SOURCES.index(served) + 1 :]:
+            waiting = self._waiting[source]
+            share = OVERFLOW_SHARE if source.is_overflow else 1.0
+            share *= BULK_SHARE if source.lane != served.lane else 1.0
+            waiting.credit = min(waiting.credit + share * num_tokens, self._batcher.max_batch_tokens)
+            if not waiting.works:
+                waiting.credit = 0.0
+        self._waiting[served].credit = max(0.0, self._waiting[served].credit - num_tokens)
+
+    def _batch(self, source: Source, window: list[EncodedText], works: Sequence[Work]) -> Batch:
+        """Return the batch that has the oldest text, or a small one where an interactive job may come any moment."""
+        if source != INTERACTIVE and self._expects_interactive():
+            texts = self._batcher.first(window, MAX_PREEMPTIBLE_TOKENS)
+        else:
+            texts = next(batch for batch in self._batcher.cut(window) if window[0] in batch)
+        chosen = set(texts)
+        wanting = [work for work in works if not work.error and not chosen.isdisjoint(work.encoded.values())]
+        return Batch(source, texts, wanting)
+
+    def _collect(self, works: Iterable[Work]) -> None:
+        """Move the jobs that are completed out of those that wait."""
+        for work in works:
+            if work.is_encoded and work in self._waiting[work.source].works:
+                del self._waiting[work.source].works[work]
+                self._completed.append(work)
+
+    # Tokenizing
+
+    def _tokenize(self, works: Sequence[Work]) -> None:
+        """Tokenize texts of the jobs, in order, until a few passes are full. Texts that are the same become one."""
+        known = {_key(work, text.tokens): text for work in works for text in work.encoded.values() if not text.is_done}
+        num_tokens = sum(text.num_tokens for text in known.values())
+        while num_tokens < WINDOW_PASSES * self._batcher.max_batch_tokens and (chunk := _next_chunk(works)):
+            for (work, number), tokens in zip(chunk, self._tokenize_chunk(chunk), strict=True):
+                work.check_length(number, tokens, self._max_tokens)
+                new = EncodedText(tokens, work.job.options.pooling, work.job.options.output)
+                work.encoded[number] = known.setdefault(_key(work, tokens), new)
+                num_tokens += new.num_tokens if work.encoded[number] is new else 0
+
+    def _tokenize_chunk(self, chunk: list[tuple[Work, int]]) -> list[Tokens]:
+        """Return the tokens of the texts, tokenized together; a job on which the tokenizer fails gets an error."""
+        started = time.perf_counter()
+        for work, _ in chunk:
+            work.begin()
+        sides = {work.job.options.truncation_side for work, _ in chunk}
+        works = dict.fromkeys(work for work, _ in chunk)
+        try:
+            if len(sides) == 1:
+                found = self._tokenize_texts([work.prompted(number) for work, number in chunk], sides.pop())
+            else:
+                found = [self._tokenize_one(work, number) for work, number in chunk]
+        except Exception:  # any that a tokenizer may raise
+            found = [self._tokenize_one(work, number) for work, number in chunk]
+        for work in works:
+            work.timings["tokenize_s"] += time.perf_counter() - started
+        return found
+
+    def _tokenize_one(self, work: Work, number: int) -> Tokens:
+        try:
+            return self._tokenize_texts([work.prompted(number)], work.job.options.truncation_side)[0]
+        except ShoalError as error:
+            work.error = error
+        except Exception as error:  # any that a tokenizer may raise
+            work.fail("the tokenizer failed", error)
+        return Tokens(())
+
+
+def _window(works: Iterable[Work]) -> list[EncodedText]:
+    """Return the tokenized texts that are not encoded yet, in the order of their jobs, each once."""
+    texts = (text for work in works if work.error is None for text in work.encoded.values())
+    return list(dict.fromkeys(text for text in texts if not text.is_done))
+
+
+def _next_chunk(works: Iterable[Work]) -> list[tuple[Work, int]]:
+    """Take the next texts that are not tokenized, up to `MAX_TOKENIZED_CHARS`, but at least one: (job, number)."""
+    chunk: list[tuple[Work, int]] = []
+    num_chars = 0
+    for work in works:
+        while work.untokenized and work.error is None:
+            num_chars += len(work.job.texts[work.untokenized[0]])
+            if chunk and num_chars > MAX_TOKENIZED_CHARS:
+                return chunk
+            chunk.append((work, work.untokenized.popleft()))
+    return chunk
+
+
+def _key(work: Work, tokens: Tokens) -> Any:
+    """Return what texts have in common that can share their computation."""
+    return (tokens.ids, work.job.options.pooling, work.job.options.output)
