@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from page import table
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = {"shoal": "shared", "shoal_api": "api", "shoal_workers": "workers"}
@@ -205,6 +206,14 @@ class TestRooms:
         assert "mport" in text
         names = {other.rpartition(".")[2] for other in ROOMS[room] if "." in other}
         assert {name for name in names if not re.search(rf"\b{name}\b", text)} == set()
+
+    def test_the_architecture_page_has_them_with_their_imports(self) -> None:
+        rows = {room.strip("`"): cells for room, cells in table("docs/architecture.md", "room").items()}
+        rooms = {name: max((r for r in rows if f"{name}.".startswith(f"{r}.")), key=len) for name in modules()}
+        found: dict[str, set[str]] = {room: set() for room in rows}
+        for name in rooms.keys() - {"shoal.__main__"}:
+            found[rooms[name]] |= {rooms[other] for other in imported(name) & rooms.keys()} - {rooms[name]}
+        assert {room: set(re.findall(r"`([\w.]+)`", imports)) for room, (_, imports) in rows.items()} == found
 
 
 class TestLibraries:
