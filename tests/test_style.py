@@ -28,11 +28,7 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
             yield f"{path.relative_to(ROOT)}:{node.lineno}", node.end_lineno - node.lineno + 1
 
 
-#: Not all of their docstrings follow the rule yet.
-UNFINISHED = pytest.mark.xfail(strict=False, reason="some docstrings there still begin as a question does")
-
-
-@pytest.mark.parametrize("folder", ["shared", "api", pytest.param("workers", marks=UNFINISHED)])
+@pytest.mark.parametrize("folder", ["shared", "api", "workers"])
 def test_no_docstring_begins_as_a_question_does(folder: str) -> None:
     found = [docstring for path in FILES if path.is_relative_to(ROOT / folder) for docstring in docstrings(path)]
     assert found
