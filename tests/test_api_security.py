@@ -261,7 +261,7 @@ class TestStarting:
     def test_an_origin_that_is_none_is_said(self) -> None:
         done = run("api", "--port", free_port(), cors_origins="example.com")
         assert done.returncode == 1
-        assert "cors_origins has 'example.com'" in done.stderr
+        assert 'cors_origins has "example.com"' in done.stderr
 
 
 class TestHeaders:

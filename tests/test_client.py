@@ -76,7 +76,7 @@ class TestEmbed:
     def test_a_refused_option_is_named(self, client: Client) -> None:
         with pytest.raises(InvalidRequest, match='pooling is "last": it takes one of null, mean, max, cls'):
             client.embed("storm", pooling="last")
-        with pytest.raises(InvalidRequest, match=r"prompt_name is 'nobody'.*document, query"):
+        with pytest.raises(InvalidRequest, match=r'prompt_name is "nobody".*document, query'):
             client.embed("storm", prompt_name="nobody")
         with pytest.raises(InvalidRequest, match="list of texts is empty"):
             client.embed([])
@@ -115,7 +115,7 @@ class TestSearch:
         assert len(client.search("storm", k=1_000)) == len(WORDS) ** 2
 
     def test_an_unknown_index_is_named_with_those_there_are(self, client: Client) -> None:
-        with pytest.raises(UnknownIndex, match="no index 'other': this worker serves default"):
+        with pytest.raises(UnknownIndex, match='no index "other": this worker serves default'):
             client.search("storm", index="other")
 
 

@@ -148,7 +148,7 @@ def test_several_wait_for_one_result_and_all_get_it(queue: Queue) -> None:
 
 def test_nobody_knows_a_job_that_was_never_put(queue: Queue) -> None:
     for ask in (queue.status, queue.cancel, lambda job_id: queue.wait_result(job_id, 5)):
-        with pytest.raises(UnknownJob, match="no job 'nobody'"):
+        with pytest.raises(UnknownJob, match='no job "nobody"'):
             ask("nobody")
 
 

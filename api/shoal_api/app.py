@@ -54,7 +54,8 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
 
     Redis may start later. Raises BadSetting for a key file or an origin that cannot be used.
     """
-    access, client = AccessControl(settings), client or Client.from_settings(settings)
+    client = client or Client.from_settings(settings)
+    access = AccessControl(settings, client.queue.broker)
     client.connect()
     app = _App(
         __name__,

@@ -95,7 +95,7 @@ class UnsupportedVersion(ShoalError):
 
 
 class Cancelled(ShoalError):
-    """Error raised in place of the reply to a job that was cancelled."""
+    """Error raised in place of the reply to a job that was cancelled before it was answered."""
 
     code = "cancelled"
 

@@ -30,11 +30,11 @@ class Keys:
         return f"{self.root}:lane:{name}"
 
     def overflow(self, name: str) -> str:
-        """Return the stream with the overflow of a lane: unanswered jobs that have come to their turn."""
+        """Return the stream with the overflow of a lane: unanswered jobs that workers may take."""
         return f"{self.root}:lane:{name}:overflow"
 
     def waiting(self, name: str) -> str:
-        """Return the sorted set with the ids of the jobs that wait for their turn in the overflow."""
+        """Return the sorted set with the ids of the jobs that wait in the overflow."""
         return f"{self.root}:lane:{name}:waiting"
 
     def places(self, name: str) -> str:

@@ -52,7 +52,7 @@ class Settings:
     max_request_texts: int = _setting(10_000, "Most texts or queries in one HTTP request.", 1)
     max_text_chars: int = _setting(2**20, "Longest text, in characters.", 1)
     receive_timeout_s: float = _setting(
-        30.0, "How long the headers of a request may take to arrive, and then its body, in seconds.", 0.1
+        30.0, "Longest time to receive the headers of a request, and then its body, in seconds.", 0.1
     )
     api_keys_file: str = _setting(
         "", "File of the keys that HTTP requests need, as `shoal key new` writes it; none: they need no key."

@@ -10,6 +10,7 @@ from itertools import islice
 
 from shoal.cache.cache import Cache
 from shoal.errors import Expired, Internal, Poisoned, ShoalError, UnknownIndex
+from shoal.excerpt import excerpt
 from shoal.jobs import Job, address_of
 from shoal.queue.consumer import Consumer
 from shoal.queue.dead_letters import DeadLetter
@@ -183,7 +184,7 @@ class Admission:
         check_texts(job.texts, self._limits.max_job_texts, self._limits.max_text_chars, "job", "split it")
         if job.op == "search" and job.index not in self._indexes:
             known = ", ".join(sorted(self._indexes)) or "none"
-            raise UnknownIndex(f"no index {job.index!r:.100}: this worker serves {known}")
+            raise UnknownIndex(f"no index {excerpt(job.index)}: this worker serves {known}")
         self._encoder.check(job.options)
         return job
 

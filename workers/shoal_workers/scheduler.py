@@ -182,7 +182,7 @@ class Scheduler:
         self._waiting[served].credit = max(0.0, self._waiting[served].credit - num_tokens)
 
     def _batch(self, source: Source, window: list[EncodedText], works: Sequence[Work]) -> Batch:
-        """Return the batch that has the oldest text, or a small one where an interactive job may come any moment."""
+        """Return the batch that has the oldest text, or a small one while interactive jobs are expected."""
         if source != INTERACTIVE and self._expects_interactive():
             texts = self._batcher.first(window, MAX_PREEMPTIBLE_TOKENS)
         else:

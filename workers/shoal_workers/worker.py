@@ -32,7 +32,7 @@ RETRY_S = 0.5
 
 
 class Worker:
-    """One worker. `step` is one round of its life and can be driven by hand; `run` is steps until stopped."""
+    """One worker. `step` is one round of its loop, which a test can call; `run` steps until it is stopped."""
 
     def __init__(
         self,

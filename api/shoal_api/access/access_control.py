@@ -5,6 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from shoal.broker.broker import Broker
 from shoal.errors import Forbidden, Unauthorized
 from shoal.excerpt import excerpt
 from shoal.settings import Settings
@@ -35,11 +36,12 @@ _Answer = TypeVar("_Answer")
 class AccessControl:
     """The rules by which requests are let in. Thread-safe.
 
-    Raises BadSetting for a key file that cannot be read.
+    `broker` leads to the Redis that counts the rates of keys. Raises BadSetting for a key file that cannot be read.
     """
 
-    def __init__(self, settings: Settings):
-        self._settings = settings
+    def __init__(self, settings: Settings, broker: Broker):
+        self._keys = settings.keys
+        self._broker = broker
         self._keyring = Keyring(Path(settings.api_keys_file)) if settings.api_keys_file else None
         self._local_names = {"", *_LOCAL_NAMES, settings.host} if settings.allow_anonymous == "loopback" else None
         self._origins = {origin.strip() for origin in settings.cors_origins.split(",")}
@@ -74,7 +76,7 @@ class AccessControl:
 
     @cached_property
     def _rates(self) -> RateLimits:
-        return RateLimits(self._settings)
+        return RateLimits(self._broker, self._keys)
 
     def _check_rate(self, request: JsonRequest, key: ApiKey) -> None:
         usage = self._rates.count(key)

@@ -6,6 +6,7 @@ from flask import Flask
 from flask_cors import CORS
 
 from shoal.errors import BadSetting
+from shoal.excerpt import excerpt
 
 #: Request headers that a page may send, a key among them.
 _REQUEST_HEADERS = ("Authorization", "Content-Type", "Idempotency-Key", "Prefer", "X-API-Key")
@@ -30,7 +31,7 @@ def install(app: Flask, origins: str) -> None:
     names = [name.strip() for name in origins.split(",")]
     for name in names:
         if name != "*" and not _ORIGIN.fullmatch(name):
-            raise BadSetting(f"cors_origins has {name!r}: write https://host or https://host:port, or * for all")
+            raise BadSetting(f"cors_origins has {excerpt(name)}: write https://host or https://host:port, or * for all")
     CORS(
         app,
         origins="*" if "*" in names else [re.compile(rf"{re.escape(name)}\Z", re.IGNORECASE) for name in names],

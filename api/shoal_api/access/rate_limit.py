@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from shoal.broker.broker import Broker
 from shoal.errors import RateLimited
-from shoal.settings import Settings
+from shoal.keys import Keys
 from shoal_api.access.api_keys import ApiKey
 
 if TYPE_CHECKING:
@@ -43,13 +43,12 @@ class RateLimits:
     Each counter is a sliding window: requests of the previous window count in proportion to its overlap with this one.
     """
 
-    def __init__(self, settings: Settings):
+    def __init__(self, broker: Broker, keys: Keys):
         from limits.storage import RedisStorage
         from limits.strategies import SlidingWindowCounterRateLimiter
 
-        self._broker = Broker.connect(settings.redis_url)
-        pool = self._broker.connection_pool
-        storage = RedisStorage("redis://", connection_pool=pool, key_prefix=settings.keys.rates)
+        self._broker = broker
+        storage = RedisStorage("redis://", connection_pool=broker.connection_pool, key_prefix=keys.rates)
         self._limiter = SlidingWindowCounterRateLimiter(storage)
 
     def count(self, key: ApiKey) -> RateUsage:

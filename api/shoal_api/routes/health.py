@@ -1,4 +1,4 @@
-"""GET /health and GET /ready: is the process alive, and will requests be answered?"""
+"""GET /health and GET /ready: the liveness of the process, and the readiness of the service."""
 
 from flask import Response
 from flask_openapi3.blueprint import APIBlueprint
@@ -44,6 +44,6 @@ def ready(query: ReadyQuery) -> Response:
 
 
 def _check_threads() -> None:
-    """Raise NotReady if a thread is dead without which no reply arrives."""
+    """Raise NotReady if one of the threads that move jobs and replies is dead."""
     if not context().client.is_alive():
         raise NotReady("a thread that moves jobs and replies is dead: start this server again")

@@ -38,7 +38,7 @@ def job_status(path: JobPath) -> Response:
 
 @api.get("/v1/jobs/<id>/result", responses={200: JobResult, 202: Submitted})
 def job_result(path: JobPath, query: ResultQuery) -> Response:
-    """Fetch the result of a job, after waiting for it if asked; 202 with the job's status while there is none."""
+    """Fetch the result of a job, after up to `wait` seconds; 202 with the status of the job while there is none."""
     queue = context().client.queue
     reply = queue.wait_result(path.id, query.wait)
     if reply is None:
@@ -48,7 +48,7 @@ def job_result(path: JobPath, query: ResultQuery) -> Response:
 
 @api.delete("/v1/jobs/<id>", responses={200: Submitted})
 def cancel_job(path: JobPath) -> Response:
-    """Cancel a job that no worker has started; the answer has the status it then has."""
+    """Cancel a job that is not answered yet, whether a worker has it or not; return its status after that."""
     return rendered({"id": path.id, "status": context().client.queue.cancel(path.id)})
 
 

@@ -1,4 +1,4 @@
-"""Disconnects: has the client of a waiting request gone?
+"""Disconnects: the detection of clients that have gone while their request waits.
 
 WSGI does not tell, and Granian does not say which connection a request came by. But Granian closes a connection when
 its client does, and the kernel knows when each connection last received data. While a request waits, its connection

@@ -1,4 +1,4 @@
-"""Trials, run in turns, and the figures that they find."""
+"""Trials, which run alternately, and the figures that they measure."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +46,7 @@ class Row:
 def interleave(
     scenario: str, trials: Sequence[Trial], runs: int, seconds: int, say: Callable[[str], object]
 ) -> list[Row]:
-    """Run all trials once to warm up, then all of them in turn `runs` times; return a row for each trial.
+    """Run all trials once to warm up, then all of them, one after the other, `runs` times; return a row for each trial.
 
     `say` gets a line after each run.
     """

@@ -39,7 +39,7 @@ end
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests with these bodies in turn, one after the other on each of `connections` that stay open."""
+    """Requests that cycle through these bodies, one after the other on each of `connections` that stay open."""
 
     url: str
     bodies: Sequence[bytes]

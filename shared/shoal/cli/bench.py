@@ -18,7 +18,9 @@ from shoal.supervisor.supervisor import api_url
 @click.command()
 @click.argument("url", required=False)
 @click.option("--file", "source", type=click.File("r", encoding="utf-8"), help="Send the lines of this file.")
-@click.option("--runs", type=click.IntRange(1), default=3, show_default=True, help="Runs of each load, in turns.")
+@click.option(
+    "--runs", type=click.IntRange(1), default=3, show_default=True, help="Runs of each load; the loads alternate."
+)
 @click.option("--seconds", type=click.IntRange(1), default=8, show_default=True, help="Length of a run.")
 @click.option("--json", "out", type=click.File("w", encoding="utf-8", lazy=False), help="Save every figure here.")
 @settings_options("host", "port")

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import InvalidRequest
+from shoal.excerpt import excerpt
 
 Vectors = Iterable[NDArray[np.float32]]
 
@@ -45,7 +46,9 @@ _FORMATS: dict[str, Callable[[Path, Vectors], int]] = {
 def check_path(path: Path) -> Path:
     """Return `path`; raise InvalidRequest unless its format is known and its folder exists."""
     if path.suffix not in _FORMATS:
-        raise InvalidRequest(f"{path} ends with {path.suffix!r}: name a file that ends with {', '.join(_FORMATS)}")
+        raise InvalidRequest(
+            f"{path} ends with {excerpt(path.suffix)}: name a file that ends with {', '.join(_FORMATS)}"
+        )
     if not path.parent.is_dir():
         raise InvalidRequest(f"there is no folder {path.parent} to write {path.name} in: make it first")
     return path

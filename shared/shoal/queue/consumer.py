@@ -208,6 +208,6 @@ class Consumer:
 
 
 def _fields(entry: bytes, values: Sequence[bytes] | None) -> dict[str, Any]:
-    """Return an entry as the scripts return it; `values` are its names and values in turn."""
+    """Return an entry as the scripts return it; `values` is a flat list of names and values."""
     fields = dict(zip(values[::2], values[1::2], strict=False)) if values else {}
     return {"entry": entry, "job": fields.get(b"job", b""), "put_ms": fields.get(b"put_ms")}

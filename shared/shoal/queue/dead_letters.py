@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from shoal.errors import ShoalError, UnknownJob
+from shoal.excerpt import excerpt
 from shoal.jobs import LANES, Job, new_id
 from shoal.queue.producer import Producer
 
@@ -36,7 +37,7 @@ class DeadLetter:
 
     @classmethod
     def read(cls, entry: bytes, values: Sequence[bytes]) -> Self:
-        """Return the letter in an entry of the stream, whose names and values come in turn."""
+        """Return the letter in an entry of the stream, a flat list of names and values."""
         fields = dict(zip(values[::2], values[1::2], strict=False))
         count = fields.get(b"deliveries", b"")
         return cls(
@@ -87,7 +88,7 @@ class DeadLetters:
         if _ID.fullmatch(letter_id):
             for entry in self._broker.execute("XRANGE", self._key, letter_id, letter_id):
                 return DeadLetter.read(*entry)
-        raise UnknownJob(f"no dead letter {letter_id!r:.150}: it was retried or dropped, or its id is not right")
+        raise UnknownJob(f"no dead letter {excerpt(letter_id)}: it was retried or dropped, or its id is not right")
 
     def retry(self, letter_id: str) -> str:
         """Put the job again, without its deadline, and return the new id by which its result can be fetched.

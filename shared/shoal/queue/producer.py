@@ -14,6 +14,7 @@ from shoal.broker.broker import Broker
 from shoal.broker.connections import SHORT_BLOCK_S
 from shoal.broker.script import Script, ScriptCall
 from shoal.errors import Cancelled, InvalidRequest, ShoalError, UnknownJob
+from shoal.excerpt import excerpt
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.queue.lane import LaneLimits, LaneLoad, Source
@@ -222,4 +223,4 @@ def _places(result: dict[str, Any]) -> list[StreamEntry | None]:
 
 
 def _unknown(job_id: str) -> UnknownJob:
-    return UnknownJob(f"no job {job_id!r:.150}: it was never submitted, or its result has expired")
+    return UnknownJob(f"no job {excerpt(job_id)}: it was never submitted, or its result has expired")

@@ -10,7 +10,7 @@ from shoal.jobs import Job
 from shoal.queue.lane import LaneLimits
 
 #: Texts that one client may have at the front of a lane. The rest goes to the overflow, and so does a job of more than
-#: an eighth of it. As many as an API has room for: a client that is alone is served in turn.
+#: an eighth of it. An API has room for as many requests, so jobs of a client that is alone keep their order.
 MAX_FRONT_TEXTS = 256
 
 #: Longest `retry_after_s` of a refusal.

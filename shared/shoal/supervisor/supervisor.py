@@ -71,7 +71,7 @@ class Supervisor:
             time.sleep(_WATCH_EVERY_S)
 
     def ask_to_stop(self, *, impatiently: bool = False) -> None:
-        """End `watch`; a second, impatient call kills the processes that still run. Safe in a signal handler."""
+        """End `watch`; a second call kills the processes that still run. Safe in a signal handler."""
         if self._stopping and impatiently:
             for service in self.services:
                 if service.exit_code() is None:

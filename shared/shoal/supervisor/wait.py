@@ -1,4 +1,4 @@
-"""The one loop that waits until something is ready."""
+"""The loop in which the supervisor waits until a process is ready."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _POLL_EVERY_S = 0.05
 def wait_until(what: str, is_done: Callable[[], bool], within_s: float = READY_WITHIN_S) -> None:
     """Wait until `is_done` returns True, with a line on standard error after a second: "waiting for `what` …".
 
-    Raises NotReady after `within_s`, and whatever `is_done` raises.
+    Raises NotReady after `within_s`, and all errors of `is_done`.
     """
     started = time.monotonic()
     is_announced = False

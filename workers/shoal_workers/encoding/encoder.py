@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import InvalidRequest, ModelMismatch, ShoalError
+from shoal.excerpt import excerpt
 from shoal.jobs import Options
 from shoal.replies import finish
 from shoal_workers.encoding.batcher import Batcher
@@ -95,7 +96,7 @@ class Encoder:
             return self.model.prompt_for(options.prompt_name, fallbacks)
         except KeyError:
             name, known = options.prompt_name, ", ".join(sorted(self.model.prompts)) or "none"
-            raise InvalidRequest(f"prompt_name is {name!r:.100}: {self.model.name} has {known}") from None
+            raise InvalidRequest(f"prompt_name is {excerpt(name)}: {self.model.name} has {known}") from None
 
     def check(self, options: Options) -> None:
         """Raise InvalidRequest for options that the model cannot follow."""

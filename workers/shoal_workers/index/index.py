@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from shoal import wire
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound, InvalidText
+from shoal.excerpt import excerpt
 from shoal_workers.index.array_file import open_array
 from shoal_workers.index.manifest import CURRENT, DOCUMENTS, OFFSETS, QUANTISED, VECTORS, Manifest, checksum
 from shoal_workers.index.quantisation import QuantisedVectors
@@ -127,7 +128,9 @@ def current_version(folder: Path) -> Path:
     try:
         version = (folder / CURRENT).read_text("utf-8").strip()
         if not _VERSION.fullmatch(version):
-            raise IndexCorrupt(f"{folder / CURRENT} names {version!r:.100}, which is no version: build the index again")
+            raise IndexCorrupt(
+                f"{folder / CURRENT} names {excerpt(version)}, which is no version: build the index again"
+            )
         return folder / version
     except OSError as error:
         raise IndexNotFound(

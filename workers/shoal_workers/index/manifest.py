@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self, get_origin, get_type_hints
 
 from shoal.errors import IndexCorrupt
+from shoal.excerpt import excerpt
 
 VECTORS, DOCUMENTS, OFFSETS = "vectors.npy", "documents.jsonl", "offsets.npy"
 QUANTISED, BASIS, SCALES = "quantised.npy", "basis.npy", "scales.npy"
@@ -97,5 +98,5 @@ def checksum(path: Path) -> str:
 
 
 def _other_layout(layout: Any) -> str:
-    named = "an older layout" if layout is None else f"layout {layout!r:.20}"
+    named = "an older layout" if layout is None else f"layout {excerpt(layout)}"
     return f"the index has {named}, this version of Shoal reads layout {LAYOUT}"

@@ -32,7 +32,7 @@ class Buffer:
         self._memory: Any = numkong.empty(0, dtype="int32")
 
     def matrix(self, num_rows: int, num_columns: int) -> Any:
-        """Return an int32 matrix in this memory, with whatever numbers it held before."""
+        """Return an int32 matrix in this memory, with the numbers that it held before."""
         size = num_rows * num_columns
         if self._memory.size < size:
             self._memory = numkong.empty(size, dtype="int32")

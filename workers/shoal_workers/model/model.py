@@ -12,6 +12,7 @@ from tempfile import TemporaryFile
 from typing import Self
 
 from shoal.errors import ModelMismatch, ModelNotFound
+from shoal.excerpt import excerpt
 from shoal_workers.model.source import find_source, read_properties, weights_state
 
 #: Version of prepared folders, raised by one whenever their files change, so that old ones are prepared again.
@@ -78,10 +79,12 @@ class Model:
         sizes = (self.dimension, self.max_tokens)
         if not all(isinstance(word, str) for word in words) or not all(type(n) is int and n > 0 for n in sizes):
             raise ModelMismatch(
-                f"{self.name!r:.100} has a property of a wrong type or a size under 1: use another model"
+                f"{excerpt(self.name)} has a property of a wrong type or a size under 1: use another model"
             )
         if self.default_prompt is not None and self.default_prompt not in list(prompts):
-            raise ModelMismatch(f"{self.name} lacks its default prompt {self.default_prompt!r:.100}: use another model")
+            raise ModelMismatch(
+                f"{self.name} lacks its default prompt {excerpt(self.default_prompt)}: use another model"
+            )
         return self
 
     def prompt_for(self, name: str | None, otherwise: tuple[str, ...] = ()) -> str:

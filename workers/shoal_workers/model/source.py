@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import ModelMismatch, ModelNotFound
+from shoal.excerpt import excerpt
 
 #: The model that comes as a Python package, for machines that cannot reach a model hub, and its weights' SHA-256.
 PACKAGED = "sentence-transformers/all-MiniLM-L6-v2"
@@ -87,7 +88,7 @@ def _from_hub(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=wanted))
     except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
         raise ModelNotFound(
-            f"model {name!r:.150} is no local folder and cannot be had from the hub ({type(error).__name__}): "
+            f"model {excerpt(name)} is no local folder and cannot be had from the hub ({type(error).__name__}): "
             "check the name, the network and HF_HUB_OFFLINE, or name a folder that holds it"
         ) from error
 

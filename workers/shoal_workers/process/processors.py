@@ -1,4 +1,4 @@
-"""Processors: how many a worker may use, and what they can do."""
+"""Processors: the number that a worker may use, and their abilities."""
 
 import math
 import os

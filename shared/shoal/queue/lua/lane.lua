@@ -43,7 +43,7 @@ local function conclude(record, status, result_ttl_s, timings)
   redis.call('EXPIRE', record, math.max(result_ttl_s, redis.call('HGET', record, 'lives') or 0))
 end
 
--- Move the job whose turn it is from the waiting ones to the overflow stream. Start-time fair queueing (Goyal, Vin and
+-- Move the next of the waiting jobs to the overflow stream. Start-time fair queueing (Goyal, Vin and
 -- Cheng, 1996): a job's tag is the virtual time at which it may start, and the least tag is next.
 local function promote(lane)
   local id, tag = unpack(redis.call('ZPOPMIN', lane.waiting)) -- frees memory, so a full Redis allows what follows

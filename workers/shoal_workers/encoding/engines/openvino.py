@@ -21,7 +21,7 @@ from shoal_workers.process import processors
 _KEPT_BY_ONEDNN, _KEPT_BY_OPENVINO = "32", 64
 
 
-#: Requests that take turns: the results of one are read while the other one computes.
+#: Requests that alternate: the results of one are read while the other one computes.
 NUM_REQUESTS = 2
 
 
