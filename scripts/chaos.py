@@ -9,22 +9,25 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import redis
 from chaos_run.answers import Answers
 from chaos_run.audit import Audit
-from chaos_run.cases import WORDS, Case, draw
+from chaos_run.cases import WORDS, draw
 from chaos_run.clients import Clients
-from chaos_run.deployment import Deployment
+from chaos_run.deployment import NUM_WORKERS, Deployment
 from chaos_run.faults import KINDS, Breaker, schedule
-from chaos_run.outcomes import Outcomes, counts, table, times
+from chaos_run.outcomes import Outcomes
 from chaos_run.recovery import Recovery
 from stack import HOME
 
 from shoal.settings import Settings
+from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.builder import build
 from shoal_workers.index.document import DocumentSource
 from shoal_workers.index.index import Index
@@ -58,15 +61,14 @@ def main() -> None:
     logging.basicConfig(filename=folder / "clients.log", level="INFO", format="%(asctime)s %(name)s: %(message)s")
     run = Run(args, folder)
     try:
-        run.prepare()
         run.load()
         run.audit()
     finally:
         run.stop()
-    print(table(run.rows()))
+    print("\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in run.rows().items())]))
     found = {"broken": run.outcomes.broken, "late": run.outcomes.late}
     if args.json:
-        args.json.write_text(json.dumps({**found, **dict(run.rows())}))
+        args.json.write_text(json.dumps(found | run.rows()))
     for word, breaches in found.items():
         for what in breaches[:MAX_SHOWN]:
             print(f"{word}: {what}", file=sys.stderr)
@@ -81,102 +83,87 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="draws the jobs and the faults")
     parser.add_argument("--jobs", type=int, default=20_000, help="how many are asked")
     parser.add_argument("--seconds", type=float, default=600, help="over how long")
-    parser.add_argument("--faults", default="", help=f"kinds to do, of: {'; '.join(KINDS)}; all without it")
+    parser.add_argument("--faults", default="; ".join(KINDS), help=f"kinds to do, of: {'; '.join(KINDS)}")
     parser.add_argument("--every", type=float, default=1.5, help="seconds from fault to fault on average")
-    parser.add_argument("--workers", type=int, default=4, help="worker processes")
-    parser.add_argument("--threads", type=int, default=48, help="clients at a time")
-    parser.add_argument("--pause-ms", type=float, default=300, help="time that a batch takes on top of computing it")
     parser.add_argument("--fsync", choices=("always", "everysec"), default="always", help="Redis's appendfsync")
     parser.add_argument("--model", default=Settings().model, help="model to serve, prepared under SHOAL_HOME")
     parser.add_argument("--json", type=Path, help="save the table here")
     args = parser.parse_args()
-    args.faults = [name.strip() for name in args.faults.split(";") if name.strip()] or list(KINDS)
+    args.faults = [name.strip() for name in args.faults.split(";") if name.strip()]
     if unknown := set(args.faults) - KINDS.keys():
         parser.error(f"there is no fault {unknown.pop()!r}: choose of {'; '.join(KINDS)}")
     return args
 
 
 class Run:
-    """One run: prepared, loaded and broken, then audited."""
+    """One run: loaded and broken, then audited."""
 
     def __init__(self, args: argparse.Namespace, folder: Path):
-        self.args = args
-        self.outcomes = Outcomes()
-        self.cases: list[Case] = draw(args.seed, args.jobs, args.seconds)
+        self.seed, self.outcomes = args.seed, Outcomes()
+        self.cases = draw(args.seed, args.jobs, args.seconds)
         (folder / "models").symlink_to(HOME / "models")
         settings = Settings(
             model=args.model,
             precision="f32",
             threads=1,
-            workers=args.workers,
+            workers=NUM_WORKERS,
             home=str(folder),
             request_timeout_s=10,
             stall_timeout_s=STALL_S,
             log_level="info",
         )
         encoder = open_encoder(settings, len(os.sched_getaffinity(0)))
-        answers = Answers(encoder, self._index(folder, encoder), self.cases)
-        settings = replace(settings, indexes=str(folder / "index"))
-        self.deployment = Deployment(folder, settings, args.pause_ms / 1000, args.fsync)
-        self.clients = Clients(self.deployment, answers, self.outcomes, self.cases, args.threads)
+        answers = Answers(encoder, _index(folder, encoder), self.cases)
+        self.deployment = Deployment(folder, replace(settings, indexes=str(folder / "index")), args.fsync)
+        self.clients = Clients(self.deployment, answers, self.outcomes, self.cases)
         self.recovery = Recovery(self.deployment)
         self.calm_s = SHARE_CALM * args.seconds
-        faults = schedule(args.seed, args.seconds - self.calm_s, args.every, args.faults, args.workers)
-        faults = [replace(fault, at_s=fault.at_s + self.calm_s) for fault in faults]
+        faults = schedule(args.seed, self.calm_s, args.seconds, args.every, args.faults)
         self.breaker = Breaker(self.deployment, faults, self.recovery.note)
         connection, computed = self.deployment.connect(), self.deployment.computed
         self.checks = Audit(connection, settings.keys, computed, answers, self.outcomes, self.cases)
-        #: Memory in MB by process before the first fault and after the last one, and Redis's own without expiring keys.
-        self.memory: list[dict[str, float]] = []
-        self.redis_mb: list[float] = []
+        #: Memory in MB by process before the first fault and after the last one; Redis's own is without expiring keys.
+        self.before_mb: dict[str, float] = {}
+        self.after_mb: dict[str, float] = {}
         self.took_s = 0.0
 
-    def _index(self, folder: Path, encoder: Any) -> Index:
-        documents = "\n".join(f"{first} {second}" for first in WORDS for second in WORDS)
-        (folder / "documents.txt").write_text(documents)
-        build(DocumentSource(folder / "documents.txt"), folder / "index", encoder, len(WORDS) ** 2, lambda _: None)
-        return Index.open(folder / "index")
-
-    def prepare(self) -> None:
-        """Start everything."""
+    def load(self) -> None:
+        """Start everything, then ask and break until every client has its answers, or none has had one for long."""
         self.deployment.start()
         self.recovery.start()
-        self.redis_mb.append(self.checks.used_memory_mb())
-
-    def load(self) -> None:
-        """Ask and break until every client has its answers, or none has had one for long."""
+        redis_mb = self.checks.used_memory_mb()
         self.clients.start()
         started = progressed = time.monotonic()
         num_answered = 0
         while (self.clients.are_busy or not self.breaker.is_done) and time.monotonic() - progressed < GIVE_UP_S:
             now_s = time.monotonic() - started
-            if not self.memory and now_s > self.calm_s:
-                self.memory.append(dict(self.deployment.memory_mb()))
+            if not self.before_mb and now_s > self.calm_s:
+                self.before_mb = {**self.deployment.memory_mb(), "redis": redis_mb}
             self.breaker.step(now_s)
             self._check_processes()
-            if self.outcomes.answered.total() > num_answered or not self.breaker.is_done:
-                num_answered, progressed = self.outcomes.answered.total(), time.monotonic()
+            if len(self.outcomes.answered) > num_answered or not self.breaker.is_done:
+                num_answered, progressed = len(self.outcomes.answered), time.monotonic()
             time.sleep(0.02)
         self.clients.close()
         self.took_s = time.monotonic() - started
         for number in sorted(self.outcomes.unfinished):
-            case = self.cases[number]
-            self.outcomes.breach(f"case {number} ({case.kind}, {case.route}) has no answer")
+            self.outcomes.breach(self.cases[number], "it has no answer")
 
     def audit(self) -> None:
         """Wait until nothing is left to do, and check that all is as promised."""
         until = time.monotonic() + GIVE_UP_S
-        while self._num_unanswered() and time.monotonic() < until:
+        while self._is_unanswered() and time.monotonic() < until:
             self._check_processes()
             time.sleep(0.1)
         self.deployment.wait_until_ready()
         self.recovery.stop()
-        self.memory.append(dict(self.deployment.memory_mb()))
+        after_mb = self.deployment.memory_mb()
         self.checks.run()
-        self.redis_mb.append(self.checks.used_memory_mb())
-        for name, before, after in self._memory():
-            if after > MAX_GROWTH * before + (REDIS_SPARE_MB if name == "Redis" else 0):
-                self.outcomes.breach(f"{name} has {after:.1f} MB, and had {before:.1f} MB")
+        self.after_mb = {**after_mb, "redis": self.checks.used_memory_mb()}
+        for name in self.before_mb.keys() & self.after_mb.keys():
+            before, after = self.before_mb[name], self.after_mb[name]
+            if after > MAX_GROWTH * before + (REDIS_SPARE_MB if name == "redis" else 0):
+                self.outcomes.broken.append(f"{name} has {after:.1f} MB, and had {before:.1f} MB")
         late = [seconds for seconds in self.recovery.seconds(True) if seconds > RECOVERED_WITHIN_S]
         self.outcomes.late += [f"jobs of a killed worker waited {seconds:.1f} s" for seconds in late]
 
@@ -185,46 +172,57 @@ class Run:
         self.clients.close()
         self.deployment.stop()
 
-    def rows(self) -> list[tuple[str, Any]]:
-        """Return the names and values of the table."""
+    def rows(self) -> dict[str, Any]:
+        """Return the values of the table by name."""
         outcomes = self.outcomes
-        deaths = Counter(how for process in self.deployment.processes.values() for how in process.deaths)
-        return [
-            ("seed", self.args.seed),
-            ("cases", counts(Counter(case.kind for case in self.cases))),
-            ("took", f"{self.took_s:.0f} s"),
-            ("faults", f"{self.breaker.done.total()}: {counts(self.breaker.done)}"),
-            ("faults left out, for what they break was broken", self.breaker.skipped),
-            ("ends of processes", counts(deaths)),
-            ("requests that failed and were made again", counts(outcomes.refused)),
-            ("answers", counts(outcomes.answered)),
-            ("jobs accepted by submitting", f"{len(outcomes.accepted):,}"),
-            *self.checks.figures.items(),
-            ("jobs of a killed worker run elsewhere", times(self.recovery.seconds(False))),
-            ("the same, when nothing else was broken", times(self.recovery.seconds(True))),
-            ("memory in MB, before and after", ", ".join(f"{name} {a:.1f} → {b:.1f}" for name, a, b in self._memory())),
-            ("promises broken", len(outcomes.broken)),
-            ("promises kept late", len(outcomes.late)),
-        ]
-
-    def _memory(self) -> list[tuple[str, float, float]]:
-        """Return each process that is known from before and after; Redis's own figure says more than its process's."""
-        if len(self.memory) < 2 or len(self.redis_mb) < 2:
-            return []
-        before, after = self.memory
-        names = sorted(before.keys() & after.keys() - {"redis"})
-        return [("Redis", self.redis_mb[0], self.redis_mb[1]), *((name, before[name], after[name]) for name in names)]
+        both_mb = sorted(self.before_mb.keys() & self.after_mb.keys())
+        memory = (f"{name} {self.before_mb[name]:.1f} → {self.after_mb[name]:.1f}" for name in both_mb)
+        return {
+            "seed": self.seed,
+            "cases": _counts(case.kind for case in self.cases),
+            "took": f"{self.took_s:.0f} s",
+            "faults": f"{self.breaker.done.total()}: {_counts(self.breaker.done)}",
+            "faults left out, for what they break was broken": self.breaker.skipped,
+            "ends of processes": _counts(d for process in self.deployment.processes.values() for d in process.deaths),
+            "requests that failed and were made again": _counts(outcomes.refused),
+            "answers": _counts(outcomes.answered),
+            "jobs accepted by submitting": f"{len(outcomes.accepted):,}",
+            **self.checks.figures,
+            "jobs of a killed worker run elsewhere": _times(self.recovery.seconds(False)),
+            "the same, when nothing else was broken": _times(self.recovery.seconds(True)),
+            "memory in MB, before and after": ", ".join(memory),
+            "promises broken": len(outcomes.broken),
+            "promises kept late": len(outcomes.late),
+        }
 
     def _check_processes(self) -> None:
         for process in self.deployment.processes.values():
             if what := process.check():
                 (self.outcomes.late if process.told_to == "stop" else self.outcomes.broken).append(what)
 
-    def _num_unanswered(self) -> int:
+    def _is_unanswered(self) -> bool:
         try:
-            return self.checks.num_unanswered()
+            return self.checks.num_unanswered() > 0
         except redis.RedisError:
-            return 1
+            return True
+
+
+def _index(folder: Path, encoder: Encoder) -> Index:
+    """Return an index of all pairs of words."""
+    (folder / "documents.txt").write_text("\n".join(f"{first} {second}" for first in WORDS for second in WORDS))
+    build(DocumentSource(folder / "documents.txt"), folder / "index", encoder, len(WORDS) ** 2, lambda _: None)
+    return Index.open(folder / "index")
+
+
+def _counts(found: Iterable[str] | Mapping[str, int]) -> str:
+    items = sorted(Counter(found).items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{number:,} {name}" for name, number in items) or "none"
+
+
+def _times(seconds: list[float]) -> str:
+    if not seconds:
+        return "none"
+    return f"median {median(seconds):.1f} s, longest {max(seconds):.1f} s, of {len(seconds)}"
 
 
 if __name__ == "__main__":

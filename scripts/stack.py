@@ -34,6 +34,9 @@ HOME = Path(os.environ.get("SHOAL_HOME", "~/.shoal")).expanduser()
 DATA = Path(os.environ.get("SHOAL_DATA", ROOT.parent / "shared" / "data"))
 SHOAL = [sys.executable, "-m", "shoal"]
 
+#: Settings of libraries for the number of their threads.
+NATIVE_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+
 #: Longest that a process may take until it answers.
 READY_WITHIN_S = 180.0
 
@@ -145,7 +148,7 @@ def stack(
         try:
             for service in services:
                 service.start()
-            wait_until_ready(services[1], log, lambda: _is_ready(url, workers))
+            wait_until_ready(services[1], log, lambda: is_ready(url, workers))
             yield Running(url, settings.redis_url, _pids(services))
         finally:
             for service in reversed(services):
@@ -174,7 +177,8 @@ def wait_until_ready(service: Service, log: Path, is_ready: Callable[[], bool]) 
         raise NotReady("\n".join([f"{error.message}; the end of {log}:", *lines])) from error
 
 
-def _is_ready(url: str, workers: int) -> bool:
+def is_ready(url: str, workers: int) -> bool:
+    """Return True if the API counts so many workers as ready. Raises OSError while it does not answer."""
     with urlopen(f"{url}/{'ready' if workers else 'health'}", timeout=2) as response:
         return int(json.load(response).get("workers", 0)) >= workers
 

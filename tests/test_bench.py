@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.arrivals import Order, generate, percentiles_ms, windows_ms
+from benchmarks.arrivals import generate, percentiles_ms, windows_ms
 from benchmarks.bars import BARS, Bar, table
 from benchmarks.compare import ratios
 from benchmarks.server import Processes
@@ -163,13 +163,13 @@ class TestCheckouts:
 
 class TestPercentiles:
     def test_each_is_one_of_the_values(self) -> None:
-        found = percentiles_ms([n / 1_000 for n in range(100, 0, -1)])
+        found = percentiles_ms(np.arange(100, 0, -1) / 1_000)
         assert found == pytest.approx({"p50 ms": 50, "p90 ms": 90, "p99 ms": 99})
-        assert percentiles_ms([0.002]) == pytest.approx({"p50 ms": 2, "p90 ms": 2, "p99 ms": 2})
-        assert percentiles_ms([]) == {}
+        assert percentiles_ms(np.array([0.002])) == pytest.approx({"p50 ms": 2, "p90 ms": 2, "p99 ms": 2})
+        assert percentiles_ms(np.array([])) == {}
 
     def test_a_window_has_the_requests_that_were_due_in_it(self) -> None:
-        due_s, latencies_s = [0.0, 59.9, 60.0, 130.0], [0.001, 0.003, 90.0, 0.004]
+        due_s, latencies_s = np.array([[0.0, 59.9, 60.0, 130.0], [0.001, 0.003, 90.0, 0.004]])
         found = [window.get("p99 ms") for window in windows_ms(due_s, latencies_s, 60)]
         assert found == pytest.approx([3, 90_000, 4])
 
@@ -204,15 +204,16 @@ def answering(answer: Callable[[], int], patience_s: float | None = None) -> Ite
     server.server_close()
 
 
-@pytest.fixture
-def bodies(tmp_path: Path) -> str:
-    """Write a file with two bodies to send."""
-    (tmp_path / "bodies").write_text('{"inputs": "storm"}\n{"inputs": "rain"}\n')
-    return str(tmp_path / "bodies")
+BODIES = [b'{"inputs": "storm"}', b'{"inputs": "rain"}']
+
+
+def embed_url(port: int) -> str:
+    """Return the address that requests are sent to."""
+    return f"http://127.0.0.1:{port}/embed"
 
 
 class TestArrivals:
-    def test_requests_are_sent_though_none_is_answered(self, bodies: str) -> None:
+    def test_requests_are_sent_though_none_is_answered(self) -> None:
         eighth, numbers = threading.Event(), count(1)
 
         def answer() -> int:
@@ -221,29 +222,25 @@ class TestArrivals:
             return 200 if eighth.wait(20) else 500
 
         with answering(answer) as port:
-            order = Order("127.0.0.1", port, "/embed", bodies, seconds=0.5, connections=1, rate=100)
-            found = generate(order)
+            found = generate(embed_url(port), BODIES, seconds=0.5, connections=1, rate=100)
         assert found.num_requests > 8
         assert found.num_failed == 0
 
-    def test_answers_that_are_no_success_are_counted(self, bodies: str) -> None:
+    def test_answers_that_are_no_success_are_counted(self) -> None:
         statuses = iter([200, 503] * 1_000)
         with answering(lambda: next(statuses)) as port:
-            order = Order("127.0.0.1", port, "/embed", bodies, seconds=0.2, connections=2, rate=100)
-            found = generate(order)
+            found = generate(embed_url(port), BODIES, seconds=0.2, connections=2, rate=100)
         assert found.num_failed == found.num_requests // 2 > 0
         assert set(found.late_ms) == set(found.all_ms) == {"p50 ms", "p90 ms", "p99 ms"}
 
-    def test_a_connection_that_the_server_closes_is_not_used_again(self, bodies: str) -> None:
+    def test_a_connection_that_the_server_closes_is_not_used_again(self) -> None:
         with answering(lambda: 200, patience_s=0.05) as port:
-            order = Order("127.0.0.1", port, "/embed", bodies, seconds=1, connections=4, rate=20)
-            found = generate(order)
+            found = generate(embed_url(port), BODIES, seconds=1, connections=4, rate=20)
         assert found.num_requests > found.num_failed
 
-    def test_without_a_rate_each_answer_brings_the_next_request(self, bodies: str) -> None:
+    def test_without_a_rate_each_answer_brings_the_next_request(self) -> None:
         with answering(lambda: 200) as port:
-            order = Order("127.0.0.1", port, "/embed", bodies, seconds=0.2, connections=4)
-            found = generate(order)
+            found = generate(embed_url(port), BODIES, seconds=0.2, connections=4)
         assert found.num_requests > 4
         assert found.num_failed == 0
 

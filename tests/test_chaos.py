@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from socket import create_connection, create_server, socket
 from threading import Thread
@@ -16,7 +16,7 @@ from chaos_run.audit import Audit
 from chaos_run.cases import ODD, ROUTES, Case, draw
 from chaos_run.faults import ALONE_S, KINDS, schedule
 from chaos_run.outcomes import Outcomes
-from chaos_run.proxy import Proxy
+from chaos_run.proxy import Link
 from chaos_run.worker import digest
 from page import ROOT
 from process import environment
@@ -50,19 +50,19 @@ def test_nothing_is_lost_while_everything_breaks(
 
 def test_the_same_seed_asks_and_breaks_the_same() -> None:
     assert draw(3, 500, 60.0) == draw(3, 500, 60.0) != draw(4, 500, 60.0)
-    faults = schedule(3, 60.0, 1.0, list(KINDS), 4)
-    assert faults == schedule(3, 60.0, 1.0, list(KINDS), 4) != schedule(4, 60.0, 1.0, list(KINDS), 4)
+    faults = schedule(3, 0.0, 60.0, 1.0, list(KINDS))
+    assert faults == schedule(3, 0.0, 60.0, 1.0, list(KINDS)) != schedule(4, 0.0, 60.0, 1.0, list(KINDS))
 
 
 def test_a_long_run_has_something_of_everything() -> None:
-    cases, faults = draw(1, 20_000, 600.0), schedule(1, 600.0, 1.5, list(KINDS), 4)
+    cases, faults = draw(1, 20_000, 600.0), schedule(1, 0.0, 600.0, 1.5, list(KINDS))
     assert {case.kind for case in cases} == {"good", *ODD}
     assert {case.route for case in cases} == set(ROUTES)
     assert {fault.kind for fault in faults} == set(KINDS)
 
 
 def test_a_worker_that_is_killed_alone_is_alone() -> None:
-    faults = schedule(1, 600.0, 1.0, list(KINDS), 4)
+    faults = schedule(1, 0.0, 600.0, 1.0, list(KINDS))
     for n, fault in enumerate(faults):
         if fault.kind == "kill worker, alone":
             assert all(before.at_s + before.seconds < fault.at_s for before in faults[:n])
@@ -85,7 +85,7 @@ def job_id(serving: Any, client: Client, audit: Audit) -> str:
     """The one job, which a worker has answered."""
     handle = client.submit(CASE.op, CASE.texts)
     handle.result()
-    audit.outcomes.accept(CASE, handle.id)
+    audit.outcomes.accepted[handle.id] = CASE
     return handle.id
 
 
@@ -161,37 +161,44 @@ def test_what_is_not_as_promised_is_found(
 @contextmanager
 def echo() -> Iterator[int]:
     """A server that sends back what it gets; its port."""
+    threads = list[Thread]()
     with create_server(("127.0.0.1", 0)) as server:
 
+        def start(target: Callable[..., None], *arguments: object) -> None:
+            threads.append(Thread(target=target, args=arguments, daemon=True))
+            threads[-1].start()
+
         def answer(connection: socket) -> None:
-            with connection:
+            with connection, suppress(OSError):
                 while data := connection.recv(1_000):
                     connection.sendall(data)
 
         def accept() -> None:
             try:
                 while True:
-                    Thread(target=answer, args=(server.accept()[0],), daemon=True).start()
+                    start(answer, server.accept()[0])
             except OSError:
                 return
 
-        Thread(target=accept, daemon=True).start()
+        start(accept)
         yield server.getsockname()[1]
         server.shutdown(2)
+        for thread in threads:
+            thread.join(5)
 
 
 @pytest.fixture
-def proxy() -> Iterator[Proxy]:
-    """One link to an echo."""
+def link() -> Iterator[Link]:
+    """A link to an echo."""
     with echo() as port:
-        proxy = Proxy(port, ["one"])
-        yield proxy
-        proxy.close()
+        link = Link(port)
+        yield link
+        link.close()
 
 
-def connect(proxy: Proxy) -> socket:
-    """A connection through the link."""
-    return create_connection(("127.0.0.1", proxy.ports["one"]), timeout=10)
+def connect(link: Link) -> socket:
+    """Return a connection through the link."""
+    return create_connection(("127.0.0.1", link.port), timeout=10)
 
 
 def ask(connection: socket, data: bytes = b"storm") -> bytes:
@@ -203,56 +210,56 @@ def ask(connection: socket, data: bytes = b"storm") -> bytes:
         return b""
 
 
-def test_a_link_passes_everything_on(proxy: Proxy) -> None:
-    with connect(proxy) as connection:
+def test_a_link_passes_everything_on(link: Link) -> None:
+    with connect(link) as connection:
         assert ask(connection) == b"storm"
 
 
-def test_a_cut_ends_connections_and_lets_new_ones_in(proxy: Proxy) -> None:
-    with connect(proxy) as connection:
+def test_a_cut_ends_connections_and_lets_new_ones_in(link: Link) -> None:
+    with connect(link) as connection:
         ask(connection)
-        proxy.order("one", "cut")
+        link.set("cut")
         assert ask(connection) == b""
-    with connect(proxy) as connection:
+    with connect(link) as connection:
         assert ask(connection) == b"storm"
 
 
-def test_a_link_that_refuses_lets_nobody_in_until_it_is_mended(proxy: Proxy) -> None:
-    proxy.order("one", "refuse")
-    with connect(proxy) as connection:
+def test_a_link_that_refuses_lets_nobody_in_until_it_is_mended(link: Link) -> None:
+    link.set("refuse")
+    with connect(link) as connection:
         assert ask(connection) == b""
-    proxy.order("one", "pass")
-    with connect(proxy) as connection:
+    link.set("pass")
+    with connect(link) as connection:
         assert ask(connection) == b"storm"
 
 
-def test_what_is_swallowed_is_gone(proxy: Proxy) -> None:
-    with connect(proxy) as connection:
+def test_what_is_swallowed_is_gone(link: Link) -> None:
+    with connect(link) as connection:
         ask(connection)
-        proxy.order("one", "swallow")
+        link.set("swallow")
         connection.settimeout(0.2)
         with pytest.raises(TimeoutError):
             ask(connection)
-        proxy.order("one", "pass")
+        link.set("pass")
         connection.settimeout(10)
         assert ask(connection) == b""
 
 
-def test_what_is_stalled_comes_later(proxy: Proxy) -> None:
-    with connect(proxy) as connection:
+def test_what_is_stalled_comes_later(link: Link) -> None:
+    with connect(link) as connection:
         ask(connection)
-        proxy.order("one", "stall")
+        link.set("stall")
         connection.settimeout(0.2)
         with pytest.raises(TimeoutError):
             ask(connection)
-        proxy.order("one", "pass")
+        link.set("pass")
         connection.settimeout(10)
         assert connection.recv(1_000) == b"storm"
 
 
-def test_a_torn_reply_ends_in_the_middle(proxy: Proxy) -> None:
-    with connect(proxy) as connection:
+def test_a_torn_reply_ends_in_the_middle(link: Link) -> None:
+    with connect(link) as connection:
         ask(connection)
-        proxy.order("one", "tear", 0.5)
+        link.set("tear", 0.5)
         assert ask(connection, b"0123456789") == b"01234"
         assert connection.recv(1_000) == b""

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from stack import HOME, model
+from stack import HOME, NATIVE_THREADS, model
 from threadpoolctl import threadpool_limits
 
 from benchmarks import padded
@@ -36,8 +36,6 @@ NUM_SORTED = 200
 
 #: A trial of the engine takes this part of a run's time: it needs no time to get going.
 SHARE = 0.25
-
-_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
 def run(plan: Plan) -> list[Row]:
@@ -85,8 +83,8 @@ class Engine:
 def bare(name: str = "bare engine", precision: str = "auto", graph: Path | None = None) -> Iterator[Engine]:
     """Start an engine, and end it after the `with`."""
     threads = processors.threads_for(1, processors.available())
-    before = {limit: os.environ.get(limit) for limit in _LIMITS}
-    os.environ.update(dict.fromkeys(_LIMITS, str(threads)))  # the new process reads them as it starts
+    before = {limit: os.environ.get(limit) for limit in NATIVE_THREADS}
+    os.environ.update(dict.fromkeys(NATIVE_THREADS, str(threads)))  # the new process reads them as it starts
     with own_process() as process:
         process.submit(_open, precision, threads, graph).result()
         for limit, value in before.items():

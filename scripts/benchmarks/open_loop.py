@@ -1,16 +1,10 @@
 """Latency at an arrival rate that is held, whatever the server does: shares of its capacity, and minutes at one."""
 
-import json
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from urllib.parse import urlsplit
 
-from benchmarks.arrivals import Found, Order, generate
+from benchmarks.arrivals import Found, generate
 from benchmarks.plan import Plan, own_process, say
 from benchmarks.server import Server, shoal
 from shoal.bench.trial import Figures, Row, Trial
@@ -24,24 +18,25 @@ MIN_WINDOWS, SAMPLES = 5, 6
 
 def run(plan: Plan) -> list[Row]:
     """Find the capacity under this generator, then run the shares of it in turns."""
-    with shoal() as server, _sent(plan) as bodies:
-        rows = [_capacity(plan, server, bodies, "open")]
-        rate = rows[0].median("requests/s")
+    with shoal() as server:
+        capacity = _capacity(plan, server, "open")
+        rate = capacity.median("requests/s")
         trials = [
-            Trial(f"{100 * share:g} % of capacity", server.name, partial(_run, server, bodies, share * rate))
+            Trial(f"{100 * share:g} % of capacity", server.name, partial(_run, plan, server, share * rate))
             for share in SHARES
         ]
-        return rows + plan.interleave("open", trials)
+        return [capacity, *plan.interleave("open", trials)]
 
 
 def soak(plan: Plan) -> list[Row]:
     """Run minutes at 80 % of the capacity: memory over time, errors, and the percentiles of each minute."""
-    with shoal() as server, _sent(plan) as bodies, own_process() as process:
-        capacity = _capacity(plan, server, bodies, "soak")
+    with shoal() as server, own_process() as process:
+        capacity = _capacity(plan, server, "soak")
         rate, seconds = SOAK_SHARE * capacity.median("requests/s"), plan.minutes * 60
         window_s = min(60.0, seconds / MIN_WINDOWS)
         say(f"soak: {plan.minutes:g} minutes at {rate:,.0f} requests/s")
-        running = process.submit(generate, _order(server, bodies, seconds, rate, window_s=window_s))
+        load = server.embed_load(64, plan.texts.alone)
+        running = process.submit(generate, load.url, load.bodies, seconds, rate, window_s=window_s)
         memory = _sample(server, running, window_s)
         found = running.result()
     figures = {"requests/s": found.requests_per_s, "failed": found.num_failed, **found.all_ms}
@@ -52,38 +47,22 @@ def soak(plan: Plan) -> list[Row]:
     return [capacity, *rows]
 
 
-def _capacity(plan: Plan, server: Server, bodies: Path, scenario: str) -> Row:
+def _capacity(plan: Plan, server: Server, scenario: str) -> Row:
     """Return what the server answers when 64 connections ask as fast as they can, the generator's cost included."""
-    trial = Trial("capacity, 64 connections", server.name, partial(_run, server, bodies, None))
+    trial = Trial("capacity, 64 connections", server.name, partial(_run, plan, server, None))
     return plan.interleave(scenario, [trial])[0]
 
 
-@contextmanager
-def _sent(plan: Plan) -> Iterator[Path]:
-    """Write the bodies to send into a file."""
-    with TemporaryDirectory() as folder:
-        bodies = Path(folder) / "bodies"
-        bodies.write_bytes(b"\n".join(json.dumps({"inputs": text}).encode() for (text,) in plan.texts.alone))
-        yield bodies
-
-
-def _order(server: Server, bodies: Path, seconds: float, rate: float | None, **more: float) -> Order:
-    url = urlsplit(server.target.url)
-    return Order(str(url.hostname), url.port or 80, url.path, str(bodies), seconds, rate=rate, **more)  # type: ignore[arg-type]
-
-
-def _run(server: Server, bodies: Path, rate: float | None, seconds: int, number: int) -> Figures:
-    before = server.processes.cpu_s()
+def _run(plan: Plan, server: Server, rate: float | None, seconds: int, number: int) -> Figures:
+    load, before = server.embed_load(64, plan.texts.alone), server.processes.cpu_s()
     with own_process() as process:
-        found = process.submit(generate, _order(server, bodies, seconds, rate, seed=number + 1)).result()
-    taken_s = {name: now - before[name] for name, now in server.processes.cpu_s().items()} | {"load": found.cpu_s}
-    server.processes.wait_until_idle()
+        found = process.submit(generate, load.url, load.bodies, seconds, rate, seed=number + 1).result()
     return {
         "requests/s": found.requests_per_s,
         **found.all_ms,
         "failed": found.num_failed,
         **{f"{name[:3]} late ms": found.late_ms[name] for name in ("p50 ms", "p99 ms")},
-        **{f"processor ms a request: {name}": s * 1_000 / found.num_requests for name, s in taken_s.items()},
+        **server.processes.ms_a_request(before, found.num_requests, load=found.cpu_s),
     }
 
 

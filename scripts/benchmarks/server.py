@@ -48,6 +48,12 @@ class Processes:
             for name, number, process in self._all()
         }
 
+    def ms_a_request(self, before: Counter[str], num_requests: int, **load_s: float) -> Figures:
+        """Return the processor time since `before` and that of the load, by request; then wait until all is idle."""
+        taken_s = {name: now - before[name] for name, now in self.cpu_s().items()} | load_s
+        self.wait_until_idle()
+        return {f"processor ms a request: {name}": s * 1_000 / num_requests for name, s in taken_s.items()}
+
     def wait_until_idle(self) -> None:
         """Wait until all that was left to answer when the load ended has been computed."""
         until, before, pause_s = time.monotonic() + IDLE_WITHIN_S, float("-inf"), 0.2
@@ -108,10 +114,8 @@ class Server:
     def _run(self, load: wrk.Load, texts_per_request: int, seconds: int, number: int) -> Figures:
         before = self.processes.cpu_s()
         measured = wrk.run(load, seconds, number * STRIDE)
-        taken_s = {name: now - before[name] for name, now in self.processes.cpu_s().items()} | {"wrk": measured.cpu_s}
-        self.processes.wait_until_idle()
-        ms = {f"processor ms a request: {name}": s * 1_000 / measured.num_requests for name, s in taken_s.items()}
-        return {**figures_of(measured, texts_per_request), **ms}
+        processor_ms = self.processes.ms_a_request(before, measured.num_requests, wrk=measured.cpu_s)
+        return {**figures_of(measured, texts_per_request), **processor_ms}
 
 
 @contextmanager

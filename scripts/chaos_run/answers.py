@@ -1,6 +1,6 @@
 """The right answers, computed beforehand by the workers' own encoder and index in this process."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,49 +21,47 @@ K, SPARE = 5, 3
 #: How far the score of a right hit may be off.
 MAX_SCORE_ERROR = 1e-3
 
+#: Texts whose vectors must differ from each other.
+NUM_DIFFERENT = 500
+
 Vectors = NDArray[np.float32]
 
 
 class Answers:
-    """The vector or the hits that each text must have."""
+    """The vector or the hits that each text must have.
 
-    def __init__(self, encoder: Encoder, index: Index, cases: Iterable[Case]):
+    Raises SystemExit if the model's vectors of different texts could pass for one another.
+    """
+
+    def __init__(self, encoder: Encoder, index: Index, cases: Sequence[Case]):
         self._vectors: dict[str, Vectors] = {}
         self._hits: dict[str, list[dict[str, Any]]] = {}
-        cases = list(cases)
-        embedded = list(dict.fromkeys(text for case in cases if case.op == "embed" for text in case.texts))
-        searched = list(dict.fromkeys(text for case in cases if case.op == "search" for text in case.texts))
-        if embedded:
-            self._vectors = dict(
-                zip(embedded, encoder.embed(embedded, Options(), encoder.prompt(Options())), strict=True)
-            )
-        if searched:
-            queries = encoder.embed(searched, Options(), encoder.prompt(Options(), QUERY_PROMPTS))
-            self._hits = dict(zip(searched, index.search(queries, K + SPARE), strict=True))
-        self._check_that_they_differ(list(self._vectors.values())[:500])
+        if texts := _texts(cases, "embed"):
+            vectors = encoder.embed(texts, Options(), encoder.prompt(Options()))
+            self._vectors = dict(zip(texts, vectors, strict=True))
+            some = vectors[:NUM_DIFFERENT]
+            if (highest := np.triu(some @ some.T, 1).max()) > MIN_COSINE:
+                raise SystemExit(f"this model cannot tell the texts apart (cosine {highest:.6f}): name another")
+        if texts := _texts(cases, "search"):
+            queries = encoder.embed(texts, Options(), encoder.prompt(Options(), QUERY_PROMPTS))
+            self._hits = dict(zip(texts, index.search(queries, K + SPARE), strict=True))
 
     def wrong(self, case: Case, found: Any) -> str:
         """Return what is wrong with vectors `[texts, dimension]` or with the hits of each query, or nothing."""
         if case.kind in (*POISON, "expired"):
             return f"answered, although it is {case.kind}"
-        return self._wrong_of_queries(case, found) if case.op == "search" else self._wrong_vectors(case, found)
-
-    def wrong_reply(self, case: Case, reply: Reply) -> str:
-        """Return what is wrong with a reply that is no error, or nothing."""
-        return self.wrong(case, reply.vectors if reply.hits is None else reply.hits)
-
-    def _wrong_vectors(self, case: Case, found: Any) -> str:
-        known = np.stack([self._vectors[text] for text in case.texts])
-        vectors = np.asarray(found, np.float32)
-        if vectors.shape != known.shape:
-            return f"vectors {vectors.shape} in place of {known.shape}"
-        cosines = (vectors * known).sum(1) / np.maximum(np.linalg.norm(vectors, axis=1), 1e-12)
-        return "" if cosines.min() > MIN_COSINE else f"cosine {cosines.min():.5f} to the right vector"
-
-    def _wrong_of_queries(self, case: Case, found: Sequence[Sequence[dict[str, Any]]]) -> str:
+        if case.op == "embed":
+            return self._wrong_vectors(case, np.asarray(found, np.float32))
         if len(found) != len(case.texts):
             return f"hits of {len(found)} queries in place of {len(case.texts)}"
         return next(filter(None, map(self._wrong_hits, case.texts, found)), "")
+
+    def _wrong_vectors(self, case: Case, vectors: Vectors) -> str:
+        known = np.stack([self._vectors[text] for text in case.texts])
+        if vectors.shape != known.shape:
+            return f"vectors {vectors.shape} in place of {known.shape}"
+        lowest = ((vectors * known).sum(1) / np.maximum(np.linalg.norm(vectors, axis=1), 1e-12)).min()
+        return "" if lowest > MIN_COSINE else f"cosine {lowest:.5f} to the right vector"
 
     def _wrong_hits(self, text: str, found: Sequence[dict[str, Any]]) -> str:
         known = self._hits[text]
@@ -76,13 +74,14 @@ class Answers:
                 return f"hit {hit['id']} with {hit['score']:.4f} in place of {right['id']} with {right['score']:.4f}"
         return ""
 
-    def _check_that_they_differ(self, vectors: Sequence[Vectors]) -> None:
-        """Raise SystemExit if an answer to something else could pass for the right one."""
-        if len(vectors) > 1:
-            cosines = np.stack(vectors) @ np.stack(vectors).T
-            np.fill_diagonal(cosines, 0)
-            if cosines.max() > MIN_COSINE:
-                raise SystemExit(f"this model cannot tell the texts apart (cosine {cosines.max():.6f}): name another")
+
+def _texts(cases: Sequence[Case], op: str) -> list[str]:
+    return list(dict.fromkeys(text for case in cases if case.op == op for text in case.texts))
+
+
+def content(reply: Reply) -> Any:
+    """Return the vectors or the hits of a reply that is no error."""
+    return reply.vectors if reply.hits is None else reply.hits
 
 
 def is_right_error(case: Case, code: str) -> bool:

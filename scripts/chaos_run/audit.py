@@ -1,13 +1,12 @@
 """The checks of Redis once everything is answered, and of the texts that were computed."""
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import redis
 
-from chaos_run.answers import Answers, is_right_error
+from chaos_run.answers import Answers, content, is_right_error
 from chaos_run.cases import POISON, Case
 from chaos_run.outcomes import Outcomes
 from chaos_run.plain import GARBAGE
@@ -37,16 +36,20 @@ class Audit:
         cases: list[Case],
     ):
         self._redis: Any = connection
-        self._keys = keys
-        self._computed = computed
-        self._answers = answers
+        self._keys, self._computed, self._answers, self._cases = keys, computed, answers, cases
         self.outcomes = outcomes
-        self._cases = cases
         self.figures: dict[str, int] = {}
 
     def num_unanswered(self) -> int:
         """Return the number of jobs in all lanes, those that a worker has included."""
-        return sum(self._redis.xlen(lane) for lane in self._lanes())
+        return sum(self._redis.xlen(lane) for lane in self._keys_like("lane:*", "stream"))
+
+    def used_memory_mb(self) -> float:
+        """Return Redis's memory without the keys that would expire by themselves: they are deleted."""
+        for key in self._keys_like("*"):
+            if self._redis.ttl(key) >= 0:
+                self._redis.delete(key)
+        return float(self._redis.info("memory")["used_memory"] / 2**20)
 
     def run(self) -> dict[str, int]:
         """Run every check; return counts by name."""
@@ -58,44 +61,41 @@ class Audit:
         self._check_work()
         return self.figures
 
-    def _lanes(self) -> list[bytes]:
-        return [key for key in self._redis.scan_iter(f"{self._keys.root}:lane:*", _type="stream")]
+    def _keys_like(self, pattern: str, kind: str | None = None) -> list[str]:
+        found = self._redis.scan_iter(f"{self._keys.root}:{pattern}", count=1_000, _type=kind)
+        return [key.decode() for key in found]
 
     def _check_lanes(self) -> None:
-        self.figures["jobs left in a lane"] = self.num_unanswered()
-        pending = sum(self._redis.xpending(lane, GROUP)["pending"] for lane in self._lanes())
-        self.figures["jobs left pending"] = pending
-        loads = {
-            key.decode(): self._redis.hgetall(key) for key in self._redis.scan_iter(f"{self._keys.root}:lane:*:load")
+        loads = {key: self._redis.hgetall(key) for key in self._keys_like("lane:*:load")}
+        lanes = self._keys_like("lane:*", "stream")
+        self.figures |= {
+            "jobs left in a lane": self.num_unanswered(),
+            "jobs left pending": sum(self._redis.xpending(lane, GROUP)["pending"] for lane in lanes),
+            "counts left of what a lane holds": sum(int(n) != 0 for load in loads.values() for n in load.values()),
         }
-        self.figures["counts left of what a lane holds"] = sum(
-            int(n) != 0 for load in loads.values() for n in load.values()
-        )
-        for name, number in self.figures.items():
-            if number:
-                self.outcomes.breach(f"{name}: {number} (loads: {loads})")
+        self.outcomes.broken += [
+            f"{name}: {number} (loads: {loads})" for name, number in self.figures.items() if number
+        ]
 
     def _check_keys(self) -> None:
         """Check that only lanes, dead letters and the set of workers have no time to live."""
-        lasting = {self._keys.dead, self._keys.workers}
-        found = {key.decode() for key in self._redis.scan_iter(f"{self._keys.root}:*", count=1_000)} - lasting
-        forever = [
-            name for name in found if not name.startswith(f"{self._keys.root}:lane:") and self._redis.ttl(name) == -1
+        lasting, lanes = {self._keys.dead, self._keys.workers}, f"{self._keys.root}:lane:"
+        found = [key for key in self._keys_like("*") if key not in lasting and not key.startswith(lanes)]
+        forever = [key for key in found if self._redis.ttl(key) == -1]
+        kinds = [self._redis.type(key).decode() for key in forever]
+        self.outcomes.broken += [
+            f"key without a time to live: {key} ({kind})" for key, kind in zip(forever, kinds, strict=True)
         ]
-        for name in forever:
-            self.outcomes.breach(f"key without a time to live: {name} ({self._redis.type(name).decode()})")
         self.figures["keys left for ever"] = len(forever)
 
     def _check_records(self) -> None:
         """Check that every submitted job has a final status and one reply, also if no client was told of it."""
-        found = {
-            key.decode().rpartition(":")[2] for key in self._redis.scan_iter(f"{self._keys.root}:job:*", count=1_000)
-        }
-        unknown = found - self.outcomes.accepted.keys()
+        accepted = self.outcomes.accepted
+        unknown = {key.rpartition(":")[2] for key in self._keys_like("job:*")} - accepted.keys()
         self.figures["submitted jobs whose client was not told"] = len(unknown)
-        for job_id in unknown | self.outcomes.accepted.keys():
-            if wrong := self._wrong(job_id, self.outcomes.accepted.get(job_id)):
-                self.outcomes.breach(f"job {job_id}: {wrong}")
+        for job_id in unknown | accepted.keys():
+            if wrong := self._wrong(job_id, accepted.get(job_id)):
+                self.outcomes.broken.append(f"job {job_id}: {wrong}")
 
     def _wrong(self, job_id: str, case: Case | None) -> str:
         status = (self._redis.hget(self._keys.record(job_id), "status") or b"no record").decode()
@@ -110,7 +110,7 @@ class Audit:
     def _wrong_reply(self, reply: Reply, case: Case) -> str:
         if reply.error:
             return "" if is_right_error(case, reply.error.code) else f"{reply.error.code}: {reply.error}"
-        return self._answers.wrong_reply(case, reply)
+        return self._answers.wrong(case, content(reply))
 
     def _check_addresses(self) -> None:
         """Check that an address has at most one reply for each time that the job may have got in."""
@@ -119,34 +119,29 @@ class Audit:
                 entries = self._redis.xrange(self._keys.replies(f"address-{case.number}"))
                 wrong = [self._wrong_reply(Reply.unpack(fields[b"reply"]), case) for _, fields in entries]
                 if not 1 <= len(wrong) <= self.outcomes.puts[case.number] or any(wrong):
-                    self.outcomes.breach(f"case {case.number}: {len(wrong)} replies at its address {' '.join(wrong)}")
-
-    # Dead letters
+                    self.outcomes.breach(case, f"{len(wrong)} replies at its address {' '.join(wrong)}")
 
     def _check_dead_letters(self) -> None:
         """Check that poison has one dead letter, and a malformed job one for each time that it may have got in."""
         letters = [fields for _, fields in self._redis.xrange(self._keys.dead)]
         found = Counter(_name(fields[b"job"]) for fields in letters)
+        accepted = {case.number for case in self.outcomes.accepted.values()}
         for case in self._cases:
-            name, most = self._dead_letters_of(case)
+            if case.kind == "malformed":
+                name, most = GARBAGE.decode("latin-1") + case.texts[0], self.outcomes.puts[case.number]
+            elif case.kind in POISON:
+                name, most = case.texts[0], int(case.number in accepted)
+            else:
+                continue
             number = found.pop(name, 0)
             if most and not 1 <= number <= most:
-                self.outcomes.breach(f"case {case.number} ({case.kind}) has {number} dead letters in place of {most}")
-        for name, number in found.items():
-            self.outcomes.breach(f"{number} dead letters of an innocent job with {name!r}")
+                self.outcomes.breach(case, f"{number} dead letters in place of {most}")
+        self.outcomes.broken += [f"{n} dead letters of an innocent job with {name!r}" for name, n in found.items()]
         self.figures["dead letters"] = len(letters)
         self.figures["dead letters of innocent jobs"] = found.total()
 
-    def _dead_letters_of(self, case: Case) -> tuple[str, int]:
-        """Return the name of such dead letters, and how many there may be at most."""
-        if case.kind == "malformed":
-            return GARBAGE.decode("latin-1") + case.texts[0], self.outcomes.puts[case.number]
-        is_in = case.kind in POISON and case.number in {case.number for case in self.outcomes.accepted.values()}
-        return case.texts[0] if case.kind in POISON else "", int(is_in)
-
-    # What was computed
-
     def _check_work(self) -> None:
+        """Check that poison was not computed too often, and what had expired not at all."""
         data = self._computed.read_bytes()
         computed = Counter(data[n : n + DIGEST_BYTES] for n in range(0, len(data), DIGEST_BYTES))
         asked = Counter(text for case in self._cases for text in case.texts)
@@ -154,28 +149,12 @@ class Audit:
         for job_id, case in self.outcomes.accepted.items():
             times = [computed[digest(text)] for text in case.texts if asked[text] == 1]
             again += sum(number - 1 for number in times if number > 1 and case.kind == "good")
-            if wrong := self._wrong_work(case, max(times, default=0)):
-                self.outcomes.breach(f"job {job_id} ({case.kind}): {wrong}")
+            if case.kind in POISON and max(times, default=0) > MAX_DELIVERIES:
+                self.outcomes.breach(case, f"job {job_id} was computed {max(times)} times")
+            elif case.kind == "expired" and any(times):
+                self.outcomes.breach(case, f"job {job_id} was computed after its deadline")
         self.figures["texts computed"] = computed.total()
         self.figures["texts computed again"] = again
-
-    def _wrong_work(self, case: Case, times: int) -> str:
-        if case.kind in POISON and times > MAX_DELIVERIES:
-            return f"computed {times} times"
-        return "computed after its deadline" if case.kind == "expired" and times else ""
-
-    # Memory
-
-    def used_memory_mb(self) -> float:
-        """Return Redis's memory without the keys that would expire by themselves: they are deleted."""
-        for keys in self._expiring():
-            self._redis.delete(*keys)
-        return float(self._redis.info("memory")["used_memory"] / 2**20)
-
-    def _expiring(self) -> Iterator[list[bytes]]:
-        found = [key for key in self._redis.scan_iter(f"{self._keys.root}:*", count=1_000) if self._redis.ttl(key) >= 0]
-        for n in range(0, len(found), 1_000):
-            yield found[n : n + 1_000]
 
 
 def _name(data: bytes) -> str:

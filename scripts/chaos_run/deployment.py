@@ -1,20 +1,19 @@
 """The deployment that is broken: Redis, two APIs and the workers, each with a link of its own to Redis."""
 
-import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.request import urlopen
 
 import psutil
 import redis
-from stack import SHOAL, free_port, logged
+from stack import NATIVE_THREADS, SHOAL, free_port, is_ready, logged
 
-from chaos_run.proxy import PRODUCERS, Proxy
+from chaos_run.proxy import Link
 from shoal.broker import embedded
 from shoal.errors import NotReady
 from shoal.settings import Settings
@@ -28,12 +27,16 @@ RESTART_AFTER_S = 1.0
 #: How long a process may take to stop when it is told to, before it is killed.
 STOP_WITHIN_S = 20.0
 
-NUM_APIS = 2
+#: The time that a batch takes on top of computing it.
+PAUSE_S = 0.3
+
+NUM_APIS, NUM_WORKERS = 2, 4
+
+#: The link that programs use which put jobs into Redis themselves.
+PRODUCERS = "producers"
 
 #: How a worker may end that was told nothing: what each kind of poison does to it.
 POISONED = {-signal.SIGABRT: "crashed", -signal.SIGKILL: "out of memory", EXIT_STALLED: "stalled"}
-
-_NATIVE_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
 @dataclass(slots=True)
@@ -41,7 +44,6 @@ class Process:
     """A process of the deployment, the fault that is done to it (`told_to` kill or stop), and how it died so far."""
 
     service: Service
-    logfile: Path
     restart_after_s: float = RESTART_AFTER_S
     ended_s: float | None = None
     told_to: str = ""
@@ -93,33 +95,29 @@ class Process:
 class Deployment:
     """The processes, their links and their logs, all under one folder."""
 
-    def __init__(self, folder: Path, settings: Settings, pause_s: float, fsync: str):
+    def __init__(self, folder: Path, settings: Settings, fsync: str):
         self.folder = folder
         self.computed = folder / "computed.bin"
         redis_port = free_port()
         self.settings = replace(settings, redis_url=f"redis://127.0.0.1:{redis_port}/0")
-        workers = [f"worker {n + 1}" for n in range(settings.workers)]
+        workers = [f"worker {n + 1}" for n in range(NUM_WORKERS)]
         self.api_ports = {f"api {n + 1}": free_port() for n in range(NUM_APIS)}
-        self._proxy = Proxy(redis_port, (*workers, *self.api_ports, PRODUCERS))
-        self.links = list(self._proxy.ports)
-        self.order = self._proxy.order
-        worker = [sys.executable, str(Path(__file__).parent / "worker.py"), str(self.computed), str(pause_s)]
-        commands = {"redis": [*embedded.command(self.settings), "--appendfsync", fsync]}
-        commands |= {name: [*SHOAL, "api"] for name in self.api_ports} | {name: worker for name in workers}
+        self.links = {name: Link(redis_port) for name in (*workers, *self.api_ports, PRODUCERS)}
+        worker = [sys.executable, str(Path(__file__).parent / "worker.py"), str(self.computed), str(PAUSE_S)]
+        commands = {name: worker for name in workers} | {name: [*SHOAL, "api"] for name in self.api_ports}
+        commands["redis"] = [*embedded.command(self.settings), "--appendfsync", fsync]
         self.processes = {name: self._process(name, command) for name, command in commands.items()}
-        self.redis = self.processes["redis"]
 
     def _process(self, name: str, command: list[str]) -> Process:
-        settings, logfile = self.settings, self.folder / f"{name.replace(' ', '-')}.log"
-        if name != "redis":
-            port = self.api_ports.get(name, settings.port)
-            settings = replace(settings, redis_url=self.url_of(name), port=port)
-        environment = settings.to_environment() | dict.fromkeys(_NATIVE_THREADS, str(settings.threads))
-        return Process(Service(name, logged(command, logfile), environment), logfile)
+        settings = replace(self.settings, port=self.api_ports.get(name, self.settings.port))
+        if name in self.links:
+            settings = replace(settings, redis_url=self.url_of(name))
+        environment = settings.to_environment() | dict.fromkeys(NATIVE_THREADS, str(settings.threads))
+        return Process(Service(name, logged(command, self.folder / f"{name.replace(' ', '-')}.log"), environment))
 
     def url_of(self, link: str) -> str:
         """Return the Redis URL that leads through the link."""
-        return f"redis://127.0.0.1:{self._proxy.ports[link]}/0"
+        return f"redis://127.0.0.1:{self.links[link].port}/0"
 
     def connect(self) -> redis.Redis:
         """Return a connection to Redis that nothing breaks but Redis itself."""
@@ -127,7 +125,7 @@ class Deployment:
 
     def start(self) -> None:
         """Start everything and wait until every API counts all workers as ready. Raises NotReady."""
-        for process in self.processes.values():
+        for process in reversed(self.processes.values()):
             process.service.start()
         self.wait_until_ready()
 
@@ -140,33 +138,27 @@ class Deployment:
         def are_ready() -> bool:
             for process in self.processes.values():
                 if what := process.check():
-                    raise NotReady(f"{what}: {process.logfile} says why")
-            return all(map(self._is_ready, self.api_ports.values()))
+                    raise NotReady(f"{what}: its log in {self.folder} says why")
+            with suppress(OSError):
+                return all(is_ready(f"http://127.0.0.1:{port}", NUM_WORKERS) for port in self.api_ports.values())
+            return False
 
         wait_until(f"the workers, whose logs are in {self.folder},", are_ready)
-
-    def _is_ready(self, port: int) -> bool:
-        try:
-            with urlopen(f"http://127.0.0.1:{port}/ready", timeout=2) as response:
-                return bool(json.load(response)["workers"] >= self.settings.workers)
-        except OSError:
-            return False
 
     def memory_mb(self) -> Mapping[str, float]:
         """Return the resident memory of each process with those that it started."""
         found = {}
         for name, process in self.processes.items():
-            try:
+            with suppress(psutil.NoSuchProcess):
                 root = psutil.Process(process.pid)
                 found[name] = sum(each.memory_info().rss for each in (root, *root.children(True))) / 2**20
-            except psutil.NoSuchProcess:
-                continue
         return found
 
     def stop(self) -> None:
         """Stop everything, Redis last."""
-        for process in (*(process for process in self.processes.values() if process is not self.redis), self.redis):
+        for process in self.processes.values():
             if process.service.process and process.service.exit_code() is None:
                 process.send(signal.SIGCONT)
             process.service.stop()
-        self._proxy.close()
+        for link in self.links.values():
+            link.close()

@@ -1,4 +1,4 @@
-"""The faults: a schedule drawn from a seed, and the hand that does them."""
+"""The faults: a schedule drawn from a seed, and what does them."""
 
 import os
 import signal
@@ -7,12 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
 
-from chaos_run.proxy import MODES, PRODUCERS
-
-if TYPE_CHECKING:
-    from chaos_run.deployment import Deployment
+from chaos_run.deployment import NUM_APIS, NUM_WORKERS, PRODUCERS, Deployment
+from chaos_run.proxy import MODES
 
 #: Each kind of fault: how many of it are in a deck, and the least and most seconds that it lasts. Stops of a worker are
 #: shorter and longer than the 3 s after which it counts as dead. For Redis it is the time until it is started again.
@@ -39,8 +36,8 @@ KINDS: dict[str, tuple[int, float, float]] = {
 #: After a worker is killed alone, nothing else breaks for so long: what comes of it is then its doing.
 ALONE_S = 7.0
 
-#: Share of broken links where all links break at once.
-SHARE_ALL = 0.25
+#: Share of broken links where all links break at once, and the longest time that a link which delays holds a piece.
+SHARE_ALL, DELAY_S = 0.25, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,41 +51,43 @@ class Fault:
     value: float
 
 
-def schedule(seed: int, seconds: float, every_s: float, kinds: Sequence[str], num_workers: int) -> list[Fault]:
+def schedule(seed: int, first_s: float, last_s: float, every_s: float, kinds: Sequence[str]) -> list[Fault]:
     """Return the faults of a run: decks of all kinds, shuffled and dealt one by one, `every_s` apart on average."""
     random = Random(f"faults {seed}")
     faults: list[Fault] = []
     deck: list[str] = []
-    at_s = random.uniform(0, every_s)
-    while at_s < seconds:
+    at_s = first_s + random.uniform(0, every_s)
+    while at_s < last_s:
         if not deck:
             deck = [kind for kind in kinds for _ in range(KINDS[kind][0])]
             random.shuffle(deck)
         kind = deck.pop()
         if kind == "kill worker, alone":
             at_s = max([at_s, *(fault.at_s + fault.seconds + 2 for fault in faults)])
-        _, least, most = KINDS[kind]
-        fault = Fault(at_s, kind, _target(random, kind, num_workers), random.uniform(least, most), random.random())
-        faults.append(fault)
+        seconds = random.uniform(*KINDS[kind][1:])
+        faults.append(Fault(at_s, kind, _target(random, kind), seconds, random.random()))
         at_s += ALONE_S if kind == "kill worker, alone" else random.expovariate(1 / every_s)
     return faults
 
 
-def _target(random: Random, kind: str, num_workers: int) -> str:
-    worker, api = f"worker {random.randint(1, num_workers)}", f"api {random.randint(1, 2)}"
+def _target(random: Random, kind: str) -> str:
+    worker, api = f"worker {random.randint(1, NUM_WORKERS)}", f"api {random.randint(1, NUM_APIS)}"
     if kind in MODES:
         return "all" if random.random() < SHARE_ALL else random.choice((worker, worker, api, PRODUCERS))
     return worker if "worker" in kind else api if "api" in kind else "redis"
 
 
 class Breaker:
-    """The hand that does the faults of a schedule as their time comes, and undoes them. Called from one thread."""
+    """A schedule's faults, done as their time comes and undone. Called from one thread.
 
-    def __init__(self, deployment: "Deployment", faults: Sequence[Fault], on_kill: Callable[[int, bool], None]):
+    `on_kill` gets the process id of each worker that is killed, and True if that is to happen alone.
+    """
+
+    def __init__(self, deployment: Deployment, faults: Sequence[Fault], on_kill: Callable[[int, bool], None]):
         self.done: Counter[str] = Counter()
         self.skipped = 0
         self._deployment = deployment
-        self._left = sorted(faults, key=lambda fault: fault.at_s)
+        self._left = list(faults)
         self._open: list[tuple[float, Fault]] = []
         self._broken_links: set[str] = set()
         self._on_kill = on_kill
@@ -102,7 +101,7 @@ class Breaker:
         """Break what is due `now_s` after the start, and mend what was broken long enough."""
         while self._left and self._left[0].at_s <= now_s:
             fault = self._left.pop(0)
-            if self._begin(fault):
+            if self._break_links(fault) if fault.kind in MODES else self._break_process(fault):
                 self.done[fault.kind] += 1
                 self._open.append((now_s + fault.seconds, fault))
             else:
@@ -110,12 +109,10 @@ class Breaker:
         for ends_s, fault in list(self._open):
             if ends_s <= now_s:
                 self._open.remove((ends_s, fault))
-                self._end(fault)
+                self._mend(fault)
 
-    def _begin(self, fault: Fault) -> bool:
+    def _break_process(self, fault: Fault) -> bool:
         """Do the fault; return False if what it breaks is broken already."""
-        if fault.kind in MODES:
-            return self._break_links(fault)
         process = self._deployment.processes[fault.target]
         if not process.is_up:
             return False
@@ -133,23 +130,24 @@ class Breaker:
             self._on_kill(process.pid, "alone" in fault.kind)
         return True
 
-    def _links(self, fault: Fault) -> list[str]:
-        return self._deployment.links if fault.target == "all" else [fault.target]
-
     def _break_links(self, fault: Fault) -> bool:
         links = self._links(fault)
         if not self._broken_links.isdisjoint(links):
             return False
         self._broken_links.update(links)
         for link in links:
-            self._deployment.order(link, fault.kind, fault.value / 20 if fault.kind == "delay" else fault.value)
+            value = fault.value * DELAY_S if fault.kind == "delay" else fault.value
+            self._deployment.links[link].set(fault.kind, value)
         return True
 
-    def _end(self, fault: Fault) -> None:
+    def _links(self, fault: Fault) -> list[str]:
+        return list(self._deployment.links) if fault.target == "all" else [fault.target]
+
+    def _mend(self, fault: Fault) -> None:
         if fault.kind in MODES:
             self._broken_links.difference_update(self._links(fault))
             for link in self._links(fault):
-                self._deployment.order(link, "pass")
+                self._deployment.links[link].set("pass")
         elif fault.kind.startswith("stop"):
             process = self._deployment.processes[fault.target]
             process.is_stopped = False

@@ -2,11 +2,14 @@
 
 import json
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
+from itertools import cycle
 from typing import Any
 
+from chaos_run.answers import K
+from chaos_run.cases import Case
 from shoal.errors import BY_CODE
 
 #: Longer than an API lets a request wait.
@@ -21,20 +24,44 @@ class NoAnswer(Exception):
 
 
 class Http:
-    """One thread's connection to one of the APIs, and to the next one when it fails."""
+    """One thread's connection to one of the APIs, and to the next one when it fails.
 
-    def __init__(self, ports: Sequence[int]):
-        self._ports = ports
-        self._num_tries = 0
-        self._connection: HTTPConnection | None = None
+    Every method but `leave` raises NoAnswer, and the ShoalError that an answer carries.
+    """
+
+    def __init__(self, ports: Iterable[int]):
+        self._connections = cycle([HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S) for port in ports])
+        self._connection = next(self._connections)
+
+    def wait(self, case: Case) -> Any:
+        """Return the vectors or hits of the case."""
+        path, asked = _request(case)
+        _, body = self.ask("POST", path, asked)
+        return body["results"] if case.op == "search" else body
+
+    def submit(self, case: Case) -> str:
+        """Return the id of the case's job, which is the same however often it is submitted."""
+        job = {"op": case.op, "lane": case.lane, **_request(case)[1]}
+        return str(self.ask("POST", "/v1/jobs", job, Idempotency_Key=f"case-{case.number}")[1]["id"])
+
+    def fetch(self, case: Case, job_id: str) -> Any:
+        """Return the vectors or hits of the job, or None while there are none."""
+        status, body = self.ask("GET", f"/v1/jobs/{job_id}/result?wait=5")
+        return body["results" if case.op == "search" else "embeddings"] if status == 200 else None
+
+    def leave(self, case: Case) -> None:
+        """Ask and close the connection before the answer."""
+        with suppress(OSError, HTTPException):
+            self._send("POST", *_request(case), {})
+            self._connection.sock.settimeout(LEAVES_AFTER_S)
+            self._connection.sock.recv(1, socket.MSG_PEEK)
+        self.close()
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        """Return the status and the body of the answer.
-
-        Raises NoAnswer, and the ShoalError that an answer carries.
-        """
+        """Return the status and the body of the answer."""
         try:
-            response = self._send(method, path, body, headers).getresponse()
+            self._send(method, path, body, headers)
+            response = self._connection.getresponse()
             found = json.loads(response.read())
         except (OSError, HTTPException, ValueError) as error:
             self.close()
@@ -43,25 +70,15 @@ class Http:
             raise BY_CODE[found["error"]["code"]](found["error"]["message"])
         return response.status, found
 
-    def leave(self, path: str, body: Any) -> None:
-        """Send a request and close the connection before the answer."""
-        with suppress(OSError, HTTPException):
-            connection = self._send("POST", path, body, {})
-            connection.sock.settimeout(LEAVES_AFTER_S)
-            connection.sock.recv(1, socket.MSG_PEEK)
-        self.close()
-
     def close(self) -> None:
-        """Close the connection; the next request opens another one."""
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
+        """Close the connection; the next request opens one to the next API."""
+        self._connection.close()
+        self._connection = next(self._connections)
 
-    def _send(self, method: str, path: str, body: Any, headers: dict[str, str]) -> HTTPConnection:
-        if self._connection is None:
-            self._num_tries += 1
-            port = self._ports[self._num_tries % len(self._ports)]
-            self._connection = HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+    def _send(self, method: str, path: str, body: Any, headers: dict[str, str]) -> None:
         sent = {"content-type": "application/json"} | {name.replace("_", "-"): text for name, text in headers.items()}
         self._connection.request(method, path, None if body is None else json.dumps(body), sent)
-        return self._connection
+
+
+def _request(case: Case) -> tuple[str, dict[str, Any]]:
+    return ("/search", {"queries": case.texts, "k": K}) if case.op == "search" else ("/embed", {"inputs": case.texts})

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import numpy as np
 import redis
 
 from chaos_run.answers import K
 from chaos_run.cases import Case
+from shoal.errors import BY_CODE
 from shoal.queue.put import MAX_FRONT_TEXTS
 from shoal.settings import Settings
 
@@ -19,48 +21,41 @@ GARBAGE = b"\xc1 no job "
 
 
 class Plain:
-    """A producer that uses the documented script, and reads the documented keys. Thread-safe."""
+    """A producer that uses the documented script and keys. Thread-safe. Every method raises redis.RedisError."""
 
     def __init__(self, url: str, settings: Settings):
         self._redis: Any = redis.Redis.from_url(url, socket_timeout=6, socket_connect_timeout=2)
         self._root = settings.keys.root
         blocks = dict(re.findall(r"```lua script (\w+)\n(.*?)```", _PAGE.read_text(), re.DOTALL))
         self._put = self._redis.register_script(blocks["lane"] + blocks["put"])
+        self.close = self._redis.close
 
-    def put(self, case: Case, job_id: str, deadline: float | None = None, reply_to: str | None = None) -> None:
-        """Put a job; without an address for the reply it is one job however often it is put.
+    def put(self, case: Case, deadline: float | None = None) -> str:
+        """Put the case and return its id: it is one job however often it is put."""
+        job_id = f"plain-{case.number}"
+        self._run(case, job_id, _job(case, job_id, deadline=deadline), f"{self._root}:job:{job_id}")
+        return job_id
 
-        Raises redis.RedisError.
-        """
-        job = {"v": 1, "id": job_id, "op": case.op, "texts": case.texts, "deadline": deadline, "reply_to": reply_to}
-        data = msgpack.packb(job | ({"k": K} if case.op == "search" else {}))
-        self._run(case, job_id, data, *([] if reply_to else [f"{self._root}:job:{job_id}"]))
+    def put_with_address(self, case: Case) -> str:
+        """Put the case with an address of its own for the reply. Return no id: the job has no record."""
+        address = f"address-{case.number}"
+        self._run(case, address, _job(case, address, reply_to=address))
+        return ""
 
-    def put_garbage(self, case: Case) -> None:
-        """Put bytes that are no job.
-
-        Raises redis.RedisError.
-        """
+    def put_garbage(self, case: Case) -> str:
+        """Put bytes that are no job. Return no id."""
         self._run(case, f"garbage-{case.number}", GARBAGE + case.texts[0].encode())
+        return ""
 
-    def results(self, job_id: str) -> list[dict[str, Any]]:
-        """Return the replies to a job without an address for them.
+    def result(self, job_id: str) -> Any:
+        """Return the vectors or hits of a job, or None while there are none. Raises the error in its reply."""
+        data = self._redis.lindex(f"{self._root}:result:{job_id}", 0)
+        return data and _content(data)
 
-        Raises redis.RedisError.
-        """
-        return [msgpack.unpackb(data) for data in self._redis.lrange(f"{self._root}:result:{job_id}", 0, -1)]
-
-    def replies(self, address: str) -> list[dict[str, Any]]:
-        """Return the replies at an address.
-
-        Raises redis.RedisError.
-        """
-        streams = self._redis.xread({f"{self._root}:replies:{address}": 0})
-        return [msgpack.unpackb(fields[b"reply"]) for _, entries in streams for _, fields in entries]
-
-    def close(self) -> None:
-        """Drop its connections."""
-        self._redis.close()
+    def reply(self, case: Case) -> Any:
+        """Return the same for a case with an address."""
+        streams = self._redis.xread({f"{self._root}:replies:address-{case.number}": 0})
+        return _content(streams[0][1][0][1][b"reply"]) if streams else None
 
     def _run(self, case: Case, job_id: str, data: bytes, *records: str) -> None:
         lane = f"{self._root}:lane:{case.lane}"
@@ -69,3 +64,16 @@ class Plain:
         job = {"id": job_id, "job": data, "texts": len(case.texts)}
         arguments = limits | {"client": "plain", "has_records": bool(records), "jobs": [job]}
         self._put(keys, [msgpack.packb(arguments, use_bin_type=False)])
+
+
+def _job(case: Case, job_id: str, **fields: Any) -> bytes:
+    job = {"v": 1, "id": job_id, "op": case.op, "texts": case.texts} | ({"k": K} if case.op == "search" else {})
+    return bytes(msgpack.packb(job | fields))
+
+
+def _content(data: bytes) -> Any:
+    reply = msgpack.unpackb(data)
+    if error := reply.get("error"):
+        raise BY_CODE[error["code"]](error["message"])
+    vectors = reply.get("vectors")
+    return reply["hits"] if vectors is None else np.frombuffer(vectors["data"], "<f4").reshape(vectors["shape"])

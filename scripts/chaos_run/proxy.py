@@ -1,41 +1,35 @@
 """A TCP proxy that breaks connections when told. Between each process and Redis there is a link of its own."""
 
-import asyncio
-from asyncio import StreamReader, StreamWriter
-from collections.abc import Coroutine, Iterable
+import socket
+import time
+from collections.abc import Callable
 from contextlib import suppress
-from threading import Thread
-from typing import Any, TypeVar
+from threading import Event, Thread
 
 CHUNK_BYTES = 65_536
-
-#: The link that programs use which put jobs into Redis themselves.
-PRODUCERS = "producers"
 
 #: Modes of a link. `pass` mends it. `cut` ends its connections once; `refuse` ends them and all new ones; `swallow`
 #: takes everything and hands on nothing, and ends what lost bytes so; `stall` holds everything until it is mended;
 #: `delay` holds each piece for so many seconds; `tear` hands on such a share of the next reply and ends the connection.
 MODES = ("pass", "cut", "refuse", "swallow", "stall", "delay", "tear")
 
-T = TypeVar("T")
-
-_Pair = tuple[StreamWriter, StreamWriter]
+_Pair = tuple[socket.socket, socket.socket]
 
 
 class Link:
-    """One way to Redis, and how it is broken now."""
+    """A listener on a port of its own that passes everything on to a port of loopback, until it is broken."""
 
     def __init__(self, target_port: int):
-        self._target_port = target_port
+        self._target = ("127.0.0.1", target_port)
         self._mode, self._value = "pass", 0.0
-        self._mended = asyncio.Event()
+        self._mended = Event()
         self._open: dict[_Pair, bool] = {}  # True if bytes were lost
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._threads: list[Thread] = []
+        self._start(self._accept)
 
-    async def listen(self) -> asyncio.Server:
-        """Listen on a free port of loopback."""
-        return await asyncio.start_server(self._accept, "127.0.0.1", 0)
-
-    async def set(self, mode: str, value: float) -> None:
+    def set(self, mode: str, value: float = 0.0) -> None:
         """Break the link, or mend it."""
         self._mode, self._value = mode, value
         if mode == "pass":
@@ -46,76 +40,56 @@ class Link:
             if has_lost or mode in ("cut", "refuse"):
                 self._end(pair)
 
-    async def _accept(self, reader: StreamReader, writer: StreamWriter) -> None:
-        """Serve one connection until either side ends it."""
-        try:
-            if self._mode == "refuse":
-                raise ConnectionRefusedError
-            target_reader, target_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
-        except OSError:
-            writer.transport.abort()
-            return
-        pair = (writer, target_writer)
-        self._open[pair] = False
-        await asyncio.gather(self._pump(pair, reader, target_writer), self._pump(pair, target_reader, writer, True))
+    def close(self) -> None:
+        """End all connections and accept no more."""
+        with suppress(OSError):  # it is closed already
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.set("pass")
+        self.set("cut")
+        for thread in self._threads:
+            thread.join(5)
 
-    async def _pump(self, pair: _Pair, source: StreamReader, target: StreamWriter, is_reply: bool = False) -> None:
+    def _start(self, target: Callable[..., None], *arguments: object) -> None:
+        thread = Thread(target=target, args=arguments, daemon=True)
+        thread.start()
+        self._threads = [*filter(Thread.is_alive, self._threads), thread]
+
+    def _accept(self) -> None:
         with suppress(OSError):
-            while (data := await source.read(CHUNK_BYTES)) and pair in self._open:
+            while True:
+                here, _ = self._listener.accept()
+                try:
+                    if self._mode == "refuse":
+                        raise ConnectionRefusedError
+                    there = socket.create_connection(self._target)
+                except OSError:
+                    here.close()
+                    continue
+                self._open[here, there] = False
+                self._start(self._pump, (here, there), here, there)
+                self._start(self._pump, (here, there), there, here)
+
+    def _pump(self, pair: _Pair, source: socket.socket, target: socket.socket) -> None:
+        """Pass on what the source sends until either side ends."""
+        with suppress(OSError):
+            while (data := source.recv(CHUNK_BYTES)) and pair in self._open:
                 if self._mode == "swallow":
                     self._open[pair] = True
                     continue
                 if self._mode == "stall":
-                    await self._mended.wait()
+                    self._mended.wait()
                 elif self._mode == "delay":
-                    await asyncio.sleep(self._value)
-                is_torn = self._mode == "tear" and is_reply
-                target.write(data[: int(len(data) * self._value)] if is_torn else data)
-                await target.drain()
+                    time.sleep(self._value)
+                is_torn = self._mode == "tear" and target is pair[0]
+                target.sendall(data[: int(len(data) * self._value)] if is_torn else data)
                 if is_torn:
                     break
-        self._end(pair, gently=target)
+        self._end(pair)
+        source.close()
 
-    def _end(self, pair: _Pair, gently: StreamWriter | None = None) -> None:
-        """End both sides at once; bytes that were written `gently` still leave."""
+    def _end(self, pair: _Pair) -> None:
         self._open.pop(pair, None)
-        for writer in pair:
-            if writer is gently:
-                writer.close()
-            else:
-                writer.transport.abort()
-
-
-class Proxy:
-    """The links, served from a thread. `ports` has the port of each link by its name."""
-
-    def __init__(self, target_port: int, names: Iterable[str]):
-        self._loop = asyncio.new_event_loop()
-        self._thread = Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._links = {name: Link(target_port) for name in names}
-        self._servers = {name: self._run(link.listen()) for name, link in self._links.items()}
-        self.ports: dict[str, int] = {name: each.sockets[0].getsockname()[1] for name, each in self._servers.items()}
-
-    def order(self, link: str, mode: str, value: float = 0.0) -> None:
-        """Break a link or mend it; returns when it is done."""
-        self._run(self._links[link].set(mode, value))
-
-    def close(self) -> None:
-        """End all connections and the thread."""
-        if not self._loop.is_closed():
-            self._run(self._end())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-
-    async def _end(self) -> None:
-        for server in self._servers.values():
-            server.close()
-        for link in self._links.values():
-            await link.set("pass", 0.0)
-            await link.set("cut", 0.0)
-        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
-
-    def _run(self, step: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(step, self._loop).result()
+        for end in pair:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)

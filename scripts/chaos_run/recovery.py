@@ -19,13 +19,13 @@ LOOK_EVERY_S = 0.05
 
 @dataclass(slots=True)
 class Kill:
-    """A worker that was killed while it held jobs: when, and when it held none any more."""
+    """A worker that was killed: when, the most jobs that it held since, and when it held none any more."""
 
     pid: int
     is_alone: bool
     at_s: float
-    recovered_s: float | None = None
     num_jobs: int = 0
+    recovered_s: float | None = None
 
 
 class Recovery:
@@ -34,7 +34,8 @@ class Recovery:
     def __init__(self, deployment: Deployment):
         self._kills: list[Kill] = []
         self._redis: Any = deployment.connect()
-        self._keys = deployment.settings.keys
+        self._lanes = f"{deployment.settings.keys.root}:lane:*"
+        self._pool = Pool(Broker(self._redis.connection_pool), deployment.settings.keys)
         self._ids: dict[int, str] = {}
         self._stopped = Event()
         self._thread = Thread(target=self._run, daemon=True)
@@ -51,7 +52,7 @@ class Recovery:
         self._kills.append(Kill(pid, is_alone, time.monotonic()))
 
     def seconds(self, is_alone: bool) -> list[float]:
-        """Return the times of those that were killed while they held jobs; only those killed `is_alone` if so."""
+        """Return the times of workers that were killed while they held jobs; only of those killed alone if so."""
         kills = [kill for kill in self._kills if kill.is_alone >= is_alone and kill.num_jobs]
         return sorted(kill.recovered_s - kill.at_s for kill in kills if kill.recovered_s is not None)
 
@@ -69,11 +70,10 @@ class Recovery:
                 kill.num_jobs = max(kill.num_jobs, num_jobs)
                 if not num_jobs:
                     kill.recovered_s = time.monotonic()
-        for worker, about in Pool(Broker(self._redis.connection_pool), self._keys).workers().items():
-            self._ids[about["pid"]] = worker
+        self._ids |= {about["pid"]: worker for worker, about in self._pool.workers().items()}
 
     def _num_pending(self, worker: str) -> int:
         """Return the number of jobs that are pending for the worker in any lane."""
-        lanes = list(self._redis.scan_iter(f"{self._keys.root}:lane:*", _type="stream"))
+        lanes = list(self._redis.scan_iter(self._lanes, _type="stream"))
         consumers = [each for lane in lanes for each in self._redis.xinfo_consumers(lane, GROUP)]
         return sum(int(each["pending"]) for each in consumers if each["name"].decode() == worker)

@@ -35,22 +35,22 @@ class PoisonedEncoder(Encoder):
         super().__init__(encoder.model, encoder.tokenizer, encoder.engine)
         self._computed = computed
         self._pause_s = pause_s
-        self._poison: dict[Sequence[int], str] = {}
+        self._texts: dict[Sequence[int], str] = {}
 
     def tokenize(self, texts: Sequence[str], truncation_side: str = "right") -> list[Tokens]:
-        """Return the tokens of each text; the file gets the texts' digests before they are computed."""
+        """Return the tokens of each text, and remember whose they are."""
         found = super().tokenize(texts, truncation_side)
-        words = [text.partition(" ")[0] for text in texts]
-        self._poison |= {tokens.ids: word for word, tokens in zip(words, found, strict=True) if word in ENDS}
-        os.write(self._computed, b"".join(map(digest, texts)))
+        self._texts |= {tokens.ids: text for text, tokens in zip(texts, found, strict=True)}
         return found
 
     def start(self, texts: Sequence[EncodedText]) -> EncodingPass:
-        """Start the pass, if there is no poison among the texts."""
+        """Start the pass, if there is no poison among the texts; the file gets their digests before that."""
+        sources = [self._texts[text.tokens.ids] for text in texts]
+        os.write(self._computed, b"".join(map(digest, sources)))
         time.sleep(self._pause_s)
-        for text in texts:
-            if word := self._poison.get(text.tokens.ids):
-                ENDS[word]()
+        for source in sources:
+            if end := ENDS.get(source.partition(" ")[0]):
+                end()
         return super().start(texts)
 
 
