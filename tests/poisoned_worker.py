@@ -61,7 +61,7 @@ class PoisonedEncoder(Encoder):
         tokens = self.tokenize(list(HARM))
         self._harm = {found.ids: harm for found, harm in zip(tokens, HARM.values(), strict=True)}
 
-    def start(self, texts: Sequence[EncodedText]) -> EncodingPass:
+    def start(self, texts: Sequence[EncodedText]) -> list[EncodingPass]:
         """Start the pass, if no harm comes first."""
         for text in texts:
             if harm := self._harm.get(text.tokens.ids):

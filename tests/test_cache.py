@@ -455,7 +455,7 @@ class TestWorker:
 class OtherPrecision:
     """An engine that says that it computes in another number format."""
 
-    name, precision, threads = "openvino", "bf16", 1
+    name, precision, threads, num_streams = "openvino", "bf16", 1, 1
 
     def __init__(self, engine: Engine):
         self.start = engine.start
@@ -464,7 +464,7 @@ class OtherPrecision:
 class BrokenEngine:
     """An engine that fails on everything."""
 
-    name, precision, threads = "openvino", "f32", 1
+    name, precision, threads, num_streams = "openvino", "f32", 1, 1
 
     def start(self, *_: Any) -> Any:
         """Fail."""

@@ -31,7 +31,7 @@ class Blabbing(Encoder):
             raise RuntimeError(f"cannot tokenize {texts}")
         return super().tokenize(texts, truncation_side)
 
-    def start(self, texts: Sequence[EncodedText]) -> EncodingPass:
+    def start(self, texts: Sequence[EncodedText]) -> list[EncodingPass]:
         if self.fails_on == "encode":
             raise ValueError(f"cannot encode {SECRET}") from KeyError(SECRET)
         return super().start(texts)

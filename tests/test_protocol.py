@@ -366,7 +366,7 @@ def test_a_poisoned_job_is_answered_and_kept(worker: Worker, keys: Keys) -> None
 class BrokenEngine:
     """An engine that fails on everything."""
 
-    name, precision, threads = "broken", "f32", 1
+    name, precision, threads, num_streams = "broken", "f32", 1, 1
 
     def start(self, *_: Any) -> Any:
         """Fail."""

@@ -139,7 +139,7 @@ class SlowEncoder(Encoder):
         self.has_begun, self.may_go_on = threading.Event(), threading.Event()
         self.num_passes = 0
 
-    def start(self, texts: Sequence[EncodedText]) -> EncodingPass:
+    def start(self, texts: Sequence[EncodedText]) -> list[EncodingPass]:
         self.num_passes += 1
         self.has_begun.set()
         self.may_go_on.wait()

@@ -42,7 +42,7 @@ class Engine(Encoder):
             raise RuntimeError("the tokenizer chokes")
         return super().tokenize(texts, truncation_side)
 
-    def start(self, texts: Sequence[EncodedText]) -> EncodingPass:
+    def start(self, texts: Sequence[EncodedText]) -> list[EncodingPass]:
         self.before("encode")
         self.passes.append(len(texts))
         self.num_tokens.append(sum(text.num_tokens for text in texts))

@@ -6,7 +6,7 @@ With a wait of 0, a request costs what the API and the queue cost.
 import logging
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -22,16 +22,16 @@ from shoal_workers.model.model import Model, prepared_folder
 class WaitingEngine:
     """An engine that takes `pass_s` for a forward pass and returns the same vector for every text."""
 
-    name, precision, threads = "waiting", "none", 1
+    name, precision, threads, num_streams = "waiting", "none", 1, 1
 
     def __init__(self, dimension: int, pass_s: float):
         #: Numbers like those of a real vector, which have as many digits.
         self._vector = np.random.default_rng(7).standard_normal(dimension, dtype=np.float32)
         self._pass_s = pass_s
 
-    def start(self, _: Packing) -> "WaitingEngine":
+    def start(self, packings: Sequence[Packing]) -> "list[WaitingEngine]":
         """See `Engine.start`."""
-        return self
+        return [self] * len(packings)
 
     def wait(self, spans: TextSpans, poolings: Iterable[str]) -> Pooled:
         """See `ForwardPass.wait`."""

@@ -43,7 +43,7 @@ class PoisonedEncoder(Encoder):
         self._texts |= {tokens.ids: text for text, tokens in zip(texts, found, strict=True)}
         return found
 
-    def start(self, texts: Sequence[EncodedText]) -> EncodingPass:
+    def start(self, texts: Sequence[EncodedText]) -> list[EncodingPass]:
         """Start the pass, if there is no poison among the texts; the file gets their digests before that."""
         sources = [self._texts[text.tokens.ids] for text in texts]
         os.write(self._computed, b"".join(map(digest, sources)))

@@ -131,7 +131,7 @@ class Worker:
             self._finish(batch, encoding)
             self.scheduler.finish(batch, time.perf_counter() - started)
 
-    def _start(self, batch: Batch) -> EncodingPass | None:
+    def _start(self, batch: Batch) -> list[EncodingPass] | None:
         """Start the pass of the batch; None if the engine fails."""
         self.progress.mark("encoding")
         self.counters["batches"] += 1
@@ -141,7 +141,7 @@ class Worker:
             traceback.clear_frames(error.__traceback__)  # they hold memory
             return None
 
-    def _finish(self, batch: Batch, encoding: EncodingPass | None) -> None:
+    def _finish(self, batch: Batch, encoding: list[EncodingPass] | None) -> None:
         """Wait for the pass. If the engine fails, encode text by text, so that a bad text harms only its own job."""
         self.progress.mark("encoding")
         try:

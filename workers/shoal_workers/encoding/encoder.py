@@ -22,6 +22,9 @@ from shoal_workers.model.model import Model
 QUERY_PROMPTS = ("query", "search_query")
 DOCUMENT_PROMPTS = ("document", "passage", "search_document")
 
+#: Least tokens of several texts that are encoded in passes side by side. With fewer, a pass on all threads is as fast.
+MIN_SPLIT_TOKENS = 96
+
 
 @dataclass(slots=True, eq=False)
 class EncodedText:
@@ -50,10 +53,9 @@ class EncodedText:
 
 @dataclass(frozen=True, slots=True)
 class EncodingPass:
-    """A forward pass that the engine computes, and where the texts are in it."""
+    """Texts that the engine encodes in one pass, and where they are in it."""
 
     texts: Sequence[EncodedText]
-    poolings: Sequence[str]
     spans: TextSpans
     running: ForwardPass
 
@@ -109,22 +111,43 @@ class Encoder:
         """Return the tokens of each text, cut on the named side where the text is too long for the model."""
         return self.tokenizer.encode(texts, truncation_side)
 
-    def start(self, texts: Sequence[EncodedText]) -> EncodingPass:
-        """Start one forward pass over the texts; `finish` waits for it. Raises what the engine raises."""
-        packing, spans = pack([text.tokens.ids for text in texts], self.model.shares_rows)
-        poolings = ["tokens" if text.output == "tokens" else text.pooling or self.model.pooling for text in texts]
-        return EncodingPass(texts, poolings, spans, self.engine.start(packing))
+    def start(self, texts: Sequence[EncodedText]) -> list[EncodingPass]:
+        """Start to encode the texts; `finish` waits for them. Raises what the engine raises.
 
-    def finish(self, encoding: EncodingPass) -> None:
-        """Wait for the pass and set the vectors of its texts. Raises what the engine raises."""
-        vectors = encoding.running.wait(encoding.spans, set(encoding.poolings))
-        ends = np.cumsum(encoding.spans.lengths)
-        for n, (text, how) in enumerate(zip(encoding.texts, encoding.poolings, strict=True)):
-            part = slice(ends[n] - text.num_tokens, ends[n]) if how == "tokens" else slice(n, n + 1)
-            text.vectors = vectors[how][part]
+        Texts of `MIN_SPLIT_TOKENS` together are split into passes side by side, about as large as each other.
+        """
+        parts = self._split(texts)
+        packed = [pack([text.tokens.ids for text in part], self.model.shares_rows) for part in parts]
+        running = self.engine.start([packing for packing, _ in packed])
+        return [EncodingPass(part, spans, one) for part, (_, spans), one in zip(parts, packed, running, strict=True)]
+
+    def finish(self, passes: Sequence[EncodingPass]) -> None:
+        """Wait for the passes and set the vectors of their texts. Raises what the engine raises."""
+        for one in passes:
+            poolings = [self._pooling(text) for text in one.texts]
+            vectors = one.running.wait(one.spans, set(poolings))
+            ends = np.cumsum(one.spans.lengths)
+            for n, (text, how) in enumerate(zip(one.texts, poolings, strict=True)):
+                part = slice(ends[n] - text.num_tokens, ends[n]) if how == "tokens" else slice(n, n + 1)
+                text.vectors = vectors[how][part]
+
+    def _pooling(self, text: EncodedText) -> str:
+        return "tokens" if text.output == "tokens" else text.pooling or self.model.pooling
+
+    def _split(self, texts: Sequence[EncodedText]) -> list[list[EncodedText]]:
+        """Return the texts in parts of about as many tokens for each stream of the engine, or in one part."""
+        if sum(text.num_tokens for text in texts) < MIN_SPLIT_TOKENS:
+            return [list(texts)]
+        parts: list[list[EncodedText]] = [[] for _ in range(min(self.engine.num_streams, len(texts)))]
+        sizes = [0] * len(parts)
+        for text in sorted(texts, key=lambda text: text.num_tokens, reverse=True):
+            smallest = sizes.index(min(sizes))
+            parts[smallest].append(text)
+            sizes[smallest] += text.num_tokens
+        return parts
 
     def encode(self, texts: Sequence[EncodedText]) -> None:
-        """Set the vectors of the texts in one forward pass. Raises what the engine raises."""
+        """Set the vectors of the texts. Raises what the engine raises."""
         self.finish(self.start(texts))
 
     def embed(

@@ -1,6 +1,6 @@
 """Engines turn token ids into vectors, each in one file with the one library it needs. Imports model and packing."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -23,14 +23,21 @@ class ForwardPass(Protocol):
 
 
 class Engine(Protocol):
-    """A loaded model. Not thread-safe. At most two passes may be under way: one computes while one is read."""
+    """A loaded model. Not thread-safe.
+
+    `num_streams` is the number of passes that the engine computes side by side, each on a thread of its own.
+    """
 
     name: str
     precision: str
     threads: int
+    num_streams: int
 
-    def start(self, packing: Packing) -> ForwardPass:
-        """Start a pass over the packed rows, which computes without the interpreter's lock."""
+    def start(self, packings: Sequence[Packing]) -> Sequence[ForwardPass]:
+        """Start passes side by side, `num_streams` at most, which compute without the interpreter's lock.
+
+        A single pass has all threads. The passes of an earlier call must have been waited for.
+        """
         ...
 
 

@@ -1,8 +1,7 @@
 """The OpenVINO engine: the default on CPUs. It needs the exported graph and no torch."""
 
 import os
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,12 @@ from shoal_workers.process import processors
 _KEPT_BY_ONEDNN, _KEPT_BY_OPENVINO = "32", 64
 
 
-#: Requests that alternate: the results of one are read while the other one computes.
-NUM_REQUESTS = 2
-
-
 class OpenVinoEngine:
-    """The prepared graph, compiled. Its compiled form is cached beside it where the folder can be written to."""
+    """The prepared graph, compiled twice: for one pass on all threads, and for passes side by side on one thread each.
+
+    Threads of one pass wait for each other in some sixty places, which costs much where other processes need the
+    processors. The compiled forms are cached beside the graph where the folder can be written to.
+    """
 
     name = "openvino"
 
@@ -36,7 +35,6 @@ class OpenVinoEngine:
         self.threads = threads
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", _KEPT_BY_ONEDNN)
         options: dict[str, Any] = {
-            "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": threads,
             "INFERENCE_PRECISION_HINT": fastest if precision == "int8" else self.precision,
             "CPU_RUNTIME_CACHE_CAPACITY": _KEPT_BY_OPENVINO,
@@ -51,15 +49,19 @@ class OpenVinoEngine:
             graph = core.read_model(graph)
             int8.compress(graph)
             options |= int8.PROPERTIES
-        compiled = core.compile_model(graph, "CPU", options)
-        self._requests = deque(compiled.create_infer_request() for _ in range(NUM_REQUESTS))
+        together = core.compile_model(graph, "CPU", options | {"NUM_STREAMS": 1})
+        self._together = together.create_infer_request()
+        self.num_streams = threads
+        side_by_side = core.compile_model(graph, "CPU", options | {"NUM_STREAMS": threads}) if threads > 1 else together
+        self._side_by_side = [side_by_side.create_infer_request() for _ in range(threads)]
 
-    def start(self, packing: Packing) -> "OpenVinoPass":
+    def start(self, packings: Sequence[Packing]) -> "list[OpenVinoPass]":
         """See `Engine.start`."""
-        request = self._requests[0]
-        self._requests.rotate()
-        request.start_async(dict(enumerate(packing)), share_inputs=True)
-        return OpenVinoPass(request, packing)
+        requests = self._side_by_side if len(packings) > 1 else [self._together]
+        passes = [OpenVinoPass(*pair) for pair in zip(requests, packings, strict=False)]
+        for running in passes:
+            running.start()
+        return passes
 
 
 class OpenVinoPass:
@@ -68,6 +70,10 @@ class OpenVinoPass:
     def __init__(self, request: Any, packing: Packing):
         self._request = request
         self._packing = packing
+
+    def start(self) -> None:
+        """Start the request."""
+        self._request.start_async(dict(enumerate(self._packing)), share_inputs=True)
 
     def wait(self, spans: TextSpans, poolings: Iterable[str]) -> Pooled:
         """See `ForwardPass.wait`."""

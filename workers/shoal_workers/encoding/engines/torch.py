@@ -1,6 +1,6 @@
 """The torch engine: Sentence Transformers itself. The reference for every other engine, and the one for GPUs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -24,6 +24,7 @@ class TorchEngine:
     """
 
     name = "torch"
+    num_streams = 1
 
     def __init__(self, model: Model, precision: str, threads: int):
         # Torch sets the number of threads for the thread that asks.
@@ -38,9 +39,9 @@ class TorchEngine:
         self._dtype = _DTYPES[self.precision]
         self._module = packed_module(load(model.source, self._device)).to(self._dtype)
 
-    def start(self, packing: Packing) -> "TorchPass":
+    def start(self, packings: Sequence[Packing]) -> "list[TorchPass]":
         """See `Engine.start`."""
-        return TorchPass(self._thread.submit(self._forward, packing))
+        return [TorchPass(self._thread.submit(self._forward, packing)) for packing in packings]
 
     @torch.inference_mode()
     def _forward(self, packing: Packing) -> torch.Tensor:
