@@ -95,6 +95,29 @@ def test_a_text_in_a_batch_is_the_same_text_alone(encoder: Encoder, pooling: str
     assert together == pytest.approx(alone, abs=1e-5)
 
 
+def test_passes_side_by_side_have_every_text_once_and_are_balanced(tiny_model: Path, encoder: Encoder) -> None:
+    parallel = Encoder.open(tiny_model, "openvino", "f32", 3)
+    texts = [EncodedText(tokens) for tokens in encoder.tokenize([*TEXTS, *(f"storm {n}" for n in range(40))])]
+    passes = parallel.start(texts)
+    sizes = [sum(text.num_tokens for text in one.texts) for one in passes]
+    parallel.finish(passes)
+    assert len(passes) == 3
+    assert max(sizes) - min(sizes) <= max(text.num_tokens for text in texts)
+    assert {text for one in passes for text in one.texts} == set(texts)
+    for text in texts:
+        alone = EncodedText(text.tokens)
+        encoder.encode([alone])
+        assert text.vectors == pytest.approx(alone.vectors, abs=1e-5)
+
+
+def test_a_few_tokens_are_one_pass(tiny_model: Path) -> None:
+    parallel = Encoder.open(tiny_model, "openvino", "f32", 2)
+    texts = [EncodedText(tokens) for tokens in parallel.tokenize(["storm", "rain"])]
+    passes = parallel.start(texts)
+    parallel.finish(passes)
+    assert len(passes) == 1
+
+
 def test_dimensions_are_cut_before_normalising(encoder: Encoder) -> None:
     raw = encoder.embed(TEXTS, Options(normalize=False), "")
     cut = encoder.embed(TEXTS, Options(dimensions=8), "")

@@ -320,6 +320,7 @@ def test_a_suspect_is_named_while_it_runs_and_not_after(worker: Worker, queue: Q
     engine.before = lambda what: named.append(bool(queue.redis.exists(queue.keys.isolated(worker.id))))
     assert drive(worker) == 2
     assert named == [True, True, False, False]
+    assert not queue.redis.exists(queue.keys.isolated(worker.id))
 
 
 def test_a_step_takes_a_pass_of_bulk_and_leaves_the_rest_to_others(worker: Worker, queue: Queue) -> None:
@@ -336,6 +337,13 @@ def test_while_interactive_jobs_are_expected_a_worker_holds_one_bulk_job(worker:
         put(queue, *distinct(20), lane="bulk", reply_to="bulk")
     worker.step(block_s=0)
     assert len(worker.scheduler.unanswered()) == 1
+
+
+def test_a_worker_that_is_stopped_answers_what_it_holds(worker: Worker, queue: Queue, engine: Engine) -> None:
+    jobs = [put(queue, f"storm {n}") for n in range(3)]
+    engine.before = once("encode", worker.stop)
+    worker.run()
+    assert list(replies(queue)) == [job.id for job in jobs]
 
 
 def test_under_constant_load_bulk_still_gets_a_share(worker: Worker, queue: Queue) -> None:

@@ -78,6 +78,8 @@ class Worker:
                 is_away = False
                 while not self._stopping.is_set():
                     self.step()
+                while self.scheduler.unanswered():
+                    self._advance()
             except (Unavailable, Overloaded) as error:
                 log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
                 is_away = True
@@ -85,7 +87,7 @@ class Worker:
                 self._stopping.wait(RETRY_S)
 
     def stop(self) -> None:
-        """Let the step under way finish, then end `run`. Safe in a signal handler."""
+        """End `run` once the jobs that the worker holds are answered. Safe in a signal handler."""
         self._stopping.set()
 
     def step(self, block_s: float = 1.0) -> int:
@@ -94,6 +96,10 @@ class Worker:
         Waits up to `block_s` for a job if the worker holds none. Returns how many jobs were answered.
         """
         self._take(block_s)
+        return self._advance()
+
+    def _advance(self) -> int:
+        """Compute the next pass, and answer what the pass before has completed; return how many jobs were answered."""
         started = time.perf_counter()
         self.progress.mark("tokenizing")
         batch = self.scheduler.next_batch()
@@ -103,6 +109,8 @@ class Worker:
         num_answered += self._compute(batch)
         if batch.runs_alone or len(batch.works) == 1:  # a lone job need not wait until the worker has looked for more
             num_answered += self._answer()
+        if batch.runs_alone:
+            self._isolate(None)
         self.throughput.add_busy(time.perf_counter() - started)
         return num_answered
 
