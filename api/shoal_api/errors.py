@@ -82,7 +82,7 @@ def _describe(error: HTTPException) -> str:
     if error.code == 404:
         return "nothing is at this path: see /docs for the paths that there are"
     if error.code == 405:
-        return f"this path does not take the method {excerpt(request.method)}: see /docs for what it takes"
+        return f"this path does not take the method {excerpt(request.method)}: /docs lists its methods"
     if error.code == 413:
         limit = context().settings.max_request_bytes
         return f"the body is larger than {limit:,} bytes: split the list, or stream with `shoal embed`"

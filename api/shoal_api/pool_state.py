@@ -1,4 +1,4 @@
-"""The workers of the pool and what they serve, as the routes report it."""
+"""The workers of the pool and their indexes, as the routes report them."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -21,7 +21,7 @@ _MAX_LENGTH_DIGITS = 18
 
 
 class JsonRequest(Request):
-    """A request whose body is a JSON object, whatever its content type says."""
+    """A request whose body is a JSON object under any content type."""
 
     #: The client: the name of its API key or its address, once access control has let the request in.
     client_name = ""

@@ -42,7 +42,7 @@ CHECK_EVERY_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on the jobs that a worker admits, and on what it takes for one pass.
+    """Limits on the jobs that a worker admits, and on the texts that it takes for one pass.
 
     `max_batch_texts` fill a pass: more would not be encoded faster, and would keep others waiting.
     """
@@ -54,7 +54,7 @@ class Limits:
 
 
 class Admission:
-    """Takes and admits the jobs of one worker."""
+    """The admission control of one worker."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Admission:
         return self._consumer.reply(answers) if answers else 0
 
     def _dead_letter(self, delivery: Delivery, error: ShoalError, reply: Reply | None) -> DeadLetter | None:
-        """Return what is kept of a job that may do harm, or whose id cannot be read."""
+        """Return the dead letter of a job that may do harm or whose id cannot be read; None for other jobs."""
         if reply and not isinstance(error, Poisoned | Internal):
             return None
         reason, trace = f"{error.code}: {error}", "".join(traceback.format_exception(error))
@@ -200,7 +200,7 @@ class Admission:
         return [work for work in works if work not in cancelled]
 
     def _look_up(self, works: Sequence[Work]) -> None:
-        """Take over what the cache has of the jobs' texts."""
+        """Look up the jobs' texts in the cache, and take over its entries."""
         works = [work for work in works if work.job.options.output == "vector"]
         if self._cache is None or not works:
             return

@@ -105,7 +105,7 @@ class Scheduler:
     # What comes in
 
     def room(self) -> dict[Source, int]:
-        """Return the number of texts that the worker should take of each source; none of those that are missing.
+        """Return the number of texts that the worker should take of each source; 0 for a source that is missing.
 
         A pass of interactive jobs is full with `max_batch_texts`. Of the others the worker takes no more than it can
         compute soon, because idle workers may do so sooner: one job while interactive jobs are expected.
@@ -135,7 +135,7 @@ class Scheduler:
     # What goes out
 
     def next_batch(self) -> Batch | None:
-        """Choose the texts of the next forward pass, after tokenizing what it takes; None if no text waits."""
+        """Choose the texts of the next forward pass and tokenize as many as that needs; None if no text waits."""
         while source := self._choose():
             works = list(self._waiting[source].works)
             alone = [work for work in works if work.runs_alone][:1]
@@ -259,5 +259,5 @@ def _next_chunk(works: Iterable[Work]) -> list[tuple[Work, int]]:
 
 
 def _key(work: Work, tokens: Tokens) -> Any:
-    """Return what texts have in common that can share their computation."""
+    """Return a key that is equal for texts that can share their computation."""
     return (tokens.ids, work.job.options.pooling, work.job.options.output)

@@ -103,7 +103,7 @@ class Work:
         return [self.cached.get(n) or _entry(self.encoded[n]) for n in range(len(self.job.texts))]
 
     def new_entries(self) -> dict[bytes, Entry]:
-        """Return what the cache did not have, by digest."""
+        """Return the entries that the cache did not have, by digest."""
         texts = {self.digests[n]: text for n, text in self.encoded.items()} if self.digests else {}
         return {digest: _entry(text) for digest, text in texts.items() if text.vectors is not None}
 

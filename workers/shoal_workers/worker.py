@@ -130,7 +130,7 @@ class Worker:
     # Compute
 
     def _compute(self, batch: Batch) -> int:
-        """Encode the batch and, while the engine computes, answer what was completed before; return how many jobs."""
+        """Encode the batch and, while the engine computes, answer the jobs completed before; return their number."""
         started = time.perf_counter()
         encoding = self._start(batch)
         try:

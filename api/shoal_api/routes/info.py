@@ -34,7 +34,7 @@ _LIMITS = (
 
 @api.get("/info", responses={200: Info})
 def info() -> Response:
-    """Tell what is served, by which workers, and within which limits."""
+    """Tell the model, the indexes, the workers and the limits of the service."""
     pool = PoolState.read()
     first = next(iter(pool.ready.values()), {})
     return rendered(

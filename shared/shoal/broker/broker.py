@@ -27,7 +27,7 @@ _REMEDIES = {
     "invalid username-password pair": "check the user and the password in the Redis URL",
     "authenticat": "put the password into the Redis URL, or name a file that has it by ?password_file=",
     "noauth": "put the password into the Redis URL, or name a file that has it by ?password_file=",
-    "the password_file": "check its path in the Redis URL, and who may read it",
+    "the password_file": "check its path in the Redis URL, and its permissions",
 }
 
 

@@ -36,7 +36,7 @@ MAX_CONNECTIONS = 10_000
 _OPTIONS: dict[str, Any] = {
     "protocol": 2,
     "retry": Retry(NoBackoff(), 0),
-    "retry_on_error": [redis.ReadOnlyError],  # no retry either, but the connection to what is a replica now is dropped
+    "retry_on_error": [redis.ReadOnlyError],  # no retry either, but the connection to the demoted primary is closed
     "max_connections": MAX_CONNECTIONS,
     "driver_info": None,  # a round trip less, and a command less that rules must allow
 }
@@ -74,7 +74,7 @@ def open_pool(url: str, answer_s: float = ANSWER_S) -> redis.ConnectionPool:
         pool = redis.ConnectionPool(**(_OPTIONS | limits | options), breaker=CircuitBreaker())
         pool.connection_class(**pool.connection_kwargs)  # refuses options that it does not know
     except (ValueError, TypeError, redis.RedisError) as error:
-        remedy = "write redis://host:port/db or rediss://…, with what is not a letter or digit in a password as %XX"
+        remedy = "write redis://host:port/db or rediss://…, with special characters of a password as %XX"
         raise Unavailable(f"the Redis URL cannot be read ({type(error).__name__}): {remedy}") from None
     return pool
 

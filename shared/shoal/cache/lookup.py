@@ -1,4 +1,4 @@
-"""A client's look into the cache: texts that it finds there are not sent to a worker."""
+"""A client's look-up in the cache: texts that it finds are not sent to a worker."""
 
 import threading
 import time
@@ -56,7 +56,7 @@ class LookupResult:
 
 
 class CacheLookup:
-    """Finds the texts of jobs in the cache of the pool. Thread-safe; every failure counts as a text that is missing.
+    """A client's look-up of texts in the cache of the pool. Thread-safe; a failure counts as a missing text.
 
     Workers announce the shape of the cache in their heartbeats, which are read again after `refresh_s`. Without workers
     or a cache, or while workers announce different shapes, all texts are missing. `num_hits` and `num_misses` count

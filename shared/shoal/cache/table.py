@@ -51,7 +51,7 @@ class Table:
         return all(isinstance(word, str) for word in words) and all(isinstance(n, int) and n > 0 for n in sizes)
 
     def to_heartbeat(self) -> dict[str, Any]:
-        """Return what a heartbeat has under "cache"."""
+        """Return the map that a heartbeat has under "cache"."""
         return {name: getattr(self, name) for name in _CACHE_FIELDS}
 
     def supports(self, options: Options) -> bool:

@@ -16,7 +16,7 @@ from shoal.queue.lane import SOURCES, Source
 #: Consumer group through which all workers of a pool read their lanes.
 GROUP = "workers"
 
-#: Most bytes of jobs that are taken at a time; one job is taken whatever its size.
+#: Most bytes of jobs that are taken at a time; a single job may have more.
 MAX_TAKE_BYTES = 4 * 2**20
 
 #: Time after which a dead worker's name leaves the consumer group. Long, because a worker may only be suspended.
@@ -136,7 +136,7 @@ class Consumer:
         return None
 
     def _owners(self) -> dict[str, list[dict[bytes, Any]]]:
-        """Return what Redis knows of the workers that read each stream."""
+        """Return for each stream Redis's records of the workers that read it."""
         answers = self.broker.pipeline(*(("XINFO", "CONSUMERS", stream, GROUP) for stream in self._source_of))
         owners = [[dict(zip(about[::2], about[1::2], strict=True)) for about in answer] for answer in answers]
         return dict(zip(self._source_of, owners, strict=True))

@@ -30,7 +30,7 @@ class DeadLetter:
     id: str = ""
 
     def fields(self, lane: str) -> dict[str, str]:
-        """Return what is kept beside the bytes of a job of that lane."""
+        """Return the fields that are kept beside the bytes of a job of that lane."""
         about = {"reason": self.reason, "lane": lane, "deliveries": str(self.deliveries)}
         texts = about | {"traceback": self.traceback, "worker": self.worker}
         return {name: text.encode(errors="replace").decode() for name, text in texts.items()}

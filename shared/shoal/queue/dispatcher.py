@@ -71,7 +71,7 @@ class PendingReply:
 
 
 class Dispatcher:
-    """Puts jobs and hands out their replies. Thread-safe; starts its two threads at once."""
+    """The sender and the receiver of a process. Thread-safe; starts its two threads at once."""
 
     def __init__(self, producer: Producer):
         self._producer = producer
@@ -194,7 +194,7 @@ class Dispatcher:
         self._withdraw(abandoned)
 
     def _withdraw(self, places: Sequence[StreamEntry]) -> None:
-        with contextlib.suppress(ShoalError):  # then they run in vain, or expire
+        with contextlib.suppress(ShoalError):  # then they are computed without need, or expire
             self._producer.withdraw(places)
 
     # The receiver

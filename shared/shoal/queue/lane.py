@@ -1,4 +1,4 @@
-"""Lanes: the sources in one, what it may hold, and what it holds."""
+"""Lanes: the sources of a lane, its limits, and its load."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Self

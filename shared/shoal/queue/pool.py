@@ -25,7 +25,7 @@ class Pool:
     alive_s: float = field(default=ALIVE_S)
 
     def announce(self, worker_id: str, about: dict[str, Any]) -> None:
-        """Announce that the worker is alive, and what it serves."""
+        """Announce that the worker is alive, with the contents of its heartbeat."""
         arguments = {"worker": worker_id, "about": wire.pack(about), "ttl_ms": int(self.alive_s * 1000)}
         self.broker.run(_ANNOUNCE, [self.keys.workers, self.keys.worker(worker_id)], arguments)
 
@@ -34,7 +34,7 @@ class Pool:
         self.broker.pipeline(("SREM", self.keys.workers, worker_id), ("DEL", self.keys.worker(worker_id)))
 
     def workers(self) -> dict[str, dict[str, Any]]:
-        """Return what each living worker says of itself, by its id; forget those whose heartbeat stopped."""
+        """Return the heartbeat of each living worker by its id; remove workers without one from the list."""
         members = sorted(self.broker.execute("SMEMBERS", self.keys.workers))
         ids = [member.decode(errors="replace") for member in members]
         beats = self.broker.execute("MGET", *map(self.keys.worker, ids)) if ids else []
@@ -42,7 +42,7 @@ class Pool:
         return {worker_id: _read(beat) for worker_id, beat in zip(ids, beats, strict=True) if beat is not None}
 
     def ready(self) -> dict[str, dict[str, Any]]:
-        """Return what the living workers say that have their model and indexes open."""
+        """Return the heartbeats of the living workers that have their model and indexes open."""
         return {worker_id: about for worker_id, about in self.workers().items() if about.get("state") == "ready"}
 
     def texts_per_s(self) -> float:
@@ -55,7 +55,7 @@ class Pool:
 
 
 def _read(beat: bytes) -> dict[str, Any]:
-    """Return what a heartbeat says; nothing if it is not of the documented shape."""
+    """Return the contents of a heartbeat; an empty map if it is not of the documented shape."""
     try:
         about = wire.unpack(beat)
     except ShoalError:

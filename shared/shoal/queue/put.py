@@ -19,7 +19,7 @@ MAX_RETRY_S = 60
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """An idempotency key, as a name for Redis, and the digest of what is asked with it."""
+    """An idempotency key, as a name for Redis, and the digest of the job that it is used for."""
 
     name: str
     digest: str

@@ -57,7 +57,7 @@ def _after(entry: bytes) -> bytes:
 
 
 def _readable(found: Iterable[bytes]) -> Iterator[Reply]:
-    """Yield the replies among what came; an empty one only wakes, an unreadable one does not say to which job it is."""
+    """Yield the replies in the entries, without empty ones, which only wake the reader, and unreadable ones."""
     for data in filter(None, found):
         with suppress(MalformedJob):
             yield Reply.unpack(data)

@@ -43,7 +43,7 @@ class Service:
         return self.process.poll() if self.process else None
 
     def stop(self) -> None:
-        """Ask the process to finish, wait for it, and kill what is left of its group."""
+        """Ask the process to finish, wait for it, and kill the processes of its group that are left."""
         if self.process is None:
             return
         self.process.terminate()

@@ -1,4 +1,4 @@
-"""The model's own tokenizer, bounded: no text costs more than its tokens can be worth."""
+"""The model's own tokenizer, which reads of a text only as many characters as its tokens can need."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Tokens:
 
 
 class Tokenizer:
-    """Tokenizes texts up to the model's length. Reads at most `max_chars` characters of each."""
+    """The tokenizer of a model, up to the model's length. Reads at most `max_chars` characters of each text."""
 
     def __init__(self, path: Path, max_tokens: int):
         self._tokenizer = tokenizers.Tokenizer.from_file(str(path))

@@ -95,7 +95,7 @@ class Index:
     def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
         """Return the `k` documents of highest cosine for each of `[queries, dimension]` normalised vectors, best first.
 
-        The search is exact, whatever the number of documents. Of equal scores, the document that came first in the
+        The search is exact for any number of documents. Of equal scores, the document that came first in the
         source comes first. Raises IndexCorrupt for numbers or documents that no build wrote.
         """
         try:

@@ -68,7 +68,7 @@ class QuantisedQueries:
 
 @dataclass(frozen=True, slots=True)
 class QuantisationBasis:
-    """A basis and the scales of codes: what turns vectors and queries into codes.
+    """The basis and the scales with which vectors and queries are encoded.
 
     `directions` is float32 `[dimension, kept]`, its columns orthonormal. The `width` codes of a vector are its part in
     the basis in units of `step`, its tail in units of `tail_step`, then zeros. `max_norm` is the length of the longest
@@ -96,7 +96,7 @@ class QuantisationBasis:
 
     @classmethod
     def open(cls, folder: Path, dimension: int, width: int) -> Self:
-        """Read what `save` wrote.
+        """Read the files that `save` wrote.
 
         Raises IndexCorrupt.
         """
@@ -167,7 +167,7 @@ class QuantisedVectors:
 
     @classmethod
     def open(cls, folder: Path, count: int, dimension: int, width: int) -> Self:
-        """Map what `write` wrote into memory.
+        """Map the files that `write` wrote into memory.
 
         Raises IndexCorrupt.
         """

@@ -1,4 +1,4 @@
-"""Crash reports: what is known of the end of a worker, for the dead letter of the job that may have ended it.
+"""Crash reports: the cause of the end of a worker, for the dead letter of the job that may have ended it.
 
 A worker that sees its end coming writes its report to Redis. One that crashes in native code leaves its traceback in a
 file, which the next worker that starts on the machine, or reads a report there, forwards to Redis.

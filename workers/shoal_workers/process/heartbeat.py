@@ -1,4 +1,4 @@
-"""The heartbeat: announces every second, from a thread of its own, that a worker is alive and what it serves."""
+"""The heartbeat: announces a worker, with the model and indexes that it serves, every second in a thread of its own."""
 
 import logging
 import threading
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Announces a worker until stopped; goes on by itself when Redis comes back."""
+    """A thread that announces a worker until stopped. After an outage of Redis it goes on by itself."""
 
     def __init__(self, pool: Pool, worker_id: str, about: Callable[[], dict[str, Any]], every_s: float = ALIVE_S / 3):
         self._pool = pool

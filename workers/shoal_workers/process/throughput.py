@@ -1,11 +1,11 @@
 """Throughput of a worker: the texts that it answers in a second of work."""
 
-#: Seconds of work after which what was measured before counts half.
+#: Seconds of work after which older measurements count half.
 HALF_LIFE_S = 10.0
 
 
 class Throughput:
-    """Texts answered per second of work; what is long ago counts less."""
+    """Texts answered per second of work; older measurements count less."""
 
     def __init__(self) -> None:
         self._num_texts = 0.0

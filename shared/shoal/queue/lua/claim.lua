@@ -1,6 +1,6 @@
 -- Take over one job that a worker left pending: of those delivered least, the one that has waited longest.
 -- KEYS: the stream, and the key that names the job which the owner ran alone.
--- args: consumer (who takes it), owner (who has it now), held: entries that the consumer has in memory, max_looked_at
+-- args: consumer (the new worker), owner (the present one), held: entries that the consumer has in memory, max_looked_at
 -- Returns {entry, job, put_ms, deliveries}, or an empty map if there is none.
 -- A delivery counts if the job may have ended its worker. If the owner ran one job alone, only that one may have.
 local stream, isolated = KEYS[1], redis.call('GET', KEYS[2])

@@ -6,7 +6,7 @@
 --   {status = 'ok', entries}: for each job its place, {stream, entry}, or {is_known} if it was there already;
 --   {status = 'known', id}: the job that the idempotency key was used for;
 --   {status = 'reused', id}: the same, where that job asks something else;
---   {status = 'full', share, jobs, texts, bytes}: the share of the lane that the client may fill, and what it holds.
+--   {status = 'full', share, jobs, texts, bytes}: the share of the lane's limits for this client, and the lane's load.
 local RESERVED_SHARE = 1 / 8 -- of a lane, for clients with all their jobs at its front: no client fills it for all others
 local LONG_JOB_SHARE = 1 / 8 -- of the texts that a client may have at the front: a longer job goes to the overflow
 local FIRST_RECORD = #LANE_KEYS + 1

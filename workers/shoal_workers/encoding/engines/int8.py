@@ -11,7 +11,7 @@ PROPERTIES = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 384}
 
 
 def compress(graph: ov.Model) -> None:
-    """Rounds the weights of every linear layer to 8 bits, with a scale for each output; embeddings stay as they are."""
+    """Round the weights of every linear layer to 8 bits, with a scale for each output; embeddings stay as they are."""
     for node in graph.get_ordered_ops():
         if node.get_type_name() != "MatMul" or not node.get_attributes()["transpose_b"]:
             continue

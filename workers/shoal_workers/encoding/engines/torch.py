@@ -18,7 +18,7 @@ _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
 class TorchEngine:
-    """Runs the original model on the GPU if there is one, else on the CPU.
+    """The original model, on the GPU if there is one, else on the CPU.
 
     Raises BadSetting for a precision that it does not know.
     """
