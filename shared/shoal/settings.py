@@ -41,13 +41,13 @@ class Settings:
     max_backlog: int = _setting(10_000, "Most unanswered jobs in a lane; more are refused as overloaded.", 1)
     max_backlog_texts: int = _setting(100_000, "Most texts in the unanswered jobs of a lane.", 1)
     max_backlog_mb: int = _setting(256, "Most memory of Redis for the unanswered jobs of a lane, in MB.", 1)
-    result_ttl_s: int = _setting(3_600, "How long a reply waits to be fetched, in seconds.", 1)
+    result_ttl_s: int = _setting(3_600, "Time for which a reply is kept to be fetched, in seconds.", 1)
 
     host: str = _setting("127.0.0.1", "Address that the API listens on.")
     port: int = _setting(8080, "Port that the API listens on.", 1, 65_535)
     api_processes: int = _setting(1, "Processes of the API; each uses about one processor at most.", 1)
     api_threads: int = _setting(320, "Most requests under way at a time in a process of the API.", 1)
-    request_timeout_s: float = _setting(30.0, "How long a waiting request waits for its answer, in seconds.", 0.001)
+    request_timeout_s: float = _setting(30.0, "Longest time that a request waits for its answer, in seconds.", 0.001)
     max_request_bytes: int = _setting(32 * 2**20, "Largest HTTP body.", 1)
     max_request_texts: int = _setting(10_000, "Most texts or queries in one HTTP request.", 1)
     max_text_chars: int = _setting(2**20, "Longest text, in characters.", 1)
@@ -74,14 +74,18 @@ class Settings:
     )
     threads: int = _setting(0, "Compute threads of a worker; 0: its share of the processors it may use.", 0)
     max_batch_tokens: int = _setting(2_048, "Most tokens of texts in one forward pass.", 1)
-    max_batch_texts: int = _setting(64, "Texts with which a worker stops taking more jobs and computes.", 1)
-    max_batch_wait_ms: float = _setting(0.0, "How long a worker waits for its batch to fill, in milliseconds.", 0)
+    max_batch_texts: int = _setting(64, "Number of texts at which a worker stops taking jobs and computes.", 1)
+    max_batch_wait_ms: float = _setting(
+        0.0, "Longest time that a worker waits for its batch to fill, in milliseconds.", 0
+    )
     max_job_texts: int = _setting(1_024, "Most texts in one job.", 1)
     stall_timeout_s: float = _setting(
-        60.0, "Longest that one forward pass may take, in seconds; a worker that hangs for longer ends itself.", 0.1
+        60.0, "Longest time for one forward pass, in seconds; a worker that hangs for longer ends itself.", 0.1
     )
-    cache_mb: int = _setting(64, "Most memory of Redis for vectors of texts that may come again, in MB; 0: none.", 0)
-    cache_ttl_s: int = _setting(86_400, "How long such a vector is kept, in seconds.", 1)
+    cache_mb: int = _setting(
+        64, "Most memory of Redis for vectors of texts that may be repeated, in MB; 0: no cache.", 0
+    )
+    cache_ttl_s: int = _setting(86_400, "Time for which such a vector is kept, in seconds.", 1)
     indexes: str = _setting("", "Indexes to serve: a folder, or several as name=folder,name=folder.")
 
     workers: int = _setting(1, "Worker processes that `shoal serve` starts.", 0)

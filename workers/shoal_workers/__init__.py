@@ -2,5 +2,5 @@
 
 import sys
 
-# Importing OpenVINO would otherwise report to its makers.
+# Importing OpenVINO would otherwise send a usage report.
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]

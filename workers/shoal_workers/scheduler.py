@@ -17,7 +17,7 @@ from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.work import Work
 
 #: Most tokens of bulk or overflow jobs in one pass while interactive jobs are expected, which wait until it is over.
-#: Measured: a headline that comes at the worst moment then takes three times as long as alone.
+#: Measured: in the worst case a headline then takes three times as long as alone.
 MAX_PREEMPTIBLE_TOKENS = 64
 
 #: Time after the last interactive job in which more of them are expected, in seconds.
@@ -102,7 +102,7 @@ class Scheduler:
         """Return all jobs that the worker holds, completed ones included."""
         return self.waiting() + self._completed
 
-    # What comes in
+    # Add and remove
 
     def room(self) -> dict[Source, int]:
         """Return the number of texts that the worker should take of each source; 0 for a source that is missing.
@@ -132,7 +132,7 @@ class Scheduler:
         for work in works:
             self._waiting[work.source].works.pop(work, None)
 
-    # What goes out
+    # Choose and finish
 
     def next_batch(self) -> Batch | None:
         """Choose the texts of the next forward pass and tokenize as many as that needs; None if no text waits."""

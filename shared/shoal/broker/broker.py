@@ -12,7 +12,7 @@ from shoal.broker.connections import ANSWER_S, Connections, open_pool
 from shoal.broker.script import Script, ScriptCall
 from shoal.errors import Overloaded, ShoalError, Unavailable
 
-#: Words in an error of a Redis that refuses, casefolded, and what helps. Versions differ in the words around them.
+#: Words in an error of a Redis that refuses, casefolded, and the remedy. Versions differ in the words around them.
 _REMEDIES = {
     "read only replica": "it is a replica; this goes on by itself once the Redis URL leads to the primary",
     "instance state changed": "it was made a replica; this goes on by itself once the Redis URL leads to the primary",

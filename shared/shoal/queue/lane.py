@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 from shoal.jobs import LANES
 from shoal.settings import DEFAULTS, Settings
 
-#: Texts that workers take from the overflow of a lane for each text of its front, while both have any.
+#: Tokens that the overflow of a lane is served for each token of its front while both wait.
 OVERFLOW_SHARE = 1 / 4
 
 

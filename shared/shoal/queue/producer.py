@@ -26,7 +26,7 @@ from shoal.replies import Reply
 #: Time for which an idempotency key is remembered.
 ONCE_TTL_S = 86_400
 
-#: Time for which the speed of the pool is remembered: many jobs may be refused at a time.
+#: Time for which the rate of the pool is reused: many jobs may be refused at the same time.
 SPEED_KNOWN_S = 1.0
 
 _PUT, _CANCEL, _WITHDRAW = (Script.load("shoal.queue", "lane", name) for name in ("put", "cancel", "withdraw"))

@@ -1,8 +1,8 @@
--- Cancel a submitted job that is not answered; a worker that has it learns that it lost it.
+-- Cancel a submitted job that is not answered; a worker that has it notices that it is gone.
 -- KEYS: those of all lanes, the record, the result list.
--- args: lanes, result_ttl_s, reply (the bytes of the reply that says so)
+-- args: lanes, result_ttl_s, reply (the bytes of the reply with the error)
 -- Returns {status}: the one that the job now has, or {is_unknown}. A running job that was put by plain XADD goes on,
---   because its record does not say where it is.
+--   because its record does not have its entry.
 local record, result = KEYS[#KEYS - 1], KEYS[#KEYS]
 local status, stream, entry = unpack(redis.call('HMGET', record, 'status', 'stream', 'entry'))
 if not status then return cmsgpack.pack({is_unknown = true}) end

@@ -1,4 +1,4 @@
--- The beginning of every script that touches a lane: its arguments, the keys of the lanes, and what several scripts do.
+-- The beginning of every script that touches a lane: its arguments, the keys of the lanes, and the functions that several scripts use.
 -- ARGV: one msgpack map of named arguments. A script returns one msgpack map.
 local GROUP = 'workers'
 local LANE_KEYS = {'front', 'overflow', 'waiting', 'places', 'tags', 'load'}
@@ -97,7 +97,7 @@ local function release(lane, stream, entry)
 end
 
 -- Take a job back, wherever it is by now: waiting, in its stream, or with a worker. In the overflow its id stands for
--- its entry. Returns whether it was still there.
+-- its entry. Returns true if it was still there.
 local function take_back(lane, stream, entry)
   if stream ~= lane.overflow then
     redis.call('XACK', stream, GROUP, entry)

@@ -1,5 +1,5 @@
 -- Acknowledge jobs and write their replies, each together or not at all: of two workers that ran the same job, only the
--- first to finish is heard.
+-- reply of the first is written.
 -- KEYS: those of all lanes, the stream of dead letters, then addresses and records: answers give their places here.
 -- args: lanes, result_ttl_s, max_dead_letters, dead_key (its place among KEYS), answers: list of {lane, is_overflow,
 --   entry, reply (if the job can be answered), address_key, record_key, status and timings (of a job with a record),
@@ -7,7 +7,7 @@
 -- Returns {written}: how many of the jobs were still unanswered.
 local lanes, written = lanes_by_name(), 0
 
--- Write a reply to where it is wanted; returns what keeps it from being written.
+-- Write a reply to its address; return the error if that fails.
 local function send(answer)
   local address, sent = KEYS[answer.address_key], nil
   if answer.record_key then

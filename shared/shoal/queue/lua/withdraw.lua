@@ -1,4 +1,4 @@
--- Take jobs back whose callers have gone, whether a worker has them or not.
+-- Withdraw jobs whose clients no longer wait, whether a worker has them or not.
 -- KEYS: those of all lanes. args: lanes, jobs: list of {lane, is_overflow, entry (its id in the overflow)}
 -- Returns {withdrawn}: how many were still unanswered.
 local lanes, withdrawn = lanes_by_name(), 0
