@@ -16,7 +16,7 @@ from werkzeug.test import TestResponse
 from shoal.errors import Expired, Internal, ShoalError, TextTooLong, UnknownIndex
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.queue.delivery import Answer, Delivery
+from shoal.queue.consumer import Answer, Delivery
 from shoal.queue.pool import Pool
 from shoal.replies import TIMINGS, Reply
 

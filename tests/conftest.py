@@ -330,10 +330,10 @@ def index(index_folder: Path) -> "Index":
 @pytest.fixture
 def worker(queue: Queue, encoder: "Encoder", index: "Index") -> "Worker":
     """A worker of the test's own pool, to be stepped by hand."""
-    from shoal_workers.encoding.batcher import Batcher
+    from shoal_workers.encoding.bucketing import Bucketing
     from shoal_workers.worker import Worker
 
-    return Worker(queue.consumer(), encoder, {"default": index}, Batcher(4_096))
+    return Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from shoal.settings import Settings
-from shoal_workers.encoding.encoder import EncodedText, Encoder, EncodingPass
+from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.service import open_encoder, serve
 
 #: Memory that the system gives the worker on top of what it has when it starts.
@@ -61,7 +61,7 @@ class PoisonedEncoder(Encoder):
         tokens = self.tokenize(list(HARM))
         self._harm = {found.ids: harm for found, harm in zip(tokens, HARM.values(), strict=True)}
 
-    def start(self, texts: Sequence[EncodedText]) -> list[EncodingPass]:
+    def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         """Start the pass, if no harm comes first."""
         for text in texts:
             if harm := self._harm.get(text.tokens.ids):

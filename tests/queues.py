@@ -8,8 +8,7 @@ import redis
 
 from shoal import Client
 from shoal.broker.connections import open_pool
-from shoal.queue.consumer import Consumer
-from shoal.queue.delivery import Answer, Delivery
+from shoal.queue.consumer import Answer, Consumer, Delivery
 from shoal.queue.lane import Source
 from shoal.queue.producer import Producer
 from shoal_workers.worker import Worker

@@ -37,7 +37,7 @@ from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import Pool
 from shoal.replies import TIMINGS, Reply
 from shoal.settings import Settings
-from shoal_workers.encoding.batcher import Batcher
+from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.engines import Engine
 from shoal_workers.index.index import Index
@@ -73,7 +73,7 @@ def make_worker(settings: Settings, encoder: Encoder, index: Index) -> Iterator[
         queue.join()
         queues.append(queue)
         cache = open_cache(changed, encoder, queue.broker)
-        return Worker(queue.consumer(), encoder, {"default": index}, Batcher(4_096), cache=cache)
+        return Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096), cache=cache)
 
     yield make
     for queue in queues:
@@ -514,7 +514,7 @@ class TestClient:
         other = Encoder(replace(encoder.model, name="other"), encoder.tokenizer, encoder.engine)
         client.cache_lookup = CacheLookup(client.pool, refresh_s=60)  # it learns of the successor late
         assert client.call(Job("embed", ["storm"])).cached == 1
-        with at_work(Worker(queue_of(worker).consumer(), other, {}, Batcher(4_096))):
+        with at_work(Worker(queue_of(worker).consumer(), other, {}, Bucketing(4_096))):
             reply = client.call(Job("embed", ["storm", "rain"]))
         assert (reply.model, reply.cached) == ("other", 0)
 

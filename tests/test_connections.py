@@ -16,7 +16,7 @@ from shoal.broker.script import Script, ScriptCall
 from shoal.errors import Overloaded, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.queue.delivery import Answer
+from shoal.queue.consumer import Answer
 from shoal.replies import Reply
 
 

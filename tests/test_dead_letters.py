@@ -15,8 +15,8 @@ from queues import Queue, queue_of
 from shoal import Client
 from shoal.errors import MalformedJob, Overloaded, UnknownJob
 from shoal.jobs import LANES, Job
+from shoal.queue.consumer import Answer
 from shoal.queue.dead_letters import DeadLetter, DeadLetters
-from shoal.queue.delivery import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.replies import Reply
 

@@ -12,7 +12,7 @@ from queues import Queue
 from shoal import Client
 from shoal.errors import Unavailable
 from shoal.jobs import LANES, Job
-from shoal.queue.delivery import Answer, Delivery
+from shoal.queue.consumer import Answer, Delivery
 from shoal.queue.dispatcher import Dispatcher, PendingReply
 from shoal.replies import Reply
 

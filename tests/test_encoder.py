@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from shoal.errors import InvalidRequest, ModelMismatch, ModelNotFound
 from shoal.jobs import Options
-from shoal_workers.encoding.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, EncodedText, Encoder
+from shoal_workers.encoding.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, TokenizedText
 from shoal_workers.model import parity
 from shoal_workers.model.model import GRAPH, Model, is_prepared
 from shoal_workers.model.source import find_source
@@ -76,7 +76,7 @@ def test_the_models_own_pooling_by_name_changes_nothing(encoder: Encoder) -> Non
 
 
 def test_token_vectors(encoder: Encoder, reference: dict[str, np.ndarray]) -> None:
-    rows = [EncodedText(tokens, output="tokens") for tokens in encoder.tokenize(TEXTS)]
+    rows = [TokenizedText(tokens, output="tokens") for tokens in encoder.tokenize(TEXTS)]
     encoder.encode(rows)
     for n, row in enumerate(rows):
         assert row.vectors is not None
@@ -86,7 +86,7 @@ def test_token_vectors(encoder: Encoder, reference: dict[str, np.ndarray]) -> No
 
 @pytest.mark.parametrize("pooling", [None, "max", "cls"])
 def test_a_text_in_a_batch_is_the_same_text_alone(encoder: Encoder, pooling: str | None) -> None:
-    rows = [EncodedText(tokens, pooling) for tokens in encoder.tokenize(TEXTS)]
+    rows = [TokenizedText(tokens, pooling) for tokens in encoder.tokenize(TEXTS)]
     encoder.encode(rows)
     together = np.concatenate([row.vectors for row in rows if row.vectors is not None])
     for row in rows:
@@ -97,7 +97,7 @@ def test_a_text_in_a_batch_is_the_same_text_alone(encoder: Encoder, pooling: str
 
 def test_passes_side_by_side_have_every_text_once_and_are_balanced(tiny_model: Path, encoder: Encoder) -> None:
     parallel = Encoder.open(tiny_model, "openvino", "f32", 3)
-    texts = [EncodedText(tokens) for tokens in encoder.tokenize([*TEXTS, *(f"storm {n}" for n in range(40))])]
+    texts = [TokenizedText(tokens) for tokens in encoder.tokenize([*TEXTS, *(f"storm {n}" for n in range(40))])]
     passes = parallel.start(texts)
     sizes = [sum(text.num_tokens for text in one.texts) for one in passes]
     parallel.finish(passes)
@@ -105,14 +105,14 @@ def test_passes_side_by_side_have_every_text_once_and_are_balanced(tiny_model: P
     assert max(sizes) - min(sizes) <= max(text.num_tokens for text in texts)
     assert {text for one in passes for text in one.texts} == set(texts)
     for text in texts:
-        alone = EncodedText(text.tokens)
+        alone = TokenizedText(text.tokens)
         encoder.encode([alone])
         assert text.vectors == pytest.approx(alone.vectors, abs=1e-5)
 
 
 def test_a_few_tokens_are_one_pass(tiny_model: Path) -> None:
     parallel = Encoder.open(tiny_model, "openvino", "f32", 2)
-    texts = [EncodedText(tokens) for tokens in parallel.tokenize(["storm", "rain"])]
+    texts = [TokenizedText(tokens) for tokens in parallel.tokenize(["storm", "rain"])]
     passes = parallel.start(texts)
     parallel.finish(passes)
     assert len(passes) == 1

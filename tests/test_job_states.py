@@ -24,10 +24,10 @@ from shoal.broker.script import Script
 from shoal.errors import Overloaded, ShoalError, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
+from shoal.queue.consumer import Answer, Delivery
 from shoal.queue.dead_letters import DeadLetter
-from shoal.queue.delivery import Answer, Delivery
 from shoal.queue.lane import LaneLimits
-from shoal.queue.put import Put, StreamEntry
+from shoal.queue.packed_jobs import PackedJobs, StreamEntry
 from shoal.replies import Reply
 
 BREAKS = st.none() | st.tuples(st.sampled_from(["before", "after"]), st.integers(1, 2))
@@ -83,7 +83,7 @@ class Jobs(RuleBasedStateMachine):
         jobs = [Job("embed", ["storm"] * size) for size in sizes]
         if not is_submitted:
             jobs = [replace(job, reply_to=job.id) for job in jobs]
-        put = Put.pack(lane, jobs, client=client)
+        put = PackedJobs.pack(lane, jobs, client=client)
         self.clients |= dict.fromkeys((job.id for job in jobs), (lane, client))
         with self.attempt(breaks), suppress(Overloaded):
             (places,) = self.queue.put_many([put])
@@ -103,7 +103,7 @@ class Jobs(RuleBasedStateMachine):
             return
         job = self.jobs[data.draw(st.sampled_from(submitted))]
         with self.attempt(breaks), suppress(Overloaded):
-            assert self.queue.put_many([Put.pack(self.clients[job.id][0], [job])])[0] == [None]
+            assert self.queue.put_many([PackedJobs.pack(self.clients[job.id][0], [job])])[0] == [None]
 
     @rule(data=st.data(), max_jobs=st.integers(1, 5), lanes=st.sampled_from([LANES[:1], LANES]), breaks=BREAKS)
     def take(self, data: st.DataObject, max_jobs: int, lanes: tuple[str, ...], breaks: tuple[str, int] | None) -> None:

@@ -11,12 +11,11 @@ from queues import Queue, queue_of
 from shoal import Client
 from shoal.errors import InvalidRequest, Overloaded
 from shoal.jobs import LANES, Job
-from shoal.queue.consumer import GROUP, MAX_TAKE_BYTES
-from shoal.queue.delivery import Answer, Delivery
+from shoal.queue.consumer import GROUP, MAX_TAKE_BYTES, Answer, Delivery
 from shoal.queue.lane import LaneLimits, Source
+from shoal.queue.packed_jobs import MAX_FRONT_TEXTS, MAX_RETRY_S, PackedJobs
 from shoal.queue.pool import Pool
 from shoal.queue.producer import ONCE_TTL_S
-from shoal.queue.put import MAX_FRONT_TEXTS, MAX_RETRY_S, Put
 from shoal.replies import Reply
 
 
@@ -113,7 +112,7 @@ class TestOverflow:
     def test_waiting_jobs_are_cancelled_withdrawn_and_counted(self, queue: Queue) -> None:
         submitted = [Job("embed", ["storm"] * 33) for _ in range(3)]
         queue.put("bulk", submitted, client="a")
-        (places,) = queue.put_many([Put.pack("bulk", jobs(2, 33), client="b")])
+        (places,) = queue.put_many([PackedJobs.pack("bulk", jobs(2, 33), client="b")])
         assert isinstance(places, list)
         assert queue.loads()["bulk"].num_texts == 5 * 33
         assert [queue.cancel(job.id) for job in submitted] == ["cancelled"] * 3
@@ -165,7 +164,7 @@ class TestBounds:
         replied, buried, cancelled, withdrawn = jobs(1, 2)[0], jobs(1, 3)[0], Job("embed", ["storm"]), jobs(1, 5)[0]
         for job in (replied, buried, cancelled):
             queue.put("interactive", [job], client="a")
-        put = Put.pack("interactive", [withdrawn], client="b")
+        put = PackedJobs.pack("interactive", [withdrawn], client="b")
         (places,) = queue.put_many([put])
         assert isinstance(places, list)
         assert load(queue)[b"texts"] == b"11"

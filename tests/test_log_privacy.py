@@ -11,8 +11,8 @@ from shoal import Client
 from shoal.errors import ShoalError
 from shoal.jobs import Job
 from shoal_workers.admission import MAX_DELIVERIES, Limits
-from shoal_workers.encoding.batcher import Batcher
-from shoal_workers.encoding.encoder import EncodedText, Encoder, EncodingPass
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.index.index import Index
 from shoal_workers.worker import Worker
@@ -31,7 +31,7 @@ class Blabbing(Encoder):
             raise RuntimeError(f"cannot tokenize {texts}")
         return super().tokenize(texts, truncation_side)
 
-    def start(self, texts: Sequence[EncodedText]) -> list[EncodingPass]:
+    def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         if self.fails_on == "encode":
             raise ValueError(f"cannot encode {SECRET}") from KeyError(SECRET)
         return super().start(texts)
@@ -49,7 +49,7 @@ def blabbing(queue: Queue, encoder: Encoder, index: Index) -> Worker:
     """A worker in which everything can fail, and takes little."""
     engine = Blabbing(encoder.model, encoder.tokenizer, encoder.engine)
     indexes = {"default": index, "broken": BlabbingIndex()}
-    return Worker(queue.consumer(), engine, indexes, Batcher(4_096), Limits(max_job_texts=3, max_text_chars=500))  # type: ignore[arg-type]
+    return Worker(queue.consumer(), engine, indexes, Bucketing(4_096), Limits(max_job_texts=3, max_text_chars=500))  # type: ignore[arg-type]
 
 
 def job(**fields: object) -> bytes:

@@ -18,7 +18,6 @@ from queues import Queue, queue_of
 
 import shoal.jobs
 import shoal.queue.consumer
-import shoal.queue.delivery
 import shoal.queue.producer
 import shoal.size_limit
 import shoal.wire
@@ -29,17 +28,16 @@ from shoal.broker.script import Script
 from shoal.errors import ShoalError
 from shoal.jobs import JOB_NAMES, LANES, MAX_K, OPTION_NAMES, Job, Options
 from shoal.keys import Keys
-from shoal.queue.consumer import GROUP
-from shoal.queue.delivery import Answer
+from shoal.queue.consumer import GROUP, Answer
 from shoal.queue.lane import LaneLimits
+from shoal.queue.packed_jobs import MAX_FRONT_TEXTS
 from shoal.queue.pool import ALIVE_S
 from shoal.queue.producer import ONCE_TTL_S
-from shoal.queue.put import MAX_FRONT_TEXTS
 from shoal.replies import STATUSES, TIMINGS, Reply
 from shoal.settings import Settings
 from shoal_workers import service
 from shoal_workers.admission import MAX_DELIVERIES
-from shoal_workers.encoding.batcher import Batcher
+from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.builder import build
 from shoal_workers.index.document import DocumentSource
@@ -121,7 +119,7 @@ def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Index:
 
 @pytest.fixture
 def worker(queue: Queue, encoder: Encoder, index: Index) -> Worker:
-    return Worker(queue.consumer(), encoder, {"default": index}, Batcher(4_096))
+    return Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096))
 
 
 def add(queue: Queue, data: bytes, lane: str = "interactive") -> Any:
@@ -375,7 +373,7 @@ class BrokenEngine:
 
 def test_a_failing_engine_is_internal(queue: Queue, encoder: Encoder) -> None:
     broken = Encoder(encoder.model, encoder.tokenizer, BrokenEngine())
-    reply = answer(Worker(queue.consumer(), broken, {}, Batcher(4_096)), msgpack.packb(MINIMAL))
+    reply = answer(Worker(queue.consumer(), broken, {}, Bucketing(4_096)), msgpack.packb(MINIMAL))
     assert (reply["status"], reply["error"]["code"]) == ("failed", "internal")
 
 
@@ -400,7 +398,7 @@ def test_an_entry_without_a_job_is_a_dead_letter(worker: Worker, keys: Keys) -> 
 
 
 def test_every_code_is_listed() -> None:
-    modules: list[ModuleType] = [shoal.jobs, shoal.queue.delivery, shoal.queue.producer, shoal.size_limit, shoal.wire]
+    modules: list[ModuleType] = [shoal.jobs, shoal.queue.consumer, shoal.queue.producer, shoal.size_limit, shoal.wire]
     modules += [shoal_workers.encoding.encoder, shoal_workers.admission, shoal_workers.work]
     known = {value for module in modules for value in vars(module).values() if inspect.isclass(value)}
     codes = {kind.code for kind in known if issubclass(kind, ShoalError)}

@@ -9,11 +9,10 @@ from queues import Queue
 
 from shoal.errors import InvalidText, Overloaded, TooLarge, UnknownJob
 from shoal.jobs import LANES, Job
-from shoal.queue.consumer import GROUP
+from shoal.queue.consumer import GROUP, MAX_REPLY_BYTES, Answer, Delivery
 from shoal.queue.dead_letters import DeadLetter
-from shoal.queue.delivery import MAX_REPLY_BYTES, Answer, Delivery
 from shoal.queue.lane import LaneLimits, Source
-from shoal.queue.put import Put
+from shoal.queue.packed_jobs import PackedJobs
 from shoal.replies import Reply
 
 
@@ -66,7 +65,7 @@ def test_put_takes_all_or_none(queue: Queue) -> None:
 
 def test_each_put_is_refused_or_accepted_by_itself(queue: Queue) -> None:
     queue.limits = LaneLimits(max_jobs=2)
-    accepted, refused = queue.put_many([Put.pack("bulk", [addressed() for _ in range(size)]) for size in (2, 1)])
+    accepted, refused = queue.put_many([PackedJobs.pack("bulk", [addressed() for _ in range(size)]) for size in (2, 1)])
     assert isinstance(accepted, list)
     assert isinstance(refused, Overloaded)
 
@@ -197,7 +196,7 @@ def test_a_finished_job_is_not_cancelled(queue: Queue) -> None:
 
 
 def test_a_job_that_a_worker_has_is_withdrawn(queue: Queue) -> None:
-    (places,) = queue.put_many([Put.pack("interactive", [addressed(), addressed()])])
+    (places,) = queue.put_many([PackedJobs.pack("interactive", [addressed(), addressed()])])
     assert isinstance(places, list)
     consumer = queue.consumer("a")
     first, second = consumer.take({Source("interactive"): 2})

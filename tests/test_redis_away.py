@@ -13,7 +13,7 @@ from shoal.broker.circuit_breaker import CircuitBreaker
 from shoal.errors import Overloaded, ShoalError, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.queue.delivery import Answer
+from shoal.queue.consumer import Answer
 from shoal.replies import Reply
 
 

@@ -18,7 +18,7 @@ from shoal.client import Handle
 from shoal.errors import Overloaded
 from shoal.keys import Keys
 from shoal.queue.pool import Pool
-from shoal_workers.encoding.batcher import Batcher
+from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.worker import Worker
 
@@ -57,7 +57,7 @@ def fill(admin: "redis.Redis") -> None:
 
 def work(queue: Queue, encoder: Encoder) -> int:
     """Has a worker of its own answer what waits; returns how many jobs that were."""
-    worker = Worker(queue.consumer(), encoder, {}, Batcher(4_096))
+    worker = Worker(queue.consumer(), encoder, {}, Bucketing(4_096))
     answered = 0
     while sum(queue.backlog().values()):
         answered += worker.step(block_s=0)

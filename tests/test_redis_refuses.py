@@ -14,7 +14,7 @@ from queues import Queue
 from shoal import Client
 from shoal.errors import Unavailable
 from shoal.keys import Keys
-from shoal_workers.encoding.batcher import Batcher
+from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.worker import Worker
 
@@ -113,7 +113,7 @@ def is_told(use: Callable[[str], object], remedy: str) -> bool:
 def test_all_are_told_why_and_go_on(own_redis: RedisServer, encoder: Encoder, refusal: Refusal, remedy: str) -> None:
     queue = Queue.connect(own_redis.url, Keys())
     stopping = threading.Event()
-    worker = Worker(queue.consumer(), encoder, {}, Batcher(4_096), stopping=stopping)
+    worker = Worker(queue.consumer(), encoder, {}, Bucketing(4_096), stopping=stopping)
     thread = threading.Thread(target=worker.run)
     with Client(own_redis.url) as client, redis.Redis.from_url(own_redis.url) as admin:
         thread.start()

@@ -228,9 +228,9 @@ class TestLibraries:
         assert empty == set()
 
     def test_the_batcher_knows_no_tensors_and_no_queue(self) -> None:
-        assert {name for name in imported("shoal_workers.encoding.batcher") if name not in sys.stdlib_module_names} == (
-            {"collections.abc"}
-        )
+        assert {
+            name for name in imported("shoal_workers.encoding.bucketing") if name not in sys.stdlib_module_names
+        } == ({"collections.abc"})
 
 
 class TestLoading:

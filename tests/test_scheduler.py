@@ -9,10 +9,10 @@ import pytest
 
 from shoal.errors import Expired
 from shoal.jobs import Job, Options
-from shoal.queue.delivery import Delivery
+from shoal.queue.consumer import Delivery
 from shoal.queue.lane import OVERFLOW_SHARE, SOURCES, Source
-from shoal_workers.encoding.batcher import Batcher
-from shoal_workers.encoding.encoder import EncodedText
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.scheduler import (
     BULK_SHARE,
@@ -59,7 +59,7 @@ def words(num_words: int) -> str:
 
 def scheduler(max_tokens: int = 100, **options: Any) -> Scheduler:
     """A scheduler whose passes have at most `max_tokens`."""
-    return Scheduler(tokenize, 100, Batcher(max_tokens), **options)
+    return Scheduler(tokenize, 100, Bucketing(max_tokens), **options)
 
 
 def finish(scheduler: Scheduler, batch: Batch, seconds: float = 0.0) -> list[Work]:
@@ -102,7 +102,7 @@ def test_texts_that_repeat_are_computed_once() -> None:
     assert batch is not None
     assert len(batch.texts) == 2
     assert finish(chosen, batch) == works
-    assert works[0].encoded[0] is works[0].encoded[2]
+    assert works[0].tokenized[0] is works[0].tokenized[2]
 
 
 def test_texts_of_other_options_are_not_the_same() -> None:
@@ -240,17 +240,17 @@ def test_texts_are_cut_on_the_side_that_each_job_names() -> None:
     text = words(101)
     chosen.add([right := work(text), left := work(text, truncation_side="left")])
     chosen.next_batch()
-    assert right.encoded[0].tokens.ids == tokenize([text], "right")[0].ids
-    assert left.encoded[0].tokens.ids == tokenize([text], "left")[0].ids
-    assert right.encoded[0].tokens.truncated
+    assert right.tokenized[0].tokens.ids == tokenize([text], "right")[0].ids
+    assert left.tokenized[0].tokens.ids == tokenize([text], "left")[0].ids
+    assert right.tokenized[0].tokens.truncated
 
 
 def test_tokenizing_goes_no_further_than_a_few_passes() -> None:
     long, chosen = work(*(words(10) for _ in range(10_000))), scheduler()
     chosen.add([long])
     chosen.next_batch()
-    num_chars = sum(len(long.job.texts[n]) for n in long.encoded)
-    assert len(long.encoded) * 10 >= WINDOW_PASSES * 100
+    num_chars = sum(len(long.job.texts[n]) for n in long.tokenized)
+    assert len(long.tokenized) * 10 >= WINDOW_PASSES * 100
     assert num_chars <= MAX_TOKENIZED_CHARS + max(map(len, long.job.texts))
 
 
@@ -261,7 +261,7 @@ def test_texts_are_tokenized_by_so_many_characters_at_a_time() -> None:
         sizes.append(sum(map(len, texts)))
         return [Tokens((1,)) for _ in texts]
 
-    chosen = Scheduler(measure, 100, Batcher(100))
+    chosen = Scheduler(measure, 100, Bucketing(100))
     chosen.add([work(*("x" * 6_000 for _ in range(5)), "y" * 10**6)])
     chosen.next_batch()
     assert sizes[:2] == [12_000, 12_000]
@@ -304,7 +304,7 @@ def test_every_text_is_encoded_once_whatever_comes_between() -> None:
     added: list[Work] = []
     removed: set[Work] = set()
     done: list[Work] = []
-    seen: set[EncodedText] = set()
+    seen: set[TokenizedText] = set()
     for _ in range(300):
         for source in SOURCES:
             if random.random() < 0.2:

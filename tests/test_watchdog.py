@@ -14,8 +14,8 @@ from queues import Queue
 
 from shoal.jobs import Job
 from shoal.queue.pool import Pool
-from shoal_workers.encoding.batcher import Batcher
-from shoal_workers.encoding.encoder import EncodedText, Encoder, EncodingPass
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.process.crash_report import MAX_CHARS, CrashReports
 from shoal_workers.process.heartbeat import Heartbeat
 from shoal_workers.process.watchdog import EXIT_STALLED, STALLED_AFTER_S, Progress
@@ -139,7 +139,7 @@ class SlowEncoder(Encoder):
         self.has_begun, self.may_go_on = threading.Event(), threading.Event()
         self.num_passes = 0
 
-    def start(self, texts: Sequence[EncodedText]) -> list[EncodingPass]:
+    def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         self.num_passes += 1
         self.has_begun.set()
         self.may_go_on.wait()
@@ -148,7 +148,7 @@ class SlowEncoder(Encoder):
 
 def test_a_slow_worker_keeps_its_jobs(queue: Queue, encoder: Encoder) -> None:
     slow, pool = SlowEncoder(encoder), Pool(queue.broker, queue.keys, alive_s=2.0)
-    worker = Worker(queue.consumer(), slow, {}, Batcher(4_096))
+    worker = Worker(queue.consumer(), slow, {}, Bucketing(4_096))
     queue.put("interactive", [Job("embed", ["storm"], reply_to="me")])
     heart = Heartbeat(pool, worker.id, dict, every_s=0.05)
     heart.start()

@@ -17,8 +17,8 @@ from shoal.jobs import LANES, Job, Options
 from shoal.queue.dead_letters import DeadLetter, DeadLetters
 from shoal.replies import Reply
 from shoal_workers.admission import MAX_DELIVERIES, Limits
-from shoal_workers.encoding.batcher import Batcher
-from shoal_workers.encoding.encoder import EncodedText, Encoder, EncodingPass
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.index.index import Index
 from shoal_workers.process.crash_report import CrashReports
@@ -42,7 +42,7 @@ class Engine(Encoder):
             raise RuntimeError("the tokenizer chokes")
         return super().tokenize(texts, truncation_side)
 
-    def start(self, texts: Sequence[EncodedText]) -> list[EncodingPass]:
+    def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         self.before("encode")
         self.passes.append(len(texts))
         self.num_tokens.append(sum(text.num_tokens for text in texts))
@@ -61,7 +61,7 @@ def engine(encoder: Encoder) -> Engine:
 def worker(queue: Queue, engine: Engine, index: Index) -> Worker:
     """A worker with that encoder, and small limits."""
     limits = Limits(max_job_texts=100, max_text_chars=10_000)
-    return Worker(queue.consumer(), engine, {"default": index}, Batcher(4_096), limits)
+    return Worker(queue.consumer(), engine, {"default": index}, Bucketing(4_096), limits)
 
 
 def put(queue: Queue, *texts: str, lane: str = "interactive", reply_to: str | None = "me", **fields: Any) -> Job:
@@ -185,7 +185,7 @@ class BrokenIndex(Index):
 
 
 def test_a_job_the_index_fails_on_harms_only_itself(queue: Queue, engine: Engine, index_folder: Path) -> None:
-    worker = Worker(queue.consumer(), engine, {"default": BrokenIndex.open(index_folder)}, Batcher(4_096))
+    worker = Worker(queue.consumer(), engine, {"default": BrokenIndex.open(index_folder)}, Bucketing(4_096))
     bad, good = (Job("search", ["storm"], k=k, reply_to="me") for k in (13, 12))
     queue.put("interactive", [bad, good])
     assert drive(worker) == 2
@@ -271,7 +271,7 @@ def test_the_dead_letter_of_a_poisoned_job_has_the_last_words_of_its_worker(work
 
 
 def test_what_expires_before_its_pass_is_not_computed(queue: Queue, engine: Engine) -> None:
-    worker = Worker(queue.consumer(), engine, {}, Batcher(30))
+    worker = Worker(queue.consumer(), engine, {}, Bucketing(30))
     deadline = time.time() + 0.5
     first, late = put(queue, "storm"), put(queue, "rain " * 30, "rain", deadline=deadline)
     engine.before = once("encode", lambda: wait_until(lambda: time.time() > deadline))
@@ -285,7 +285,7 @@ def test_what_expires_before_its_pass_is_not_computed(queue: Queue, engine: Engi
 def test_bulk_and_long_jobs_let_interactive_ones_go_first_and_take_small_steps_then(
     queue: Queue, engine: Engine, lane: str, num_texts: int
 ) -> None:
-    worker = Worker(queue.consumer(), engine, {}, Batcher(256))
+    worker = Worker(queue.consumer(), engine, {}, Bucketing(256))
     bulk = put(queue, *distinct(num_texts), lane=lane, reply_to="bulk")
     engine.before = once("encode", lambda: put(queue, "storm"))
     assert drive(worker) == 2
@@ -359,7 +359,7 @@ def test_under_constant_load_bulk_still_gets_a_share(worker: Worker, queue: Queu
 
 
 def test_a_job_that_is_cancelled_between_two_passes_is_computed_no_further(queue: Queue, engine: Engine) -> None:
-    worker = Worker(queue.consumer(), engine, {}, Batcher(24))
+    worker = Worker(queue.consumer(), engine, {}, Bucketing(24))
     job = put(queue, *distinct(20), reply_to=None)
     worker.admission._next_check = 0.0
     worker.step(block_s=0)
@@ -371,7 +371,7 @@ def test_a_job_that_is_cancelled_between_two_passes_is_computed_no_further(queue
 
 
 def test_a_dead_workers_job_is_answered_before_the_rest_of_a_long_one(queue: Queue, engine: Engine) -> None:
-    worker = Worker(queue.consumer(), engine, {}, Batcher(24))
+    worker = Worker(queue.consumer(), engine, {}, Bucketing(24))
     put(queue, *distinct(60), lane="bulk", reply_to="bulk")
     worker.step(block_s=0)
     orphan = put(queue, "storm")
@@ -401,7 +401,7 @@ def test_the_timings_of_a_job_add_up_to_no_more_than_it_took(worker: Worker, que
 
 
 def test_a_worker_can_wait_for_its_batch_to_fill(queue: Queue, engine: Engine) -> None:
-    worker = Worker(queue.consumer(), engine, {}, Batcher(4_096), Limits(max_batch_wait_s=0.05))
+    worker = Worker(queue.consumer(), engine, {}, Bucketing(4_096), Limits(max_batch_wait_s=0.05))
     put(queue, "storm")
     assert drive(worker) == 1
     assert engine.passes == [1]

@@ -11,7 +11,7 @@ from shoal.broker.broker import Broker
 from shoal.errors import Unavailable
 from shoal.jobs import Job
 from shoal.replies import Reply
-from shoal_workers.encoding.batcher import Batcher
+from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 from shoal_workers.worker import Worker
@@ -48,13 +48,13 @@ def test_every_job_is_answered_once_wherever_a_step_breaks(
     for at in count(1):
         jobs, plan = put_all(queue), Plan()
         breaking = Queue(Broker(connect(redis_url, plan).connection_pool), queue.keys)
-        first = Worker(breaking.consumer(), encoder, {"default": index}, Batcher(4_096))
+        first = Worker(breaking.consumer(), encoder, {"default": index}, Bucketing(4_096))
         plan.breaks(when, at)
         with suppress(Unavailable):
             first.step(block_s=0)
         is_broken = not plan.when
         plan.clear()
-        second = first if goes_on else Worker(queue.consumer(), encoder, {"default": index}, Batcher(4_096))
+        second = first if goes_on else Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096))
         while any(queue.backlog().values()):
             second.admission._next_claim = 0.0  # at once, where `run` would look a second later
             second.step(block_s=0)

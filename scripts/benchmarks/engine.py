@@ -24,7 +24,7 @@ from benchmarks.plan import Plan, Texts, own_process, precisions, say
 from shoal.bench.trial import Figures, Row, Trial
 from shoal.jobs import Options
 from shoal.settings import Settings
-from shoal_workers.encoding.encoder import EncodedText as Text
+from shoal_workers.encoding.encoder import TokenizedText as Text
 from shoal_workers.process import processors
 from shoal_workers.service import open_encoder
 

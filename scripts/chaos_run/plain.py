@@ -11,7 +11,7 @@ import redis
 from chaos_run.answers import K
 from chaos_run.cases import Case
 from shoal.errors import BY_CODE
-from shoal.queue.put import MAX_FRONT_TEXTS
+from shoal.queue.packed_jobs import MAX_FRONT_TEXTS
 from shoal.settings import Settings
 
 _PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"

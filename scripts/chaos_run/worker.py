@@ -13,7 +13,7 @@ from hashlib import blake2b
 from threading import Event
 
 from shoal.settings import Settings
-from shoal_workers.encoding.encoder import EncodedText, Encoder, EncodingPass
+from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.service import open_encoder, serve
 
@@ -43,7 +43,7 @@ class PoisonedEncoder(Encoder):
         self._texts |= {tokens.ids: text for text, tokens in zip(texts, found, strict=True)}
         return found
 
-    def start(self, texts: Sequence[EncodedText]) -> list[EncodingPass]:
+    def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         """Start the pass, if there is no poison among the texts; the file gets their digests before that."""
         sources = [self._texts[text.tokens.ids] for text in texts]
         os.write(self._computed, b"".join(map(digest, sources)))

@@ -12,9 +12,8 @@ from shoal.cache.cache import Cache
 from shoal.errors import Expired, Internal, Poisoned, ShoalError, UnknownIndex
 from shoal.excerpt import excerpt
 from shoal.jobs import Job, address_of
-from shoal.queue.consumer import Consumer
+from shoal.queue.consumer import Answer, Consumer, Delivery
 from shoal.queue.dead_letters import DeadLetter
-from shoal.queue.delivery import Answer, Delivery
 from shoal.queue.lane import Source
 from shoal.queue.pool import ALIVE_S, Pool
 from shoal.replies import Reply
@@ -170,7 +169,7 @@ class Admission:
         works = self._start(works)
         self._look_up(works)
         for work in works:
-            if work.is_encoded:
+            if work.is_complete:
                 work.begin()
         return works
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from shoal.errors import ShoalError
 from shoal.queue.lane import OVERFLOW_SHARE, SOURCES, Source
-from shoal_workers.encoding.batcher import Batcher
-from shoal_workers.encoding.encoder import EncodedText
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.work import Work
 
@@ -43,7 +43,7 @@ class Batch:
     """The texts of one forward pass, all different, and the jobs that wait for them."""
 
     source: Source
-    texts: list[EncodedText]
+    texts: list[TokenizedText]
     works: list[Work]
 
     @property
@@ -73,21 +73,20 @@ class _Waiting:
 class Scheduler:
     """The jobs that a worker has admitted and not answered. For one thread.
 
-    `isolate` is called with the delivery that runs alone before anything of it is computed, and with None before
-    anything else is.
+    `isolate` is called with the job that runs alone before anything of it is computed, and with None before another is.
     """
 
     def __init__(
         self,
         tokenize: Tokenize,
         max_tokens: int,
-        batcher: Batcher[EncodedText],
+        batcher: Bucketing[TokenizedText],
         max_batch_texts: int = 64,
         isolate: Callable[[Work | None], object] = lambda _: None,
     ):
         self._tokenize_texts = tokenize
         self._max_tokens = max_tokens
-        self._batcher = batcher
+        self._bucketing = batcher
         self._max_batch_texts = max_batch_texts
         self._isolate = isolate
         self._waiting = {source: _Waiting() for source in SOURCES}
@@ -166,7 +165,7 @@ class Scheduler:
     def _choose(self) -> Source | None:
         """Return the source that is served next: one that is owed a share, else that of the highest priority."""
         waiting = [source for source in SOURCES if self._waiting[source].works]
-        pass_tokens = MAX_PREEMPTIBLE_TOKENS if self._expects_interactive() else self._batcher.max_batch_tokens
+        pass_tokens = MAX_PREEMPTIBLE_TOKENS if self._expects_interactive() else self._bucketing.max_batch_tokens
         owed = (source for source in waiting[1:] if self._waiting[source].credit >= pass_tokens)
         return next(owed, waiting[0] if waiting else None)
 
@@ -176,25 +175,25 @@ class Scheduler:
             waiting = self._waiting[source]
             share = OVERFLOW_SHARE if source.is_overflow else 1.0
             share *= BULK_SHARE if source.lane != served.lane else 1.0
-            waiting.credit = min(waiting.credit + share * num_tokens, self._batcher.max_batch_tokens)
+            waiting.credit = min(waiting.credit + share * num_tokens, self._bucketing.max_batch_tokens)
             if not waiting.works:
                 waiting.credit = 0.0
         self._waiting[served].credit = max(0.0, self._waiting[served].credit - num_tokens)
 
-    def _batch(self, source: Source, window: list[EncodedText], works: Sequence[Work]) -> Batch:
+    def _batch(self, source: Source, window: list[TokenizedText], works: Sequence[Work]) -> Batch:
         """Return the batch that has the oldest text, or a small one while interactive jobs are expected."""
         if source != INTERACTIVE and self._expects_interactive():
-            texts = self._batcher.first(window, MAX_PREEMPTIBLE_TOKENS)
+            texts = self._bucketing.first(window, MAX_PREEMPTIBLE_TOKENS)
         else:
-            texts = next(batch for batch in self._batcher.cut(window) if window[0] in batch)
+            texts = next(batch for batch in self._bucketing.cut(window) if window[0] in batch)
         chosen = set(texts)
-        wanting = [work for work in works if not work.error and not chosen.isdisjoint(work.encoded.values())]
+        wanting = [work for work in works if not work.error and not chosen.isdisjoint(work.tokenized.values())]
         return Batch(source, texts, wanting)
 
     def _collect(self, works: Iterable[Work]) -> None:
         """Move the jobs that are completed out of those that wait."""
         for work in works:
-            if work.is_encoded and work in self._waiting[work.source].works:
+            if work.is_complete and work in self._waiting[work.source].works:
                 del self._waiting[work.source].works[work]
                 self._completed.append(work)
 
@@ -202,14 +201,16 @@ class Scheduler:
 
     def _tokenize(self, works: Sequence[Work]) -> None:
         """Tokenize texts of the jobs, in order, until a few passes are full. Texts that are the same become one."""
-        known = {_key(work, text.tokens): text for work in works for text in work.encoded.values() if not text.is_done}
+        known = {
+            _key(work, text.tokens): text for work in works for text in work.tokenized.values() if not text.is_done
+        }
         num_tokens = sum(text.num_tokens for text in known.values())
-        while num_tokens < WINDOW_PASSES * self._batcher.max_batch_tokens and (chunk := _next_chunk(works)):
+        while num_tokens < WINDOW_PASSES * self._bucketing.max_batch_tokens and (chunk := _next_chunk(works)):
             for (work, number), tokens in zip(chunk, self._tokenize_chunk(chunk), strict=True):
                 work.check_length(number, tokens, self._max_tokens)
-                new = EncodedText(tokens, work.job.options.pooling, work.job.options.output)
-                work.encoded[number] = known.setdefault(_key(work, tokens), new)
-                num_tokens += new.num_tokens if work.encoded[number] is new else 0
+                new = TokenizedText(tokens, work.job.options.pooling, work.job.options.output)
+                work.tokenized[number] = known.setdefault(_key(work, tokens), new)
+                num_tokens += new.num_tokens if work.tokenized[number] is new else 0
 
     def _tokenize_chunk(self, chunk: list[tuple[Work, int]]) -> list[Tokens]:
         """Return the tokens of the texts, tokenized together; a job on which the tokenizer fails gets an error."""
@@ -239,9 +240,9 @@ class Scheduler:
         return Tokens(())
 
 
-def _window(works: Iterable[Work]) -> list[EncodedText]:
+def _window(works: Iterable[Work]) -> list[TokenizedText]:
     """Return the tokenized texts that are not encoded yet, in the order of their jobs, each once."""
-    texts = (text for work in works if work.error is None for text in work.encoded.values())
+    texts = (text for work in works if work.error is None for text in work.tokenized.values())
     return list(dict.fromkeys(text for text in texts if not text.is_done))
 
 

@@ -23,7 +23,7 @@ from shoal.queue.consumer import Consumer
 from shoal.queue.pool import Pool
 from shoal.settings import Settings
 from shoal_workers.admission import Limits
-from shoal_workers.encoding.batcher import Batcher
+from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 from shoal_workers.index.manifest import Manifest
@@ -58,7 +58,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
         Consumer(broker, keys, new_worker_id(), settings.result_ttl_s),
         encoder,
         open_indexes(settings, encoder.model, threads),
-        Batcher(settings.max_batch_tokens, encoder.model.shares_rows),
+        Bucketing(settings.max_batch_tokens, encoder.model.shares_rows),
         limits_of(settings),
         stopping,
         open_cache(settings, encoder, broker),

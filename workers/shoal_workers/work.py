@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from shoal.cache.entry import Entry
 from shoal.errors import Internal, ShoalError, TextTooLong
 from shoal.jobs import Job
-from shoal.queue.delivery import Answer, Delivery
+from shoal.queue.consumer import Answer, Delivery
 from shoal.queue.lane import Source
 from shoal.replies import TIMINGS, Reply, finish
-from shoal_workers.encoding.encoder import EncodedText
+from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 
 
@@ -34,7 +34,7 @@ class Work:
     digests: Sequence[bytes] = ()
     cached: dict[int, Entry] = field(default_factory=dict)
     untokenized: deque[int] = field(default_factory=deque)
-    encoded: dict[int, EncodedText] = field(default_factory=dict)
+    tokenized: dict[int, TokenizedText] = field(default_factory=dict)
     has_begun: bool = False
     hits: list[list[dict[str, Any]]] | None = None
     error: ShoalError | None = None
@@ -56,12 +56,12 @@ class Work:
     @property
     def num_waiting(self) -> int:
         """Number of texts that are not encoded yet."""
-        return len(self.untokenized) + sum(not text.is_done for text in self.encoded.values())
+        return len(self.untokenized) + sum(not text.is_done for text in self.tokenized.values())
 
     @property
-    def is_encoded(self) -> bool:
+    def is_complete(self) -> bool:
         """True if nothing is left for the engine: every text has its vectors or an error, or the job has an error."""
-        return self.error is not None or (not self.untokenized and all(t.is_done for t in self.encoded.values()))
+        return self.error is not None or (not self.untokenized and all(t.is_done for t in self.tokenized.values()))
 
     def begin(self) -> None:
         """Note that the worker begins with the job, which has waited until now."""
@@ -89,7 +89,7 @@ class Work:
 
     def check_encoded(self) -> None:
         """Set the error if the engine failed on a text."""
-        failed = {n: text.error for n, text in self.encoded.items() if text.error is not None}
+        failed = {n: text.error for n, text in self.tokenized.items() if text.error is not None}
         if failed:
             self.fail(f"the engine failed on text {', '.join(map(str, failed))}", next(iter(failed.values())))
 
@@ -100,11 +100,11 @@ class Work:
 
     def entries(self) -> list[Entry]:
         """Return a cache entry for each text, once all are encoded."""
-        return [self.cached.get(n) or _entry(self.encoded[n]) for n in range(len(self.job.texts))]
+        return [self.cached.get(n) or _entry(self.tokenized[n]) for n in range(len(self.job.texts))]
 
     def new_entries(self) -> dict[bytes, Entry]:
         """Return the entries that the cache did not have, by digest."""
-        texts = {self.digests[n]: text for n, text in self.encoded.items()} if self.digests else {}
+        texts = {self.digests[n]: text for n, text in self.tokenized.items()} if self.digests else {}
         return {digest: _entry(text) for digest, text in texts.items() if text.vectors is not None}
 
     def vectors(self) -> NDArray[np.float32]:
@@ -127,6 +127,6 @@ class Work:
         return Answer(self.delivery, reply, self.job.reply_to)
 
 
-def _entry(text: EncodedText) -> Entry:
+def _entry(text: TokenizedText) -> Entry:
     assert text.vectors is not None
     return Entry(text.vectors, text.num_tokens, text.tokens.truncated)

@@ -16,8 +16,8 @@ from shoal.queue.consumer import Consumer
 from shoal.queue.pool import Pool
 from shoal.replies import TIMINGS
 from shoal_workers.admission import Admission, Limits
-from shoal_workers.encoding.batcher import Batcher
-from shoal_workers.encoding.encoder import EncodedText, Encoder, EncodingPass
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.index.index import Index
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.throughput import Throughput
@@ -39,7 +39,7 @@ class Worker:
         consumer: Consumer,
         encoder: Encoder,
         indexes: dict[str, Index],
-        batcher: Batcher[EncodedText],
+        batcher: Bucketing[TokenizedText],
         limits: Limits | None = None,
         stopping: threading.Event | None = None,
         cache: Cache | None = None,
@@ -161,7 +161,7 @@ class Worker:
         for text in batch.texts:
             self._encode_alone(text)
 
-    def _encode_alone(self, text: EncodedText) -> None:
+    def _encode_alone(self, text: TokenizedText) -> None:
         """Encode one text in a pass of its own, and set its error if the engine fails on it."""
         self.progress.mark("encoding")
         self.counters["batches"] += 1
@@ -234,8 +234,8 @@ class Worker:
     def _count(self, works: Sequence[Work]) -> None:
         for work in works:
             self.counters["jobs"] += 1
-            self.counters["texts"] += len(work.encoded)
-            self.counters["tokens"] += sum(text.num_tokens for text in work.encoded.values())
+            self.counters["texts"] += len(work.tokenized)
+            self.counters["tokens"] += sum(text.num_tokens for text in work.tokenized.values())
             self.throughput.add_texts(len(work.job.texts))
             for name in TIMINGS:
                 self.counters[name] += work.timings[name]  # type: ignore[assignment]

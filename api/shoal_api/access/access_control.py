@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shoal.broker.broker import Broker
-from shoal.errors import Forbidden, Unauthorized
+from shoal.errors import Forbidden
 from shoal.excerpt import excerpt
 from shoal.settings import Settings
 from shoal_api.access.api_keys import ApiKey, Keyring
@@ -90,10 +90,7 @@ class AccessControl:
             return None
         if route in OPEN_ROUTES or route.startswith("/docs/"):
             return None
-        if not (secret := _secret(environ)):
-            raise Unauthorized("the request has no key: send one as `Authorization: Bearer <key>`")
-        if not (key := self._keyring.find(secret)):
-            raise Unauthorized("the request's key is unknown: check it, or make one with `shoal key new`")
+        key = self._keyring.authenticate(environ)
         if key.role != "admin" and route.startswith(_ADMIN_ROUTES):
             raise Forbidden(f"the key {key.name} has the role {key.role}, and this route needs the role admin")
         return key
@@ -123,12 +120,6 @@ def _is_foreign(environ: Mapping[str, Any]) -> bool:
         return site not in ("none", "same-origin")
     origin = environ.get("HTTP_ORIGIN")
     return origin is not None and origin.partition("://")[2] != environ.get("HTTP_HOST", "")
-
-
-def _secret(environ: Mapping[str, Any]) -> str:
-    """Return the key that the request carries, or an empty string."""
-    scheme, _, secret = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
-    return secret.strip() if scheme.lower() == "bearer" else str(environ.get("HTTP_X_API_KEY", ""))
 
 
 def _without_port(host: str) -> str:

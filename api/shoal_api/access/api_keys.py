@@ -11,12 +11,12 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from shoal.errors import BadSetting
+from shoal.errors import BadSetting, Unauthorized
 
 #: The beginning of every key, by which programs that search for leaked secrets can recognise one.
 PREFIX = "shoal_"
@@ -84,6 +84,14 @@ class Keyring:
         self._loaded_stamp = _stamp(path)
         self._by_digest = _by_digest(read(path))
 
+    def authenticate(self, environ: Mapping[str, Any]) -> ApiKey:
+        """Return the key that a request carries. Raises Unauthorized if it carries none, or one that is not known."""
+        if not (secret := _secret(environ)):
+            raise Unauthorized("the request has no key: send one as `Authorization: Bearer <key>`")
+        if not (key := self.find(secret)):
+            raise Unauthorized("the request's key is unknown: check it, or make one with `shoal key new`")
+        return key
+
     def find(self, secret: str) -> ApiKey | None:
         """Return the key with this secret, or None.
 
@@ -107,6 +115,12 @@ class Keyring:
             _log.error("the keys stay as they were: %s", error.message)
         else:
             _log.info("%s changed and has %d keys now", self._path, len(self._by_digest))
+
+
+def _secret(environ: Mapping[str, Any]) -> str:
+    """Return the key that the request carries, or an empty string."""
+    scheme, _, secret = str(environ.get("HTTP_AUTHORIZATION", "")).partition(" ")
+    return secret.strip() if scheme.lower() == "bearer" else str(environ.get("HTTP_X_API_KEY", ""))
 
 
 def read(path: Path) -> list[ApiKey]:

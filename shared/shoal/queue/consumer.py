@@ -2,16 +2,19 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
+from shoal import wire
 from shoal.broker.broker import Broker
 from shoal.broker.connections import BLOCK_S
 from shoal.broker.script import Script
-from shoal.errors import ShoalError, Unavailable
+from shoal.errors import ShoalError, TooLarge, Unavailable
 from shoal.jobs import LANES
 from shoal.keys import Keys
-from shoal.queue.delivery import Answer, Delivery
+from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.lane import SOURCES, Source
+from shoal.replies import Reply
 
 #: Consumer group through which all workers of a pool read their lanes.
 GROUP = "workers"
@@ -24,6 +27,9 @@ FORGET_AFTER_MS = 3_600_000
 
 #: Time for which the job that a worker ran alone is remembered.
 ISOLATED_TTL_S = 3_600
+
+#: Largest reply in bytes. Redis takes no value of 512 MB, and is busy for a second with one of half that.
+MAX_REPLY_BYTES = 128 * 2**20
 
 #: Most dead letters that are kept; the oldest go first.
 MAX_DEAD_LETTERS = 10_000
@@ -38,6 +44,60 @@ def _load(name: str) -> Script:
 
 _JOIN, _LEAVE, _TAKE, _REFILL, _CLAIM = map(_load, ("join", "leave", "take", "refill", "claim"))
 _ISOLATE, _LOST, _START, _REPLY = map(_load, ("isolate", "lost", "start", "reply"))
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One job as it came out of its lane: still bytes, and pending until it is answered.
+
+    `put_ms` is when Redis took the job in, in Unix milliseconds. `num_deliveries` counts workers that the job may have
+    ended, and this delivery. `owner` is the worker that left the job behind, if this one claimed it.
+    """
+
+    lane: str
+    entry: bytes
+    data: bytes
+    put_ms: int
+    is_overflow: bool = False
+    num_deliveries: int = 1
+    owner: str = ""
+
+    @property
+    def source(self) -> Source:
+        """Return the source that the job came from."""
+        return Source(self.lane, self.is_overflow)
+
+    def queued_s(self, now: float) -> float:
+        """Return the seconds from when Redis took the job in until `now`, in Unix seconds."""
+        return max(0.0, now - self.put_ms / 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The end of a delivery: the reply, if one can be sent, and where it goes; and the dead letter, if one is kept."""
+
+    delivery: Delivery
+    reply: Reply | None = None
+    reply_to: str | None = None
+    letter: DeadLetter | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Return the answer as the script takes it, without the keys that it goes to."""
+        delivery = self.delivery
+        fields = {"lane": delivery.lane, "is_overflow": delivery.is_overflow, "entry": delivery.entry}
+        if self.letter:
+            fields["letter"] = self.letter.fields(delivery.lane)
+        if self.reply is None:
+            return fields
+        reply, data = self.reply, self.reply.pack()
+        if len(data) > MAX_REPLY_BYTES:  # Redis would end the connection, each time anew
+            error = TooLarge(f"the reply has {len(data):,} bytes, over {MAX_REPLY_BYTES:,}: split the job")
+            reply = Reply.failure(reply.id, error)
+            data = reply.pack()
+        fields["reply"] = data
+        if self.reply_to is None:
+            fields |= {"status": reply.status, "timings": wire.pack(reply.timings)}
+        return fields
 
 
 class Consumer:

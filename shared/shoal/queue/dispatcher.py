@@ -17,8 +17,8 @@ from queue import Empty, SimpleQueue
 
 from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.jobs import Job
+from shoal.queue.packed_jobs import PackedJobs, StreamEntry
 from shoal.queue.producer import Producer
-from shoal.queue.put import Put, StreamEntry
 from shoal.replies import Reply
 
 #: Time for which Redis may be away before the threads that wait for a reply are told.
@@ -82,7 +82,7 @@ class Dispatcher:
         self._pid = os.getpid()
         self.address = secrets.token_hex(8)
         self._inbox = self._producer.inbox(self.address)
-        self._outgoing: SimpleQueue[Put | StreamEntry | None] = (
+        self._outgoing: SimpleQueue[PackedJobs | StreamEntry | None] = (
             SimpleQueue()
         )  # to put, to withdraw; None ends the sender
         self._pending: dict[str, PendingReply] = {}
@@ -102,7 +102,7 @@ class Dispatcher:
         pending = [PendingReply() for _ in jobs]
         self._pending.update(zip((job.id for job in jobs), pending, strict=True))
         try:
-            put = Put.pack(lane, jobs, self.address, client)
+            put = PackedJobs.pack(lane, jobs, self.address, client)
         except ShoalError as error:
             self._settle(jobs, error)
             return pending
@@ -160,10 +160,10 @@ class Dispatcher:
     def _send(self) -> None:
         while (first := self._outgoing.get()) is not None:
             parcels = [first, *self._drain()]
-            self._put([parcel for parcel in parcels if isinstance(parcel, Put)])
+            self._put([parcel for parcel in parcels if isinstance(parcel, PackedJobs)])
             self._withdraw([parcel for parcel in parcels if isinstance(parcel, StreamEntry)])
 
-    def _drain(self) -> list[Put | StreamEntry]:
+    def _drain(self) -> list[PackedJobs | StreamEntry]:
         """Return all that waits to be sent."""
         parcels = []
         with contextlib.suppress(Empty):
@@ -172,7 +172,7 @@ class Dispatcher:
             self._outgoing.put(None)  # for `_send`, which it ends
         return parcels
 
-    def _put(self, puts: Sequence[Put]) -> None:
+    def _put(self, puts: Sequence[PackedJobs]) -> None:
         """Put the jobs that are still wanted, and note their places; settle those that are refused."""
         puts = [put for put in puts if any(job.id in self._pending for job in put.jobs)]
         if not puts:

@@ -18,8 +18,8 @@ from shoal.excerpt import excerpt
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.queue.lane import LaneLimits, LaneLoad, Source
+from shoal.queue.packed_jobs import MAX_FRONT_TEXTS, IdempotencyKey, PackedJobs, StreamEntry, overloaded
 from shoal.queue.pool import Pool
-from shoal.queue.put import MAX_FRONT_TEXTS, IdempotencyKey, Put, StreamEntry, overloaded
 from shoal.queue.reply_stream import ReplyStream
 from shoal.replies import Reply
 
@@ -70,7 +70,7 @@ class Producer:
 
         A job without a reply address gets a record; putting it a second time does nothing. Raises Overloaded.
         """
-        (outcome,) = self.put_many([Put.pack(lane, jobs, client=client)])
+        (outcome,) = self.put_many([PackedJobs.pack(lane, jobs, client=client)])
         if isinstance(outcome, ShoalError):
             raise outcome
 
@@ -80,13 +80,13 @@ class Producer:
         Raises Overloaded, and InvalidRequest if that job asked something else.
         """
         name = blake2b(f"{owner}\0{idempotency_key}".encode(), digest_size=16).hexdigest()
-        put = Put.pack(lane, [job], client=client or owner, idempotency_key=IdempotencyKey(name, job.digest()))
+        put = PackedJobs.pack(lane, [job], client=client or owner, idempotency_key=IdempotencyKey(name, job.digest()))
         (outcome,) = self._put(put)
         if isinstance(outcome, ShoalError):
             raise outcome
         return bytes(outcome["id"]).decode() if outcome["status"] == b"known" else job.id
 
-    def put_many(self, puts: Sequence[Put]) -> list[list[StreamEntry | None] | ShoalError]:
+    def put_many(self, puts: Sequence[PackedJobs]) -> list[list[StreamEntry | None] | ShoalError]:
         """Make several puts in one round trip, each accepted or refused by itself.
 
         Returns for each put the places of its jobs, with None for a job that was there already; or its error:
@@ -94,12 +94,12 @@ class Producer:
         """
         return [o if isinstance(o, ShoalError) else _places(o) for o in self._put(*puts)]
 
-    def _put(self, *puts: Put) -> list[dict[str, Any] | ShoalError]:
+    def _put(self, *puts: PackedJobs) -> list[dict[str, Any] | ShoalError]:
         """Return for each put the result of the script, or the error."""
         outcomes = self.broker.run_many(_PUT, [self._call(put) for put in puts])
         return [self._checked(put, outcome) for put, outcome in zip(puts, outcomes, strict=True)]
 
-    def _checked(self, put: Put, outcome: dict[str, Any] | ShoalError) -> dict[str, Any] | ShoalError:
+    def _checked(self, put: PackedJobs, outcome: dict[str, Any] | ShoalError) -> dict[str, Any] | ShoalError:
         if isinstance(outcome, ShoalError):
             return outcome
         if outcome["status"] == b"full":
@@ -109,7 +109,7 @@ class Producer:
             return InvalidRequest(f"the idempotency key was used for job {job_id}, which asks something else")
         return outcome
 
-    def _call(self, put: Put) -> ScriptCall:
+    def _call(self, put: PackedJobs) -> ScriptCall:
         keys = list(self._lane_keys[put.lane])
         if put.has_records:
             keys += [self.keys.record(job.id) for job in put.jobs]

@@ -1,4 +1,4 @@
-"""Texts to vectors: tokenizer, batcher, packing, engines.
+"""Texts to vectors: tokenizer, bucketing, packing, engines.
 
 Imports the contract, `model`, and the `processors` of a worker process; knows no queue.
 """

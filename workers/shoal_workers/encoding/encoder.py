@@ -11,7 +11,7 @@ from shoal.errors import InvalidRequest, ModelMismatch, ShoalError
 from shoal.excerpt import excerpt
 from shoal.jobs import Options
 from shoal.replies import finish
-from shoal_workers.encoding.batcher import Batcher
+from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.engines import Engine, ForwardPass, open_engine
 from shoal_workers.encoding.packing import TextSpans, pack
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
@@ -27,7 +27,7 @@ MIN_SPLIT_TOKENS = 96
 
 
 @dataclass(slots=True, eq=False)
-class EncodedText:
+class TokenizedText:
     """One text on its way through the model.
 
     `pooling` is None where the model decides; `output` is `vector` or `tokens`. Once the text is encoded, `vectors` is
@@ -55,7 +55,7 @@ class EncodedText:
 class EncodingPass:
     """Texts that the engine encodes in one pass, and where they are in it."""
 
-    texts: Sequence[EncodedText]
+    texts: Sequence[TokenizedText]
     spans: TextSpans
     running: ForwardPass
 
@@ -111,7 +111,7 @@ class Encoder:
         """Return the tokens of each text, cut on the named side where the text is too long for the model."""
         return self.tokenizer.encode(texts, truncation_side)
 
-    def start(self, texts: Sequence[EncodedText]) -> list[EncodingPass]:
+    def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         """Start to encode the texts; `finish` waits for them. Raises what the engine raises.
 
         Texts of `MIN_SPLIT_TOKENS` together are split into passes side by side, about as large as each other.
@@ -131,14 +131,14 @@ class Encoder:
                 part = slice(ends[n] - text.num_tokens, ends[n]) if how == "tokens" else slice(n, n + 1)
                 text.vectors = vectors[how][part]
 
-    def _pooling(self, text: EncodedText) -> str:
+    def _pooling(self, text: TokenizedText) -> str:
         return "tokens" if text.output == "tokens" else text.pooling or self.model.pooling
 
-    def _split(self, texts: Sequence[EncodedText]) -> list[list[EncodedText]]:
+    def _split(self, texts: Sequence[TokenizedText]) -> list[list[TokenizedText]]:
         """Return the texts in parts of about as many tokens for each stream of the engine, or in one part."""
         if sum(text.num_tokens for text in texts) < MIN_SPLIT_TOKENS:
             return [list(texts)]
-        parts: list[list[EncodedText]] = [[] for _ in range(min(self.engine.num_streams, len(texts)))]
+        parts: list[list[TokenizedText]] = [[] for _ in range(min(self.engine.num_streams, len(texts)))]
         sizes = [0] * len(parts)
         for text in sorted(texts, key=lambda text: text.num_tokens, reverse=True):
             smallest = sizes.index(min(sizes))
@@ -146,16 +146,18 @@ class Encoder:
             sizes[smallest] += text.num_tokens
         return parts
 
-    def encode(self, texts: Sequence[EncodedText]) -> None:
+    def encode(self, texts: Sequence[TokenizedText]) -> None:
         """Set the vectors of the texts. Raises what the engine raises."""
         self.finish(self.start(texts))
 
     def embed(
-        self, texts: Sequence[str], options: Options, prompt: str, batcher: Batcher[EncodedText] | None = None
+        self, texts: Sequence[str], options: Options, prompt: str, batcher: Bucketing[TokenizedText] | None = None
     ) -> NDArray[np.float32]:
         """Return finished vectors `[texts, dimension]` of any number of texts, to build an index or check the model."""
         prompted = [prompt + text for text in texts] if prompt else texts
-        encoded = [EncodedText(tokens, options.pooling) for tokens in self.tokenize(prompted, options.truncation_side)]
-        for batch in (batcher or Batcher(2_048, self.model.shares_rows)).cut(encoded):
+        encoded = [
+            TokenizedText(tokens, options.pooling) for tokens in self.tokenize(prompted, options.truncation_side)
+        ]
+        for batch in (batcher or Bucketing(2_048, self.model.shares_rows)).cut(encoded):
             self.encode(batch)
         return finish([text.vectors for text in encoded if text.vectors is not None], options)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal_workers.encoding.batcher import ATTENTION_LENGTH
+from shoal_workers.encoding.bucketing import ATTENTION_LENGTH
 
 #: Added to the attention scores between two texts, so that the softmax leaves nothing of them.
 MASKED = np.float32(-1e9)

@@ -15,8 +15,8 @@ import numpy as np
 
 from shoal.errors import BadDocument, DiskFull
 from shoal.jobs import Options
-from shoal_workers.encoding.batcher import Batcher
-from shoal_workers.encoding.encoder import DOCUMENT_PROMPTS, EncodedText, Encoder
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import DOCUMENT_PROMPTS, Encoder, TokenizedText
 from shoal_workers.index.array_file import open_array, write_header
 from shoal_workers.index.document import Document, DocumentSource
 from shoal_workers.index.index import publish
@@ -54,7 +54,7 @@ def build(source: DocumentSource, out: Path, encoder: Encoder, count: int, progr
 
 def _write_documents(folder: Path, source: DocumentSource, encoder: Encoder, count: int, progress: Progress) -> None:
     """Write the documents, their vectors and their offsets, in constant memory."""
-    batcher: Batcher[EncodedText] = Batcher(2_048, encoder.model.shares_rows)
+    batcher: Bucketing[TokenizedText] = Bucketing(2_048, encoder.model.shares_rows)
     prompt = encoder.prompt(Options(), DOCUMENT_PROMPTS)
     done = 0
     with (

@@ -25,7 +25,7 @@ Item = TypeVar("Item", bound=Sized)
 
 
 @dataclass(frozen=True, slots=True)
-class Batcher(Generic[Item]):
+class Bucketing(Generic[Item]):
     """A method to cut texts into the batches of least cost, for attention and for passes, under a budget of tokens.
 
     Where texts do not share rows, the padding to the longest text of a batch counts as tokens.

@@ -1,4 +1,4 @@
-"""The batcher: every row once, within the budget, and never dearer than the two obvious ways to cut."""
+"""Length bucketing: every text once, within the budget, and never dearer than the two obvious ways to cut."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal_workers.encoding.batcher import ATTENTION_LENGTH, Batcher
+from shoal_workers.encoding.bucketing import ATTENTION_LENGTH, Bucketing
 
 
 @dataclass(eq=False)
@@ -18,25 +18,26 @@ class Text:
 
 ROWS = st.lists(st.integers(1, 600).map(Text), max_size=80)
 SIZES = (st.integers(1, 5_000), st.booleans(), st.integers(0, 500))
-BATCHERS: st.SearchStrategy[Batcher[Text]] = st.builds(Batcher, *SIZES)
+BATCHERS: st.SearchStrategy[Bucketing[Text]] = st.builds(Bucketing, *SIZES)
 
 
-def size(batch: list[Text], batcher: Batcher[Text]) -> int:
+def size(batch: list[Text], bucketing: Bucketing[Text]) -> int:
     """Tokens of the batch, padding included where each text has a row of its own."""
     lengths = [row.num_tokens for row in batch]
-    return sum(lengths) if batcher.shares_rows else len(lengths) * max(lengths)
+    return sum(lengths) if bucketing.shares_rows else len(lengths) * max(lengths)
 
 
-def cost(batches: list[list[Text]], batcher: Batcher[Text]) -> float:
+def cost(batches: list[list[Text]], bucketing: Bucketing[Text]) -> float:
     """Return the cost of the batches, in tokens."""
     return sum(
-        size(batch, batcher) * (1 + batch[-1].num_tokens / ATTENTION_LENGTH) + batcher.pass_cost for batch in batches
+        size(batch, bucketing) * (1 + batch[-1].num_tokens / ATTENTION_LENGTH) + bucketing.pass_cost
+        for batch in batches
     )
 
 
 @given(ROWS, BATCHERS)
-def test_every_row_is_in_exactly_one_batch_shortest_first(rows: list[Text], batcher: Batcher[Text]) -> None:
-    batches = batcher.cut(rows)
+def test_every_row_is_in_exactly_one_batch_shortest_first(rows: list[Text], bucketing: Bucketing[Text]) -> None:
+    batches = bucketing.cut(rows)
     cut = [row for batch in batches for row in batch]
     assert sorted(map(id, cut)) == sorted(map(id, rows))
     assert [row.num_tokens for row in cut] == sorted(row.num_tokens for row in rows)
@@ -44,14 +45,14 @@ def test_every_row_is_in_exactly_one_batch_shortest_first(rows: list[Text], batc
 
 
 @given(ROWS, BATCHERS)
-def test_the_budget_is_kept(rows: list[Text], batcher: Batcher[Text]) -> None:
-    assert all(len(batch) == 1 or size(batch, batcher) <= batcher.max_batch_tokens for batch in batcher.cut(rows))
+def test_the_budget_is_kept(rows: list[Text], bucketing: Bucketing[Text]) -> None:
+    assert all(len(batch) == 1 or size(batch, bucketing) <= bucketing.max_batch_tokens for batch in bucketing.cut(rows))
 
 
-@given(ROWS.filter(bool), st.builds(Batcher, st.just(100_000), st.booleans(), st.integers(0, 500)))
-def test_it_is_never_dearer_than_one_pass_for_all(rows: list[Text], batcher: Batcher[Text]) -> None:
+@given(ROWS.filter(bool), st.builds(Bucketing, st.just(100_000), st.booleans(), st.integers(0, 500)))
+def test_it_is_never_dearer_than_one_pass_for_all(rows: list[Text], bucketing: Bucketing[Text]) -> None:
     ordered = sorted(rows, key=lambda row: row.num_tokens)
-    assert cost(batcher.cut(rows), batcher) <= cost([ordered], batcher) + 1e-6
+    assert cost(bucketing.cut(rows), bucketing) <= cost([ordered], bucketing) + 1e-6
 
 
 @pytest.mark.parametrize(
@@ -70,14 +71,14 @@ def test_it_is_never_dearer_than_one_pass_for_all(rows: list[Text], batcher: Bat
 def test_short_and_long_texts_are_kept_apart_where_that_pays(
     shares_rows: bool, lengths: list[int], expected: list[list[int]]
 ) -> None:
-    batcher: Batcher[Text] = Batcher(max_batch_tokens=1_000, shares_rows=shares_rows)
-    batches = batcher.cut([Text(length) for length in lengths])
+    bucketing: Bucketing[Text] = Bucketing(max_batch_tokens=1_000, shares_rows=shares_rows)
+    batches = bucketing.cut([Text(length) for length in lengths])
     assert [[row.num_tokens for row in batch] for batch in batches] == expected
 
 
 @given(ROWS, BATCHERS, st.integers(1, 600))
-def test_a_batch_can_be_split_into_smaller_ones(rows: list[Text], batcher: Batcher[Text], max_tokens: int) -> None:
+def test_a_batch_can_be_split_into_smaller_ones(rows: list[Text], bucketing: Bucketing[Text], max_tokens: int) -> None:
     rows = sorted(rows, key=lambda row: row.num_tokens)
-    parts = batcher.split(rows, max_tokens)
+    parts = bucketing.split(rows, max_tokens)
     assert [row for part in parts for row in part] == rows
-    assert all(size(part, batcher) <= max_tokens or len(part) == 1 for part in parts)
+    assert all(size(part, bucketing) <= max_tokens or len(part) == 1 for part in parts)

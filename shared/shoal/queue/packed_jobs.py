@@ -33,7 +33,7 @@ class StreamEntry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class PackedJobs:
     """The jobs of one client for one lane, and their bytes: packed by the caller, so that a bad text fails at once."""
 
     lane: str
@@ -70,7 +70,7 @@ class Put:
         return sum(map(len, self.data))
 
 
-def overloaded(put: Put, lane: Mapping[str, Any], limits: LaneLimits, texts_per_s: float) -> Overloaded:
+def overloaded(put: PackedJobs, lane: Mapping[str, Any], limits: LaneLimits, texts_per_s: float) -> Overloaded:
     """Return the refusal of jobs for which a lane has no room.
 
     `lane` has the `jobs`, `texts` and `bytes` in the lane, and the `share` of it that the client may fill.
