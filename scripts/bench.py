@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks import bars, compare, engine, fair, nearest, open_loop, plot, scenarios, servers, start, wire
+from benchmarks import bars, compare, engine, fair, indexes, open_loop, plot, quality, scenarios, servers, start, wire
 from benchmarks.peers import PEERS, target_of
 from benchmarks.plan import Plan, Texts, say
 from stack import Checkout, about_machine
@@ -32,10 +32,10 @@ SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "pool": scenarios.pool,
     "cache": scenarios.cache,
     "start": start.run,
-    "quality": scenarios.quality,
+    "quality": quality.run,
     "soak": open_loop.soak,
     "compare": compare.run,
-    "nearest": nearest.run,
+    "nearest": indexes.nearest,
     "servers": servers.run,
 }
 
@@ -80,6 +80,7 @@ def arguments() -> argparse.Namespace:
     named = [name for name in args.against.split(",") if name]
     args.peers = [name for name in named if "/" not in name or "://" in name]
     try:
+        _ = args.read or wrk.find()
         args.checkouts = [Checkout.at(Path(name)) for name in named if name not in args.peers]
         for name in args.peers:
             _ = name in PEERS or target_of(name)
@@ -90,13 +91,8 @@ def arguments() -> argparse.Namespace:
 
 def measured(args: argparse.Namespace) -> dict[str, Any]:
     """Run the scenarios; one that cannot be measured does not keep the others from it."""
-    try:
-        wrk.find()
-    except ShoalError as error:
-        sys.exit(error.message)
     texts = Texts.load()
-    names = ("runs", "seconds", "minutes", "peers", "checkouts", "workers", "vectors")
-    plan = Plan(texts, **{name: getattr(args, name) for name in names})
+    plan = Plan(texts, args.runs, args.seconds, args.minutes, args.peers, args.checkouts, args.workers, args.vectors)
     command = f"scripts/bench {shlex.join(sys.argv[1:])}".strip()
     about = {**about_machine(), "texts": texts.source, "command": command}
     rows = []

@@ -18,11 +18,10 @@ from typing import Any
 import redis
 from chaos_run.answers import Answers
 from chaos_run.audit import Audit
-from chaos_run.cases import WORDS, draw
+from chaos_run.cases import WORDS, Outcomes, draw
 from chaos_run.clients import Clients
 from chaos_run.deployment import NUM_WORKERS, Deployment
 from chaos_run.faults import KINDS, Breaker, schedule
-from chaos_run.outcomes import Outcomes
 from chaos_run.recovery import Recovery
 from stack import HOME
 

@@ -4,14 +4,16 @@ import hashlib
 import json
 import os
 import platform
+import re
 import secrets
 import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from http.client import HTTPResponse
 from importlib.metadata import version
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -42,7 +44,7 @@ READY_WITHIN_S = 180.0
 
 
 def datasets() -> Any:
-    """Return the loaders of the real text in ../shared/data, or in the folder that SHOAL_DATA names."""
+    """Return the loaders of the real text."""
     if not (DATA / "datasets.py").exists():
         sys.exit(f"there is no {DATA / 'datasets.py'}: name the folder of the test data with SHOAL_DATA")
     spec = spec_from_file_location("datasets", DATA / "datasets.py")
@@ -54,7 +56,7 @@ def datasets() -> Any:
 
 @dataclass(frozen=True)
 class Checkout:
-    """A checkout of Shoal with an environment of its own, which is driven by its `shoal` command and over HTTP alone.
+    """A checkout of Shoal, which is driven by its `shoal` command and over HTTP alone.
 
     `home` is the folder of its prepared models and its indexes, which may have a format of their own.
     """
@@ -133,26 +135,20 @@ def stack(
         (checkout.home / "models").mkdir(parents=True, exist_ok=True)
         (Path(home) / "models").symlink_to(checkout.home / "models")
         settings = Settings(redis_url=f"redis://127.0.0.1:{free_port()}/0", port=free_port(), home=home)
-        started = {"SHOAL_LOG_LEVEL": "warning", **os.environ, **checkout.environment, **environment}
-        started |= {"SHOAL_REDIS_URL": settings.redis_url, "SHOAL_PORT": str(settings.port), "SHOAL_HOME": home}
-        started["SHOAL_INDEXES"] = ",".join(f"{name}={folder}" for name, folder in (indexes or {}).items())
-        log = Path(home) / "stack.log"
-        serve = [*checkout.shoal, "serve", "--workers", "0" if worker_command else str(workers)]
-        services = [
-            Service("redis", embedded.command(settings), {}),
-            Service("serve", logged(serve, log), started, stop_within_s=90.0),
-        ]
+        environment = {"SHOAL_LOG_LEVEL": "warning", **os.environ, **checkout.environment, **environment}
+        environment |= {"SHOAL_REDIS_URL": settings.redis_url, "SHOAL_PORT": str(settings.port), "SHOAL_HOME": home}
+        environment["SHOAL_INDEXES"] = ",".join(f"{name}={folder}" for name, folder in (indexes or {}).items())
+        log, url = Path(home) / "stack.log", f"http://127.0.0.1:{settings.port}"
+        serve = logged([*checkout.shoal, "serve", "--workers", "0" if worker_command else str(workers)], log)
+        services = [Service("redis", embedded.command(settings), {}), Service("serve", serve, environment, 90.0)]
         if worker_command:
-            services += [Service(f"worker {n + 1}", worker_command, started) for n in range(workers)]
-        url = f"http://127.0.0.1:{settings.port}"
-        try:
-            for service in services:
-                service.start()
-            wait_until_ready(services[1], log, lambda: is_ready(url, workers))
-            yield Running(url, settings.redis_url, _pids(services))
-        finally:
-            for service in reversed(services):
-                service.stop()
+            services += [Service(f"worker {n + 1}", worker_command, environment) for n in range(workers)]
+        with started(services, log, lambda: is_ready(url, workers)):
+            pids = {each.name: each.process.pid for each in services if each.process}
+            for child in psutil.Process(pids.pop("serve")).children():
+                is_api = "api" in child.cmdline()
+                pids["api" if is_api else f"worker {len(pids.keys() - {'api', 'redis'}) + 1}"] = child.pid
+            yield Running(url, settings.redis_url, pids)
 
 
 def logged(command: list[str], log: Path) -> list[str]:
@@ -160,41 +156,39 @@ def logged(command: list[str], log: Path) -> list[str]:
     return ["/bin/sh", "-c", 'exec "$@" >>"$0" 2>&1', str(log), *command]
 
 
-def wait_until_ready(service: Service, log: Path, is_ready: Callable[[], bool]) -> None:
-    """Wait until the service is ready. Raises NotReady, with the end of its log, if it ends or takes too long."""
+@contextmanager
+def started(services: Sequence[Service], log: Path, is_ready: Callable[[], bool]) -> Iterator[None]:
+    """Run the services until the end of the `with`, which begins when they are ready.
+
+    Raises NotReady, with the end of the log, if one of them ends or takes too long. An OSError of `is_ready` is a no.
+    """
 
     def is_done() -> bool:
-        if (code := service.exit_code()) is not None:
-            raise NotReady(f"{service.name} ended with exit code {code}")
+        for service in services:
+            if (code := service.exit_code()) is not None:
+                raise NotReady(f"{service.name} ended with exit code {code}")
         with suppress(OSError):
             return is_ready()
         return False
 
     try:
-        wait_until(service.name, is_done, READY_WITHIN_S)
-    except NotReady as error:
-        lines = log.read_text(errors="replace").splitlines()[-15:] if log.exists() else []
-        raise NotReady("\n".join([f"{error.message}; the end of {log}:", *lines])) from error
+        for service in services:
+            service.start()
+        try:
+            wait_until(services[-1].name, is_done, READY_WITHIN_S)
+        except NotReady as error:
+            lines = log.read_text(errors="replace").splitlines()[-15:] if log.exists() else []
+            raise NotReady("\n".join([f"{error.message}; the end of {log}:", *lines])) from error
+        yield
+    finally:
+        for service in reversed(services):
+            service.stop()
 
 
 def is_ready(url: str, workers: int) -> bool:
     """Return True if the API counts so many workers as ready. Raises OSError while it does not answer."""
-    with urlopen(f"{url}/{'ready' if workers else 'health'}", timeout=2) as response:
-        return int(json.load(response).get("workers", 0)) >= workers
-
-
-def _pids(services: list[Service]) -> dict[str, int]:
-    """Return the process ids by name; in place of `serve` those of the processes that it started."""
-    found: dict[str, int] = {}
-    for service in services:
-        assert service.process
-        if service.name != "serve":
-            found[service.name] = service.process.pid
-            continue
-        for child in psutil.Process(service.process.pid).children():
-            is_api = "api" in child.cmdline()
-            found["api" if is_api else f"worker {len(found.keys() - {'api', 'redis'}) + 1}"] = child.pid
-    return found
+    _, about = ask(f"{url}/{'ready' if workers else 'health'}", timeout_s=2)
+    return int(about.get("workers", 0)) >= workers
 
 
 def free_port() -> int:
@@ -205,29 +199,29 @@ def free_port() -> int:
             return int(probe.getsockname()[1])
 
 
-def post(url: str, body: dict[str, Any]) -> Any:
-    """The answer to a JSON POST."""
-    request = Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
-    with urlopen(request, timeout=120) as response:
-        return json.load(response)
+def ask(url: str, body: Any = None, timeout_s: float = 120.0) -> tuple[HTTPResponse, Any]:
+    """Return the answer to a GET, or to a POST of the body, and the JSON in it. Raises OSError at an error."""
+    data = None if body is None else json.dumps(body).encode()
+    with urlopen(Request(url, data, {"content-type": "application/json"}), timeout=timeout_s) as response:
+        return response, json.load(response)
 
 
 def about_machine() -> dict[str, str]:
-    """Processor, cores, memory, versions, and the settings that are not the default."""
-    model = next(
-        (x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), "?"
-    )
-    memory = int(Path("/proc/meminfo").read_text().split()[1]) / 2**20
-    names = ("shoal", "openvino", "numpy", "redis", "flask", "granian")
-    versions = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in names)]
-    server = subprocess.run([embedded.find_server(), "--version"], capture_output=True, text=True, check=True).stdout
-    versions.append(f"redis-server {server.split()[2].removeprefix('v=')}")
-    if wrk := shutil.which("wrk"):
-        versions.append(" ".join(subprocess.run([wrk, "--version"], capture_output=True, text=True).stdout.split()[:2]))
+    """Return the processor, cores, memory, versions, and the settings that are not the default."""
+    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    memory = psutil.virtual_memory().total / 2**30
+    programs = {name: found for name in ("redis-server", "wrk") if (found := shutil.which(name))}
+    printed = {
+        name: subprocess.run([found, "--version"], capture_output=True, text=True).stdout.split()[:3]
+        for name, found in programs.items()
+    }
+    libraries = {name: version(name) for name in ("shoal", "openvino", "numpy", "redis", "flask", "granian")}
     ours = {name: value for name, value in os.environ.items() if name.startswith("SHOAL_")}
     return {
-        "processor": f"{model}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB",
-        "system": f"{platform.system()} {platform.release()}",
-        "versions": ", ".join(versions),
+        "processor": f"{model[1] if model else '?'}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB",
+        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+        "versions": ", ".join(
+            [*(f"{name} {number}" for name, number in libraries.items()), *map(" ".join, printed.values())]
+        ),
         "settings": ", ".join(f"{name}={value}" for name, value in sorted(ours.items())) or "as they come",
     }

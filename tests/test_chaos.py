@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from chaos_run.answers import Answers
 from chaos_run.audit import Audit
-from chaos_run.cases import ODD, ROUTES, Case, draw
+from chaos_run.cases import ODD, ROUTES, Case, Outcomes, draw
 from chaos_run.faults import ALONE_S, KINDS, schedule
-from chaos_run.outcomes import Outcomes
 from chaos_run.proxy import Link
 from chaos_run.worker import digest
 from page import ROOT

@@ -40,18 +40,15 @@ class Bar:
     def judge(self, rows: Sequence[Row]) -> tuple[str, str]:
         """Return the value found, and `pass`, `miss` or `not measured`."""
         try:
-            value = self._value(rows)
+            value = self._find(rows, self.figure)
+            if self.minus:
+                value -= self._find(rows, self.minus)
+            if self.over:
+                value /= self._find(rows, self.over, median if self.typical else max)
         except KeyError:
             return "", "not measured"
+        value *= 100 if self.over and self.unit == " %" else 1
         return f"{shown(value)}{self.unit}", "pass" if self.is_met_by(value) else "miss"
-
-    def _value(self, rows: Sequence[Row]) -> float:
-        value = self._find(rows, self.figure)
-        if self.minus:
-            value -= self._find(rows, self.minus)
-        if self.over:
-            value /= self._find(rows, self.over, median if self.typical else max)
-        return value * 100 if self.over and self.unit == " %" else value
 
     def _find(self, rows: Sequence[Row], place: Figure, pick: Callable[[list[float]], float] = max) -> float:
         case, target, name = place

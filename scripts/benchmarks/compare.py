@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from itertools import chain
 
-from stack import OURS, Checkout, index_of
+from stack import OURS, Checkout
 
 from benchmarks.fair import bulk_trials
-from benchmarks.indexes import NUM_REAL
+from benchmarks.indexes import real_index
 from benchmarks.plan import Plan, say
 from benchmarks.scenarios import CACHE, cache_trial, case_of, embed_trials
 from benchmarks.server import NO_CACHE, Server, shoal
@@ -32,23 +32,23 @@ def run(plan: Plan) -> list[Row]:
     with ExitStack() as running:
         checkouts = (OURS, *plan.checkouts)
         servers = [[running.enter_context(server) for server in _servers(plan, each)] for each in checkouts]
-        by_server = [[*_trials(plain, plan), cache_trial(cached, plan)] for plain, cached in servers]
-        rows = plan.interleave("compare", chain.from_iterable(zip(*by_server, strict=True)))
+        by_checkout = [_trials(plain, cached, plan) for plain, cached in servers]
+        rows = plan.interleave("compare", chain.from_iterable(zip(*by_checkout, strict=True)))
         return rows + [row for plain, _ in servers for row in plain.memory_rows("compare")]
 
 
 def _servers(plan: Plan, checkout: Checkout) -> Iterator[AbstractContextManager[Server]]:
-    headlines = plan.texts.headlines[:NUM_REAL]
-    index = index_of(f"headlines-{len(headlines)}", {str(n): text for n, text in enumerate(headlines)}, checkout)
+    index = real_index(plan.texts, checkout)
     for environment in (NO_CACHE, CACHE):
         yield shoal(checkout.name, {"default": index}, plan.workers, checkout=checkout, environment=environment)
 
 
-def _trials(server: Server, plan: Plan) -> list[Trial]:
+def _trials(plain: Server, cached: Server, plan: Plan) -> list[Trial]:
     return [
-        *embed_trials(server, plan, (1, 64)),
-        *(server.search_trial(f"search, {case_of(n)}", n, plan.texts.alone, "default") for n in (1, 64)),
-        *bulk_trials(server, plan),
+        *embed_trials(plain, plan, (1, 64)),
+        *(plain.search_trial(f"search, {case_of(n)}", n, plan.texts.alone, "default") for n in (1, 64)),
+        *bulk_trials(plain, plan),
+        cache_trial(cached, plan),
     ]
 
 

@@ -3,28 +3,30 @@
 Each form has a process of its own, as in a worker, and waits while another is measured.
 """
 
-import hashlib
 import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, cycle
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
 from stack import HOME, NATIVE_THREADS, model
 from threadpoolctl import threadpool_limits
 
-from benchmarks import padded
-from benchmarks.plan import Plan, Texts, own_process, precisions, say
+from benchmarks.plan import PRECISIONS, Plan, Texts, own_process, say
 from shoal.bench.trial import Figures, Row, Trial
 from shoal.jobs import Options
 from shoal.settings import Settings
-from shoal_workers.encoding.encoder import TokenizedText as Text
+from shoal_workers.encoding.tokenizer import Tokenizer
+from shoal_workers.model.model import Model, prepared_folder
 from shoal_workers.process import processors
 from shoal_workers.service import open_encoder
 
@@ -43,11 +45,12 @@ def run(plan: Plan) -> list[Row]:
     with ExitStack() as running:
         engines = [
             running.enter_context(bare(name.replace("shoal", "packed"), environment.get("SHOAL_PRECISION", "auto")))
-            for name, environment in precisions().items()
+            for name, environment in PRECISIONS.items()
         ]
         engines.append(running.enter_context(bare("padded", "auto", _padded_graph())))
         by_size = zip(*(engine.headline_trials(plan.texts) for engine in engines), strict=True)
-        longer = [engine.longer_trial(plan.texts) for engine in engines]
+        mixed = [text for pair in zip(plan.texts.headlines, plan.texts.abstracts[:512], strict=False) for text in pair]
+        longer = [engine.trial("headlines and abstracts, 32 a pass as they come", 32, mixed) for engine in engines]
         return plan.interleave("engine", [*chain.from_iterable(by_size), *longer])
 
 
@@ -61,36 +64,32 @@ class Engine:
     def headline_trials(self, texts: Texts) -> list[Trial]:
         """Return trials of forward passes over so many headlines each."""
         headlines = texts.headlines[-NUM_HEADLINES:]
-        return [self._trial(f"{size} headline{'s' * (size > 1)} a pass", size, headlines) for size in BATCH_SIZES]
-
-    def longer_trial(self, texts: Texts) -> Trial:
-        """Return a trial of passes over headlines mixed with abstracts."""
-        mixed = [text for pair in zip(texts.headlines, texts.abstracts[:512], strict=False) for text in pair]
-        return self._trial("headlines and abstracts, 32 a pass as they come", 32, mixed)
+        return [self.trial(f"{size} headline{'s' * (size > 1)} a pass", size, headlines) for size in BATCH_SIZES]
 
     def sorted_trial(self, texts: Texts) -> Trial:
         """Return a trial of texts of mixed length, sorted and cut into batches."""
-        return self._trial("mixed lengths, sorted", 0, texts.mixed(NUM_SORTED))
+        return self.trial("mixed lengths, sorted", 0, texts.mixed(NUM_SORTED))
 
-    def _trial(self, case: str, size: int, texts: Sequence[str]) -> Trial:
-        return Trial(case, self.name, partial(self._run, size, texts))
+    def trial(self, case: str, size: int, texts: Sequence[str]) -> Trial:
+        """Return a trial of calls with so many texts, each of one forward pass; with 0, of calls with all texts."""
 
-    def _run(self, size: int, texts: Sequence[str], seconds: int, _: int) -> Figures:
-        return self.process.submit(_measure, texts, size, seconds * SHARE).result()
+        def run(seconds: int, _: int) -> Figures:
+            return self.process.submit(_measure, texts, size, seconds * SHARE).result()
+
+        return Trial(case, self.name, run)
 
 
 @contextmanager
 def bare(name: str = "bare engine", precision: str = "auto", graph: Path | None = None) -> Iterator[Engine]:
     """Start an engine, and end it after the `with`."""
     threads = processors.threads_for(1, processors.available())
-    before = {limit: os.environ.get(limit) for limit in NATIVE_THREADS}
+    before = dict(os.environ)
     os.environ.update(dict.fromkeys(NATIVE_THREADS, str(threads)))  # the new process reads them as it starts
     with own_process() as process:
         process.submit(_open, precision, threads, graph).result()
-        for limit, value in before.items():
+        for limit in NATIVE_THREADS:
             del os.environ[limit]
-            if value is not None:
-                os.environ[limit] = value
+        os.environ.update(before)
         yield Engine(name, process)
 
 
@@ -101,42 +100,84 @@ _opened: list[Any] = []
 def _open(precision: str, threads: int, graph: Path | None) -> None:
     threadpool_limits(1, user_api="blas")
     settings = Settings.from_environment(precision=precision)
-    _opened.append(padded.Padded(graph, settings, threads) if graph else open_encoder(settings, threads))
-
-
-class OnePass:
-    """A stand-in for the encoder's batcher: everything goes in one forward pass."""
-
-    def cut(self, texts: list[Text]) -> list[list[Text]]:
-        """Return the texts as one batch."""
-        return [texts]
+    _opened.append(Padded(graph, settings, threads) if graph else open_encoder(settings, threads))
 
 
 def _measure(texts: Sequence[str], size: int, seconds: float) -> dict[str, float]:
-    """Return texts a second and the median time of a call, which has `size` texts; tokenizing counts.
-
-    With a size of 0, a call has all texts, which the encoder's batcher sorts; else it is one forward pass.
-    """
-    (engine,), batcher = _opened, OnePass() if size else None
+    """Return texts a second and the median time of a call; tokenizing counts."""
+    (engine,), one_pass = _opened, SimpleNamespace(cut=lambda texts: [texts])
+    batcher = one_pass if size else None
     size = size or len(texts)
-    num_texts, times, started = 0, [], time.perf_counter()
+    times, started = [], time.perf_counter()
     for part in cycle([texts[n : n + size] for n in range(0, len(texts) - size + 1, size)]):
         before = time.perf_counter()
         engine.embed(part, Options(), "", batcher)
         now = time.perf_counter()
-        num_texts += len(part)
         times.append(now - before)
         if now - started >= seconds:
             break
-    return {"texts/s": num_texts / (now - started), "p50 ms": median(times) * 1_000}
+    return {"texts/s": size * len(times) / (now - started), "p50 ms": median(times) * 1_000}
+
+
+class Padded:
+    """A stand-in for the worker's encoder: batches padded to their longest text, as is usual elsewhere.
+
+    It is the original model with its pooling, as it is, in the same engine and precision as ours.
+    """
+
+    def __init__(self, graph: Path, settings: Settings, threads: int):
+        prepared = prepared_folder(settings.home_folder, settings.model)
+        self._tokenizer = Tokenizer(prepared / "tokenizer.json", Model.open(prepared).max_tokens)
+        options = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_NUM_THREADS": threads,
+            "INFERENCE_PRECISION_HINT": "bf16" if processors.has_bf16() else "f32",
+            "ENABLE_CPU_PINNING": False,
+        }
+        self._request = ov.Core().compile_model(str(graph), "CPU", options).create_infer_request()
+
+    def embed(self, texts: Sequence[str], *_: object) -> NDArray[np.float32]:
+        """Return finished vectors `[texts, dimension]`, computed in one forward pass."""
+        found = [tokens.ids for tokens in self._tokenizer.encode(texts)]
+        lengths = np.array([len(ids) for ids in found])
+        mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
+        ids = np.zeros_like(mask)
+        ids[mask == 1] = np.concatenate(found)
+        self._request.infer({0: ids, 1: mask}, share_inputs=True)
+        return np.array(self._request.get_output_tensor(0).data)
 
 
 def _padded_graph() -> Path:
-    """Return the folder of the model's graph on padded texts; export it if it is missing."""
-    version = hashlib.sha256(Path(padded.__file__).read_bytes()).hexdigest()
-    folder = HOME / "bench" / f"padded-{model().digest[:8]}-{version[:8]}"
-    if not (folder / padded.GRAPH).exists():
-        say(f"engine: exporting the padded graph to {folder}")
+    """Return the model's graph on padded texts; export it if it is missing."""
+    graph = HOME / "bench" / f"padded-{model().digest[:8]}" / "graph.xml"
+    if not graph.exists():
+        say(f"engine: exporting the padded graph to {graph}")
         with own_process() as process:  # which loads torch
-            process.submit(padded.export, model().source, folder).result()
-    return folder
+            process.submit(_export, model().source, graph).result()
+    return graph
+
+
+def _export(source: str, graph: Path) -> None:
+    import torch
+
+    from shoal_workers.model.reference import load
+
+    class Whole(torch.nn.Module):
+        """All modules of a Sentence Transformers model as one."""
+
+        def __init__(self, model: Any):
+            super().__init__()
+            self.steps = torch.nn.ModuleList(model)
+
+        def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            features: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
+            for step in self.steps:
+                features = step(features)
+            vectors: torch.Tensor = features["sentence_embedding"]
+            return vectors
+
+    example = (torch.ones((2, 8), dtype=torch.long), torch.tensor([[1] * 8, [1] * 5 + [0] * 3]))
+    with torch.inference_mode(False):
+        converted = ov.convert_model(Whole(load(source)).eval(), example_input=example)
+    graph.parent.mkdir(parents=True, exist_ok=True)
+    ov.save_model(converted, graph, compress_to_fp16=True)

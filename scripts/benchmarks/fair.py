@@ -1,20 +1,19 @@
 """Interactive work beside a bulk lane that is never empty, and bulk work beside interactive work."""
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from http.client import HTTPConnection
 from itertools import count
-from typing import Any
+from threading import Event
+
+from stack import ask
 
 from benchmarks.plan import Plan
 from benchmarks.server import Server, shoal
 from shoal.bench import wrk
 from shoal.bench.trial import STRIDE, Figures, Row, Trial, figures_of
-from shoal.errors import NotReady
 
 #: Jobs that the bulk client has on their way: two for the worker's step, two that wait. With more, texts would come
 #: in bursts longer than a run.
@@ -46,12 +45,12 @@ def bulk_trials(server: Server, plan: Plan) -> list[Trial]:
 
 
 def _run(server: Server, texts: Sequence[str], beside: wrk.Load | None, seconds: int, number: int) -> Figures:
+    figures: Figures = {}
     with _bulk(server.url, texts) as num_done:
         started_s, before = time.monotonic(), sum(num_done)
         if beside:
-            figures = dict(figures_of(wrk.run(beside, seconds, number * STRIDE), 1))
+            figures = figures_of(wrk.run(beside, seconds, number * STRIDE), 1)
         else:
-            figures = {}
             time.sleep(seconds)
         rate = (sum(num_done) - before) / (time.monotonic() - started_s)
     server.processes.wait_until_idle()
@@ -62,17 +61,15 @@ def _run(server: Server, texts: Sequence[str], beside: wrk.Load | None, seconds:
 def _bulk(url: str, texts: Sequence[str]) -> Iterator[list[int]]:
     """Keep submitting bulk jobs and fetching their results; the list has the number of texts of each finished one."""
     jobs = [texts[n : n + TEXTS_PER_JOB] for n in range(0, len(texts) - TEXTS_PER_JOB + 1, TEXTS_PER_JOB)]
-    numbers, num_done, stopping = count(), list[int](), list[bool]()
+    numbers, num_done, stopping = count(), list[int](), Event()
 
     def client() -> None:
-        connection = HTTPConnection(url.removeprefix("http://"), timeout=120)
-        while not stopping:
+        while not stopping.is_set():
             job = {"op": "embed", "lane": "bulk", "inputs": jobs[next(numbers) % len(jobs)]}
-            path = f"/v1/jobs/{json.loads(_ask(connection, 'POST', '/v1/jobs', job)[1])['id']}/result?wait=30"
-            while _ask(connection, "GET", path)[0] != 200:
+            result = f"{url}/v1/jobs/{ask(f'{url}/v1/jobs', job)[1]['id']}/result?wait=30"
+            while ask(result)[0].status != 200:
                 pass  # 202: it waits in its lane
             num_done.append(len(job["inputs"]))
-        connection.close()
 
     with ThreadPoolExecutor(WINDOW) as pool:
         clients = [pool.submit(client) for _ in range(WINDOW)]
@@ -81,15 +78,6 @@ def _bulk(url: str, texts: Sequence[str]) -> Iterator[list[int]]:
                 time.sleep(0.01)
             yield num_done
         finally:
-            stopping.append(True)
+            stopping.set()
     for ended in clients:
         ended.result()
-
-
-def _ask(connection: HTTPConnection, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
-    connection.request(method, path, json.dumps(body), {"content-type": "application/json"})
-    response = connection.getresponse()
-    found = response.read()
-    if response.status >= 300:
-        raise NotReady(f"{method} {path}: {response.status} {found[:200].decode()}")
-    return response.status, found

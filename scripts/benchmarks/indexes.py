@@ -1,21 +1,38 @@
-"""Indexes to search in benchmarks: of real headlines, and large ones made without embedding a million texts."""
+"""Indexes to search, of real headlines or of vectors that are made; and searching them without queue and HTTP."""
 
+import statistics
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
-from stack import HOME, OURS, index_of, model
+from stack import HOME, OURS, Checkout, index_of, model
+from threadpoolctl import threadpool_limits
 
-from benchmarks.plan import Texts, say
+from benchmarks.plan import Plan, Texts, say
+from shoal.bench.trial import Figures, Row, Trial
+from shoal.jobs import Options
+from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.builder import build
 from shoal_workers.index.document import Document
 from shoal_workers.index.index import Index
-from shoal_workers.model.model import Model
+from shoal_workers.model.model import prepared_folder
+from shoal_workers.process import processors
 
 Vectors = NDArray[np.float32]
+
+#: Takes queries and returns the rows of the best vectors of each, best first.
+Find = Callable[[Vectors], NDArray[np.intp]]
+
+#: Queries in all, those of one search, and hits to find.
+NUM_QUERIES, AT_ONCE, K = 256, (1, 64), 10
 
 #: Documents in the index of real headlines, and equal vectors in a group.
 NUM_REAL, EQUAL = 20_000, 100
@@ -37,24 +54,6 @@ KINDS: dict[str, Callable[[Generator, Vectors, int], Vectors]] = {
 }
 
 
-class Made:
-    """A stand-in for the builder's encoder that makes vectors of a kind, whatever the texts say."""
-
-    def __init__(self, model: Model, real: Vectors, kind: str):
-        self.model = model
-        self._real, self._kind = real, KINDS[kind]
-        self._random = np.random.default_rng(7)
-
-    def prompt(self, *_: object) -> str:
-        """Return no prompt."""
-        return ""
-
-    def embed(self, texts: Sequence[str], *_: object) -> Vectors:
-        """Return a normalised vector for each text: float32 `[texts, dimension]`."""
-        vectors = self._kind(self._random, self._real, len(texts))
-        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
-
-
 class Numbered:
     """A stand-in for the builder's file: documents that say that they are made up."""
 
@@ -67,10 +66,10 @@ class Numbered:
         return (Document(str(n), f"synthetic document {n}", {}) for n in range(self.count))
 
 
-def real_index(texts: Texts) -> Path:
-    """Return the index of real headlines."""
+def real_index(texts: Texts, checkout: Checkout = OURS) -> Path:
+    """Return the checkout's index of real headlines."""
     headlines = texts.headlines[:NUM_REAL]
-    return index_of(f"headlines-{len(headlines)}", {str(n): text for n, text in enumerate(headlines)})
+    return index_of(f"headlines-{len(headlines)}", {str(n): text for n, text in enumerate(headlines)}, checkout)
 
 
 def indexes_of(sizes: Sequence[int], texts: Texts) -> dict[str, Path]:
@@ -85,7 +84,65 @@ def synthetic(kind: str, count: int, real: Path) -> Path:
     folder = HOME / "bench" / f"synthetic-{kind}-{count}-{model().digest[:8]}"
     if not OURS.can_serve(folder):
         say(f"making an index of {count:,} synthetic vectors in {folder}")
+        make = partial(KINDS[kind], np.random.default_rng(7), np.asarray(Index.open(real).vectors))
+
+        def embed(texts: Sequence[str], *_: object) -> Vectors:
+            vectors = make(len(texts))
+            return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
+
+        # Stand-ins for the builder's file and its encoder.
+        encoder: Any = SimpleNamespace(model=model(), prompt=lambda *_: "", embed=embed)
         source: Any = Numbered(count)
-        encoder: Any = Made(model(), np.asarray(Index.open(real).vectors), kind)
         build(source, folder, encoder, count, lambda _: None)
     return folder
+
+
+def nearest(plan: Plan) -> list[Row]:
+    """Search `plan.vectors` vectors of each kind, with the index and by scoring all, in turns."""
+    threads = processors.threads_for(1, processors.available())
+    encoder = Encoder.open(prepared_folder(HOME, model().name), "openvino", "auto", threads)
+    queries = encoder.embed(plan.texts.headlines[-NUM_QUERIES:], Options(), "")
+    rows, real = [], real_index(plan.texts)
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+        for kind in KINDS:
+            index = Index.open(synthetic(kind, plan.vectors, real), threads)
+            finds = {"shoal": partial(_indexed, index), "all scored": partial(_scored, np.array(index.vectors), pool)}
+            trials = [
+                Trial(f"{plan.vectors:,} {kind}, {size} at once", name, partial(_timed, find, index, queries, size))
+                for size in AT_ONCE
+                for name, find in finds.items()
+            ]
+            rows += plan.interleave("nearest", trials)
+    return rows
+
+
+def _timed(find: Find, index: Index, queries: Vectors, size: int, *_: int) -> Figures:
+    times_ms, found, used_s = [], [], time.process_time()
+    for start in range(0, len(queries), size):
+        started = time.perf_counter()
+        found.append(find(queries[start : start + size]))
+        times_ms.append((time.perf_counter() - started) * 1_000)
+    used_s = time.process_time() - used_s
+    exact = [query @ np.asarray(index.vectors).T for query in queries]
+    lowest = np.array([np.partition(scores, -K)[-K] for scores in exact])
+    scores = np.stack([scores[rows] for scores, rows in zip(exact, np.concatenate(found), strict=True)])
+    return {
+        "p50 ms": statistics.median(times_ms),
+        "min ms": min(times_ms),
+        "max ms": max(times_ms),
+        "processor ms a query": used_s * 1_000 / len(queries),
+        f"recall@{K}": float((scores >= lowest[:, None] - 1e-6).mean()),
+    }
+
+
+def _indexed(index: Index, queries: Vectors) -> NDArray[np.intp]:
+    return np.array([[int(hit["id"]) for hit in hits] for hits in index.search(queries, K)])
+
+
+def _scored(vectors: Vectors, pool: ThreadPoolExecutor, queries: Vectors) -> NDArray[np.intp]:
+    """Score all in one matrix product in float32, in parts on threads, and return the best rows."""
+    threads = processors.threads_for(1, processors.available())
+    parts = pairwise(len(vectors) * n // threads for n in range(threads + 1))
+    scores = np.concatenate(list(pool.map(lambda part: queries @ vectors[slice(*part)].T, parts)), axis=1)
+    best = np.argpartition(-scores, K, axis=1)[:, :K]
+    return np.take_along_axis(best, np.argsort(-np.take_along_axis(scores, best, 1), axis=1), 1)

@@ -1,10 +1,11 @@
 """Latency at an arrival rate that is held, whatever the server does: shares of its capacity, and minutes at one."""
 
 import time
+from collections import defaultdict
 from concurrent.futures import Future
 from functools import partial
 
-from benchmarks.arrivals import Found, generate
+from benchmarks.arrivals import Found, generate, percentiles_ms, windows_ms
 from benchmarks.plan import Plan, own_process, say
 from benchmarks.server import Server, shoal
 from shoal.bench.trial import Figures, Row, Trial
@@ -36,13 +37,13 @@ def soak(plan: Plan) -> list[Row]:
         window_s = min(60.0, seconds / MIN_WINDOWS)
         say(f"soak: {plan.minutes:g} minutes at {rate:,.0f} requests/s")
         load = server.embed_load(64, plan.texts.alone)
-        running = process.submit(generate, load.url, load.bodies, seconds, rate, window_s=window_s)
+        running = process.submit(generate, load.url, load.bodies, seconds, rate)
         memory = _sample(server, running, window_s)
         found = running.result()
-    figures = {"requests/s": found.requests_per_s, "failed": found.num_failed, **found.all_ms}
-    cases: dict[str, Figures] = {f"soak, {plan.minutes:g} minutes": figures}
-    cases |= {f"part {number}": window for number, window in enumerate(found.windows_ms, 1)}
-    cases |= {name: _growth(sizes) for name, sizes in memory.items()}
+    windows = windows_ms(found.due_s, found.answered_s - found.due_s, window_s)
+    cases = {f"soak, {plan.minutes:g} minutes": _figures(found, seconds)}
+    cases |= {f"part {number}": window for number, window in enumerate(windows, 1)}
+    cases |= {name: _growth(list(highest.values())) for name, highest in memory.items()}
     rows = [Row("soak", case, server.name, {name: [v] for name, v in of.items()}) for case, of in cases.items()]
     return [capacity, *rows]
 
@@ -57,31 +58,33 @@ def _run(plan: Plan, server: Server, rate: float | None, seconds: int, number: i
     load, before = server.embed_load(64, plan.texts.alone), server.processes.cpu_s()
     with own_process() as process:
         found = process.submit(generate, load.url, load.bodies, seconds, rate, seed=number + 1).result()
+    late_ms = percentiles_ms(found.sent_s - found.due_s)
     return {
-        "requests/s": found.requests_per_s,
-        **found.all_ms,
-        "failed": found.num_failed,
-        **{f"{name[:3]} late ms": found.late_ms[name] for name in ("p50 ms", "p99 ms")},
-        **server.processes.ms_a_request(before, found.num_requests, load=found.cpu_s),
+        **_figures(found, seconds),
+        **{f"{name[:3]} late ms": late_ms[name] for name in ("p50 ms", "p99 ms")},
+        **server.processes.ms_a_request(before, len(found.due_s), load=found.cpu_s),
     }
 
 
-def _sample(server: Server, running: "Future[Found]", window_s: float) -> dict[str, list[float]]:
+def _figures(found: Found, seconds: float) -> dict[str, float]:
+    rate = float((found.answered_s <= seconds).sum()) / seconds
+    return {"requests/s": rate, **percentiles_ms(found.answered_s - found.due_s), "failed": found.num_failed}
+
+
+def _sample(server: Server, running: "Future[Found]", window_s: float) -> dict[str, dict[int, float]]:
     """Return the highest resident memory of each process in each window while the generator runs, in MB."""
-    memory: dict[str, list[float]] = {}
+    memory: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     start, samples = time.monotonic(), 0
     while not running.done():
         window = int((time.monotonic() - start) // window_s)
         for name, sizes in server.processes.memory_mb().items():
-            of_process = memory.setdefault(name, [])
-            of_process += [0.0] * (window + 1 - len(of_process))
-            of_process[window] = max(of_process[window], sizes["resident"])
+            memory[name][window] = max(memory[name][window], sizes["resident"])
         samples += 1
         time.sleep(max(0.0, start + samples * window_s / SAMPLES - time.monotonic()))
     return memory
 
 
-def _growth(sizes: list[float]) -> Figures:
+def _growth(sizes: list[float]) -> dict[str, float]:
     group, (first, *later) = "resident memory in MB, the highest of each part", sizes
     growth = 100 * (max(later, default=first) / first - 1)
     return {f"{group}: first": first, f"{group}: of all": max(sizes), f"{group}: growth in %": growth}

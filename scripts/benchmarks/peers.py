@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from stack import HOME, ROOT, free_port, logged, wait_until_ready
+from stack import HOME, ROOT, free_port, logged, started
 
 from shoal.errors import BadSetting, ModelMismatch, NotReady
 from shoal.supervisor.process import Service
@@ -42,7 +42,6 @@ class Target:
     name: str
     url: str
     kind: str = "tei"
-    headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "application/json"})
     model: str = PACKAGED
     pid: int | None = None
 
@@ -56,7 +55,8 @@ class Target:
 
         Raises OSError without an answer, or with one that is no success.
         """
-        with urlopen(Request(self.url, self.body(texts), dict(self.headers)), timeout=180) as response:
+        request = Request(self.url, self.body(texts), {"content-type": "application/json"})
+        with urlopen(request, timeout=180) as response:
             return self.vectors(json.load(response))
 
     def vectors(self, answer: Any) -> NDArray[np.float32]:
@@ -118,18 +118,16 @@ class Peer:
         Raises NotReady if it cannot be installed or does not start.
         """
         home, port = self._install(), free_port()
-        log = home / f"{self.name}.log"
-        program, *flags = [self._filled(word, port) for word in shlex.split(self.command)]
-        environment = {name: self._filled(text, port) for name, text in self.environment.items()}
+        dtype = "bfloat16" if processors.has_bf16() else "float32"
+        words = {"model": find_source(PACKAGED), "folder": self.folder, "port": port, "dtype": dtype}
+        program, *flags = [word.format(**words) for word in shlex.split(self.command)]
+        environment = {name: text.format(**words) for name, text in self.environment.items()}
         environment |= {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "SHOAL_PORT": str(port)} | dict(settings or {})
+        log = home / f"{self.name}.log"
         server = Service(self.name, logged([str(home / "bin" / program), *flags], log), environment)
-        target = replace(target_of(self._filled(self.spec, port)), name=self.name)
-        try:
-            server.start()
-            wait_until_ready(server, log, lambda: target.embed(["is it ready?"]).shape == (1, DIMENSION))
+        target = replace(target_of(self.spec.format(**words)), name=self.name)
+        with started([server], log, lambda: target.embed(["is it ready?"]).shape == (1, DIMENSION)):
             yield replace(target, pid=server.process.pid if server.process else None)
-        finally:
-            server.stop()
 
     def _install(self) -> Path:
         """Return the peer's virtual environment; make it if it is missing or not of these requirements."""
@@ -147,10 +145,6 @@ class Peer:
             raise NotReady(f"{self.name} cannot be installed: the lines above say why; see {requirements}") from error
         stamp.write_text(wanted)
         return home
-
-    def _filled(self, text: str, port: int) -> str:
-        dtype = "bfloat16" if processors.has_bf16() else "float32"
-        return text.format(model=find_source(PACKAGED), folder=self.folder, port=port, dtype=dtype)
 
 
 _BASELINES = ROOT / "scripts" / "baselines"

@@ -10,17 +10,19 @@ from multiprocessing import get_context
 
 from stack import DATA, Checkout, datasets
 
-from shoal.bench import trial
 from shoal.bench.service import sample
-from shoal.bench.trial import Figures, Row, Trial
+from shoal.bench.trial import Figures, Row, Trial, interleave
 from shoal.errors import ShoalError
-from shoal.settings import Settings
 
 #: An article is used from every so many words on: models see only the beginning of a text.
 ARTICLE_STEP = 400
 
 #: The headlines that loads send: those after the ones that are in the index.
 SENT = slice(20_000, 60_000)
+
+
+#: The settings of each precision, by its name in tables.
+PRECISIONS: dict[str, dict[str, str]] = {"shoal": {}, "shoal int8": {"SHOAL_PRECISION": "int8"}}
 
 
 @dataclass(frozen=True)
@@ -35,15 +37,15 @@ class Texts:
     @classmethod
     def load(cls) -> "Texts":
         """Return the texts in the data folder, or a stand-in made of the sample headlines."""
-        if (DATA / "datasets.py").exists():
-            data = datasets()
-            articles = [article.split() for article in data.long_documents()]
-            parts = [words[n:] for words in articles for n in range(0, max(1, len(words) - 800), ARTICLE_STEP)]
-            sets = data.abc_headlines(), data.cranfield()[0].values(), map(" ".join, parts)
-            return cls("real headlines, abstracts and articles", *map(_distinct, sets))
-        lines = sample()
-        joined = ([" ".join((lines[n:] + lines[:n])[:size]) for n in range(len(lines))] for size in (15, 300))
-        return cls(f"the {len(lines):,} sample headlines, and joined ones (no data folder)", lines, *joined)
+        if not (DATA / "datasets.py").exists():
+            lines = sample()
+            joined = ([" ".join((lines[n:] + lines[:n])[:size]) for n in range(len(lines))] for size in (15, 300))
+            return cls(f"the {len(lines):,} sample headlines, and joined ones (no data folder)", lines, *joined)
+        data = datasets()
+        articles = [article.split() for article in data.long_documents()]
+        parts = [words[n:] for words in articles for n in range(0, max(1, len(words) - 800), ARTICLE_STEP)]
+        sets = data.abc_headlines(), data.cranfield()[0].values(), map(" ".join, parts)
+        return cls("real headlines, abstracts and articles", *(list(dict.fromkeys(filter(None, of))) for of in sets))
 
     @cached_property
     def alone(self) -> list[list[str]]:
@@ -70,36 +72,29 @@ class Plan:
     """The texts, the number and the length of the runs, and the servers beside ours."""
 
     texts: Texts
-    runs: int = 3
-    seconds: int = 8
-    minutes: float = 10
-    peers: Sequence[str] = ()
-    checkouts: Sequence[Checkout] = ()
-    workers: int = 1
-    vectors: int = 1_000_000
+    runs: int
+    seconds: int
+    minutes: float
+    peers: Sequence[str]
+    checkouts: Sequence[Checkout]
+    workers: int
+    vectors: int
     failed: list[str] = field(default_factory=list)
 
     def interleave(self, scenario: str, trials: Iterable[Trial]) -> list[Row]:
         """Run the trials in turns. One that fails is noted in `failed` and not run again; the others go on."""
-        guarded = [
-            replace(trial, run=partial(self._run, f"{scenario}: {trial.case}, {trial.target}", trial))
-            for trial in trials
-        ]
-        return trial.interleave(scenario, guarded, self.runs, self.seconds, say)
 
-    def _run(self, name: str, trial: Trial, seconds: int, number: int) -> Figures:
-        try:
-            return trial.run(seconds, number) if name not in self.failed else {}
-        except (ShoalError, OSError, BrokenExecutor) as error:
-            say(f"{name}: {error}")
-            self.failed.append(name)
-            return {}
+        def guarded(trial: Trial, seconds: int, number: int) -> Figures:
+            name = f"{scenario}: {trial.case}, {trial.target}"
+            try:
+                return trial.run(seconds, number) if name not in self.failed else {}
+            except (ShoalError, OSError, BrokenExecutor) as error:
+                say(f"{name}: {error}")
+                self.failed.append(name)
+                return {}
 
-
-def precisions() -> dict[str, dict[str, str]]:
-    """Return the settings of the default precision, and of int8 where this Shoal has it, by their name in tables."""
-    known = Settings.__dataclass_fields__["precision"].metadata["choices"]
-    return {"shoal": {}} | ({"shoal int8": {"SHOAL_PRECISION": "int8"}} if "int8" in known else {})
+        safe = [replace(trial, run=partial(guarded, trial)) for trial in trials]
+        return interleave(scenario, safe, self.runs, self.seconds, say)
 
 
 def say(text: str) -> None:
@@ -110,7 +105,3 @@ def say(text: str) -> None:
 def own_process() -> ProcessPoolExecutor:
     """Return an executor of one process, which is started afresh."""
     return ProcessPoolExecutor(1, get_context("spawn"))
-
-
-def _distinct(texts: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(filter(None, texts)))

@@ -9,6 +9,14 @@ from shoal.bench.trial import Row
 #: Colours of the targets, in their order of appearance; they can be told apart in grey.
 COLOURS = ("#0b3c5d", "#d9822b", "#8a8a8a", "#b8d4e3", "#5a2a27")
 
+#: The scenario and the end of the cases of each panel, the label of its x axis, and the figure that is drawn.
+PANELS = (
+    ("embed", "x 1 headline", "connections, one headline a request", "requests/s"),
+    ("open", "of capacity", "arrival rate, of capacity", "p50 ms"),
+    ("search", ", 1 connection", "documents, one connection", "p50 ms"),
+    ("pool", "", "workers that wait 20 ms a batch", "requests/s"),
+)
+
 
 def save(rows: Sequence[Row], path: Path) -> bool:
     """Draw what was measured of embedding, arrival rates, searching and the pool; return False if that is nothing."""
@@ -18,16 +26,18 @@ def save(rows: Sequence[Row], path: Path) -> bool:
     mpl.rcParams["svg.hashsalt"] = "shoal"
     from matplotlib import pyplot
 
-    rated = [row for row in rows if "requests/s" in row.figures]
-    chosen = {key: [r for r in rated if r.scenario == key[0] and r.case.endswith(key[1])] for key in PANELS}
-    panels = [(PANELS[key], of_panel) for key, of_panel in chosen.items() if of_panel]
+    of_panels = [
+        [row for row in rows if row.scenario == scenario and row.case.endswith(case) and figure in row.figures]
+        for scenario, case, _, figure in PANELS
+    ]
+    panels = [(panel, found) for panel, found in zip(PANELS, of_panels, strict=True) if found]
     if not panels:
         return False
     columns, lines = min(2, len(panels)), -(-len(panels) // 2)
     figure = pyplot.figure(figsize=(5 * columns, 3.5 * lines))
-    for number, ((draw, x_label, y_label), of_panel) in enumerate(panels, 1):
-        axis = figure.add_subplot(lines, columns, number, xlabel=x_label, ylabel=y_label)
-        draw(axis, of_panel)
+    for number, ((scenario, _, x_label, name), found) in enumerate(panels, 1):
+        axis = figure.add_subplot(lines, columns, number, xlabel=x_label, ylabel=name)
+        _draw(axis, scenario, found, name)
         axis.spines[["top", "right"]].set_visible(False)
         axis.set_ylim(bottom=0)
     figure.tight_layout()
@@ -35,54 +45,35 @@ def save(rows: Sequence[Row], path: Path) -> bool:
     return True
 
 
-def _embed(axis: Any, rows: Sequence[Row]) -> None:
-    cases, targets = (
-        list(dict.fromkeys(names)) for names in zip(*((row.case, row.target) for row in rows), strict=True)
-    )
-    width = 0.8 / len(targets)
-    for number, target in enumerate(targets):
-        of_target = [row for row in rows if row.target == target]
-        places = [cases.index(row.case) + (number - (len(targets) - 1) / 2) * width for row in of_target]
-        _bars(axis, places, of_target, width, COLOURS[number % len(COLOURS)], "requests/s", target)
-    axis.set_xticks(range(len(cases)), [case.split()[0] for case in cases])
+def _draw(axis: Any, scenario: str, rows: Sequence[Row], name: str) -> None:
+    """Draw bars of each target, with a line from the lowest to the highest value; or lines over the cases."""
+    cases = list(dict.fromkeys(_tick(scenario, row) for row in rows))
+    ticks = list(map(int, cases)) if scenario == "pool" else list(range(len(cases)))
+    if scenario in ("embed", "search"):
+        targets = list(dict.fromkeys(row.target for row in rows))
+        width = 0.8 / len(targets)
+        for number, target in enumerate(targets):
+            of_target = [row for row in rows if row.target == target]
+            places = [
+                cases.index(_tick(scenario, row)) + (number - (len(targets) - 1) / 2) * width for row in of_target
+            ]
+            middles = [row.median(name) for row in of_target]
+            errors = [[abs(pick(row.figures[name]) - row.median(name)) for row in of_target] for pick in (min, max)]
+            colour = COLOURS[number % len(COLOURS)]
+            axis.bar(places, middles, width, color=colour, yerr=errors, label=target, error_kw={"capsize": 2})
+    else:
+        lines = {
+            each: [row.median(each) for row in rows] for each in ([name, "p99 ms"] if scenario == "open" else [name])
+        }
+        if scenario == "pool":
+            lines["so many times one worker's"] = [size * rows[0].median(name) for size in ticks]
+        for colour, (label, values) in zip(COLOURS, lines.items(), strict=False):
+            axis.plot(ticks, values, "o-", color=colour, label=label)
+    axis.set_xticks(ticks, cases)
     axis.legend(frameon=False)
 
 
-def _open(axis: Any, rows: Sequence[Row]) -> None:
-    shares = [row.case.partition(" of")[0] for row in rows]
-    for percent, colour in zip(("p50 ms", "p99 ms"), COLOURS, strict=False):
-        axis.plot(shares, [row.median(percent) for row in rows], "o-", color=colour)
-        axis.annotate(percent[:3], (len(rows) - 1, rows[-1].median(percent)), textcoords="offset points", xytext=(5, 4))
-
-
-def _search(axis: Any, rows: Sequence[Row]) -> None:
-    _bars(axis, range(len(rows)), rows, 0.6, COLOURS[0], "p50 ms")
-    axis.set_xticks(range(len(rows)), [f"{int(row.case.split(',')[0].split(' n')[1]):,}" for row in rows])
-
-
-def _pool(axis: Any, rows: Sequence[Row]) -> None:
-    sizes, rates = [int(row.target.split()[0]) for row in rows], [row.median("requests/s") for row in rows]
-    axis.plot(sizes, rates, "o-", color=COLOURS[0], label="measured")
-    axis.plot(sizes, [size * rates[0] for size in sizes], "--", color=COLOURS[2], label="so many times one worker's")
-    axis.set_xticks(sizes)
-    axis.legend(frameon=False)
-
-
-def _bars(
-    axis: Any, places: Sequence[float], rows: Sequence[Row], width: float, colour: str, name: str, label: str = ""
-) -> None:
-    """Draw a bar for the median of each row, with a line from the lowest to the highest value."""
-    middles = [row.median(name) for row in rows]
-    below = [middle - min(row.figures[name]) for middle, row in zip(middles, rows, strict=True)]
-    above = [max(row.figures[name]) - middle for middle, row in zip(middles, rows, strict=True)]
-    error = {"elinewidth": 0.8, "capsize": 2}
-    axis.bar(places, middles, width, color=colour, yerr=[below, above], error_kw=error, label=label)
-
-
-#: By scenario and end of the case: the function that draws the panel, and its labels.
-PANELS = {
-    ("embed", "x 1 headline"): (_embed, "connections, one headline a request", "requests/s"),
-    ("open", "of capacity"): (_open, "arrival rate, of capacity", "latency from the time due, ms"),
-    ("search", ", 1 connection"): (_search, "documents, one connection", "search p50, ms"),
-    ("pool", ""): (_pool, "workers that wait 20 ms a batch", "requests/s"),
-}
+def _tick(scenario: str, row: Row) -> str:
+    if scenario == "search":
+        return f"{int(row.case.split(',')[0].split(' n')[1]):,}"
+    return row.target.split()[0] if scenario == "pool" else row.case.split(" of ")[0].split(" connection")[0]

@@ -1,28 +1,40 @@
 """The quality of a running service: public judgements, and Sentence Transformers in fp32."""
 
 import math
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
-from stack import datasets, post
+from stack import DATA, ask, datasets, index_of
 
-from shoal.bench.trial import Figures
+from benchmarks.plan import PRECISIONS, Plan, say
+from benchmarks.server import shoal
+from shoal.bench.trial import Figures, Row
 from shoal.settings import Settings
-from shoal_workers.model.reference import encode, load
 from shoal_workers.model.source import find_source
 
 #: Texts a request, for the batched comparison, and texts of each set that are sent one by one.
 BATCH, NUM_ALONE = 64, 400
 
 
-def text_sets() -> dict[str, list[str]]:
-    """Return the texts whose vectors are compared with fp32."""
+def run(plan: Plan) -> list[Row]:
+    """Compare vectors and hits in each precision with public judgements and with fp32; once, for nothing is random."""
+    if not (DATA / "datasets.py").exists():
+        say("quality: the data folder is missing; name it with SHOAL_DATA")
+        return []
     data = datasets()
-    found = {"mixed headlines": data.mixed_headlines()[:2000], "naughty strings": data.naughty_strings()}
-    return found | {"languages": list(data.languages().values())}
+    texts = {"mixed headlines": data.mixed_headlines()[:2000], "naughty strings": data.naughty_strings()}
+    texts["languages"] = list(data.languages().values())
+    measures: dict[str, Callable[[str], Figures]] = {"STS-B dev": sts, "Cranfield": cranfield}
+    measures |= {f"cosine to fp32, {name}": partial(cosines, of_set) for name, of_set in texts.items()}
+    rows, index = [], index_of("cranfield", data.cranfield()[0])
+    for name, environment in PRECISIONS.items():
+        with shoal(name, {"default": index}, environment=environment) as server:
+            for case, measure in measures.items():
+                figures = {figure: [value] for figure, value in measure(server.url).items()}
+                rows.append(Row("quality", case, name, figures))
+    return rows
 
 
 def cosines(texts: Sequence[str], url: str) -> Figures:
@@ -39,6 +51,8 @@ def cosines(texts: Sequence[str], url: str) -> Figures:
 
 def sts(url: str) -> Figures:
     """Return 100 times the Spearman correlation with human judgements on STS-B dev."""
+    from scipy.stats import spearmanr  # which takes a second
+
     pairs = datasets().stsb_dev()
     left, right = (_embed(url, [pair[side] for pair in pairs], BATCH) for side in (0, 1))
     found = spearmanr((left * right).sum(axis=1), [score for _, _, score in pairs]).statistic
@@ -48,7 +62,7 @@ def sts(url: str) -> Figures:
 def cranfield(url: str) -> Figures:
     """Return 100 times nDCG@10 of the service's search on Cranfield."""
     _, queries, judgements = datasets().cranfield()
-    results = post(f"{url}/search", {"queries": list(queries.values()), "k": 10})["results"]
+    results = ask(f"{url}/search", {"queries": list(queries.values()), "k": 10})[1]["results"]
     scores = []
     for name, hits in zip(queries, results, strict=True):
         gains = judgements.get(name, {})
@@ -62,10 +76,12 @@ def _gain(gains: Sequence[float]) -> float:
 
 
 def _embed(url: str, texts: Sequence[str], at_once: int) -> NDArray[np.float32]:
-    parts = [post(f"{url}/embed", {"inputs": texts[n : n + at_once]}) for n in range(0, len(texts), at_once)]
+    parts = [ask(f"{url}/embed", {"inputs": texts[n : n + at_once]})[1] for n in range(0, len(texts), at_once)]
     return np.array([row for part in parts for row in part], np.float32)
 
 
 @cache
 def _expected(texts: tuple[str, ...]) -> NDArray[np.float32]:
+    from shoal_workers.model.reference import encode, load  # which imports torch
+
     return encode(load(str(find_source(Settings().model))), texts)

@@ -1,22 +1,20 @@
 """The scenarios in which wrk sends requests to servers: embedding, batching, cache, pool, search, quality."""
 
-import json
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 import numpy as np
-from stack import DATA, ROOT, datasets, index_of, post
+from stack import ROOT, ask
 
 from benchmarks import engine
 from benchmarks.indexes import indexes_of
 from benchmarks.peers import check
-from benchmarks.plan import Plan, precisions, say
+from benchmarks.plan import PRECISIONS, Plan, say
 from benchmarks.server import Server, peer, shoal
 from shoal.bench.trial import Figures, Row, Trial
 from shoal_workers.index.index import Index
@@ -54,22 +52,16 @@ def embed(plan: Plan) -> list[Row]:
     """Run every load on Shoal, on Shoal in int8 where it has that, and on every peer, in turns with the bare engine."""
     with ExitStack() as running:
         bare = running.enter_context(engine.bare())
-        servers = [running.enter_context(shoal(name, environment=env)) for name, env in precisions().items()]
-        servers += [running.enter_context(_same_work(name, servers[0], plan)) for name in plan.peers]
+        servers = [running.enter_context(shoal(name, environment=env)) for name, env in PRECISIONS.items()]
+        texts = plan.texts.headlines[:64]
+        for name in plan.peers:
+            servers.append(running.enter_context(peer(name)))
+            lowest = check(servers[-1].target, texts, servers[0].target.embed(texts))
+            say(f"embed: {name} does the same work: lowest cosine {lowest:.5f}")
         loads = zip(*(embed_trials(server, plan, (1, 16, 64, 256)) for server in servers), strict=True)
         of_engine = [*bare.headline_trials(plan.texts), bare.sorted_trial(plan.texts)]
         rows = plan.interleave("embed", [*chain.from_iterable(loads), *of_engine])
         return rows + [row for server in servers for row in server.memory_rows("embed")]
-
-
-@contextmanager
-def _same_work(name: str, ours: Server, plan: Plan) -> Iterator[Server]:
-    """Run a peer, whose vectors must be those that we make too."""
-    texts = plan.texts.headlines[:64]
-    with peer(name) as server:
-        lowest = check(server.target, texts, ours.target.embed(texts))
-        say(f"embed: {name} does the same work: lowest cosine {lowest:.5f}")
-        yield server
 
 
 def embed_trials(server: Server, plan: Plan, connections: Sequence[int]) -> list[Trial]:
@@ -86,27 +78,22 @@ def embed_trials(server: Server, plan: Plan, connections: Sequence[int]) -> list
 
 def batching(plan: Plan) -> list[Row]:
     """Run forty users as fast as they can: batches as they form, no batches, and a window of 100 ms."""
-    with _servers(BATCHING) as servers:
+    with ExitStack() as running:
+        servers = [running.enter_context(shoal(name, environment=settings)) for name, settings in BATCHING.items()]
         trials = [server.embed_trial("40 users x 1 headline", 40, plan.texts.alone) for server in servers]
         return plan.interleave("batching", trials)
 
 
 def cache(plan: Plan) -> list[Row]:
     """Run the same thousand headlines again and again, with the cache and without."""
-    with _servers({"cache on": CACHE, "cache off": {}}) as servers:
-        return plan.interleave("cache", [cache_trial(server, plan) for server in servers])
+    with shoal("cache on", environment=CACHE) as on, shoal("cache off") as off:
+        return plan.interleave("cache", [cache_trial(server, plan) for server in (on, off)])
 
 
 def cache_trial(server: Server, plan: Plan) -> Trial:
     """Return the load of texts that repeat."""
     case = f"64 connections, {NUM_REPEATED:,} texts that repeat"
     return server.embed_trial(case, 64, plan.texts.alone[:NUM_REPEATED])
-
-
-@contextmanager
-def _servers(settings: Mapping[str, Mapping[str, str]]) -> Iterator[list[Server]]:
-    with ExitStack() as running:
-        yield [running.enter_context(shoal(name, environment=env)) for name, env in settings.items()]
 
 
 def pool(plan: Plan) -> list[Row]:
@@ -142,36 +129,12 @@ def search(plan: Plan) -> list[Row]:
 def _hits(server: Server, folder: Path, name: str, queries: Sequence[str], _: int, number: int) -> Figures:
     """Return the share of the exact best hits that are found, and the time of the search step for one query."""
     chosen = queries[number * NUM_QUERIES :][:NUM_QUERIES] or queries[:NUM_QUERIES]
-    vectors = np.array(post(f"{server.url}/embed", {"inputs": chosen}), np.float32)
-    scores = vectors @ np.asarray(Index.open(folder).vectors).T
+    scores = server.target.embed(chosen) @ np.asarray(Index.open(folder).vectors).T
     threshold = np.partition(scores, -K, axis=1)[:, -K]
     num_found, times_ms = 0, []
     for n, query in enumerate(chosen):
-        body = json.dumps({"queries": query, "k": K, "index": name}).encode()
-        with urlopen(Request(f"{server.url}/search", body, {"content-type": "application/json"})) as response:
-            timings = dict(part.strip().split(";dur=") for part in response.headers["Server-Timing"].split(","))
-            (hits,) = json.load(response)["results"]
+        response, body = ask(f"{server.url}/search", {"queries": query, "k": K, "index": name})
+        timings = dict(part.strip().split(";dur=") for part in response.headers["Server-Timing"].split(","))
         times_ms.append(float(timings["search"]))
-        num_found += sum(scores[n, int(hit["id"])] >= threshold[n] - 1e-6 for hit in hits)
+        num_found += sum(scores[n, int(hit["id"])] >= threshold[n] - 1e-6 for hit in body["results"][0])
     return {f"hits: recall@{K}": num_found / (K * len(chosen)), "hits: step p50 ms": statistics.median(times_ms)}
-
-
-def quality(plan: Plan) -> list[Row]:
-    """Compare vectors and hits in each precision with public judgements and with fp32; once, for nothing is random."""
-    if not (DATA / "datasets.py").exists():
-        say("quality: the data folder is missing; name it with SHOAL_DATA")
-        return []
-    from benchmarks import quality  # which imports torch
-
-    measures: dict[str, Callable[[str], Figures]] = {
-        "STS-B dev": quality.sts,
-        "Cranfield": quality.cranfield,
-        **{f"cosine to fp32, {name}": partial(quality.cosines, texts) for name, texts in quality.text_sets().items()},
-    }
-    rows, index = [], index_of("cranfield", datasets().cranfield()[0])
-    for name, environment in precisions().items():
-        with shoal(name, {"default": index}, environment=environment) as server:
-            for case, measure in measures.items():
-                figures = {figure: [value] for figure, value in measure(server.url).items()}
-                rows.append(Row("quality", case, name, figures))
-    return rows

@@ -43,10 +43,14 @@ class Processes:
 
         Files that others could map too, such as an index, are private while no other process maps them.
         """
-        return {
-            f"{name}, child {number}" if number else name: _memory_mb(process.pid)
-            for name, number, process in self._all()
-        }
+        found = {}
+        for name, number, process in self._all():
+            lines = re.findall(r"(\w+):\s+(\d+) kB", Path(f"/proc/{process.pid}/smaps_rollup").read_text())
+            sizes = {kind: int(size) / 2**10 for kind, size in lines}
+            private, written = sizes["Private_Clean"] + sizes["Private_Dirty"], sizes["Private_Dirty"]
+            name = f"{name}, child {number}" if number else name
+            found[name] = {"resident": sizes["Rss"], "private": private, "written": written}
+        return found
 
     def ms_a_request(self, before: Counter[str], num_requests: int, **load_s: float) -> Figures:
         """Return the processor time since `before` and that of the load, by request; then wait until all is idle."""
@@ -67,13 +71,6 @@ class Processes:
                 yield name, number, process
 
 
-def _memory_mb(pid: int) -> dict[str, float]:
-    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    sizes = {name: int(size) / 2**10 for name, size in re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE)}
-    private = sizes["Private_Clean"] + sizes["Private_Dirty"]
-    return {"resident": sizes["Rss"], "private": private, "written": sizes["Private_Dirty"]}
-
-
 @dataclass(frozen=True)
 class Server:
     """A server to send requests to, and the processes whose processor time and memory count."""
@@ -89,17 +86,17 @@ class Server:
 
     def embed_trial(self, case: str, connections: int, requests: Sequence[Sequence[str]]) -> Trial:
         """Return a trial of requests to embed, each with the texts given for it."""
-        return self._trial(case, self.embed_load(connections, requests), len(requests[0]))
+        return Trial(case, self.name, partial(self._run, self.embed_load(connections, requests), len(requests[0])))
 
     def embed_load(self, connections: int, requests: Sequence[Sequence[str]]) -> wrk.Load:
         """Return the load of such a trial."""
         bodies = [self.target.body(texts) for texts in requests]
-        return wrk.Load(self.target.url, bodies, connections, self.target.headers)
+        return wrk.Load(self.target.url, bodies, connections)
 
     def search_trial(self, case: str, connections: int, requests: Sequence[Sequence[str]], index: str) -> Trial:
         """Return a trial of searches for one query each."""
         bodies = [json.dumps({"queries": query, "k": 5, "index": index}).encode() for (query,) in requests]
-        return self._trial(case, wrk.Load(f"{self.url}/search", bodies, connections))
+        return Trial(case, self.name, partial(self._run, wrk.Load(f"{self.url}/search", bodies, connections), 1))
 
     def memory_rows(self, scenario: str) -> list[Row]:
         """Return the memory of each process now."""
@@ -107,9 +104,6 @@ class Server:
             Row(scenario, name, self.name, {f"memory in MB: {kind}": [size] for kind, size in sizes.items()})
             for name, sizes in self.processes.memory_mb().items()
         ]
-
-    def _trial(self, case: str, load: wrk.Load, texts_per_request: int = 1) -> Trial:
-        return Trial(case, self.name, partial(self._run, load, texts_per_request))
 
     def _run(self, load: wrk.Load, texts_per_request: int, seconds: int, number: int) -> Figures:
         before = self.processes.cpu_s()
@@ -135,8 +129,8 @@ def shoal(
 @contextmanager
 def peer(name: str) -> Iterator[Server]:
     """Run a peer that is installed here, or use one that runs at a URL such as `tei+http://host:port`."""
-    if name in PEERS:
-        with PEERS[name].start() as target:
-            yield Server(target, Processes({"server": target.pid} if target.pid else {}))
-    else:
+    if name not in PEERS:
         yield Server(target_of(name), Processes({}))
+        return
+    with PEERS[name].start() as target:
+        yield Server(target, Processes({"server": target.pid} if target.pid else {}))

@@ -5,12 +5,10 @@ cost. Servers that Shoal does not use are installed into an environment of their
 """
 
 import os
-import sys
-import sysconfig
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from sysconfig import get_path
 
-from stack import ROOT, Running, stack
+from stack import ROOT, stack
 
 from benchmarks.peers import Peer
 from benchmarks.plan import Plan
@@ -25,6 +23,9 @@ _CHEROOT = (
     "from cheroot.wsgi import Server; from shoal_api.app import from_environment; "
     "Server(('127.0.0.1', {port}), from_environment(), numthreads=80).safe_start()"
 )
+
+#: Our own packages come from this checkout, their libraries from the environment that runs this.
+_PATHS = os.pathsep.join([*(str(ROOT / folder) for folder in ("shared", "api", "workers")), get_path("purelib")])
 
 #: The commands: each server with a thread or greenlet for every connection, and settings of Granian, which we use.
 COMMANDS = {
@@ -43,23 +44,14 @@ def run(plan: Plan) -> list[Row]:
     """Run 64 connections and one on every server, in turns."""
     texts = [[f"police {n} investigate storm damage in the north"] for n in range(1_000)]
     with stack(worker_command=waiting_worker(0.0), environment=NO_CACHE) as shoal, ExitStack() as running:
-        servers = [running.enter_context(_start(name, shoal)) for name in COMMANDS]
+        servers = []
+        for name, (command, settings) in COMMANDS.items():
+            peer = Peer(name, ROOT / "scripts" / "baselines" / "servers", command)
+            environment = {**NO_CACHE, **settings, "PYTHONPATH": _PATHS, "SHOAL_REDIS_URL": shoal.redis_url}
+            target = running.enter_context(peer.start(environment))
+            assert target.pid
+            processes = Processes(shoal.processes | {"api": target.pid})
+            servers.append(Server(target, processes, target.url.removesuffix("/embed")))
         trials = [server.embed_trial(case_of(n), n, texts) for n in (64, 1) for server in servers]
         rows = plan.interleave("servers", trials)
         return rows + [row for server in servers for row in server.memory_rows("servers") if row.case.startswith("api")]
-
-
-@contextmanager
-def _start(name: str, shoal: Running) -> Iterator[Server]:
-    command, settings = COMMANDS[name]
-    # Our own packages come from the environment that runs this.
-    paths = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), *_OURS, sysconfig.get_path("purelib")]))
-    environment = NO_CACHE | settings | {"PYTHONPATH": paths, "SHOAL_REDIS_URL": shoal.redis_url}
-    peer = Peer(name, ROOT / "scripts" / "baselines" / "servers", command)
-    with peer.start(environment) as target:
-        assert target.pid
-        pids = {"api": target.pid} | {process: shoal.processes[process] for process in ("redis", "worker 1")}
-        yield Server(target, Processes(pids), target.url.removesuffix("/embed"))
-
-
-_OURS = [str(ROOT / folder) for folder in ("shared", "api", "workers")] if sys.prefix != sys.base_prefix else []

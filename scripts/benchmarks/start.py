@@ -1,26 +1,23 @@
 """The time from exec until ready, and the memory of each process then and after a load."""
 
-import os
 import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from urllib.error import URLError
-from urllib.request import urlopen
 
-from stack import HOME, SHOAL, free_port, model, stack
+from stack import HOME, SHOAL, ask, free_port, logged, model, stack
 
 from benchmarks.plan import Plan
 from benchmarks.server import NO_CACHE, Processes, shoal
 from shoal.bench.trial import Figures, Row, Trial
 from shoal.errors import NotReady
+from shoal.supervisor.process import Service
 from shoal_workers.model.model import prepared_folder
 
-#: Time between two questions to a starting API, and the longest that a start may take.
+#: Time between two questions to a starting process, and the longest that a start may take.
 ASK_EVERY_S, WITHIN_S = 0.005, 120.0
 
 
@@ -31,61 +28,55 @@ def run(plan: Plan) -> list[Row]:
         models = Path(home) / "models" / prepared.name  # a copy, whose compiled form may be removed
         shutil.copytree(prepared, models, ignore=shutil.ignore_patterns("cache"))
         environment = {"SHOAL_REDIS_URL": running.redis_url, "SHOAL_HOME": home, "SHOAL_LOG_LEVEL": "info"}
-        worker = partial(_start, ["worker"], environment | {"SHOAL_WORKERS": "1"}, _says_ready)
-        starts = {
-            "worker, compiled model cached": worker,
-            "worker, nothing compiled yet": partial(_start_cold, models / "cache", worker),
-            "API": partial(_start, ["api"], environment, partial(_answers, "health")),
-            "shoal serve, 1 worker": partial(_start, ["serve", "--workers", "1"], environment, _answers_ready),
-        }
-        rows = plan.interleave("start", [Trial(case, "shoal", start) for case, start in starts.items()])
+        start = partial(_start, environment | {"SHOAL_WORKERS": "1"}, models / "cache")
+        trials = [
+            Trial("worker, compiled model cached", "shoal", partial(start, "worker", _says_ready, False)),
+            Trial("worker, nothing compiled yet", "shoal", partial(start, "worker", _says_ready, True)),
+            Trial("API", "shoal", partial(start, "api", partial(_answers, "health"), False)),
+            Trial("shoal serve, 1 worker", "shoal", partial(start, "serve", partial(_answers, "ready"), False)),
+        ]
+        rows = plan.interleave("start", trials)
     with shoal("shoal, after a load") as server:
         server.embed_trial("64 connections", 64, plan.texts.alone).run(plan.seconds, 0)
         return rows + server.memory_rows("start")
 
 
-def _start_cold(cache: Path, start: Callable[[int, int], Figures], seconds: int, number: int) -> Figures:
-    shutil.rmtree(cache, ignore_errors=True)
-    return start(seconds, number)
-
-
 def _start(
-    words: list[str],
     environment: dict[str, str],
-    is_ready: "Callable[[subprocess.Popen[str], str], bool]",
+    cache: Path,
+    command: str,
+    is_ready: Callable[[int, Path], bool],
+    is_cold: bool,
     *_: int,
 ) -> Figures:
-    port = str(free_port())
-    environment = os.environ | environment | NO_CACHE | {"SHOAL_PORT": port}
+    if is_cold:
+        shutil.rmtree(cache, ignore_errors=True)
+    port, log = free_port(), cache.parent / "start.log"
+    log.write_text("")
+    environment = environment | NO_CACHE | {"SHOAL_PORT": str(port)}
+    service = Service(f"shoal {command}", logged([*SHOAL, command], log), environment)
     started = time.perf_counter()
-    process = subprocess.Popen(
-        [*SHOAL, *words], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
     try:
-        if not is_ready(process, port):
-            raise NotReady(f"shoal {' '.join(words)} was not ready within {WITHIN_S:g} s")
+        service.start()
+        while not is_ready(port, log):
+            if service.exit_code() is not None or time.perf_counter() - started > WITHIN_S:
+                raise NotReady(f"{service.name} was not ready within {WITHIN_S:g} s, or ended:\n{log.read_text()}")
+            time.sleep(ASK_EVERY_S)
         ready_s = time.perf_counter() - started
-        memory = Processes({"started": process.pid}).memory_mb().values()
+        assert service.process
+        memory = Processes({"started": service.process.pid}).memory_mb().values()
         kinds = ("resident", "private", "written")
         return {"ready s": ready_s} | {f"{kind} MB": sum(sizes[kind] for sizes in memory) for kind in kinds}
     finally:
-        process.terminate()
-        process.communicate()
+        service.stop()
 
 
-def _says_ready(process: "subprocess.Popen[str]", _: str) -> bool:
-    """Wait for the line in which a worker says that it takes jobs: nothing else is as quick."""
-    assert process.stderr
-    return any("is taking jobs" in line for line in process.stderr)
+def _says_ready(_: int, log: Path) -> bool:
+    """Return True if the log has the line in which a worker says that it takes jobs: nothing else is as quick."""
+    return "is taking jobs" in log.read_text()
 
 
-def _answers(route: str, process: "subprocess.Popen[str]", port: str) -> bool:
-    until = time.monotonic() + WITHIN_S
-    while time.monotonic() < until and process.poll() is None:
-        with suppress(URLError, OSError), urlopen(f"http://127.0.0.1:{port}/{route}", timeout=2):
-            return True
-        time.sleep(ASK_EVERY_S)
+def _answers(route: str, port: int, _: Path) -> bool:
+    with suppress(OSError):
+        return ask(f"http://127.0.0.1:{port}/{route}", timeout_s=2)[0].status == 200
     return False
-
-
-_answers_ready = partial(_answers, "ready")

@@ -3,6 +3,7 @@
 import base64
 import json
 import time
+import timeit
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -60,19 +61,16 @@ def _run(count: int, name: str, seconds: int, number: int) -> Figures:
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     write, read = FORMATS[name]
     data = write(vectors)
-    part_s = seconds / 32
     return {
-        "write ms": _lowest_ms(partial(write, vectors), part_s),
-        "read ms": _lowest_ms(partial(read, data), part_s),
+        "write ms": _lowest_ms(partial(write, vectors), seconds / 32),
+        "read ms": _lowest_ms(partial(read, data), seconds / 32),
         "size in kB": len(data) / 1_000,
     }
 
 
 def _lowest_ms(step: Callable[[], object], within_s: float) -> float:
     """Return the shortest time of the step, to which other work on the machine added least."""
-    lowest, until = float("inf"), time.perf_counter() + within_s
-    while time.perf_counter() < until or lowest == float("inf"):
-        started = time.perf_counter()
-        step()
-        lowest = min(lowest, time.perf_counter() - started)
+    lowest, until = timeit.timeit(step, number=1), time.perf_counter() + within_s
+    while time.perf_counter() < until:
+        lowest = min(lowest, timeit.timeit(step, number=1))
     return lowest * 1_000

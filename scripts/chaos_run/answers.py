@@ -51,17 +51,14 @@ class Answers:
         if case.kind in (*POISON, "expired"):
             return f"answered, although it is {case.kind}"
         if case.op == "embed":
-            return self._wrong_vectors(case, np.asarray(found, np.float32))
+            vectors, known = np.asarray(found, np.float32), np.stack([self._vectors[text] for text in case.texts])
+            if vectors.shape != known.shape:
+                return f"vectors {vectors.shape} in place of {known.shape}"
+            lowest = ((vectors * known).sum(1) / np.maximum(np.linalg.norm(vectors, axis=1), 1e-12)).min()
+            return "" if lowest > MIN_COSINE else f"cosine {lowest:.5f} to the right vector"
         if len(found) != len(case.texts):
             return f"hits of {len(found)} queries in place of {len(case.texts)}"
         return next(filter(None, map(self._wrong_hits, case.texts, found)), "")
-
-    def _wrong_vectors(self, case: Case, vectors: Vectors) -> str:
-        known = np.stack([self._vectors[text] for text in case.texts])
-        if vectors.shape != known.shape:
-            return f"vectors {vectors.shape} in place of {known.shape}"
-        lowest = ((vectors * known).sum(1) / np.maximum(np.linalg.norm(vectors, axis=1), 1e-12)).min()
-        return "" if lowest > MIN_COSINE else f"cosine {lowest:.5f} to the right vector"
 
     def _wrong_hits(self, text: str, found: Sequence[dict[str, Any]]) -> str:
         known = self._hits[text]

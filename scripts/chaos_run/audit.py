@@ -1,14 +1,13 @@
 """The checks of Redis once everything is answered, and of the texts that were computed."""
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import redis
-
 from chaos_run.answers import Answers, content, is_right_error
-from chaos_run.cases import POISON, Case
-from chaos_run.outcomes import Outcomes
+from chaos_run.cases import POISON, Case, Outcomes
 from chaos_run.plain import GARBAGE
 from chaos_run.worker import DIGEST_BYTES, digest
 from shoal.errors import ShoalError
@@ -23,33 +22,31 @@ MAX_DELIVERIES = 3
 _FINAL = STATUSES[2:]
 
 
+@dataclass
 class Audit:
-    """The checks that are made when nothing runs any more; each notes the promises that it finds broken."""
+    """The checks that are made when nothing runs any more; each notes the promises that it finds broken.
 
-    def __init__(
-        self,
-        connection: redis.Redis,
-        keys: Keys,
-        computed: Path,
-        answers: Answers,
-        outcomes: Outcomes,
-        cases: list[Case],
-    ):
-        self._redis: Any = connection
-        self._keys, self._computed, self._answers, self._cases = keys, computed, answers, cases
-        self.outcomes = outcomes
-        self.figures: dict[str, int] = {}
+    `computed` is the file in which workers note what they compute; `figures` has counts by name.
+    """
+
+    redis: Any
+    keys: Keys
+    computed: Path
+    answers: Answers
+    outcomes: Outcomes
+    cases: Sequence[Case]
+    figures: dict[str, int] = field(default_factory=dict)
 
     def num_unanswered(self) -> int:
         """Return the number of jobs in all lanes, those that a worker has included."""
-        return sum(self._redis.xlen(lane) for lane in self._keys_like("lane:*", "stream"))
+        return sum(self.redis.xlen(lane) for lane in self._keys_like("lane:*", "stream"))
 
     def used_memory_mb(self) -> float:
         """Return Redis's memory without the keys that would expire by themselves: they are deleted."""
         for key in self._keys_like("*"):
-            if self._redis.ttl(key) >= 0:
-                self._redis.delete(key)
-        return float(self._redis.info("memory")["used_memory"] / 2**20)
+            if self.redis.ttl(key) >= 0:
+                self.redis.delete(key)
+        return float(self.redis.info("memory")["used_memory"] / 2**20)
 
     def run(self) -> dict[str, int]:
         """Run every check; return counts by name."""
@@ -62,15 +59,15 @@ class Audit:
         return self.figures
 
     def _keys_like(self, pattern: str, kind: str | None = None) -> list[str]:
-        found = self._redis.scan_iter(f"{self._keys.root}:{pattern}", count=1_000, _type=kind)
+        found = self.redis.scan_iter(f"{self.keys.root}:{pattern}", count=1_000, _type=kind)
         return [key.decode() for key in found]
 
     def _check_lanes(self) -> None:
-        loads = {key: self._redis.hgetall(key) for key in self._keys_like("lane:*:load")}
+        loads = {key: self.redis.hgetall(key) for key in self._keys_like("lane:*:load")}
         lanes = self._keys_like("lane:*", "stream")
         self.figures |= {
             "jobs left in a lane": self.num_unanswered(),
-            "jobs left pending": sum(self._redis.xpending(lane, GROUP)["pending"] for lane in lanes),
+            "jobs left pending": sum(self.redis.xpending(lane, GROUP)["pending"] for lane in lanes),
             "counts left of what a lane holds": sum(int(n) != 0 for load in loads.values() for n in load.values()),
         }
         self.outcomes.broken += [
@@ -79,10 +76,10 @@ class Audit:
 
     def _check_keys(self) -> None:
         """Check that only lanes, dead letters and the set of workers have no time to live."""
-        lasting, lanes = {self._keys.dead, self._keys.workers}, f"{self._keys.root}:lane:"
+        lasting, lanes = {self.keys.dead, self.keys.workers}, f"{self.keys.root}:lane:"
         found = [key for key in self._keys_like("*") if key not in lasting and not key.startswith(lanes)]
-        forever = [key for key in found if self._redis.ttl(key) == -1]
-        kinds = [self._redis.type(key).decode() for key in forever]
+        forever = [key for key in found if self.redis.ttl(key) == -1]
+        kinds = [self.redis.type(key).decode() for key in forever]
         self.outcomes.broken += [
             f"key without a time to live: {key} ({kind})" for key, kind in zip(forever, kinds, strict=True)
         ]
@@ -98,8 +95,8 @@ class Audit:
                 self.outcomes.broken.append(f"job {job_id}: {wrong}")
 
     def _wrong(self, job_id: str, case: Case | None) -> str:
-        status = (self._redis.hget(self._keys.record(job_id), "status") or b"no record").decode()
-        replies = self._redis.lrange(self._keys.result(job_id), 0, -1)
+        status = (self.redis.hget(self.keys.record(job_id), "status") or b"no record").decode()
+        replies = self.redis.lrange(self.keys.result(job_id), 0, -1)
         if status not in _FINAL or len(replies) != 1:
             return f"{status} with {len(replies)} replies"
         reply = Reply.unpack(replies[0])
@@ -110,23 +107,23 @@ class Audit:
     def _wrong_reply(self, reply: Reply, case: Case) -> str:
         if reply.error:
             return "" if is_right_error(case, reply.error.code) else f"{reply.error.code}: {reply.error}"
-        return self._answers.wrong(case, content(reply))
+        return self.answers.wrong(case, content(reply))
 
     def _check_addresses(self) -> None:
         """Check that an address has at most one reply for each time that the job may have got in."""
-        for case in self._cases:
+        for case in self.cases:
             if case.route == "address" and case.kind == "good" and case.number not in self.outcomes.unfinished:
-                entries = self._redis.xrange(self._keys.replies(f"address-{case.number}"))
+                entries = self.redis.xrange(self.keys.replies(f"address-{case.number}"))
                 wrong = [self._wrong_reply(Reply.unpack(fields[b"reply"]), case) for _, fields in entries]
                 if not 1 <= len(wrong) <= self.outcomes.puts[case.number] or any(wrong):
                     self.outcomes.breach(case, f"{len(wrong)} replies at its address {' '.join(wrong)}")
 
     def _check_dead_letters(self) -> None:
         """Check that poison has one dead letter, and a malformed job one for each time that it may have got in."""
-        letters = [fields for _, fields in self._redis.xrange(self._keys.dead)]
+        letters = [fields for _, fields in self.redis.xrange(self.keys.dead)]
         found = Counter(_name(fields[b"job"]) for fields in letters)
         accepted = {case.number for case in self.outcomes.accepted.values()}
-        for case in self._cases:
+        for case in self.cases:
             if case.kind == "malformed":
                 name, most = GARBAGE.decode("latin-1") + case.texts[0], self.outcomes.puts[case.number]
             elif case.kind in POISON:
@@ -142,9 +139,9 @@ class Audit:
 
     def _check_work(self) -> None:
         """Check that poison was not computed too often, and what had expired not at all."""
-        data = self._computed.read_bytes()
+        data = self.computed.read_bytes()
         computed = Counter(data[n : n + DIGEST_BYTES] for n in range(0, len(data), DIGEST_BYTES))
-        asked = Counter(text for case in self._cases for text in case.texts)
+        asked = Counter(text for case in self.cases for text in case.texts)
         again = 0
         for job_id, case in self.outcomes.accepted.items():
             times = [computed[digest(text)] for text in case.texts if asked[text] == 1]

@@ -1,7 +1,8 @@
-"""The cases that the clients ask: drawn from a seed, so that the same seed asks the same."""
+"""The cases that the clients ask, drawn from a seed so that the same seed asks the same, and their outcomes."""
 
 import string
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from random import Random
 
 #: How a job gets in, and what share of the ordinary ones does: `wait` and `submit` are HTTP, `call` and `handle` are
@@ -54,32 +55,25 @@ class Case:
 
 
 def draw(seed: int, num_cases: int, seconds: float) -> list[Case]:
-    """Return the cases of a run, in the order in which they are asked."""
-    random = Random(seed)
-    odd = _odd_ones(num_cases, ODD if seconds > LONG_S else {kind: ODD[kind] for kind in ODD if kind != "stall"})
-    return [_case(random, number, number * seconds / num_cases, odd.get(number, "good")) for number in range(num_cases)]
-
-
-def _odd_ones(num_cases: int, kinds: dict[str, tuple[int, tuple[str, ...]]]) -> dict[int, str]:
-    """Return the numbers of odd cases, evenly spread, and what is odd about them: of each at least one."""
-    odd: dict[int, str] = {}
-    for place, (kind, (every, _)) in enumerate(kinds.items()):
-        every = min(every, num_cases)
-        odd |= {number: kind for number in range(every // 2 + place, num_cases, every)}
-    return odd
+    """Return the cases of a run, in the order in which they are asked: odd ones evenly spread, of each at least one."""
+    random, odd = Random(seed), dict.fromkeys(range(num_cases), "good")
+    for place, (kind, (every, _)) in enumerate(ODD.items()):
+        if kind != "stall" or seconds > LONG_S:
+            every = min(every, num_cases)
+            odd |= dict.fromkeys(range(every // 2 + place, num_cases, every), kind)
+    return [_case(random, number, number * seconds / num_cases, odd[number]) for number in range(num_cases)]
 
 
 def _case(random: Random, number: int, at_s: float, kind: str) -> Case:
-    routes = ODD[kind][1] if kind in ODD else ()
-    route = random.choice(routes) if routes else random.choices(list(ROUTES), list(ROUTES.values()))[0]
+    route = random.choice(ODD[kind][1]) if kind in ODD else random.choices(list(ROUTES), list(ROUTES.values()))[0]
     op = "search" if random.random() < 0.35 and kind not in ("malformed", *POISON) else "embed"
     lane = "bulk" if op == "embed" and route not in ("wait", "call") and random.random() < 0.4 else "interactive"
     num_texts = random.choice((2, 4, 8)) if lane == "bulk" else random.choice((1, 1, 1, 2))
-    texts = tuple(_text(random, kind, f"{number}.{n}", number * 8 + n) for n in range(num_texts))
+    texts = tuple(_text(random, kind, number * 8 + n) for n in range(num_texts))
     return Case(number, kind, route, op, texts, lane, at_s // BURST_S * BURST_S)
 
 
-def _text(random: Random, kind: str, name: str, number: int) -> str:
+def _text(random: Random, kind: str, number: int) -> str:
     if kind in ("good", "leaving") and random.random() < SHARE_HOT:
         return " ".join(Random(random.randrange(NUM_HOT)).sample(WORDS, 4))
     words = random.choices(WORDS, k=random.randint(2, 6))
@@ -93,3 +87,30 @@ def in_letters(number: int) -> str:
         number, digit = divmod(number, 26)
         letters += string.ascii_lowercase[digit]
     return letters
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """Accepted jobs by id, a word for each answer and refusal, and the promises that were broken or kept late.
+
+    `puts` counts how often a case was put into Redis; `unfinished` has the numbers of cases that were asked. All
+    threads may add: a case is of one thread, and lists are only appended to.
+    """
+
+    accepted: dict[str, Case] = field(default_factory=dict)
+    answered: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
+    puts: Counter[int] = field(default_factory=Counter)
+    unfinished: set[int] = field(default_factory=set)
+
+    def answer(self, case: Case, wrong: str, outcome: str = "right") -> None:
+        """Note an answer, and what is wrong with it."""
+        self.answered.append("wrong" if wrong else outcome)
+        if wrong:
+            self.breach(case, wrong)
+
+    def breach(self, case: Case, what: str) -> None:
+        """Note a broken promise to a client."""
+        self.broken.append(f"case {case.number} ({case.kind}, {case.route}): {what}")

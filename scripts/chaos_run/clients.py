@@ -10,10 +10,9 @@ from typing import Any, TypeVar
 import redis
 
 from chaos_run.answers import Answers, K, content, is_right_error
-from chaos_run.cases import Case
+from chaos_run.cases import Case, Outcomes
 from chaos_run.deployment import PRODUCERS, Deployment
-from chaos_run.http import Http, NoAnswer
-from chaos_run.outcomes import Outcomes
+from chaos_run.http import Http
 from chaos_run.plain import Plain
 from shoal import Client
 from shoal.errors import ShoalError
@@ -128,7 +127,7 @@ class Clients:
         if case.kind == "cancelled":  # whether that comes in time or not, there is an answer
             try:
                 http.ask("DELETE", f"/v1/jobs/{job_id}")
-            except (NoAnswer, ShoalError) as error:
+            except (ConnectionError, ShoalError) as error:
                 self._outcomes.refused.append(f"cancel: {error}")
         if fetch:
             found = self._until(case, "fetch", lambda: fetch(http, case, job_id))
@@ -156,7 +155,7 @@ class Clients:
                     self._outcomes.answer(case, wrong, outcome=error.code)
                     raise Over from error
                 self._outcomes.refused.append(f"{what}: {error.code}")
-            except NoAnswer as error:
+            except ConnectionError as error:
                 self._outcomes.refused.append(f"{what}: {error}")
             except redis.RedisError as error:
                 self._outcomes.refused.append(f"{what}: {type(error).__name__}")

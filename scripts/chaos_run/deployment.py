@@ -109,11 +109,11 @@ class Deployment:
         self.processes = {name: self._process(name, command) for name, command in commands.items()}
 
     def _process(self, name: str, command: list[str]) -> Process:
-        settings = replace(self.settings, port=self.api_ports.get(name, self.settings.port))
+        settings, log = self.settings, self.folder / f"{name.replace(' ', '-')}.log"
         if name in self.links:
-            settings = replace(settings, redis_url=self.url_of(name))
+            settings = replace(settings, redis_url=self.url_of(name), port=self.api_ports.get(name, settings.port))
         environment = settings.to_environment() | dict.fromkeys(NATIVE_THREADS, str(settings.threads))
-        return Process(Service(name, logged(command, self.folder / f"{name.replace(' ', '-')}.log"), environment))
+        return Process(Service(name, logged(command, log), environment))
 
     def url_of(self, link: str) -> str:
         """Return the Redis URL that leads through the link."""

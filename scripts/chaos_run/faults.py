@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 from chaos_run.deployment import NUM_APIS, NUM_WORKERS, PRODUCERS, Deployment
-from chaos_run.proxy import MODES
+from chaos_run.proxy import MODES, Link
 
 #: Each kind of fault: how many of it are in a deck, and the least and most seconds that it lasts. Stops of a worker are
 #: shorter and longer than the 3 s after which it counts as dead. For Redis it is the time until it is started again.
@@ -86,11 +86,9 @@ class Breaker:
     def __init__(self, deployment: Deployment, faults: Sequence[Fault], on_kill: Callable[[int, bool], None]):
         self.done: Counter[str] = Counter()
         self.skipped = 0
-        self._deployment = deployment
+        self._deployment, self._on_kill = deployment, on_kill
         self._left = list(faults)
         self._open: list[tuple[float, Fault]] = []
-        self._broken_links: set[str] = set()
-        self._on_kill = on_kill
 
     @property
     def is_done(self) -> bool:
@@ -109,7 +107,12 @@ class Breaker:
         for ends_s, fault in list(self._open):
             if ends_s <= now_s:
                 self._open.remove((ends_s, fault))
-                self._mend(fault)
+                for link in self._links(fault):
+                    link.set("pass")
+                if fault.kind.startswith("stop"):
+                    process = self._deployment.processes[fault.target]
+                    process.is_stopped = False
+                    process.send(signal.SIGCONT)
 
     def _break_process(self, fault: Fault) -> bool:
         """Do the fault; return False if what it breaks is broken already."""
@@ -132,23 +135,13 @@ class Breaker:
 
     def _break_links(self, fault: Fault) -> bool:
         links = self._links(fault)
-        if not self._broken_links.isdisjoint(links):
+        if any(link in self._links(other) for _, other in self._open for link in links):
             return False
-        self._broken_links.update(links)
         for link in links:
-            value = fault.value * DELAY_S if fault.kind == "delay" else fault.value
-            self._deployment.links[link].set(fault.kind, value)
+            link.set(fault.kind, fault.value * DELAY_S if fault.kind == "delay" else fault.value)
         return True
 
-    def _links(self, fault: Fault) -> list[str]:
-        return list(self._deployment.links) if fault.target == "all" else [fault.target]
-
-    def _mend(self, fault: Fault) -> None:
-        if fault.kind in MODES:
-            self._broken_links.difference_update(self._links(fault))
-            for link in self._links(fault):
-                self._deployment.links[link].set("pass")
-        elif fault.kind.startswith("stop"):
-            process = self._deployment.processes[fault.target]
-            process.is_stopped = False
-            process.send(signal.SIGCONT)
+    def _links(self, fault: Fault) -> list[Link]:
+        """Return the links that the fault breaks."""
+        links = self._deployment.links
+        return [] if fault.kind not in MODES else [links[fault.target]] if fault.target in links else [*links.values()]

@@ -19,14 +19,11 @@ TIMEOUT_S = 20.0
 LEAVES_AFTER_S = 0.03
 
 
-class NoAnswer(Exception):
-    """A failed connection: it is not known whether the request was read."""
-
-
 class Http:
     """One thread's connection to one of the APIs, and to the next one when it fails.
 
-    Every method but `leave` raises NoAnswer, and the ShoalError that an answer carries.
+    Every method but `leave` raises the ShoalError that an answer carries, and ConnectionError without one: it is not
+    known then whether the request was read.
     """
 
     def __init__(self, ports: Iterable[int]):
@@ -65,7 +62,7 @@ class Http:
             found = json.loads(response.read())
         except (OSError, HTTPException, ValueError) as error:
             self.close()
-            raise NoAnswer(type(error).__name__) from error
+            raise ConnectionError(type(error).__name__) from error
         if response.status >= 300:
             raise BY_CODE[found["error"]["code"]](found["error"]["message"])
         return response.status, found

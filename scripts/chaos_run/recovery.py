@@ -1,6 +1,7 @@
 """The time that jobs of a killed worker wait until another one has them, or has answered them."""
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Any
@@ -58,19 +59,13 @@ class Recovery:
 
     def _run(self) -> None:
         while not self._stopped.wait(LOOK_EVERY_S):
-            try:
-                self._look()
-            except (redis.RedisError, ShoalError):
-                continue  # Redis is away
-
-    def _look(self) -> None:
-        for kill in list(self._kills):
-            if kill.recovered_s is None and (worker := self._ids.get(kill.pid)):
-                num_jobs = self._num_pending(worker)
-                kill.num_jobs = max(kill.num_jobs, num_jobs)
-                if not num_jobs:
-                    kill.recovered_s = time.monotonic()
-        self._ids |= {about["pid"]: worker for worker, about in self._pool.workers().items()}
+            with suppress(redis.RedisError, ShoalError):  # Redis is away
+                for kill in list(self._kills):
+                    if kill.recovered_s is None and (worker := self._ids.get(kill.pid)):
+                        num_jobs = self._num_pending(worker)
+                        kill.num_jobs = max(kill.num_jobs, num_jobs)
+                        kill.recovered_s = None if num_jobs else time.monotonic()
+                self._ids |= {about["pid"]: worker for worker, about in self._pool.workers().items()}
 
     def _num_pending(self, worker: str) -> int:
         """Return the number of jobs that are pending for the worker in any lane."""
