@@ -368,3 +368,13 @@ class TestReplies:
             queue.put("interactive", jobs(1))
             answer(queue, queue.take("a", LANES, 1))
             assert len([*waiting.result(), *inbox.wait(0.01)]) == 1
+
+
+def test_waiting_jobs_are_found_after_a_worker_died_between_a_blocking_read_and_its_refill(queue: Queue) -> None:
+    jobs = [Job("embed", [f"{n}"] * 40, reply_to="me") for n in range(3)]
+    for job in jobs:
+        queue.put("bulk", [job], client="a")
+    overflow = queue.keys.overflow("bulk")
+    read = queue.redis.xreadgroup("workers", "dies", {overflow: ">"}, count=1)
+    assert len(read[0][1]) == 1
+    assert len(queue.take("lives", ["bulk"], 100)) == 2

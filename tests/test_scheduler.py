@@ -17,6 +17,7 @@ from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.scheduler import (
     BULK_SHARE,
     INTERACTIVE,
+    MAX_CHUNKS,
     MAX_PREEMPTIBLE_TOKENS,
     MAX_TOKENIZED_CHARS,
     WINDOW_PASSES,
@@ -175,6 +176,42 @@ def test_each_source_gets_its_share_of_those_before_it(high: Source, low: Source
     assert tokens[low] / tokens[high] == pytest.approx(share, rel=0.2)
 
 
+@pytest.mark.parametrize(("low", "share"), [(OVERFLOW, OVERFLOW_SHARE), (BULK, BULK_SHARE)])
+def test_long_texts_do_not_get_more_than_their_share(low: Source, share: float) -> None:
+    chosen = scheduler(1_000)
+    chosen.add([work(*(words(16) for _ in range(2_000))), work(*(words(99) for _ in range(500)), source=low)])
+    tokens = dict.fromkeys(SOURCES, 0)
+    while tokens[INTERACTIVE] < 16_000 and (batch := chosen.next_batch()):
+        tokens[batch.source] += batch.num_tokens
+        finish(chosen, batch)
+    assert tokens[low] / tokens[INTERACTIVE] == pytest.approx(share, rel=0.25)
+
+
+@pytest.mark.parametrize("max_batch_texts", [1, 2, 3])
+def test_with_small_batches_there_is_room_for_every_source(max_batch_texts: int) -> None:
+    assert min(scheduler(max_batch_texts=max_batch_texts).room().values()) == 1
+
+
+def test_with_few_tokens_a_pass_every_source_gets_its_share() -> None:
+    chosen = scheduler(30)
+    for source in (INTERACTIVE, BULK):
+        chosen.add([work(*(words(10) for _ in range(1_000)), source=source)])
+    assert served(chosen, 100)[BULK] > 0
+
+
+def test_tokenizing_before_a_pass_is_bounded_however_few_tokens_come_of_it() -> None:
+    sizes: list[int] = []
+
+    def measure(texts: Sequence[str], side: str) -> list[Tokens]:
+        sizes.append(sum(map(len, texts)))
+        return [Tokens((1,)) for _ in texts]
+
+    chosen = Scheduler(measure, 100, Bucketing(100))
+    chosen.add([work(*("x" * 8_000 for _ in range(500)))])
+    assert chosen.next_batch()
+    assert sum(sizes) <= MAX_CHUNKS * MAX_TOKENIZED_CHARS
+
+
 def test_an_overflow_that_was_idle_has_nothing_to_catch_up() -> None:
     chosen = saturated(INTERACTIVE)
     served(chosen, 20)
@@ -184,18 +221,25 @@ def test_an_overflow_that_was_idle_has_nothing_to_catch_up() -> None:
     assert batch.source == INTERACTIVE
 
 
-def test_a_job_that_may_have_killed_a_worker_shares_no_pass_and_is_named_first() -> None:
+def test_a_job_that_may_have_killed_a_worker_runs_alone_after_those_held_and_is_named_first() -> None:
     named: list[Work | None] = []
     chosen = scheduler(isolate=named.append)
     suspect, others = work(words(3), owner="dead"), [work(words(3)), work(words(3))]
     chosen.add([others[0], suspect, others[1]])
     batch = chosen.next_batch()
     assert batch is not None
-    assert (batch.works, batch.runs_alone, named) == ([suspect], True, [suspect])
+    assert (batch.works, batch.runs_alone, named[-1]) == (others, False, None)
     finish(chosen, batch)
     batch = chosen.next_batch()
     assert batch is not None
-    assert (batch.works, batch.runs_alone, named[-1]) == (others, False, None)
+    assert (batch.works, batch.runs_alone, named[-1]) == ([suspect], True, suspect)
+
+
+@pytest.mark.parametrize(("source", "expected"), [(INTERACTIVE, ()), (OVERFLOW, SOURCES[:1]), (BULK, SOURCES[:2])])
+def test_beside_a_suspect_only_what_goes_before_it_is_taken(source: Source, expected: tuple[Source, ...]) -> None:
+    chosen = scheduler()
+    chosen.add([work(words(3), source=source, owner="dead")])
+    assert tuple(chosen.room()) == expected
 
 
 def test_a_long_suspect_lets_interactive_jobs_go_first_between_its_passes() -> None:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,12 @@ def once(when: str, act: Callable[[], object]) -> Callable[[str], None]:
             done.append(act())
 
     return before
+
+
+def replace_dimension(encoder: Encoder, dimension: int) -> Encoder:
+    """The encoder with a model that says it has so many dimensions."""
+    encoder.model = replace(encoder.model, dimension=dimension)
+    return encoder
 
 
 def dead_letters(queue: Queue) -> list[DeadLetter]:
@@ -249,7 +256,7 @@ def test_a_job_that_kills_its_workers_becomes_a_dead_letter_alone(worker: Worker
     for n in range(MAX_DELIVERIES):
         consumer = f"killed{n}"
         assert queue.claim(consumer, {consumer}) or queue.take(consumer, LANES, 1)
-    assert drive(worker) == 1
+    assert [drive(worker) for _ in range(2)] == [0, 1]
     assert engine.passes == [1]
     assert code(queue.wait_result(poison.id, 0)) == "poisoned"
     (letter,) = dead_letters(queue)
@@ -307,7 +314,7 @@ def test_a_job_that_may_have_killed_its_worker_shares_no_pass(worker: Worker, qu
     queue.take("killed", ["interactive"], 1)
     for n in range(2):
         put(queue, f"storm {n}")
-    assert drive(worker) == 3
+    assert [drive(worker) for _ in range(2)] == [1, 2]
     assert engine.passes == [2, 2]
     assert len(replies(queue, "claimed")) == 1
 
@@ -318,7 +325,7 @@ def test_a_suspect_is_named_while_it_runs_and_not_after(worker: Worker, queue: Q
     put(queue, "rain")
     named: list[bool] = []
     engine.before = lambda what: named.append(bool(queue.redis.exists(queue.keys.isolated(worker.id))))
-    assert drive(worker) == 2
+    assert [drive(worker) for _ in range(2)] == [1, 1]
     assert named == [True, True, False, False]
     assert not queue.redis.exists(queue.keys.isolated(worker.id))
 
@@ -344,6 +351,13 @@ def test_a_worker_that_is_stopped_answers_what_it_holds(worker: Worker, queue: Q
     engine.before = once("encode", worker.stop)
     worker.run()
     assert list(replies(queue)) == [job.id for job in jobs]
+
+
+def test_token_vectors_that_no_reply_can_hold_are_refused_before_they_are_copied(worker: Worker, queue: Queue) -> None:
+    worker.encoder = replace_dimension(worker.encoder, 2**24)
+    job = put(queue, *["storm"] * 90, options=Options(output="tokens"))
+    drive(worker)
+    assert code(replies(queue)[job.id]) == "too_large"
 
 
 def test_under_constant_load_bulk_still_gets_a_share(worker: Worker, queue: Queue) -> None:

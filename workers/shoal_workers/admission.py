@@ -79,12 +79,12 @@ class Admission:
         self._trust_heartbeats_at = 0.0
 
     def take(self, room: Mapping[Source, int], block_s: float, held: Collection[Work]) -> list[Work]:
-        """Take jobs for which there is room, texts by source, and at most one that a dead worker left behind.
+        """Claim a job of a dead worker or, if there is none, take jobs for as many texts of each source as `room` says.
 
         Without any, wait up to `block_s` for one. `held` are the jobs that the worker has at this moment.
         """
         claimed = self._claim(held)
-        works = self._admit(claimed + self._consumer.take(room, 0.0 if claimed or held else block_s))
+        works = self._admit(claimed or self._consumer.take(room, 0.0 if held else block_s))
         if works and self._limits.max_batch_wait_s:
             works += self._linger(works)
         return works
@@ -175,9 +175,9 @@ class Admission:
 
     def _open(self, delivery: Delivery) -> Job:
         """Return the job of the delivery. Raises the ShoalError with which a job is answered that cannot be served."""
-        job = Job.unpack(delivery.data)
         if delivery.num_deliveries > MAX_DELIVERIES:
             raise Poisoned(f"delivered {MAX_DELIVERIES} times, and each time the worker died: take a look at its texts")
+        job = Job.unpack(delivery.data)
         if error := expired(job):
             raise error
         check_texts(job.texts, self._limits.max_job_texts, self._limits.max_text_chars, "job", "split it")

@@ -32,6 +32,9 @@ WINDOW_PASSES = 2
 #: Most characters that are tokenized at a time: with the longest texts and the slowest scripts, that takes 50 ms.
 MAX_TOKENIZED_CHARS = 16_384
 
+#: Most times that so many characters are tokenized before a pass: the rest follows after it.
+MAX_CHUNKS = 8
+
 INTERACTIVE = SOURCES[0]
 
 #: Tokenizes texts, cut on the named side: `Encoder.tokenize`.
@@ -107,12 +110,15 @@ class Scheduler:
         """Return the number of texts that the worker should take of each source; 0 for a source that is missing.
 
         A pass of interactive jobs is full with `max_batch_texts`. Of the others the worker takes no more than it can
-        compute soon, because idle workers may do so sooner: one job while interactive jobs are expected.
+        compute soon, because idle workers may do so sooner: one job while interactive jobs are expected. While a
+        job waits that runs alone, only what goes before it is taken: the job may end the worker, and others would wait.
         """
         expects_interactive = self._expects_interactive()
         room = {}
         for source, waiting in self._waiting.items():
-            most = self._max_batch_texts // (4 if source.is_overflow else 1)
+            if any(work.runs_alone for work in waiting.works):
+                break
+            most = max(1, self._max_batch_texts // 4) if source.is_overflow else self._max_batch_texts
             if source.lane != INTERACTIVE.lane and expects_interactive:
                 most = 1
             room[source] = most - waiting.num_texts
@@ -137,9 +143,9 @@ class Scheduler:
         """Choose the texts of the next forward pass and tokenize as many as that needs; None if no text waits."""
         while source := self._choose():
             works = list(self._waiting[source].works)
-            alone = [work for work in works if work.runs_alone][:1]
-            self._isolate(alone[0] if alone else None)
-            works = alone or works
+            shared = [work for work in works if not work.runs_alone]
+            self._isolate(None if shared else works[0])
+            works = shared or works[:1]
             self._tokenize(works)
             self._collect(works)
             if window := _window(works):
@@ -165,7 +171,9 @@ class Scheduler:
     def _choose(self) -> Source | None:
         """Return the source that is served next: one that is owed a share, else that of the highest priority."""
         waiting = [source for source in SOURCES if self._waiting[source].works]
-        pass_tokens = MAX_PREEMPTIBLE_TOKENS if self._expects_interactive() else self._bucketing.max_batch_tokens
+        pass_tokens = self._bucketing.max_batch_tokens
+        if self._expects_interactive():
+            pass_tokens = min(pass_tokens, MAX_PREEMPTIBLE_TOKENS)
         owed = (source for source in waiting[1:] if self._waiting[source].credit >= pass_tokens)
         return next(owed, waiting[0] if waiting else None)
 
@@ -178,7 +186,9 @@ class Scheduler:
             waiting.credit = min(waiting.credit + share * num_tokens, self._bucketing.max_batch_tokens)
             if not waiting.works:
                 waiting.credit = 0.0
-        self._waiting[served].credit = max(0.0, self._waiting[served].credit - num_tokens)
+        # A long text can take more than is owed: the source then waits the longer for its next share.
+        most = self._bucketing.max_batch_tokens
+        self._waiting[served].credit = max(-most, self._waiting[served].credit - num_tokens)
 
     def _batch(self, source: Source, window: list[TokenizedText], works: Sequence[Work]) -> Batch:
         """Return the batch that has the oldest text, or a small one while interactive jobs are expected."""
@@ -205,7 +215,9 @@ class Scheduler:
             _key(work, text.tokens): text for work in works for text in work.tokenized.values() if not text.is_done
         }
         num_tokens = sum(text.num_tokens for text in known.values())
-        while num_tokens < WINDOW_PASSES * self._bucketing.max_batch_tokens and (chunk := _next_chunk(works)):
+        for _ in range(MAX_CHUNKS):
+            if num_tokens >= WINDOW_PASSES * self._bucketing.max_batch_tokens or not (chunk := _next_chunk(works)):
+                return
             for (work, number), tokens in zip(chunk, self._tokenize_chunk(chunk), strict=True):
                 work.check_length(number, tokens, self._max_tokens)
                 new = TokenizedText(tokens, work.job.options.pooling, work.job.options.output)

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.cache.entry import Entry
-from shoal.errors import Internal, ShoalError, TextTooLong
+from shoal.errors import Internal, ShoalError, TextTooLong, TooLarge
 from shoal.jobs import Job
-from shoal.queue.consumer import Answer, Delivery
+from shoal.queue.consumer import MAX_REPLY_BYTES, Answer, Delivery
 from shoal.queue.lane import Source
 from shoal.replies import TIMINGS, Reply, finish
 from shoal_workers.encoding.encoder import TokenizedText
@@ -87,8 +87,14 @@ class Work:
                 "shorten it, cut it into passages, or let it be truncated (truncate: true)"
             )
 
-    def check_encoded(self) -> None:
-        """Set the error if the engine failed on a text."""
+    def check_encoded(self, dimension: int) -> None:
+        """Set the error if the engine failed on a text, or if the reply would be too large."""
+        if self.error is None and self.job.options.output == "tokens":
+            size_bytes = 4 * dimension * sum(text.num_tokens for text in self.tokenized.values())
+            if size_bytes > MAX_REPLY_BYTES:
+                self.error = TooLarge(
+                    f"the token vectors have {size_bytes:,} bytes, over {MAX_REPLY_BYTES:,}: split the job"
+                )
         failed = {n: text.error for n, text in self.tokenized.items() if text.error is not None}
         if failed:
             self.fail(f"the engine failed on text {', '.join(map(str, failed))}", next(iter(failed.values())))
@@ -111,8 +117,15 @@ class Work:
         """Return the finished vectors, as the job's options ask for them."""
         return finish([entry.vectors for entry in self.entries()], self.job.options)
 
-    def answer(self, model: str) -> Answer:
-        """Return the reply of a job without error, and its address."""
+    def answer(self, model: str) -> Answer | None:
+        """Return the reply of a job without error, and its address; if that fails, set the error and return None."""
+        try:
+            return self._answer(model)
+        except Exception as error:  # memory may be short
+            self.fail("the reply could not be made", error)
+            return None
+
+    def _answer(self, model: str) -> Answer:
         entries = self.entries()
         reply = Reply(
             id=self.job.id,

@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 #: Pause before a worker tries Redis again, in seconds.
 RETRY_S = 0.5
 
+#: Longest that a worker which is told to stop computes what it holds, in seconds.
+DRAIN_S = 5.0
+
 
 class Worker:
     """One worker. `step` is one round of its loop, which a test can call; `run` steps until it is stopped."""
@@ -61,6 +64,7 @@ class Worker:
         self.admission = Admission(consumer, self.pool, encoder, indexes, limits, cache, crash_reports, self.counters)
         self._stopping = stopping or threading.Event()
         self._isolated: Work | None = None
+        self._num_answered_early = 0
 
     @property
     def id(self) -> str:
@@ -78,12 +82,12 @@ class Worker:
                 is_away = False
                 while not self._stopping.is_set():
                     self.step()
-                while self.scheduler.unanswered():
-                    self._advance()
+                self._drain()
             except (Unavailable, Overloaded) as error:
                 log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
                 is_away = True
-                self.admission.distrust_heartbeats()
+                if isinstance(error, Unavailable):
+                    self.admission.distrust_heartbeats()
                 self._stopping.wait(RETRY_S)
 
     def stop(self) -> None:
@@ -96,7 +100,16 @@ class Worker:
         Waits up to `block_s` for a job if the worker holds none. Returns how many jobs were answered.
         """
         self._take(block_s)
-        return self._advance()
+        num_answered, self._num_answered_early = self._advance() + self._num_answered_early, 0
+        return num_answered
+
+    def _drain(self) -> None:
+        """Answer what the worker holds, for `DRAIN_S` at most; other workers claim the rest."""
+        until = time.monotonic() + DRAIN_S
+        while self.scheduler.unanswered() and time.monotonic() < until:
+            self.scheduler.remove(self.admission.drop(self.scheduler.waiting()))
+            self._advance()
+        self._answer()
 
     def _advance(self) -> int:
         """Compute the next pass, and answer what the pass before has completed; return how many jobs were answered."""
@@ -124,6 +137,8 @@ class Worker:
     def _isolate(self, work: Work | None) -> None:
         """Record in Redis which job runs alone: if the worker dies meanwhile, no other job counts as the cause."""
         if work is not self._isolated:
+            if work:
+                self._num_answered_early += self._answer()  # so that no other job is under way while this one is named
             self.consumer.isolate(work.delivery if work else None)
             self._isolated = work
 
@@ -183,11 +198,12 @@ class Worker:
         if not works:
             return 0
         for work in works:
-            work.check_encoded()
+            work.check_encoded(self.encoder.model.dimension)
         self._search([work for work in works if work.job.op == "search" and not work.error])
         self.progress.mark("replying")
         model = self.encoder.model.name
-        num_answered = self.consumer.reply([work.answer(model) for work in works if not work.error])
+        answers = [answer for work in works if not work.error and (answer := work.answer(model))]
+        num_answered = self.consumer.reply(answers)
         num_answered += self.admission.refuse([(work.delivery, work.error) for work in works if work.error])
         self._count(works)
         self._store(works)

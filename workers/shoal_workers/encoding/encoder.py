@@ -123,13 +123,22 @@ class Encoder:
 
     def finish(self, passes: Sequence[EncodingPass]) -> None:
         """Wait for the passes and set the vectors of their texts. Raises what the engine raises."""
+        failures: list[Exception] = []
         for one in passes:
-            poolings = [self._pooling(text) for text in one.texts]
-            vectors = one.running.wait(one.spans, set(poolings))
-            ends = np.cumsum(one.spans.lengths)
-            for n, (text, how) in enumerate(zip(one.texts, poolings, strict=True)):
-                part = slice(ends[n] - text.num_tokens, ends[n]) if how == "tokens" else slice(n, n + 1)
-                text.vectors = vectors[how][part]
+            try:
+                self._finish(one)
+            except Exception as error:  # the others must be waited for all the same: they read memory of this process
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def _finish(self, one: EncodingPass) -> None:
+        poolings = [self._pooling(text) for text in one.texts]
+        vectors = one.running.wait(one.spans, set(poolings))
+        ends = np.cumsum(one.spans.lengths)
+        for n, (text, how) in enumerate(zip(one.texts, poolings, strict=True)):
+            part = slice(ends[n] - text.num_tokens, ends[n]) if how == "tokens" else slice(n, n + 1)
+            text.vectors = vectors[how][part]
 
     def _pooling(self, text: TokenizedText) -> str:
         return "tokens" if text.output == "tokens" else text.pooling or self.model.pooling

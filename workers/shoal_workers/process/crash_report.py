@@ -49,7 +49,7 @@ class CrashReports:
     def forward_files(self) -> None:
         """Forward the files of crashed workers to Redis. A living worker's file is locked, and left alone."""
         for path in self._folder.glob("[!.]*") if self._folder else ():
-            with suppress(OSError), path.open(errors="replace") as file:
+            with suppress(OSError, ShoalError), path.open(errors="replace") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 summary, _, trace = file.read(MAX_CHARS).partition("\n")
                 if summary:

@@ -59,8 +59,13 @@ class OpenVinoEngine:
         """See `Engine.start`."""
         requests = self._side_by_side if len(packings) > 1 else [self._together]
         passes = [OpenVinoPass(*pair) for pair in zip(requests, packings, strict=False)]
-        for running in passes:
-            running.start()
+        for n, running in enumerate(passes):
+            try:
+                running.start()
+            except Exception:
+                for started in passes[:n]:
+                    started.wait_only()
+                raise
         return passes
 
 
@@ -74,6 +79,10 @@ class OpenVinoPass:
     def start(self) -> None:
         """Start the request."""
         self._request.start_async(dict(enumerate(self._packing)), share_inputs=True)
+
+    def wait_only(self) -> None:
+        """Wait for the request, whose result is not wanted: until its end it reads the packing."""
+        self._request.wait()
 
     def wait(self, spans: TextSpans, poolings: Iterable[str]) -> Pooled:
         """See `ForwardPass.wait`."""
