@@ -66,7 +66,7 @@ def test_search_is_exact(index: Index, encoder: Encoder, k: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "named"), [(None, "an older layout"), (1, "layout 1"), (99, "layout 99"), ("x" * 999, "layout 'xxx")]
+    ("layout", "named"), [(None, "an older layout"), (1, "layout 1"), (99, "layout 99"), ("x" * 999, 'layout "xxx')]
 )
 def test_an_index_of_another_layout_is_to_be_built_again(copy: Path, layout: object, named: str) -> None:
     def change(data: bytes) -> bytes:
