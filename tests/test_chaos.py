@@ -201,7 +201,7 @@ def connect(link: Link) -> socket:
 
 
 def ask(connection: socket, data: bytes = b"storm") -> bytes:
-    """What comes back, or nothing when the connection has ended."""
+    """Return what comes back, or nothing when the connection has ended."""
     try:
         connection.sendall(data)
         return connection.recv(1_000)

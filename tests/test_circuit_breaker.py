@@ -66,7 +66,7 @@ class Api:
         return response.status, json.loads(data) if is_json else data.decode()
 
     def answers(self) -> bool:
-        """Whether a request gets its answer."""
+        """Return True if a request gets its answer."""
         try:
             return self.ask(*EMBED)[0] == 200
         except OSError:

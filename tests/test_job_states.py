@@ -222,7 +222,7 @@ class Jobs(RuleBasedStateMachine):
         return [fields[b"job"] for _, fields in entries] + [places[job_id][b"job"] for job_id in waiting]
 
     def num_replies(self, job_id: str) -> int:
-        """How many answers a job has, wherever it wants them."""
+        """Return the number of answers that a job has, at its address or its result key."""
         server = self.watcher.redis
         return int(server.xlen(self.keys.replies(job_id)) + server.llen(self.keys.result(job_id)))
 

@@ -1,4 +1,4 @@
-"""What a lane takes in and from whom: its bounds, its front and back, and what is put once."""
+"""Lanes: their limits, the front and the overflow, the turns of clients, and jobs that are put once."""
 
 import time
 from collections import Counter
@@ -31,7 +31,7 @@ def answer(queue: Queue, deliveries: list[Delivery]) -> int:
 
 
 def load(queue: Queue, lane: str = "interactive") -> dict[bytes, bytes]:
-    """What the lane is known to hold."""
+    """Return the load of the lane."""
     return dict(queue.redis.hgetall(queue.keys.load(lane)))
 
 

@@ -95,7 +95,7 @@ def table(heading: str, section: str = "") -> dict[str, list[str]]:
 
 
 def fits(value: object, words: str) -> bool:
-    """Whether a value is of a type as the page writes it: `array of str`, `float, int or nil`."""
+    """Return True if a value is of a type as the page writes it: `array of str`, `float, int or nil`."""
     outer, _, inner = words.partition(" of ")
     if inner:
         return type(value) is TYPES[outer] and all(fits(item, inner) for item in value)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Who is let in: passwords, password files, TLS with certificates of both sides; and that no password is ever shown."""
+"""Access to Redis: passwords, password files, TLS with certificates of both sides; and passwords are never shown."""
 
 import shutil
 import subprocess
@@ -172,7 +172,7 @@ class TestTls:
         server.stop()
 
     def url(self, server: RedisServer, files: Path, name: str) -> str:
-        """Where it is, for one with the certificate of that name."""
+        """Return the URL for a client with the certificate of that name."""
         options = f"ssl_ca_certs={files}/ca.pem&ssl_certfile={files}/{name}.pem&ssl_keyfile={files}/{name}.key"
         return f"rediss://127.0.0.1:{server.port}/0?{options}"
 

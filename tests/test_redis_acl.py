@@ -61,7 +61,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 class Watch:
-    """What each user does, told by whether it comes through the socket in the file system."""
+    """The commands of each user, known by the socket that they come through."""
 
     def __init__(self, url: str):
         self.used: dict[str, set[str]] = defaultdict(set)
@@ -96,7 +96,7 @@ def named(words: list[str]) -> str:
 
 
 def granted() -> dict[str, set[str]]:
-    """What the file lets each user do."""
+    """Return what the file lets each user do."""
     lines = [line.split() for line in ACL.read_text().splitlines()]
     return {line[1]: {word[1:] for word in line if word.startswith("+")} for line in lines}
 
@@ -117,7 +117,7 @@ class Caller:
             return response.status, json.loads(data) if data.startswith(b"{") else data.decode()
 
     def answers(self, path: str) -> bool:
-        """Whether a GET of the path succeeds."""
+        """Return True if a GET of the path succeeds."""
         try:
             return self.ask("GET", path)[0] == 200
         except OSError:
@@ -125,7 +125,7 @@ class Caller:
 
 
 def use_clients(place: Place) -> None:
-    """What programs do that put jobs in, while there is no worker but those that die of a job, three of them."""
+    """Do what programs do that put jobs, while the only workers are three that die of a job."""
     lane, result = Keys().lane("interactive"), Keys().result("by-hand")
     for url in (place.api.replace("db=0", "db=1"), place.worker.replace("/0", "/1")):
         with connect(url) as elsewhere:
