@@ -79,6 +79,26 @@ class TestFairness:
         with pytest.raises(Overloaded, match="800 unanswered jobs"):
             queue.put("bulk", jobs(1), client="late")
 
+    def test_an_idempotency_key_does_not_change_the_client_that_a_job_counts_for(self, client: Client) -> None:
+        client.queue.limits = LaneLimits(max_jobs=16)
+        queue_of(client).join()
+
+        def submit(name: str, number: int) -> None:
+            client.submit("embed", [f"{number}"] * 32, lane="bulk", idempotency_key=f"{name} {number}", client=name)
+
+        for number in range(14):
+            submit("flood", number)
+        with pytest.raises(Overloaded):
+            submit("flood", 14)
+        submit("quiet", 0)
+        front = load(queue_of(client), "bulk")
+        assert (front[b"client:flood"], front[b"client:quiet"]) == (b"256", b"32")
+
+    def test_a_submit_without_a_client_counts_for_the_program_with_and_without_a_key(self, client: Client) -> None:
+        client.submit("embed", "storm", lane="bulk", idempotency_key="k")
+        client.submit("embed", "rain", lane="bulk")
+        assert load(queue_of(client), "bulk")[f"client:{client.name}".encode()] == b"2"
+
 
 class TestOverflow:
     def test_clients_take_turns(self, queue: Queue) -> None:

@@ -184,7 +184,8 @@ class Client:
         Raises Overloaded, and InvalidRequest if the key was used for a job that asked something else.
         """
         if idempotency_key is not None:
-            return self.queue.put_once(check_lane(lane), job, check_key(idempotency_key), client, self.name)
+            name = check_key(idempotency_key)
+            return self.queue.put_once(check_lane(lane), job, name, owner=client, client=client or self.name)
         self.queue.put(check_lane(lane), [job], client or self.name)
         return job.id
 
