@@ -1,21 +1,38 @@
 """README.md and the pages under docs/ say what the code says."""
 
+import json
 import re
+import shlex
+import tomllib
 from dataclasses import fields
+from typing import Any
 
 import click
 import pytest
-from api_stub import StubWorker
+from api_stub import MakeApp, StubWorker
 from flask.testing import FlaskClient
 from page import ROOT, read, table
 from prometheus_client.parser import text_string_to_metric_families
 
 from shoal.cli.main import main
-from shoal.settings import Settings, variable
+from shoal.jobs import CHOICES, OPTION_DEFAULTS
+from shoal.keys import Keys
+from shoal.settings import DEFAULTS, Settings, variable
+from shoal_workers.cli import SAMPLE
+from shoal_workers.index.document import DocumentSource
+from shoal_workers.worker import Worker
 
 pytest_plugins = ["api_fixtures"]
 
 PAGES = ["README.md", "SECURITY.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+
+#: Lines of the README before its second section: what a newcomer reads first.
+FIRST_SCREEN = 45
+
+
+def blocks(name: str, language: str) -> list[str]:
+    """Return the blocks of code of a page that are in that language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", read(name), re.MULTILINE | re.DOTALL)
 
 
 def commands(group: click.Group, path: str = "shoal") -> list[str]:
@@ -27,8 +44,8 @@ def commands(group: click.Group, path: str = "shoal") -> list[str]:
     return found
 
 
-def test_every_setting_is_in_the_readme_with_its_default_and_help() -> None:
-    rows = table("README.md", "variable")
+def test_every_setting_is_listed_with_its_default_and_help() -> None:
+    rows = table("docs/settings.md", "variable")
     assert list(rows) == [f"`{variable(item.name)}`" for item in fields(Settings)]
     for item in fields(Settings):
         default, text = rows[f"`{variable(item.name)}`"]
@@ -37,14 +54,54 @@ def test_every_setting_is_in_the_readme_with_its_default_and_help() -> None:
         assert text == item.metadata["help"] + (f" One of {', '.join(choices)}." if choices else "")
 
 
-def test_every_route_is_in_the_readme(api: FlaskClient) -> None:
+def test_every_route_is_listed(api: FlaskClient) -> None:
     paths = api.get("/openapi.json").get_json()["paths"]
     routes = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
-    assert set(re.findall(r"`([A-Z]+ /[^`?]*)", "".join(table("README.md", "route")))) == routes
+    assert set(re.findall(r"`([A-Z]+ /[^`?]*)", "".join(table("docs/http.md", "route")))) == routes
 
 
-def test_every_command_is_in_the_readme() -> None:
-    listed = "".join(table("README.md", "command"))
+def test_every_option_is_listed_with_its_default() -> None:
+    rows = table("docs/http.md", "option")
+    assert {name.strip("`"): json.loads(default.strip("`")) for name, (default, _) in rows.items()} == OPTION_DEFAULTS
+    for name, allowed in CHOICES.items():
+        assert [word for word in allowed if word and f"`{word}`" not in rows[f"`{name}`"][1]] == []
+
+
+def test_the_http_page_names_every_field_of_requests_and_answers(api: FlaskClient) -> None:
+    schemas = api.get("/openapi.json").get_json()["components"]["schemas"]
+    names = {name for schema in schemas.values() for name in schema.get("properties", {})}
+    page = read("docs/http.md")
+    assert len(names) > 40
+    assert sorted(name for name in names if not re.search(rf"[`\"]{name}[`\"]", page)) == []
+
+
+def test_the_http_page_lists_every_header_of_its_own(make_app: MakeApp) -> None:
+    """A page of a browser may send and read all of them."""
+    api = make_app(cors_origins="*").test_client()
+    asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
+    sent = [name.strip("`") for name in table("docs/http.md", "request header")]
+    allowed = api.options("/embed", headers=asked | {"Access-Control-Request-Headers": ", ".join(sent)}).headers
+    read_by_pages = api.get("/health", headers=asked).headers["Access-Control-Expose-Headers"]
+    received = {name.strip("`") for name in table("docs/http.md", "response header")}
+    assert set(allowed["Access-Control-Allow-Headers"].split(", ")) == set(sent)
+    assert received - set(read_by_pages.split(", ")) == {"Allow"}
+    assert set(read_by_pages.split(", ")) <= received
+
+
+def test_the_http_page_has_the_limits_of_the_api(make_app: MakeApp) -> None:
+    limits = make_app(request_timeout_s=DEFAULTS.request_timeout_s).test_client().get("/info").get_json()["limits"]
+    cells = " ".join(default for default, _ in table("docs/http.md", "limit").values())
+    listed = {name: float(text.replace(",", "")) for text, name in re.findall(r"([\d,]+)[^`\d]*\(`(\w+)`\)", cells)}
+    assert listed == limits
+
+
+def test_every_extra_is_listed() -> None:
+    extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"]
+    assert {name.strip("`") for name in table("docs/running.md", "extra")} == {"none", *extras}
+
+
+def test_every_command_is_listed() -> None:
+    listed = "".join(table("docs/running.md", "command"))
     assert [command for command in commands(main) if not re.search(rf"`{command}[` ]", listed)] == []
 
 
@@ -82,6 +139,67 @@ def test_every_step_of_a_jobs_life_names_its_file() -> None:
     assert [step.partition(".")[0] for step in rows] == [str(n) for n in range(1, len(rows) + 1)]
     for files, _ in rows.values():
         assert all((ROOT / name.strip("` ")).exists() for name in files.split(","))
+
+
+def test_the_readme_begins_with_what_a_newcomer_needs() -> None:
+    first, _, rest = read("README.md").partition("\n## Next steps\n")
+    assert rest
+    assert len(first.splitlines()) <= FIRST_SCREEN
+    assert first.index("./scripts/run") < first.index("curl -s localhost:8080/search") < first.index('"results"')
+
+
+def test_the_hits_in_the_readme_are_sample_headlines() -> None:
+    (answer,) = blocks("README.md", "json")
+    documents = {document.id: document for document in DocumentSource(SAMPLE, "headline")}
+    (hits,) = json.loads(answer)["results"]
+    assert len(hits) == 3
+    for hit in hits:
+        document = documents[hit["id"]]
+        assert hit == {"id": document.id, "score": hit["score"], "text": document.text, **document.fields}
+
+
+def test_the_program_in_the_readme_runs(serving: Worker, redis_url: str, keys: Keys) -> None:
+    (program,) = blocks("README.md", "python")
+    assert DEFAULTS.redis_url in program
+    place = f"{redis_url!r}, key_prefix={keys.prefix!r}, pool={keys.pool!r}"
+    found: dict[str, Any] = {}
+    exec(program.replace(f'"{DEFAULTS.redis_url}"', place), found)
+    assert (len(found["vectors"]), len(found["hits"]), found["job"].status()) == (2, 3, "done")
+
+
+def test_every_curl_command_in_an_example_is_answered(api: FlaskClient, stub: StubWorker) -> None:
+    text = "".join(read(name) for name in PAGES)
+    asked = re.findall(r"""curl -s localhost:8080(/\S+)(?: -H "[^"]*")? -d '([^']+)'""", text)
+    assert len(asked) == text.count("curl -s localhost:8080") > 4
+    assert [(path, body) for path, body in asked if api.post(path, data=body).status_code != 200] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_command_in_an_example_has_its_flags(name: str) -> None:
+    for line in "".join(blocks(name, "sh")).splitlines():
+        words = shlex.split(re.sub(r"^\S+=\$\(|\)? *(#.*)?$", "", line))
+        if words[:1] == ["./scripts/run"]:
+            words = ["shoal", "serve", *words[1:]]
+        if words[:1] != ["shoal"]:
+            continue
+        command: click.Command | None = main
+        for word in words[1:]:
+            if isinstance(command, click.Group):
+                command = command.get_command(click.Context(command), word)
+        assert command, line
+        flags = {flag for option in command.params for flag in option.opts}
+        assert [word for word in words if word.startswith("-") and word.partition("=")[0] not in flags] == []
+
+
+def test_every_script_in_an_example_exists() -> None:
+    named = {script for name in PAGES for script in re.findall(r"(?<![\w/])(?:\./)?(scripts/[\w-]+)", read(name))}
+    assert len(named) > 5
+    assert [script for script in sorted(named) if not (ROOT / script).exists()] == []
+
+
+def test_the_readme_links_to_every_page() -> None:
+    linked = set(re.findall(r"\]\(([^)#]+)\)", read("README.md")))
+    assert [name for name in PAGES if name not in linked and name != "README.md"] == []
 
 
 @pytest.mark.parametrize("name", PAGES)
