@@ -1,6 +1,7 @@
-"""A TCP proxy whose target can be switched, as a failover does it, and whose traffic can be held back."""
+"""A TCP proxy whose target can be switched, as a failover does it, and whose traffic can be held back or slowed."""
 
 import contextlib
+import math
 import socket
 import threading
 from types import TracebackType
@@ -8,10 +9,16 @@ from typing import Self
 
 
 class Proxy:
-    """A listener on a port of its own on loopback that passes everything on to the target port."""
+    """A listener on a port of its own on loopback that passes everything on to the target port.
 
-    def __init__(self, target_port: int):
+    With `bytes_per_s` each direction of a connection passes at most so many bytes in a second. With `max_bytes` a
+    connection breaks once so many bytes were sent over it.
+    """
+
+    def __init__(self, target_port: int, bytes_per_s: float = math.inf, max_bytes: float = math.inf):
         self.target_port = target_port
+        self._bytes_per_s = bytes_per_s
+        self._max_bytes = max_bytes
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self._flows = threading.Event()
@@ -58,13 +65,15 @@ class Proxy:
                     here.close()
                     continue
                 self._sockets |= {here, there}
-                for ends in ((here, there), (there, here)):
+                for ends in ((here, there, self._max_bytes), (there, here, math.inf)):
                     threading.Thread(target=self._pass, args=ends, daemon=True).start()
 
-    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+    def _pass(self, source: socket.socket, sink: socket.socket, max_bytes: float) -> None:
+        pause = threading.Event()
         with contextlib.suppress(OSError):
-            while data := source.recv(65_536):
+            while (data := source.recv(65_536)) and (max_bytes := max_bytes - len(data)) > 0:
                 self._flows.wait()
+                pause.wait(len(data) / self._bytes_per_s)
                 sink.sendall(data)
         for one in (source, sink):
             with contextlib.suppress(OSError):

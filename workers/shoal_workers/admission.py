@@ -177,6 +177,7 @@ class Admission:
         """Return the job of the delivery. Raises the ShoalError with which a job is answered that cannot be served."""
         if delivery.num_deliveries > MAX_DELIVERIES:
             raise Poisoned(f"delivered {MAX_DELIVERIES} times, and each time the worker died: take a look at its texts")
+        self._consumer.check_sends(delivery)
         job = Job.unpack(delivery.data)
         if error := expired(job):
             raise error

@@ -200,10 +200,9 @@ class Worker:
         for work in works:
             work.check_encoded(self.encoder.model.dimension)
         self._search([work for work in works if work.job.op == "search" and not work.error])
-        self.progress.mark("replying")
         model = self.encoder.model.name
         answers = [answer for work in works if not work.error and (answer := work.answer(model))]
-        num_answered = self.consumer.reply(answers)
+        num_answered = self.consumer.reply(answers, lambda: self.progress.mark("replying"))
         num_answered += self.admission.refuse([(work.delivery, work.error) for work in works if work.error])
         self._count(works)
         self._store(works)

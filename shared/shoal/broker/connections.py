@@ -6,7 +6,7 @@ redis-py still opens the connections, so passwords, TLS and time limits are thos
 
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,13 @@ ANSWER_S = 0.7
 
 #: Longest that a command blocks on behalf of a caller: `ANSWER_S` and this together stay within the second.
 SHORT_BLOCK_S = 0.25
+
+#: Least bytes that a connection sends in a second. A command has the time of an answer, and as much more as its bytes
+#: take at this speed.
+MIN_BYTES_PER_S = 1_000_000
+
+#: Most bytes of a command that needs no more time: to set a time limit takes two calls of the system.
+SMALL_BYTES = 65_536
 
 #: Most connections of a process: each thread that waits for the result of a submitted job holds one.
 MAX_CONNECTIONS = 10_000
@@ -99,13 +106,16 @@ class Connections:
     def ask(self, commands: Sequence[Sequence[Any]], block_s: float = 0.0) -> list[Any]:
         """Send the commands together and return their answers; an error that Redis answers is one of the answers.
 
-        The commands may block in Redis for `block_s` altogether. Raises redis.RedisError when the answers do not come,
-        and redis.ReadOnlyError when a replica gives them.
+        The commands may block in Redis for `block_s` altogether, and have a second more for `MIN_BYTES_PER_S` bytes.
+        Raises redis.RedisError when the answers do not come, and redis.ReadOnlyError when a replica gives them.
         """
         connection = self._take()
         try:
-            connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-            limit = {"timeout": block_s + connection.socket_timeout} if block_s else {}
+            packed = connection.pack_commands(commands)
+            connection.send_packed_command(_pieces(packed, connection.socket_timeout), check_health=False)
+            size = sum(map(len, packed))
+            more_s = block_s + (size / MIN_BYTES_PER_S if size > SMALL_BYTES else 0.0)
+            limit = {"timeout": more_s + connection.socket_timeout} if more_s else {}
             answers = [_answer(connection, limit) for _ in commands]
         except BaseException as error:
             self._drop(connection)
@@ -138,6 +148,17 @@ class Connections:
     def _drop(self, connection: Any) -> None:
         connection.disconnect()
         self._pool.release(connection)
+
+
+def _pieces(packed: Sequence[bytes], timeout_s: float) -> Iterator[bytes | memoryview]:
+    """Yield the bytes in pieces that take `timeout_s` at the least speed: the socket limits the time of each piece."""
+    most = max(1, int(timeout_s * MIN_BYTES_PER_S))
+    for data in packed:
+        if len(data) <= most:
+            yield data
+        else:
+            view = memoryview(data)
+            yield from (view[n : n + most] for n in range(0, len(data), most))
 
 
 def _is_open(connection: Any) -> bool:

@@ -1,13 +1,14 @@
 """The consumer's end of the queue: taking jobs, answering them, and claiming those that dead workers left behind."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from shoal import wire
 from shoal.broker.broker import Broker
-from shoal.broker.connections import BLOCK_S
+from shoal.broker.connections import BLOCK_S, MIN_BYTES_PER_S
 from shoal.broker.script import Script
 from shoal.errors import ShoalError, TooLarge, Unavailable
 from shoal.jobs import LANES
@@ -30,6 +31,12 @@ ISOLATED_TTL_S = 3_600
 
 #: Largest reply in bytes. Redis takes no value of 512 MB, and is busy for a second with one of half that.
 MAX_REPLY_BYTES = 128 * 2**20
+
+#: Most bytes of replies that are written at a time. A larger reply is written alone, so it holds up no other.
+MAX_WRITE_BYTES = 2**20
+
+#: Most times that a reply of more than `MAX_WRITE_BYTES` is sent in vain while Redis answers other commands.
+MAX_SENDS = 2
 
 #: Most dead letters that are kept; the oldest go first.
 MAX_DEAD_LETTERS = 10_000
@@ -114,6 +121,7 @@ class Consumer:
         self._all_keys = [key for lane in LANES for key in keys.of_lane(lane)]
         self._streams = {s: keys.overflow(s.lane) if s.is_overflow else keys.lane(s.lane) for s in SOURCES}
         self._source_of = {stream: source for source, stream in self._streams.items()}
+        self._failed_sends: Counter[tuple[Source, bytes]] = Counter()
 
     def join(self) -> None:
         """Make the lanes and their consumer group where they are missing."""
@@ -237,34 +245,84 @@ class Consumer:
         is_lost = self.broker.run(_LOST, streams, arguments)["lost"]
         return [delivery for delivery, lost in zip(deliveries, is_lost, strict=True) if lost]
 
-    def reply(self, answers: Iterable[Answer]) -> int:
-        """Acknowledge the jobs and write their replies and dead letters; return how many were still unanswered."""
+    def reply(self, answers: Iterable[Answer], before_each: Callable[[], object] = lambda: None) -> int:
+        """Acknowledge the jobs and write their replies and dead letters; return how many were still unanswered.
+
+        Replies are written in groups of at most `MAX_WRITE_BYTES`, and each larger one alone after them. `before_each`
+        is called before each group.
+        """
+        num_written = 0
+        for group in _groups([(answer, answer.fields()) for answer in answers]):
+            before_each()
+            num_written += self._write(group)
+        return num_written
+
+    def _write(self, group: Sequence[tuple[Answer, dict[str, Any]]]) -> int:
         keys = [*self._all_keys, self.keys.dead]
         arguments = {
             "lanes": LANES,
             "result_ttl_s": self.result_ttl_s,
             "max_dead_letters": MAX_DEAD_LETTERS,
             "dead_key": len(keys),
-            "answers": [self._with_keys(answer, keys) for answer in answers],
+            "answers": [self._with_keys(answer, fields, keys) for answer, fields in group],
         }
-        if not arguments["answers"]:
-            return 0
-        return int(self.broker.run(_REPLY, keys, arguments)["written"])
+        try:
+            written = self.broker.run(_REPLY, keys, arguments)["written"]
+        except Unavailable:
+            self._count_failed_send(group)
+            raise
+        for answer, _ in group:
+            self._failed_sends.pop((answer.delivery.source, answer.delivery.entry), None)
+        return int(written)
 
-    def _with_keys(self, answer: Answer, keys: list[str]) -> dict[str, Any]:
-        """Return the answer as the script takes it; add the keys that it goes to, to which it refers by their place."""
-        fields = answer.fields()
+    def _count_failed_send(self, group: Sequence[tuple[Answer, dict[str, Any]]]) -> None:
+        """Count a failed send of a large reply, unless Redis is away: then its size is not the reason."""
+        (delivery, size), *others = ((answer.delivery, _size(fields)) for answer, fields in group)
+        if others or size <= MAX_WRITE_BYTES:
+            return
+        with suppress(ShoalError):
+            self.broker.ping()
+            self._failed_sends[delivery.source, delivery.entry] += 1
+
+    def check_sends(self, delivery: Delivery) -> None:
+        """Raise TooLarge if this consumer has sent the reply to the job in vain `MAX_SENDS` times."""
+        if self._failed_sends[delivery.source, delivery.entry] >= MAX_SENDS:
+            raise TooLarge(
+                f"the reply was sent to Redis {MAX_SENDS} times and did not arrive: split the job, or give the worker "
+                f"a connection that sends {MIN_BYTES_PER_S:,} bytes a second"
+            )
+
+    def _with_keys(self, answer: Answer, fields: dict[str, Any], keys: list[str]) -> dict[str, Any]:
+        """Return the fields of an answer with the places of the keys that it goes to, which are added to `keys`."""
         if answer.reply is not None and answer.reply_to is not None:
             keys.append(self.keys.replies(answer.reply_to))
-            fields["address_key"] = len(keys)
-        elif answer.reply is not None:
+            return fields | {"address_key": len(keys)}
+        if answer.reply is not None:
             keys += [self.keys.result(answer.reply.id), self.keys.record(answer.reply.id)]
-            fields |= {"address_key": len(keys) - 1, "record_key": len(keys)}
+            return fields | {"address_key": len(keys) - 1, "record_key": len(keys)}
         return fields
 
     def drop(self, deliveries: Sequence[Delivery]) -> None:
         """Acknowledge jobs that are answered already."""
         self.reply([Answer(delivery) for delivery in deliveries])
+
+
+def _groups(answers: Sequence[tuple[Answer, dict[str, Any]]]) -> Iterator[list[tuple[Answer, dict[str, Any]]]]:
+    """Yield the answers, each with its fields, in groups that are written together; the large ones alone, at last."""
+    group: list[tuple[Answer, dict[str, Any]]] = []
+    size = 0
+    for answer, fields in sorted(answers, key=lambda pair: max(MAX_WRITE_BYTES, _size(pair[1]))):
+        size += _size(fields)
+        if group and size > MAX_WRITE_BYTES:
+            yield group
+            group, size = [], _size(fields)
+        group.append((answer, fields))
+    if group:
+        yield group
+
+
+def _size(fields: Mapping[str, Any]) -> int:
+    return len(fields.get("reply", b""))
 
 
 def _fields(entry: bytes, values: Sequence[bytes] | None) -> dict[str, Any]:
