@@ -74,7 +74,7 @@ def pytest_collection_finish() -> None:
     """
     for folder in ("shared", "api", "workers"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            if path.stem != "__main__" and "torch" not in _imported(path):
+            if path.stem != "__main__" and not _imported(path) & {"torch", "sentence_transformers"}:
                 parts = path.relative_to(ROOT / folder).with_suffix("").parts
                 importlib.import_module(".".join(parts).removesuffix(".__init__"))
     gc.collect()
@@ -82,8 +82,9 @@ def pytest_collection_finish() -> None:
 
 
 def _imported(path: Path) -> set[str]:
-    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import)]
-    return {alias.name for node in nodes for alias in node.names}
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return found | {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
 
 
 def pytest_report_header() -> list[str]:

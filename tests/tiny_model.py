@@ -1,53 +1,108 @@
 """A tiny BERT with random weights and a word-piece tokenizer, as a Sentence Transformers folder and prepared."""
 
+import json
 import string
 import sys
 from pathlib import Path
+from typing import Any
 
-import torch
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+import numpy as np
+from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from shoal_workers.model.prepare import prepare
 
 WORDS = ["storm", "europe", "climate", "change", "rain", "the", "a", "of", "in", "and", "market", "falls", "rises"]
 
+WIDTH, INNER, LAYERS, POSITIONS = 32, 64, 2, 64
 
-def save(folder: str) -> None:
+
+def save(folder: Path) -> None:
     """Save a model of 32 dimensions and 2 layers that takes 48 tokens and has prompts for queries and documents."""
-    torch.manual_seed(7)
+    tokenizer = word_piece()
+    config = {
+        "architectures": ["BertModel"],
+        "model_type": "bert",
+        "vocab_size": tokenizer.get_vocab_size(),
+        "hidden_size": WIDTH,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 2,
+        "intermediate_size": INNER,
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-12,
+        "max_position_embeddings": POSITIONS,
+        "type_vocab_size": 2,
+        "pad_token_id": 0,
+    }
+    layers = [("", "models.Transformer"), ("1_Pooling", "models.Pooling"), ("2_Normalize", "models.Normalize")]
+    files: dict[str, Any] = {
+        "config.json": config,
+        "modules.json": [
+            {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.{kind}"}
+            for n, (path, kind) in enumerate(layers)
+        ],
+        "1_Pooling/config.json": {"word_embedding_dimension": WIDTH, "pooling_mode": "mean"},
+        "sentence_bert_config.json": {"max_seq_length": 48, "do_lower_case": False},
+        "config_sentence_transformers.json": {"prompts": {"query": "storm ", "document": ""}},
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "unk_token": "[UNK]",
+            "pad_token": "[PAD]",
+            "cls_token": "[CLS]",
+            "sep_token": "[SEP]",
+        },
+    }
+    for path, _ in layers:
+        (folder / path).mkdir(parents=True, exist_ok=True)
+    for name, value in files.items():
+        (folder / name).write_text(json.dumps(value))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    save_file(weights(tokenizer.get_vocab_size()), folder / "model.safetensors", {"format": "pt"})
+
+
+def word_piece() -> Tokenizer:
+    """Return a tokenizer of the `WORDS`, letters and digits."""
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *string.ascii_lowercase, *(f"##{c}" for c in string.ascii_lowercase)]
     vocabulary = {piece: n for n, piece in enumerate(dict.fromkeys([*pieces, *string.digits, *WORDS]))}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    config = BertConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=64,
-    )
-    BertModel(config).train(False).save_pretrained(f"{folder}-bert", safe_serialization=True)
-    special = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)  # type: ignore[no-untyped-call]
-    fast.save_pretrained(f"{folder}-bert")
-    transformer = Transformer(f"{folder}-bert", max_seq_length=48)
-    model = SentenceTransformer(
-        modules=[transformer, Pooling(32, "mean"), Normalize()],
-        prompts={"query": "storm ", "document": ""},
-    )
-    model.save(folder)
+    return tokenizer
+
+
+def weights(num_words: int) -> dict[str, np.ndarray]:
+    """Return random weights, as BERT has them before its training."""
+    random = np.random.default_rng(7)
+    tensors: dict[str, np.ndarray] = {}
+
+    def linear(name: str, outputs: int, inputs: int) -> None:
+        tensors[f"{name}.weight"] = random.normal(0, 0.02, (outputs, inputs)).astype(np.float32)
+        tensors[f"{name}.bias"] = np.zeros(outputs, np.float32)
+
+    def norm(name: str) -> None:
+        tensors[f"{name}.weight"], tensors[f"{name}.bias"] = np.ones(WIDTH, np.float32), np.zeros(WIDTH, np.float32)
+
+    for name, rows in (("word", num_words), ("position", POSITIONS), ("token_type", 2)):
+        table = random.normal(0, 0.02, (rows, WIDTH)).astype(np.float32)
+        tensors[f"embeddings.{name}_embeddings.weight"] = table
+    norm("embeddings.LayerNorm")
+    for n in range(LAYERS):
+        layer = f"encoder.layer.{n}"
+        for name in ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"):
+            linear(f"{layer}.{name}", WIDTH, WIDTH)
+        linear(f"{layer}.intermediate.dense", INNER, WIDTH)
+        linear(f"{layer}.output.dense", WIDTH, INNER)
+        norm(f"{layer}.attention.output.LayerNorm")
+        norm(f"{layer}.output.LayerNorm")
+    linear("pooler.dense", WIDTH, WIDTH)
+    return tensors
 
 
 def main(folder: Path) -> None:
     """Save the model in `folder`/model, and prepare it for serving in `folder`/prepared."""
-    save(str(folder / "model"))
-    prepare(str(folder / "model"), folder / "prepared")
+    save(folder / "model")
+    prepare(str(folder / "model"), folder / "model", folder / "prepared")
 
 
 if __name__ == "__main__":

@@ -92,8 +92,8 @@ def model() -> None:
 @click.option("--quiet", is_flag=True, help="Do not print the folder of the prepared model.")
 @settings_options("model", "home")
 def prepare(settings: Settings, force: bool, quiet: bool) -> None:
-    """Export the model once, so that workers start quickly and without torch. Needs the `export` extra."""
-    from shoal_workers.model.model import prepare_if_needed
+    """Prepare the model for serving, which is done once. Some architectures need the `export` extra for it."""
+    from shoal_workers.model.prepare import prepare_if_needed
 
     folder = prepare_if_needed(settings.home_folder, settings.model, force=force)
     if not quiet:

@@ -27,7 +27,8 @@ from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 from shoal_workers.index.manifest import Manifest
-from shoal_workers.model.model import Model, prepare_if_needed, prepared_folder
+from shoal_workers.model.model import Model, prepared_folder
+from shoal_workers.model.prepare import prepare_if_needed
 from shoal_workers.process import processors
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.heartbeat import Heartbeat

@@ -1,88 +1,76 @@
-"""Forward passes over packed rows, in torch: exported for OpenVINO, and run by the torch engine.
+"""The forward pass over packed rows as an OpenVINO graph, made directly of a `Transformer`."""
 
-Both take the arrays of a `Packing` and return token vectors, float32 `[rows, length, dimension]`.
-"""
+from collections.abc import Callable
 
-from typing import Any
+import numpy as np
+import openvino as ov
+from openvino import opset13 as ops
 
-import torch
-from sentence_transformers import SentenceTransformer
-from torch.nn.functional import embedding
+from shoal_workers.model.transformer import Array, Layer, Linear, Norm, Transformer
 
-
-class PackedBert(torch.nn.Module):
-    """BERT with attention only within each text of a row. It shares the model's weights that it does not join."""
-
-    def __init__(self, bert: Any):
-        super().__init__()
-        self.words = bert.embeddings.word_embeddings
-        # Token types are all 0, so their one vector is part of every position's.
-        offset = bert.embeddings.token_type_embeddings.weight[0]
-        self.positions = torch.nn.Parameter(bert.embeddings.position_embeddings.weight + offset)
-        self.norm = bert.embeddings.LayerNorm
-        num_heads = bert.config.num_attention_heads
-        self.layers = torch.nn.ModuleList(_PackedLayer(layer, num_heads) for layer in bert.encoder.layer)
-
-    def forward(self, ids: torch.Tensor, positions: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        tokens: torch.Tensor = self.norm(self.words(ids) + embedding(positions, self.positions))
-        for layer in self.layers:
-            tokens = layer(tokens, bias)
-        return tokens
+_FUNCTIONS: dict[str, Callable[[ov.Node], ov.Node]] = {
+    "gelu": lambda x: ops.gelu(x, "erf"),
+    "gelu_tanh": lambda x: ops.gelu(x, "tanh"),
+    "relu": ops.relu,
+    "silu": lambda x: ops.swish(x),
+    "tanh": ops.tanh,
+}
 
 
-class _PackedLayer(torch.nn.Module):
-    def __init__(self, layer: Any, num_heads: int):
-        super().__init__()
-        self.num_heads = num_heads
-        attention = layer.attention.self
-        parts = [attention.query, attention.key, attention.value]
-        self.width = parts[0].weight.shape[0]
-        self.qkv = torch.nn.Linear(self.width, 3 * self.width)  # one product instead of three
-        scale = torch.ones(3 * self.width)
-        scale[: self.width] = (self.width // num_heads) ** -0.5  # the scaling of attention scores, done once
-        self.qkv.weight = torch.nn.Parameter(torch.cat([part.weight for part in parts]) * scale[:, None])
-        self.qkv.bias = torch.nn.Parameter(torch.cat([part.bias for part in parts]) * scale)
-        self.mix, self.mix_norm = layer.attention.output.dense, layer.attention.output.LayerNorm
-        self.up, self.activation = layer.intermediate.dense, layer.intermediate.intermediate_act_fn
-        self.down, self.down_norm = layer.output.dense, layer.output.LayerNorm
+def build(transformer: Transformer) -> ov.Model:
+    """Return the graph: its inputs are those of a `Packing`, its output the token vectors.
 
-    def forward(self, tokens: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        rows, length = bias.shape[0], bias.shape[3]
-        heads = self.qkv(tokens).reshape(rows, length, 3, self.num_heads, self.width // self.num_heads)
-        query, key, value = heads.permute(2, 0, 3, 1, 4)
-        mixed = torch.softmax(query @ key.transpose(-1, -2) + bias, -1) @ value
-        mixed = mixed.permute(0, 2, 1, 3).reshape(rows, length, self.width)
-        tokens = self.mix_norm(tokens + self.mix(mixed))
-        result: torch.Tensor = self.down_norm(tokens + self.down(self.activation(self.up(tokens))))
-        return result
+    The vectors are float32 `[rows, length, dimension]`; a model with a head has its scores in their place. The graph
+    may refer to the memory of the weights.
+    """
+    ids = ops.parameter([-1, -1], np.int32, "ids")
+    positions = ops.parameter([-1, -1], np.int32, "positions")
+    bias = ops.parameter([-1, 1, -1, -1], np.float32, "bias")
+    tokens = ops.add(_rows(transformer.words, ids), _rows(transformer.positions, positions))
+    tokens = _norm(tokens, transformer.norm, transformer.eps)
+    attention_bias: ov.Node = bias
+    if transformer.relative_bias is not None:
+        attention_bias = ops.add(bias, _relative(transformer.relative_bias, positions, transformer.num_positions))
+    for layer in transformer.layers:
+        tokens = _layer(tokens, attention_bias, layer, transformer)
+    if transformer.head is not None:
+        dense, function, out = transformer.head
+        tokens = _linear(_FUNCTIONS[function](_linear(tokens, dense)), out)
+    return ov.Model([tokens], [ids, positions, bias], "model")
 
 
-class PaddedModel(torch.nn.Module):
-    """A model of any other architecture, with one text in each row."""
-
-    def __init__(self, transformer: torch.nn.Module):
-        super().__init__()
-        self.transformer = transformer
-
-    def forward(self, ids: torch.Tensor, positions: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        mask = (bias[:, 0, 0, :] == 0).long()  # the tokens that the first token attends to are those of the text
-        features = {"input_ids": ids.long() * mask, "attention_mask": mask}
-        tokens: torch.Tensor = self.transformer(features)["token_embeddings"]
-        # `positions` is not needed here; adding zero times it keeps it an input of the exported graph.
-        return tokens + positions[:, :, None] * 0.0
-
-
-def shares_rows(model: SentenceTransformer) -> bool:
-    """Return true if several texts can share a row: for a plain BERT, which `PackedBert` computes."""
-    bert: Any = model[0].auto_model
-    return (
-        type(bert).__name__ == "BertModel"
-        and getattr(bert.config, "position_embedding_type", "absolute") == "absolute"
-        and not bert.config.is_decoder
-    )
+def _layer(tokens: ov.Node, bias: ov.Node, layer: Layer, transformer: Transformer) -> ov.Node:
+    width = layer.mix.bias.size
+    shape = [0, 0, 3, transformer.num_heads, width // transformer.num_heads]
+    heads = ops.reshape(_linear(tokens, layer.qkv), shape, special_zero=True)
+    heads = ops.transpose(heads, [2, 0, 3, 1, 4])
+    query, key, value = (ops.gather(heads, np.int64(n), np.int64(0)) for n in range(3))
+    scores = ops.add(ops.matmul(query, key, False, True), bias)
+    mixed = ops.matmul(ops.softmax(scores, -1), value, False, False)
+    mixed = ops.reshape(ops.transpose(mixed, [0, 2, 1, 3]), [0, 0, width], special_zero=True)
+    tokens = _norm(ops.add(tokens, _linear(mixed, layer.mix)), layer.mix_norm, transformer.eps)
+    inner = _FUNCTIONS[transformer.activation](_linear(tokens, layer.up))
+    return _norm(ops.add(tokens, _linear(inner, layer.down)), layer.down_norm, transformer.eps)
 
 
-def packed_module(model: SentenceTransformer) -> torch.nn.Module:
-    """Return the fastest module that computes the model's token vectors."""
-    module = PackedBert(model[0].auto_model) if shares_rows(model) else PaddedModel(model[0])
-    return module.eval()
+def _relative(table: Array, positions: ov.Node, num_positions: int) -> ov.Node:
+    """Return the bias between the tokens of each row: `[rows, num_heads, length, length]`."""
+    distance = ops.subtract(ops.unsqueeze(positions, 1), ops.unsqueeze(positions, 2))
+    return ops.transpose(_rows(table, ops.add(distance, np.int32(num_positions - 1))), [0, 3, 1, 2])
+
+
+def _linear(tokens: ov.Node, linear: Linear) -> ov.Node:
+    return ops.add(ops.matmul(tokens, _constant(linear.weights), False, True), _constant(linear.bias))
+
+
+def _norm(tokens: ov.Node, norm: Norm, eps: float) -> ov.Node:
+    centred = ops.mvn(tokens, [-1], True, eps, "inside_sqrt")
+    return ops.add(ops.multiply(centred, _constant(norm.scale)), _constant(norm.shift))
+
+
+def _rows(table: Array, numbers: ov.Node) -> ov.Node:
+    return ops.gather(_constant(table), numbers, np.int64(0))
+
+
+def _constant(array: Array) -> ov.Node:
+    return ops.constant(np.ascontiguousarray(array), shared_memory=True)

@@ -3,25 +3,21 @@
 import hashlib
 import json
 import re
-import subprocess
-import sys
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Self
 
 from shoal.errors import ModelMismatch, ModelNotFound
 from shoal.excerpt import excerpt
-from shoal_workers.model.source import find_source, read_properties, weights_state
+from shoal_workers.model.source import read_properties, weights_state
 
 #: Version of prepared folders, raised by one whenever their files change, so that old ones are prepared again.
-LAYOUT = 4
+LAYOUT = 5
 
 #: Name of the file in a prepared folder that describes its model.
 DESCRIPTION = "model.json"
 
-#: File of the exported graph in a prepared folder.
+#: File of the graph in a prepared folder.
 GRAPH = "openvino.xml"
 
 
@@ -31,7 +27,8 @@ class Model:
 
     `source` is the folder of the original, which a serving worker needs only for the torch engine. `digest` is the
     SHA-256 of the weights; `weights_state` shows without reading them whether they have changed since. `shares_rows` is
-    true if the forward pass takes several texts in a row.
+    true if the forward pass takes several texts in a row. `reference` names the library that made the vectors of the
+    parity check: `sentence-transformers`, or `openvino`, which then is compared with itself in f32.
     """
 
     name: str
@@ -44,6 +41,7 @@ class Model:
     default_prompt: str | None = None
     weights_state: str = ""
     shares_rows: bool = False
+    reference: str = ""
     layout: int = LAYOUT
 
     @classmethod
@@ -104,41 +102,6 @@ def prepared_folder(home: Path, name: str) -> Path:
     """Return the folder in which the model of that name is prepared."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "--", name).strip("-")[-80:]
     return home / "models" / f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def prepare_if_needed(home: Path, name: str, force: bool = False) -> Path:
-    """Return the folder of the prepared model, after preparing it in another process, with torch, if that is needed.
-
-    `force` prepares it in any case. Raises ModelNotFound if preparing fails.
-    """
-    folder = prepared_folder(home, name)
-    if not force and is_prepared(folder):
-        return folder
-    find_source(name)
-    command = [sys.executable, "-P", "-W", "ignore", "-m", "shoal_workers.model.prepare", name, str(folder)]
-    with TemporaryFile("w+") as output:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=output)
-        _show_progress(f"preparing {name}, once", process)
-        output.seek(0)
-        if process.returncode:
-            raise ModelNotFound(f"{name} could not be prepared: {_last_line(output.read())}")
-    return folder
-
-
-def _show_progress(label: str, process: "subprocess.Popen[bytes]") -> None:
-    """Wait for the process to end and print a dot every second."""
-    print(label, end=" ", file=sys.stderr, flush=True)
-    while process.poll() is None:
-        print(".", end="", file=sys.stderr, flush=True)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(1)
-    print(file=sys.stderr)
-
-
-def _last_line(output: str) -> str:
-    line = (output.strip().splitlines() or ["no reason given"])[-1].removeprefix("shoal: ")
-    missing = "No module named" in line
-    return f"{line}: preparing needs torch once, pip install 'shoal[export]'" if missing else line
 
 
 def is_prepared(folder: Path) -> bool:

@@ -1,13 +1,18 @@
-"""The parity check: a worker serves only if its engine reproduces stored fp32 vectors of a few sentences."""
+"""The parity check: a worker serves only if its engine reproduces stored fp32 vectors of a few sentences.
+
+Those of the default model come with Shoal: its golden vectors, which Sentence Transformers computed.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from shoal.errors import ModelMismatch
+from shoal_workers.model.model import Model
 
 #: Name of the file of reference vectors in a prepared folder.
 FILE = "parity.safetensors"
@@ -28,6 +33,10 @@ TEXTS = (
     "the northern schools, and a petition signed by four thousand residents who want the night bus back. " * 4,
 )
 
+#: The golden vectors, for the weights, pooling and length that the file names.
+#: `python -m shoal_workers.model.reference` writes it, with the `export` extra.
+GOLDEN = Path(__file__).with_name("golden.safetensors")
+
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 
 
@@ -44,3 +53,15 @@ def check(folder: Path, encode: Encode, min_cosine: float = MIN_COSINE) -> float
             "prepare the model again (shoal model prepare --force) or use --precision f32"
         )
     return lowest
+
+
+def golden(model: Model) -> NDArray[np.float32] | None:
+    """Return the golden vectors `[texts, dimension]`, or None if they are not those of the model."""
+    with safe_open(GOLDEN, "numpy") as file:
+        vectors: NDArray[np.float32] = file.get_tensor("vectors")
+        return vectors if file.metadata() == made_of(model) else None
+
+
+def made_of(model: Model) -> dict[str, str]:
+    """Return what the vectors of a model follow from, as the file of golden vectors has it."""
+    return {"digest": model.digest, "pooling": model.pooling, "max_tokens": str(model.max_tokens)}

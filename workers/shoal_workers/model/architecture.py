@@ -1,0 +1,173 @@
+"""The architectures that Shoal computes itself, as data: the names of their settings and tensors, and what differs.
+
+All are encoders in the manner of BERT. Which a model has is told by its config.json.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.excerpt import excerpt
+
+#: What config.json may call the functions that Shoal has, and the name of each in `Transformer`.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+}
+
+#: Settings that change what a model computes, with the values that change nothing. Any other value is refused.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "position_embedding_type": ("absolute", None),
+    "is_decoder": (False, None),
+    "add_cross_attention": (False, None),
+    "quantization_config": (None,),
+    "auto_map": (None, {}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorNames:
+    """The names of the tensors, without `.weight` and `.bias`; those within a layer come after `layer`.
+
+    A model without token types has no `types`, one without a relative bias of positions no `relative_bias`.
+    """
+
+    layer: str
+    query: str
+    key: str
+    value: str
+    mix: str
+    mix_norm: str
+    up: str
+    down: str
+    down_norm: str
+    words: str = "embeddings.word_embeddings"
+    positions: str = "embeddings.position_embeddings"
+    types: str = "embeddings.token_type_embeddings"
+    norm: str = "embeddings.LayerNorm"
+    relative_bias: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingNames:
+    """The keys of config.json. A number in place of a key is the value itself."""
+
+    width: str = "hidden_size"
+    num_layers: str = "num_hidden_layers"
+    num_heads: str = "num_attention_heads"
+    inner: str = "intermediate_size"
+    activation: str = "hidden_act"
+    eps: str | float = "layer_norm_eps"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The names of the two linear layers that make scores of a token vector, and the function between them."""
+
+    dense: str
+    activation: str
+    out: str
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """An encoder in the manner of BERT.
+
+    `prefix` stands before the names of the tensors in a model with a head. The table of positions begins with
+    `pad_rows` rows that no token has; None stands for one more than the id of the padding token. Tensors whose names
+    begin with one of `others` belong to heads that were trained with the model and are not needed.
+    """
+
+    classes: str
+    prefix: str
+    tensors: TensorNames
+    head: Head
+    settings: SettingNames = SettingNames()
+    pad_rows: int | None = 0
+    others: tuple[str, ...] = ("pooler.", "cls.", "lm_head.", "classifier.")
+
+
+_BERT = TensorNames(
+    layer="encoder.layer.{}.",
+    query="attention.self.query",
+    key="attention.self.key",
+    value="attention.self.value",
+    mix="attention.output.dense",
+    mix_norm="attention.output.LayerNorm",
+    up="intermediate.dense",
+    down="output.dense",
+    down_norm="output.LayerNorm",
+)
+
+_DISTILBERT = TensorNames(
+    layer="transformer.layer.{}.",
+    query="attention.q_lin",
+    key="attention.k_lin",
+    value="attention.v_lin",
+    mix="attention.out_lin",
+    mix_norm="sa_layer_norm",
+    up="ffn.lin1",
+    down="ffn.lin2",
+    down_norm="output_layer_norm",
+    types="",
+)
+
+_MPNET = TensorNames(
+    layer="encoder.layer.{}.",
+    query="attention.attn.q",
+    key="attention.attn.k",
+    value="attention.attn.v",
+    mix="attention.attn.o",
+    mix_norm="attention.LayerNorm",
+    up="intermediate.dense",
+    down="output.dense",
+    down_norm="output.LayerNorm",
+    types="",
+    relative_bias="encoder.relative_attention_bias",
+)
+
+_ROBERTA_HEAD = Head("classifier.dense", "tanh", "classifier.out_proj")
+
+#: The architectures by the `model_type` of config.json.
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "bert": Architecture("Bert", "bert.", _BERT, Head("bert.pooler.dense", "tanh", "classifier")),
+    "distilbert": Architecture(
+        "DistilBert",
+        "distilbert.",
+        _DISTILBERT,
+        Head("pre_classifier", "relu", "classifier"),
+        SettingNames("dim", "n_layers", "n_heads", "hidden_dim", "activation", 1e-12),
+        others=("vocab_", "pre_classifier.", "classifier."),
+    ),
+    "roberta": Architecture("Roberta", "roberta.", _BERT, _ROBERTA_HEAD, pad_rows=None),
+    "xlm-roberta": Architecture("XLMRoberta", "roberta.", _BERT, _ROBERTA_HEAD, pad_rows=None),
+    "camembert": Architecture("Camembert", "roberta.", _BERT, _ROBERTA_HEAD, pad_rows=None),
+    "mpnet": Architecture("MPNet", "mpnet.", _MPNET, _ROBERTA_HEAD, pad_rows=2),
+}
+
+
+def obstacle(config: Mapping[str, Any]) -> str:
+    """Return why Shoal cannot compute the model of this config.json itself: the setting and its value.
+
+    It is empty for a model that Shoal computes.
+    """
+    kind = config.get("model_type")
+    architecture = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
+    if architecture is None:
+        return f"model_type is {excerpt(kind)}"
+    classes = config.get("architectures") or [architecture.classes]
+    if not isinstance(classes, list) or not str(classes[0]).startswith(architecture.classes):
+        return f"architectures is {excerpt(classes)}"
+    for name, neutral in _NEUTRAL.items():
+        if config.get(name) not in neutral:
+            return f"{name} is {excerpt(config[name])}"
+    activation = config.get(architecture.settings.activation)
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        return f"{architecture.settings.activation} is {excerpt(activation)}"
+    return ""

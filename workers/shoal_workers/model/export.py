@@ -1,0 +1,56 @@
+"""Exporting a model of any other architecture by torch, with one text in each row.
+
+It runs in a process of its own, `python -m shoal_workers.model.export SOURCE FOLDER`, because it needs torch and a
+serving worker does not.
+"""
+
+import sys
+import warnings
+from pathlib import Path
+
+import openvino as ov
+import torch
+from safetensors.numpy import save_file
+from sentence_transformers import SentenceTransformer
+
+from shoal_workers.model import parity, reference
+from shoal_workers.model.model import GRAPH
+
+
+class PaddedModel(torch.nn.Module):
+    """The forward pass of Sentence Transformers over the arrays of a `Packing` that has one text in each row.
+
+    Returns token vectors, float32 `[rows, length, dimension]`.
+    """
+
+    def __init__(self, transformer: torch.nn.Module):
+        super().__init__()
+        self.transformer = transformer
+
+    def forward(self, ids: torch.Tensor, positions: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        mask = (bias[:, 0, 0, :] == 0).long()  # the tokens that the first token attends to are those of the text
+        features = {"input_ids": ids.long() * mask, "attention_mask": mask}
+        tokens: torch.Tensor = self.transformer(features)["token_embeddings"]
+        # `positions` is not needed here; adding zero times it keeps it an input of the exported graph.
+        return tokens + positions[:, :, None] * 0.0
+
+
+def export(source: str, folder: Path) -> None:
+    """Write the graph and the reference vectors of the model in the folder `source`."""
+    original = reference.load(source)
+    _export_graph(original, folder / GRAPH)
+    save_file({"vectors": reference.encode(original, parity.TEXTS)}, folder / parity.FILE)
+
+
+def _export_graph(original: SentenceTransformer, path: Path) -> None:
+    bias = torch.zeros(2, 1, 40, 40)
+    bias[1, :, :, 25:] = -1e9  # two rows, one of them with padding, so that tracing sees both
+    example = (torch.ones(2, 40, dtype=torch.int32), torch.arange(40, dtype=torch.int32).repeat(2, 1), bias)
+    with warnings.catch_warnings(), torch.inference_mode(False):
+        warnings.simplefilter("ignore")
+        graph = ov.convert_model(PaddedModel(original[0]).eval(), example_input=example)
+    ov.save_model(graph, path, compress_to_fp16=True)
+
+
+if __name__ == "__main__":
+    export(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,206 @@
+"""The description of a model that every engine's forward pass is made of: its weights in one common form."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import ModelMismatch
+from shoal.excerpt import excerpt
+from shoal_workers.model.architecture import ACTIVATIONS, ARCHITECTURES, Architecture
+
+Array = NDArray[np.float32]
+
+
+class Linear(NamedTuple):
+    """A linear layer: `weights` `[outputs, inputs]` and `bias` `[outputs]`."""
+
+    weights: Array
+    bias: Array
+
+
+class Norm(NamedTuple):
+    """The scale and shift of a layer norm, `[width]` each."""
+
+    scale: Array
+    shift: Array
+
+
+class Layer(NamedTuple):
+    """One layer. `qkv` makes the scaled query, the key and the value of each token, each `[heads x size]`."""
+
+    qkv: Linear
+    mix: Linear
+    mix_norm: Norm
+    up: Linear
+    down: Linear
+    down_norm: Norm
+
+
+@dataclass(frozen=True, slots=True)
+class Transformer:
+    """An encoder in the manner of BERT, whichever names its files have for the parts.
+
+    `positions` is `[token types x num_positions, width]`: row `type x num_positions + position` is added to the vector
+    of a token there; a model without a head has its first token type alone. `relative_bias`
+    `[2 x num_positions - 1, num_heads]` is added to the attention scores between two tokens, by the position of the
+    one that is attended to, less that of the other, plus `num_positions - 1`. A `head` makes scores of every token's
+    vector: a linear layer, a function, a linear layer.
+    """
+
+    words: Array
+    positions: Array
+    num_positions: int
+    norm: Norm
+    layers: tuple[Layer, ...]
+    num_heads: int
+    eps: float
+    activation: str
+    relative_bias: Array | None = None
+    head: tuple[Linear, str, Linear] | None = None
+
+
+def describe(config: Mapping[str, Any], tensors: dict[str, Array], has_head: bool = False) -> Transformer:
+    """Return the model of a config.json for which there is no `obstacle`, with the tensors of its weights' files.
+
+    Raises ModelMismatch for a setting that is missing or impossible, and a tensor that is missing, of another shape
+    than the settings say, or unknown.
+    """
+    return _Reader(config, tensors, has_head).transformer()
+
+
+class _Reader:
+    """One reading of settings and tensors. A tensor that was read is taken out, so that what is left is unknown."""
+
+    def __init__(self, config: Mapping[str, Any], tensors: dict[str, Array], has_head: bool):
+        self.config = config
+        self.architecture: Architecture = ARCHITECTURES[config["model_type"]]
+        self.names = self.architecture.tensors
+        self.has_head = has_head
+        tensors = {_modern(name): tensor for name, tensor in tensors.items()}
+        prefix = self.architecture.prefix
+        self.prefix = prefix if any(name.startswith(prefix) for name in tensors) else ""
+        self.tensors = tensors
+        settings = self.architecture.settings
+        self.width, self.inner = self._size(settings.width), self._size(settings.inner)
+        self.num_heads = self._size(settings.num_heads)
+        if self.width % self.num_heads:
+            raise ModelMismatch(f"{settings.width} is {self.width}, no multiple of its {self.num_heads} heads")
+
+    def transformer(self) -> Transformer:
+        settings, names = self.architecture.settings, self.names
+        positions, num_positions = self._positions()
+        found = Transformer(
+            words=self._take(f"{self.prefix}{names.words}.weight", self._size("vocab_size"), self.width),
+            positions=positions,
+            num_positions=num_positions,
+            norm=self._norm(self.prefix + names.norm),
+            layers=tuple(self._layer(n) for n in range(self._size(settings.num_layers))),
+            num_heads=self.num_heads,
+            eps=self._eps(),
+            activation=ACTIVATIONS[self.config[settings.activation]],
+            relative_bias=self._relative_bias(num_positions) if names.relative_bias else None,
+            head=self._head() if self.has_head else None,
+        )
+        self._refuse_others()
+        return found
+
+    def _positions(self) -> tuple[Array, int]:
+        """Return the table of positions and token types, and the number of positions."""
+        first, names = self.architecture.pad_rows, self.names
+        if first is None:
+            first = self._size("pad_token_id", at_least=0) + 1
+        table = self._take(
+            f"{self.prefix}{names.positions}.weight", self._size("max_position_embeddings", first + 1), self.width
+        )[first:]
+        if not names.types:
+            return table, len(table)
+        types = self._take(f"{self.prefix}{names.types}.weight", self._size("type_vocab_size"), self.width)
+        types = types if self.has_head else types[:1]
+        return (types[:, None] + table).reshape(-1, self.width), len(table)
+
+    def _layer(self, n: int) -> Layer:
+        names, width = self.names, self.width
+        prefix = self.prefix + names.layer.format(n)
+        parts = [self._linear(prefix + name, width, width) for name in (names.query, names.key, names.value)]
+        scale = np.ones(3 * width, np.float32)
+        scale[:width] = (width // self.num_heads) ** -0.5  # the scaling of attention scores, done once
+        weights, bias = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        return Layer(
+            qkv=Linear(weights * scale[:, None], bias * scale),
+            mix=self._linear(prefix + names.mix, width, width),
+            mix_norm=self._norm(prefix + names.mix_norm),
+            up=self._linear(prefix + names.up, self.inner, width),
+            down=self._linear(prefix + names.down, width, self.inner),
+            down_norm=self._norm(prefix + names.down_norm),
+        )
+
+    def _relative_bias(self, num_positions: int) -> Array:
+        """Return the bias of each distance: near ones have a bucket each, far ones share buckets (T5, section 2.1)."""
+        num_buckets = self._size("relative_attention_num_buckets", 4)
+        table = self._take(f"{self.prefix}{self.names.relative_bias}.weight", num_buckets, self.num_heads)
+        half, exact, farthest = num_buckets // 2, num_buckets // 4, 128
+        distance = np.arange(1 - num_positions, num_positions)
+        far = np.maximum(np.abs(distance), 1).astype(np.float32) / np.float32(exact)
+        bucket = exact + (np.log(far) / np.float32(math.log(farthest / exact)) * np.float32(half - exact)).astype(int)
+        bucket = np.where(np.abs(distance) < exact, np.abs(distance), np.minimum(bucket, half - 1))
+        found: Array = table[bucket + half * (distance > 0)]
+        return found
+
+    def _head(self) -> tuple[Linear, str, Linear]:
+        head = self.architecture.head
+        num_labels = len(self.config.get("id2label") or (0, 1))
+        return (
+            self._linear(head.dense, self.width, self.width),
+            head.activation,
+            self._linear(head.out, num_labels, self.width),
+        )
+
+    def _linear(self, name: str, outputs: int, inputs: int) -> Linear:
+        return Linear(self._take(f"{name}.weight", outputs, inputs), self._take(f"{name}.bias", outputs))
+
+    def _norm(self, name: str) -> Norm:
+        return Norm(self._take(f"{name}.weight", self.width), self._take(f"{name}.bias", self.width))
+
+    def _take(self, name: str, *shape: int) -> Array:
+        tensor = self.tensors.pop(name, None)
+        if tensor is None:
+            raise ModelMismatch(f"the weights lack tensor {name}, which config.json asks for: fetch the model again")
+        if tensor.shape != shape:
+            raise ModelMismatch(
+                f"tensor {name} is {list(tensor.shape)}, and config.json says {list(shape)}: fetch the model again"
+            )
+        return tensor
+
+    def _size(self, name: str, at_least: int = 1) -> int:
+        value = self.config.get(name)
+        if type(value) is not int or value < at_least:
+            raise ModelMismatch(f"{name} in config.json is {excerpt(value)}: it must be a number from {at_least}")
+        return value
+
+    def _eps(self) -> float:
+        name = self.architecture.settings.eps
+        value = self.config.get(name) if isinstance(name, str) else name
+        if type(value) is not float or not 0 < value < 1:
+            raise ModelMismatch(f"{name} in config.json is {excerpt(value)}: it must be between 0 and 1")
+        return value
+
+    def _refuse_others(self) -> None:
+        """Raise ModelMismatch for a tensor that is no part of the model: the model computes something else then."""
+        known = tuple(prefix + name for name in self.architecture.others for prefix in ("", self.prefix))
+        if unknown := sorted(name for name in self.tensors if not name.startswith(known)):
+            raise ModelMismatch(
+                f"the weights have {len(unknown)} tensors that config.json does not ask for, such as "
+                f"{excerpt(unknown[0])}: use another model"
+            )
+
+
+def _modern(name: str) -> str:
+    """Return the name of a tensor as it is written today: layer norms had other words for their parts."""
+    for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
+        if name.endswith("LayerNorm" + old):
+            return name.removesuffix(old) + new
+    return name
