@@ -5,6 +5,7 @@ import re
 import shlex
 import tomllib
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 import click
@@ -14,6 +15,7 @@ from flask.testing import FlaskClient
 from page import ROOT, read, table
 from prometheus_client.parser import text_string_to_metric_families
 
+import shoal
 from shoal.cli.main import main
 from shoal.jobs import CHOICES, OPTION_DEFAULTS
 from shoal.keys import Keys
@@ -158,13 +160,31 @@ def test_the_hits_in_the_readme_are_sample_headlines() -> None:
         assert hit == {"id": document.id, "score": hit["score"], "text": document.text, **document.fields}
 
 
-def test_the_program_in_the_readme_runs(serving: Worker, redis_url: str, keys: Keys) -> None:
-    (program,) = blocks("README.md", "python")
+def test_the_rates_in_the_readme_are_those_of_the_performance_page() -> None:
+    page = read("docs/performance.md")
+    rates = {
+        peer: re.search(rf"^\| 64 connections x 1 headline \| {peer} \| ([\d,]+)", page, re.MULTILINE)
+        for peer in ("shoal", "baseline", "infinity")
+    }
+    shoal, baseline, infinity = (rate and rate[1] for rate in rates.values())
+    assert f"answers {shoal} embedding requests a second from 64 connections" in " ".join(read("README.md").split())
+    assert f"answers {baseline} there, behind Infinity {infinity} " in " ".join(read("README.md").split())
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/python.md"])
+def test_the_program_of_a_page_runs(name: str, serving: Worker, redis_url: str, keys: Keys) -> None:
+    (program,) = blocks(name, "python")
     assert DEFAULTS.redis_url in program
     place = f"{redis_url!r}, key_prefix={keys.prefix!r}, pool={keys.pool!r}"
     found: dict[str, Any] = {}
     exec(program.replace(f'"{DEFAULTS.redis_url}"', place), found)
-    assert (len(found["vectors"]), len(found["hits"]), found["job"].status()) == (2, 3, "done")
+    assert len(found["vectors"]) == 2
+    assert len(found["hits" if "hits" in found else "second"]) == 3
+
+
+def test_every_method_of_the_python_page_exists() -> None:
+    methods = [name.strip("`") for name in table("docs/python.md", "method")]
+    assert all(callable(attrgetter(name)(shoal)) for name in methods)
 
 
 def test_every_curl_command_in_an_example_is_answered(api: FlaskClient, stub: StubWorker) -> None:
