@@ -37,7 +37,7 @@ class Progress:
         self._due_s = self._begin_s + FIRST_AFTER_S
         self._is_terminal = self._stream.isatty()
         self._has_shown = False
-        self._ended = threading.Event()
+        self.ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def advance(self, count: int = 1) -> None:
@@ -75,12 +75,12 @@ class Progress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._ended.set()
+        self.ended.set()
         self._thread.join()
         self.finish()
 
     def _run(self) -> None:
-        while not self._ended.wait(EVERY_S_ON_TERMINAL):
+        while not self.ended.wait(EVERY_S_ON_TERMINAL):
             self.tick()
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
+from shoal.progress import Progress
 from shoal.settings import Settings
 
 if TYPE_CHECKING:
@@ -64,13 +65,17 @@ def build(settings: Settings, source: Path | None, out: Path, text_column: str |
     from shoal_workers.index.document import DocumentSource
 
     documents = DocumentSource(source, text_column, id_column) if source else DocumentSource(SAMPLE, "headline")
-    count = documents.check()
+    with Progress(f"reading {documents.path}"):
+        count = documents.check()
+    has_former = (out / "current").exists()
     out.mkdir(parents=True, exist_ok=True)
-    encoder = _encoder(settings)
-    with click.progressbar(length=count, label=f"Embedding {count:,} documents", show_pos=True) as bar:
-        manifest = build(documents, out, encoder, count, bar.update)
+    with Progress("opening the model"):
+        encoder = _encoder(settings)
+    with Progress("embedding", count, unit=" documents") as progress:
+        manifest = build(documents, out, encoder, count, progress.advance)
     click.echo(f"{out}: {manifest.count:,} documents, version {manifest.version}, {manifest.model}")
-    click.echo("restart workers that serve this index: they open the new version when they start", err=True)
+    if has_former:
+        click.echo("restart workers that serve this index: they open the new version when they start", err=True)
 
 
 @index.command("info")

@@ -1,6 +1,7 @@
 """The command `shoal serve`: start everything, or stop it."""
 
 from dataclasses import fields, replace
+from pathlib import Path
 
 import click
 
@@ -14,10 +15,17 @@ from shoal.supervisor import serve as supervisor
 @click.option("--index", "indexes", multiple=True, help="Index folder, or name=folder; repeatable [SHOAL_INDEXES].")
 @click.option("--detach", is_flag=True, help="Return once it is ready and leave it running.")
 @click.option("--stop", is_flag=True, help="Stop the server of the same home folder.")
+@click.option("--log", type=click.Path(path_type=Path), hidden=True, help="File that the output goes to already.")
 @click.option("--try", "query", help="Search for this once it is ready, and print the hits.")
 @settings_options(*(item.name for item in fields(Settings) if item.name not in ("workers", "indexes")))
 def serve(
-    settings: Settings, workers: int | None, indexes: tuple[str, ...], detach: bool, stop: bool, query: str | None
+    settings: Settings,
+    workers: int | None,
+    indexes: tuple[str, ...],
+    detach: bool,
+    stop: bool,
+    log: Path | None,
+    query: str | None,
 ) -> None:
     """Start Redis (unless one is named), the API and the workers; watch them; stop them on Ctrl-C."""
     if workers is not None:
@@ -29,4 +37,4 @@ def serve(
     elif detach:
         supervisor.detach(settings, query=query)
     else:
-        supervisor.serve(settings, query=query)
+        supervisor.serve(settings, query=query, log=log)

@@ -5,7 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from select import select
+from typing import Any
 
 import click
 
@@ -16,9 +19,14 @@ from shoal.supervisor.pidfile import already_serving, hold, running_pid
 from shoal.supervisor.supervisor import Supervisor, api_url
 from shoal.supervisor.wait import wait_until
 
+#: Beginning of the last line of the summary, which is printed once everything is ready.
+_STOP = "stop:   "
 
-def serve(settings: Settings, *, query: str | None = None) -> None:
+
+def serve(settings: Settings, *, query: str | None = None, log: Path | None = None) -> None:
     """Run Redis, the API and the workers until Ctrl-C or SIGTERM; search for `query` once they are ready.
+
+    `log` is the file that the output goes to, if this process runs in the background.
 
     Raises BadSetting if a process serves from the same home folder already.
     """
@@ -30,7 +38,7 @@ def serve(settings: Settings, *, query: str | None = None) -> None:
         signal.signal(signal.SIGINT, lambda *_: supervisor.ask_to_stop(impatiently=True))
         try:
             supervisor.start()
-            _greet(settings, query)
+            _greet(settings, query, log)
             supervisor.watch()
         finally:
             click.echo("stopping …", err=True)
@@ -46,7 +54,7 @@ def detach(settings: Settings, *, query: str | None = None) -> None:
         raise already_serving(settings, pid)
     logfile = settings.home_folder / "serve.log"
     logfile.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "shoal", "serve", *(["--try", query] if query else [])]
+    command = [sys.executable, "-m", "shoal", "serve", "--log", str(logfile), *(["--try", query] if query else [])]
     environment = os.environ | settings.to_environment() | {"PYTHONUNBUFFERED": "1"}
     with logfile.open("wb") as output:
         process = subprocess.Popen(
@@ -56,13 +64,10 @@ def detach(settings: Settings, *, query: str | None = None) -> None:
     def has_greeted() -> bool:
         if process.poll() is not None:
             raise NotReady(f"it did not start; {logfile} ends with:\n{logfile.read_text()[-2_000:]}")
-        return "curl" in logfile.read_text()
+        return f"\n{_STOP}" in logfile.read_text()
 
     wait_until("it to be ready", has_greeted)
     click.echo(logfile.read_text(), nl=False)
-    click.echo(
-        f"running in the background (process {process.pid}, log {logfile}); end it with --stop in place of --detach"
-    )
 
 
 def stop(settings: Settings) -> str:
@@ -87,20 +92,34 @@ def _prepare_model(settings: Settings) -> None:
             raise NotReady("the model could not be prepared: the line above says why")
 
 
-def _greet(settings: Settings, query: str | None) -> None:
-    """Print the addresses, the hits of a search if there is an index, and a curl command that can be copied."""
+def _greet(settings: Settings, query: str | None, log: Path | None) -> None:
+    """Print what runs where, the hits of a search if there is an index, a curl command to copy, and how to stop."""
     from shoal.client import Client
 
-    click.echo(f"ready: {api_url(settings)} (pages at /docs), Redis at {shown(settings.redis_url)}")
     query = query or "europe climate change storm"
-    if "default" in settings.index_folders() and settings.workers:
-        with Client.from_settings(settings) as client:
+    hits = []
+    with Client.from_settings(settings) as client:
+        click.echo(f"ready:  {_described(client.pool.ready())}")
+        click.echo(f"API:    {api_url(settings)}, with a page to try it at {api_url(settings)}/docs")
+        click.echo(f"Redis:  {shown(settings.redis_url)}")
+        click.echo(f"data:   {settings.home_folder}{f', log {log}' if log else ''}")
+        if "default" in settings.index_folders() and settings.workers:
+            hits = client.search(query, k=3)
             click.echo(f"search: {query}")
-            for hit in client.search(query, k=3):
-                click.echo(f"  {hit['score']:.3f}  {hit['text']}")
-        path, body = "search", {"queries": query, "k": 3}
-    else:
-        path, body = "embed", {"inputs": query}
+    for hit in hits:
+        click.echo(f"  {hit['score']:.3f}  {hit['text']}")
+    path, body = ("search", {"queries": query, "k": 3}) if hits else ("embed", {"inputs": query})
     key = '-H "authorization: Bearer $YOUR_KEY" ' if settings.api_keys_file else ""
-    url, data = f"{api_url(settings)}/{path}", json.dumps(body)
-    click.echo(f"try: curl -s {url} {key}-H 'content-type: application/json' -d '{data}'")
+    data = json.dumps(body).replace("'", r"\u0027")  # it stands between single quotes
+    click.echo(f"try:    curl -s {api_url(settings)}/{path} {key}-H 'content-type: application/json' -d '{data}'")
+    click.echo(f"{_STOP}{'the same command with --stop in place of --detach' if log else 'Ctrl-C'}")
+
+
+def _described(workers: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the number of workers, with the model and the indexes of one, in words."""
+    if not workers:
+        return "no workers"
+    about = next(iter(workers.values()))
+    indexes = [f"index {name} with {index['count']:,} documents" for name, index in about.get("indexes", {}).items()]
+    number = f"{len(workers)} worker{'s' * (len(workers) > 1)}"
+    return ", ".join([f"{number} with {about.get('model')}", *(indexes or ["no index"])])
