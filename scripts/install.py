@@ -30,7 +30,7 @@ from shoal.progress import Progress  # noqa: E402 - from this folder, as nothing
 VENV = ROOT / ".venv"
 STATE = VENV / ".installed"
 CONSTRAINTS = ROOT / "constraints.txt"
-DEFAULT_MODEL = ROOT / "scripts" / "default-model.txt"
+DEFAULT_MODEL = ROOT / "default-model.txt"
 
 #: The extras (of pyproject.toml) and the dependency groups of each part.
 PARTS: dict[str, tuple[list[str], list[str]]] = {

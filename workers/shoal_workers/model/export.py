@@ -8,13 +8,15 @@ import sys
 import warnings
 from pathlib import Path
 
-import openvino as ov
-import torch
-from safetensors.numpy import save_file
-from sentence_transformers import SentenceTransformer
+sys.modules["openvino_telemetry"] = None  # type: ignore[assignment] # else OpenVINO reports the export to a server
 
-from shoal_workers.model import parity, reference
-from shoal_workers.model.model import GRAPH
+import openvino as ov  # noqa: E402
+import torch  # noqa: E402
+from safetensors.numpy import save_file  # noqa: E402
+from sentence_transformers import SentenceTransformer  # noqa: E402
+
+from shoal_workers.model import parity, reference  # noqa: E402
+from shoal_workers.model.model import GRAPH  # noqa: E402
 
 
 class PaddedModel(torch.nn.Module):

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +22,7 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
 from shoal.errors import DiskFull, ModelMismatch, ModelNotFound
+from shoal.progress import Progress
 from shoal_workers.model import architecture, parity, weights
 from shoal_workers.model.graph import build
 from shoal_workers.model.model import GRAPH, Model, is_prepared, prepared_folder
@@ -159,17 +160,9 @@ def _export(model: Model, reason: str, folder: Path) -> None:
     command = [sys.executable, "-P", "-W", "ignore", "-m", "shoal_workers.model.export", model.source, str(folder)]
     with TemporaryFile("w+") as output:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=output)
-        _show_progress(process)
+        with Progress("exporting"):
+            process.wait()
         output.seek(0)
         if process.returncode:
             last = (output.read().strip().splitlines() or ["no reason given"])[-1]
             raise ModelNotFound(f"{model.name} could not be exported: {last}")
-
-
-def _show_progress(process: "subprocess.Popen[bytes]") -> None:
-    """Wait for the process to end and print a dot every second."""
-    while process.poll() is None:
-        print(".", end="", file=sys.stderr, flush=True)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(1)
-    print(file=sys.stderr)
