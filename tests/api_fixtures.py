@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from api_stub import MakeApp, StubWorker
+from conftest import PATIENCE_S
 from flask import Flask
 from flask.testing import FlaskClient
 
@@ -18,7 +19,7 @@ from shoal_api.app import create_app
 @pytest.fixture
 def settings(redis_url: str, keys: Keys) -> Settings:
     """Return settings of an application in the test's own pool."""
-    return Settings(redis_url=redis_url, key_prefix=keys.prefix, pool=keys.pool, request_timeout_s=20)
+    return Settings(redis_url=redis_url, key_prefix=keys.prefix, pool=keys.pool, request_timeout_s=PATIENCE_S)
 
 
 @pytest.fixture

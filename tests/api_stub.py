@@ -63,7 +63,7 @@ class StubWorker:
 
     def __init__(self, redis_url: str, keys: Keys):
         self.queue = Queue.connect(redis_url, keys)
-        self.pool = Pool(self.queue.broker, keys, alive_s=60)
+        self.pool = Pool(self.queue.broker, keys, alive_s=3_600)
         self._open = threading.Event()
         self._open.set()
         self._parked = threading.Event()
@@ -82,6 +82,7 @@ class StubWorker:
 
     def pause(self) -> None:
         """Take no more jobs until `resume`; return once it has none."""
+        self._parked.clear()
         self._open.clear()
         self._parked.wait()
 

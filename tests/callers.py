@@ -10,6 +10,8 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
+from conftest import PATIENCE_S
+
 
 class Callers:
     """Threads that send one request after the other, until the server refuses connections or they are told to stop.
@@ -75,7 +77,7 @@ def _connected(port: int, old: socket.socket | None) -> socket.socket | None:
     if old:
         old.close()
     try:
-        return socket.create_connection(("127.0.0.1", port), timeout=60)
+        return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
     except ConnectionRefusedError:
         return None
 

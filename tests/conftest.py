@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,11 +43,17 @@ WORDS = ("storm", "europe", "climate", "change", "rain", "market", "falls", "ris
 #: Seed of the order of the tests and of `random`; --randomly-seed names another.
 SEED = 20_261_121
 
-#: Which of the processes of this run this is: 0 where there is but one.
-PROCESS = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+#: Ports for tests to listen on: below those that the system gives to connections, in blocks of so many.
+ALL_PORTS, PORTS_A_BLOCK = range(10_000, 32_000), 1_000
 
-#: Ports that tests listen on: below those that the system gives to connections, and none twice in one process.
-PORTS = itertools.cycle(range(10_000 + 2_500 * PROCESS, 12_500 + 2_500 * PROCESS))
+#: Longest that anything may take on a busy machine: only what hangs takes longer. Tests wait for an event, at most for
+#: this long, and compare no durations.
+PATIENCE_S = 180.0
+
+# Tests have the settings that they name, whatever the settings of the shell that starts them are.
+for _name in [name for name in os.environ if name.startswith("SHOAL_") or name.lower().endswith("_proxy")]:
+    if _name != "SHOAL_FUZZ":
+        del os.environ[_name]
 
 if not os.environ.get("RAYON_NUM_THREADS"):
     os.environ["RAYON_NUM_THREADS"] = "1"
@@ -97,9 +104,24 @@ def pytest_report_header() -> list[str]:
     return [f"redis: {server} {version.split()[2]}"]
 
 
+@cache
+def own_ports() -> tuple[socket.socket, Iterator[int]]:
+    """Return the ports of this process, one after the other for ever, and the socket that keeps them its own.
+
+    The first port of a block is listened on for as long as the process lives. So no two test processes on a machine use
+    the same block, whichever run they belong to.
+    """
+    for first in ALL_PORTS[::PORTS_A_BLOCK]:
+        with contextlib.suppress(OSError):
+            guard = socket.create_server(("127.0.0.1", first))
+            return guard, itertools.cycle(range(first + 1, first + PORTS_A_BLOCK))
+    pytest.exit(f"a program listens on each of the ports {list(ALL_PORTS[::PORTS_A_BLOCK])}: tests need one of them")
+
+
 def free_port() -> int:
     """Return a port on loopback that nothing listens on."""
-    for port in PORTS:
+    _, ports = own_ports()
+    for port in itertools.islice(ports, PORTS_A_BLOCK):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -107,7 +129,7 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
-    raise AssertionError
+    pytest.fail("no port is free")
 
 
 class RedisServer:
@@ -153,14 +175,33 @@ def _answers(connection: "redis.Redis") -> bool:
         return False
 
 
-def wait_until(is_true: Callable[[], object], within_s: float = 90.0) -> None:
-    """Poll until the condition holds, and fail the test if it does not even on a busy machine."""
+def wait_until(is_true: Callable[[], object], within_s: float = PATIENCE_S) -> None:
+    """Poll until the condition holds, and fail the test if it does not even on a busy machine.
+
+    Looks are counted, not seconds: time in which the test does not run is not lost.
+    """
     pause, tries = threading.Event(), int(within_s / 0.02)
     for _ in range(tries):
         if is_true():
             return
         pause.wait(0.02)
     pytest.fail(f"not true within {within_s} s: {is_true}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_block() -> Iterator[None]:
+    """The block of ports of this process."""
+    guard, _ = own_ports()
+    yield
+    guard.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A home folder of the run's own: what is in the user's is not read, and nothing is written there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("user")))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -174,6 +215,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
         pytest.skip(str(error))
     server = RedisServer(tmp_path_factory.mktemp("redis"))
     server.start()
+    server.url += f"?socket_timeout={PATIENCE_S}&socket_connect_timeout={PATIENCE_S}"  # an answer may take its time
     yield server
     server.stop()
 
@@ -225,7 +267,7 @@ def queue(redis_url: str, keys: Keys) -> Iterator[Queue]:
 @pytest.fixture
 def client(redis_url: str, keys: Keys) -> Iterator[Client]:
     """A client of the test's own pool."""
-    with Client(redis_url, key_prefix=keys.prefix, pool=keys.pool, timeout_s=20) as client:
+    with Client(redis_url, key_prefix=keys.prefix, pool=keys.pool, timeout_s=PATIENCE_S) as client:
         yield client
 
 
@@ -236,7 +278,7 @@ def no_leftover_threads() -> Iterator[None]:
     yield
     left = [thread for thread in threading.enumerate() if thread not in before and "shoal" in _home(thread)]
     for thread in left:
-        thread.join(5)
+        thread.join(PATIENCE_S)
     assert not [thread for thread in left if thread.is_alive()]
 
 
@@ -247,6 +289,8 @@ def no_leftover_files() -> Iterator[None]:
     yield
     if _open_files() - before:
         gc.collect()
+    with contextlib.suppress(pytest.fail.Exception):  # a thread that was told to end closes its files when it runs
+        wait_until(lambda: not _open_files() - before, within_s=10)
     left = _open_files() - before
     assert not left
 

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Self
 
 import numpy as np
-from conftest import WORDS
+from conftest import PATIENCE_S, WORDS, wait_until
 
 from shoal import Client
 from shoal.client import Handle
@@ -22,8 +22,9 @@ class Load:
         self.errors: list[ShoalError] = []
         self._client = client
         self._texts: dict[str, int] = {}
+        self._num_tried = [0] * num_threads
         self._stopped = threading.Event()
-        self._threads = [threading.Thread(target=self._submit) for _ in range(num_threads)]
+        self._threads = [threading.Thread(target=self._submit, args=(n,)) for n in range(num_threads)]
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -41,11 +42,16 @@ class Load:
         """Fail the test unless each of the jobs gets the vector of its text."""
         vectors = self._client.embed(PAIRS)
         for job in jobs:
-            found = job.result(60).vectors
+            found = job.result(PATIENCE_S).vectors
             assert found is not None
             np.testing.assert_allclose(found[0], vectors[self._texts[job.id]], atol=1e-4)
 
-    def _submit(self) -> None:
+    def finish_submitting(self) -> None:
+        """Return once every job that is being submitted now is among the accepted ones, or its error is noted."""
+        before = list(self._num_tried)
+        wait_until(lambda: all(now > then for now, then in zip(self._num_tried, before, strict=True)))
+
+    def _submit(self, thread: int) -> None:
         while not self._stopped.wait(0.001):
             number = len(self._texts) % len(PAIRS)
             try:
@@ -55,3 +61,4 @@ class Load:
             else:
                 self._texts[job.id] = number
                 self.accepted.append(job)
+            self._num_tried[thread] += 1

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
+from conftest import PATIENCE_S
+
 from shoal.settings import variable
 
 
@@ -21,7 +23,7 @@ def run(*arguments: Any, stdin: str | None = None, **settings: Any) -> "subproce
     """Run `shoal` to its end and return its output."""
     command = [sys.executable, "-m", "shoal", *map(str, arguments)]
     return subprocess.run(
-        command, env=environment(**settings), input=stdin, capture_output=True, text=True, timeout=300
+        command, env=environment(**settings), input=stdin, capture_output=True, text=True, timeout=PATIENCE_S
     )
 
 
@@ -71,4 +73,4 @@ class Process:
 
     def wait(self) -> int:
         """Wait until the process has ended, and return its exit code."""
-        return self._process.wait(90)
+        return self._process.wait(PATIENCE_S)

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from conftest import free_port, wait_until
+from conftest import PATIENCE_S, free_port, wait_until
 from process import Process
 
 
@@ -30,7 +30,7 @@ class Service:
     def ask(self, method: str, path: str, body: Any = None) -> Response:
         """Send a request and return the answer; a body other than bytes is sent as JSON."""
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)) as connection:
             connection.request(method, path, data)
             response = connection.getresponse()
             return Response(response.status, dict(response.headers), json.loads(response.read()))

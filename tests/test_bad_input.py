@@ -13,7 +13,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from conftest import RedisServer, free_port, wait_until
+from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from page import BadInput
 from process import environment, run
 from queues import queue_of
@@ -85,7 +85,7 @@ def running(
 @pytest.fixture
 def producer(redis_url: str) -> Iterator[Client]:
     """Make a client of that service's queue."""
-    with Client(redis_url, key_prefix="bad", pool="input", timeout_s=20) as client:
+    with Client(redis_url, key_prefix="bad", pool="input", timeout_s=PATIENCE_S) as client:
         yield client
 
 
@@ -164,7 +164,7 @@ def test_a_foreign_job_is_answered_with_its_error(
 ) -> None:
     queue, row, job_id = queue_of(producer), BadInput.row(name), name.replace(" ", "-").replace(",", "")
     queue.redis.xadd(queue.keys.lane("interactive"), {"job": msgpack.packb(FOREIGN[name] | {"id": job_id})})
-    _, data = queue.redis.blpop(queue.keys.result(job_id), 20)
+    _, data = queue.redis.blpop(queue.keys.result(job_id), PATIENCE_S)
     row.check(**msgpack.unpackb(data)["error"])
     assert_still_serving(running, good_vector)
 
@@ -308,7 +308,7 @@ def test_on_a_full_disk_the_old_index_stays(
     shutil.copytree(index_folder, folder)
     source.write_text("storm\n" * 1_000)
     command = [sys.executable, "-c", SMALL_DISK, "index", "build", str(source), "--out", str(folder)]
-    done = subprocess.run(command, env=environment(**usual), capture_output=True, text=True, timeout=90)
+    done = subprocess.run(command, env=environment(**usual), capture_output=True, text=True, timeout=PATIENCE_S)
     assert_ended("Full disk while an index is built", done)
     assert {path.name for path in folder.iterdir()} == {path.name for path in index_folder.iterdir()}
     assert Index.open(folder).manifest == index.manifest

@@ -1,10 +1,12 @@
 """The benchmarks: what they read, reckon and print, and `shoal bench` against a service."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,7 +20,7 @@ from benchmarks.bars import BARS, Bar, table
 from benchmarks.compare import ratios
 from benchmarks.server import Processes
 from click.testing import CliRunner
-from conftest import WORDS, RedisServer, free_port, wait_until
+from conftest import PATIENCE_S, WORDS, RedisServer, free_port, wait_until
 from page import ROOT
 from process import environment, run
 from service import service
@@ -219,7 +221,7 @@ class TestArrivals:
         def answer() -> int:
             if next(numbers) == 8:
                 eighth.set()
-            return 200 if eighth.wait(20) else 500
+            return 200 if eighth.wait(PATIENCE_S) else 500
 
         with answering(answer) as port:
             found = generate(embed_url(port), BODIES, seconds=0.5, connections=1, rate=100)
@@ -239,10 +241,17 @@ class TestArrivals:
             found = generate(embed_url(port), BODIES, seconds=1, connections=4, rate=20)
         assert len(found.due_s) > found.num_failed
 
-    def test_without_a_rate_each_answer_brings_the_next_request(self) -> None:
-        with answering(lambda: 200) as port:
-            found = generate(embed_url(port), BODIES, seconds=0.2, connections=4)
-        assert len(found.due_s) > 4
+    def test_without_a_rate_each_answer_brings_the_next_request(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        answered: list[int] = []
+
+        def answer() -> int:
+            answered.append(200)
+            return 200
+
+        monkeypatch.setattr(time, "perf_counter", lambda: float(len(answered) >= 20))  # the time is over after twenty
+        with answering(answer) as port:
+            found = generate(embed_url(port), BODIES, seconds=0.5, connections=4)
+        assert 20 <= len(found.due_s) < 20 + 4
         assert found.num_failed == 0
 
 
@@ -284,7 +293,7 @@ def test_scripts_bench_prints_and_saves_what_it_measured(tmp_path: Path) -> None
     )
     assert measured.returncode == 0, measured.stderr
     assert "| 256 x 1,024 | raw bytes |" in measured.stdout
-    assert measured.stdout.rstrip().endswith("| pass |")
+    assert re.search(r"\| (pass|miss) \|$", measured.stdout.rstrip())  # which of the two, the machine decides
     again = subprocess.run([*command, "--from", saved], capture_output=True, text=True, check=True)
     assert again.stdout == measured.stdout
 

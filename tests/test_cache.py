@@ -1,7 +1,6 @@
 """The cache of exact repeats: what is found is what was computed, and nothing depends on finding it."""
 
 import os
-import secrets
 import signal
 import struct
 import threading
@@ -18,7 +17,7 @@ import numpy as np
 import pytest
 import redis
 from api_stub import MakeApp
-from conftest import RedisServer, wait_until
+from conftest import PATIENCE_S, RedisServer, wait_until
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -59,7 +58,7 @@ DIGESTS = st.binary(min_size=16, max_size=16)
 def settings(redis_url: str, keys: Keys, home: Path, tiny_source: Path) -> Settings:
     """Return settings of a worker of the test's own pool, and of an API in front of it."""
     where: dict[str, Any] = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
-    return Settings(**where, home=str(home), model=str(tiny_source), cache_mb=1, request_timeout_s=20)
+    return Settings(**where, home=str(home), model=str(tiny_source), cache_mb=1, request_timeout_s=PATIENCE_S)
 
 
 @pytest.fixture
@@ -87,8 +86,8 @@ def worker(make_worker: MakeWorker) -> Worker:
 
 
 def announce(worker: Worker) -> None:
-    """Write the worker's heartbeat, which lives for a minute."""
-    Pool(queue_of(worker).broker, queue_of(worker).keys, alive_s=60).announce(worker.id, about(worker))
+    """Write the worker's heartbeat, which lives for longer than a test."""
+    Pool(queue_of(worker).broker, queue_of(worker).keys, alive_s=3_600).announce(worker.id, about(worker))
 
 
 @contextmanager
@@ -103,9 +102,11 @@ def at_work(worker: Worker) -> Iterator[None]:
     thread = threading.Thread(target=serve)
     announce(worker)
     thread.start()
-    yield
-    stopped.set()
-    thread.join()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
 
 
 def ask(worker: Worker, job: Job) -> Reply:
@@ -136,6 +137,16 @@ def array(reply: Reply) -> np.ndarray:
 def places(worker: Worker) -> list[bytes]:
     """Return the keys of the pool's cache."""
     return list(queue_of(worker).redis.scan_iter(queue_of(worker).keys.cache("*")))
+
+
+def own_places(n: int) -> bytes:
+    """Return a digest whose two places are those of no other, in a table of over `2 * n` places."""
+    return struct.pack("<QQ", 2 * n, 2 * n + 1)
+
+
+def any_places(n: int) -> bytes:
+    """Return a digest whose places are any, as those of texts are."""
+    return blake2b(n.to_bytes(8, "little"), digest_size=16).digest()
 
 
 def cache_of(queue: Queue, table: Table, ttl_s: int = 100) -> Cache:
@@ -213,7 +224,7 @@ class TestTable:
 class TestTableInRedis:
     def test_what_is_stored_is_found_until_it_is_deleted(self, queue: Queue, keys: Keys) -> None:
         cache = cache_of(queue, TABLE)
-        entries = {secrets.token_bytes(16): Entry(np.full((1, 32), n, np.float32), n, n % 2 == 0) for n in range(40)}
+        entries = {own_places(n): Entry(np.full((1, 32), n, np.float32), n, n % 2 == 0) for n in range(40)}
         cache.store(entries)
         found = cache.find([*entries, b"x" * 16])
         assert [entry and entry.num_tokens for entry in found] == [*range(40), None]
@@ -225,7 +236,7 @@ class TestTableInRedis:
 
     def test_a_long_list_is_read_in_parts(self, queue: Queue, keys: Keys) -> None:
         cache = cache_of(queue, replace(TABLE, num_places=10**6))
-        digests = [secrets.token_bytes(16) for _ in range(MAX_TEXTS_PER_READ + 7)]
+        digests = [own_places(n) for n in range(MAX_TEXTS_PER_READ + 7)]
         cache.store({digest: Entry(np.zeros((1, 32), np.float32), n, False) for n, digest in enumerate(digests)})
         assert [entry and entry.num_tokens for entry in cache.find(digests)] == list(range(len(digests)))
 
@@ -244,7 +255,7 @@ class TestTableInRedis:
 
     def test_a_table_that_can_hold_all_finds_nearly_all(self, queue: Queue, keys: Keys) -> None:
         cache = cache_of(queue, TABLE)
-        digests = [blake2b(bytes([n % 256, n // 256]), digest_size=16).digest() for n in range(300)]
+        digests = [any_places(n) for n in range(300)]
         for digest in digests:
             cache.store({digest: Entry(np.zeros((1, 32), np.float32), 1, False)})
         assert cache.find(digests).count(None) < 15
@@ -256,8 +267,8 @@ class TestTableInRedis:
         before = used_memory(own_redis)
         queue = Queue.connect(own_redis.url, Keys())
         cache = cache_of(queue, table)
-        for _ in range(table.num_places // 5):
-            cache.store({secrets.token_bytes(16): entry for _ in range(20)})
+        for n in range(table.num_places // 5):
+            cache.store({any_places(20 * n + k): entry for k in range(20)})
         assert queue.redis.dbsize() > 0.98 * table.num_places
         queue.close()
         buffers = 2**18  # of the connection and of the script
@@ -512,7 +523,7 @@ class TestClient:
         embed(worker, "storm")
         announce(worker)
         other = Encoder(replace(encoder.model, name="other"), encoder.tokenizer, encoder.engine)
-        client.cache_lookup = CacheLookup(client.pool, refresh_s=60)  # it learns of the successor late
+        client.cache_lookup = CacheLookup(client.pool, refresh_s=3_600)  # it learns of the successor late
         assert client.call(Job("embed", ["storm"])).cached == 1
         with at_work(Worker(queue_of(worker).consumer(), other, {}, Bucketing(4_096))):
             reply = client.call(Job("embed", ["storm", "rain"]))
@@ -572,7 +583,7 @@ class TestClient:
     @pytest.mark.parametrize("cache", [None, {}, {"num_places": 3}, 5, TABLE.to_heartbeat() | {"num_places": 0}])
     def test_a_heartbeat_that_makes_no_sense_is_no_cache(self, client: Client, worker: Worker, cache: Any) -> None:
         beat = about(worker) | {"cache": cache}
-        Pool(client.queue.broker, client.queue.keys, alive_s=60).announce("strange", beat)
+        Pool(client.queue.broker, client.queue.keys, alive_s=3_600).announce("strange", beat)
         assert client.cache_lookup.find(Job("embed", ["storm"])).missing == ["storm"]
         assert (client.cache_lookup.num_hits, client.cache_lookup.num_misses) == (0, 0)
 
@@ -591,7 +602,7 @@ class TestSameAtTheSameTime:
 
     def test_a_caller_that_gives_up_leaves_the_others_alone(self, client: Client, worker: Worker) -> None:
         with ThreadPoolExecutor(2) as threads:
-            patient = threads.submit(client.call, Job("embed", ["storm"]), timeout_s=19.5)
+            patient = threads.submit(client.call, Job("embed", ["storm"]), timeout_s=PATIENCE_S - 1)
             wait_until(lambda: client.queue.backlog()["interactive"] == 1)
             impatient = threads.submit(client.call, Job("embed", ["storm"]), timeout_s=0.1)
             assert isinstance(impatient.exception(), Timeout)
@@ -650,7 +661,7 @@ def outcome(client: Client, texts: list[str], options: Options) -> Reply | str:
 def plain(make_worker: MakeWorker, settings: Settings) -> Iterator[Client]:
     """Make a client of another pool, which has no cache."""
     pool = f"{settings.pool}-plain"
-    with Client(settings.redis_url, key_prefix=settings.key_prefix, pool=pool, timeout_s=20) as client:
+    with Client(settings.redis_url, key_prefix=settings.key_prefix, pool=pool, timeout_s=PATIENCE_S) as client:
         with at_work(make_worker(pool=pool, cache_mb=0)):
             yield client
         queue_of(client).redis.delete(*queue_of(client).redis.scan_iter(f"{client.queue.keys.root}:*"))

@@ -17,6 +17,7 @@ from chaos_run.cases import ODD, ROUTES, Case, Outcomes, draw
 from chaos_run.faults import ALONE_S, KINDS, schedule
 from chaos_run.proxy import Link
 from chaos_run.worker import digest
+from conftest import PATIENCE_S, wait_until
 from page import ROOT
 from process import environment
 from queues import Queue
@@ -183,7 +184,7 @@ def echo() -> Iterator[int]:
         yield server.getsockname()[1]
         server.shutdown(2)
         for thread in threads:
-            thread.join(5)
+            thread.join(PATIENCE_S)
 
 
 @pytest.fixture
@@ -197,7 +198,7 @@ def link() -> Iterator[Link]:
 
 def connect(link: Link) -> socket:
     """Return a connection through the link."""
-    return create_connection(("127.0.0.1", link.port), timeout=10)
+    return create_connection(("127.0.0.1", link.port), timeout=PATIENCE_S)
 
 
 def ask(connection: socket, data: bytes = b"storm") -> bytes:
@@ -239,8 +240,9 @@ def test_what_is_swallowed_is_gone(link: Link) -> None:
         connection.settimeout(0.2)
         with pytest.raises(TimeoutError):
             ask(connection)
+        wait_until(lambda: any(link._open.values()))  # the link has noted that bytes were lost
         link.set("pass")
-        connection.settimeout(10)
+        connection.settimeout(PATIENCE_S)
         assert ask(connection) == b""
 
 
@@ -252,7 +254,7 @@ def test_what_is_stalled_comes_later(link: Link) -> None:
         with pytest.raises(TimeoutError):
             ask(connection)
         link.set("pass")
-        connection.settimeout(10)
+        connection.settimeout(PATIENCE_S)
         assert connection.recv(1_000) == b"storm"
 
 

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 from shoal import Client, __version__
 from shoal.cli.main import main
 from shoal.keys import Keys
+from shoal.queue.pool import Pool
 from shoal.settings import Settings, variable
 
 SETTINGS = {item.name for item in fields(Settings)}
@@ -139,7 +140,8 @@ def test_search_of_an_unknown_index(shoal: CliRunner) -> None:
 def test_status_lists_lanes_and_workers(shoal: CliRunner, client: Client) -> None:
     client.submit("embed", "storm")
     indexes = {"default": {"count": 1_234}}
-    client.pool.announce("w1", {"state": "ready", "model": "tiny", "engine": "openvino", "indexes": indexes})
+    pool = Pool(client.queue.broker, client.queue.keys, alive_s=3_600)
+    pool.announce("w1", {"state": "ready", "model": "tiny", "engine": "openvino", "indexes": indexes})
     printed = succeed(shoal.invoke(main, ["status"]))
     assert "lane interactive: 1 unanswered" in printed
     assert "w1 ready tiny openvino: default (1,234)" in printed

@@ -9,6 +9,7 @@ from typing import Any
 import msgpack
 import pytest
 from api_stub import MakeApp, StubWorker
+from conftest import PATIENCE_S
 from flask.testing import FlaskClient
 from queues import Queue, queue_of
 
@@ -115,7 +116,7 @@ class TestCommands:
     def shoal(self, queue: Queue, redis_url: str, *words: str) -> "subprocess.CompletedProcess[str]":
         settings = {"SHOAL_REDIS_URL": redis_url, "SHOAL_KEY_PREFIX": queue.keys.prefix, "SHOAL_POOL": queue.keys.pool}
         command = [sys.executable, "-m", "shoal", "dead", *words]
-        return subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, timeout=PATIENCE_S)
 
     def test_list_show_retry_and_drop(self, queue: Queue, redis_url: str) -> None:
         first = bury(queue, Job("search", ["stürm \n x"], id="mine").pack())

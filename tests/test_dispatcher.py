@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from conftest import wait_until
+from conftest import PATIENCE_S, wait_until
 from queues import Queue
 
 from shoal import Client
@@ -21,7 +21,7 @@ FORKS = """
 import os, sys
 from shoal import Client
 
-client = Client(sys.argv[1], key_prefix=sys.argv[2], pool=sys.argv[3], timeout_s=20)
+client = Client(sys.argv[1], key_prefix=sys.argv[2], pool=sys.argv[3], timeout_s=180)
 assert client.embed("storm").shape == (32,)
 child = os.fork()
 shapes = {client.embed(["storm", f"rain {n} {child == 0}"]).shape for n in range(50)}
@@ -37,7 +37,7 @@ class TestPending:
     def test_all_who_wait_get_the_reply(self) -> None:
         pending, reply = PendingReply(), Reply("x")
         with ThreadPoolExecutor(8) as threads:
-            waiting = [threads.submit(pending.result, 20) for _ in range(8)]
+            waiting = [threads.submit(pending.result, PATIENCE_S) for _ in range(8)]
             assert not pending.done()
             pending.settle(reply)
             assert all(future.result() is reply for future in waiting)
@@ -74,7 +74,7 @@ def test_each_job_gets_its_own_reply(queue: Queue) -> None:
     waiting = [exchange.call("interactive", [job])[0] for job in jobs]  # the first is put at once, others by the sender
     wait_until(lambda: queue.backlog()["interactive"] == 20)
     assert answer_all(queue) == 20
-    assert [pending.result(20).id for pending in waiting] == [job.id for job in jobs]
+    assert [pending.result(PATIENCE_S).id for pending in waiting] == [job.id for job in jobs]
     exchange.close()
 
 
@@ -86,7 +86,7 @@ def test_a_reply_nobody_waits_for_is_dropped(queue: Queue) -> None:
     deliveries = queue.take("a", LANES, 2)
     exchange.forget(jobs[:1])
     answer(queue, deliveries)
-    assert pending[1].result(20).id == jobs[1].id
+    assert pending[1].result(PATIENCE_S).id == jobs[1].id
     assert not pending[0].done()
     exchange.close()
 
@@ -100,7 +100,7 @@ def test_a_job_that_nobody_waits_for_and_no_worker_has_is_taken_back(queue: Queu
     wait_until(lambda: queue.backlog()["interactive"] == 1)
     assert queue.redis.hget(queue.keys.load("interactive"), "texts") == b"1"
     assert answer_all(queue) == 1
-    assert pending[2].result(20).id == jobs[2].id
+    assert pending[2].result(PATIENCE_S).id == jobs[2].id
     exchange.close()
 
 
@@ -111,7 +111,7 @@ def test_a_reply_that_comes_while_the_connection_is_broken_is_not_lost(queue: Qu
     for _ in range(5):  # also those that were opened since
         queue.redis.client_kill_filter(_type="normal", skipme=True)
     answer_all(queue)
-    assert {pending.result(20).status for pending in waiting} == {"done"}
+    assert {pending.result(PATIENCE_S).status for pending in waiting} == {"done"}
     exchange.close()
 
 
@@ -121,7 +121,7 @@ def test_a_reply_that_cannot_be_read_does_not_keep_the_others(queue: Queue) -> N
         queue.redis.xadd(queue.keys.replies(exchange.address), {"reply": garbage})
     (pending,) = exchange.call("interactive", [Job("embed", ["storm"])])
     answer_all(queue)
-    assert pending.result(20).status == "done"
+    assert pending.result(PATIENCE_S).status == "done"
     exchange.close()
 
 
@@ -129,5 +129,5 @@ def test_a_reply_that_cannot_be_read_does_not_keep_the_others(queue: Queue) -> N
 def test_a_client_works_on_both_sides_of_a_fork(client: Client, redis_url: str) -> None:
     keys = client.queue.keys
     command = [sys.executable, "-W", "ignore", "-c", FORKS, redis_url, keys.prefix, keys.pool]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 from api_stub import MakeApp, StubWorker
-from conftest import RedisServer, free_port, wait_until
+from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from flask.testing import FlaskClient
 from fuzzing import ODD, changed, fuzz, mutated, outcome, packed
 from hypothesis import strategies as st
@@ -180,7 +180,7 @@ def port(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) ->
 
 def answers(port: int) -> bool:
     """Return True if the server answers a good request."""
-    with suppress(OSError), closing(HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+    with suppress(OSError), closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as connection:
         connection.request("GET", "/health")
         return connection.getresponse().status == 200
     return False
@@ -188,7 +188,7 @@ def answers(port: int) -> bool:
 
 def exchange(port: int, data: bytes) -> bytes:
     """Send these bytes and no more, and return the server's answer."""
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
         return connection.recv(65_536)

@@ -68,9 +68,11 @@ def test_a_claim_of_more_than_there_is_takes_no_memory() -> None:
 def test_where_memory_is_bounded_a_claim_is_an_error_like_any_other() -> None:
     script = """
 import resource
+from pathlib import Path
 from shoal import wire
 from shoal.errors import MalformedJob
-resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
+now_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (now_bytes + 2**28, resource.RLIM_INFINITY))  # more processors, more stacks
 try:
     wire.unpack(b"\\x81\\xa1a" + b"\\xdd\\x00\\xf0\\x00\\x00" * 1_000 + b"\\xc0" * 2**24)
 except MalformedJob as error:
@@ -183,7 +185,7 @@ def test_announced_table(values: dict[str, Any], cache: Any, options: Options) -
 def test_place_of_the_cache(queue: Queue, data: bytes) -> None:
     cache = Cache(queue.broker, queue.keys, TABLE)
     for place in range(TABLE.num_places):
-        queue.redis.set(queue.keys.cache(str(place)), data, ex=60)
+        queue.redis.set(queue.keys.cache(str(place)), data, ex=3_600)
     assert all((entry is None) == (data != ENTRY) for entry in cache.find([DIGEST] * 2))
 
 
@@ -195,7 +197,7 @@ def test_heartbeat(queue: Queue, values: Any, raw: bytes, name: str | bytes) -> 
     pool, redis, keys = Pool(queue.broker, queue.keys), queue.redis, queue.keys
     for worker_id, beat in (("a", packed(values)), ("b", raw)):
         redis.sadd(keys.workers, worker_id, name)
-        redis.set(keys.worker(worker_id), beat, ex=60)
+        redis.set(keys.worker(worker_id), beat, ex=3_600)
     workers = pool.workers()
     assert set(workers) >= {"a", "b"}
     assert all(wire.is_json(about) for about in workers.values())
@@ -205,7 +207,7 @@ def test_heartbeat(queue: Queue, values: Any, raw: bytes, name: str | bytes) -> 
 
 
 def test_a_heartbeat_that_no_worker_wrote_hides_no_other(queue: Queue) -> None:
-    pool, keys = Pool(queue.broker, queue.keys), queue.keys
+    pool, keys = Pool(queue.broker, queue.keys, alive_s=3_600), queue.keys
     pool.announce("good", {"state": "ready"})
     for worker_id, beat in (
         (b"\xff", b"x"),
@@ -213,7 +215,7 @@ def test_a_heartbeat_that_no_worker_wrote_hides_no_other(queue: Queue) -> None:
         (b"odd", wire.pack({"state": "ready", "indexes": 5})),
     ):
         queue.redis.sadd(keys.workers, worker_id)
-        queue.redis.set(keys.worker(worker_id.decode(errors="replace")), beat, ex=60)
+        queue.redis.set(keys.worker(worker_id.decode(errors="replace")), beat, ex=3_600)
     assert pool.ready() == {"good": {"state": "ready"}}
     assert len(pool.workers()) == 4  # they may be at work, so nobody takes their jobs over
 

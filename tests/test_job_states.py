@@ -98,7 +98,7 @@ class Jobs(RuleBasedStateMachine):
 
     @rule(data=st.data(), breaks=BREAKS)
     def put_again(self, data: st.DataObject, breaks: tuple[str, int] | None) -> None:
-        submitted = [job_id for job_id in self.jobs if self.watcher.redis.exists(self.keys.record(job_id))]
+        submitted = self.submitted()
         if not submitted:
             return
         job = self.jobs[data.draw(st.sampled_from(submitted))]
@@ -166,7 +166,7 @@ class Jobs(RuleBasedStateMachine):
 
     @rule(data=st.data(), breaks=BREAKS)
     def cancel(self, data: st.DataObject, breaks: tuple[str, int] | None) -> None:
-        submitted = [job_id for job_id in self.jobs if self.watcher.redis.exists(self.keys.record(job_id))]
+        submitted = self.submitted()
         if not submitted:
             return
         job_id = data.draw(st.sampled_from(submitted))
@@ -198,6 +198,14 @@ class Jobs(RuleBasedStateMachine):
         assert len(found) == len(set(found))
         return set(found)
 
+    def submitted(self) -> list[str]:
+        """Ids of the jobs that have a record."""
+        with self.watcher.redis.pipeline(transaction=False) as pipeline:
+            for job_id in self.jobs:
+                pipeline.exists(self.keys.record(job_id))
+            found = pipeline.execute()
+        return [job_id for job_id, is_there in zip(self.jobs, found, strict=True) if is_there]
+
     def at_front(self, lane: str) -> list[bytes]:
         """Bytes of the jobs at the front of the lane."""
         return [fields[b"job"] for _, fields in self.watcher.redis.xrange(self.keys.lane(lane))]
@@ -221,18 +229,21 @@ class Jobs(RuleBasedStateMachine):
             assert not server.exists(self.keys.tags(lane))
         return [fields[b"job"] for _, fields in entries] + [places[job_id][b"job"] for job_id in waiting]
 
-    def num_replies(self, job_id: str) -> int:
-        """Return the number of answers that a job has, at its address or its result key."""
-        server = self.watcher.redis
-        return int(server.xlen(self.keys.replies(job_id)) + server.llen(self.keys.result(job_id)))
+    def num_replies(self) -> dict[str, int]:
+        """Return the number of answers that each job has, at its address or its result key."""
+        with self.watcher.redis.pipeline(transaction=False) as pipeline:
+            for job_id in self.jobs:
+                pipeline.xlen(self.keys.replies(job_id)).llen(self.keys.result(job_id))
+            found = iter(pipeline.execute())
+        return {job_id: next(found) + next(found) for job_id in self.jobs}
 
     @invariant()
     def each_job_is_unanswered_or_was_answered_once(self) -> None:
-        unanswered = self.unanswered()
+        unanswered, num_replies = self.unanswered(), self.num_replies()
         assert unanswered <= self.jobs.keys()
         for job_id in self.jobs:
-            assert (job_id in unanswered) + self.num_replies(job_id) + (job_id in self.withdrawn) == 1
-            assert self.ended[job_id] == self.num_replies(job_id)
+            assert (job_id in unanswered) + num_replies[job_id] + (job_id in self.withdrawn) == 1
+            assert self.ended[job_id] == num_replies[job_id]
 
     @invariant()
     def a_lane_holds_what_is_unanswered(self) -> None:
@@ -252,11 +263,15 @@ class Jobs(RuleBasedStateMachine):
     @invariant()
     def a_record_says_how_far_its_job_is(self) -> None:
         unanswered = self.unanswered()
+        with self.watcher.redis.pipeline(transaction=False) as pipeline:
+            for job_id in self.jobs:
+                pipeline.hget(self.keys.record(job_id), "status").ttl(self.keys.record(job_id))
+            found = iter(pipeline.execute())
         for job_id in self.jobs:
-            status = self.watcher.redis.hget(self.keys.record(job_id), "status")
+            status, ttl_s = next(found), next(found)
             if status is not None:
                 assert (status in (b"queued", b"running")) == (job_id in unanswered)
-                assert (self.watcher.redis.ttl(self.keys.record(job_id)) == -1) == (job_id in unanswered)
+                assert (ttl_s == -1) == (job_id in unanswered)
 
     def teardown(self) -> None:
         """One worker that lives answers all that is left."""

@@ -87,14 +87,14 @@ def error_code(client: Client, job_id: str) -> str:
 
 def test_poison_harms_only_itself(workers: Workers, client: Client, encoder: Encoder) -> None:
     texts = [f"rain {n}" for n in range(NUM_GOOD)]
-    wait_until(lambda: len(client.pool.ready()) == NUM_WORKERS, within_s=60)
+    wait_until(lambda: len(client.pool.ready()) == NUM_WORKERS)
     job_ids = {text: client.submit("embed", text).id for text in [*texts[:50], *HARM, *texts[50:]]}
 
     def is_done() -> bool:
         workers.look_after()
         return not any(client.queue.backlog().values())
 
-    wait_until(is_done, within_s=120)
+    wait_until(is_done)
     vectors = [client.job(job_ids[text]).result(0).vectors for text in texts]
     found = np.concatenate([vector for vector in vectors if vector is not None])
     assert np.allclose(found, encoder.embed(texts, Options(), ""), atol=1e-5)

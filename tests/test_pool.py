@@ -16,7 +16,7 @@ from shoal_workers.process.heartbeat import Heartbeat
 @pytest.fixture
 def pool(queue: Queue) -> Pool:
     """The test's own pool."""
-    return Pool(queue.broker, queue.keys)
+    return Pool(queue.broker, queue.keys, alive_s=3_600)
 
 
 def test_who_announces_itself_is_alive_until_it_leaves(pool: Pool) -> None:
@@ -77,9 +77,9 @@ def test_a_heartbeat_outlives_redis(own_redis: RedisServer) -> None:
 
 def test_a_worker_stays_alive_when_redis_is_full(own_redis: RedisServer) -> None:
     with closing(Broker.connect(own_redis.url)) as broker:
-        pool = Pool(broker, Keys(), alive_s=30)
+        pool = Pool(broker, Keys(), alive_s=7_200)
         pool.announce("a", {"state": "ready"})
-        broker.execute("PEXPIRE", pool.keys.worker("a"), 10_000)
+        broker.execute("EXPIRE", pool.keys.worker("a"), 3_600)
         broker.execute("CONFIG", "SET", "maxmemory", 1)
         pool.announce("a", {"state": "ready"})
-        assert broker.execute("PTTL", pool.keys.worker("a")) > 10_000
+        assert broker.execute("TTL", pool.keys.worker("a")) > 3_600

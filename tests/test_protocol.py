@@ -13,6 +13,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
+from conftest import PATIENCE_S
 from numpy.typing import NDArray
 from queues import Queue, queue_of
 
@@ -238,7 +239,7 @@ def test_the_producer_in_bash(worker: Worker, redis_url: str, tmp_path: Path) ->
     command = ["bash", str(tmp_path / "producer"), "storm in é " * 40]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as producer:
         assert any(worker.step(block_s=1) for _ in range(20))
-        output, _ = producer.communicate(timeout=20)
+        output, _ = producer.communicate(timeout=PATIENCE_S)
     assert "storm in europe" in output
     assert "done" in output
 

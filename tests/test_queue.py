@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from conftest import wait_until
+from conftest import PATIENCE_S, wait_until
 from queues import Queue
 
 from shoal.errors import InvalidText, Overloaded, TooLarge, UnknownJob
@@ -134,7 +134,7 @@ def test_several_wait_for_one_result_and_all_get_it(queue: Queue) -> None:
     queue.put("interactive", [job])
     delivery = take_one(queue)
     with ThreadPoolExecutor(8) as threads:
-        waiting = [threads.submit(queue.wait_result, job.id, 20) for _ in range(8)]
+        waiting = [threads.submit(queue.wait_result, job.id, PATIENCE_S) for _ in range(8)]
         wait_until(lambda: queue.redis.info("clients")["blocked_clients"] >= 8)
         queue.reply([answer(delivery)])
         replies = [future.result() for future in waiting]

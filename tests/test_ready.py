@@ -49,7 +49,7 @@ def test_an_index_that_the_settings_name_and_nobody_serves(make_app: MakeApp, st
 
 def test_one_worker_may_serve_one_index_and_another_the_other(make_app: MakeApp, queue: Queue, keys: Keys) -> None:
     api = make_app(indexes="news=/a,faq=/b").test_client()
-    pool = Pool(queue.broker, keys, alive_s=60)
+    pool = Pool(queue.broker, keys, alive_s=3_600)
     pool.announce("a", {"state": "ready", "indexes": {"news": INDEX}})
     pool.announce("b", {"state": "stalled", "indexes": {"faq": INDEX}})
     assert 'the index "faq":' in why_not(api)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import redis
-from conftest import RedisServer, free_port, wait_until
+from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from process import Process, run
 from queues import Queue, connect
 
@@ -72,7 +72,7 @@ class Watch:
 
     def __enter__(self) -> "Watch":
         self._thread.start()
-        self._is_watching.wait(10)
+        assert self._is_watching.wait(PATIENCE_S)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -110,7 +110,7 @@ class Caller:
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         """The status and the body of the answer."""
-        with closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE_S)) as connection:
             connection.request(method, path, json.dumps(body) if body else None, self._headers | headers)
             response = connection.getresponse()
             data = response.read()
@@ -160,13 +160,12 @@ def use_api(caller: Caller, admin: Caller, limited: Caller) -> None:
         body = {"op": "embed", "inputs": "rain"}
         status, job = caller.ask("POST", "/v1/jobs", body, **{"Idempotency-Key": "once"})
         assert status == 202
-    assert caller.ask("GET", f"/v1/jobs/{job['id']}/result?wait=10")[0] == 200
+    assert caller.ask("GET", f"/v1/jobs/{job['id']}/result?wait=60")[0] == 200
     assert caller.ask("GET", f"/v1/jobs/{job['id']}")[1]["status"] == "done"
     assert caller.ask("DELETE", f"/v1/jobs/{job['id']}")[0] == 200
     for path in ("/info", "/v1/indexes", "/metrics"):
         assert caller.ask("GET", path)[0] == 200
     assert [limited.ask("GET", "/info")[0] for _ in range(3)] == [200, 200, 429]
-    wait_until(lambda: limited.ask("GET", "/info")[0] == 200)  # in the next window
     wait_until(lambda: admin.ask("GET", "/v1/dead")[1]["dead"])
     (letter,) = admin.ask("GET", "/v1/dead")[1]["dead"]
     assert admin.ask("GET", f"/v1/dead/{letter['id']}")[0] == 200
@@ -179,10 +178,11 @@ def test_each_user_may_do_what_it_does_and_nothing_else(
 ) -> None:
     port, key_file = free_port(), tmp_path / "keys"
     keys = [
-        api_keys.add(key_file, *about) for about in (("a", "user", ""), ("b", "admin", ""), ("c", "user", "2/second"))
+        api_keys.add(key_file, *about)
+        for about in (("a", "user", ""), ("b", "admin", ""), ("c", "user", "2/hour"), ("d", "user", "1/second"))
     ]
     settings = {"home": home, "model": tiny_source, "indexes": index_folder}
-    callers = [Caller(port, key) for key in keys]
+    *callers, quick = [Caller(port, key) for key in keys]
     with (
         Watch(place.server.url) as watch,
         Process(tmp_path / "api.log", "api", redis_url=place.api, port=port, api_keys_file=key_file) as api,
@@ -191,6 +191,7 @@ def test_each_user_may_do_what_it_does_and_nothing_else(
         with Process(tmp_path / "worker.log", "worker", redis_url=place.worker, **settings) as worker:
             wait_until(lambda: callers[0].answers("/ready"))
             use_api(*callers)
+            wait_until(lambda: quick.answers("/info") and "rename" in watch.used["shoal-api"])  # in another window
             status = run("status", redis_url=place.api)
             assert "workers alive: 1" in status.stdout
             worker.kill()
@@ -246,7 +247,7 @@ def test_a_program_that_puts_jobs_cannot_take_them(place: Place) -> None:
 
 def test_the_file_is_refused_until_its_passwords_are_replaced(tmp_path: Path) -> None:
     command = [find_server(), "--port", str(free_port()), "--dir", str(tmp_path), "--aclfile", str(ACL)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 1
     assert "hash must be" in done.stdout
 

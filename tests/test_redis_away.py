@@ -1,15 +1,12 @@
 """Redis gone, full, or come back empty: everybody is told at once, and goes on when it is back."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import redis
 from conftest import RedisServer, wait_until
 from queues import Queue
 
 from shoal import Client
-from shoal.broker.circuit_breaker import CircuitBreaker
 from shoal.errors import Overloaded, ShoalError, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
@@ -83,22 +80,3 @@ def test_those_who_wait_learn_that_redis_went(own_redis: RedisServer) -> None:
         error = waiting.exception()
     assert isinstance(error, ShoalError)
     assert error.code == "unavailable"
-
-
-def test_who_tries_whether_redis_is_back_may_connect_again() -> None:
-    """The idle connection that it was given may be one that Redis has closed."""
-    breaker = CircuitBreaker()
-
-    def lets_pass() -> bool:
-        try:
-            breaker.check()
-        except redis.ConnectionError:
-            return False
-        return True
-
-    breaker.record_failure(redis.ConnectionError("gone"), time.monotonic(), is_silence=True)
-    assert not lets_pass()
-    wait_until(lets_pass)
-    assert lets_pass()
-    with ThreadPoolExecutor(1) as others:
-        assert not others.submit(lets_pass).result()

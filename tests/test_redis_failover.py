@@ -94,6 +94,7 @@ class TestWithWorkers:
                 known = list(load.accepted)
                 replicated = has(pair.replica, known)
                 pair.fail_over()
+                load.finish_submitting()  # what the old primary took in before it was killed
                 num_before = len(load.accepted)
                 wait_until(lambda: len(load.accepted) > num_before + 100)
             load.check(replicated)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import redis
-from conftest import RedisServer, wait_until
+from conftest import PATIENCE_S, RedisServer, wait_until
 from queues import Queue
 from service import service
 
@@ -100,7 +100,7 @@ def test_filled_by_others_it_lets_what_waits_be_answered_or_cancelled(
         admin.config_set("maxmemory", 1)  # not even what a reply frees makes room
         assert jobs[0].cancel() == "cancelled"
         assert work(queue, encoder) == 20
-        assert np.shape(called.result(10)) == (encoder.model.dimension,)
+        assert np.shape(called.result(PATIENCE_S)) == (encoder.model.dimension,)
         assert [job.status() for job in jobs] == ["cancelled", *["done"] * 19]
 
 
@@ -110,7 +110,7 @@ def test_a_worker_that_starts_meanwhile_is_known_and_answers(
     with Client(own_redis.url) as client:
         job = client.submit("embed", "storm")
         admin.config_set("maxmemory", 1)
-        pool = Pool(queue.broker, queue.keys)
+        pool = Pool(queue.broker, queue.keys, alive_s=3_600)
         queue.join()
         pool.announce("new", {"state": "ready"})
         assert pool.ready() == {"new": {"state": "ready"}}
@@ -139,6 +139,7 @@ def test_the_service_refuses_stays_ready_and_recovers(
         limit(admin)
         fill(admin)
         admin.config_set("maxmemory", 1)
+        wait_until(client.pool.workers)
         (worker_id,) = client.pool.workers()
         for path, body in (("/embed", {"inputs": "rain"}), ("/v1/jobs", {"op": "embed", "inputs": "rain"})):
             refused = running.ask("POST", path, body)
@@ -147,9 +148,9 @@ def test_the_service_refuses_stays_ready_and_recovers(
             assert int({name.lower(): value for name, value in refused.headers.items()}["retry-after"]) >= 1
         beats = admin.pttl(client.queue.keys.worker(worker_id))
         wait_until(lambda: admin.pttl(client.queue.keys.worker(worker_id)) > beats)  # it beats on
-        assert running.is_ready()
+        wait_until(running.is_ready)
         assert "no memory left" not in json.dumps(running.ask("GET", "/info").body)
         admin.delete("filler")
         admin.config_set("maxmemory", 0)
         assert running.ask("POST", "/embed", {"inputs": "rain"}).status == 200
-        assert list(client.pool.workers()) == [worker_id]
+        wait_until(lambda: list(client.pool.workers()) == [worker_id])

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import redis
-from conftest import RedisServer, wait_until
+from conftest import PATIENCE_S, RedisServer, wait_until
 from queues import Queue
 
 from shoal import Client
@@ -122,8 +122,8 @@ def test_all_are_told_why_and_go_on(own_redis: RedisServer, encoder: Encoder, re
             with refusal(admin, own_redis):
                 for use in (client.embed, lambda text: client.submit("embed", text)):
                     wait_until(partial(is_told, use, remedy))
-            assert np.array_equal(client.embed("storm"), before)
-            assert client.submit("embed", "rain").result(20).vectors is not None
+            np.testing.assert_allclose(client.embed("storm"), before, atol=1e-5)  # with others in its pass or alone
+            assert client.submit("embed", "rain").result(PATIENCE_S).vectors is not None
         finally:
             stopping.set()
             thread.join()
@@ -133,13 +133,14 @@ def test_all_are_told_why_and_go_on(own_redis: RedisServer, encoder: Encoder, re
 def test_one_that_reads_its_data_at_its_start(own_redis: RedisServer) -> None:
     with redis.Redis.from_url(own_redis.url) as admin:
         admin.config_set("rdbcompression", "no")
-        admin.mset({f"key{n}": bytes(500_000) for n in range(60)})
+        admin.mset({f"key{n}": bytes(10_000) for n in range(2_000)})
         admin.save()
     own_redis.stop()
-    own_redis.options |= {"appendonly": "no", "key_load_delay": 20_000}
+    own_redis.options |= {"appendonly": "no", "key_load_delay": 100_000, "loading_process_events_interval_bytes": 1_024}
     own_redis.launch()
-    with Client(own_redis.url) as client:
+    with Client(own_redis.url) as client, redis.Redis.from_url(own_redis.url) as admin:
         wait_until(lambda: "it was just started" in why(client))
+        admin.config_set("key-load-delay", 0)
         wait_until(lambda: not why(client))
         assert client.submit("embed", "storm").status() == "queued"
 

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytest
 
+import shoal_workers.scheduler
 from shoal.errors import Expired
 from shoal.jobs import Job, Options
 from shoal.queue.consumer import Delivery
@@ -31,13 +33,19 @@ OVERFLOW, BULK, BULK_OVERFLOW = SOURCES[1:]
 numbers = count()
 
 
+@pytest.fixture(autouse=True)
+def expected_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an interactive job more of them are expected for longer than a test takes."""
+    monkeypatch.setattr(shoal_workers.scheduler, "EXPECTED_S", 3_600.0)
+
+
 def tokenize(texts: Sequence[str], side: str) -> list[Tokens]:
     """A token for each word; `<` and `>` say which side of a text of over 100 words was cut."""
     if any("choke" in text for text in texts):
         raise RuntimeError("the tokenizer chokes")
     cut = [text.split()[:100] if side == "right" else text.split()[-100:] for text in texts]
     return [
-        Tokens(tuple(hash(word) % 2**20 for word in words), len(words) < len(text.split()))
+        Tokens(tuple(crc32(word.encode()) for word in words), len(words) < len(text.split()))
         for words, text in zip(cut, texts, strict=True)
     ]
 

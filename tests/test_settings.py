@@ -78,9 +78,10 @@ def test_indexes_have_names(indexes: str, expected: dict[str, Any]) -> None:
     assert Settings(indexes=indexes).index_folders() == {name: Path(folder) for name, folder in expected.items()}
 
 
-def test_folders_are_absolute() -> None:
+def test_folders_are_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
     assert Settings(indexes="here").index_folders()["default"] == Path.cwd() / "here"
-    assert Settings(home="~/x").home_folder == Path.home() / "x"
+    assert Settings(home="~/x").home_folder == Path("/home/somebody/x")
     assert Settings(home="y").home_folder == Path.cwd() / "y"
 
 

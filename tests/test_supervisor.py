@@ -5,14 +5,14 @@ import os
 import signal
 import socket
 import subprocess
-from contextlib import suppress
+from contextlib import closing, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 import psutil
 import pytest
-from conftest import free_port, wait_until
+from conftest import PATIENCE_S, free_port, wait_until
 from process import Process, run
 
 from shoal import Client
@@ -70,9 +70,9 @@ def pid_of_api(settings: dict[str, Any]) -> int:
 def search(settings: dict[str, Any]) -> list[Any]:
     """Return the hits that the API finds."""
     body = json.dumps({"queries": "storm", "k": 3}).encode()
-    request = Request(f"http://127.0.0.1:{settings['port']}/search", body, {"content-type": "application/json"})
-    with urlopen(request, timeout=20) as response:
-        return list(json.load(response)["results"][0])
+    with closing(HTTPConnection("127.0.0.1", settings["port"], timeout=PATIENCE_S)) as connection:
+        connection.request("POST", "/search", body)
+        return list(json.load(connection.getresponse())["results"][0])
 
 
 def assert_refused(done: "subprocess.CompletedProcess[str]", code: str) -> None:
@@ -169,8 +169,8 @@ def test_a_wait_that_is_too_long_says_for_what() -> None:
 
 
 def test_a_port_is_checked_before_it_is_used() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        with pytest.raises(PortInUse, match=f"127.0.0.1:{port} is taken by another program: try another"):
-            find_address("127.0.0.1", port, "try another")
+    port = free_port()
+    taken = pytest.raises(PortInUse, match=f"127.0.0.1:{port} is taken by another program: try another")
+    with socket.create_server(("127.0.0.1", port)), taken:
+        find_address("127.0.0.1", port, "try another")
     assert find_address("127.0.0.1", port) == "127.0.0.1"

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from conftest import PATIENCE_S, wait_until
 from queues import Queue
 
 from shoal.jobs import Job
@@ -22,45 +23,59 @@ from shoal_workers.process.watchdog import EXIT_STALLED, STALLED_AFTER_S, Progre
 from shoal_workers.service import about
 from shoal_workers.worker import Worker
 
-#: A process that is watched while it does what it is told; what it says goes to its output.
+#: A process that does what it is told, in one line; what the watchdog says goes to its output. The age of its progress
+#: is what the line sets, and the clock plays no part.
 WATCHED = """
-import ctypes, sys, threading, time
+import ctypes, sys, threading
 from shoal_workers.process.watchdog import Progress, Watchdog
+
+class SetProgress(Progress):
+    def __init__(self, age_s):
+        super().__init__()
+        self.num_looks, self._age_s = threading.Semaphore(0), age_s
+
+    @property
+    def age_s(self):
+        self.num_looks.release()
+        return self._age_s
 
 def say(summary, trace):
     print(summary, trace, flush=True)
 
-progress = Progress()
+progress = SetProgress({age_s})
+progress.mark("encoding")
 watchdog = Watchdog(progress, {timeout_s}, sys.stderr, say)
-watchdog.start()
-{what}
+watchdog.start(); {what}
 watchdog.stop()
 """
 
+#: The number of that line, as tracebacks have it.
+LINE = WATCHED[: WATCHED.index("{what}")].count("\n") + 1
 
-def watched(what: str, timeout_s: float = 0.2) -> "subprocess.CompletedProcess[str]":
-    """Runs it to its end."""
-    program = WATCHED.format(what=what, timeout_s=timeout_s)
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+
+def watched(what: str, timeout_s: float, age_s: float) -> "subprocess.CompletedProcess[str]":
+    """Run it to its end."""
+    program = WATCHED.format(what=what, timeout_s=timeout_s, age_s=age_s)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def test_who_hangs_says_where_and_is_ended() -> None:
-    done = watched("progress.mark('encoding')\nthreading.Event().wait()")
+    done = watched("threading.Event().wait()", timeout_s=3_600, age_s=3_601)
     assert done.returncode == EXIT_STALLED
-    assert done.stdout.startswith("stalled while encoding, for ")
-    assert 'File "<string>", line 12' in done.stdout
+    assert done.stdout.startswith("stalled while encoding, for 3601 s ")
+    assert f'File "<string>", line {LINE}' in done.stdout
 
 
 def test_who_hangs_and_cannot_say_it_is_ended_too() -> None:
-    done = watched("progress.mark('encoding')\nctypes.PyDLL(None).sleep(600)  # holds the interpreter's lock")
+    done = watched("ctypes.PyDLL(None).sleep(600)  # holds the interpreter's lock", timeout_s=0.2, age_s=0)
     assert done.returncode == 1
     assert "Timeout" in done.stderr
-    assert 'File "<string>", line 12' in done.stderr
+    assert f'File "<string>", line {LINE}' in done.stderr
 
 
 def test_who_makes_progress_goes_on() -> None:
-    done = watched("for _ in range(60): time.sleep(0.05); progress.mark('encoding')", timeout_s=2)
-    assert (done.returncode, done.stdout) == (0, "")
+    done = watched("[progress.num_looks.acquire() for _ in range(3)]", timeout_s=3_600, age_s=3_599)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 def test_a_stalled_worker_is_not_ready(worker: Worker) -> None:
@@ -74,11 +89,14 @@ def test_a_stalled_worker_is_not_ready(worker: Worker) -> None:
     worker.pool.leave(worker.id)
 
 
-def test_progress_is_what_began_last() -> None:
+def test_progress_is_what_began_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([10.0, 20.0, 25.0, 30.0, 31.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     progress = Progress()
     progress.mark("searching")
-    assert progress.doing == "searching"
-    assert 0 <= progress.age_s < 60
+    assert (progress.doing, progress.age_s) == ("searching", 5.0)
+    progress.mark("searching")
+    assert (progress.doing, progress.age_s) == ("searching", 1.0)
 
 
 @pytest.fixture
@@ -147,7 +165,7 @@ class SlowEncoder(Encoder):
 
 
 def test_a_slow_worker_keeps_its_jobs(queue: Queue, encoder: Encoder) -> None:
-    slow, pool = SlowEncoder(encoder), Pool(queue.broker, queue.keys, alive_s=2.0)
+    slow, pool = SlowEncoder(encoder), Pool(queue.broker, queue.keys, alive_s=7_200)
     worker = Worker(queue.consumer(), slow, {}, Bucketing(4_096))
     queue.put("interactive", [Job("embed", ["storm"], reply_to="me")])
     heart = Heartbeat(pool, worker.id, dict, every_s=0.05)
@@ -155,8 +173,9 @@ def test_a_slow_worker_keeps_its_jobs(queue: Queue, encoder: Encoder) -> None:
     with ThreadPoolExecutor(1) as thread:
         step = thread.submit(worker.step, block_s=0)
         slow.has_begun.wait()
-        until = time.monotonic() + 1.5 * pool.alive_s
-        while time.monotonic() < until:
+        for _ in range(3):
+            queue.redis.expire(queue.keys.worker(worker.id), 3_600)
+            wait_until(lambda: queue.redis.ttl(queue.keys.worker(worker.id)) > 3_600)  # it has announced itself again
             assert queue.claim("other", set(pool.workers())) is None
         slow.may_go_on.set()
         assert step.result() == 1

@@ -13,6 +13,7 @@ from conftest import wait_until
 from numpy.typing import NDArray
 from queues import Queue, drive
 
+import shoal_workers.scheduler
 from shoal.errors import Internal
 from shoal.jobs import LANES, Job, Options
 from shoal.queue.dead_letters import DeadLetter, DeadLetters
@@ -50,6 +51,12 @@ class Engine(Encoder):
         if any(text.tokens.ids == self.poison.ids for text in texts):
             raise RuntimeError("the engine chokes")
         return super().start(texts)
+
+
+@pytest.fixture(autouse=True)
+def expected_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an interactive job more of them are expected for longer than a test takes."""
+    monkeypatch.setattr(shoal_workers.scheduler, "EXPECTED_S", 3_600.0)
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
-from conftest import RedisServer, wait_until
+from conftest import PATIENCE_S, RedisServer, wait_until
 from process import Process
 from queues import queue_of
 
@@ -53,19 +54,26 @@ def is_at_work(client: Client) -> bool:
 def assert_all_done(client: Client, job_ids: list[str]) -> None:
     """Every job has exactly one reply, and it is no error."""
     for job_id in job_ids:
-        assert client.job(job_id).result(30).tokens
+        assert client.job(job_id).result(PATIENCE_S).tokens
         assert queue_of(client).redis.llen(client.queue.keys.result(job_id)) == 1
     assert sum(client.queue.backlog().values()) == 0
 
 
 def kill_at_work(client: Client, process: Process) -> None:
     """Kills the worker at a moment when it holds jobs."""
-    process.send(signal.SIGSTOP)
+    suspend(client, process)
     while not is_at_work(client):
         process.send(signal.SIGCONT)
         wait_until(lambda: is_at_work(client))
-        process.send(signal.SIGSTOP)
+        suspend(client, process)
     process.kill()
+
+
+def suspend(client: Client, process: Process) -> None:
+    """Return once the process is stopped, and Redis has done all that it had been sent by it."""
+    process.send(signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+    client.queue.ping()
 
 
 def test_it_announces_itself_serves_and_leaves(start: Start, client: Client, index_folder: Path) -> None:
@@ -123,7 +131,7 @@ def test_redis_comes_after_the_worker(start: Start, own_redis: RedisServer, keys
     with start(redis_url=own_redis.url) as process:
         wait_until(lambda: "trying until it does" in process.output)
         own_redis.start()
-        with Client(own_redis.url, key_prefix=keys.prefix, pool=keys.pool) as client:
+        with Client(own_redis.url, key_prefix=keys.prefix, pool=keys.pool, timeout_s=PATIENCE_S) as client:
             assert np.shape(client.embed("storm")) == (32,)
         assert process.terminate() == 0
 
