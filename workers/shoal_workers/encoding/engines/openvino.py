@@ -1,7 +1,9 @@
 """The OpenVINO engine: the default on CPUs. It needs the exported graph and no torch."""
 
+import logging
 import os
 from collections.abc import Iterable, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,13 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from shoal_workers.encoding.engines import Pooled, int8
+from shoal_workers.encoding.engines.compile_cache import load_or_make
 from shoal_workers.encoding.packing import Packing, TextSpans
 from shoal_workers.encoding.pooling import pool
 from shoal_workers.model.model import GRAPH
 from shoal_workers.process import processors
+
+log = logging.getLogger(__name__)
 
 #: How much compiled code is kept for shapes of batches seen before. Code for a shape takes up to 1 MB and 1 ms to make
 #: anew; without limits, which are higher by default, a worker's memory doubles as it meets ever more shapes.
@@ -24,7 +29,7 @@ class OpenVinoEngine:
     """The prepared graph, compiled twice: for one pass on all threads, and for passes side by side on one thread each.
 
     Threads of one pass wait for each other in some sixty places, which costs much where other processes need the
-    processors. The compiled forms are cached beside the graph where the folder can be written to.
+    processors.
     """
 
     name = "openvino"
@@ -38,21 +43,17 @@ class OpenVinoEngine:
             "INFERENCE_NUM_THREADS": threads,
             "INFERENCE_PRECISION_HINT": fastest if precision == "int8" else self.precision,
             "CPU_RUNTIME_CACHE_CAPACITY": _KEPT_BY_OPENVINO,
+            "CACHE_MODE": "OPTIMIZE_SIZE",  # what is kept refers to the weights in the folder
             # Every worker would pin itself to the same first processors.
             "ENABLE_CPU_PINNING": False,
         }
-        if os.access(folder, os.W_OK):
-            options["CACHE_DIR"] = str(folder / "cache")
-        core = ov.Core()
-        graph: Any = str(folder / GRAPH)  # a path is quicker: with a warm cache the graph is not even read
         if precision == "int8":
-            graph = core.read_model(graph)
-            int8.compress(graph)
             options |= int8.PROPERTIES
-        together = core.compile_model(graph, "CPU", options | {"NUM_STREAMS": 1})
+        graph = _Graph(folder, self.precision, options)
+        together = graph.compile(num_streams=1)
         self._together = together.create_infer_request()
         self.num_streams = threads
-        side_by_side = core.compile_model(graph, "CPU", options | {"NUM_STREAMS": threads}) if threads > 1 else together
+        side_by_side = graph.compile(num_streams=threads) if threads > 1 else together
         self._side_by_side = [side_by_side.create_infer_request() for _ in range(threads)]
 
     def start(self, packings: Sequence[Packing]) -> "list[OpenVinoPass]":
@@ -67,6 +68,60 @@ class OpenVinoEngine:
                     started.wait_only()
                 raise
         return passes
+
+
+class _Graph:
+    """The prepared graph, compiled once for all workers that have its folder.
+
+    What compiling makes of it is kept beside it, without the weights that are in the folder already. A fault of that
+    file costs the time of compiling again, and never fails a start.
+    """
+
+    def __init__(self, folder: Path, precision: str, options: dict[str, Any]):
+        self._core = ov.Core()
+        self._folder = folder
+        self._precision = precision
+        self._options = options
+        self._compiled = self._load() if os.access(folder, os.W_OK) else b""
+
+    def compile(self, num_streams: int) -> Any:
+        """Return the compiled graph, ready for that many passes side by side."""
+        options = self._options | {"NUM_STREAMS": num_streams}
+        if self._compiled:
+            try:
+                weights = {"WEIGHTS_PATH": str((self._folder / GRAPH).with_suffix(".bin"))}
+                return self._core.import_model(self._compiled, "CPU", options | weights)
+            except RuntimeError as error:
+                self._compiled = b""
+                self._warn(error)
+        return self._core.compile_model(self._read(), "CPU", options)
+
+    def _load(self) -> bytes:
+        """Return what compiling made, or nothing if that can be neither read nor kept."""
+        state = (self._folder / GRAPH).stat()
+        processor = self._core.get_property("CPU", "FULL_DEVICE_NAME")
+        computes_in = (self._precision, self._options["INFERENCE_PRECISION_HINT"])
+        made_for = (ov.__version__, processor, *computes_in, state.st_size, state.st_mtime_ns)
+        name = blake2b(repr(made_for).encode(), digest_size=8).hexdigest()
+        try:
+            return load_or_make(self._folder / "cache" / name, self._make)
+        except (OSError, RuntimeError) as error:
+            self._warn(error)
+            return b""
+
+    def _make(self) -> bytes:
+        contents: bytes = self._core.compile_model(self._read(), "CPU", self._options).export_model().getvalue()
+        return contents
+
+    def _read(self) -> Any:
+        graph = self._core.read_model(self._folder / GRAPH)
+        if self._precision == "int8":
+            int8.compress(graph)
+        return graph
+
+    def _warn(self, error: Exception) -> None:
+        reason = str(error).strip().rpartition("\n")[2]
+        log.warning("%s is of no use, the graph is compiled at every start: %s", self._folder / "cache", reason)
 
 
 class OpenVinoPass:
