@@ -1,6 +1,7 @@
 """README.md and the pages under docs/ say what the code says."""
 
 import json
+import os
 import re
 import shlex
 import tomllib
@@ -213,6 +214,13 @@ def test_every_script_in_an_example_exists() -> None:
     named = {script for name in PAGES for script in re.findall(r"(?<![\w/])(?:\./)?(scripts/[\w-]+)", read(name))}
     assert len(named) > 5
     assert [script for script in sorted(named) if not (ROOT / script).exists()] == []
+
+
+def test_every_script_is_on_a_page() -> None:
+    pages = "".join(read(name) for name in PAGES)
+    scripts = [path.name for path in (ROOT / "scripts").iterdir() if path.is_file() and os.access(path, os.X_OK)]
+    assert len(scripts) > 5
+    assert [name for name in sorted(scripts) if not re.search(rf"scripts/{name}(?![\w-])", pages)] == []
 
 
 def test_the_readme_links_to_every_page() -> None:
