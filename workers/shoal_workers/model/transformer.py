@@ -140,9 +140,8 @@ class _Reader:
 
     def _relative_bias(self, num_positions: int) -> Array:
         """Return the bias of each distance: near ones have a bucket each, far ones share buckets (T5, section 2.1)."""
-        num_buckets = self._size("relative_attention_num_buckets", 4)
-        table = self._take(f"{self.prefix}{self.names.relative_bias}.weight", num_buckets, self.num_heads)
-        half, exact, farthest = num_buckets // 2, num_buckets // 4, 128
+        table = self._take(f"{self.prefix}{self.names.relative_bias}.weight", 32, self.num_heads)
+        half, exact, farthest = 16, 8, 128  # of 32 buckets, half are for tokens that come after
         distance = np.arange(1 - num_positions, num_positions)
         far = np.maximum(np.abs(distance), 1).astype(np.float32) / np.float32(exact)
         bucket = exact + (np.log(far) / np.float32(math.log(farthest / exact)) * np.float32(half - exact)).astype(int)

@@ -1,0 +1,119 @@
+"""Models of all architectures that Shoal computes itself, with random weights, and what transformers computes of text.
+
+`python random_models.py FOLDER` makes a folder for each: config.json and weights as transformers saves them, and
+`expected.safetensors`, which has for text n the arrays `ids{n}` and `types{n}`, and the token vectors `tokens{n}` or,
+of a model with a head, the scores `scores{n}`. `packed.json` has the largest error of the torch engine's pass.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import expected_outputs
+import numpy as np
+import torch
+import transformers
+from expected_outputs import ExpectedOutputs
+from safetensors.numpy import save_file
+from transformers import PreTrainedModel
+
+from shoal_workers.encoding.engines.packed_transformer import PackedTransformer
+from shoal_workers.model import weights
+from shoal_workers.model.transformer import describe
+
+#: More positions than the farthest distance that MPNet tells apart, 128. RoBERTa has two fewer.
+POSITIONS = 202
+
+BERT: dict[str, Any] = {
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": POSITIONS,
+    "layer_norm_eps": 0.01,
+}
+DISTILBERT: dict[str, Any] = {
+    "vocab_size": 100,
+    "dim": 32,
+    "n_layers": 2,
+    "n_heads": 4,
+    "hidden_dim": 48,
+    "max_position_embeddings": POSITIONS,
+}
+ROBERTA = BERT | {"type_vocab_size": 1, "pad_token_id": 1}
+
+#: The class, its settings, and how it is saved.
+MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "bert": ("BertModel", BERT, {}),
+    "bert, masked": ("BertForMaskedLM", BERT | {"hidden_act": "gelu_new"}, {}),
+    "bert, in parts": ("BertModel", BERT | {"hidden_act": "silu"}, {"max_shard_size": 20_000}),
+    "bert, scores": ("BertForSequenceClassification", BERT | {"num_labels": 1}, {}),
+    "distilbert": ("DistilBertModel", DISTILBERT, {}),
+    "distilbert, scores": ("DistilBertForSequenceClassification", DISTILBERT | {"activation": "relu"}, {}),
+    "roberta": ("RobertaModel", ROBERTA, {}),
+    "roberta, scores": ("RobertaForSequenceClassification", ROBERTA | {"num_labels": 3}, {}),
+    "xlm-roberta": ("XLMRobertaModel", ROBERTA, {}),
+    "xlm-roberta, scores": ("XLMRobertaForSequenceClassification", ROBERTA | {"num_labels": 1}, {}),
+    "camembert": ("CamembertModel", ROBERTA, {}),
+    "mpnet": ("MPNetModel", BERT, {}),
+    "mpnet, masked": ("MPNetForMaskedLM", BERT, {}),
+}
+
+
+def main(folder: Path) -> None:
+    """Make all models."""
+    errors = {}
+    for name, (kind, settings, how) in MODELS.items():
+        torch.manual_seed(11)
+        model = make(kind, settings)
+        (folder / name).mkdir(parents=True)
+        model.save_pretrained(folder / name, **how)
+        save_file(compute(model), folder / name / expected_outputs.FILE)
+        errors[name] = packed_error(folder / name)
+    (folder / "packed.json").write_text(json.dumps(errors))
+
+
+def make(kind: str, settings: dict[str, Any]) -> PreTrainedModel:
+    """Return a model whose every weight and bias matters: transformers alone would make many of them 0 or 1."""
+    cls = getattr(transformers, kind)
+    model: PreTrainedModel = cls(cls.config_class(**settings)).eval()
+    for name, weight in model.named_parameters():
+        torch.nn.init.normal_(weight, 1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0, 0.3)
+    return model
+
+
+@torch.inference_mode()
+def compute(model: PreTrainedModel) -> dict[str, np.ndarray]:
+    """Return the inputs and outputs of a few texts, of which one is as long as the model takes."""
+    random = np.random.default_rng(3)
+    most = POSITIONS - (0 if model.config.model_type in ("bert", "distilbert") else 2)
+    arrays: dict[str, np.ndarray] = {}
+    for n, length in enumerate((2, 17, 60, 5, most, 33)):
+        ids = random.integers(5, 100, length)
+        types = (np.arange(length) >= length // 2).astype(np.int64) * (getattr(model.config, "type_vocab_size", 1) - 1)
+        has_scores = "SequenceClassification" in type(model).__name__
+        inputs = {"input_ids": torch.tensor(ids[None])}
+        if has_scores and types.any():
+            inputs["token_type_ids"] = torch.tensor(types[None])
+        arrays |= {f"ids{n}": ids, f"types{n}": types}
+        if has_scores:
+            arrays[f"scores{n}"] = model(**inputs).logits[0].numpy()
+        else:
+            arrays[f"tokens{n}"] = model.base_model(**inputs).last_hidden_state[0].numpy()
+    return arrays
+
+
+@torch.inference_mode()
+def packed_error(folder: Path) -> float:
+    """Return the largest error of the torch engine's pass, with all texts in shared rows."""
+    config, expected = json.loads((folder / "config.json").read_text()), ExpectedOutputs(folder)
+    transformer, numbers = describe(config, weights.read(folder), expected.has_scores), range(len(expected.texts))
+    packing, spans = expected.pack(numbers, transformer.num_positions)
+    found = PackedTransformer(transformer)(*map(torch.tensor, packing)).numpy()
+    return expected.errors(numbers, spans, found)[0]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
