@@ -1,0 +1,224 @@
+"""Tries Shoal from outside, with nothing but Docker, and prints what was measured beside the goals.
+
+Docker's build cache is the only thing that it leaves behind. Megabytes are 10**6 bytes.
+"""
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+DEBIAN = {"trixie": "Debian 13", "bookworm": "Debian 12"}
+PARTS = (*DEBIAN, "images")
+PACKAGES = "python3 python3-venv ca-certificates curl"
+SEARCH = """curl -sf localhost:8080/search -d '{"queries": "europe climate change storm", "k": 3}'"""
+START = f"./scripts/run --detach && {SEARCH} | grep -q score"
+
+#: Name of this run's container and of its compose project: only these are removed at the end.
+NAME = f"shoal-outside-{os.getpid()}"
+
+#: Longest time that the service of the images may take to be ready once they are built.
+READY_S = 120
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table."""
+
+    subject: str
+    measured: str
+    goal: str
+    is_met: bool
+
+    def __str__(self) -> str:
+        return f"| {self.subject} | {self.measured} | {self.goal} | {'ok' if self.is_met else 'MISSED'} |"
+
+
+def at_most(subject: str, measured: float, goal: float, unit: str) -> Row:
+    """Return the row of a number with a goal that it must not exceed."""
+    digits = 1 if unit == "s" else 0
+    return Row(subject, f"{measured:,.{digits}f} {unit}", f"≤ {goal:g} {unit}", measured <= goal)
+
+
+class Failed(Exception):
+    """A command that failed; its message is the command and the end of its output."""
+
+
+def run(command: list[str], stdin: bytes | None = None, **variables: str) -> str:
+    """Return the output of a command. Raises Failed."""
+    done = subprocess.run(command, input=stdin, capture_output=True, env=os.environ | variables, cwd=ROOT)
+    output, errors = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+    if done.returncode:
+        end = "\n".join([*output.splitlines()[-30:], *errors.splitlines()[-30:]])
+        raise Failed(f"{' '.join(command)[:200]}: exit code {done.returncode}; its output ends with\n{end}")
+    return output
+
+
+class Machine:
+    """A clean Debian in a container, with the committed files and an ordinary user."""
+
+    def __init__(self) -> None:
+        self._exec = ["docker", "exec", "--interactive"]
+
+    def prepare(self) -> None:
+        """Install what the README asks for, and give the user the files. Raises Failed."""
+        install = f"apt-get -q update && apt-get -qy install --no-install-recommends {PACKAGES}"
+        run([*self._exec, NAME, "sh", "-c", f"{install} && useradd --create-home newcomer"])
+        files = subprocess.run(["git", "archive", "HEAD"], stdout=subprocess.PIPE, cwd=ROOT, check=True).stdout
+        run([*self._exec, "--user", "newcomer", NAME, "sh", "-c", "mkdir ~/shoal && tar -xC ~/shoal"], stdin=files)
+
+    def run(self, command: str) -> str:
+        """Return the output of a shell command that the user types in the project's folder. Raises Failed."""
+        return run(
+            [*self._exec, "--user", "newcomer", "--workdir", "/home/newcomer/shoal", NAME, "bash", "-c", command]
+        )
+
+    def seconds(self, command: str) -> float:
+        """Return the time that a command takes."""
+        print(f"  {command}", file=sys.stderr)
+        begin = time.monotonic()
+        self.run(command)
+        return time.monotonic() - begin
+
+    def size_mb(self, folder: str) -> float:
+        """Return the room that a folder takes on disk."""
+        return int(self.run(f"du -s --block-size=1 {folder}").split()[0]) / 1e6
+
+    def received_mb(self) -> float:
+        """Return what the container has received over the network so far."""
+        lines = self.run("cat /proc/net/dev").splitlines()
+        return sum(int(line.split(":")[1].split()[0]) for line in lines if ":" in line and "lo:" not in line) / 1e6
+
+
+@contextmanager
+def clean_machine(release: str) -> Iterator[Machine]:
+    """Give a machine, which is removed in the end."""
+    run(["docker", "run", "--detach", "--init", "--name", NAME, f"debian:{release}-slim", "sleep", "infinity"])
+    try:
+        machine = Machine()
+        machine.prepare()
+        yield machine
+    finally:
+        run(["docker", "rm", "--force", "--volumes", NAME])
+
+
+def debian(release: str, tests: bool) -> Iterator[Row]:
+    """Run the README's commands on a clean Debian."""
+    label = DEBIAN[release]
+    with clean_machine(release) as machine:
+        before = machine.received_mb()
+        yield at_most(f"{label}: `./scripts/run` to its first hits", machine.seconds(START), 40, "s")
+        yield at_most(f"{label}: received", machine.received_mb() - before, 260, "MB")
+        yield at_most(f"{label}: `.venv`", machine.size_mb(".venv"), 700, "MB")
+        yield at_most(f"{label}: the home folder", machine.size_mb("~/.shoal"), 60, "MB")
+        machine.run("./scripts/run --stop")
+        yield at_most(f"{label}: second start", machine.seconds(START), 1.5, "s")
+        machine.run("./scripts/run --stop")
+        yield from light_client(machine, label)
+        for count in ("first", "second") if tests else ():
+            took = machine.seconds("./scripts/test")
+            yield Row(f"{label}: `./scripts/test`, {count} time", f"passes in {took:.0f} s", "passes", True)
+
+
+def light_client(machine: Machine, label: str) -> Iterator[Row]:
+    """Install the package without extras."""
+    machine.run("python3 -m venv ~/client")
+    installed = "~/client/bin/python -m pip list --format json"
+    before, size_before = json.loads(machine.run(installed)), machine.size_mb("~/client")
+    machine.run("~/client/bin/python -m pip install --constraint constraints.txt .")
+    num_packages = len(json.loads(machine.run(installed))) - len(before) - 1  # without Shoal itself
+    yield at_most(f"{label}: the light client, its dependencies", num_packages, 5, "packages")
+    yield at_most(f"{label}: the light client, installed", machine.size_mb("~/client") - size_before, 60, "MB")
+
+
+def images() -> Iterator[Row]:
+    """Build the images without the cache and start them, then run `scripts/compose-test`."""
+    base = re.findall(r"^FROM (\S+)$", (ROOT / "workers/Dockerfile").read_text(), re.MULTILINE)[-1]
+    with compose_project() as compose:
+        for image in (base, *compose("config", "--images", "redis").split()):
+            have(image)
+        begin = time.monotonic()
+        compose("build", "--no-cache")
+        compose("up", "--detach")
+        wait_until_ready("http://" + compose("port", "api", "8080").strip())
+        yield at_most("`docker compose up --build`, until ready", time.monotonic() - begin, 60, "s")
+        for name, goal in (("workers", 300), ("api", 120)):
+            size_mb = (size_bytes(f"{NAME}-{name}") - size_bytes(base)) / 1e6
+            yield at_most(f"image of {name}, over its base", size_mb, goal, "MB")
+    run(["scripts/compose-test"])
+    yield Row("`scripts/compose-test`", "passes", "passes", True)
+
+
+@contextmanager
+def compose_project() -> Iterator[Callable[..., str]]:
+    """Give a function that runs `docker compose` for a project of its own, which is removed in the end."""
+
+    def compose(*arguments: str) -> str:
+        return run(["docker", "compose", *arguments], COMPOSE_PROJECT_NAME=NAME, SHOAL_PORT="0")
+
+    try:
+        yield compose
+    finally:
+        compose("down", "--volumes", "--rmi", "local", "--timeout", "10")
+
+
+def have(image: str) -> None:
+    """Pull an image unless it is here, so that pulling is not part of what is timed."""
+    try:
+        run(["docker", "image", "inspect", image])
+    except Failed:
+        run(["docker", "pull", image])
+
+
+def size_bytes(image: str) -> int:
+    """Return the size of an image's layers, which does not depend on how Docker stores them."""
+    return sum(map(int, run(["docker", "history", "--human=false", "--format", "{{.Size}}", image]).split()))
+
+
+def wait_until_ready(url: str) -> None:
+    """Wait until a worker is ready. Raises Failed."""
+    deadline = time.monotonic() + READY_S
+    while True:
+        try:
+            urllib.request.urlopen(f"{url}/ready", timeout=5).close()
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise Failed(f"{url}/ready: not within {READY_S} s ({error})") from error
+        time.sleep(0.1)
+
+
+def main() -> None:
+    """Try the chosen parts and print the table."""
+    parser = argparse.ArgumentParser(prog="scripts/outside", description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=PARTS, help="what to try [default: all]")
+    parser.add_argument("--no-tests", action="store_true", help="leave out ./scripts/test, which takes minutes")
+    args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    rows = []
+    for part in args.parts or PARTS:
+        print(f"· {part}", file=sys.stderr)
+        try:
+            for row in images() if part == "images" else debian(part, not args.no_tests):
+                print(row, file=sys.stderr)
+                rows.append(row)
+        except Failed as error:
+            print(error, file=sys.stderr)
+            rows.append(Row(part, "FAILED: the lines above say why", "ends without an error", False))
+    engine = run(["docker", "version", "--format", "{{.Server.Version}}"]).strip()
+    print(f"\n| {os.cpu_count()} processors, Docker {engine} | measured | goal | |\n|---|---|---|---|", *rows, sep="\n")
+    sys.exit(not all(row.is_met for row in rows))
+
+
+if __name__ == "__main__":
+    main()
