@@ -1,23 +1,30 @@
 """Large replies: sent over slow links, given up where they cannot be sent, and limited in size."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from conftest import RedisServer
-from queues import Queue
+from api_stub import MakeApp
+from conftest import WORDS, RedisServer
+from queues import Queue, drive
 from tcp_proxy import Proxy
 
+from shoal import Client
 from shoal.broker.broker import Broker
-from shoal.errors import Unavailable
+from shoal.client import TEXTS_PER_TOKENS_JOB
+from shoal.errors import TooLarge, Unavailable
 from shoal.jobs import LANES, Job, Options
 from shoal.keys import Keys
-from shoal.queue.consumer import MAX_SENDS, MAX_WRITE_BYTES, Answer
+from shoal.queue.consumer import MAX_SENDS, MAX_WRITE_BYTES, Answer, Consumer
 from shoal.replies import Reply
+from shoal.settings import DEFAULTS
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.worker import Worker
+
+pytest_plugins = ["api_fixtures"]
 
 
 @contextmanager
@@ -84,3 +91,68 @@ class TestSending:
         consumer.check_sends(delivery)
         assert consumer.reply([answer]) == 1
         queue.close()
+
+
+def tokens_worker(queue: Queue, encoder: Encoder, max_reply_bytes: int) -> Worker:
+    """A worker with passes of a hundred tokens and replies of at most so many bytes."""
+    consumer = Consumer(queue.broker, queue.keys, "w", max_reply_bytes=max_reply_bytes)
+    return Worker(consumer, encoder, {}, Bucketing(100))
+
+
+class TestTokenVectors:
+    def test_they_are_refused_as_soon_as_they_are_over_the_limit(self, queue: Queue, encoder: Encoder) -> None:
+        words = [f"{first} {second}" for first in WORDS for second in WORDS]
+        job = Job("embed", words * 16, Options(output="tokens"))
+        queue.put("interactive", [job])
+        worker = tokens_worker(queue, encoder, 500 * 4 * encoder.model.dimension)
+        drive(worker)
+        assert code(queue.wait_result(job.id, 0)) == "too_large"
+        assert worker.counters["batches"] == 0
+
+    def test_within_the_limit_they_arrive(self, queue: Queue, encoder: Encoder) -> None:
+        job = Job("embed", list(WORDS), Options(output="tokens"))
+        queue.put("interactive", [job])
+        drive(tokens_worker(queue, encoder, 500 * 4 * encoder.model.dimension))
+        reply = queue.wait_result(job.id, 0)
+        assert reply is not None
+        assert [len(rows) for rows in reply.rows_by_text()] == reply.tokens
+
+    def test_a_list_of_too_many_words_is_not_put(self, client: Client) -> None:
+        client.pool.announce("w", {"state": "ready", "dimension": 384, "max_tokens": 256})
+        texts = ["seven words that are ten tokens long"] * 10_000
+        with pytest.raises(TooLarge, match="at least 70,000 tokens"):
+            client.embed(texts, output="tokens")
+        with pytest.raises(TooLarge, match="split the list"):
+            client.submit("embed", texts[:2_000], output="tokens")
+        assert client.queue.backlog()["interactive"] == 0
+
+    def test_of_a_list_whose_size_is_not_known_a_few_parts_are_under_way(self, client: Client, serving: Worker) -> None:
+        client.max_reply_bytes = 2**14
+        texts = [f"{'storm' * 20}{n}" for n in range(1_000)]
+        client.connect()
+        with pytest.raises(TooLarge, match="of 250 parts"):
+            client.embed(texts, output="tokens")
+        assert serving.counters["texts"] < 100
+
+    def test_a_list_of_several_parts_comes_in_order(self, client: Client, serving: Worker) -> None:
+        texts = list(WORDS) * 5
+        rows = client.embed(texts, output="tokens")
+        assert serving.counters["jobs"] == len(texts) / TEXTS_PER_TOKENS_JOB
+        alone = {text: client.embed(text, output="tokens") for text in WORDS}
+        assert all(np.allclose(row, alone[text], atol=1e-5) for row, text in zip(rows, texts, strict=True))
+
+
+def test_many_read_a_large_result_at_the_same_time(queue: Queue, make_app: MakeApp) -> None:
+    job = Job("embed", ["storm"])
+    queue.put("interactive", [job])
+    vectors = np.full((DEFAULTS.max_reply_mb * 2**8 - 1, 1_000), 0.1, np.float32)
+    for delivery in queue.take("w", LANES, 1):
+        queue.reply([Answer(delivery, Reply(job.id, vectors=vectors, tokens=[len(vectors)]))])
+    app = make_app()
+
+    def read(_: int) -> int:
+        with app.test_client() as client:
+            return client.get(f"/v1/jobs/{job.id}/result?wait=20").status_code
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(read, range(8))) == [200] * 8

@@ -9,11 +9,12 @@ from queues import Queue
 
 from shoal.errors import InvalidText, Overloaded, TooLarge, UnknownJob
 from shoal.jobs import LANES, Job
-from shoal.queue.consumer import GROUP, MAX_REPLY_BYTES, Answer, Delivery
+from shoal.queue.consumer import GROUP, Answer, Delivery
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.lane import LaneLimits, Source
 from shoal.queue.packed_jobs import PackedJobs
 from shoal.replies import Reply
+from shoal.settings import DEFAULTS
 
 
 def submitted() -> Job:
@@ -245,10 +246,10 @@ def test_without_word_of_who_is_alive_nobody_counts_as_dead(queue: Queue) -> Non
     assert queue.claim("a", {"a"}) is not None
 
 
-def test_a_reply_that_redis_would_not_take_is_too_large(queue: Queue) -> None:
+def test_a_reply_over_the_limit_is_too_large(queue: Queue) -> None:
     queue.put("interactive", [addressed()])
     delivery = take_one(queue)
-    vectors = np.zeros((MAX_REPLY_BYTES // 4_000 + 1, 1_000), np.float32)
+    vectors = np.zeros((DEFAULTS.max_reply_mb * 2**20 // 4_000 + 1, 1_000), np.float32)
     queue.reply([Answer(delivery, Reply(Job.unpack(delivery.data).id, vectors=vectors), "me")])
     (reply,) = queue.inbox("me").wait()
     assert isinstance(reply.error, TooLarge)

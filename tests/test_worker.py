@@ -3,7 +3,6 @@
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +104,6 @@ def once(when: str, act: Callable[[], object]) -> Callable[[str], None]:
             done.append(act())
 
     return before
-
-
-def replace_dimension(encoder: Encoder, dimension: int) -> Encoder:
-    """The encoder with a model that says it has so many dimensions."""
-    encoder.model = replace(encoder.model, dimension=dimension)
-    return encoder
 
 
 def dead_letters(queue: Queue) -> list[DeadLetter]:
@@ -358,13 +351,6 @@ def test_a_worker_that_is_stopped_answers_what_it_holds(worker: Worker, queue: Q
     engine.before = once("encode", worker.stop)
     worker.run()
     assert list(replies(queue)) == [job.id for job in jobs]
-
-
-def test_token_vectors_that_no_reply_can_hold_are_refused_before_they_are_copied(worker: Worker, queue: Queue) -> None:
-    worker.encoder = replace_dimension(worker.encoder, 2**24)
-    job = put(queue, *["storm"] * 90, options=Options(output="tokens"))
-    drive(worker)
-    assert code(replies(queue)[job.id]) == "too_large"
 
 
 def test_under_constant_load_bulk_still_gets_a_share(worker: Worker, queue: Queue) -> None:

@@ -17,6 +17,7 @@ from shoal.settings import Settings
     "max_backlog",
     "max_backlog_texts",
     "max_backlog_mb",
+    "max_reply_mb",
     "result_ttl_s",
     "api_processes",
     "api_threads",

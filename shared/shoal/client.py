@@ -35,9 +35,19 @@ from shoal.queue.lane import LaneLimits
 from shoal.queue.producer import Producer
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS, Settings
+from shoal.size_limit import check_token_vectors
 
 #: Most texts in one job. Longer lists are split: several workers share them, and no job behind them waits long.
 TEXTS_PER_JOB = 32
+
+#: Most hits that one job asks for: with documents of 1.5 KB, 8 MB. Lists of queries with a large `k` are split further.
+MAX_HITS_PER_JOB = 5_000
+
+#: Most texts in one job for token vectors: 1.5 MB where a text has 256 tokens of 384 dimensions.
+TEXTS_PER_TOKENS_JOB = 4
+
+#: Parts of a request for token vectors that are under way at a time: the others wait, so replies take little memory.
+MAX_TOKENS_PARTS = 4
 
 #: Seconds between two calls of `is_wanted` while a reply is waited for.
 WANTED_EVERY_S = 1.0
@@ -66,12 +76,14 @@ class Client:
         limits: LaneLimits | None = None,
         result_ttl_s: int = DEFAULTS.result_ttl_s,
         name: str = "",
+        max_reply_mb: int = DEFAULTS.max_reply_mb,
     ):
         self.queue = Producer.connect(redis_url, Keys(key_prefix, pool), limits, result_ttl_s)
         self.pool = self.queue.pool
         self.cache_lookup = CacheLookup(self.pool)
         self.name = name or secrets.token_hex(8)
         self.timeout_s = timeout_s
+        self.max_reply_bytes = max_reply_mb * 2**20
         self._dispatcher: Dispatcher | None = None
         self._lock = Lock()
 
@@ -85,6 +97,7 @@ class Client:
             timeout_s=settings.request_timeout_s,
             limits=LaneLimits.from_settings(settings),
             result_ttl_s=settings.result_ttl_s,
+            max_reply_mb=settings.max_reply_mb,
         )
 
     def __enter__(self) -> Self:
@@ -143,7 +156,8 @@ class Client:
         """
         check_lane(lane)
         parsed, source, dispatcher = Options(**options), iter(texts), self.connect()
-        chunks = iter(lambda: list(islice(source, TEXTS_PER_JOB)), [])
+        num_texts = TEXTS_PER_TOKENS_JOB if parsed.output == "tokens" else TEXTS_PER_JOB
+        chunks = iter(lambda: list(islice(source, num_texts)), [])
         sent: deque[tuple[Job, PendingReply]] = deque()
         try:
             while True:
@@ -181,8 +195,10 @@ class Client:
     def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
         """Put a job as `submit` does; return its id, or the id of the job that was put first with the key.
 
-        Raises Overloaded, and InvalidRequest if the key was used for a job that asked something else.
+        Raises Overloaded, TooLarge for token vectors that no reply can hold, and InvalidRequest if the key was used for
+        a job that asked something else.
         """
+        self._check_token_vectors(job)
         if idempotency_key is not None:
             name = check_key(idempotency_key)
             return self.queue.put_once(check_lane(lane), job, name, owner=client, client=client or self.name)
@@ -206,9 +222,11 @@ class Client:
 
         `client` is the client that the job counts for, by default this one. `is_wanted` is called about once a second.
         Threads that call at the same time need jobs with different ids: a reply is told from others by the id.
-        Raises the reply's error, Timeout, or Cancelled once `is_wanted` returns False.
+        Raises the reply's error, TooLarge for token vectors of more than `max_reply_mb` altogether, Timeout, or
+        Cancelled once `is_wanted` returns False.
         """
         check_lane(lane)
+        self._check_token_vectors(job)
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         until = time.monotonic() + timeout_s
         cached = self.cache_lookup.find(job)
@@ -226,18 +244,45 @@ class Client:
             raise self._timeout(timeout_s) from error
 
     def _run(self, job: Job, lane: str, client: str, until: float, is_wanted: Callable[[], bool] | None) -> Reply:
-        """Return the workers' reply to the job, which is sent in parts if it is long.
+        """Return the workers' reply to the job, which is sent in parts if it is long; token vectors a few at a time.
 
         Raises TimeoutError at `until` on the monotonic clock, and Cancelled once the reply is not wanted any more.
         """
         deadline = time.time() + until - time.monotonic()
-        parts = [replace(part, deadline=deadline) for part in job.split(TEXTS_PER_JOB)]
+        parts = [replace(part, deadline=deadline) for part in job.split(_texts_per_job(job))]
+        send = partial(self._send, lane=lane, client=client, until=until, is_wanted=is_wanted)
+        if job.options.output != "tokens":
+            return Reply.join(send(parts))
+        replies: list[Reply] = []
+        for n in range(0, len(parts), MAX_TOKENS_PARTS):
+            replies += [Reply.join([reply]) for reply in send(parts[n : n + MAX_TOKENS_PARTS])]
+            num_bytes = sum(reply.vectors.nbytes for reply in replies if reply.vectors is not None)
+            if num_bytes > self.max_reply_bytes:
+                raise TooLarge(
+                    f"the token vectors of {len(replies)} of {len(parts)} parts have {num_bytes:,} bytes, and a reply "
+                    f"may have {self.max_reply_bytes:,}: split the list"
+                )
+        return Reply.join(replies)
+
+    def _send(
+        self, parts: list[Job], lane: str, client: str, until: float, is_wanted: Callable[[], bool] | None
+    ) -> list[Reply]:
+        """Put the jobs, all or none, and return their replies; what is not answered at an error is withdrawn."""
         dispatcher = self.connect()
         pending = dispatcher.call(lane, parts, client)
         try:
-            return Reply.join([_wait(reply, until, is_wanted) for reply in pending])
+            return [_wait(reply, until, is_wanted) for reply in pending]
         finally:
             dispatcher.forget(parts)
+
+    def _check_token_vectors(self, job: Job) -> None:
+        """Raise TooLarge if the job asks for token vectors that are certainly too large for a reply."""
+        if job.options.output != "tokens":
+            return
+        sizes = [(about.get("dimension"), about.get("max_tokens")) for about in self.pool.ready().values()]
+        if known := [(d, m) for d, m in sizes if isinstance(d, int) and isinstance(m, int)]:
+            dimension, max_tokens = min(d for d, _ in known), min(m for _, m in known)
+            check_token_vectors(job.texts, job.options.truncation_side, max_tokens, dimension, self.max_reply_bytes)
 
     def _wait_until_admitted(self, dispatcher: Dispatcher, lane: str, job: Job, pending: PendingReply) -> Reply:
         """Return the reply to the job, sending it again while the lane is full.
@@ -315,6 +360,12 @@ def _wait(pending: PendingReply, until: float, is_wanted: Callable[[], bool] | N
                 raise
             if not is_wanted():
                 raise Cancelled("the caller has disconnected") from None
+
+
+def _texts_per_job(job: Job) -> int:
+    if job.op == "search":
+        return max(1, min(TEXTS_PER_JOB, MAX_HITS_PER_JOB // job.k))
+    return TEXTS_PER_TOKENS_JOB if job.options.output == "tokens" else TEXTS_PER_JOB
 
 
 def _vectors(reply: Reply, options: Options) -> NDArray[np.float32] | list[NDArray[np.float32]]:

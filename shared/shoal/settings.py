@@ -41,6 +41,7 @@ class Settings:
     max_backlog: int = _setting(10_000, "Most unanswered jobs in a lane; more are refused as overloaded.", 1)
     max_backlog_texts: int = _setting(100_000, "Most texts in the unanswered jobs of a lane.", 1)
     max_backlog_mb: int = _setting(256, "Most memory of Redis for the unanswered jobs of a lane, in MB.", 1)
+    max_reply_mb: int = _setting(8, "Largest reply, in MB; token vectors and many hits can be large.", 1, 256)
     result_ttl_s: int = _setting(3_600, "Time for which a reply is kept to be fetched, in seconds.", 1)
 
     host: str = _setting("127.0.0.1", "Address that the API listens on.")

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 
 from shoal.errors import TooLarge
 
+#: Characters of a text whose words are counted: a worker reads at least as many.
+COUNTED_CHARS = 8_192
+
 
 def check_texts(texts: Sequence[str], max_texts: int, max_text_chars: int, subject: str, remedy: str) -> None:
     """Raise TooLarge if there are more than `max_texts` texts, or if one has more than `max_text_chars` characters.
@@ -17,3 +20,19 @@ def check_texts(texts: Sequence[str], max_texts: int, max_text_chars: int, subje
             raise TooLarge(
                 f"text {number} has {len(text):,} characters and may have {max_text_chars:,}: cut it into passages"
             )
+
+
+def check_token_vectors(
+    texts: Sequence[str], truncation_side: str, max_tokens: int, dimension: int, max_reply_bytes: int
+) -> None:
+    """Raise TooLarge if the token vectors of the texts are certainly over the limit: a word has at least one token.
+
+    A text has at most `max_tokens` tokens, each with a vector of `dimension` 32-bit floats.
+    """
+    part = slice(-COUNTED_CHARS, None) if truncation_side == "left" else slice(COUNTED_CHARS)
+    num_tokens = sum(min(len(text[part].split()), max_tokens) for text in texts)
+    if 4 * dimension * num_tokens > max_reply_bytes:
+        raise TooLarge(
+            f"the texts have at least {num_tokens:,} tokens, whose vectors take {4 * dimension * num_tokens:,} bytes, "
+            f"and a reply may have {max_reply_bytes:,}: split the list"
+        )

@@ -26,6 +26,7 @@ JOB_SETTINGS = (
     "max_batch_wait_ms",
     "max_job_texts",
     "max_text_chars",
+    "max_reply_mb",
     "result_ttl_s",
 )
 CACHE_SETTINGS = ("cache_mb", "cache_ttl_s")

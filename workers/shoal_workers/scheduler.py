@@ -4,6 +4,7 @@ Every pass is chosen anew, so preemption is only the next choice: while a long b
 that has come meanwhile is simply chosen first.
 """
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -77,6 +78,7 @@ class Scheduler:
     """The jobs that a worker has admitted and not answered. For one thread.
 
     `isolate` is called with the job that runs alone before anything of it is computed, and with None before another is.
+    A job for token vectors fails as soon as its texts have more than `max_reply_tokens` tokens.
     """
 
     def __init__(
@@ -86,12 +88,14 @@ class Scheduler:
         batcher: Bucketing[TokenizedText],
         max_batch_texts: int = 64,
         isolate: Callable[[Work | None], object] = lambda _: None,
+        max_reply_tokens: int = sys.maxsize,
     ):
         self._tokenize_texts = tokenize
         self._max_tokens = max_tokens
         self._bucketing = batcher
         self._max_batch_texts = max_batch_texts
         self._isolate = isolate
+        self._max_reply_tokens = max_reply_tokens
         self._waiting = {source: _Waiting() for source in SOURCES}
         self._completed: list[Work] = []
         self._expected_until = 0.0
@@ -223,6 +227,8 @@ class Scheduler:
                 new = TokenizedText(tokens, work.job.options.pooling, work.job.options.output)
                 work.tokenized[number] = known.setdefault(_key(work, tokens), new)
                 num_tokens += new.num_tokens if work.tokenized[number] is new else 0
+            for work in dict.fromkeys(work for work, _ in chunk):
+                work.check_num_tokens(self._max_reply_tokens)
 
     def _tokenize_chunk(self, chunk: list[tuple[Work, int]]) -> list[Tokens]:
         """Return the tokens of the texts, tokenized together; a job on which the tokenizer fails gets an error."""

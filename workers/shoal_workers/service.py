@@ -56,7 +56,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     threadpool_limits(1, user_api="blas")
     encoder = encoder or open_encoder(settings, threads)
     worker = Worker(
-        Consumer(broker, keys, new_worker_id(), settings.result_ttl_s),
+        Consumer(broker, keys, new_worker_id(), settings.result_ttl_s, settings.max_reply_mb * 2**20),
         encoder,
         open_indexes(settings, encoder.model, threads),
         Bucketing(settings.max_batch_tokens, encoder.model.shares_rows),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shoal.cache.entry import Entry
 from shoal.errors import Internal, ShoalError, TextTooLong, TooLarge
 from shoal.jobs import Job
-from shoal.queue.consumer import MAX_REPLY_BYTES, Answer, Delivery
+from shoal.queue.consumer import Answer, Delivery
 from shoal.queue.lane import Source
 from shoal.replies import TIMINGS, Reply, finish
 from shoal_workers.encoding.encoder import TokenizedText
@@ -87,14 +87,19 @@ class Work:
                 "shorten it, cut it into passages, or let it be truncated (truncate: true)"
             )
 
-    def check_encoded(self, dimension: int) -> None:
-        """Set the error if the engine failed on a text, or if the reply would be too large."""
-        if self.error is None and self.job.options.output == "tokens":
-            size_bytes = 4 * dimension * sum(text.num_tokens for text in self.tokenized.values())
-            if size_bytes > MAX_REPLY_BYTES:
-                self.error = TooLarge(
-                    f"the token vectors have {size_bytes:,} bytes, over {MAX_REPLY_BYTES:,}: split the job"
-                )
+    def check_num_tokens(self, max_reply_tokens: int) -> None:
+        """Set the error if the texts tokenized so far have more token vectors than a reply has room for."""
+        if self.error is not None or self.job.options.output != "tokens":
+            return
+        num_tokens = sum(text.num_tokens for text in self.tokenized.values())
+        if num_tokens > max_reply_tokens:
+            self.error = TooLarge(
+                f"{len(self.tokenized)} of the {len(self.job.texts)} texts have {num_tokens:,} tokens, and a reply has "
+                f"room for the vectors of {max_reply_tokens:,}: split the job"
+            )
+
+    def check_encoded(self) -> None:
+        """Set the error if the engine failed on a text."""
         failed = {n: text.error for n, text in self.tokenized.items() if text.error is not None}
         if failed:
             self.fail(f"the engine failed on text {', '.join(map(str, failed))}", next(iter(failed.values())))

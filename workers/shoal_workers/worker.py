@@ -59,7 +59,12 @@ class Worker:
         self.progress = Progress()
         self.throughput = Throughput()
         self.scheduler = Scheduler(
-            encoder.tokenize, encoder.model.max_tokens, batcher, limits.max_batch_texts, self._isolate
+            encoder.tokenize,
+            encoder.model.max_tokens,
+            batcher,
+            limits.max_batch_texts,
+            self._isolate,
+            consumer.max_reply_bytes // (4 * encoder.model.dimension),
         )
         self.admission = Admission(consumer, self.pool, encoder, indexes, limits, cache, crash_reports, self.counters)
         self._stopping = stopping or threading.Event()
@@ -198,7 +203,7 @@ class Worker:
         if not works:
             return 0
         for work in works:
-            work.check_encoded(self.encoder.model.dimension)
+            work.check_encoded()
         self._search([work for work in works if work.job.op == "search" and not work.error])
         model = self.encoder.model.name
         answers = [answer for work in works if not work.error and (answer := work.answer(model))]

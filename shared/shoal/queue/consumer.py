@@ -16,6 +16,7 @@ from shoal.keys import Keys
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.lane import SOURCES, Source
 from shoal.replies import Reply
+from shoal.settings import DEFAULTS
 
 #: Consumer group through which all workers of a pool read their lanes.
 GROUP = "workers"
@@ -28,9 +29,6 @@ FORGET_AFTER_MS = 3_600_000
 
 #: Time for which the job that a worker ran alone is remembered.
 ISOLATED_TTL_S = 3_600
-
-#: Largest reply in bytes. Redis takes no value of 512 MB, and is busy for a second with one of half that.
-MAX_REPLY_BYTES = 128 * 2**20
 
 #: Most bytes of replies that are written at a time. A larger reply is written alone, so it holds up no other.
 MAX_WRITE_BYTES = 2**20
@@ -88,8 +86,11 @@ class Answer:
     reply_to: str | None = None
     letter: DeadLetter | None = None
 
-    def fields(self) -> dict[str, Any]:
-        """Return the answer as the script takes it, without the keys that it goes to."""
+    def fields(self, max_reply_bytes: int) -> dict[str, Any]:
+        """Return the answer as the script takes it, without the keys that it goes to.
+
+        A reply of more than `max_reply_bytes` becomes the error TooLarge.
+        """
         delivery = self.delivery
         fields = {"lane": delivery.lane, "is_overflow": delivery.is_overflow, "entry": delivery.entry}
         if self.letter:
@@ -97,8 +98,8 @@ class Answer:
         if self.reply is None:
             return fields
         reply, data = self.reply, self.reply.pack()
-        if len(data) > MAX_REPLY_BYTES:  # Redis would end the connection, each time anew
-            error = TooLarge(f"the reply has {len(data):,} bytes, over {MAX_REPLY_BYTES:,}: split the job")
+        if len(data) > max_reply_bytes:  # Redis serves no other client while it reads and copies a value
+            error = TooLarge(f"the reply has {len(data):,} bytes and may have {max_reply_bytes:,}: split the job")
             reply = Reply.failure(reply.id, error)
             data = reply.pack()
         fields["reply"] = data
@@ -113,11 +114,19 @@ class Consumer:
     Every method raises Unavailable when Redis does not answer.
     """
 
-    def __init__(self, broker: Broker, keys: Keys, name: str, result_ttl_s: int = 3_600):
+    def __init__(
+        self,
+        broker: Broker,
+        keys: Keys,
+        name: str,
+        result_ttl_s: int = DEFAULTS.result_ttl_s,
+        max_reply_bytes: int = DEFAULTS.max_reply_mb * 2**20,
+    ):
         self.broker = broker
         self.keys = keys
         self.name = name
         self.result_ttl_s = result_ttl_s
+        self.max_reply_bytes = max_reply_bytes
         self._all_keys = [key for lane in LANES for key in keys.of_lane(lane)]
         self._streams = {s: keys.overflow(s.lane) if s.is_overflow else keys.lane(s.lane) for s in SOURCES}
         self._source_of = {stream: source for source, stream in self._streams.items()}
@@ -252,7 +261,7 @@ class Consumer:
         is called before each group.
         """
         num_written = 0
-        for group in _groups([(answer, answer.fields()) for answer in answers]):
+        for group in _groups([(answer, answer.fields(self.max_reply_bytes)) for answer in answers]):
             before_each()
             num_written += self._write(group)
         return num_written
