@@ -72,7 +72,7 @@ def workers(
 ) -> Iterator[Workers]:
     """Three of them on the tiny model."""
     settings = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "home": home, "cache_mb": 0}
-    settings |= {"model": tiny_source, "precision": "f32", "threads": 1, "stall_timeout_s": 3, "log_level": "info"}
+    settings |= {"model": tiny_source, "precision": "f32", "threads": 1, "stall_timeout_s": 600, "log_level": "info"}
     workers = Workers(tmp_path / "workers.log", settings)
     yield workers
     workers.kill()
