@@ -20,6 +20,7 @@ from process import Process, run
 from prometheus_client.parser import text_string_to_metric_families
 from queues import Queue
 
+from shoal.address import find_addresses
 from shoal.settings import Settings
 
 pytest_plugins = ["api_fixtures"]
@@ -105,8 +106,15 @@ class TestServing:
         (process,) = psutil.Process(server.process.pid).children()
         assert {os.sched_getscheduler(thread.id) for thread in process.threads()} == {os.SCHED_BATCH}
 
-    def test_the_host_may_be_a_name(self, start_server: StartServer) -> None:
-        assert start_server(host="localhost").ask("GET", "/health") == (200, {"status": "ok"})
+    @pytest.mark.parametrize("api_processes", [1, 2])
+    def test_the_host_may_be_a_name_of_several_addresses(self, start_server: StartServer, api_processes: int) -> None:
+        server = start_server(host="localhost", api_processes=api_processes)
+        addresses = find_addresses("localhost", free_port())
+        assert len(psutil.Process(server.process.pid).children()) == api_processes * len(addresses)
+        for address in addresses:
+            wait_until(Server(server.process, server.port, address).listens)
+        assert server.process.output.count("listening on") == len(addresses)
+        assert server.process.terminate() == 0
 
     def test_its_log_has_no_line_for_a_request(self, start_server: StartServer) -> None:
         server = start_server()

@@ -5,6 +5,8 @@ import os
 import signal
 import socket
 import subprocess
+import sys
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from http.client import HTTPConnection
 from pathlib import Path
@@ -16,13 +18,23 @@ from conftest import PATIENCE_S, free_port, wait_until
 from process import Process, run
 
 from shoal import Client
-from shoal.address import find_address
-from shoal.broker import embedded
-from shoal.errors import NotReady, PortInUse
+from shoal.address import api_url, find_addresses
+from shoal.errors import BadSetting, NotReady, PortInUse
 from shoal.keys import Keys
-from shoal.settings import EMBEDDED_URL, Settings
-from shoal.supervisor.supervisor import is_ready
+from shoal.settings import Settings
+from shoal.supervisor.supervisor import MAX_RETRIES, Supervisor, is_ready
 from shoal.supervisor.wait import wait_until as wait_until_ready
+
+#: Ends with an error the first times that it is started, then becomes the command that it is given.
+FAIL = """
+import os, pathlib, sys
+starts, times, words = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+starts.open("ab").write(b".")
+if starts.stat().st_size <= times:
+    print(words, file=sys.stderr)
+    sys.exit(3)
+os.execv(sys.argv[4], sys.argv[4:])
+"""
 
 
 @pytest.fixture
@@ -147,30 +159,87 @@ def test_what_cannot_start_is_said_and_nothing_is_left(
     assert running(settings) == []
 
 
-def test_the_embedded_redis_keeps_what_is_written_and_listens_on_loopback_only(tmp_path: Path) -> None:
-    settings = Settings(home=str(tmp_path))
-    command = embedded.command(settings)
-    options = dict(zip(command[1::2], command[2::2], strict=True))
-    assert options["--bind"] == "127.0.0.1"
-    assert options["--port"] == EMBEDDED_URL.rpartition(":")[2].partition("/")[0]
-    assert (options["--appendonly"], options["--maxmemory-policy"]) == ("yes", "noeviction")
-    assert Path(options["--dir"]) == tmp_path / "redis"
-    assert "Redis" in subprocess.run([embedded.find_server(), "--version"], capture_output=True, text=True).stdout
-
-
-def test_it_is_started_only_where_no_redis_is_named() -> None:
-    assert embedded.is_wanted(Settings())
-    assert not embedded.is_wanted(Settings(redis_url="redis://elsewhere:6379/0"))
-
-
 def test_a_wait_that_is_too_long_says_for_what() -> None:
     with pytest.raises(NotReady, match="waited 0 s for Redis"):
         wait_until_ready("Redis", lambda: False, within_s=0)
+
+
+class TestRetries:
+    """A process that fails before all are ready is tried again."""
+
+    @pytest.fixture
+    def supervisor(self, settings: dict[str, Any]) -> Iterator[Supervisor]:
+        """A supervisor of the service, whose processes are gone in the end."""
+        typed: dict[str, Any] = {
+            key: value if isinstance(value, int) else str(value) for key, value in settings.items()
+        }
+        supervisor = Supervisor(Settings(**typed))
+        yield supervisor
+        supervisor.stop()
+
+    def fail(self, supervisor: Supervisor, tmp_path: Path, times: int, words: str) -> Path:
+        """Have the worker fail with these words the first times; return a file with a byte for each start."""
+        starts = tmp_path / "starts"
+        worker = supervisor.services[-1]
+        worker.command = [sys.executable, "-c", FAIL, str(starts), str(times), words, *worker.command]
+        return starts
+
+    def test_a_worker_that_ends_twice_is_started_a_third_time(self, supervisor: Supervisor, tmp_path: Path) -> None:
+        starts = self.fail(supervisor, tmp_path, MAX_RETRIES, "filesystem error")
+        supervisor.start()
+        assert starts.stat().st_size == MAX_RETRIES + 1
+        assert is_ready(supervisor.settings)
+
+    def test_then_it_is_given_up_with_the_reason(self, supervisor: Supervisor, tmp_path: Path) -> None:
+        starts = self.fail(supervisor, tmp_path, 9, "filesystem error")
+        with pytest.raises(NotReady, match="worker 1 ended with exit code 3 before it was ready: filesystem error"):
+            supervisor.start()
+        assert starts.stat().st_size == MAX_RETRIES + 1
+
+    def test_an_error_with_a_remedy_is_not_tried_again(self, supervisor: Supervisor, tmp_path: Path) -> None:
+        starts = self.fail(supervisor, tmp_path, 9, "shoal: no index [index_not_found]")
+        with pytest.raises(NotReady, match="no index"):
+            supervisor.start()
+        assert starts.stat().st_size == 1
+
+
+def test_all_addresses_of_a_name_are_used_but_those_that_the_machine_lacks() -> None:
+    port = free_port()
+    resolved = dict.fromkeys(str(address[0]) for *_, address in socket.getaddrinfo("localhost", port))
+    found = find_addresses("localhost", port)
+    assert found
+    assert found == [address for address in resolved if address in found]
+    for address in set(resolved) - set(found):
+        with pytest.raises(BadSetting, match="cannot listen"):
+            find_addresses(address, port)
+
+
+def test_a_port_taken_on_one_address_of_a_name_is_said() -> None:
+    address = find_addresses("localhost", free_port())[-1]
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(PortInUse, match=rf"localhost \({address}\):{port} is taken"):
+            find_addresses("localhost", port)
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://localhost:9"),
+        ("192.0.2.1", "http://192.0.2.1:9"),
+        ("2001:db8::1", "http://[2001:db8::1]:9"),
+    ],
+)
+def test_the_url_leads_to_the_host(host: str, url: str) -> None:
+    names = {address[0] for *_, address in socket.getaddrinfo("localhost", None)}
+    expected = url if host != "127.0.0.1" or host in names else "http://127.0.0.1:9"
+    assert api_url(Settings(host=host, port=9)) == expected
 
 
 def test_a_port_is_checked_before_it_is_used() -> None:
     port = free_port()
     taken = pytest.raises(PortInUse, match=f"127.0.0.1:{port} is taken by another program: try another")
     with socket.create_server(("127.0.0.1", port)), taken:
-        find_address("127.0.0.1", port, "try another")
-    assert find_address("127.0.0.1", port) == "127.0.0.1"
+        find_addresses("127.0.0.1", port, "try another")
+    assert find_addresses("127.0.0.1", port) == ["127.0.0.1"]

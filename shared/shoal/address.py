@@ -1,41 +1,75 @@
-"""The address that a server listens on, checked before the server starts."""
+"""The addresses that a server listens on, checked before the server starts."""
 
 import errno
 import socket
+from contextlib import suppress
 from ipaddress import ip_address
+from typing import Any
 
 from shoal.errors import BadSetting, PortInUse
 from shoal.settings import Settings
 
+#: What the system says of an address that this machine does not have.
+_MISSING = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
-def find_api_address(settings: Settings) -> str:
-    """Return the IP address for the API to listen on, as `find_address` does.
+
+def find_api_addresses(settings: Settings) -> list[str]:
+    """Return the IP addresses for the API to listen on, as `find_addresses` does.
 
     Also raises BadSetting if other machines could use the API without a key, unless the settings allow that.
     """
-    address = find_address(settings.host, settings.port)
-    is_private = ip_address(address.partition("%")[0]).is_loopback
+    addresses = find_addresses(settings.host, settings.port)
+    is_private = all(ip_address(address.partition("%")[0]).is_loopback for address in addresses)
     if is_private or settings.api_keys_file or settings.allow_anonymous == "anywhere":
-        return address
+        return addresses
     raise BadSetting(
         f"on {settings.host}:{settings.port} the API would answer every machine without a key: make a key with "
         "`shoal key new` and name its file with --api-keys-file, or allow it with --allow-anonymous anywhere"
     )
 
 
-def find_address(host: str, port: int, remedy: str = "stop it, or choose another --port") -> str:
-    """Return the IP address of `host`, after checking that a process can listen on its port now.
+def find_addresses(host: str, port: int, remedy: str = "stop it, or choose another --port") -> list[str]:
+    """Return the IP addresses of `host`, after checking that a process can listen on its port there now.
 
-    Raises PortInUse, with the remedy, if another program listens there, and BadSetting if this machine has no such
-    address or the port needs more rights.
+    Addresses that this machine lacks are left out as long as one remains: a container may have no IPv6, and know
+    `localhost` by both addresses all the same. Raises PortInUse, with the remedy, if another program listens on one of
+    them, and BadSetting if this machine has none of them or the port needs more rights.
     """
+    found, missing = [], []
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
+        resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise PortInUse(f"{host}:{port} is taken by another program: {remedy}") from error
-        raise BadSetting(f"cannot listen on {host}:{port} ({error}): choose another --host or --port") from error
-    return str(address[0])
+        raise _cannot_listen(host, port, error) from error
+    for family, address in dict.fromkeys((family, address) for family, *_, address in resolved):
+        try:
+            _probe(family, address)
+            found.append(str(address[0]))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                shown = host if host == address[0] else f"{host} ({address[0]})"
+                raise PortInUse(f"{shown}:{port} is taken by another program: {remedy}") from error
+            if error.errno not in _MISSING:
+                raise _cannot_listen(host, port, error) from error
+            missing.append(error)
+    if not found:
+        raise _cannot_listen(host, port, missing[0])
+    return found
+
+
+def api_url(settings: Settings) -> str:
+    """Return the URL at which a client on this machine reaches the API."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - not bound
+    with suppress(OSError):
+        if host in {address[0] for *_, address in socket.getaddrinfo("localhost", None)}:
+            host = "localhost"
+    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+
+
+def _probe(family: int, address: Any) -> None:
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> BadSetting:
+    return BadSetting(f"cannot listen on {host}:{port} ({error}): choose another --host or --port")

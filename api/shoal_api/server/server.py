@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -19,8 +19,9 @@ from granian import Granian
 from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings
 from granian.log import LogLevels
+from granian.net import SocketSpec  # type: ignore[attr-defined]
 
-from shoal.address import find_api_address
+from shoal.address import find_api_addresses
 from shoal.errors import ShoalError
 from shoal.settings import Settings
 from shoal_api.access import api_keys
@@ -44,20 +45,34 @@ _CHECK_PARENT_EVERY_S = 0.5
 _log = logging.getLogger(__name__)
 
 
+class _Server(Granian):  # type: ignore[valid-type,misc]
+    """Granian with processes for each of several addresses; by itself it has one address."""
+
+    def __init__(self, target: str, addresses: Sequence[str], **options: Any):
+        super().__init__(target, address=addresses[0], **options)
+        self._addresses = addresses
+
+    def _spawn_worker(self, idx: int, *arguments: Any, **options: Any) -> Any:
+        """Have the process open a socket of its own on its address."""
+        self._ssp = SocketSpec(self._addresses[idx % len(self._addresses)], self.bind_port, self.backlog)
+        return super()._spawn_worker(idx, *arguments, **options)
+
+
 def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT, then answer the running requests and return.
 
     Raises PortInUse or BadSetting if it cannot listen on the address, or may not.
     """
     # Two Granians would share the port and split its requests without an error.
-    address = find_api_address(settings)
+    addresses = find_api_addresses(settings)
+    num_processes = settings.api_processes * len(addresses)
     if settings.api_keys_file:
         api_keys.read(Path(settings.api_keys_file))
     _configure_logging(settings)
     max_connections = _raise_file_limit()
-    server = Granian(
+    server = _Server(
         "shoal_api",
-        address=address,
+        addresses,
         port=settings.port,
         interface=Interfaces.WSGI,
         websockets=False,
@@ -67,16 +82,17 @@ def serve(settings: Settings) -> None:
         ),
         backlog=max_connections,
         backpressure=max_connections,
-        workers=settings.api_processes,
-        respawn_failed_workers=settings.api_processes > 1,
+        workers=num_processes,
+        respawn_failed_workers=num_processes > 1,
         blocking_threads=settings.api_threads,
         workers_kill_timeout=_STOP_S,
         log_level=LogLevels.error,
     )
-    shown = f"[{address}]" if ":" in address else address
-    server.on_startup(lambda: _log.info("listening on http://%s:%d", shown, settings.port))
+    for address in addresses:
+        shown = f"[{address}]" if ":" in address else address
+        server.on_startup(partial(_log.info, "listening on http://%s:%d", shown, settings.port))
     server.on_startup(lambda: on_stop_signal(server.signal_handler_interrupt))
-    with _metrics_folder(settings.api_processes):
+    with _metrics_folder(num_processes):
         server.serve(target_loader=partial(_load_app, settings), wrap_loader=False)
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
+from shoal.address import api_url
 from shoal.bench.service import check_texts, describe_service, sample, service_trials
 from shoal.bench.table import tables
 from shoal.bench.trial import interleave
 from shoal.cli.options import settings_options
 from shoal.settings import Settings
-from shoal.supervisor.supervisor import api_url
 
 
 @click.command()

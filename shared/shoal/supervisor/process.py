@@ -5,9 +5,13 @@ import logging
 import os
 import signal
 import subprocess
+import sys
+import threading
 import time
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import IO
 
 log = logging.getLogger(__name__)
 
@@ -17,30 +21,52 @@ STOP_WITHIN_S = 15.0
 #: Longest wait for killed processes to be gone.
 GONE_WITHIN_S = 2.0
 
+#: Lines of a process's standard error that are kept.
+_KEPT_LINES = 20
+
 _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(slots=True)
 class Service:
-    """A process in a process group of its own; told to stop, it is killed after `stop_within_s`."""
+    """A process in a process group of its own; told to stop, it is killed after `stop_within_s`.
+
+    `errors` has the last lines that it wrote to its standard error, which appear on this process's as well.
+    """
 
     name: str
     command: list[str]
     environment: dict[str, str]
     stop_within_s: float = STOP_WITHIN_S
     process: "subprocess.Popen[bytes] | None" = field(default=None)
+    errors: "deque[str]" = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
+    _reader: threading.Thread | None = field(default=None)
 
     def start(self) -> None:
         """Start the process, which gets SIGTERM should this one die."""
         self.kill()
         environment = os.environ | self.environment
+        self.errors.clear()
         self.process = subprocess.Popen(
-            self.command, env=environment, process_group=0, preexec_fn=_die_with_parent, stdin=subprocess.DEVNULL
+            self.command,
+            env=environment,
+            process_group=0,
+            preexec_fn=_die_with_parent,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         )
+        self._reader = threading.Thread(target=_pass_on, args=(self.process.stderr, self.errors), daemon=True)
+        self._reader.start()
 
     def exit_code(self) -> int | None:
         """Return the exit code of the process, or None while it runs."""
         return self.process.poll() if self.process else None
+
+    def last_error(self) -> str:
+        """Return the last line that the process, which has ended, wrote to its standard error."""
+        if self._reader:
+            self._reader.join(GONE_WITHIN_S)  # a process that it left behind may hold the pipe open
+        return self.errors[-1] if self.errors else "it gave no reason"
 
     def stop(self) -> None:
         """Ask the process to finish, wait for it, and kill the processes of its group that are left."""
@@ -70,6 +96,16 @@ class Service:
             while time.monotonic() < until:
                 os.killpg(self.process.pid, 0)  # raises once the group is empty
                 time.sleep(0.01)
+
+
+def _pass_on(source: IO[bytes], kept: "deque[str]") -> None:
+    """Copy the lines to this process's standard error and keep the last ones, until the source is closed."""
+    with source:
+        for line in source:
+            kept.append(line.decode(errors="replace").rstrip())
+            with suppress(OSError, ValueError):  # the terminal may be gone; the process must not wait for it
+                sys.stderr.write(f"{kept[-1]}\n")
+                sys.stderr.flush()
 
 
 def _die_with_parent() -> None:

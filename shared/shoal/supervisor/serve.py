@@ -12,11 +12,12 @@ from typing import Any
 
 import click
 
+from shoal.address import api_url
 from shoal.broker.connections import shown
 from shoal.errors import NotReady
 from shoal.settings import Settings
 from shoal.supervisor.pidfile import already_serving, hold, running_pid
-from shoal.supervisor.supervisor import Supervisor, api_url
+from shoal.supervisor.supervisor import Supervisor
 from shoal.supervisor.wait import wait_until
 
 #: Beginning of the last line of the summary, which is printed once everything is ready.

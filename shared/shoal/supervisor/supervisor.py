@@ -4,11 +4,12 @@ import json
 import logging
 import sys
 import time
+from collections import Counter
 from contextlib import closing
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from shoal.address import find_address, find_api_address
+from shoal.address import api_url, find_addresses, find_api_addresses
 from shoal.broker import embedded
 from shoal.broker.broker import Broker
 from shoal.errors import NotReady, ShoalError
@@ -24,6 +25,9 @@ API_STOP_WITHIN_S = 70.0
 #: Pause before a process that ended is started again.
 RESTART_AFTER_S = 1.0
 
+#: Times that a process that ends before all are ready is started again.
+MAX_RETRIES = 2
+
 _WATCH_EVERY_S = 0.2
 
 
@@ -37,19 +41,21 @@ class Supervisor:
         workers = [Service(f"worker {n + 1}", [*shoal, "worker"], environment) for n in range(settings.workers)]
         self.services = [Service("api", [*shoal, "api"], environment, API_STOP_WITHIN_S), *workers]
         self.redis = Service("redis", embedded.command(settings), {}) if embedded.is_wanted(settings) else None
+        self._retries: Counter[str] = Counter()
         self._stopping = False
 
     def check_ports(self) -> None:
         """Raise PortInUse if another program listens on a port of these processes."""
-        find_api_address(self.settings)
+        find_api_addresses(self.settings)
         if self.redis:
             remedy = "stop that Redis or Shoal, or name a Redis of your own with --redis-url"
-            find_address("127.0.0.1", EMBEDDED_PORT, remedy)
+            find_addresses("127.0.0.1", EMBEDDED_PORT, remedy)
 
     def start(self) -> None:
         """Start all processes and return when they are ready to serve.
 
-        Raises NotReady if a process ends before that, PortInUse, and Unavailable without Redis.
+        A process that ends before that is started again, `MAX_RETRIES` times at most. Raises NotReady if it ends once
+        more, or at once if it says which error keeps it from starting; PortInUse; and Unavailable without Redis.
         """
         if self.redis:
             self._start_redis(self.redis)
@@ -91,9 +97,8 @@ class Supervisor:
         with closing(Broker.connect(self.settings.redis_url)) as broker:
 
             def answers() -> bool:
-                if (code := service.exit_code()) is not None:
-                    log_file = self.settings.home_folder / "redis" / "redis.log"
-                    raise NotReady(f"redis-server ended at once with exit code {code}: {log_file} says why")
+                if service.exit_code() is not None:
+                    raise NotReady(embedded.why_it_ended(self.settings))
                 try:
                     broker.ping()
                 except ShoalError:
@@ -107,16 +112,15 @@ class Supervisor:
             raise NotReady("stopped before it was ready: start it again")
         for service in self.services:
             if (code := service.exit_code()) is not None:
-                raise NotReady(
-                    f"{service.name} ended with exit code {code} before it was ready: the line above says why"
-                )
+                reason = service.last_error()
+                ended = f"{service.name} ended with exit code {code} before it was ready"
+                is_settled = reason.startswith("shoal: ")
+                if is_settled or self._retries[service.name] == MAX_RETRIES:
+                    raise NotReady(f"{ended}: {reason.removeprefix('shoal: ')}")
+                self._retries[service.name] += 1
+                log.warning("%s and is started again: %s", ended, reason)
+                service.start()
         return is_ready(self.settings)
-
-
-def api_url(settings: Settings) -> str:
-    """Return the URL at which a client on this machine reaches the API."""
-    host = "localhost" if settings.host in ("0.0.0.0", "::", "127.0.0.1") else settings.host  # noqa: S104 - not bound
-    return f"http://{host}:{settings.port}"
 
 
 def is_ready(settings: Settings) -> bool:
