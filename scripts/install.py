@@ -2,7 +2,8 @@
 
 `scripts/install` runs it with any Python from 3.11, outside of .venv. The file .venv/.installed says for which folder
 and Python the environment is, and which parts are complete. An environment without that file, or of another folder or
-Python, is made anew: so one that was cut off, moved, or lost its Python repairs itself.
+Python, is made anew: so one that was cut off, moved, or lost its Python repairs itself. SHOAL_VENV names another folder
+than .venv.
 """
 
 import fcntl
@@ -27,7 +28,7 @@ sys.path.insert(0, str(ROOT / "shared"))
 
 from shoal.progress import Progress  # noqa: E402 - from this folder, as nothing is installed yet
 
-VENV = ROOT / ".venv"
+VENV = ROOT / os.environ.get("SHOAL_VENV", ".venv")
 STATE = VENV / ".installed"
 CONSTRAINTS = ROOT / "constraints.txt"
 DEFAULT_MODEL = ROOT / "default-model.txt"
@@ -120,7 +121,7 @@ def install(parts: Sequence[str]) -> None:
     if not missing:
         return
     begin = time.monotonic()
-    print(f"· installing {', '.join(missing)} into .venv", flush=True)
+    print(f"· installing {', '.join(missing)} into {VENV.relative_to(ROOT)}", flush=True)
     before = State(state.home, dict(state.parts))
     STATE.unlink(missing_ok=True)
     pip = Pip()
@@ -172,6 +173,8 @@ class Pip:
         with process:
             assert process.stdout
             printed = list(self._show(process.stdout))
+        if process.returncode < 0:
+            raise Failure(f"pip was ended by signal {-process.returncode}, perhaps because the memory is full")
         if process.returncode:
             raise Failure(self._reason("\n".join(printed)))
 
@@ -215,7 +218,7 @@ def make_venv() -> None:
 
     Raises Failure.
     """
-    print(f"· making .venv with Python {sys.version.split()[0]}", flush=True)
+    print(f"· making {VENV.relative_to(ROOT)} with Python {sys.version.split()[0]}", flush=True)
     if VENV.is_symlink():
         VENV.unlink()
     elif VENV.exists():

@@ -158,8 +158,9 @@ def _use_batch_scheduling() -> None:
     Only one thread can run Python at a time, so the woken one would wait for the preempted one at once. This takes a
     tenth off the processor time of a request.
     """
-    with suppress(OSError):  # where the system does not allow it
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    if sys.platform == "linux":
+        with suppress(OSError):  # where the system does not allow it
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _configure_logging(settings: Settings) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Set
 from contextlib import suppress
 
 from shoal_api.request import JsonRequest
-from shoal_api.server.sockets import connections_on
+from shoal_api.server.sockets import HAS_TCP_INFO, connections_on
 
 #: Where `struct tcp_info` of Linux has the milliseconds since data was last sent, or since the connection was made.
 _LAST_DATA_SENT = struct.Struct("=44xI")
@@ -39,8 +39,9 @@ class SlowClients:
         self._timeout_s = timeout_s
 
     def start(self) -> None:
-        """Watch in a thread for as long as the process lives."""
-        threading.Thread(target=self._run, daemon=True).start()
+        """Watch in a thread for as long as the process lives, where the system tells what is needed for it."""
+        if HAS_TCP_INFO:
+            threading.Thread(target=self._run, daemon=True).start()
 
     def disconnect(self) -> int:
         """End the connections that have stalled by now; return how many."""

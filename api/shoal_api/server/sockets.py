@@ -1,10 +1,17 @@
-"""The process's sockets on the port that it serves, from /proc, as Granian does not give access to them."""
+"""The process's sockets on the port that it serves, from the system, as Granian does not give access to them."""
 
 import os
 import socket
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
+
+#: Folder with an entry for each file that the process has open.
+_OPEN_FILES = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
+
+#: Whether the system tells when data last came and went on a connection.
+HAS_TCP_INFO = sys.platform == "linux"
 
 
 def connections_on(port: int) -> Iterator[socket.socket]:
@@ -18,7 +25,7 @@ def listeners_on(port: int) -> Iterator[socket.socket]:
 
 
 def _sockets_on(port: int) -> Iterator[socket.socket]:
-    for name in os.listdir("/proc/self/fd"):
+    for name in os.listdir(_OPEN_FILES):
         if (sock := _open(name)) is None:
             continue
         with sock:
@@ -33,7 +40,7 @@ def _is_listening(sock: socket.socket) -> bool:
 def _open(descriptor: str) -> socket.socket | None:
     """Return a socket of the same connection as the descriptor, or None if that is no socket or is closed by now."""
     with suppress(OSError):
-        if stat.S_ISSOCK(os.stat(f"/proc/self/fd/{descriptor}").st_mode):
+        if stat.S_ISSOCK(os.stat(f"{_OPEN_FILES}/{descriptor}").st_mode):
             return socket.socket(fileno=os.dup(int(descriptor)))
     return None
 

@@ -109,4 +109,5 @@ def _pass_on(source: IO[bytes], kept: "deque[str]") -> None:
 
 
 def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if sys.platform == "linux":  # elsewhere a process outlives a supervisor that is killed
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

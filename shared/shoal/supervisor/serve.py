@@ -76,6 +76,10 @@ def stop(settings: Settings) -> str:
     pid = running_pid(settings)
     if pid is None:
         return f"nothing runs in {settings.home_folder}"
+    if sys.platform != "linux":
+        os.kill(pid, signal.SIGTERM)
+        wait_until("everything to stop", lambda: running_pid(settings) != pid)
+        return f"stopped (process {pid})"
     process = os.pidfd_open(pid)
     try:
         signal.pidfd_send_signal(process, signal.SIGTERM)

@@ -2,6 +2,8 @@
 
 import math
 import os
+import sys
+import uuid
 from pathlib import Path
 
 #: Files with the limits of the control group, in version 2 and in version 1.
@@ -24,7 +26,7 @@ def quota(v2: Path = _QUOTA_V2, v1: Path = _QUOTA_V1, period_v1: Path = _PERIOD_
 
 def available() -> float:
     """Return the processors that this process may use: those it is bound to, or fewer if the control group says so."""
-    bound = float(len(os.sched_getaffinity(0)))
+    bound = float(len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1)
     return min(bound, limit) if (limit := quota()) else bound
 
 
@@ -35,10 +37,13 @@ def threads_for(num_workers: int, processors: float) -> int:
 
 def machine_id() -> str:
     """Return an id that all processes and containers on one running machine share."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    boot_id = Path("/proc/sys/kernel/random/boot_id")
+    return boot_id.read_text().strip() if boot_id.exists() else f"{uuid.getnode():x}"
 
 
 def has_bf16() -> bool:
     """Return True if the processor multiplies bfloat16 matrices itself."""
-    flags = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "")
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text().splitlines() if about.exists() else []
+    flags = next((line for line in lines if line.startswith("flags")), "")
     return bool({"avx512_bf16", "amx_bf16"} & set(flags.split()))
