@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -315,6 +316,13 @@ def _open_files() -> set[str]:
 def _home(thread: threading.Thread) -> str:
     target = getattr(thread, "_target", None)
     return getattr(target, "__module__", "") or ""
+
+
+@pytest.fixture(scope="session")
+def torch_reference() -> None:
+    """Skip a test that compares with torch where the `export` extra is not installed."""
+    if not find_spec("torch") or not find_spec("sentence_transformers"):
+        pytest.skip("needs torch and sentence-transformers: pip install 'shoal[export]'")
 
 
 @pytest.fixture(scope="session")

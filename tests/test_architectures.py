@@ -30,7 +30,7 @@ MIN_COSINE, MAX_ERROR = 0.99999, 1e-4
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def models(torch_reference: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of random models, one for each name."""
     folder = tmp_path_factory.mktemp("models")
     script = Path(__file__).with_name("random_models.py")

@@ -46,7 +46,9 @@ np.savez(sys.argv[3], **out)
 
 
 @pytest.fixture(scope="module")
-def reference(tiny_source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+def reference(
+    torch_reference: None, tiny_source: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, np.ndarray]:
     """Vectors of the texts by Sentence Transformers, from a process of its own."""
     path = tmp_path_factory.mktemp("reference") / "vectors.npz"
     texts = json.dumps([text.replace("\0", "") for text in TEXTS])

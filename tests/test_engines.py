@@ -55,7 +55,7 @@ print(json.dumps({
 
 
 @pytest.fixture(scope="module")
-def compared(tiny_model: Path) -> dict[str, float]:
+def compared(torch_reference: None, tiny_model: Path) -> dict[str, float]:
     """The output of the comparison."""
     command = [sys.executable, "-W", "ignore", "-c", COMPARE, str(tiny_model), json.dumps(TEXTS)]
     done = subprocess.run(command, capture_output=True, text=True)

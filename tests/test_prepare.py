@@ -54,6 +54,7 @@ def test_the_default_model_has_golden_vectors_and_needs_no_torch(tmp_path: Path)
     assert (load_file(folder / parity.FILE)["vectors"] == load_file(parity.GOLDEN)["vectors"]).all()
 
 
+@pytest.mark.usefixtures("torch_reference")
 def test_the_golden_vectors_are_those_of_sentence_transformers(tmp_path: Path) -> None:
     path = tmp_path / "vectors.npy"
     run(GOLDEN, find_source(PACKAGED), path).communicate()
