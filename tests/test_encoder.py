@@ -197,3 +197,10 @@ def test_what_shoal_cannot_pool_is_refused(tiny_source: Path, tmp_path: Path) ->
         (source / "1_Pooling" / "config.json").write_text(json.dumps(config | change))
         with pytest.raises(ModelMismatch, match=words):
             Model.read("tiny", source)
+
+
+def test_a_model_that_changes_texts_before_its_tokenizer_is_refused(tiny_source: Path, tmp_path: Path) -> None:
+    source = Path(shutil.copytree(tiny_source, tmp_path / "model"))
+    (source / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 48, "do_lower_case": True}))
+    with pytest.raises(ModelMismatch, match="makes texts lower-case before its tokenizer"):
+        Model.read("tiny", source)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from shoal.errors import ModelMismatch
 from shoal_workers.model import parity
 from shoal_workers.model.model import Model, is_prepared, prepared_folder
 from shoal_workers.model.prepare import prepare_if_needed
@@ -115,3 +116,14 @@ def test_a_full_disk_is_named_and_leaves_nothing(source: Path, tmp_path: Path) -
     assert output.startswith("DiskFull"), errors
     assert "MiB are free" in output
     assert not list((tmp_path / "full").iterdir())
+
+
+def test_a_tokenizer_of_another_model_is_refused(source: Path, tmp_path: Path) -> None:
+    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"]["storms"] = 1_000
+    (source / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(ModelMismatch, match=r"makes ids up to 1,000, and the model has \d+ words"):
+        prepare_if_needed(tmp_path, str(source))
+    (source / "tokenizer.json").write_text("{")
+    with pytest.raises(ModelMismatch, match=r"tokenizer\.json cannot be read"):
+        prepare_if_needed(tmp_path, str(source))

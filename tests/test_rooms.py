@@ -90,6 +90,7 @@ HOMES = {
         "shoal_workers.encoding.engines.openvino",
         "shoal_workers.model.export",
         "shoal_workers.model.graph",
+        "shoal_workers.model.own_graph",
         "shoal_workers.model.prepare",
     },
     "torch": {

@@ -1,10 +1,11 @@
 """Preparing a model for serving: its graph and the reference vectors of the parity check are stored.
 
-The graph is made directly of the weights where Shoal knows the architecture; else torch exports it, in a process of its
-own, with the `export` extra.
+The graph is made directly of the weights where Shoal knows the architecture; else it is that of the model's own
+files; else torch exports it, in a process of its own, with the `export` extra.
 """
 
 import fcntl
+import hashlib
 import shutil
 import subprocess
 import sys
@@ -22,12 +23,13 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
 from shoal.errors import DiskFull, ModelMismatch, ModelNotFound
+from shoal.excerpt import excerpt
 from shoal.progress import Progress
-from shoal_workers.model import architecture, parity, weights
+from shoal_workers.model import architecture, own_graph, parity, weights
 from shoal_workers.model.graph import build
 from shoal_workers.model.model import GRAPH, Model, is_prepared, prepared_folder
-from shoal_workers.model.source import find_source, read_config, transformer_folder
-from shoal_workers.model.transformer import Transformer, describe
+from shoal_workers.model.source import find_source, read_config, transformer_folder, with_own_graph
+from shoal_workers.model.transformer import describe
 
 
 def prepare_if_needed(home: Path, name: str, force: bool = False) -> Path:
@@ -78,13 +80,18 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
     folder_of_weights, config = transformer_folder(source), read_config(source)
     path = folder / "tokenizer.json"
     shutil.copyfile(_tokenizer(folder_of_weights), path)
-    if reason := architecture.obstacle(config):
-        _export(model, reason, folder)
-    else:
+    if not (reason := architecture.obstacle(config)):
         transformer = describe(config, weights.read(folder_of_weights))
         _check_ids(path, len(transformer.words))
         model = replace(model, shares_rows=True, max_tokens=min(model.max_tokens, transformer.num_positions))
-        model = _save(model, transformer, folder)
+        model = _save(model, build(transformer), folder)
+    elif own := own_graph.find(with_own_graph(model.name, source)):
+        _check_ids(path, config.get("vocab_size"))
+        model = replace(model, digest=hashlib.sha256(own.read_bytes()).hexdigest())
+        model = _save(model, own_graph.read(own, model.dimension), folder)
+    else:
+        model = replace(model, reference="sentence-transformers")
+        _export(model, reason, folder)
     model.save(folder)
     for path in folder.iterdir():
         path.chmod(0o644)
@@ -97,13 +104,15 @@ def _tokenizer(folder: Path) -> Path:
     return path
 
 
-def _check_ids(path: Path, num_words: int) -> None:
+def _check_ids(path: Path, num_words: object) -> None:
     """Raise ModelMismatch for a tokenizer that cannot be read, or makes ids that the model has no word for."""
     try:
         tokenizer = Tokenizer.from_file(str(path))
         around = [*tokenizer.encode("").ids, *tokenizer.encode("", "").ids]  # which need not be in the vocabulary
     except Exception as error:  # the library has no class of its own
         raise ModelMismatch(f"tokenizer.json cannot be read ({error!s:.200}): fetch the model again") from error
+    if type(num_words) is not int:
+        raise ModelMismatch(f"vocab_size in config.json is {excerpt(num_words)}: it must be a number")
     highest = max([*tokenizer.get_vocab().values(), *around], default=0)
     if highest >= num_words:
         raise ModelMismatch(
@@ -111,16 +120,18 @@ def _check_ids(path: Path, num_words: int) -> None:
         )
 
 
-def _save(model: Model, transformer: Transformer, folder: Path) -> Model:
+def _save(model: Model, graph: ov.Model, folder: Path) -> Model:
     """Write the graph and the reference vectors; return the model with the origin of these.
 
     Weights are stored as fp16: their rounding is an eighth of bf16's, and cosines to fp32 stay above 0.999998. The
     reference is the golden vectors if these are the model's, else the same graph, in f32 and before the rounding.
     """
-    graph = build(transformer)
     vectors, origin = parity.golden(model), "sentence-transformers"
     if vectors is None:
-        vectors, origin = _reference(graph, model, folder / "tokenizer.json"), "openvino"
+        try:
+            vectors, origin = _reference(graph, model, folder / "tokenizer.json"), "openvino"
+        except RuntimeError as error:
+            raise ModelMismatch(f"OpenVINO cannot compute {model.name} ({error!s:.200}): use another model") from error
     save_file({"vectors": vectors}, folder / parity.FILE)
     try:
         ov.save_model(graph, folder / GRAPH, compress_to_fp16=True)
@@ -154,8 +165,8 @@ def _export(model: Model, reason: str, folder: Path) -> None:
     """
     if not find_spec("torch") or not find_spec("sentence_transformers"):
         raise ModelMismatch(
-            f"{model.name} is of an architecture that only torch can export ({reason}): "
-            "pip install 'shoal[export]', or use another model"
+            f"{model.name} is of an architecture that torch must export ({reason}), as it has no file "
+            f"{' or '.join(own_graph.FILES)}: pip install 'shoal[export]', or use another model"
         )
     command = [sys.executable, "-P", "-W", "ignore", "-m", "shoal_workers.model.export", model.source, str(folder)]
     with TemporaryFile("w+") as output:

@@ -6,6 +6,7 @@ lead out of it.
 
 import json
 import math
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ def read_properties(name: str, source: Path) -> dict[str, Any]:
             raise ModelMismatch(
                 f"{name} leaves its prompt out of the pooling, which Shoal cannot do: use another model"
             )
+        if _read_json(transformer / "sentence_bert_config.json", optional=True).get("do_lower_case"):
+            raise ModelMismatch(f"{name} makes texts lower-case before its tokenizer does: let tokenizer.json say so")
         config = read_config(source)
         prompts = _read_json(source / "config_sentence_transformers.json", optional=True)
         return {
@@ -97,13 +100,22 @@ def _has_modules(name: str) -> bool:
         return False
 
 
-def _from_hub(name: str) -> Path:
+def with_own_graph(name: str, source: Path) -> Path:
+    """Return the folder of the original with its own OpenVINO or ONNX graph, if it has one: the hub is asked for it.
+
+    Raises ModelNotFound.
+    """
+    is_of_hub = source.parent.name == "snapshots"
+    return _from_hub(name, ["openvino/openvino_model.*", "onnx/model.onnx"]) if is_of_hub else source
+
+
+def _from_hub(name: str, more: Sequence[str] = ()) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     wanted = ["*.json", "*.safetensors", "*.txt", "*.model", "*/config.json"]
     try:
-        return Path(snapshot_download(name, allow_patterns=wanted))
+        return Path(snapshot_download(name, allow_patterns=[*wanted, *more]))
     except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
         raise ModelNotFound(
             f"model {excerpt(name)} is no local folder and cannot be had from the hub ({type(error).__name__}): "

@@ -1,0 +1,91 @@
+"""The graph that a model's own files have, as OpenVINO or ONNX, for architectures that Shoal does not compute itself.
+
+Such a graph takes one text in each row. It is given the inputs of a `Packing`, so that an engine sees no difference.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+from openvino import opset13 as ops
+
+from shoal.errors import ModelMismatch
+from shoal.excerpt import excerpt
+
+#: The files, in order of preference. Others beside them, such as quantised ones, are not looked at.
+FILES = ("openvino/openvino_model.xml", "onnx/model.onnx")
+
+_INPUTS = {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
+
+#: The bytes with which ONNX says that numbers are in another file.
+_EXTERNAL = b"\x0a\x08location\x12"
+
+
+def find(folder: Path) -> Path | None:
+    """Return the path of the model's own graph, or None if it has none."""
+    return next((folder / name for name in FILES if (folder / name).is_file()), None)
+
+
+def read(path: Path, dimension: int) -> ov.Model:
+    """Return the graph with the inputs of a `Packing` and token vectors `[rows, length, dimension]` as its output.
+
+    Raises ModelMismatch for a graph that is damaged, quantised, or of other inputs and outputs.
+    """
+    graph = _read(path)
+    inputs = {_name(parameter): parameter for parameter in graph.get_parameters()}
+    if not {"input_ids", "attention_mask"} <= set(inputs) <= _INPUTS:
+        raise ModelMismatch(f"{path} takes {', '.join(sorted(map(excerpt, inputs)))}: use a model of texts")
+    if any(node.get_type_name() == "FakeQuantize" or _is_quantised(node) for node in graph.get_ops()):
+        raise ModelMismatch(f"{path} has rounded weights: use the model as it was before it was quantised")
+    if graph.get_sinks():
+        raise ModelMismatch(f"{path} keeps a state from one text to the next: use another model")
+    ids = ops.parameter([-1, -1], np.int32, "ids")
+    positions = ops.parameter([-1, -1], np.int32, "positions")
+    bias = ops.parameter([-1, 1, -1, -1], np.float32, "bias")
+    # The tokens that the first token attends to are those of the text.
+    first = ops.squeeze(ops.gather(bias, np.int64(0), np.int64(2)), 1)
+    mask = ops.equal(first, np.float32(0))
+    given = {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "token_type_ids": ops.multiply(ids, np.int32(0)),
+        "position_ids": positions,
+    }
+    for name, parameter in inputs.items():
+        value = ops.convert(given[name], parameter.get_element_type().to_string())
+        parameter.output(0).replace(value.output(0))
+    return ov.Model([_token_vectors(graph, path, dimension)], [ids, positions, bias], "model")
+
+
+def _read(path: Path) -> ov.Model:
+    try:
+        if path.suffix == ".onnx" and _EXTERNAL in path.read_bytes():
+            raise ModelMismatch(f"{path} has numbers in other files, which are not read: use a model in one file")
+        return ov.Core().read_model(path)
+    except RuntimeError as error:
+        reason = (str(error).strip().splitlines() or ["no reason given"])[-1]
+        raise ModelMismatch(f"{path} cannot be read ({reason:.200}): fetch the model again") from error
+
+
+def _name(parameter: ov.Node) -> str:
+    names: set[str] = parameter.output(0).get_names()
+    return min(names & _INPUTS, default=min(names, default=parameter.get_friendly_name()))
+
+
+def _is_quantised(node: ov.Node) -> bool:
+    few_bits = ("i8", "u8", "i4", "u4", "f8e4m3", "f8e5m2")
+    return (
+        node.get_type_name() == "Constant"
+        and node.get_element_type().to_string() in few_bits
+        and int(np.prod(list(node.shape))) > 1_000
+    )
+
+
+def _token_vectors(graph: ov.Model, path: Path, dimension: int) -> ov.Node:
+    """Return the output that has a vector of the dimension for each token, as float32."""
+    for output in graph.outputs:
+        shape = output.get_partial_shape()
+        if shape.rank.is_static and len(shape) == 3 and (shape[2].is_dynamic or shape[2].get_length() == dimension):
+            result: ov.Node = ops.convert(output.get_node().input_value(0), "f32")
+            return result
+    raise ModelMismatch(f"{path} has no output of {dimension:,} numbers for each token: use another model")
