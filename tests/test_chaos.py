@@ -82,9 +82,9 @@ def audit(queue: Queue, encoder: Encoder, index: Index, tmp_path: Path) -> Audit
 
 @pytest.fixture
 def job_id(serving: Any, client: Client, audit: Audit) -> str:
-    """The one job, which a worker has answered."""
+    """The one job, which a worker has answered and whose result was not read."""
     handle = client.submit(CASE.op, CASE.texts)
-    handle.result()
+    wait_until(lambda: handle.status() == "done")
     audit.outcomes.accepted[handle.id] = CASE
     return handle.id
 

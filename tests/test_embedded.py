@@ -79,6 +79,9 @@ def test_it_keeps_what_is_written_and_listens_on_loopback_only(tmp_path: Path) -
     assert options["--bind"] == "127.0.0.1"
     assert options["--port"] == EMBEDDED_URL.rpartition(":")[2].partition("/")[0]
     assert (options["--appendonly"], options["--maxmemory-policy"]) == ("yes", "noeviction")
+    assert options["--maxmemory"] == "1088mb"
+    compose = (Path(__file__).parent.parent / "docker-compose.yml").read_text()
+    assert f"--maxmemory, {options['--maxmemory']}," in compose
     assert Path(options["--dir"]) == tmp_path / "redis"
     assert "server v=" in subprocess.run([command[0], "--version"], capture_output=True, text=True).stdout
 

@@ -14,10 +14,11 @@ from tcp_proxy import Proxy
 from shoal import Client
 from shoal.broker.broker import Broker
 from shoal.client import TEXTS_PER_TOKENS_JOB
-from shoal.errors import TooLarge, Unavailable
+from shoal.errors import TooLarge, Unavailable, UnknownJob
 from shoal.jobs import LANES, Job, Options
 from shoal.keys import Keys
 from shoal.queue.consumer import MAX_SENDS, MAX_WRITE_BYTES, Answer, Consumer
+from shoal.queue.producer import READ_TTL_S
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS
 from shoal_workers.encoding.bucketing import Bucketing
@@ -156,3 +157,30 @@ def test_many_read_a_large_result_at_the_same_time(queue: Queue, make_app: MakeA
 
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(read, range(8))) == [200] * 8
+
+
+class TestRead:
+    @pytest.fixture
+    def job(self, queue: Queue) -> Job:
+        """Return a job that is answered."""
+        job = Job("embed", ["storm"])
+        queue.put("interactive", [job])
+        queue.reply([Answer(delivery, Reply(job.id)) for delivery in queue.take("w", LANES, 1)])
+        return job
+
+    def test_a_result_that_was_read_is_kept_for_a_minute(self, queue: Queue, job: Job) -> None:
+        assert queue.redis.ttl(queue.keys.result(job.id)) > READ_TTL_S
+        assert queue.wait_result(job.id, 0) is not None
+        assert 0 < queue.redis.ttl(queue.keys.result(job.id)) <= READ_TTL_S
+        assert queue.redis.ttl(queue.keys.record(job.id)) > READ_TTL_S
+        assert queue.redis.hget(queue.keys.record(job.id), "is_read") == b"1"
+
+    def test_it_can_be_read_again_and_that_does_not_prolong_its_life(self, queue: Queue, job: Job) -> None:
+        queue.wait_result(job.id, 0)
+        queue.redis.expire(queue.keys.result(job.id), READ_TTL_S // 2)
+        assert queue.wait_result(job.id, 0) is not None
+        assert queue.redis.ttl(queue.keys.result(job.id)) <= READ_TTL_S // 2
+        queue.redis.delete(queue.keys.result(job.id))
+        with pytest.raises(UnknownJob, match="60 s once it was read"):
+            queue.wait_result(job.id, 0)
+        assert queue.status(job.id)[0] == "done"

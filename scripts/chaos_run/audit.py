@@ -95,8 +95,11 @@ class Audit:
                 self.outcomes.broken.append(f"job {job_id}: {wrong}")
 
     def _wrong(self, job_id: str, case: Case | None) -> str:
-        status = (self.redis.hget(self.keys.record(job_id), "status") or b"no record").decode()
+        found, is_read = self.redis.hmget(self.keys.record(job_id), "status", "is_read")
+        status = (found or b"no record").decode()
         replies = self.redis.lrange(self.keys.result(job_id), 0, -1)
+        if status in _FINAL and is_read and not replies:
+            return ""  # its client has checked it, and it has expired since
         if status not in _FINAL or len(replies) != 1:
             return f"{status} with {len(replies)} replies"
         reply = Reply.unpack(replies[0])

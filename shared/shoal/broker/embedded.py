@@ -59,6 +59,7 @@ def command(settings: Settings) -> list[str]:
         "appendonly": "yes",
         "appendfsync": "everysec",
         "save": "",
+        "maxmemory": f"{2 * settings.max_backlog_mb + settings.cache_mb + 512}mb",  # lanes, cache, and 512 for results
         "maxmemory-policy": "noeviction",
         "logfile": str(log_file(settings)),
     }

@@ -6,6 +6,7 @@ written. Nothing is removed before it is answered or taken back.
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, Self
 
@@ -29,7 +30,12 @@ ONCE_TTL_S = 86_400
 #: Time for which the rate of the pool is reused: many jobs may be refused at the same time.
 SPEED_KNOWN_S = 1.0
 
-_PUT, _CANCEL, _WITHDRAW = (Script.load("shoal.queue", "lane", name) for name in ("put", "cancel", "withdraw"))
+#: Time for which a result is kept once it was read, for a reader whose connection has broken.
+READ_TTL_S = 60
+
+_PUT, _CANCEL, _WITHDRAW, _READ = (
+    Script.load("shoal.queue", "lane", name) for name in ("put", "cancel", "withdraw", "read")
+)
 
 
 class Producer:
@@ -174,22 +180,28 @@ class Producer:
         return status.decode(), wire.unpack(timings) if timings else {}
 
     def wait_result(self, job_id: str, timeout_s: float) -> Reply | None:
-        """Return the reply to a submitted job, which stays for others to read; None if it takes over `timeout_s`.
+        """Return the reply to a submitted job; None if it takes over `timeout_s`.
 
-        Raises UnknownJob.
+        It can be read again for `READ_TTL_S`. Raises UnknownJob.
         """
         key, until = self.keys.result(job_id), time.monotonic() + timeout_s
         while True:
-            status = self.status(job_id)[0]
-            is_open = status in ("queued", "running")
-            data = self.broker.execute("LINDEX", key, 0)
+            (status,), data = self.broker.pipeline(("HMGET", self.keys.record(job_id), "status"), ("LINDEX", key, 0))
+            if status is None:
+                raise _unknown(job_id)
+            is_open = status in (b"queued", b"running")
             wait_s = min(until - time.monotonic(), SHORT_BLOCK_S)
             if data is None and is_open and wait_s > 0:
                 data = self.broker.execute("BLMOVE", key, key, "LEFT", "LEFT", f"{wait_s:.3f}", block_s=wait_s)
             if data is not None:
+                with suppress(ShoalError):  # then the result is kept as long as one that was not read
+                    self.broker.run(_READ, [key, self.keys.record(job_id)], {"ttl_s": READ_TTL_S})
                 return Reply.unpack(data)
             if not is_open:
-                raise UnknownJob(f"job {job_id} is {status}, and its result has expired")
+                raise UnknownJob(
+                    f"job {job_id} is {status.decode()}, and its result has expired: it is kept {self.result_ttl_s} s, "
+                    f"and {READ_TTL_S} s once it was read"
+                )
             if wait_s <= 0:
                 return None
 
