@@ -94,7 +94,10 @@ def assert_refused(done: "subprocess.CompletedProcess[str]", code: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_it_runs_in_the_background_until_it_is_stopped(settings: dict[str, Any], client: Client) -> None:
+def test_it_runs_in_the_background_until_it_is_stopped(
+    settings: dict[str, Any], client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # which is not asked for addresses of this machine
     done = run("serve", "--detach", **settings)
     try:
         assert done.returncode == 0, done.stderr
