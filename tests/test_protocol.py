@@ -278,7 +278,7 @@ def test_put_with_a_record_and_cancel(worker: Worker, keys: Keys, num_texts: int
     full = {"status": "full", "share": 1, "jobs": 1, "texts": num_texts, "bytes": len(example("job", "search"))}
     assert run_script(queue, "put", [*lane, keys.record("other")], **other) == full
     assert queue.redis.hgetall(record).keys() == {b"status", b"stream", b"entry"}
-    arguments = {"lanes": ["bulk"], "result_ttl_s": 3_600, "reply": example("reply", "cancelled")}
+    arguments = {"lanes": ["bulk"], "id": "q-1", "result_ttl_s": 3_600, "reply": example("reply", "cancelled")}
     assert run_script(queue, "cancel", [*lane, record, keys.result("q-1")], **arguments) == {"status": "cancelled"}
     assert worker.step(block_s=0) == 0
     reply = queue.wait_result("q-1", 0)

@@ -299,3 +299,59 @@ def test_join_twice_changes_nothing(queue: Queue) -> None:
     take_one(queue)
     queue.join()
     assert num_pending(queue) == 1
+
+
+class TestAnotherJobInTheSameEntry:
+    """After a failover with two primaries, the entry that a worker or a client knows may hold another job."""
+
+    def replaced(self, queue: Queue, stream: str, entry: bytes, is_by_script: bool = True) -> Job:
+        """Put another job into the entry, and have another worker take it."""
+        job = Job("embed", ["rain"])
+        fields = {"job": job.pack()} | ({"texts": 1, "id": job.id} if is_by_script else {})
+        queue.redis.delete(stream)
+        queue.redis.xadd(stream, fields, id=entry)
+        queue.redis.xgroup_create(stream, GROUP, "0")
+        assert len(queue.redis.xreadgroup(GROUP, "other", {stream: ">"})[0][1]) == 1
+        return job
+
+    def check_kept(self, queue: Queue, stream: str, job: Job) -> None:
+        """Fail unless the job is still unanswered and pending for the other worker."""
+        ((_, fields),) = queue.redis.xrange(stream)
+        assert fields[b"job"] == job.pack()
+        assert queue.redis.xpending(stream, GROUP)["consumers"] == [{"name": b"other", "pending": 1}]
+
+    @pytest.mark.parametrize("num_texts", [1, 33], ids=["front", "overflow"])
+    @pytest.mark.parametrize("is_by_script", [True, False], ids=["script", "XADD"])
+    def test_a_reply_does_not_end_it(self, queue: Queue, num_texts: int, is_by_script: bool) -> None:
+        queue.put("bulk", [Job("embed", ["storm"] * num_texts, reply_to="me")])
+        (delivery,) = queue.take("a", ["bulk"], 64)
+        stream = queue.keys.overflow("bulk") if delivery.is_overflow else queue.keys.lane("bulk")
+        other = self.replaced(queue, stream, delivery.entry, is_by_script)
+        assert queue.reply([answer(delivery)]) == 0
+        assert queue.reply([Answer(delivery, letter=DeadLetter("reason"))]) == 0
+        queue.drop([delivery])
+        self.check_kept(queue, stream, other)
+        assert queue.redis.exists(queue.keys.replies("me"), queue.keys.dead) == 0
+
+    def test_a_job_put_by_plain_xadd_is_told_from_another_one(self, queue: Queue) -> None:
+        lane = queue.keys.lane("interactive")
+        queue.redis.xadd(lane, {"job": addressed().pack()})
+        delivery = take_one(queue)
+        other = self.replaced(queue, lane, delivery.entry, is_by_script=False)
+        assert queue.reply([answer(delivery)]) == 0
+        self.check_kept(queue, lane, other)
+
+    def test_a_client_that_leaves_does_not_withdraw_it(self, queue: Queue) -> None:
+        (places,) = queue.put_many([PackedJobs.pack("bulk", [addressed()])])
+        assert isinstance(places, list)
+        assert places[0]
+        other = self.replaced(queue, places[0].stream, places[0].entry)
+        assert queue.withdraw([places[0]]) == 0
+        self.check_kept(queue, places[0].stream, other)
+
+    def test_cancelling_does_not_remove_it(self, queue: Queue) -> None:
+        job, lane = submitted(), queue.keys.lane("bulk")
+        queue.put("bulk", [job])
+        other = self.replaced(queue, lane, queue.redis.hget(queue.keys.record(job.id), "entry"))
+        assert queue.cancel(job.id) == "cancelled"
+        self.check_kept(queue, lane, other)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha1
 from typing import Any
 
 from shoal import wire
@@ -55,7 +56,8 @@ _ISOLATE, _LOST, _START, _REPLY = map(_load, ("isolate", "lost", "start", "reply
 class Delivery:
     """One job as it came out of its lane: still bytes, and pending until it is answered.
 
-    `put_ms` is when Redis took the job in, in Unix milliseconds. `num_deliveries` counts workers that the job may have
+    `id` is that of the job if it was put by the script. `put_ms` is when Redis took the job in, in Unix milliseconds.
+    `num_deliveries` counts workers that the job may have
     ended, and this delivery. `owner` is the worker that left the job behind, if this one claimed it.
     """
 
@@ -66,6 +68,12 @@ class Delivery:
     is_overflow: bool = False
     num_deliveries: int = 1
     owner: str = ""
+    id: bytes = b""
+
+    @property
+    def identity(self) -> str | bytes:
+        """Return what tells the job from another one in the same entry; `holds` in `lane.lua` compares it."""
+        return self.id or sha1(self.data, usedforsecurity=False).hexdigest()
 
     @property
     def source(self) -> Source:
@@ -92,7 +100,8 @@ class Answer:
         A reply of more than `max_reply_bytes` becomes the error TooLarge.
         """
         delivery = self.delivery
-        fields = {"lane": delivery.lane, "is_overflow": delivery.is_overflow, "entry": delivery.entry}
+        fields: dict[str, Any] = {"lane": delivery.lane, "is_overflow": delivery.is_overflow, "entry": delivery.entry}
+        fields["identity"] = delivery.identity
         if self.letter:
             fields["letter"] = self.letter.fields(delivery.lane)
         if self.reply is None:
@@ -190,7 +199,8 @@ class Consumer:
         put_ms = job.get("put_ms") or b""
         if not (put_ms.isdigit() and len(put_ms) < 16):
             put_ms = job["entry"].partition(b"-")[0]
-        return Delivery(source.lane, job["entry"], job["job"], int(put_ms), source.is_overflow, num_deliveries, owner)
+        entry, data, job_id = job["entry"], job["job"], job.get("id") or b""
+        return Delivery(source.lane, entry, data, int(put_ms), source.is_overflow, num_deliveries, owner, job_id)
 
     # Claim
 
@@ -337,4 +347,9 @@ def _size(fields: Mapping[str, Any]) -> int:
 def _fields(entry: bytes, values: Sequence[bytes] | None) -> dict[str, Any]:
     """Return an entry as the scripts return it; `values` is a flat list of names and values."""
     fields = dict(zip(values[::2], values[1::2], strict=False)) if values else {}
-    return {"entry": entry, "job": fields.get(b"job", b""), "put_ms": fields.get(b"put_ms")}
+    return {
+        "entry": entry,
+        "job": fields.get(b"job", b""),
+        "id": fields.get(b"id"),
+        "put_ms": fields.get(b"put_ms"),
+    }

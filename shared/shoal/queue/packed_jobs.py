@@ -26,10 +26,11 @@ class IdempotencyKey:
 
 
 class StreamEntry(NamedTuple):
-    """The place of a job: the stream of its lane, and its entry there; in the overflow the job's id."""
+    """The place of a job: the stream of its lane, its entry there (in the overflow the job's id), and its id."""
 
     stream: str
     entry: bytes
+    job_id: str
 
 
 @dataclass(frozen=True, slots=True)

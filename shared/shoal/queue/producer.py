@@ -98,7 +98,8 @@ class Producer:
         Returns for each put the places of its jobs, with None for a job that was there already; or its error:
         Overloaded, or InvalidRequest if its idempotency key was used for something else.
         """
-        return [o if isinstance(o, ShoalError) else _places(o) for o in self._put(*puts)]
+        outcomes = zip(puts, self._put(*puts), strict=True)
+        return [outcome if isinstance(outcome, ShoalError) else _places(put, outcome) for put, outcome in outcomes]
 
     def _put(self, *puts: PackedJobs) -> list[dict[str, Any] | ShoalError]:
         """Return for each put the result of the script, or the error."""
@@ -147,7 +148,7 @@ class Producer:
         """Take jobs back without a reply, whether a worker has them or not; return how many were still unanswered."""
         if not places:
             return 0
-        jobs = [{**self._source_of[stream]._asdict(), "entry": entry} for stream, entry in places]
+        jobs = [{**self._source_of[p.stream]._asdict(), "entry": p.entry, "id": p.job_id} for p in places]
         return int(self.broker.run(_WITHDRAW, self._all_keys, {"lanes": LANES, "jobs": jobs})["withdrawn"])
 
     def cancel(self, job_id: str) -> str:
@@ -157,7 +158,7 @@ class Producer:
         """
         reply = Reply.failure(job_id, Cancelled(f"job {job_id} was cancelled"))
         keys = [*self._all_keys, self.keys.record(job_id), self.keys.result(job_id)]
-        arguments = {"lanes": LANES, "result_ttl_s": self.result_ttl_s, "reply": reply.pack()}
+        arguments = {"lanes": LANES, "id": job_id, "result_ttl_s": self.result_ttl_s, "reply": reply.pack()}
         status = self.broker.run(_CANCEL, keys, arguments).get("status")
         if status is None:
             raise _unknown(job_id)
@@ -229,9 +230,11 @@ class Producer:
         return int(self.broker.execute("XLEN", self.keys.dead))
 
 
-def _places(result: dict[str, Any]) -> list[StreamEntry | None]:
-    entries = result.get("entries", ())
-    return [None if "is_known" in e else StreamEntry(e["stream"].decode(), e["entry"]) for e in entries]
+def _places(put: PackedJobs, result: dict[str, Any]) -> list[StreamEntry | None]:
+    if "entries" not in result:
+        return []
+    pairs = zip(put.jobs, result["entries"], strict=True)
+    return [None if "is_known" in e else StreamEntry(e["stream"].decode(), e["entry"], job.id) for job, e in pairs]
 
 
 def _unknown(job_id: str) -> UnknownJob:

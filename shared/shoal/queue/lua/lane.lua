@@ -27,6 +27,18 @@ local function fields_of(entry)
   return fields
 end
 
+-- The fields of an entry, or nil if it is not in the stream.
+local function read(stream, entry)
+  local found = redis.call('XRANGE', stream, entry, entry)[1]
+  return found and fields_of(found)
+end
+
+-- True if an entry with these fields holds the job of that identity: its id or, if no script added it, the SHA-1 of its
+-- bytes. The id of an entry says too little: after a failover another job may have it.
+local function holds(fields, identity)
+  return identity == (fields.id or redis.sha1hex(fields.job or ''))
+end
+
 -- The number of texts in an entry that a script added; nil for other entries.
 local function count_of(fields)
   return fields.job and tonumber(string.match(fields.texts or '', '^%d%d?%d?%d?%d?%d?$'))
@@ -79,12 +91,9 @@ local function refill(lane)
   while redis.call('ZCARD', lane.waiting) > 0 and not has_unread(lane.overflow) do promote(lane) end
 end
 
--- Take an entry out of its stream, and its job out of the load of the lane. Returns the bytes of the job, if any.
+-- Take an entry with these fields out of its stream, and its job out of the load of the lane.
 -- An entry that no script added was not counted, and has no `texts`.
-local function release(lane, stream, entry)
-  local found = redis.call('XRANGE', stream, entry, entry)[1]
-  if not found then return nil end
-  local fields = fields_of(found)
+local function release(lane, stream, entry, fields)
   redis.call('XDEL', stream, entry)
   local texts = count_of(fields)
   if texts then
@@ -93,29 +102,29 @@ local function release(lane, stream, entry)
     if fields.client then lower(lane.load, 'client:' .. fields.client, texts) end
     if fields.id and stream == lane.overflow then redis.call('HDEL', lane.places, fields.id) end
   end
-  return fields.job or ''
 end
 
--- Take a job back, wherever it is by now: waiting, in its stream, or with a worker. In the overflow its id stands for
--- its entry. Returns true if it was still there.
-local function take_back(lane, stream, entry)
-  if stream ~= lane.overflow then
-    redis.call('XACK', stream, GROUP, entry)
-    return release(lane, stream, entry) ~= nil
+-- Take a job back by its id, wherever it is by now: waiting, in its stream, or with a worker. `entry` is that of a job at
+-- the front. Returns true if the job was still there.
+local function take_back(lane, stream, entry, id)
+  if stream == lane.overflow then
+    local packed = redis.call('HGET', lane.places, id)
+    if not packed then return false end
+    local place = cmsgpack.unpack(packed)
+    redis.call('HDEL', lane.places, id)
+    if redis.call('ZREM', lane.waiting, id) == 1 then
+      if redis.call('ZCARD', lane.waiting) == 0 then redis.call('DEL', lane.tags) end
+      lower(lane.load, 'texts', place.texts)
+      lower(lane.load, 'bytes', #place.job)
+      return true
+    end
+    entry = place.entry
   end
-  local packed = redis.call('HGET', lane.places, entry)
-  if not packed then return false end
-  local place, id = cmsgpack.unpack(packed), entry
-  redis.call('HDEL', lane.places, id)
-  if redis.call('ZREM', lane.waiting, id) == 1 then
-    if redis.call('ZCARD', lane.waiting) == 0 then redis.call('DEL', lane.tags) end
-    lower(lane.load, 'texts', place.texts)
-    lower(lane.load, 'bytes', #place.job)
-    return true
-  end
-  redis.call('XACK', stream, GROUP, place.entry)
-  local was_there = release(lane, stream, place.entry) ~= nil
-  refill(lane)
-  return was_there
+  local fields = read(stream, entry)
+  if fields and not holds(fields, id) then return false end
+  redis.call('XACK', stream, GROUP, entry)
+  if fields then release(lane, stream, entry, fields) end
+  if stream == lane.overflow then refill(lane) end
+  return fields ~= nil
 end
 

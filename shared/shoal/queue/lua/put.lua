@@ -55,7 +55,8 @@ local adds_to_overflow = false
 
 local function put_at_front(job)
   front_texts = front_texts + job.texts
-  local entry = redis.call('XADD', lane.front, '*', 'job', job.job, 'texts', job.texts, 'client', args.client)
+  local entry = redis.call('XADD', lane.front, '*', 'job', job.job, 'texts', job.texts, 'id', job.id,
+    'client', args.client)
   return {stream = lane.front, entry = entry}
 end
 

@@ -1,8 +1,8 @@
 -- Acknowledge jobs and write their replies, each together or not at all: of two workers that ran the same job, only the
--- reply of the first is written.
+-- reply of the first is written. An entry that holds another job than the one that was run stays as it is.
 -- KEYS: those of all lanes, the stream of dead letters, then addresses and records: answers give their places here.
 -- args: lanes, result_ttl_s, max_dead_letters, dead_key (its place among KEYS), answers: list of {lane, is_overflow,
---   entry, reply (if the job can be answered), address_key, record_key, status and timings (of a job with a record),
+--   entry, identity (of the job), reply (if the job can be answered), address_key, record_key, status and timings (of a job with a record),
 --   letter (fields of a dead letter, if one is kept)}
 -- Returns {written}: how many of the jobs were still unanswered.
 local lanes, written = lanes_by_name(), 0
@@ -29,12 +29,14 @@ end
 for _, answer in ipairs(args.answers) do
   local lane = lanes[answer.lane]
   local stream = answer.is_overflow and lane.overflow or lane.front
-  if redis.call('XACK', stream, GROUP, answer.entry) == 1 then
-    local job = release(lane, stream, answer.entry) or ''
+  local fields = read(stream, answer.entry)
+  local is_other = fields and not holds(fields, answer.identity)
+  if not is_other and redis.call('XACK', stream, GROUP, answer.entry) == 1 then
+    if fields then release(lane, stream, answer.entry, fields) end
     local obstacle = answer.reply and send(answer)
     local letter = answer.letter
       or (obstacle and {reason = 'internal: the reply could not be written: ' .. obstacle, lane = answer.lane})
-    if letter then keep(letter, job) end
+    if letter then keep(letter, fields and fields.job or '') end
     written = written + 1
   end
 end
