@@ -46,6 +46,8 @@ ABOUT = {
     "threads": 1,
     "host": "here",
     "pid": 1,
+    "clock_offset_s": 0.5,
+    "clock_error_s": 0.001,
     "indexes": {"default": INDEX},
     "prompts": ["query"],
     "counters": COUNTERS,

@@ -28,7 +28,7 @@ from shoal.errors import (
     TooLarge,
 )
 from shoal.excerpt import excerpt
-from shoal.jobs import LANES, Job, Options, new_id
+from shoal.jobs import LANES, Job, Options, check_deadline, new_id
 from shoal.keys import Keys
 from shoal.queue.dispatcher import Dispatcher, PendingReply
 from shoal.queue.lane import LaneLimits
@@ -196,9 +196,12 @@ class Client:
         """Put a job as `submit` does; return its id, or the id of the job that was put first with the key.
 
         Raises Overloaded, TooLarge for token vectors that no reply can hold, and InvalidRequest if the key was used for
-        a job that asked something else.
+        a job that asked something else, or if the job has a deadline that is too far away.
         """
         self._check_token_vectors(job)
+        if job.deadline is not None:
+            self.queue.clock.refresh()
+            check_deadline(job.deadline, self.queue.clock.now())
         if idempotency_key is not None:
             name = check_key(idempotency_key)
             return self.queue.put_once(check_lane(lane), job, name, owner=client, client=client or self.name)
@@ -248,7 +251,8 @@ class Client:
 
         Raises TimeoutError at `until` on the monotonic clock, and Cancelled once the reply is not wanted any more.
         """
-        deadline = time.time() + until - time.monotonic()
+        self.queue.clock.refresh()
+        deadline = self.queue.clock.now() + until - time.monotonic()
         parts = [replace(part, deadline=deadline) for part in job.split(_texts_per_job(job))]
         send = partial(self._send, lane=lane, client=client, until=until, is_wanted=is_wanted)
         if job.options.output != "tokens":

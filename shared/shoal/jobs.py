@@ -36,6 +36,9 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
 #: Most hits a query may ask for.
 MAX_K = 1_000
 
+#: Longest time from now to a deadline, in seconds: a year. One that is later is in another unit, such as milliseconds.
+MAX_DEADLINE_S = 365 * 86_400
+
 #: Most dimensions that can be asked for: more than any model has.
 MAX_DIMENSIONS = 100_000
 
@@ -86,8 +89,9 @@ OPTION_NAMES = tuple(OPTION_DEFAULTS)
 class Job:
     """A few texts to embed, or a few queries to embed and search for.
 
-    `deadline` is in Unix seconds. The reply goes to the reply address `reply_to`; a job without one has a record with
-    its status, and its reply goes to a result key of its own. Raises InvalidRequest for a field that is not right.
+    `deadline` is in Unix seconds by Redis's clock. The reply goes to the reply address `reply_to`; a job without one
+    has a record with its status, and its reply goes to a result key of its own. Raises InvalidRequest for a field that
+    is not right.
     """
 
     op: str
@@ -204,6 +208,14 @@ def check_name(field_name: str, value: Any) -> str:
     if isinstance(value, str) and NAME.fullmatch(value):
         return value
     raise InvalidRequest(f"{field_name} is {excerpt(value)}: it takes {NAME_RULE}")
+
+
+def check_deadline(deadline: float, now: float) -> None:
+    """Raise InvalidRequest if the deadline is further from `now` than any that is meant; both in Unix seconds."""
+    if deadline > now + MAX_DEADLINE_S:
+        raise InvalidRequest(
+            f"deadline is {excerpt(deadline)}, and now is {now:.0f}: it takes Unix seconds, at most a year from now"
+        )
 
 
 def _check_texts(texts: Any) -> None:

@@ -8,10 +8,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
 from shoal.errors import Expired, Internal, Poisoned, ShoalError, UnknownIndex
 from shoal.excerpt import excerpt
-from shoal.jobs import Job, address_of
+from shoal.jobs import Job, address_of, check_deadline
 from shoal.queue.consumer import Answer, Consumer, Delivery
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.lane import Source
@@ -64,6 +65,7 @@ class Admission:
         limits: Limits,
         cache: Cache | None,
         crash_reports: CrashReports,
+        clock: Clock,
         counters: "Counter[str]",
     ):
         self._consumer = consumer
@@ -73,6 +75,7 @@ class Admission:
         self._limits = limits
         self._cache = cache
         self._crash_reports = crash_reports
+        self._clock = clock
         self._counters = counters
         self._next_claim = 0.0
         self._next_check = 0.0
@@ -98,7 +101,8 @@ class Admission:
 
         A job is lost when it was cancelled, when its caller has gone, or when another worker has claimed it.
         """
-        late = [(work, error) for work in held if (error := expired(work.job))]
+        now = self._clock.now()
+        late = [(work, error) for work in held if (error := expired(work.job, now))]
         self.refuse([(work.delivery, error) for work, error in late])
         gone = [work for work, _ in late]
         if not held or time.monotonic() < self._next_check:
@@ -162,7 +166,7 @@ class Admission:
         for delivery in deliveries:
             try:
                 job = self._open(delivery)
-                works.append(Work(delivery, job, self._prompt(job)))
+                works.append(Work(delivery, job, self._prompt(job), now=self._clock.now))
             except ShoalError as error:
                 refusals.append((delivery, error))
         self.refuse(refusals)
@@ -179,8 +183,11 @@ class Admission:
             raise Poisoned(f"delivered {MAX_DELIVERIES} times, and each time the worker died: take a look at its texts")
         self._consumer.check_sends(delivery)
         job = Job.unpack(delivery.data)
-        if error := expired(job):
+        now = self._clock.now()
+        if error := expired(job, now):
             raise error
+        if job.deadline is not None:
+            check_deadline(job.deadline, now)
         check_texts(job.texts, self._limits.max_job_texts, self._limits.max_text_chars, "job", "split it")
         if job.op == "search" and job.index not in self._indexes:
             known = ", ".join(sorted(self._indexes)) or "none"
@@ -214,8 +221,8 @@ class Admission:
             self._counters["cache_misses"] += len(work.untokenized)
 
 
-def expired(job: Job) -> Expired | None:
-    """Return the error of a job whose deadline has passed."""
-    if job.deadline is None or (late_s := time.time() - job.deadline) <= 0:
+def expired(job: Job, now: float) -> Expired | None:
+    """Return the error of a job whose deadline has passed; `now` is Redis's time in Unix seconds."""
+    if job.deadline is None or (late_s := now - job.deadline) <= 0:
         return None
     return Expired(f"the deadline passed {late_s:.1f} s before the job was computed: add workers or wait longer")

@@ -162,7 +162,7 @@ def about(worker: Worker) -> dict[str, Any]:
     """Return the contents of the worker's heartbeat."""
     model, engine = worker.encoder.model, worker.encoder.engine
     return {
-        "state": "stalled" if worker.progress.age_s > STALLED_AFTER_S else "ready",
+        "state": _state(worker),
         "model": model.name,
         "digest": model.digest,
         "dimension": model.dimension,
@@ -176,10 +176,18 @@ def about(worker: Worker) -> dict[str, Any]:
         "host": socket.gethostname(),
         "machine": processors.machine_id(),
         "pid": os.getpid(),
+        "clock_offset_s": worker.clock.offset_s,
+        "clock_error_s": worker.clock.error_s,
         "texts_per_s": worker.throughput.texts_per_s,
         "indexes": {name: _about_index(index.manifest) for name, index in worker.indexes.items()},
         "counters": dict(worker.counters),
     }
+
+
+def _state(worker: Worker) -> str:
+    if worker.progress.age_s > STALLED_AFTER_S:
+        return "stalled"
+    return "unsynchronised" if worker.clock.is_uncertain else "ready"
 
 
 def _about_index(manifest: Manifest) -> dict[str, Any]:

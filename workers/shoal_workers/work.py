@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ class Work:
 
     Texts are known by their number in the job: those found in the cache, those not tokenized yet, and the tokenized
     ones. `digests` are the cache's names of all texts, or empty for a job that the cache does not serve. `error` says
-    why the job cannot be answered as it asks.
+    why the job cannot be answered as it asks. `now` returns Redis's time in Unix seconds.
     """
 
     delivery: Delivery
@@ -38,6 +38,7 @@ class Work:
     has_begun: bool = False
     hits: list[list[dict[str, Any]]] | None = None
     error: ShoalError | None = None
+    now: Callable[[], float] = time.time
     timings: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TIMINGS, 0.0))
 
     def __post_init__(self) -> None:
@@ -67,7 +68,7 @@ class Work:
         """Note that the worker begins with the job, which has waited until now."""
         if not self.has_begun:
             self.has_begun = True
-            self.timings["queue_s"] = self.delivery.queued_s(time.time())
+            self.timings["queue_s"] = self.delivery.queued_s(self.now())
 
     def use_cache(self, entries: Sequence[Entry | None]) -> None:
         """Take over the cache's entries of the texts, in order, where they suit the options."""

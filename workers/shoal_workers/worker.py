@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
 from shoal.cache.entry import Entry
 from shoal.errors import Overloaded, ShoalError, Unavailable
@@ -34,6 +35,10 @@ RETRY_S = 0.5
 DRAIN_S = 5.0
 
 
+#: Difference between the clocks of this machine and of Redis that is logged, in seconds.
+WRONG_CLOCK_S = 1.0
+
+
 class Worker:
     """One worker. `step` is one round of its loop, which a test can call; `run` steps until it is stopped."""
 
@@ -47,10 +52,12 @@ class Worker:
         stopping: threading.Event | None = None,
         cache: Cache | None = None,
         crash_reports: CrashReports | None = None,
+        clock: Clock | None = None,
     ):
         limits = limits or Limits()
         crash_reports = crash_reports or CrashReports(consumer.broker, consumer.keys)
         self.consumer = consumer
+        self.clock = clock or Clock(consumer.broker)
         self.pool = Pool(consumer.broker, consumer.keys)
         self.encoder = encoder
         self.indexes = indexes
@@ -66,7 +73,9 @@ class Worker:
             self._isolate,
             consumer.max_reply_bytes // (4 * encoder.model.dimension),
         )
-        self.admission = Admission(consumer, self.pool, encoder, indexes, limits, cache, crash_reports, self.counters)
+        self.admission = Admission(
+            consumer, self.pool, encoder, indexes, limits, cache, crash_reports, self.clock, self.counters
+        )
         self._stopping = stopping or threading.Event()
         self._isolated: Work | None = None
         self._num_answered_early = 0
@@ -83,6 +92,7 @@ class Worker:
             try:
                 self.progress.mark("joining the pool")
                 self.consumer.join()
+                self._measure_clock()
                 log.info("worker %s is taking jobs", self.id)
                 is_away = False
                 while not self._stopping.is_set():
@@ -107,6 +117,14 @@ class Worker:
         self._take(block_s)
         num_answered, self._num_answered_early = self._advance() + self._num_answered_early, 0
         return num_answered
+
+    def _measure_clock(self) -> None:
+        self.clock.measure()
+        if abs(self.clock.offset_s) > WRONG_CLOCK_S:
+            log.warning(
+                "the clock of this machine is %.1f s ahead of Redis's: jobs go by Redis's, but set both right",
+                self.clock.offset_s,
+            )
 
     def _drain(self) -> None:
         """Answer what the worker holds, for `DRAIN_S` at most; other workers claim the rest."""
@@ -135,6 +153,7 @@ class Worker:
     def _take(self, block_s: float) -> None:
         """Take new jobs, those of dead workers included, and forget those that need not be computed any more."""
         self.progress.mark("taking jobs")
+        self.clock.refresh()
         held, waiting = self.scheduler.unanswered(), self.scheduler.waiting()
         self.scheduler.remove(self.admission.drop(waiting))
         self.scheduler.add(self.admission.take(self.scheduler.room(), block_s, held))

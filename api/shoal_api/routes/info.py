@@ -18,7 +18,7 @@ from shoal_api.schema.responses import ERRORS, Info, Links
 api = APIBlueprint("info", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
 
 _MODEL_FIELDS = ("model", "digest", "dimension", "max_tokens", "engine", "precision")
-_WORKER_FIELDS = ("state", *_MODEL_FIELDS, "threads", "host", "pid")
+_WORKER_FIELDS = ("state", *_MODEL_FIELDS, "threads", "host", "pid", "clock_offset_s", "clock_error_s")
 _LIMITS = (
     "max_request_bytes",
     "max_request_texts",
@@ -44,6 +44,7 @@ def info() -> Response:
             **{name: first.get(name) for name in _MODEL_FIELDS},
             "prompts": first.get("prompts", []),
             "indexes": pool.indexes,
+            "clock_offset_s": context().client.queue.clock.offset_s,
             "limits": _limits(context().settings),
             "workers": [
                 {"id": worker_id, **{name: about.get(name) for name in _WORKER_FIELDS}}

@@ -38,6 +38,16 @@ _WORKER_COUNTERS = (
     ("cache_refused", "shoal_worker_cache_refused", "Texts that Redis refused to store in the cache."),
 )
 
+#: Measurements of a worker: the name in its heartbeat, the metric and its help.
+_WORKER_GAUGES = (
+    (
+        "clock_offset_s",
+        "shoal_worker_clock_offset_seconds",
+        "Time by which the clock of the worker's machine is ahead of Redis's.",
+    ),
+    ("clock_error_s", "shoal_worker_clock_error_seconds", "Largest error of that time."),
+)
+
 
 class Metrics:
     """The metrics of one application, in a registry of its own."""
@@ -159,3 +169,9 @@ def _describe_workers(workers: dict[str, dict[str, object]]) -> Iterator[Metric]
             if isinstance(counters, dict) and word in counters:
                 family.add_metric((worker_id,), counters[word])
         yield family
+    for word, name, text in _WORKER_GAUGES:
+        gauge = GaugeMetricFamily(name, text, labels=("worker",))
+        for worker_id, about in workers.items():
+            if isinstance(number := about.get(word), int | float):
+                gauge.add_metric((worker_id,), number)
+        yield gauge

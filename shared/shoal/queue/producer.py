@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from shoal import wire
 from shoal.broker.broker import Broker
+from shoal.broker.clock import Clock
 from shoal.broker.connections import SHORT_BLOCK_S
 from shoal.broker.script import Script, ScriptCall
 from shoal.errors import Cancelled, InvalidRequest, ShoalError, UnknownJob
@@ -50,6 +51,7 @@ class Producer:
         self.limits = limits or LaneLimits()
         self.result_ttl_s = result_ttl_s
         self.pool = Pool(broker, keys)
+        self.clock = Clock(broker)
         self._lane_keys = {lane: keys.of_lane(lane) for lane in LANES}
         self._all_keys = [key for of_lane in self._lane_keys.values() for key in of_lane]
         self._source_of = {keys.lane(lane): Source(lane) for lane in LANES}

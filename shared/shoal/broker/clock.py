@@ -1,0 +1,93 @@
+"""The clock of a pool: that of its Redis, which every process measures: deadlines mean the same on all machines."""
+
+import time
+from collections.abc import Callable
+from threading import RLock
+
+from shoal.broker.broker import Broker
+from shoal.errors import Unavailable
+
+#: Time after which the clock is measured again, in seconds.
+MEASURE_EVERY_S = 60.0
+
+#: Round trips of a measurement, of which the shortest counts.
+NUM_ROUND_TRIPS = 3
+
+#: Largest error of a measurement that may be used, in seconds. Requests wait some ten seconds for their answer.
+MAX_ERROR_S = 1.0
+
+
+class Clock:
+    """Redis's clock, computed from the monotonic clock of this process. Thread-safe.
+
+    The calendar clock of the machine is compared and not used: it may be wrong by any time, or be set meanwhile.
+    `offset_s` is how far it is ahead of Redis's, in seconds, and `error_s` is how far both may be off, which is half of
+    the round trip. They are 0.0 and None before the first measurement.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        monotonic: Callable[[], float] = time.monotonic,
+        calendar: Callable[[], float] = time.time,
+    ):
+        self.offset_s = 0.0
+        self.error_s: float | None = None
+        self._broker = broker
+        self._monotonic = monotonic
+        self._calendar = calendar
+        self._lock = RLock()
+        self._measured_at: float | None = None
+        self._redis_ahead_s = 0.0  # of the monotonic clock
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Return True if the last measurement was not exact enough to be used."""
+        return self.error_s is not None and self.error_s > MAX_ERROR_S
+
+    def now(self) -> float:
+        """Return Redis's time in Unix seconds. `refresh` must have been called before."""
+        return self._monotonic() + self._redis_ahead_s
+
+    def refresh(self) -> None:
+        """Measure the clock if that was `MEASURE_EVERY_S` ago or never done; raises Unavailable as `measure` does.
+
+        While one thread measures again, others use the measurement before.
+        """
+        if self._is_due() and self._lock.acquire(blocking=self._measured_at is None):
+            try:
+                if self._is_due():
+                    self.measure()
+            finally:
+                self._lock.release()
+
+    def doubt(self) -> None:
+        """Have the next `refresh` measure: Redis may be another one now, on another machine."""
+        self._measured_at = None
+
+    def measure(self) -> None:
+        """Ask Redis for its time, and take the middle of the round trip as the moment of the answer.
+
+        Raises Unavailable if Redis does not answer, or takes too long for its time to be known within `MAX_ERROR_S`.
+        """
+        with self._lock:
+            round_trip_s, ahead_s = min(self._ask() for _ in range(NUM_ROUND_TRIPS))
+            self.error_s = round_trip_s / 2
+            self.offset_s = self._calendar() - self._monotonic() - ahead_s
+            if self.is_uncertain:
+                raise Unavailable(
+                    f"Redis's time is known to within {self.error_s:.1f} s only, and deadlines need {MAX_ERROR_S:g} s: "
+                    "look for what slows the way to Redis"
+                )
+            self._redis_ahead_s = ahead_s
+            self._measured_at = self._monotonic()
+
+    def _ask(self) -> tuple[float, float]:
+        """Return the seconds of a round trip, and those by which Redis's clock is ahead of the monotonic one."""
+        sent_at = self._monotonic()
+        seconds, microseconds = self._broker.execute("TIME")
+        answered_at = self._monotonic()
+        return answered_at - sent_at, int(seconds) + int(microseconds) / 1e6 - (sent_at + answered_at) / 2
+
+    def _is_due(self) -> bool:
+        return self._measured_at is None or self._monotonic() >= self._measured_at + MEASURE_EVERY_S

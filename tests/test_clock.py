@@ -1,0 +1,189 @@
+"""The clock of a pool is Redis's: a wrong clock of a machine changes no deadline."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from queues import Queue, drive, queue_of
+
+from shoal import Client
+from shoal.broker.broker import Broker
+from shoal.broker.clock import MAX_ERROR_S, MEASURE_EVERY_S, NUM_ROUND_TRIPS, Clock
+from shoal.errors import InvalidRequest, Unavailable
+from shoal.jobs import LANES, MAX_DEADLINE_S, Job
+from shoal.queue.consumer import Answer, Consumer
+from shoal.replies import Reply
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index.index import Index
+from shoal_workers.service import about
+from shoal_workers.worker import Worker
+
+#: Difference between the clocks of Redis and of this machine in the tests.
+WRONG_S = 31.0
+
+
+class OtherClock(Broker):
+    """A real Redis on a machine whose clock is ahead of this one's by `WRONG_S`; each answer takes `round_trip_s`."""
+
+    ahead_s = WRONG_S
+    round_trip_s = 0.0
+    num_asked = 0
+
+    def __init__(self, pool: Any):
+        super().__init__(pool)
+        self.waited_s = 0.0
+
+    def execute(self, *command: Any, block_s: float = 0.0) -> Any:
+        """Answer TIME by that clock."""
+        answer = super().execute(*command, block_s=block_s)
+        if command != ("TIME",):
+            return answer
+        self.num_asked += 1
+        self.waited_s += self.round_trip_s
+        return [int(int(answer[0]) + self.ahead_s), int(answer[1])]
+
+    def monotonic(self) -> float:
+        """Return this machine's monotonic clock, on which the answers take that long."""
+        return time.monotonic() + self.waited_s
+
+    def time(self) -> float:
+        """Return the time of that Redis."""
+        seconds, microseconds = super().execute("TIME")
+        return float(int(seconds) + int(microseconds) / 1e6 + self.ahead_s + self.waited_s)
+
+
+@pytest.fixture(params=[WRONG_S, -WRONG_S], ids=["ahead", "behind"])
+def broker(redis_url: str, request: pytest.FixtureRequest) -> Iterator[OtherClock]:
+    """Connections to such a Redis."""
+    broker = OtherClock.connect(redis_url)
+    broker.ahead_s = request.param
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def other(broker: OtherClock, queue: Queue, encoder: Encoder, index: Index) -> Worker:
+    """A worker on a machine whose clock differs from that Redis's."""
+    clock = Clock(broker, broker.monotonic)
+    return Worker(Consumer(broker, queue.keys, "other"), encoder, {"default": index}, Bucketing(4_096), clock=clock)
+
+
+def reply_of(queue: Queue, worker: Worker, deadline: float) -> Reply:
+    """Return the reply to a job with that deadline."""
+    job = Job("embed", ["storm"], reply_to="me", deadline=deadline)
+    queue.put("interactive", [job])
+    drive(worker)
+    (reply,) = queue.inbox("me").wait()
+    queue.redis.delete(queue.keys.replies("me"))
+    return reply
+
+
+class TestClock:
+    def test_it_is_redis_own_whatever_the_machine_says(self, broker: OtherClock) -> None:
+        clock = Clock(broker)
+        clock.measure()
+        before, now, after = broker.time(), clock.now(), broker.time()
+        assert clock.error_s is not None
+        assert before - clock.error_s <= now <= after + clock.error_s
+        assert clock.offset_s == pytest.approx(-broker.ahead_s, abs=MAX_ERROR_S)
+
+    def test_a_machine_whose_calendar_is_set_meanwhile_changes_nothing(self, broker: OtherClock) -> None:
+        calendar = [0.0]
+        clock = Clock(broker, lambda: 5.0, lambda: calendar[0])
+        clock.measure()
+        before, calendar[0] = clock.now(), 1e9
+        assert clock.now() == before
+
+    def test_it_is_measured_every_minute_and_in_doubt(self, broker: OtherClock) -> None:
+        passed = [0.0]
+        clock = Clock(broker, lambda: passed[0])
+        asked = []
+        for seconds in (0.0, MEASURE_EVERY_S - 1, MEASURE_EVERY_S, MEASURE_EVERY_S + 1):
+            passed[0] = seconds
+            clock.refresh()
+            asked.append(broker.num_asked // NUM_ROUND_TRIPS)
+        clock.doubt()
+        clock.refresh()
+        assert [*asked, broker.num_asked // NUM_ROUND_TRIPS] == [1, 1, 2, 2, 3]
+
+    def test_the_shortest_round_trip_counts(self, broker: OtherClock) -> None:
+        times = iter([0.0, 3.0, 3.0, 3.5, 3.5, 5.0, 5.0, 5.0, 5.0])
+        clock = Clock(broker, lambda: next(times))
+        clock.measure()
+        assert clock.error_s == 0.25
+
+    def test_one_that_cannot_be_known_is_not_used(self, broker: OtherClock) -> None:
+        broker.round_trip_s = 2.5
+        clock = Clock(broker, broker.monotonic)
+        with pytest.raises(Unavailable, match="deadlines need 1 s"):
+            clock.refresh()
+        assert clock.is_uncertain
+        broker.round_trip_s = 0.0
+        clock.refresh()
+        assert not clock.is_uncertain
+
+
+class TestWorker:
+    def test_a_wrong_clock_expires_no_job_and_computes_none_too_late(
+        self, other: Worker, broker: OtherClock, queue: Queue
+    ) -> None:
+        assert reply_of(queue, other, broker.time() + 20).status == "done"
+        assert reply_of(queue, other, broker.time() - 20).status == "expired"
+
+    def test_time_in_the_queue_is_by_redis_clock(self, other: Worker, broker: OtherClock, queue: Queue) -> None:
+        broker.ahead_s = 5.0  # after the put, as if the job had waited
+        assert 5.0 <= reply_of(queue, other, broker.time() + 80).timings["queue_s"] < 80
+
+    def test_it_takes_no_job_while_the_time_cannot_be_known(
+        self, other: Worker, broker: OtherClock, queue: Queue
+    ) -> None:
+        queue.put("interactive", [Job("embed", ["storm"], reply_to="me")])
+        broker.round_trip_s = 2.5
+        with pytest.raises(Unavailable, match="deadlines need 1 s"):
+            other.step(block_s=0)
+        assert about(other)["state"] == "unsynchronised"
+        assert queue.redis.xpending(queue.keys.lane("interactive"), "workers")["pending"] == 0
+        broker.round_trip_s = 0.0
+        assert drive(other) == 1
+        assert about(other)["state"] == "ready"
+        assert about(other)["clock_error_s"] < MAX_ERROR_S
+
+    def test_it_asks_once_a_minute_and_not_for_each_job(self, other: Worker, broker: OtherClock, queue: Queue) -> None:
+        for _ in range(5):
+            reply_of(queue, other, broker.time() + 20)
+        assert broker.num_asked == NUM_ROUND_TRIPS
+
+    @pytest.mark.parametrize(("unit", "further_s"), [(1_000, 0), (1, 10 * MAX_DEADLINE_S)], ids=["ms", "ten years"])
+    def test_a_deadline_that_is_too_far_away_is_refused(
+        self, other: Worker, queue: Queue, unit: int, further_s: int
+    ) -> None:
+        reply = reply_of(queue, other, time.time() * unit + further_s)
+        assert reply.error is not None
+        assert reply.error.code == "invalid_request"
+        assert "it takes Unix seconds, at most a year from now" in reply.error.message
+
+
+class TestClient:
+    def test_deadlines_are_by_redis_clock(self, client: Client, broker: OtherClock) -> None:
+        queue = queue_of(client)
+        queue.join()
+        client.queue.clock = Clock(broker)
+        with ThreadPoolExecutor(1) as threads:
+            before = broker.time()
+            calling = threads.submit(client.call, Job("search", ["storm"]), timeout_s=60)
+            taken: list[Any] = []
+            while not taken:
+                taken = queue.take("a", LANES, 1, block_s=0.5)
+            job = Job.unpack(taken[0].data)
+            queue.reply([Answer(taken[0], Reply(job.id, hits=[[]]), job.reply_to)])
+            calling.result()
+        assert job.deadline is not None
+        assert before + 60 - MAX_ERROR_S <= job.deadline <= broker.time() + 60 + MAX_ERROR_S
+
+    def test_a_submitted_job_with_a_deadline_in_milliseconds_is_refused_before_it_is_put(self, client: Client) -> None:
+        with pytest.raises(InvalidRequest, match="it takes Unix seconds"):
+            client.put(Job("embed", ["storm"], deadline=time.time() * 1_000))
+        assert client.queue.backlog()["interactive"] == 0
