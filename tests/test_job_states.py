@@ -257,6 +257,7 @@ class Jobs(RuleBasedStateMachine):
                 wanted["bytes"] += len(data)
                 if data in front:
                     wanted[f"client:{self.clients[job.id][1]}"] += len(job.texts)
+                    wanted[f"client bytes:{self.clients[job.id][1]}"] += len(data)
             assert load == wanted
             assert wanted["texts"] <= 300
 

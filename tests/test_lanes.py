@@ -13,7 +13,7 @@ from shoal.errors import InvalidRequest, Overloaded
 from shoal.jobs import LANES, Job
 from shoal.queue.consumer import GROUP, MAX_TAKE_BYTES, Answer, Delivery
 from shoal.queue.lane import LaneLimits, Source
-from shoal.queue.packed_jobs import MAX_FRONT_TEXTS, MAX_RETRY_S, PackedJobs
+from shoal.queue.packed_jobs import MAX_FRONT_BYTES, MAX_FRONT_TEXTS, MAX_RETRY_S, PackedJobs
 from shoal.queue.pool import Pool
 from shoal.queue.producer import ONCE_TTL_S
 from shoal.replies import Reply
@@ -59,6 +59,21 @@ class TestFairness:
         (back,) = queue.take("w", ["interactive"], 16)
         assert [len(Job.unpack(taken.data).texts) for taken in (front, back)] == [32, 33]
         assert (front.is_overflow, back.is_overflow) == (False, True)
+
+    def test_a_job_of_many_bytes_goes_to_the_overflow(self, queue: Queue) -> None:
+        queue.put("bulk", [Job("embed", ["x" * (MAX_FRONT_BYTES // 8)], reply_to="me")], client="a")
+        assert queue.redis.xlen(queue.keys.overflow("bulk")) == 1
+        assert b"client:a" not in load(queue, "bulk")
+
+    def test_the_front_takes_so_many_bytes_of_each_client(self, queue: Queue) -> None:
+        large = [Job("embed", ["气" * 10_000], reply_to="me") for _ in range(20)]
+        queue.put("bulk", large, client="a")
+        queue.put("bulk", jobs(1), client="b")
+        assert queue.redis.xlen(queue.keys.lane("bulk")) == MAX_FRONT_BYTES // len(large[0].pack()) + 1 == 18
+        taken = queue.take("w", ["bulk"], 20)
+        assert load(queue, "bulk")[b"client bytes:a"] == b"%d" % (17 * len(large[0].pack()))
+        answer(queue, taken)
+        assert load(queue, "bulk") == {}
 
     def test_who_has_been_answered_is_at_the_front_again(self, queue: Queue) -> None:
         queue.put("interactive", jobs(MAX_FRONT_TEXTS + 1), client="a")
@@ -159,11 +174,11 @@ class TestTake:
 
     def test_it_is_bounded_by_bytes(self, queue: Queue) -> None:
         queue.put("bulk", [Job("embed", ["x" * 2**20], reply_to="me") for _ in range(8)])
-        assert len(queue.consumer("w").take({Source("bulk"): 64})) == MAX_TAKE_BYTES // 2**20
+        assert len(queue.consumer("w").take({Source("bulk", True): 64})) == MAX_TAKE_BYTES // 2**20
 
     def test_one_job_is_taken_whatever_its_size(self, queue: Queue) -> None:
         queue.put("bulk", [Job("embed", ["x" * (MAX_TAKE_BYTES + 1)], reply_to="me") for _ in range(2)])
-        assert len(queue.consumer("w").take({Source("bulk"): 1})) == 1
+        assert len(queue.consumer("w").take({Source("bulk", True): 1})) == 1
 
     def test_a_source_without_room_is_not_read(self, queue: Queue) -> None:
         queue.put("interactive", jobs(1))

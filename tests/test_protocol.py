@@ -31,7 +31,7 @@ from shoal.jobs import JOB_NAMES, LANES, MAX_K, OPTION_NAMES, Job, Options
 from shoal.keys import Keys
 from shoal.queue.consumer import GROUP, Answer
 from shoal.queue.lane import LaneLimits
-from shoal.queue.packed_jobs import MAX_FRONT_TEXTS
+from shoal.queue.packed_jobs import MAX_FRONT_BYTES, MAX_FRONT_TEXTS
 from shoal.queue.pool import ALIVE_S
 from shoal.queue.producer import ONCE_TTL_S
 from shoal.replies import STATUSES, TIMINGS, Reply
@@ -262,7 +262,13 @@ def lane_keys(keys: Keys, lane: str) -> list[str]:
     return [f"{keys.root}:lane:{lane}{name}" for name in names]
 
 
-LIMITS = {"max_jobs": 10_000, "max_texts": 100_000, "max_bytes": 2**28, "max_front_texts": 256}
+LIMITS = {
+    "max_jobs": 10_000,
+    "max_texts": 100_000,
+    "max_bytes": 2**28,
+    "max_front_texts": 256,
+    "max_front_bytes": 2**19,
+}
 
 
 @pytest.mark.parametrize("num_texts", [1, 33], ids=["front", "overflow"])
@@ -458,6 +464,6 @@ def test_every_limit_is_on_the_page() -> None:
         assert f"{number:,}" in PAGE
     bounds = LaneLimits.from_settings(settings)
     assert f"{bounds.max_jobs}, {bounds.max_texts} and {bounds.max_bytes}" in PAGE
-    assert f"`max_front_texts` | {MAX_FRONT_TEXTS};" in PAGE
+    assert f"`max_front_texts`, `max_front_bytes` | {MAX_FRONT_TEXTS} and {MAX_FRONT_BYTES};" in PAGE
     assert f"{ALIVE_S:g} s after its last heartbeat" in PAGE
     assert f"{MAX_DELIVERIES} deliveries" in PAGE

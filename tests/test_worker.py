@@ -16,6 +16,7 @@ import shoal_workers.scheduler
 from shoal.errors import Internal
 from shoal.jobs import LANES, Job, Options
 from shoal.queue.dead_letters import DeadLetter, DeadLetters
+from shoal.queue.packed_jobs import MAX_FRONT_BYTES
 from shoal.replies import Reply
 from shoal_workers.admission import MAX_DELIVERIES, Limits
 from shoal_workers.encoding.bucketing import Bucketing
@@ -281,7 +282,7 @@ def test_what_expires_before_its_pass_is_not_computed(queue: Queue, engine: Engi
     worker = Worker(queue.consumer(), engine, {}, Bucketing(30))
     deadline = time.time() + 0.5
     first, late = put(queue, "storm"), put(queue, "rain " * 30, "rain", deadline=deadline)
-    engine.before = once("encode", lambda: wait_until(lambda: time.time() > deadline))
+    engine.before = once("encode", lambda: wait_until(lambda: worker.clock.now() > deadline))
     assert drive(worker) == 1
     found = replies(queue)
     assert (found[first.id].error, code(found[late.id])) == (None, "expired")
@@ -363,6 +364,18 @@ def test_under_constant_load_bulk_still_gets_a_share(worker: Worker, queue: Queu
         num_steps += 1
     assert 1 < num_steps <= 8
     drive(worker)
+
+
+def test_beside_a_client_with_huge_chinese_texts_the_headline_of_another_one_does_not_wait_for_all(
+    worker: Worker, queue: Queue
+) -> None:
+    hostile = [Job("embed", [f"{text} {'气候变化' * 2_000}"], reply_to="hostile") for text in distinct(100)]
+    queue.put("interactive", hostile, client="hostile")
+    queue.put("interactive", [Job("embed", ["气候变化"], reply_to="honest")], client="honest")
+    while not queue.redis.xlen(queue.keys.replies("honest")):
+        worker.step(block_s=0)
+    num_at_front = MAX_FRONT_BYTES // len(hostile[-1].pack())
+    assert queue.redis.xlen(queue.keys.replies("hostile")) <= num_at_front + 16 < 40
 
 
 def test_a_job_that_is_cancelled_between_two_passes_is_computed_no_further(queue: Queue, engine: Engine) -> None:

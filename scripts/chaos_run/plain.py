@@ -11,7 +11,7 @@ import redis
 from chaos_run.answers import K
 from chaos_run.cases import Case
 from shoal.errors import BY_CODE
-from shoal.queue.packed_jobs import MAX_FRONT_TEXTS
+from shoal.queue.packed_jobs import MAX_FRONT_BYTES, MAX_FRONT_TEXTS
 from shoal.settings import Settings
 
 _PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
@@ -60,7 +60,8 @@ class Plain:
     def _run(self, case: Case, job_id: str, data: bytes, *records: str) -> None:
         lane = f"{self._root}:lane:{case.lane}"
         keys = [lane, *(f"{lane}:{name}" for name in ("overflow", "waiting", "places", "tags", "load")), *records]
-        limits = {"max_jobs": 10_000, "max_texts": 100_000, "max_bytes": 2**28, "max_front_texts": MAX_FRONT_TEXTS}
+        limits = {"max_jobs": 10_000, "max_texts": 100_000, "max_bytes": 2**28}
+        limits |= {"max_front_texts": MAX_FRONT_TEXTS, "max_front_bytes": MAX_FRONT_BYTES}
         job = {"id": job_id, "job": data, "texts": len(case.texts)}
         arguments = limits | {"client": "plain", "has_records": bool(records), "jobs": [job]}
         self._put(keys, [msgpack.packb(arguments, use_bin_type=False)])

@@ -57,8 +57,8 @@ class Delivery:
     """One job as it came out of its lane: still bytes, and pending until it is answered.
 
     `id` is that of the job if it was put by the script. `put_ms` is when Redis took the job in, in Unix milliseconds.
-    `num_deliveries` counts workers that the job may have
-    ended, and this delivery. `owner` is the worker that left the job behind, if this one claimed it.
+    `num_deliveries` counts workers that the job may have ended, and this delivery. `owner` is the worker that left the
+    job behind, if this one claimed it.
     """
 
     lane: str

@@ -13,6 +13,9 @@ from shoal.queue.lane import LaneLimits
 #: an eighth of it. An API has room for as many requests, so jobs of a client that is alone keep their order.
 MAX_FRONT_TEXTS = 256
 
+#: Bytes of jobs that one client may have at the front of a lane, in the same way: 2 KiB for each of these texts.
+MAX_FRONT_BYTES = 2_048 * MAX_FRONT_TEXTS
+
 #: Longest `retry_after_s` of a refusal.
 MAX_RETRY_S = 60
 

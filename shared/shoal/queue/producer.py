@@ -20,7 +20,14 @@ from shoal.excerpt import excerpt
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.queue.lane import LaneLimits, LaneLoad, Source
-from shoal.queue.packed_jobs import MAX_FRONT_TEXTS, IdempotencyKey, PackedJobs, StreamEntry, overloaded
+from shoal.queue.packed_jobs import (
+    MAX_FRONT_BYTES,
+    MAX_FRONT_TEXTS,
+    IdempotencyKey,
+    PackedJobs,
+    StreamEntry,
+    overloaded,
+)
 from shoal.queue.pool import Pool
 from shoal.queue.reply_stream import ReplyStream
 from shoal.replies import Reply
@@ -129,6 +136,7 @@ class Producer:
             "max_texts": self.limits.max_texts,
             "max_bytes": self.limits.max_bytes,
             "max_front_texts": MAX_FRONT_TEXTS,
+            "max_front_bytes": MAX_FRONT_BYTES,
             "has_records": put.has_records,
             "jobs": [{"id": job.id, "job": data, "texts": len(job.texts)} for job, data in pairs],
         }

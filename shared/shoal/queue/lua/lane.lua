@@ -99,7 +99,10 @@ local function release(lane, stream, entry, fields)
   if texts then
     lower(lane.load, 'texts', texts)
     lower(lane.load, 'bytes', #fields.job)
-    if fields.client then lower(lane.load, 'client:' .. fields.client, texts) end
+    if fields.client then
+      lower(lane.load, 'client:' .. fields.client, texts)
+      lower(lane.load, 'client bytes:' .. fields.client, #fields.job)
+    end
     if fields.id and stream == lane.overflow then redis.call('HDEL', lane.places, fields.id) end
   end
 end

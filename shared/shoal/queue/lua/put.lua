@@ -1,6 +1,6 @@
 -- Add the jobs of a client to a lane: all of them or, where the lane would hold too much, none.
 -- KEYS: those of the lane; for jobs without a reply address the record of each; with args.once the idempotency key.
--- args: client, max_jobs, max_texts, max_bytes, max_front_texts, has_records,
+-- args: client, max_jobs, max_texts, max_bytes, max_front_texts, max_front_bytes, has_records,
 --   jobs: list of {id, job (its bytes), texts (their number)}, once (optional): {digest, ttl_s}
 -- Returns one of
 --   {status = 'ok', entries}: for each job its place, {stream, entry}, or {is_known} if it was there already;
@@ -8,7 +8,7 @@
 --   {status = 'reused', id}: the same, where that job asks something else;
 --   {status = 'full', share, jobs, texts, bytes}: the share of the lane's limits for this client, and the lane's load.
 local RESERVED_SHARE = 1 / 8 -- of a lane, for clients with all their jobs at its front: no client fills it for all others
-local LONG_JOB_SHARE = 1 / 8 -- of the texts that a client may have at the front: a longer job goes to the overflow
+local LONG_JOB_SHARE = 1 / 8 -- of what a client may have at the front: a longer job goes to the overflow
 local FIRST_RECORD = #LANE_KEYS + 1
 
 local lane = lane_at(1)
@@ -38,13 +38,18 @@ for n, job in ipairs(args.jobs) do
   end
 end
 
-local client = 'client:' .. args.client
-local loads = redis.call('HMGET', lane.load, 'texts', 'bytes', client)
-local is_stale = held.jobs == 0 and (loads[1] or loads[2] or loads[3]) -- of jobs that no script has removed
+local client, client_bytes = 'client:' .. args.client, 'client bytes:' .. args.client
+local loads = redis.call('HMGET', lane.load, 'texts', 'bytes', client, client_bytes)
+local is_stale = held.jobs == 0 and (loads[1] or loads[2] or loads[3] or loads[4]) -- of jobs that no script has removed
 if is_stale then loads = {} end
 held.texts, held.bytes = tonumber(loads[1] or 0), tonumber(loads[2] or 0)
-local front_texts = tonumber(loads[3] or 0)
-local share = front_texts + new.texts > args.max_front_texts and 1 - RESERVED_SHARE or 1
+local front = {texts = tonumber(loads[3] or 0), bytes = tonumber(loads[4] or 0)}
+
+local function fits_at_front(texts, bytes)
+  return front.texts + texts <= args.max_front_texts and front.bytes + bytes <= args.max_front_bytes
+end
+
+local share = fits_at_front(new.texts, new.bytes) and 1 or 1 - RESERVED_SHARE
 for _, what in ipairs({'jobs', 'texts', 'bytes'}) do
   if new.jobs > 0 and held[what] + new[what] > share * args['max_' .. what] then
     return cmsgpack.pack({status = 'full', share = share, jobs = held.jobs, texts = held.texts, bytes = held.bytes})
@@ -53,8 +58,12 @@ end
 
 local adds_to_overflow = false
 
+local function is_long(job)
+  return job.texts > LONG_JOB_SHARE * args.max_front_texts or #job.job > LONG_JOB_SHARE * args.max_front_bytes
+end
+
 local function put_at_front(job)
-  front_texts = front_texts + job.texts
+  front.texts, front.bytes = front.texts + job.texts, front.bytes + #job.job
   local entry = redis.call('XADD', lane.front, '*', 'job', job.job, 'texts', job.texts, 'id', job.id,
     'client', args.client)
   return {stream = lane.front, entry = entry}
@@ -80,8 +89,7 @@ local entries = {}
 for n, job in ipairs(args.jobs) do
   entries[n] = {is_known = true}
   if job.is_new then
-    local fits = front_texts + job.texts <= args.max_front_texts and job.texts <= LONG_JOB_SHARE * args.max_front_texts
-    entries[n] = fits and put_at_front(job) or put_into_overflow(job)
+    entries[n] = fits_at_front(job.texts, #job.job) and not is_long(job) and put_at_front(job) or put_into_overflow(job)
     if record_of(n) then
       redis.call('HSET', record_of(n), 'status', 'queued', 'stream', entries[n].stream, 'entry', entries[n].entry)
       if once_key then redis.call('HSET', record_of(n), 'lives', args.once.ttl_s) end -- known as long as the key is
@@ -90,7 +98,9 @@ for n, job in ipairs(args.jobs) do
 end
 if new.jobs > 0 then
   local fields = {'texts', held.texts + new.texts, 'bytes', held.bytes + new.bytes}
-  if front_texts > 0 then fields[#fields + 1], fields[#fields + 2] = client, front_texts end
+  for name, amount in pairs({[client] = front.texts, [client_bytes] = front.bytes}) do
+    if amount > 0 then fields[#fields + 1], fields[#fields + 2] = name, amount end
+  end
   redis.call('HSET', lane.load, unpack(fields))
   if once_key then
     redis.call('SET', once_key, cmsgpack.pack({id = args.jobs[1].id, digest = args.once.digest}), 'EX', args.once.ttl_s)

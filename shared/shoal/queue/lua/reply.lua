@@ -2,8 +2,8 @@
 -- reply of the first is written. An entry that holds another job than the one that was run stays as it is.
 -- KEYS: those of all lanes, the stream of dead letters, then addresses and records: answers give their places here.
 -- args: lanes, result_ttl_s, max_dead_letters, dead_key (its place among KEYS), answers: list of {lane, is_overflow,
---   entry, identity (of the job), reply (if the job can be answered), address_key, record_key, status and timings (of a job with a record),
---   letter (fields of a dead letter, if one is kept)}
+--   entry, identity (of the job), reply (if the job can be answered), address_key, record_key, status and timings (of a
+--   job with a record), letter (fields of a dead letter, if one is kept)}
 -- Returns {written}: how many of the jobs were still unanswered.
 local lanes, written = lanes_by_name(), 0
 
