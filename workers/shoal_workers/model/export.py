@@ -1,4 +1,4 @@
-"""Exporting a model of any other architecture by torch, with one text in each row.
+"""The export by torch of a model that Shoal does not compute itself, with one text in each row.
 
 It runs in a process of its own, `python -m shoal_workers.model.export SOURCE FOLDER`, because it needs torch and a
 serving worker does not.

@@ -1,4 +1,4 @@
-"""The OpenVINO engine: the default on CPUs. It needs the exported graph and no torch."""
+"""The OpenVINO engine: the default on CPUs. It needs the prepared graph and no torch."""
 
 import logging
 import os
