@@ -16,7 +16,7 @@ from queues import Queue, queue_of
 from shoal import Client
 from shoal.errors import MalformedJob, Overloaded, UnknownJob
 from shoal.jobs import LANES, Job
-from shoal.queue.consumer import Answer
+from shoal.queue.consumer import MAX_DEAD_BYTES, Answer
 from shoal.queue.dead_letters import DeadLetter, DeadLetters
 from shoal.queue.lane import LaneLimits
 from shoal.replies import Reply
@@ -180,3 +180,13 @@ def test_a_client_can_retry_by_hand(client: Client) -> None:
     job_id = DeadLetters(client.queue).retry(letter_id)
     assert client.job(job_id).status() == "queued"
     assert client.job(job_id).cancel() == "cancelled"
+
+
+def test_they_are_limited_in_bytes(queue: Queue) -> None:
+    num_letters = 5
+    data = b"x" * (MAX_DEAD_BYTES // num_letters)
+    ids = [bury(queue, data) for _ in range(num_letters + 2)]
+    assert [letter.id for letter in DeadLetters(queue).newest()] == ids[:1:-1]
+    DeadLetters(queue).drop(ids[-2])  # counts as long as there is an older one
+    ids.append(bury(queue, b"x"))
+    assert [letter.id for letter in DeadLetters(queue).newest()] == [ids[-1], ids[-2], *ids[-4:1:-1]]

@@ -40,6 +40,9 @@ MAX_SENDS = 2
 #: Most dead letters that are kept; the oldest go first.
 MAX_DEAD_LETTERS = 10_000
 
+#: Most bytes of dead letters that are kept beside the oldest one; the oldest go first.
+MAX_DEAD_BYTES = 64 * 2**20
+
 #: Most jobs of a dead worker that are looked at to find the one to claim first.
 MAX_LOOKED_AT = 100
 
@@ -282,6 +285,7 @@ class Consumer:
             "lanes": LANES,
             "result_ttl_s": self.result_ttl_s,
             "max_dead_letters": MAX_DEAD_LETTERS,
+            "max_dead_bytes": MAX_DEAD_BYTES,
             "dead_key": len(keys),
             "answers": [self._with_keys(answer, fields, keys) for answer, fields in group],
         }

@@ -1,9 +1,9 @@
 -- Acknowledge jobs and write their replies, each together or not at all: of two workers that ran the same job, only the
 -- reply of the first is written. An entry that holds another job than the one that was run stays as it is.
 -- KEYS: those of all lanes, the stream of dead letters, then addresses and records: answers give their places here.
--- args: lanes, result_ttl_s, max_dead_letters, dead_key (its place among KEYS), answers: list of {lane, is_overflow,
---   entry, identity (of the job), reply (if the job can be answered), address_key, record_key, status and timings (of a
---   job with a record), letter (fields of a dead letter, if one is kept)}
+-- args: lanes, result_ttl_s, max_dead_letters, max_dead_bytes, dead_key (its place among KEYS), answers: list of {lane,
+--   is_overflow, entry, identity (of the job), reply (if the job can be answered), address_key, record_key, status and
+--   timings (of a job with a record), letter (fields of a dead letter, if one is kept)}
 -- Returns {written}: how many of the jobs were still unanswered.
 local lanes, written = lanes_by_name(), 0
 
@@ -20,10 +20,23 @@ local function send(answer)
   return type(sent) == 'table' and sent.err -- something else is at that address
 end
 
+-- Keep a dead letter. Each has the bytes of all letters put until then, so that those between two are known.
 local function keep(letter, job)
+  local dead = KEYS[args.dead_key]
+  local last, total_bytes = redis.call('XREVRANGE', dead, '+', '-', 'COUNT', 1)[1], #job
   local fields = {'job', job}
-  for name, value in pairs(letter) do fields[#fields + 1], fields[#fields + 2] = name, value end
-  redis.call('XADD', KEYS[args.dead_key], 'MAXLEN', args.max_dead_letters, '*', unpack(fields))
+  for name, value in pairs(letter) do
+    fields[#fields + 1], fields[#fields + 2] = name, value
+    total_bytes = total_bytes + #value
+  end
+  if last then total_bytes = total_bytes + (tonumber(fields_of(last).total_bytes) or 0) end
+  fields[#fields + 1], fields[#fields + 2] = 'total_bytes', string.format('%.0f', total_bytes)
+  redis.call('XADD', dead, 'MAXLEN', args.max_dead_letters, '*', unpack(fields))
+  while redis.call('XLEN', dead) > 1 do
+    local oldest = redis.call('XRANGE', dead, '-', '+', 'COUNT', 1)[1]
+    if total_bytes - (tonumber(fields_of(oldest).total_bytes) or 0) <= args.max_dead_bytes then break end
+    redis.call('XDEL', dead, oldest[1])
+  end
 end
 
 for _, answer in ipairs(args.answers) do
