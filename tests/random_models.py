@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from shoal_workers.encoding.engines.packed_transformer import PackedTransformer
 from shoal_workers.model import weights
-from shoal_workers.model.transformer import describe
+from shoal_workers.model.transformer import read_transformer
 
 #: More positions than the farthest distance that MPNet tells apart, 128. RoBERTa has two fewer.
 POSITIONS = 202
@@ -109,7 +109,10 @@ def compute(model: PreTrainedModel) -> dict[str, np.ndarray]:
 def packed_error(folder: Path) -> float:
     """Return the largest error of the torch engine's pass, with all texts in shared rows."""
     config, expected = json.loads((folder / "config.json").read_text()), ExpectedOutputs(folder)
-    transformer, numbers = describe(config, weights.read(folder), expected.has_scores), range(len(expected.texts))
+    transformer, numbers = (
+        read_transformer(config, weights.read(folder), expected.has_scores),
+        range(len(expected.texts)),
+    )
     packing, spans = expected.pack(numbers, transformer.num_positions)
     found = PackedTransformer(transformer)(*map(torch.tensor, packing)).numpy()
     return expected.errors(numbers, spans, found)[0]

@@ -18,7 +18,7 @@ from shoal.errors import ModelMismatch, ModelNotFound
 from shoal_workers.encoding.pooling import pool
 from shoal_workers.model import architecture, weights
 from shoal_workers.model.graph import build
-from shoal_workers.model.transformer import Linear, Transformer, describe
+from shoal_workers.model.transformer import Linear, Transformer, read_transformer
 
 NAMES = (
     *("bert", "bert, masked", "bert, in parts", "bert, scores", "distilbert", "distilbert, scores"),
@@ -42,9 +42,9 @@ def models(torch_reference: None, tmp_path_factory: pytest.TempPathFactory) -> P
 def read(folder: Path, **changes: object) -> Transformer:
     """Return the model in the folder, with changed settings."""
     config = json.loads((folder / "config.json").read_text()) | changes
-    assert architecture.obstacle(config) == ""
+    assert architecture.find_unsupported(config) == ""
     has_head = "ForSequenceClassification" in config["architectures"][0]
-    return describe(config, weights.read(folder), has_head)
+    return read_transformer(config, weights.read(folder), has_head)
 
 
 def run(transformer: Transformer, expected: ExpectedOutputs, numbers: list[int]) -> tuple[float, float]:
@@ -140,8 +140,8 @@ def test_faults_are_seen(models: Path, fault: str) -> None:
 )
 def test_a_setting_that_changes_the_arithmetic_is_an_obstacle(models: Path, name: str, value: object) -> None:
     config = json.loads((models / "bert" / "config.json").read_text())
-    assert architecture.obstacle(config) == ""
-    assert architecture.obstacle(config | {name: value}).startswith(f"{name} is ")
+    assert architecture.find_unsupported(config) == ""
+    assert architecture.find_unsupported(config | {name: value}).startswith(f"{name} is ")
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_layer_norms_by_their_old_names_are_read(models: Path) -> None:
     tensors = weights.read(models / "bert")
     old = {_old_name(name): tensor for name, tensor in tensors.items()}
     assert set(old) != set(tensors)
-    assert (describe(config, old).norm.shift == tensors["embeddings.LayerNorm.bias"]).all()
+    assert (read_transformer(config, old).norm.shift == tensors["embeddings.LayerNorm.bias"]).all()
 
 
 def _old_name(name: str) -> str:

@@ -22,7 +22,7 @@ from shoal_workers.model.export import PaddedModel
 from shoal_workers.model.graph import build
 from shoal_workers.model.reference import load
 from shoal_workers.model.source import read_config
-from shoal_workers.model.transformer import describe
+from shoal_workers.model.transformer import read_transformer
 
 folder, texts = Path(sys.argv[1]), json.loads(sys.argv[2])
 engines = {name: Encoder.open(folder, name, "f32", 1) for name in ("torch", "openvino")}
@@ -30,7 +30,7 @@ vectors = [encoder.embed(texts, Options(), "") for encoder in engines.values()]
 encoder = engines["torch"]
 ids = [tokens.ids for tokens in encoder.tokenizer.encode(texts)]
 source = Path(encoder.model.source)
-transformer = describe(read_config(source), weights.read(source))
+transformer = read_transformer(read_config(source), weights.read(source))
 graph = ov.Core().compile_model(build(transformer), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
 
 

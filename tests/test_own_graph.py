@@ -19,7 +19,7 @@ from shoal_workers.model.model import Model
 from shoal_workers.model.own_graph import FILES, read
 from shoal_workers.model.prepare import prepare
 from shoal_workers.model.source import read_config
-from shoal_workers.model.transformer import describe
+from shoal_workers.model.transformer import read_transformer
 
 TEXTS = ["", "storm", "rain in europe and a change of climate", "the market falls in the rain " * 9]
 
@@ -28,7 +28,7 @@ TEXTS = ["", "storm", "rain in europe and a change of climate", "the market fall
 def source(tiny_source: Path, tmp_path: Path) -> Path:
     """The tiny model, of an architecture that Shoal does not know, with a graph of its own."""
     source = Path(shutil.copytree(tiny_source, tmp_path / "model"))
-    graph = usual_inputs(build(describe(read_config(source), weights.read(source))))
+    graph = usual_inputs(build(read_transformer(read_config(source), weights.read(source))))
     (source / "openvino").mkdir()
     ov.save_model(graph, source / FILES[0])
     config = json.loads((source / "config.json").read_text())

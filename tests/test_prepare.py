@@ -64,10 +64,10 @@ def test_the_golden_vectors_are_those_of_sentence_transformers(tmp_path: Path) -
 
 def test_golden_vectors_are_for_their_weights_and_pooling_alone() -> None:
     model = Model.read(PACKAGED, find_source(PACKAGED))
-    assert parity.golden(model) is not None
+    assert parity.golden_vectors(model) is not None
     changes: list[dict[str, Any]] = [{"digest": "0" * 64}, {"pooling": "cls"}, {"max_tokens": 128}]
     for change in changes:
-        assert parity.golden(replace(model, **change)) is None
+        assert parity.golden_vectors(replace(model, **change)) is None
 
 
 def test_processes_that_need_a_model_at_once_have_it_prepared_once(source: Path, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The architectures that Shoal computes itself, as data: the names of their settings and tensors, and what differs.
 
-All are encoders in the manner of BERT. Which a model has is told by its config.json.
+All are encoders like BERT. The `model_type` in a model's config.json names its architecture.
 """
 
 from collections.abc import Mapping
@@ -42,11 +42,11 @@ class TensorNames:
     query: str
     key: str
     value: str
-    mix: str
-    mix_norm: str
+    attention_out: str
+    attention_norm: str
     up: str
     down: str
-    down_norm: str
+    output_norm: str
     words: str = "embeddings.word_embeddings"
     positions: str = "embeddings.position_embeddings"
     types: str = "embeddings.token_type_embeddings"
@@ -77,20 +77,21 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """An encoder in the manner of BERT.
+    """An encoder like BERT.
 
-    `prefix` stands before the names of the tensors in a model with a head. The table of positions begins with
-    `pad_rows` rows that no token has; None stands for one more than the id of the padding token. Tensors whose names
-    begin with one of `others` belong to heads that were trained with the model and are not needed.
+    The names of its classes in transformers begin with `class_prefix`, and those of the tensors in a model with a head
+    with `tensor_prefix`. The table of positions begins with `pad_rows` rows that no token has; None stands for one more
+    than the id of the padding token. Tensors whose names begin with one of `unused` belong to heads that were trained
+    with the model and are not needed.
     """
 
-    classes: str
-    prefix: str
+    class_prefix: str
+    tensor_prefix: str
     tensors: TensorNames
     head: Head
     settings: SettingNames = SettingNames()
     pad_rows: int | None = 0
-    others: tuple[str, ...] = ("pooler.", "cls.", "lm_head.", "classifier.")
+    unused: tuple[str, ...] = ("pooler.", "cls.", "lm_head.", "classifier.")
 
 
 _BERT = TensorNames(
@@ -98,11 +99,11 @@ _BERT = TensorNames(
     query="attention.self.query",
     key="attention.self.key",
     value="attention.self.value",
-    mix="attention.output.dense",
-    mix_norm="attention.output.LayerNorm",
+    attention_out="attention.output.dense",
+    attention_norm="attention.output.LayerNorm",
     up="intermediate.dense",
     down="output.dense",
-    down_norm="output.LayerNorm",
+    output_norm="output.LayerNorm",
 )
 
 _DISTILBERT = TensorNames(
@@ -110,11 +111,11 @@ _DISTILBERT = TensorNames(
     query="attention.q_lin",
     key="attention.k_lin",
     value="attention.v_lin",
-    mix="attention.out_lin",
-    mix_norm="sa_layer_norm",
+    attention_out="attention.out_lin",
+    attention_norm="sa_layer_norm",
     up="ffn.lin1",
     down="ffn.lin2",
-    down_norm="output_layer_norm",
+    output_norm="output_layer_norm",
     types="",
 )
 
@@ -123,11 +124,11 @@ _MPNET = TensorNames(
     query="attention.attn.q",
     key="attention.attn.k",
     value="attention.attn.v",
-    mix="attention.attn.o",
-    mix_norm="attention.LayerNorm",
+    attention_out="attention.attn.o",
+    attention_norm="attention.LayerNorm",
     up="intermediate.dense",
     down="output.dense",
-    down_norm="output.LayerNorm",
+    output_norm="output.LayerNorm",
     types="",
     relative_bias="encoder.relative_attention_bias",
 )
@@ -143,7 +144,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         _DISTILBERT,
         Head("pre_classifier", "relu", "classifier"),
         SettingNames("dim", "n_layers", "n_heads", "hidden_dim", "activation", 1e-12),
-        others=("vocab_", "pre_classifier.", "classifier."),
+        unused=("vocab_", "pre_classifier.", "classifier."),
     ),
     "roberta": Architecture("Roberta", "roberta.", _BERT, _ROBERTA_HEAD, pad_rows=None),
     "xlm-roberta": Architecture("XLMRoberta", "roberta.", _BERT, _ROBERTA_HEAD, pad_rows=None),
@@ -152,17 +153,17 @@ ARCHITECTURES: Mapping[str, Architecture] = {
 }
 
 
-def obstacle(config: Mapping[str, Any]) -> str:
-    """Return why Shoal cannot compute the model of this config.json itself: the setting and its value.
+def find_unsupported(config: Mapping[str, Any]) -> str:
+    """Return the setting of this config.json, with its value, that Shoal does not support; empty if it supports all.
 
-    It is empty for a model that Shoal computes.
+    Shoal computes a model itself if it supports all settings.
     """
     kind = config.get("model_type")
     architecture = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
     if architecture is None:
         return f"model_type is {excerpt(kind)}"
-    classes = config.get("architectures") or [architecture.classes]
-    if not isinstance(classes, list) or not str(classes[0]).startswith(architecture.classes):
+    classes = config.get("architectures") or [architecture.class_prefix]
+    if not isinstance(classes, list) or not str(classes[0]).startswith(architecture.class_prefix):
         return f"architectures is {excerpt(classes)}"
     for name, neutral in _NEUTRAL.items():
         if config.get(name) not in neutral:

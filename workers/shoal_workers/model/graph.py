@@ -40,17 +40,17 @@ def build(transformer: Transformer) -> ov.Model:
 
 
 def _layer(tokens: ov.Node, bias: ov.Node, layer: Layer, transformer: Transformer) -> ov.Node:
-    width = layer.mix.bias.size
+    width = layer.attention_out.bias.size
     shape = [0, 0, 3, transformer.num_heads, width // transformer.num_heads]
     heads = ops.reshape(_linear(tokens, layer.qkv), shape, special_zero=True)
     heads = ops.transpose(heads, [2, 0, 3, 1, 4])
     query, key, value = (ops.gather(heads, np.int64(n), np.int64(0)) for n in range(3))
     scores = ops.add(ops.matmul(query, key, False, True), bias)
-    mixed = ops.matmul(ops.softmax(scores, -1), value, False, False)
-    mixed = ops.reshape(ops.transpose(mixed, [0, 2, 1, 3]), [0, 0, width], special_zero=True)
-    tokens = _norm(ops.add(tokens, _linear(mixed, layer.mix)), layer.mix_norm, transformer.eps)
+    attended = ops.matmul(ops.softmax(scores, -1), value, False, False)
+    attended = ops.reshape(ops.transpose(attended, [0, 2, 1, 3]), [0, 0, width], special_zero=True)
+    tokens = _norm(ops.add(tokens, _linear(attended, layer.attention_out)), layer.attention_norm, transformer.eps)
     inner = _FUNCTIONS[transformer.activation](_linear(tokens, layer.up))
-    return _norm(ops.add(tokens, _linear(inner, layer.down)), layer.down_norm, transformer.eps)
+    return _norm(ops.add(tokens, _linear(inner, layer.down)), layer.output_norm, transformer.eps)
 
 
 def _relative(table: Array, positions: ov.Node, num_positions: int) -> ov.Node:

@@ -55,13 +55,13 @@ def check(folder: Path, encode: Encode, min_cosine: float = MIN_COSINE) -> float
     return lowest
 
 
-def golden(model: Model) -> NDArray[np.float32] | None:
-    """Return the golden vectors `[texts, dimension]`, or None if they are not those of the model."""
+def golden_vectors(model: Model) -> NDArray[np.float32] | None:
+    """Return the golden vectors `[texts, dimension]`, or None if they are of another model."""
     with safe_open(GOLDEN, "numpy") as file:
         vectors: NDArray[np.float32] = file.get_tensor("vectors")
-        return vectors if file.metadata() == made_of(model) else None
+        return vectors if file.metadata() == identity(model) else None
 
 
-def made_of(model: Model) -> dict[str, str]:
-    """Return what the vectors of a model follow from, as the file of golden vectors has it."""
+def identity(model: Model) -> dict[str, str]:
+    """Return the properties of a model that decide its vectors, as the file of golden vectors has them."""
     return {"digest": model.digest, "pooling": model.pooling, "max_tokens": str(model.max_tokens)}

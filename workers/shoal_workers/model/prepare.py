@@ -1,7 +1,7 @@
 """Preparing a model for serving: its graph and the reference vectors of the parity check are stored.
 
-The graph is made directly of the weights where Shoal knows the architecture; else it is that of the model's own
-files; else torch exports it, in a process of its own, with the `export` extra.
+Shoal makes the graph of the weights where it knows the architecture; else it takes the OpenVINO or ONNX file that comes
+with the model; else torch exports the graph in a process of its own, which needs the `export` extra.
 """
 
 import fcntl
@@ -29,7 +29,7 @@ from shoal_workers.model import architecture, own_graph, parity, weights
 from shoal_workers.model.graph import build
 from shoal_workers.model.model import GRAPH, Model, is_prepared, prepared_folder
 from shoal_workers.model.source import find_source, read_config, transformer_folder, with_own_graph
-from shoal_workers.model.transformer import describe
+from shoal_workers.model.transformer import read_transformer
 
 
 def prepare_if_needed(home: Path, name: str, force: bool = False) -> Path:
@@ -80,8 +80,8 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
     folder_of_weights, config = transformer_folder(source), read_config(source)
     path = folder / "tokenizer.json"
     shutil.copyfile(_tokenizer(folder_of_weights), path)
-    if not (reason := architecture.obstacle(config)):
-        transformer = describe(config, weights.read(folder_of_weights))
+    if not (reason := architecture.find_unsupported(config)):
+        transformer = read_transformer(config, weights.read(folder_of_weights))
         _check_ids(path, len(transformer.words))
         model = replace(model, shares_rows=True, max_tokens=min(model.max_tokens, transformer.num_positions))
         model = _save(model, build(transformer), folder)
@@ -105,15 +105,15 @@ def _tokenizer(folder: Path) -> Path:
 
 
 def _check_ids(path: Path, num_words: object) -> None:
-    """Raise ModelMismatch for a tokenizer that cannot be read, or makes ids that the model has no word for."""
+    """Raise ModelMismatch for a tokenizer that cannot be read, or makes ids that the model has no vector for."""
     try:
         tokenizer = Tokenizer.from_file(str(path))
-        around = [*tokenizer.encode("").ids, *tokenizer.encode("", "").ids]  # which need not be in the vocabulary
+        special = [*tokenizer.encode("").ids, *tokenizer.encode("", "").ids]  # which need not be in the vocabulary
     except Exception as error:  # the library has no class of its own
         raise ModelMismatch(f"tokenizer.json cannot be read ({error!s:.200}): fetch the model again") from error
     if type(num_words) is not int:
         raise ModelMismatch(f"vocab_size in config.json is {excerpt(num_words)}: it must be a number")
-    highest = max([*tokenizer.get_vocab().values(), *around], default=0)
+    highest = max([*tokenizer.get_vocab().values(), *special], default=0)
     if highest >= num_words:
         raise ModelMismatch(
             f"tokenizer.json makes ids up to {highest:,}, and the model has {num_words:,} words: fetch the model again"
@@ -126,7 +126,7 @@ def _save(model: Model, graph: ov.Model, folder: Path) -> Model:
     Weights are stored as fp16: their rounding is an eighth of bf16's, and cosines to fp32 stay above 0.999998. The
     reference is the golden vectors if these are the model's, else the same graph, in f32 and before the rounding.
     """
-    vectors, origin = parity.golden(model), "sentence-transformers"
+    vectors, origin = parity.golden_vectors(model), "sentence-transformers"
     if vectors is None:
         try:
             vectors, origin = _reference(graph, model, folder / "tokenizer.json"), "openvino"

@@ -31,4 +31,4 @@ def encode(model: SentenceTransformer, texts: Sequence[str]) -> NDArray[np.float
 if __name__ == "__main__":
     default = Model.read(PACKAGED, find_source(PACKAGED))
     vectors = encode(load(default.source), parity.TEXTS)
-    save_file({"vectors": vectors}, parity.GOLDEN, parity.made_of(default))
+    save_file({"vectors": vectors}, parity.GOLDEN, parity.identity(default))

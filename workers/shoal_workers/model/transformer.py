@@ -1,4 +1,4 @@
-"""The description of a model that every engine's forward pass is made of: its weights in one common form."""
+"""A model's weights in one form for all architectures, of which each engine makes its forward pass."""
 
 import math
 from collections.abc import Mapping
@@ -30,25 +30,28 @@ class Norm(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """One layer. `qkv` makes the scaled query, the key and the value of each token, each `[heads x size]`."""
+    """One layer. `qkv` makes the scaled query, the key and the value of each token, each `[heads x size]`.
+
+    `up` and `down` are the two linear layers after attention.
+    """
 
     qkv: Linear
-    mix: Linear
-    mix_norm: Norm
+    attention_out: Linear
+    attention_norm: Norm
     up: Linear
     down: Linear
-    down_norm: Norm
+    output_norm: Norm
 
 
 @dataclass(frozen=True, slots=True)
 class Transformer:
-    """An encoder in the manner of BERT, whichever names its files have for the parts.
+    """The weights of an encoder like BERT, under the same names for all architectures.
 
-    `positions` is `[token types x num_positions, width]`: row `type x num_positions + position` is added to the vector
-    of a token there; a model without a head has its first token type alone. `relative_bias`
-    `[2 x num_positions - 1, num_heads]` is added to the attention scores between two tokens, by the position of the
-    one that is attended to, less that of the other, plus `num_positions - 1`. A `head` makes scores of every token's
-    vector: a linear layer, a function, a linear layer.
+    `positions` is `[token types x num_positions, width]`: a token of a type at a position gets the vector in row
+    `type x num_positions + position`. Without a head only the first token type is kept. `relative_bias` is
+    `[2 x num_positions - 1, num_heads]`: the attention score of a token at position p for one at position q gets the
+    numbers in row `q - p + num_positions - 1`. A `head` makes scores of every token's vector: a linear layer, a
+    function, a linear layer.
     """
 
     words: Array
@@ -63,8 +66,8 @@ class Transformer:
     head: tuple[Linear, str, Linear] | None = None
 
 
-def describe(config: Mapping[str, Any], tensors: dict[str, Array], has_head: bool = False) -> Transformer:
-    """Return the model of a config.json for which there is no `obstacle`, with the tensors of its weights' files.
+def read_transformer(config: Mapping[str, Any], tensors: dict[str, Array], has_head: bool = False) -> Transformer:
+    """Return the model of a config.json, whose settings are all supported, and of the tensors in its weights' files.
 
     Raises ModelMismatch for a setting that is missing or impossible, and a tensor that is missing, of another shape
     than the settings say, or unknown.
@@ -80,10 +83,9 @@ class _Reader:
         self.architecture: Architecture = ARCHITECTURES[config["model_type"]]
         self.names = self.architecture.tensors
         self.has_head = has_head
-        tensors = {_modern(name): tensor for name, tensor in tensors.items()}
-        prefix = self.architecture.prefix
-        self.prefix = prefix if any(name.startswith(prefix) for name in tensors) else ""
-        self.tensors = tensors
+        self.tensors = {_modern(name): tensor for name, tensor in tensors.items()}
+        prefix = self.architecture.tensor_prefix
+        self.prefix = prefix if any(name.startswith(prefix) for name in self.tensors) else ""
         settings = self.architecture.settings
         self.width, self.inner = self._size(settings.width), self._size(settings.inner)
         self.num_heads = self._size(settings.num_heads)
@@ -105,7 +107,7 @@ class _Reader:
             relative_bias=self._relative_bias(num_positions) if names.relative_bias else None,
             head=self._head() if self.has_head else None,
         )
-        self._refuse_others()
+        self._refuse_unknown()
         return found
 
     def _positions(self) -> tuple[Array, int]:
@@ -131,11 +133,11 @@ class _Reader:
         weights, bias = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         return Layer(
             qkv=Linear(weights * scale[:, None], bias * scale),
-            mix=self._linear(prefix + names.mix, width, width),
-            mix_norm=self._norm(prefix + names.mix_norm),
+            attention_out=self._linear(prefix + names.attention_out, width, width),
+            attention_norm=self._norm(prefix + names.attention_norm),
             up=self._linear(prefix + names.up, self.inner, width),
             down=self._linear(prefix + names.down, width, self.inner),
-            down_norm=self._norm(prefix + names.down_norm),
+            output_norm=self._norm(prefix + names.output_norm),
         )
 
     def _relative_bias(self, num_positions: int) -> Array:
@@ -187,9 +189,9 @@ class _Reader:
             raise ModelMismatch(f"{name} in config.json is {excerpt(value)}: it must be between 0 and 1")
         return value
 
-    def _refuse_others(self) -> None:
-        """Raise ModelMismatch for a tensor that is no part of the model: the model computes something else then."""
-        known = tuple(prefix + name for name in self.architecture.others for prefix in ("", self.prefix))
+    def _refuse_unknown(self) -> None:
+        """Raise ModelMismatch for a tensor that is unknown: with it, the model may compute something else."""
+        known = tuple(prefix + name for name in self.architecture.unused for prefix in ("", self.prefix))
         if unknown := sorted(name for name in self.tensors if not name.startswith(known)):
             raise ModelMismatch(
                 f"the weights have {len(unknown)} tensors that config.json does not ask for, such as "
@@ -198,7 +200,7 @@ class _Reader:
 
 
 def _modern(name: str) -> str:
-    """Return the name of a tensor as it is written today: layer norms had other words for their parts."""
+    """Return the name that a tensor has today: in old files, layer norms have `gamma` and `beta`."""
     for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
         if name.endswith("LayerNorm" + old):
             return name.removesuffix(old) + new

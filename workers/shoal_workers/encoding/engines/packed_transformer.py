@@ -56,18 +56,20 @@ class _PackedLayer(torch.nn.Module):
     def __init__(self, layer: Layer, transformer: Transformer):
         super().__init__()
         self.num_heads, self.activation = transformer.num_heads, _FUNCTIONS[transformer.activation]
-        self.qkv, self.mix = _linear(layer.qkv), _linear(layer.mix)
+        self.qkv, self.attention_out = _linear(layer.qkv), _linear(layer.attention_out)
         self.up, self.down = _linear(layer.up), _linear(layer.down)
-        self.mix_norm, self.down_norm = (_norm(norm, transformer.eps) for norm in (layer.mix_norm, layer.down_norm))
+        self.attention_norm, self.output_norm = (
+            _norm(norm, transformer.eps) for norm in (layer.attention_norm, layer.output_norm)
+        )
 
     def forward(self, tokens: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         rows, length, width = tokens.shape
         heads = self.qkv(tokens).reshape(rows, length, 3, self.num_heads, width // self.num_heads)
         query, key, value = heads.permute(2, 0, 3, 1, 4)
-        mixed = torch.softmax(query @ key.transpose(-1, -2) + bias, -1) @ value
-        mixed = mixed.permute(0, 2, 1, 3).reshape(rows, length, width)
-        tokens = self.mix_norm(tokens + self.mix(mixed))
-        result: torch.Tensor = self.down_norm(tokens + self.down(self.activation(self.up(tokens))))
+        attended = torch.softmax(query @ key.transpose(-1, -2) + bias, -1) @ value
+        attended = attended.permute(0, 2, 1, 3).reshape(rows, length, width)
+        tokens = self.attention_norm(tokens + self.attention_out(attended))
+        result: torch.Tensor = self.output_norm(tokens + self.down(self.activation(self.up(tokens))))
         return result
 
 

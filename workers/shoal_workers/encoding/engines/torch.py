@@ -15,7 +15,7 @@ from shoal_workers.encoding.packing import Packing, TextSpans
 from shoal_workers.model import weights
 from shoal_workers.model.model import Model
 from shoal_workers.model.source import read_config, transformer_folder
-from shoal_workers.model.transformer import describe
+from shoal_workers.model.transformer import read_transformer
 
 _DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
@@ -60,7 +60,7 @@ def _module(model: Model) -> torch.nn.Module:
     """Return the forward pass of the model, from its original's files."""
     if model.shares_rows:
         source = Path(model.source)
-        return PackedTransformer(describe(read_config(source), weights.read(transformer_folder(source))))
+        return PackedTransformer(read_transformer(read_config(source), weights.read(transformer_folder(source))))
     from shoal_workers.model.export import PaddedModel
     from shoal_workers.model.reference import load
 
