@@ -1,5 +1,6 @@
 """`shoal serve`: everything starts, is watched, and is gone after a stop, whatever ended it."""
 
+import fcntl
 import json
 import os
 import signal
@@ -15,15 +16,17 @@ from typing import Any
 import psutil
 import pytest
 from conftest import PATIENCE_S, free_port, wait_until
-from process import Process, run
+from process import Process, environment, run
 
 from shoal import Client
 from shoal.address import api_url, find_addresses
 from shoal.errors import BadSetting, NotReady, PortInUse
 from shoal.keys import Keys
 from shoal.settings import Settings
+from shoal.supervisor.process import Service
 from shoal.supervisor.supervisor import MAX_RETRIES, Supervisor, is_ready
 from shoal.supervisor.wait import wait_until as wait_until_ready
+from shoal_workers.model.model import prepared_folder
 
 #: Ends with an error the first times that it is started, then becomes the command that it is given.
 FAIL = """
@@ -131,6 +134,31 @@ def test_ctrl_c_stops_everything(settings: dict[str, Any], tmp_path: Path, numbe
     assert running(settings) == []
 
 
+def test_it_stops_in_order_although_its_output_is_read_no_more(settings: dict[str, Any]) -> None:
+    command = [sys.executable, "-m", "shoal", "serve"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, env=environment(**settings), **pipes) as process:
+        assert process.stdout
+        assert any(line.startswith(b"stop:") for line in process.stdout)
+        process.stdout.close()
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+    assert running(settings) == []
+
+
+def test_a_stop_while_the_model_is_prepared_ends_that_too(settings: dict[str, Any], tmp_path: Path) -> None:
+    settings["home"] = tmp_path / "empty"
+    folder = prepared_folder(settings["home"], str(settings["model"]))
+    folder.parent.mkdir(parents=True)
+    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # so that preparing waits
+        with Process(tmp_path / "log", "serve", **settings) as stack:
+            wait_until(lambda: len(running(settings)) == 2)
+            stack.send(signal.SIGTERM)
+            assert stack.wait() == 1
+        assert running(settings) == []
+
+
 def test_its_processes_do_not_outlive_it(settings: dict[str, Any], tmp_path: Path) -> None:
     with Process(tmp_path / "log", "serve", **settings) as stack:
         wait_until(lambda: "curl" in stack.output)
@@ -165,6 +193,17 @@ def test_what_cannot_start_is_said_and_nothing_is_left(
 def test_a_wait_that_is_too_long_says_for_what() -> None:
     with pytest.raises(NotReady, match="waited 0 s for Redis"):
         wait_until_ready("Redis", lambda: False, within_s=0)
+
+
+def test_a_stop_ends_the_wait_for_redis() -> None:
+    supervisor = Supervisor(Settings(redis_url="redis://127.0.0.1:1/0"))
+    supervisor.redis = Service("redis", ["sleep", str(PATIENCE_S)], {})
+    supervisor.ask_to_stop()
+    try:
+        with pytest.raises(NotReady, match="stopped before it was ready"):
+            supervisor.start()
+    finally:
+        supervisor.stop()
 
 
 class TestRetries:

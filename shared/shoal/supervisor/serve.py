@@ -1,11 +1,13 @@
 """`shoal serve`: runs the supervisor in the foreground or the background, and stops the one in the background."""
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from select import select
 from typing import Any
@@ -34,6 +36,7 @@ def serve(settings: Settings, *, query: str | None = None, log: Path | None = No
     with hold(settings):
         supervisor = Supervisor(settings)
         supervisor.check_ports()
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # which ends the process that prepares the model
         _prepare_model(settings)
         signal.signal(signal.SIGTERM, lambda *_: supervisor.ask_to_stop())
         signal.signal(signal.SIGINT, lambda *_: supervisor.ask_to_stop(impatiently=True))
@@ -42,7 +45,8 @@ def serve(settings: Settings, *, query: str | None = None, log: Path | None = No
             _greet(settings, query, log)
             supervisor.watch()
         finally:
-            click.echo("stopping …", err=True)
+            with suppress(OSError):  # the terminal, or the program that reads this, may be gone already
+                click.echo("stopping …", err=True)
             supervisor.stop()
 
 
@@ -57,7 +61,8 @@ def detach(settings: Settings, *, query: str | None = None) -> None:
     logfile.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "shoal", "serve", "--log", str(logfile), *(["--try", query] if query else [])]
     environment = os.environ | settings.to_environment() | {"PYTHONUNBUFFERED": "1"}
-    with logfile.open("wb") as output:
+    with logfile.open("ab") as output:  # a second start at the same moment must not overwrite what the first writes
+        output.truncate(0)
         process = subprocess.Popen(
             command, env=environment, start_new_session=True, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
@@ -67,7 +72,7 @@ def detach(settings: Settings, *, query: str | None = None) -> None:
             raise NotReady(f"it did not start; {logfile} ends with:\n{logfile.read_text()[-2_000:]}")
         return f"\n{_STOP}" in logfile.read_text()
 
-    wait_until("it to be ready", has_greeted)
+    wait_until("it to be ready", has_greeted, within_s=math.inf)  # the process has limits of its own
     click.echo(logfile.read_text(), nl=False)
 
 

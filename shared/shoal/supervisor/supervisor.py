@@ -100,6 +100,7 @@ class Supervisor:
         with closing(Broker.connect(self.settings.redis_url)) as broker:
 
             def answers() -> bool:
+                self._check_stop()
                 if service.exit_code() is not None:
                     raise NotReady(embedded.why_it_ended(self.settings))
                 try:
@@ -110,9 +111,12 @@ class Supervisor:
 
             wait_until("Redis", answers)
 
-    def _is_ready(self) -> bool:
+    def _check_stop(self) -> None:
         if self._stopping:
             raise NotReady("stopped before it was ready: start it again")
+
+    def _is_ready(self) -> bool:
+        self._check_stop()
         for service in self.services:
             if (code := service.exit_code()) is not None:
                 reason = service.last_error()
