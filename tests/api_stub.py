@@ -103,10 +103,11 @@ class StubWorker:
         """Take the jobs that are there and answer them."""
         deliveries = self.queue.take("stub", LANES, 64, block_s=0.05)
         jobs = [Job.unpack(delivery.data) for delivery in deliveries]
-        submitted = [job.id for job in jobs if job.reply_to is None]
-        started = dict(zip(submitted, self.queue.start(submitted), strict=True))
+        submitted = [d for d, job in zip(deliveries, jobs, strict=True) if job.reply_to is None]
+        started = zip(submitted, self.queue.start("stub", submitted), strict=True)
+        cancelled = [delivery for delivery, runs in started if not runs]
         pairs = zip(deliveries, jobs, strict=True)
-        self.queue.reply([_answer(delivery, job) for delivery, job in pairs if started.get(job.id, True)])
+        self.queue.reply([_answer(delivery, job) for delivery, job in pairs if delivery not in cancelled])
 
     def _run(self) -> None:
         while not self._stopped.is_set():

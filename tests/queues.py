@@ -8,6 +8,7 @@ import redis
 
 from shoal import Client
 from shoal.broker.connections import open_pool
+from shoal.jobs import Job
 from shoal.queue.consumer import Answer, Consumer, Delivery
 from shoal.queue.lane import Source
 from shoal.queue.producer import Producer
@@ -44,11 +45,11 @@ class Queue(Producer):
 
     def claim(self, name: str, alive: set[str] | None, holds: Collection[Delivery] = ()) -> Delivery | None:
         """Claim a job for a consumer."""
-        return self.consumer(name).claim(alive, holds)
+        return self.consumer(name).claim(None if alive is None else lambda: alive, holds)
 
-    def start(self, job_ids: Sequence[str]) -> list[bool]:
-        """Mark jobs as running."""
-        return self.consumer().start(job_ids)
+    def start(self, name: str, deliveries: Sequence[Delivery]) -> list[bool]:
+        """Mark the jobs that the consumer of that name has taken as running."""
+        return self.consumer(name).start([(delivery, Job.unpack(delivery.data).id) for delivery in deliveries])
 
     def reply(self, answers: Iterable[Answer]) -> int:
         """Answer jobs."""

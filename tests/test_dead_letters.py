@@ -4,6 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import msgpack
@@ -55,6 +58,23 @@ class TestDeadLetters:
         assert (again.id, again.texts, again.deadline, again.reply_to) == (job_id, ["storm"], None, None)
         queue.reply([Answer(delivery, Reply(job_id))])
         assert queue.wait_result(job_id, 0) is not None
+
+    def test_of_six_retries_at_once_one_puts_the_job(self, redis_url: str, queue: Queue) -> None:
+        class Together(Queue):
+            """A queue that puts only when all six are about to."""
+
+            def put(self, lane: str, jobs: Sequence[Job], client: str = "") -> None:
+                barrier.wait(20)
+                super().put(lane, jobs, client)
+
+        barrier = Barrier(6)
+        letter_id = bury(queue, Job("embed", ["storm"]).pack())
+        together = Together.connect(redis_url, queue.keys)
+        with ThreadPoolExecutor(6) as threads:
+            job_ids = set(threads.map(lambda _: DeadLetters(together).retry(letter_id), range(6)))
+        together.close()
+        assert len(job_ids) == queue.backlog()["bulk"] == 1
+        assert len(DeadLetters(queue)) == 0
 
     def test_what_cannot_be_read_can_only_be_dropped(self, queue: Queue) -> None:
         letters, letter_id = DeadLetters(queue), bury(queue, b"\xc1")

@@ -130,23 +130,25 @@ class Jobs(RuleBasedStateMachine):
 
     @rule(data=st.data(), is_buried=st.booleans(), breaks=BREAKS)
     def answer(self, data: st.DataObject, is_buried: bool, breaks: tuple[str, int] | None) -> None:
-        busy = [held for held in (*self.held.values(), *self.silent.values()) if held]
+        busy = [(worker, held) for worker, held in (*self.held.items(), *self.silent.items()) if held]
         if not busy:
             return
-        self._answer(data.draw(st.sampled_from(busy)), is_buried, breaks)
+        self._answer(*data.draw(st.sampled_from(busy)), is_buried, breaks)
 
-    def _answer(self, held: list[Delivery], is_buried: bool, breaks: tuple[str, int] | None) -> None:
+    def _answer(self, worker: str, held: list[Delivery], is_buried: bool, breaks: tuple[str, int] | None) -> None:
         deliveries, held[:] = list(held), []
         jobs = [Job.unpack(delivery.data) for delivery in deliveries]
-        before = self.unanswered()
+        before, ids = self.unanswered(), set[str]()
         with self.attempt(breaks):
-            submitted = [job.id for job in jobs if job.reply_to is None]
-            runs = dict(zip(submitted, self.queue.start(submitted), strict=True))
+            submitted = [(delivery, job.id) for delivery, job in zip(deliveries, jobs, strict=True) if not job.reply_to]
+            started = self.queue.consumer(worker).start(submitted)
+            runs = {job_id: is_started for (_, job_id), is_started in zip(submitted, started, strict=True)}
+            ids = {job.id for job in jobs if runs.get(job.id, True)}
             letter = DeadLetter("poisoned: why") if is_buried else None
             pairs = zip(deliveries, jobs, strict=True)
-            self.queue.reply(Answer(d, Reply(j.id), j.reply_to, letter) for d, j in pairs if runs.get(j.id, True))
+            self.queue.reply(Answer(d, Reply(j.id), j.reply_to, letter) for d, j in pairs if j.id in ids)
         gone = before - self.unanswered()
-        assert not gone or gone == before & {job.id for job in jobs}  # a batch is answered whole or not at all
+        assert not gone or gone == before & ids  # a batch is answered whole or not at all
         self.ended.update(gone)
 
     @rule(data=st.data(), is_silent=st.booleans(), claims=st.booleans(), answers=st.booleans())
@@ -162,7 +164,7 @@ class Jobs(RuleBasedStateMachine):
         alive = {*self.held, new}
         self.held[new] = [found for _ in left if claims and (found := self.watcher.claim(new, alive))]
         if answers:
-            self._answer(self.held[new], False, None)
+            self._answer(new, self.held[new], False, None)
 
     @rule(data=st.data(), breaks=BREAKS)
     def cancel(self, data: st.DataObject, breaks: tuple[str, int] | None) -> None:
@@ -281,7 +283,7 @@ class Jobs(RuleBasedStateMachine):
         while (delivery := self.queue.claim("last", {"last"})) or (taken := self.queue.take("last", LANES, 100)):
             for found in [delivery] if delivery else taken:
                 job = Job.unpack(found.data)
-                if job.reply_to or self.queue.start([job.id])[0]:
+                if job.reply_to or self.queue.start("last", [found])[0]:
                     self.ended[job.id] += self.queue.reply([Answer(found, Reply(job.id), job.reply_to)])
                 else:
                     self.queue.drop([found])

@@ -317,8 +317,8 @@ class TestClaim:
         queue.put("interactive", jobs(3))
         consumer = queue.consumer("me")
         held = consumer.take({Source("interactive"): 3})
-        assert consumer.claim({"me"}, held) is None
-        lost = consumer.claim({"me"}, held[:2])
+        assert consumer.claim(lambda: {"me"}, held) is None
+        lost = consumer.claim(lambda: {"me"}, held[:2])
         assert lost is not None
         assert (lost.entry, lost.num_deliveries) == (held[2].entry, 1)
 
@@ -356,6 +356,19 @@ class TestClaim:
             assert sum(threads.map(claim_all, alive)) == 40
         assert queue.backlog()["interactive"] == 0
 
+    def test_a_worker_that_joins_while_another_looks_keeps_its_jobs(self, queue: Queue) -> None:
+        queue.put("interactive", jobs(1))
+        names = {"me"}
+
+        def alive() -> set[str]:
+            found = set(names)
+            names.add("late")
+            queue.take("late", LANES, 1)
+            return found
+
+        assert queue.consumer("me").claim(alive) is None
+        assert queue.consumer("me").claim(lambda: names) is None
+
     def test_the_back_of_a_lane_is_claimed_too(self, queue: Queue) -> None:
         queue.put("bulk", jobs(MAX_FRONT_TEXTS + 1), client="a")
         taken = queue.take("dead", ["bulk"], 1_000)
@@ -375,6 +388,20 @@ class TestReplies:
         assert inbox.wait(0.01) == []
         assert queue.redis.xlen(queue.keys.replies("me")) == 0
 
+    def test_replies_of_a_redis_whose_clock_is_behind_are_read(self, queue: Queue) -> None:
+        queue.put("interactive", jobs(3))
+        inbox, address = queue.inbox("me"), queue.keys.replies("me")
+        answer(queue, queue.take("a", LANES, 3))
+        assert len(inbox.wait()) == 3
+        queue.broker.close()  # a failover between two reads: the next one opens a connection, and meets no error
+        queue.redis.delete(address)
+        for n in range(8):
+            queue.redis.xadd(address, {"reply": Reply(f"late-{n}").pack()}, id=f"{n + 1}-0")
+        queue.redis.expire(address, 60)
+        assert [reply.id for reply in inbox.wait()] == [f"late-{n}" for n in range(8)]
+        assert inbox.wait(0.01) == []
+        assert queue.redis.xlen(address) == 0
+
     def test_an_address_that_is_something_else_costs_its_own_reply_alone(self, queue: Queue) -> None:
         queue.put("interactive", [Job("embed", ["storm"], reply_to="taken"), *jobs(1)])
         queue.redis.set(queue.keys.replies("taken"), "by something else", ex=60)
@@ -390,7 +417,7 @@ class TestReplies:
         queue.redis.delete(queue.keys.record(taken.id))
         queue.redis.set(queue.keys.record(taken.id), "by something else", ex=60)
         deliveries = queue.take("a", LANES, 2)
-        assert queue.start([taken.id, other.id]) == [True, True]
+        assert queue.start("a", deliveries) == [True, True]
         assert answer(queue, deliveries) == 2
         assert queue.redis.llen(queue.keys.result(taken.id)) == 1
         assert queue.status(other.id)[0] == "done"

@@ -325,9 +325,9 @@ def test_the_ways_to_a_result(worker: Worker, keys: Keys) -> None:
 def test_a_job_that_ran_twice_is_replied_to_once(worker: Worker) -> None:
     add(queue_of(worker), msgpack.packb(MINIMAL))
     (slow,) = queue_of(worker).take("slow", ["interactive"], 1)
-    queue_of(worker).start(["x"])
+    queue_of(worker).start("slow", [slow])
     assert worker.step(block_s=0) == 1
-    queue_of(worker).start(["x"])
+    queue_of(worker).start("slow", [slow])
     assert queue_of(worker).status("x")[0] == "done"
     assert queue_of(worker).reply([Answer(slow, Reply("x"), None)]) == 0
     assert queue_of(worker).redis.llen(queue_of(worker).keys.result("x")) == 1

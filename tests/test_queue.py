@@ -123,7 +123,7 @@ def test_a_job_is_queued_then_running_then_done(queue: Queue) -> None:
     queue.put("interactive", [job])
     assert queue.status(job.id) == ("queued", {})
     delivery = take_one(queue)
-    assert queue.start([job.id]) == [True]
+    assert queue.start("a", [delivery]) == [True]
     assert queue.status(job.id) == ("running", {})
     assert queue.wait_result(job.id, 0) is None
     queue.reply([answer(delivery)])
@@ -158,7 +158,6 @@ def test_a_queued_job_is_cancelled(queue: Queue) -> None:
     assert queue.cancel(job.id) == "cancelled"
     assert queue.cancel(job.id) == "cancelled"
     assert queue.backlog()["bulk"] == 0
-    assert queue.start([job.id]) == [False]
     reply = queue.wait_result(job.id, 0)
     assert reply is not None
     assert (reply.status, reply.error.code if reply.error else "") == ("cancelled", "cancelled")
@@ -169,9 +168,23 @@ def test_a_job_cancelled_between_taking_and_starting_does_not_run(queue: Queue) 
     queue.put("interactive", [job])
     delivery = take_one(queue)
     assert queue.cancel(job.id) == "cancelled"
-    assert queue.start([job.id]) == [False]
+    assert queue.start("a", [delivery]) == [False]
     assert queue.reply([answer(delivery)]) == 0
     assert num_pending(queue) == 0
+
+
+def test_a_worker_that_was_paused_before_it_starts_a_job_marks_none_that_another_has_answered(queue: Queue) -> None:
+    job = submitted()
+    queue.put("interactive", [job])
+    paused = take_one(queue, "paused")
+    claimed = queue.claim("other", {"other"})
+    assert claimed
+    assert queue.start("paused", [paused]) == [False]
+    assert queue.status(job.id)[0] == "queued"
+    queue.reply([answer(claimed)])
+    queue.redis.delete(queue.keys.record(job.id), queue.keys.result(job.id))  # as when the result's life is over
+    assert queue.start("paused", [paused]) == [False]
+    assert not queue.redis.exists(queue.keys.record(job.id))
 
 
 def test_a_running_job_is_cancelled_and_its_worker_learns_of_it(queue: Queue) -> None:
@@ -179,7 +192,7 @@ def test_a_running_job_is_cancelled_and_its_worker_learns_of_it(queue: Queue) ->
     queue.put("interactive", [cancelled, kept])
     consumer = queue.consumer("a")
     deliveries = consumer.take({Source("interactive"): 2})
-    queue.start([cancelled.id, kept.id])
+    queue.start("a", deliveries)
     assert queue.cancel(cancelled.id) == "cancelled"
     assert consumer.lost(deliveries) == deliveries[:1]
     assert queue.reply([answer(delivery) for delivery in deliveries]) == 1

@@ -50,7 +50,7 @@ def test_a_full_redis_refuses_jobs_and_still_answers_those_it_has(own_redis: Red
     with pytest.raises(Overloaded, match="no memory left"):
         queue.put("interactive", [Job("embed", ["storm"])])
     (delivery,) = queue.take("a", LANES, 1)
-    assert queue.start([job.id]) == [True]
+    assert queue.start("a", [delivery]) == [True]
     assert queue.reply([Answer(delivery, Reply(job.id), None)]) == 1
     assert queue.status(job.id)[0] == "done"
     queue.close()

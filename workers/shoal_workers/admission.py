@@ -151,7 +151,8 @@ class Admission:
         """Claim one job of a dead worker, unless one that runs alone is held already: it must not harm another."""
         if time.monotonic() < self._next_claim or any(work.runs_alone for work in held):
             return []
-        alive = set(self._pool.workers()) if time.monotonic() >= self._trust_heartbeats_at else None
+        trusts_heartbeats = time.monotonic() >= self._trust_heartbeats_at
+        alive = (lambda: set(self._pool.workers())) if trusts_heartbeats else None
         claimed = self._consumer.claim(alive, [work.delivery for work in held])
         if claimed is None:
             self._next_claim = time.monotonic() + CLAIM_EVERY_S
@@ -199,12 +200,16 @@ class Admission:
         return self._encoder.prompt(job.options, QUERY_PROMPTS if job.op == "search" else ())
 
     def _start(self, works: list[Work]) -> list[Work]:
-        """Mark submitted jobs as running, and drop those that were cancelled: they are answered already."""
+        """Mark submitted jobs as running, and drop those that were cancelled: they are answered already.
+
+        Jobs that another worker has claimed since they were taken are left to it.
+        """
         submitted = [work for work in works if work.job.reply_to is None]
-        started = self._consumer.start([work.job.id for work in submitted])
-        cancelled = [work for work, runs in zip(submitted, started, strict=True) if not runs]
-        self._consumer.drop([work.delivery for work in cancelled])
-        return [work for work in works if work not in cancelled]
+        started = self._consumer.start([(work.delivery, work.job.id) for work in submitted])
+        refused = [work for work, runs in zip(submitted, started, strict=True) if not runs]
+        lost = self._consumer.lost([work.delivery for work in refused])
+        self._consumer.drop([work.delivery for work in refused if work.delivery not in lost])
+        return [work for work in works if work not in refused]
 
     def _look_up(self, works: Sequence[Work]) -> None:
         """Look up the jobs' texts in the cache, and take over its entries."""

@@ -207,17 +207,20 @@ class Consumer:
 
     # Claim
 
-    def claim(self, alive: set[str] | None, holds: Collection[Delivery] = ()) -> Delivery | None:
+    def claim(self, alive: Callable[[], set[str]] | None, holds: Collection[Delivery] = ()) -> Delivery | None:
         """Claim one job that a dead worker left pending, or that this consumer lost on a broken connection.
 
-        `alive` has the names of the living workers; with None no worker counts as dead. `holds` are the deliveries that
-        this consumer has in memory. Of a worker's jobs the one delivered least is claimed first, as the least likely to
-        end its worker. A claim counts as a delivery, unless the job certainly did not end its worker.
+        `alive` returns the names of the living workers; with None no worker counts as dead. It is called after the
+        owners of jobs are read: otherwise a worker that joins between the two would seem dead. `holds` are the
+        deliveries that this consumer has in memory. Of a worker's jobs the one delivered least is claimed first, as the
+        least likely to end its worker. A claim counts as a delivery, unless the job certainly did not end its worker.
         """
-        for stream, owners in self._owners().items():
+        owners_by_stream = self._owners()
+        names_alive = None if alive is None else alive()
+        for stream, owners in owners_by_stream.items():
             for owner in owners:
                 name = owner[b"name"].decode(errors="replace")
-                is_dead = alive is not None and name not in alive and name != self.name
+                is_dead = names_alive is not None and name not in names_alive and name != self.name
                 if is_dead and not owner[b"pending"] and owner[b"idle"] > FORGET_AFTER_MS:
                     self._remove([stream], name)
                 is_left_behind = owner[b"pending"] and (is_dead or name == self.name)
@@ -252,11 +255,16 @@ class Consumer:
 
     # Run and answer
 
-    def start(self, job_ids: Sequence[str]) -> list[bool]:
-        """Mark submitted jobs as running; return for each whether it may run: False if it was cancelled."""
-        if not job_ids:
+    def start(self, jobs: Sequence[tuple[Delivery, str]]) -> list[bool]:
+        """Mark submitted jobs, given with their ids, as running; return for each whether it may run.
+
+        It may not if it was cancelled, or if another worker has claimed it.
+        """
+        if not jobs:
             return []
-        return list(self.broker.run(_START, [self.keys.record(job_id) for job_id in job_ids], {})["started"])
+        keys = [key for delivery, job_id in jobs for key in (self._streams[delivery.source], self.keys.record(job_id))]
+        arguments = {"consumer": self.name, "entries": [delivery.entry for delivery, _ in jobs]}
+        return list(self.broker.run(_START, keys, arguments)["started"])
 
     def lost(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Return those that are no longer this consumer's: cancelled, withdrawn, or claimed by another worker."""

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Self
 
 from shoal.errors import ShoalError, UnknownJob
 from shoal.excerpt import excerpt
-from shoal.jobs import LANES, Job, new_id
+from shoal.jobs import LANES, Job
 from shoal.queue.producer import Producer
 
 _ID = re.compile(r"\d{1,19}-\d{1,19}")
@@ -55,6 +56,11 @@ class DeadLetter:
         """Return when it was kept, in Unix seconds."""
         return int(self.id.partition("-")[0]) / 1000
 
+    @property
+    def retried_id(self) -> str:
+        """Return the id that the job gets when it is put again."""
+        return blake2b(self.id.encode() + self.data, digest_size=12).hexdigest()
+
     def job(self) -> Job | None:
         """Return the job; None if its bytes cannot be read."""
         try:
@@ -93,12 +99,13 @@ class DeadLetters:
     def retry(self, letter_id: str) -> str:
         """Put the job again, without its deadline, and return the new id by which its result can be fetched.
 
+        The same letter gives the same id, so retries at the same time put one job.
         Raises UnknownJob, Overloaded, or the error that keeps the job from being read: then it can only be dropped.
         """
         letter = self.get(letter_id)
-        job = replace(Job.unpack(letter.data), id=new_id(), deadline=None, reply_to=None)
+        job = replace(Job.unpack(letter.data), id=letter.retried_id, deadline=None, reply_to=None)
         self._producer.put(letter.lane if letter.lane in LANES else LANES[0], [job], client="retried")
-        self.drop(letter_id)
+        self._broker.execute("XDEL", self._key, letter_id)
         return job.id
 
     def drop(self, letter_id: str) -> None:

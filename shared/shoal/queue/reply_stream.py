@@ -12,6 +12,8 @@ from shoal.replies import Reply
 #: Most replies fetched at a time.
 REPLIES_AT_ONCE = 1_000
 
+#: Replies are read from here, and deleted once they are read: after a failover to a Redis whose clock is behind, new
+#: ids may be lower than those that were read.
 _BEGINNING = b"0"
 
 
@@ -22,7 +24,7 @@ class ReplyStream:
         self._broker = broker
         self._key = key
         self._ttl_s = ttl_s
-        self._last_read = _BEGINNING
+        self._read: list[bytes] = []  # and not deleted yet
 
     def wait(self, timeout_s: float = SHORT_BLOCK_S) -> list[Reply]:
         """Return the replies that came since the last call, waiting up to `timeout_s` for the first.
@@ -30,30 +32,23 @@ class ReplyStream:
         After an error, replies may come a second time.
         """
         block_ms = max(1, int(min(timeout_s, SHORT_BLOCK_S) * 1000))
-        read = ("XREAD", "COUNT", REPLIES_AT_ONCE, "BLOCK", block_ms, "STREAMS", self._key, self._last_read)
+        read = ("XREAD", "COUNT", REPLIES_AT_ONCE, "BLOCK", block_ms, "STREAMS", self._key, _BEGINNING)
         commands: list[tuple[Any, ...]] = [read]
-        if self._last_read != _BEGINNING:
-            commands.insert(0, ("XTRIM", self._key, "MINID", _after(self._last_read)))
+        if self._read:
+            commands.insert(0, ("XDEL", self._key, *self._read))
         try:
             found = self._broker.pipeline(*commands, block_s=block_ms / 1000)[-1]
-        except BaseException:
-            self._last_read = _BEGINNING  # Redis may be another one now, with a clock that is behind
-            raise
+        finally:
+            self._read = []  # after an error as well: Redis may be another one now
         if not found:
             return []
         entries = found[0][1]
-        self._last_read = entries[-1][0]
+        self._read = [entry for entry, _ in entries]
         return list(_readable(values[1] for _, values in entries))
 
     def wake(self) -> None:
         """End the wait of the thread that reads here."""
         self._broker.pipeline(("XADD", self._key, "*", "reply", b""), ("EXPIRE", self._key, self._ttl_s))
-
-
-def _after(entry: bytes) -> bytes:
-    """Return the least id that an entry after this one can have."""
-    milliseconds, _, number = entry.partition(b"-")
-    return b"%s-%d" % (milliseconds, int(number) + 1)
 
 
 def _readable(found: Iterable[bytes]) -> Iterator[Reply]:

@@ -23,7 +23,8 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """Announce the worker now and from then on."""
+        """Announce the worker now, before it can take a job, and from then on."""
+        self._try_to_beat()
         self._thread.start()
 
     def beat(self) -> None:
@@ -40,9 +41,11 @@ class Heartbeat:
             log.debug("the worker could not leave the pool, and is forgotten when its heartbeat expires: %s", error)
 
     def _run(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                self.beat()
-            except ShoalError as error:
-                log.debug("no heartbeat: %s", error)
-            self._stopped.wait(self._every_s)
+        while not self._stopped.wait(self._every_s):
+            self._try_to_beat()
+
+    def _try_to_beat(self) -> None:
+        try:
+            self.beat()
+        except ShoalError as error:
+            log.debug("no heartbeat: %s", error)
