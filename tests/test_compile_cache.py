@@ -1,5 +1,6 @@
 """The compile cache is filled by one process at a time, and no fault of it fails a worker's start."""
 
+import fcntl
 import logging
 import subprocess
 import sys
@@ -95,6 +96,13 @@ class TestFile:
         code += "load_or_make(pathlib.Path(sys.argv[1]), lambda: os.kill(os.getpid(), 9))"
         killed = subprocess.run([sys.executable, "-c", code, str(tmp_path / "name")])
         assert killed.returncode == -9
+        assert load_or_make(tmp_path / "name", lambda: b"compiled") == b"compiled"
+
+    def test_a_suspended_process_is_not_waited_for_without_end(self, tmp_path: Path) -> None:
+        with (tmp_path / "name.lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with pytest.raises(TimeoutError, match=r"name\.lock for over 0 s"):
+                load_or_make(tmp_path / "name", not_to_be_called, max_wait_s=0)
         assert load_or_make(tmp_path / "name", lambda: b"compiled") == b"compiled"
 
     def test_on_a_full_disk_an_error_is_raised_and_nothing_left(self, tmp_path: Path) -> None:

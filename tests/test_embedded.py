@@ -99,6 +99,33 @@ class TestWhyItEnded:
         assert "--home" in reason
         assert "--redis-url" in reason
 
+    @pytest.mark.parametrize(
+        ("name", "contents"),
+        [
+            ("appendonly.aof.1.base.rdb", b"REDIS0009"),
+            ("appendonly.aof.1.incr.aof", b"no command"),
+            ("appendonly.aof.manifest", b""),
+            ("appendonly.aof.manifest", b"no manifest\n"),
+            ("appendonly.aof.manifest", b"file missing.rdb seq 1 type b\n"),
+        ],
+    )
+    def test_damaged_data(self, settings: Settings, name: str, contents: bytes) -> None:
+        command = embedded.command(settings)
+        folder = Path(settings.home) / "redis" / "appendonlydir"
+        folder.mkdir()
+        lines = "file appendonly.aof.1.base.rdb seq 1 type b\nfile appendonly.aof.1.incr.aof seq 1 type i\n"
+        (folder / "appendonly.aof.manifest").write_text(lines)
+        (folder / "appendonly.aof.1.base.rdb").touch()
+        (folder / "appendonly.aof.1.incr.aof").touch()
+        (folder / name).write_bytes(contents)
+        assert subprocess.run(command).returncode == 1
+        assert f"cannot read the data in {folder.parent}" in embedded.why_it_ended(settings)
+
+    def test_a_full_disk_is_said_with_a_remedy(self, settings: Settings) -> None:
+        embedded.command(settings)
+        embedded.log_file(settings).write_text("1:M 1 Jan 2026 # Write error on disk: No space left on device\n")
+        assert "make room, or choose another --home" in embedded.why_it_ended(settings)
+
     def test_another_fault_is_quoted_with_the_path_of_the_log(self, settings: Settings) -> None:
         command = embedded.command(settings)
         (Path(settings.home) / "redis" / "appendonlydir").write_text("a file, where the server wants a folder")

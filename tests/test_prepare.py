@@ -1,5 +1,6 @@
 """Preparing a model: without torch, once however many processes ask, and never half."""
 
+import fcntl
 import json
 import shutil
 import subprocess
@@ -53,6 +54,18 @@ def test_the_default_model_has_golden_vectors_and_needs_no_torch(tmp_path: Path)
     folder = Path(output.strip())
     assert Model.open(folder).reference == "sentence-transformers"
     assert (load_file(folder / parity.FILE)["vectors"] == load_file(parity.GOLDEN)["vectors"]).all()
+
+
+def test_a_wait_for_another_process_that_prepares_the_model_is_said(tmp_path: Path) -> None:
+    folder = prepared_folder(tmp_path, PACKAGED)
+    folder.parent.mkdir(parents=True)
+    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process = run(PREPARE, tmp_path, PACKAGED)
+        assert process.stderr
+        assert "waiting for another process that prepares it" in process.stderr.readline()
+    process.communicate()
+    assert process.returncode == 0
 
 
 @pytest.mark.usefixtures("torch_reference")

@@ -13,7 +13,9 @@ from shoal.errors import BadSetting, MissingExtra
 from shoal.settings import EMBEDDED_URL, Settings
 
 #: Words with which servers say in their log that they cannot read the data in their folder.
-_CANNOT_READ = re.compile(r"RDB format version|Bad file format|AOF loading aborted|[Ee]rror reading")
+_CANNOT_READ = re.compile(
+    r"RDB format version|loading DB|Bad file format|AOF loading aborted|AOF manifest|AOF file|[Ee]rror reading"
+)
 
 #: The first version that keeps its data in `appendonlydir`. Older ones do not look there, and would start empty.
 _FIRST_WITH_APPENDONLYDIR = 7
@@ -77,6 +79,8 @@ def why_it_ended(settings: Settings) -> str:
     lines = log.read_text(errors="replace").splitlines()[-5:] if log.exists() else []
     reasons = [reason for line in lines if (reason := line.partition(" # ")[2]) and "WARNING" not in reason]
     reason = "; ".join(reasons)
+    if "No space left" in reason:
+        return f"the disk of {_folder(settings)} is full ({reason}): make room, or choose another --home"
     if _CANNOT_READ.search(reason):
         return _unreadable(find_server(), _folder(settings), reason)
     return f"the Redis server ended at once ({reason or 'it said nothing'}): {log} may say more"

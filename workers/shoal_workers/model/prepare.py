@@ -52,7 +52,8 @@ def prepare_if_needed(home: Path, name: str, force: bool = False) -> Path:
 def _locked(folder: Path) -> Iterator[None]:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f".{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        with Progress("waiting for another process that prepares it"):
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 

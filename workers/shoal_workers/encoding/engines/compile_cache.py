@@ -1,28 +1,47 @@
 """Compiled graphs, each kept in a file, so that a worker need not compile what another one has compiled before."""
 
 import fcntl
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
+from typing import BinaryIO
+
+#: Longest wait for another process that makes the same file: it may be suspended.
+MAX_WAIT_S = 30.0
+
+_TRY_EVERY_S = 0.05
 
 _DIGEST_BYTES = 16
 
 
-def load_or_make(path: Path, make: Callable[[], bytes]) -> bytes:
+def load_or_make(path: Path, make: Callable[[], bytes], max_wait_s: float = MAX_WAIT_S) -> bytes:
     """Return the contents of the file; if it is missing or damaged, those that `make` returns, which are kept in it.
 
-    One process at a time makes them, and the others wait for it. Raises OSError where no file can be locked or written.
+    One process at a time makes them, and the others wait for it. Raises OSError where no file can be locked or written,
+    and TimeoutError, which is one, if another process takes over `max_wait_s`.
     """
     if (contents := _read(path)) is not None:
         return contents
     path.parent.mkdir(exist_ok=True)
     with path.with_suffix(".lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        _lock(lock, max_wait_s)
         if (contents := _read(path)) is None:
             contents = make()
             _write(path, contents)
     return contents
+
+
+def _lock(file: BinaryIO, max_wait_s: float) -> None:
+    until = time.monotonic() + max_wait_s
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise TimeoutError(f"another process holds {file.name} for over {max_wait_s:g} s") from None
+            time.sleep(_TRY_EVERY_S)
 
 
 def _read(path: Path) -> bytes | None:
