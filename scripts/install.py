@@ -54,9 +54,12 @@ FOREIGN_OPTIONS = {f"PIP_{name}" for name in ("TARGET", "PREFIX", "ROOT", "PYTHO
 #: Smallest download that is named, in bytes.
 MIN_NAMED = 4_000_000
 
-#: What pip prints about a cause, and the sentence that names it with its remedy.
+#: Words of pip about a cause, and the sentence that names the cause with its remedy.
 CAUSES = (
-    (r"No space left on device|Errno 28", "the disk is full"),
+    (
+        r"No space left on device|Errno 28",
+        "the disk is full ({free}; serving takes 1,000 MB): make room, or name another temporary folder with TMPDIR",
+    ),
     (r"ProxyError|annot connect to proxy|Tunnel connection failed", "the proxy refuses: correct or unset HTTPS_PROXY"),
     (
         r"NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|Failed to establish|ConnectionReset",
@@ -74,7 +77,7 @@ class Failure(Exception):
 
 @dataclass
 class State:
-    """What is installed: the folder and the Python of the environment, and the digest of each complete part."""
+    """The state of .venv: its folder and Python, and the digest of each part that is complete."""
 
     home: str = ""
     parts: dict[str, str] = field(default_factory=dict)
@@ -206,9 +209,8 @@ class Pip:
 
     def _reason(self, printed: str) -> str:
         """Return the sentence for the cause that pip printed, else its own last words."""
-        for pattern, reason in CAUSES:
-            if re.search(pattern, printed):
-                return f"{reason}{free_space() if 'disk' in reason else ''}"
+        if reason := known_cause(printed):
+            return reason
         errors = [line for line in printed.splitlines() if re.search(r"(?i)error", line)] or printed.splitlines()
         return "pip could not install everything. It says:\n" + "\n".join(errors[-4:]) + "\nmend that"
 
@@ -230,8 +232,7 @@ def make_venv() -> None:
     if done.returncode:
         printed = done.stdout + done.stderr
         last = (printed.strip().splitlines() or ["no reason given"])[-1]
-        reason = f"the disk is full{free_space()}" if re.search(CAUSES[0][0], printed) else last
-        raise Failure(f"{VENV} could not be made: {reason}")
+        raise Failure(f"{VENV} could not be made: {known_cause(printed) or last}")
 
 
 def install_venv_package() -> None:
@@ -267,11 +268,16 @@ def version_of_pip() -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", folder.name)[:2])
 
 
+def known_cause(printed: str) -> str:
+    """Return the sentence for the first of the `CAUSES` that the output of a program names; empty for none."""
+    found = next((sentence for pattern, sentence in CAUSES if re.search(pattern, printed)), "")
+    return found.format(free=free_space())
+
+
 def free_space() -> str:
     """Return the free space of the folders that pip writes to, in words."""
     folders = {"this folder": ROOT, tempfile.gettempdir(): Path(tempfile.gettempdir())}
-    free = ", ".join(f"{shutil.disk_usage(path).free >> 20:,} MB free in {name}" for name, path in folders.items())
-    return f" ({free}; serving takes 1,000 MB): make room, or name another temporary folder with TMPDIR"
+    return ", ".join(f"{shutil.disk_usage(path).free >> 20:,} MB free in {name}" for name, path in folders.items())
 
 
 @contextmanager

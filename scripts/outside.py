@@ -146,7 +146,7 @@ def images() -> Iterator[Row]:
     base = re.findall(r"^FROM (\S+)$", (ROOT / "workers/Dockerfile").read_text(), re.MULTILINE)[-1]
     with compose_project() as compose:
         for image in (base, *compose("config", "--images", "redis").split()):
-            have(image)
+            pull_if_missing(image)
         begin = time.monotonic()
         compose("build", "--no-cache")
         compose("up", "--detach")
@@ -172,8 +172,8 @@ def compose_project() -> Iterator[Callable[..., str]]:
         compose("down", "--volumes", "--rmi", "local", "--timeout", "10")
 
 
-def have(image: str) -> None:
-    """Pull an image unless it is here, so that pulling is not part of what is timed."""
+def pull_if_missing(image: str) -> None:
+    """Pull an image unless Docker has it, so that pulling is not part of what is timed."""
     try:
         run(["docker", "image", "inspect", image])
     except Failed:

@@ -72,7 +72,7 @@ class Checkout:
         folder = folder.resolve()
         shoal = folder / ".venv" / "bin" / "shoal"
         if not shoal.exists():
-            raise BadSetting(f"{shoal} does not exist: run scripts/install in {folder} first")
+            raise BadSetting(f"{shoal} does not exist: run scripts/check in {folder} first, which makes it")
         home = HOME / "bench" / f"checkout-{folder.name}-{hashlib.sha256(bytes(folder)).hexdigest()[:8]}"
         return cls(folder.name, [str(shoal)], home, {"PYTHONPATH": "", "SHOAL_HOME": str(home)})
 

@@ -1,4 +1,4 @@
-"""What transformers computed of a few texts with a random model, as `random_models.py` saved it."""
+"""The outputs of transformers for a few texts and a random model, as `random_models.py` saved them."""
 
 from collections.abc import Sequence
 from pathlib import Path

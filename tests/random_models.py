@@ -1,4 +1,4 @@
-"""Models of all architectures that Shoal computes itself, with random weights, and what transformers computes of text.
+"""Random models of all architectures that Shoal computes itself, and the outputs of transformers for a few texts.
 
 `python random_models.py FOLDER` makes a folder for each: config.json and weights as transformers saves them, and
 `expected.safetensors`, which has for text n the arrays `ids{n}` and `types{n}`, and the token vectors `tokens{n}` or,

@@ -289,6 +289,6 @@ class TestBrowsers:
         assert api.get("/docs", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 302
 
 
-def test_settings_of_nobody_are_safe(settings: Settings) -> None:
+def test_default_settings_are_safe(settings: Settings) -> None:
     assert (Settings().host, Settings().allow_anonymous) == ("127.0.0.1", "loopback")
     assert (Settings().api_keys_file, Settings().cors_origins, Settings().trusted_proxies) == ("", "", 0)

@@ -37,7 +37,7 @@ def test_it_is_found_again_by_nothing_else(path: Path) -> None:
         assert keys.find(wrong) is None
 
 
-def test_a_file_without_keys_lets_nobody_in(path: Path) -> None:
+def test_a_file_without_keys_lets_no_client_in(path: Path) -> None:
     path.write_text("# nobody yet\n\n")
     assert Keyring(path).find("") is None
 

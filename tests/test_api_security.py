@@ -173,7 +173,7 @@ def being_answered(pool: ThreadPoolExecutor, api: Api, stub: StubWorker) -> "Fut
 
 class TestSlowCallers:
     @pytest.mark.usefixtures("stub")
-    def test_bodies_that_trickle_stop_nobody_else(self, start_api: StartApi) -> None:
+    def test_bodies_that_trickle_hold_up_no_other_client(self, start_api: StartApi) -> None:
         api = start_api(receive_timeout_s=3_600, api_threads=256)
         with Tricklers(api, 300) as tricklers:
             wait_until(lambda: tricklers.num_refused > 50)
@@ -214,7 +214,7 @@ class TestSlowCallers:
             with closing(api.send(sent)) as connection:
                 wait_until(partial(is_closed, connection))
 
-    def test_an_answer_that_nobody_takes_is_cut_off(self, start_api: StartApi) -> None:
+    def test_an_answer_that_its_client_does_not_read_is_cut_off(self, start_api: StartApi) -> None:
         api = start_api(receive_timeout_s=0.4)
         with closing(socket.socket()) as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)

@@ -117,7 +117,7 @@ FAULTS: dict[str, tuple[str, Callable[[Transformer], Transformer]]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_faults_are_seen(models: Path, fault: str) -> None:
+def test_planted_faults_are_found(models: Path, fault: str) -> None:
     name, planted = FAULTS[fault]
     expected = ExpectedOutputs(models / name)
     error, _ = run(planted(read(models / name)), expected, list(range(len(expected.texts))))
@@ -138,7 +138,7 @@ def test_faults_are_seen(models: Path, fault: str) -> None:
         *[("auto_map", {"AutoModel": "code.Model"}), ("quantization_config", {"bits": 4})],
     ],
 )
-def test_a_setting_that_changes_the_arithmetic_is_an_obstacle(models: Path, name: str, value: object) -> None:
+def test_a_setting_that_changes_the_arithmetic_is_unsupported(models: Path, name: str, value: object) -> None:
     config = json.loads((models / "bert" / "config.json").read_text())
     assert architecture.find_unsupported(config) == ""
     assert architecture.find_unsupported(config | {name: value}).startswith(f"{name} is ")
@@ -196,7 +196,7 @@ def test_numbers_of_16_bits_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["F64", "F8_E4M3"])
-def test_other_numbers_are_refused(tmp_path: Path, kind: str) -> None:
+def test_numbers_of_other_types_are_refused(tmp_path: Path, kind: str) -> None:
     save(tmp_path, a=(kind, bytes(8)))
     with pytest.raises(ModelMismatch, match=rf'tensor "a" .* is of type {kind}: use weights of type F32, F16, BF16'):
         weights.read(tmp_path)

@@ -170,7 +170,7 @@ def test_a_foreign_job_is_answered_with_its_error(
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_a_job_that_names_nobody_to_answer_is_kept(
+def test_a_job_without_an_address_for_its_reply_is_kept(
     running: Service, producer: Client, good_vector: np.ndarray[Any, Any], name: str
 ) -> None:
     redis, keys = queue_of(producer).redis, producer.queue.keys
@@ -198,7 +198,7 @@ def test_the_api_waits_for_a_redis_that_is_absent(
         assert_still_serving(running, good_vector)
 
 
-def test_when_redis_goes_those_who_wait_are_told_and_jobs_are_kept(
+def test_when_redis_goes_waiting_clients_are_told_and_jobs_are_kept(
     own_redis: RedisServer, usual: dict[str, Any], tmp_path: Path, good_vector: np.ndarray[Any, Any]
 ) -> None:
     with service(tmp_path, redis_url=own_redis.url, **usual) as running, ThreadPoolExecutor(1) as pool:

@@ -159,7 +159,7 @@ class TestCheckouts:
         assert ratios(rows).splitlines()[2:] == ["| a | requests/s (higher is better) | old | 100 | 110 | 1.100 |"]
 
     def test_a_folder_without_an_environment_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(BadSetting, match="run scripts/install"):
+        with pytest.raises(BadSetting, match="run scripts/check"):
             Checkout.at(tmp_path)
 
 

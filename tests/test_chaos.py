@@ -224,7 +224,7 @@ def test_a_cut_ends_connections_and_lets_new_ones_in(link: Link) -> None:
         assert ask(connection) == b"storm"
 
 
-def test_a_link_that_refuses_lets_nobody_in_until_it_is_mended(link: Link) -> None:
+def test_a_link_that_refuses_lets_no_client_in_until_it_is_mended(link: Link) -> None:
     link.set("refuse")
     with connect(link) as connection:
         assert ask(connection) == b""

@@ -242,14 +242,14 @@ def breaker(clock: Clock) -> CircuitBreaker:
 
 
 class TestCircuitBreaker:
-    def test_silence_begins_it_and_an_answer_ends_it(self, breaker: CircuitBreaker, clock: Clock) -> None:
+    def test_silence_opens_it_and_an_answer_closes_it(self, breaker: CircuitBreaker, clock: Clock) -> None:
         breaker.record_failure(redis.TimeoutError("silence"), clock.now_s, is_silence=True)
         with pytest.raises(redis.ConnectionError, match="silence"):
             breaker.check()
         breaker.record_success()
         breaker.check()
 
-    def test_silence_on_one_connection_while_another_is_answered_is_none(
+    def test_silence_on_one_connection_while_another_is_answered_does_not_open_it(
         self, breaker: CircuitBreaker, clock: Clock
     ) -> None:
         since = clock.now_s
@@ -258,7 +258,7 @@ class TestCircuitBreaker:
         breaker.record_failure(redis.TimeoutError("silence"), since, is_silence=True)
         breaker.check()
 
-    def test_a_connection_that_breaks_is_none_but_does_not_end_one(self, breaker: CircuitBreaker, clock: Clock) -> None:
+    def test_a_connection_that_breaks_neither_opens_nor_closes_it(self, breaker: CircuitBreaker, clock: Clock) -> None:
         breaker.record_failure(redis.ConnectionError("reset"), clock.now_s, is_silence=False)
         breaker.check()
         breaker.record_failure(redis.TimeoutError("silence"), clock.now_s, is_silence=True)

@@ -56,6 +56,15 @@ def fail(result: Result, code: str) -> str:
     return line
 
 
+@pytest.mark.parametrize(("library", "extra"), [("torch", "export"), ("pyarrow", "parquet"), ("flask", "all")])
+def test_a_missing_library_is_named_with_the_extra_that_installs_it(library: str, extra: str) -> None:
+    def use() -> None:
+        raise ModuleNotFoundError(name=library)
+
+    result = CliRunner().invoke(type(main)("shoal", callback=use, invoke_without_command=True))
+    assert f"needs '{library}', which is not installed: pip install 'shoal[{extra}]'" in fail(result, "missing_extra")
+
+
 def test_there_is_a_command_for_everything() -> None:
     assert {" ".join(path) for path, _ in commands()} >= {
         *("serve", "api", "worker", "index build", "index info", "model prepare", "model info"),

@@ -126,7 +126,7 @@ class TestEngine:
         cold, warm = (Encoder.open(folder, "openvino", precision, 2).embed(["storm"], Options(), "") for _ in range(2))
         assert np.array_equal(cold, warm)
 
-    def test_it_is_used_with_any_number_of_threads(self, folder: Path) -> None:
+    def test_one_kept_graph_is_used_with_any_number_of_threads(self, folder: Path) -> None:
         for threads in (1, 2):
             Encoder.open(folder, "openvino", "f32", threads)
         cached_file(folder)

@@ -1,4 +1,4 @@
-"""The exchange: what its threads and a fork do to the replies of those who wait."""
+"""The dispatcher: its threads and a fork deliver each reply to the client that waits for it."""
 
 import subprocess
 import sys
@@ -78,7 +78,7 @@ def test_each_job_gets_its_own_reply(queue: Queue) -> None:
     exchange.close()
 
 
-def test_a_reply_nobody_waits_for_is_dropped(queue: Queue) -> None:
+def test_a_reply_that_no_client_waits_for_is_dropped(queue: Queue) -> None:
     exchange = Dispatcher(queue)
     jobs = [Job("embed", ["storm"]) for _ in range(2)]
     pending = [exchange.call("interactive", [job])[0] for job in jobs]
@@ -91,7 +91,7 @@ def test_a_reply_nobody_waits_for_is_dropped(queue: Queue) -> None:
     exchange.close()
 
 
-def test_a_job_that_nobody_waits_for_and_no_worker_has_is_taken_back(queue: Queue) -> None:
+def test_a_job_that_no_client_waits_for_and_no_worker_has_is_taken_back(queue: Queue) -> None:
     exchange = Dispatcher(queue)
     jobs = [Job("embed", ["storm"]) for _ in range(3)]
     pending = [exchange.call("interactive", [job])[0] for job in jobs]

@@ -1,4 +1,4 @@
-"""The Redis that `shoal serve` starts: which one, and what is said when it cannot read the data that it finds."""
+"""The Redis that `shoal serve` starts: the choice of its program, and its message for data that it cannot read."""
 
 import os
 import subprocess
@@ -87,7 +87,7 @@ def test_it_keeps_what_is_written_and_listens_on_loopback_only(tmp_path: Path) -
 
 
 class TestWhyItEnded:
-    def test_data_of_another_version(self, settings: Settings) -> None:
+    def test_data_of_another_version_is_named_with_the_remedies(self, settings: Settings) -> None:
         command = embedded.command(settings)
         folder = Path(settings.home) / "redis" / "appendonlydir"
         folder.mkdir()
@@ -134,5 +134,5 @@ class TestWhyItEnded:
         assert "appendonlydir" in reason
         assert str(embedded.log_file(settings)) in reason
 
-    def test_a_server_that_wrote_no_log(self, settings: Settings) -> None:
+    def test_without_a_log_no_reason_is_made_up(self, settings: Settings) -> None:
         assert "it said nothing" in embedded.why_it_ended(settings)

@@ -1,4 +1,4 @@
-"""Whatever stands in a lane, a real worker answers it or keeps it as a dead letter, and goes on."""
+"""A real worker answers any entry of a lane or keeps it as a dead letter, and goes on."""
 
 from typing import Any
 

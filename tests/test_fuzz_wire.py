@@ -1,4 +1,4 @@
-"""Whatever bytes come from Redis, they are what they should be or an error of ours: never another, nor much memory."""
+"""Any bytes from Redis are read correctly or refused with an error of Shoal, without another error or much memory."""
 
 import resource
 import subprocess

@@ -244,7 +244,7 @@ class TestRetryAfter:
         queue.put("bulk", jobs(80), client="flood")
         assert self.refused(queue, 67) == 5  # 147 jobs, and room for 100: 47 have to go
 
-    def test_it_is_long_when_nobody_works(self, queue: Queue) -> None:
+    def test_it_is_long_without_workers(self, queue: Queue) -> None:
         queue.limits = LaneLimits(max_jobs=1)
         assert self.refused(queue, 2) == MAX_RETRY_S
 

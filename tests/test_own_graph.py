@@ -59,7 +59,7 @@ def usual_inputs(packed: ov.Model) -> ov.Model:
     return ov.Model([packed.outputs[0].get_node().input_value(0)], list(inputs.values()), "model")
 
 
-def test_its_vectors_are_served(source: Path, encoder: Encoder, tmp_path: Path) -> None:
+def test_the_vectors_of_a_models_own_graph_are_served(source: Path, encoder: Encoder, tmp_path: Path) -> None:
     prepare("own", source, tmp_path / "prepared")
     model = Model.open(tmp_path / "prepared")
     assert (model.shares_rows, model.reference) == (False, "openvino")

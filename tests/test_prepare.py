@@ -1,4 +1,4 @@
-"""Preparing a model: without torch, once however many processes ask, and never half."""
+"""A model is prepared without torch, once for all processes that need it, and completely or not at all."""
 
 import fcntl
 import json

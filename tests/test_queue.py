@@ -146,7 +146,7 @@ def test_several_wait_for_one_result_and_all_get_it(queue: Queue) -> None:
     assert again is not None
 
 
-def test_nobody_knows_a_job_that_was_never_put(queue: Queue) -> None:
+def test_a_job_that_was_never_put_is_unknown(queue: Queue) -> None:
     for ask in (queue.status, queue.cancel, lambda job_id: queue.wait_result(job_id, 5)):
         with pytest.raises(UnknownJob, match='no job "nobody"'):
             ask("nobody")
@@ -248,7 +248,7 @@ def test_a_worker_claims_what_it_failed_to_answer_itself(queue: Queue) -> None:
     assert (claimed.entry, claimed.num_deliveries) == (taken.entry, 1)  # it has not died of it
 
 
-def test_without_word_of_who_is_alive_nobody_counts_as_dead(queue: Queue) -> None:
+def test_without_the_names_of_living_workers_none_counts_as_dead(queue: Queue) -> None:
     queue.put("interactive", [addressed(), addressed()])
     for consumer in ("a", "b"):
         take_one(queue, consumer)

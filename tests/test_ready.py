@@ -38,7 +38,7 @@ def test_workers_that_are_alive_and_not_at_work(api: FlaskClient, stub: StubWork
     assert api.get("/ready").status_code == 200
 
 
-def test_an_index_that_the_settings_name_and_nobody_serves(make_app: MakeApp, stub: StubWorker) -> None:
+def test_it_is_not_ready_while_no_worker_serves_an_index_of_its_settings(make_app: MakeApp, stub: StubWorker) -> None:
     api = make_app(indexes="news=/a,faq=/b").test_client()
     assert 'the index "faq", "news":' in why_not(api)
     stub.announce(indexes={"news": INDEX})
@@ -82,7 +82,7 @@ def test_a_thread_that_is_dead(make_app: MakeApp) -> None:
 
 
 class BrokenInbox(ReplyStream):
-    """An inbox that fails in ways nobody foresaw, until it is mended."""
+    """An inbox that fails with unforeseen errors, until it is mended."""
 
     is_mended = False
 
@@ -103,7 +103,7 @@ class BrokenQueue(Queue):
         return self.broken
 
 
-def test_threads_outlive_what_nobody_foresaw(redis_url: str, keys: Keys, caplog: pytest.LogCaptureFixture) -> None:
+def test_threads_outlive_unforeseen_errors(redis_url: str, keys: Keys, caplog: pytest.LogCaptureFixture) -> None:
     queue = BrokenQueue.connect(redis_url, keys)
     exchange, seen = Dispatcher(queue), threading.Event()
     while not seen.wait(0.01) and "ZeroDivisionError" not in caplog.text:

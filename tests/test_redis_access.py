@@ -167,7 +167,7 @@ class TestTls:
 
     @pytest.fixture
     def server(self, files: Path, redis_url: str) -> Iterator[RedisServer]:
-        """A Redis that speaks TLS only, and only with those who have a certificate of the same authority."""
+        """A Redis that speaks TLS only, and only with clients that have a certificate of the same authority."""
         with redis.Redis.from_url(redis_url) as connection:
             has_tls = bool(connection.config_get("tls-port"))
         if not (program := redis_program() if has_tls else shutil.which("redis-server")):

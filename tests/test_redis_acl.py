@@ -26,7 +26,7 @@ from shoal_api.access import api_keys
 
 ACL = Path(__file__).parent.parent / "docs" / "redis-users.acl"
 
-#: What nobody says but the watch itself.
+#: Commands that only the watch itself sends.
 END = "the watch ends"
 
 #: Commands whose first argument is a command of its own.
@@ -251,7 +251,7 @@ def test_the_file_is_refused_until_its_passwords_are_replaced(tmp_path: Path) ->
     assert "hash must be" in done.stdout
 
 
-def test_nobody_comes_in_without_a_password(place: Place) -> None:
+def test_no_client_comes_in_without_a_password(place: Place) -> None:
     for url in (place.worker.replace(":worker@", ":guess@"), place.worker.replace("shoal-worker:worker@", "")):
         with pytest.raises(ShoalError, match="Redis URL"), Client(url) as client:
             client.queue.ping()

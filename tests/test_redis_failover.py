@@ -32,11 +32,11 @@ class Pair(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Where Shoal is told that Redis is."""
+        """The URL of Redis that Shoal is given."""
         return f"redis://127.0.0.1:{self.entrance.port}/0"
 
     def fail_over(self) -> None:
-        """Makes a primary of the replica, and leads everybody there."""
+        """Make a primary of the replica, and lead all clients there."""
         with redis.Redis.from_url(self.replica.url) as connection:
             connection.replicaof("NO", "ONE")
         self.entrance.switch(self.replica.port)

@@ -146,7 +146,7 @@ def test_one_that_reads_its_data_at_its_start(own_redis: RedisServer) -> None:
 
 
 def why(client: Client) -> str:
-    """Why Redis is not available; nothing if it is."""
+    """The reason for which Redis is not available; nothing if it is."""
     try:
         client.queue.ping()
     except Unavailable as error:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FILES = sorted(path for folder in ("shared", "api", "workers") for path in (ROOT / folder).rglob("*.py"))
+FOLDERS = ("shared", "api", "workers", "scripts", "tests")
+FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 QUESTIONS = {"What", "Whether", "How", "Where", "Who", "Whoever", "Whatever"}
 MAX_LINES = 50
 
@@ -28,14 +29,14 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
             yield f"{path.relative_to(ROOT)}:{node.lineno}", node.end_lineno - node.lineno + 1
 
 
-@pytest.mark.parametrize("folder", ["shared", "api", "workers"])
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_no_docstring_begins_as_a_question_does(folder: str) -> None:
     found = [docstring for path in FILES if path.is_relative_to(ROOT / folder) for docstring in docstrings(path)]
     assert found
     assert [place for place, text in found if text.split()[0].strip(",:;") in QUESTIONS] == []
 
 
-@pytest.mark.parametrize("folder", ["shared", "api", "workers"])
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_no_function_is_long(folder: str) -> None:
     found = [function for path in FILES if path.is_relative_to(ROOT / folder) for function in functions(path)]
     assert found

@@ -59,14 +59,14 @@ def watched(what: str, timeout_s: float, age_s: float) -> "subprocess.CompletedP
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
 
 
-def test_who_hangs_says_where_and_is_ended() -> None:
+def test_a_worker_that_hangs_reports_where_and_is_ended() -> None:
     done = watched("threading.Event().wait()", timeout_s=3_600, age_s=3_601)
     assert done.returncode == EXIT_STALLED
     assert done.stdout.startswith("stalled while encoding, for 3601 s ")
     assert f'File "<string>", line {LINE}' in done.stdout
 
 
-def test_who_hangs_and_cannot_say_it_is_ended_too() -> None:
+def test_a_worker_that_hangs_and_cannot_report_it_is_ended_too() -> None:
     done = watched("ctypes.PyDLL(None).sleep(600)  # holds the interpreter's lock", timeout_s=0.2, age_s=0)
     assert done.returncode == 1
     assert "Timeout" in done.stderr
@@ -89,7 +89,7 @@ def test_a_stalled_worker_is_not_ready(worker: Worker) -> None:
     worker.pool.leave(worker.id)
 
 
-def test_progress_is_what_began_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_names_the_activity_that_began_last(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([10.0, 20.0, 25.0, 30.0, 31.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     progress = Progress()

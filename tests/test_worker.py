@@ -108,7 +108,7 @@ def once(when: str, act: Callable[[], object]) -> Callable[[str], None]:
 
 
 def dead_letters(queue: Queue) -> list[DeadLetter]:
-    """What is kept of jobs that did harm."""
+    """The newest dead letters."""
     return DeadLetters(queue).newest()
 
 

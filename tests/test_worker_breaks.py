@@ -34,7 +34,7 @@ def put_all(queue: Queue) -> list[Job]:
 
 
 def statuses(replies: list[Reply]) -> dict[str, str]:
-    """What the reply to each job says; one reply each."""
+    """The status or error code of the reply to each job; assert that there is one reply each."""
     assert len({reply.id for reply in replies}) == len(replies)
     return {reply.id: reply.error.code if reply.error else reply.status for reply in replies}
 

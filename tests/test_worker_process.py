@@ -47,7 +47,7 @@ def num_pending(client: Client) -> int:
 
 
 def is_at_work(client: Client) -> bool:
-    """Whether a worker holds a job."""
+    """Return true if a worker holds a job."""
     return num_pending(client) > 0
 
 

@@ -11,6 +11,9 @@ from shoal.errors import DiskFull, FileError, MissingExtra, ShoalError
 
 _GROUP = "shoal.commands"
 
+#: The extra that installs a library; `all` installs those that are not named here.
+_EXTRAS = {"torch": "export", "sentence_transformers": "export", "pyarrow": "parquet"}
+
 #: The commands of this package. Those of an extra live in its package and are found by entry point.
 _OWN = {
     "bench": "shoal.cli.bench:bench",
@@ -51,7 +54,8 @@ def _translate(error: Exception) -> ShoalError:
     if isinstance(error, ShoalError):
         return error
     if isinstance(error, ModuleNotFoundError):
-        return MissingExtra(f"this needs {error.name!r}, which the light install leaves out: pip install 'shoal[all]'")
+        extra = _EXTRAS.get(error.name or "", "all")
+        return MissingExtra(f"this needs {error.name!r}, which is not installed: pip install 'shoal[{extra}]'")
     if not isinstance(error, OSError) or error.errno == errno.EPIPE:
         raise error
     if error.errno in DiskFull.ERRNOS:

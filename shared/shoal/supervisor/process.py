@@ -79,8 +79,8 @@ class Service:
             log.warning("%s did not stop within %g s and is killed", self.name, self.stop_within_s)
         self.kill()
 
-    def hurry(self) -> None:
-        """Kill all processes of the group without waiting. Safe in a signal handler."""
+    def send_kill(self) -> None:
+        """Kill all processes of the group, and do not wait for their end. Safe in a signal handler."""
         if self.process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -89,7 +89,7 @@ class Service:
         """Kill all processes of the group and wait until they are gone."""
         if self.process is None:
             return
-        self.hurry()
+        self.send_kill()
         until = time.monotonic() + GONE_WITHIN_S
         with suppress(ProcessLookupError):
             self.process.wait()

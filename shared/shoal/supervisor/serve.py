@@ -23,7 +23,7 @@ from shoal.supervisor.supervisor import Supervisor
 from shoal.supervisor.wait import wait_until
 
 #: Beginning of the last line of the summary, which is printed once everything is ready.
-_STOP = "stop:   "
+_LAST_LINE = "stop:   "
 
 
 def serve(settings: Settings, *, query: str | None = None, log: Path | None = None) -> None:
@@ -42,7 +42,7 @@ def serve(settings: Settings, *, query: str | None = None, log: Path | None = No
         signal.signal(signal.SIGINT, lambda *_: supervisor.ask_to_stop(impatiently=True))
         try:
             supervisor.start()
-            _greet(settings, query, log)
+            _print_summary(settings, query, log)
             supervisor.watch()
         finally:
             with suppress(OSError):  # the terminal, or the program that reads this, may be gone already
@@ -67,12 +67,12 @@ def detach(settings: Settings, *, query: str | None = None) -> None:
             command, env=environment, start_new_session=True, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
 
-    def has_greeted() -> bool:
+    def has_summary() -> bool:
         if process.poll() is not None:
-            raise NotReady(f"it did not start; {logfile} ends with:\n{logfile.read_text()[-2_000:]}")
-        return f"\n{_STOP}" in logfile.read_text()
+            raise NotReady(f"the service did not start: {logfile} ends with:\n{logfile.read_text()[-2_000:]}")
+        return f"\n{_LAST_LINE}" in logfile.read_text()
 
-    wait_until("it to be ready", has_greeted, within_s=math.inf)  # the process has limits of its own
+    wait_until("the service", has_summary, within_s=math.inf)  # the process has limits of its own
     click.echo(logfile.read_text(), nl=False)
 
 
@@ -102,7 +102,7 @@ def _prepare_model(settings: Settings) -> None:
             raise NotReady("the model could not be prepared: the line above says why")
 
 
-def _greet(settings: Settings, query: str | None, log: Path | None) -> None:
+def _print_summary(settings: Settings, query: str | None, log: Path | None) -> None:
     """Print what runs where, the hits of a search if there is an index, a curl command to copy, and how to stop."""
     from shoal.client import Client
 
@@ -122,7 +122,7 @@ def _greet(settings: Settings, query: str | None, log: Path | None) -> None:
     key = '-H "authorization: Bearer $YOUR_KEY" ' if settings.api_keys_file else ""
     data = json.dumps(body).replace("'", r"\u0027")  # it stands between single quotes
     click.echo(f"try:    curl -s {api_url(settings)}/{path} {key}-H 'content-type: application/json' -d '{data}'")
-    click.echo(f"{_STOP}{'the same command with --stop in place of --detach' if log else 'Ctrl-C'}")
+    click.echo(f"{_LAST_LINE}{'the same command with --stop in place of --detach' if log else 'Ctrl-C'}")
 
 
 def _described(workers: Mapping[str, Mapping[str, Any]]) -> str:

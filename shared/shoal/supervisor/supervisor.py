@@ -58,7 +58,7 @@ class Supervisor:
         """Start all processes and return when they are ready to serve.
 
         A process that ends before that is started again, `MAX_RETRIES` times at most. Raises NotReady if it ends once
-        more, or at once if it says which error keeps it from starting; PortInUse; and Unavailable without Redis.
+        more, or ends with an error of Shoal, which has a remedy; PortInUse; and Unavailable without Redis.
         """
         if self.redis:
             self._start_redis(self.redis)
@@ -84,7 +84,7 @@ class Supervisor:
         if self._stopping and impatiently:
             for service in self.services:
                 if service.exit_code() is None:
-                    service.hurry()
+                    service.send_kill()
         self._stopping = True
 
     def stop(self) -> None:
@@ -121,8 +121,8 @@ class Supervisor:
             if (code := service.exit_code()) is not None:
                 reason = service.last_error()
                 ended = f"{service.name} ended with exit code {code} before it was ready"
-                is_settled = reason.startswith("shoal: ")
-                if is_settled or self._retries[service.name] == MAX_RETRIES:
+                has_remedy = reason.startswith("shoal: ")
+                if has_remedy or self._retries[service.name] == MAX_RETRIES:
                     raise NotReady(f"{ended}: {reason.removeprefix('shoal: ')}")
                 self._retries[service.name] += 1
                 log.warning("%s and is started again: %s", ended, reason)
