@@ -9,7 +9,7 @@ from typing import Any
 from shoal.errors import BadSetting, PortInUse
 from shoal.settings import Settings
 
-#: What the system says of an address that this machine does not have.
+#: The errors of the system for an address that this machine does not have.
 _MISSING = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 

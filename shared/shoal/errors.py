@@ -210,7 +210,7 @@ class FileError(ShoalError):
 
 
 class MissingExtra(ShoalError):
-    """Error raised when a command needs a package or program that the light install leaves out."""
+    """Error raised when a command needs a package or program that is not installed."""
 
     code = "missing_extra"
 

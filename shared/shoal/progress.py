@@ -17,7 +17,7 @@ class Progress:
     """The progress of one step, on standard error: nothing in the first second, then a line every few seconds.
 
     A line has what is done, of how much, how fast and how long still, if `total` is known. As a context manager it
-    shows them from a thread, so the step need not return; a loop that polls can call `tick` instead.
+    writes them from a thread, for a step that is one call; a loop can call `tick` instead.
     """
 
     def __init__(

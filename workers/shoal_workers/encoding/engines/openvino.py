@@ -73,8 +73,8 @@ class OpenVinoEngine:
 class _Graph:
     """The prepared graph, compiled once for all workers that have its folder.
 
-    What compiling makes of it is kept beside it, without the weights that are in the folder already. A fault of that
-    file costs the time of compiling again, and never fails a start.
+    The compiled graph is kept in a file of the folder, without the weights, which the folder has already. If that file
+    cannot be used, the worker compiles the graph itself: its start takes longer and does not fail.
     """
 
     def __init__(self, folder: Path, precision: str, options: dict[str, Any]):
@@ -97,7 +97,7 @@ class _Graph:
         return self._core.compile_model(self._read(), "CPU", options)
 
     def _load(self) -> bytes:
-        """Return what compiling made, or nothing if that can be neither read nor kept."""
+        """Return the compiled graph, or nothing if it can be neither read nor kept."""
         state = (self._folder / GRAPH).stat()
         processor = self._core.get_property("CPU", "FULL_DEVICE_NAME")
         computes_in = (self._precision, self._options["INFERENCE_PRECISION_HINT"])
@@ -121,7 +121,11 @@ class _Graph:
 
     def _warn(self, error: Exception) -> None:
         reason = str(error).strip().rpartition("\n")[2]
-        log.warning("%s is of no use, the graph is compiled at every start: %s", self._folder / "cache", reason)
+        log.warning(
+            "%s cannot be used (%s), so the graph is compiled at every start: delete it, or make it writable",
+            self._folder / "cache",
+            reason,
+        )
 
 
 class OpenVinoPass:
