@@ -117,7 +117,7 @@ def main(command: str, parts: Sequence[str]) -> None:
 def install(parts: Sequence[str]) -> None:
     """Make .venv if it cannot be used, and install what is missing in it."""
     state, digest = State.read(), digest_of_sources()
-    if not state.home or state.home != home_of_venv():
+    if not state.home or state.home != home_of_venv() or (os.environ.get("PYTHON") and not is_of_this_python(state)):
         make_venv()
         state = State(home_of_venv())
     missing = [part for part in parts if state.parts.get(part) != digest]
@@ -172,7 +172,9 @@ class Pip:
         environment = {name: value for name, value in os.environ.items() if name not in FOREIGN_OPTIONS}
         environment |= {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, close_fds=False, **pipes
+        )  # it holds the lock too
         with process:
             assert process.stdout
             printed = list(self._show(process.stdout))
@@ -228,7 +230,8 @@ def make_venv() -> None:
     if find_spec("ensurepip") is None:
         install_venv_package()
     with Progress("  making it"):
-        done = subprocess.run([sys.executable, "-I", "-m", "venv", str(VENV)], capture_output=True, text=True)
+        command = [sys.executable, "-I", "-m", "venv", str(VENV)]
+        done = subprocess.run(command, close_fds=False, capture_output=True, text=True)
     if done.returncode:
         printed = done.stdout + done.stderr
         last = (printed.strip().splitlines() or ["no reason given"])[-1]
@@ -262,6 +265,11 @@ def home_of_venv() -> str:
         return ""
 
 
+def is_of_this_python(state: State) -> bool:
+    """Return True if .venv has the version of the Python that runs this script, which the variable PYTHON names."""
+    return state.home == f"{VENV} {sys.version_info[:2]}"
+
+
 def version_of_pip() -> tuple[int, ...]:
     """Return the version of pip in .venv."""
     (folder,) = VENV.glob("lib/python*/site-packages/pip-*.dist-info")
@@ -282,8 +290,12 @@ def free_space() -> str:
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """Let one installation in this folder run at a time; others wait."""
+    """Let one installation in this folder run at a time; others wait.
+
+    The programs that it starts inherit the lock: should it be killed, they still write into .venv until they end.
+    """
     with SOURCES[0].open() as file:
+        os.set_inheritable(file.fileno(), True)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
