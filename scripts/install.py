@@ -210,7 +210,7 @@ class Pip:
             yield line.rstrip()
 
     def _reason(self, printed: str) -> str:
-        """Return the sentence for the cause that pip printed, else its own last words."""
+        """Return the sentence for the cause that pip printed, else the last errors that it printed."""
         if reason := known_cause(printed):
             return reason
         errors = [line for line in printed.splitlines() if re.search(r"(?i)error", line)] or printed.splitlines()

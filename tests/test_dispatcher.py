@@ -69,60 +69,60 @@ def answer(queue: Queue, deliveries: Sequence[Delivery]) -> int:
 
 
 def test_each_job_gets_its_own_reply(queue: Queue) -> None:
-    exchange = Dispatcher(queue)
+    dispatcher = Dispatcher(queue)
     jobs = [Job("embed", ["storm"]) for _ in range(20)]
-    waiting = [exchange.call("interactive", [job])[0] for job in jobs]  # the first is put at once, others by the sender
+    waiting = [dispatcher.call("interactive", [job])[0] for job in jobs]  # the sender puts all but the first
     wait_until(lambda: queue.backlog()["interactive"] == 20)
     assert answer_all(queue) == 20
     assert [pending.result(PATIENCE_S).id for pending in waiting] == [job.id for job in jobs]
-    exchange.close()
+    dispatcher.close()
 
 
 def test_a_reply_that_no_client_waits_for_is_dropped(queue: Queue) -> None:
-    exchange = Dispatcher(queue)
+    dispatcher = Dispatcher(queue)
     jobs = [Job("embed", ["storm"]) for _ in range(2)]
-    pending = [exchange.call("interactive", [job])[0] for job in jobs]
+    pending = [dispatcher.call("interactive", [job])[0] for job in jobs]
     wait_until(lambda: queue.backlog()["interactive"] == 2)
     deliveries = queue.take("a", LANES, 2)
-    exchange.forget(jobs[:1])
+    dispatcher.forget(jobs[:1])
     answer(queue, deliveries)
     assert pending[1].result(PATIENCE_S).id == jobs[1].id
     assert not pending[0].done()
-    exchange.close()
+    dispatcher.close()
 
 
 def test_a_job_that_no_client_waits_for_and_no_worker_has_is_taken_back(queue: Queue) -> None:
-    exchange = Dispatcher(queue)
+    dispatcher = Dispatcher(queue)
     jobs = [Job("embed", ["storm"]) for _ in range(3)]
-    pending = [exchange.call("interactive", [job])[0] for job in jobs]
+    pending = [dispatcher.call("interactive", [job])[0] for job in jobs]
     wait_until(lambda: all(waiting.place for waiting in pending))
-    exchange.forget(jobs[:2])
+    dispatcher.forget(jobs[:2])
     wait_until(lambda: queue.backlog()["interactive"] == 1)
     assert queue.redis.hget(queue.keys.load("interactive"), "texts") == b"1"
     assert answer_all(queue) == 1
     assert pending[2].result(PATIENCE_S).id == jobs[2].id
-    exchange.close()
+    dispatcher.close()
 
 
 def test_a_reply_that_comes_while_the_connection_is_broken_is_not_lost(queue: Queue) -> None:
-    exchange = Dispatcher(queue)
-    waiting = [exchange.call("interactive", [Job("embed", ["storm"])])[0] for _ in range(3)]
+    dispatcher = Dispatcher(queue)
+    waiting = [dispatcher.call("interactive", [Job("embed", ["storm"])])[0] for _ in range(3)]
     wait_until(lambda: queue.backlog()["interactive"] == 3)
     for _ in range(5):  # also those that were opened since
         queue.redis.client_kill_filter(_type="normal", skipme=True)
     answer_all(queue)
     assert {pending.result(PATIENCE_S).status for pending in waiting} == {"done"}
-    exchange.close()
+    dispatcher.close()
 
 
 def test_a_reply_that_cannot_be_read_does_not_keep_the_others(queue: Queue) -> None:
-    exchange = Dispatcher(queue)
+    dispatcher = Dispatcher(queue)
     for garbage in (b"\xc1", b"no map", b""):
-        queue.redis.xadd(queue.keys.replies(exchange.address), {"reply": garbage})
-    (pending,) = exchange.call("interactive", [Job("embed", ["storm"])])
+        queue.redis.xadd(queue.keys.replies(dispatcher.address), {"reply": garbage})
+    (pending,) = dispatcher.call("interactive", [Job("embed", ["storm"])])
     answer_all(queue)
     assert pending.result(PATIENCE_S).status == "done"
-    exchange.close()
+    dispatcher.close()
 
 
 @pytest.mark.usefixtures("serving")

@@ -53,7 +53,7 @@ def blabbing(queue: Queue, encoder: Encoder, index: Index) -> Worker:
 
 
 def job(**fields: object) -> bytes:
-    """A job as anybody may put it."""
+    """A job as any program may put it."""
     return bytes(msgpack.packb({"v": 1, "id": "a", "op": "embed", "texts": [f"{SECRET} pie"]} | fields))
 
 

@@ -105,10 +105,10 @@ class BrokenQueue(Queue):
 
 def test_threads_outlive_unforeseen_errors(redis_url: str, keys: Keys, caplog: pytest.LogCaptureFixture) -> None:
     queue = BrokenQueue.connect(redis_url, keys)
-    exchange, seen = Dispatcher(queue), threading.Event()
+    dispatcher, seen = Dispatcher(queue), threading.Event()
     while not seen.wait(0.01) and "ZeroDivisionError" not in caplog.text:
         pass
-    assert exchange.is_alive()
+    assert dispatcher.is_alive()
     queue.broken.is_mended = True
-    exchange.close()
+    dispatcher.close()
     queue.close()

@@ -101,7 +101,7 @@ def granted() -> dict[str, set[str]]:
 
 
 class Caller:
-    """Somebody with an API key."""
+    """A client with an API key."""
 
     def __init__(self, port: int, key: str):
         self._port = port

@@ -1,4 +1,4 @@
-"""Redis gone, full, or come back empty: everybody is told at once, and goes on when it is back."""
+"""Redis gone, full, or back without its data: clients and workers know at once, and go on when it is back."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -28,7 +28,7 @@ ROOM_BYTES = 3_000_000
 
 @pytest.fixture
 def admin(own_redis: RedisServer) -> Iterator["redis.Redis"]:
-    """Somebody else, who uses the same Redis."""
+    """Another program, which uses the same Redis."""
     with redis.Redis.from_url(own_redis.url) as connection:
         yield connection
 

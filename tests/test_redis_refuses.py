@@ -1,4 +1,4 @@
-"""Redis is there and refuses: everybody is told why, as `unavailable`, and goes on once it does not."""
+"""Redis answers and refuses: clients and workers get the reason, as `unavailable`, and go on once it serves again."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -47,7 +47,7 @@ def alone(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
 
 @contextmanager
 def busy(admin: "redis.Redis", server: RedisServer) -> Iterator[None]:
-    """Somebody's script does not end."""
+    """The script of another program does not end."""
     admin.config_set("lua-time-limit", 10)
     with redis.Redis.from_url(server.url) as other:
         thread = threading.Thread(target=lambda: _run_endlessly(other))

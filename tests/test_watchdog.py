@@ -100,20 +100,20 @@ def test_progress_names_the_activity_that_began_last(monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture
-def words(queue: Queue, tmp_path: Path) -> CrashReports:
-    """The last words of the test's own pool."""
+def reports(queue: Queue, tmp_path: Path) -> CrashReports:
+    """The crash reports of the test's own pool."""
     return CrashReports(queue.broker, queue.keys, tmp_path / "crashes")
 
 
-def test_last_words_are_kept_for_a_while(words: CrashReports, queue: Queue) -> None:
-    assert words.read("a") == ""
-    words.write("a", "stalled", "trace\n" * MAX_CHARS)
-    assert words.read("a").startswith("stalled\ntrace\n")
-    assert len(words.read("a")) == MAX_CHARS
+def test_a_crash_report_is_kept_for_a_while(reports: CrashReports, queue: Queue) -> None:
+    assert reports.read("a") == ""
+    reports.write("a", "stalled", "trace\n" * MAX_CHARS)
+    assert reports.read("a").startswith("stalled\ntrace\n")
+    assert len(reports.read("a")) == MAX_CHARS
     assert queue.redis.ttl(queue.keys.crash_report("a")) > 0
 
 
-def test_what_a_crashed_worker_left_is_passed_on_once(words: CrashReports, tmp_path: Path) -> None:
+def test_the_report_of_a_crashed_worker_is_passed_on_once(reports: CrashReports, tmp_path: Path) -> None:
     folder = tmp_path / "crashes"
     folder.mkdir()
     (folder / "crashed").write_text("Fatal Python error: Aborted\n\nThread 0x1:\n")
@@ -121,32 +121,32 @@ def test_what_a_crashed_worker_left_is_passed_on_once(words: CrashReports, tmp_p
     with (folder / "alive").open("w") as file:
         file.write("so far")
         fcntl.flock(file, fcntl.LOCK_EX)
-        words.forward_files()
+        reports.forward_files()
     assert [path.name for path in folder.iterdir()] == ["alive"]
-    assert words.read("crashed") == "Fatal Python error: Aborted\n\nThread 0x1:\n"
-    assert words.read("killed") == ""
+    assert reports.read("crashed") == "Fatal Python error: Aborted\n\nThread 0x1:\n"
+    assert reports.read("killed") == ""
 
 
-def test_a_worker_that_ends_well_leaves_nothing(words: CrashReports, tmp_path: Path) -> None:
-    with words.recorded("a") as file:
+def test_a_worker_that_ends_well_leaves_nothing(reports: CrashReports, tmp_path: Path) -> None:
+    with reports.recorded("a") as file:
         assert Path(file.name).parent == tmp_path / "crashes"
-        assert words.read("a") == ""
+        assert reports.read("a") == ""
         assert (tmp_path / "crashes" / "a").exists()
     assert list((tmp_path / "crashes").iterdir()) == []
 
 
-def test_a_worker_that_ends_by_an_exception_says_so(words: CrashReports) -> None:
-    with pytest.raises(RuntimeError, match="broken"), words.recorded("a"):
+def test_a_worker_that_ends_by_an_exception_says_so(reports: CrashReports) -> None:
+    with pytest.raises(RuntimeError, match="broken"), reports.recorded("a"):
         raise RuntimeError("broken")
-    assert words.read("a").startswith("RuntimeError: broken\nTraceback (most recent call last)")
+    assert reports.read("a").startswith("RuntimeError: broken\nTraceback (most recent call last)")
 
 
 def test_without_a_folder_to_write_to_crashes_go_to_standard_error(queue: Queue, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    words = CrashReports(queue.broker, queue.keys, tmp_path / "file" / "crashes")
-    with words.recorded("a") as file:
+    reports = CrashReports(queue.broker, queue.keys, tmp_path / "file" / "crashes")
+    with reports.recorded("a") as file:
         assert file is sys.stderr
-    words.forward_files()
+    reports.forward_files()
 
 
 class SlowEncoder(Encoder):

@@ -44,7 +44,7 @@ class Settings:
     max_reply_mb: int = _setting(8, "Largest reply, in MB; token vectors and many hits can be large.", 1, 256)
     result_ttl_s: int = _setting(3_600, "Time for which a reply is kept to be fetched, in seconds.", 1)
 
-    host: str = _setting("127.0.0.1", "Address that the API listens on; of a name, all addresses.")
+    host: str = _setting("127.0.0.1", "Address that the API listens on, or a name: then all of its addresses.")
     port: int = _setting(8080, "Port that the API listens on.", 1, 65_535)
     api_processes: int = _setting(1, "Processes of the API for each address; each uses about one processor at most.", 1)
     api_threads: int = _setting(320, "Most requests under way at a time in a process of the API.", 1)

@@ -28,7 +28,7 @@ class Model:
     `source` is the folder of the original, which a serving worker needs only for the torch engine. `digest` is the
     SHA-256 of the weights; `weights_state` shows without reading them whether they have changed since. `shares_rows` is
     true if the forward pass takes several texts in a row. `reference` names the library that made the vectors of the
-    parity check: `sentence-transformers`, or `openvino`, which then is compared with itself in f32.
+    parity check: `sentence-transformers`, or `openvino`: the engine is then compared with OpenVINO's vectors in f32.
     """
 
     name: str
