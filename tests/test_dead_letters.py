@@ -20,7 +20,7 @@ from shoal import Client
 from shoal.errors import MalformedJob, Overloaded, UnknownJob
 from shoal.jobs import LANES, Job
 from shoal.queue.consumer import MAX_DEAD_BYTES, Answer
-from shoal.queue.dead_letters import DeadLetter, DeadLetters
+from shoal.queue.dead_letters import MAX_LISTED_BYTES, DeadLetter, DeadLetters
 from shoal.queue.lane import LaneLimits
 from shoal.replies import Reply
 
@@ -48,6 +48,20 @@ class TestDeadLetters:
     def test_the_newest_come_first(self, queue: Queue) -> None:
         made = [bury(queue, Job("embed", ["storm"]).pack(), f"internal: {n}") for n in range(3)]
         assert [letter.id for letter in DeadLetters(queue).newest(2)] == made[:0:-1]
+
+    def test_a_list_has_the_beginning_of_each_job(self, queue: Queue) -> None:
+        job = Job("search", ["x" * 100_000, "storm"], id="mine")
+        for _ in range(120):
+            bury(queue, job.pack(), "internal: " + "y" * 10_000)
+        received = queue.redis.info("stats")["total_net_output_bytes"]
+        letters = DeadLetters(queue).newest(110)
+        assert queue.redis.info("stats")["total_net_output_bytes"] - received < 110 * 3 * MAX_LISTED_BYTES
+        assert [letter.id for letter in letters] == sorted((letter.id for letter in letters), reverse=True)
+        assert len(letters) == 110
+        assert {letter.size_bytes for letter in letters} == {len(job.pack())}
+        outline = letters[0].outline()
+        assert (outline.id, outline.op, outline.num_texts) == ("mine", "search", 2)
+        assert DeadLetters(queue).get(letters[0].id).job() == job
 
     def test_a_retried_job_runs_again_and_its_result_can_be_fetched(self, queue: Queue) -> None:
         letters, job = DeadLetters(queue), Job("embed", ["storm"], reply_to="gone", deadline=1.0)

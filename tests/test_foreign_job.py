@@ -36,6 +36,8 @@ def dead_letters(queue: Queue) -> list[dict[bytes, bytes]]:
         ({"texts": ["storm", 5]}, "invalid_request"),
         ({"pooling": ["mean"]}, "invalid_request"),
         ({"k": 0, "op": "search"}, "invalid_request"),
+        ({"x": msgpack.ExtType(5, b"")}, "malformed_job"),
+        ({"x": {1: 2}}, "malformed_job"),
     ],
 )
 def test_a_foreign_job_that_names_itself_is_answered(

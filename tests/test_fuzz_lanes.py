@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from queues import Queue
 from test_fuzz_wire import JOB, JOBS
 
-from shoal.jobs import LANES, Job, address_of
+from shoal.jobs import LANES, Job
+from shoal.outline import address_of
 from shoal_workers.worker import Worker
 
 #: Bytes that may be a job: good ones, damaged ones, ones of odd fields, and anything.

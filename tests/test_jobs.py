@@ -1,6 +1,7 @@
 """Jobs: what can be asked survives the wire, and what cannot is refused by the name of its field."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from shoal.errors import InvalidRequest, InvalidText, MalformedJob, ShoalError, UnsupportedVersion
 from shoal.excerpt import excerpt
-from shoal.jobs import CHOICES, JOB_NAMES, MAX_DIMENSIONS, MAX_K, OPTION_NAMES, Job, Options, address_of, check_name
+from shoal.jobs import CHOICES, JOB_NAMES, MAX_DIMENSIONS, MAX_K, OPTION_NAMES, Job, Options, check_name
+from shoal.outline import Outline, address_of
 
 NAMES = st.from_regex(r"[A-Za-z0-9_.:-]{1,128}", fullmatch=True)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
@@ -174,3 +176,23 @@ def test_names_may_be_part_of_a_key() -> None:
     assert check_name("id", "aZ09-_.:") == "aZ09-_.:"
     assert address_of(b"no job") == (None, None)
     assert address_of(msgpack.packb({"id": "a", "reply_to": "b c"})) == (None, None)
+
+
+def test_the_outline_of_a_job_is_read_without_the_rest() -> None:
+    values = {"id": "mine", "op": "embed", "texts": ["storm"] * 70_000, "reply_to": "me", 5: [[{}]] * 9}
+    outline = Outline.read(msgpack.packb(values))
+    assert (outline.id, outline.op, outline.num_texts, outline.is_whole) == ("mine", "embed", 70_000, True)
+    cut = Outline.read(msgpack.packb(values)[:100])
+    assert (cut.id, cut.op, cut.num_texts, cut.is_whole) == ("mine", "embed", 70_000, False)
+    odd = Outline.read(msgpack.packb({"id": "a b", "op": "x" * 1_000_000, "texts": "storm"}))
+    assert (odd.id, odd.op, odd.num_texts, odd.is_whole) == (None, None, None, True)
+
+
+@pytest.mark.parametrize("extra", [{5: "x"}, {"x": msgpack.ExtType(1, b"")}, {"texts": b"\xff"}])
+def test_the_address_of_a_job_is_known_whatever_else_it_holds(extra: dict[Any, Any]) -> None:
+    assert address_of(msgpack.packb({"id": "mine", "reply_to": "me"} | extra)) == ("mine", "me")
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data + b"\xc0"])
+def test_the_address_of_a_damaged_job_is_unknown(damage: Callable[[bytes], bytes]) -> None:
+    assert address_of(damage(msgpack.packb({"id": "mine", "x": "y"}))) == (None, None)

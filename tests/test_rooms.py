@@ -82,7 +82,7 @@ HEAVY = {"torch", "flask", "rq", "safetensors", "openvino", "sentence_transforme
 
 #: The rooms and modules that may import each library of one purpose.
 HOMES = {
-    "msgpack": {"shoal.wire"},
+    "msgpack": {"shoal.wire", "shoal.outline"},
     "redis": {"shoal.broker.broker", "shoal.broker.circuit_breaker", "shoal.broker.connections"},
     "numkong": {"shoal_workers.index.upper_bounds"},
     "openvino": {

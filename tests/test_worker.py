@@ -2,10 +2,12 @@
 
 import itertools
 import time
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 from conftest import wait_until
@@ -37,6 +39,10 @@ class Engine(Encoder):
         self.num_tokens: list[int] = []
         self.before: Callable[[str], object] = lambda _: None
         (self.poison,) = encoder.tokenizer.encode(["poison"])
+
+    def check(self, options: Options) -> None:
+        self.before("read")
+        super().check(options)
 
     def tokenize(self, texts: Sequence[str], truncation_side: str = "right") -> list[Tokens]:
         self.before("tokenize")
@@ -324,11 +330,68 @@ def test_a_suspect_is_named_while_it_runs_and_not_after(worker: Worker, queue: Q
     put(queue, "storm", reply_to="claimed")
     queue.take("killed", ["interactive"], 1)
     put(queue, "rain")
-    named: list[bool] = []
-    engine.before = lambda what: named.append(bool(queue.redis.exists(queue.keys.isolated(worker.id))))
+    named: list[tuple[str, bool]] = []
+    engine.before = lambda what: named.append((what, bool(queue.redis.exists(queue.keys.isolated(worker.id)))))
     assert [drive(worker) for _ in range(2)] == [1, 1]
-    assert named == [True, True, False, False]
+    steps = ("read", "tokenize", "encode")
+    assert named == [(what, is_named) for is_named in (True, False) for what in steps]
     assert not queue.redis.exists(queue.keys.isolated(worker.id))
+
+
+def ends_while_reading(worker: Worker, engine: Engine) -> None:
+    """Let the worker end as it reads the next job."""
+
+    def end(what: str) -> None:
+        if what == "read":
+            raise GeneratorExit
+
+    engine.before = end
+    with pytest.raises(GeneratorExit):
+        worker.step(block_s=0)
+    engine.before = lambda _: None
+
+
+def test_a_claimed_job_that_ends_its_worker_while_it_is_read_is_blamed_alone(queue: Queue, engine: Engine) -> None:
+    worker = Worker(queue.consumer(), engine, {}, Bucketing(256))
+    put(queue, *distinct(80))
+    worker.step(block_s=0)
+    assert len(worker.scheduler.unanswered()) == 1
+    put(queue, "storm", lane="bulk")
+    (suspect,) = queue.take("killed", ["bulk"], 1)
+    worker.admission._next_claim = 0.0
+    ends_while_reading(worker, engine)
+    found = [queue.claim(name, {"next", "last"}) for name in ("next", "last")]
+    counts = {delivery.data == suspect.data: delivery.num_deliveries for delivery in found if delivery}
+    assert counts == {False: 1, True: 3}
+
+
+def test_a_job_that_ends_its_worker_while_it_is_read_counts_after_one_that_ran_alone(
+    worker: Worker, queue: Queue, engine: Engine
+) -> None:
+    put(queue, "untold")
+    queue.take("killed", LANES, 1)
+    worker.step(block_s=0)
+    put(queue, "storm")
+    ends_while_reading(worker, engine)
+    claimed = queue.claim("next", {"next"})
+    assert claimed is not None
+    assert claimed.num_deliveries == 2
+
+
+def test_a_poisoned_job_is_answered_without_being_unpacked(worker: Worker, queue: Queue) -> None:
+    heavy = {"v": 1, "id": "heavy", "op": "embed", "texts": ["storm"], "reply_to": "me", "x": [{}] * 200_000}
+    data = msgpack.packb(heavy)
+    queue.redis.xadd(queue.keys.lane("interactive"), {"job": data})
+    for n in range(MAX_DELIVERIES):
+        assert queue.claim(f"killed{n}", {f"killed{n}"}) or queue.take(f"killed{n}", LANES, 1)
+    tracemalloc.start()
+    try:
+        drive(worker)
+        most_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert code(replies(queue)["heavy"]) == "poisoned"
+    assert most_bytes < 20 * len(data)
 
 
 def test_a_step_takes_a_pass_of_bulk_and_leaves_the_rest_to_others(worker: Worker, queue: Queue) -> None:

@@ -192,17 +192,6 @@ def new_id() -> str:
             ids.extend(digits[n : n + 24] for n in range(0, len(digits), 24))
 
 
-def address_of(data: bytes) -> tuple[str | None, str | None]:
-    """Return the id and reply address in bytes that `Job.unpack` refused; None for what cannot be read."""
-    try:
-        values = wire.unpack(data, unicode_errors="replace")
-        job_id = check_name("id", values.get("id"))
-        reply_to = values.get("reply_to")
-        return job_id, None if reply_to is None else check_name("reply_to", reply_to)
-    except (MalformedJob, InvalidRequest):
-        return None, None
-
-
 def check_name(field_name: str, value: Any) -> str:
     """Return `value`; raise InvalidRequest unless it may be part of a Redis key."""
     if isinstance(value, str) and NAME.fullmatch(value):

@@ -36,16 +36,13 @@ def describe_surrogate(error: UnicodeEncodeError) -> str:
     return f"lone surrogate {surrogate} at character {error.start}, which UTF-8 cannot hold: remove or replace it"
 
 
-def unpack(data: bytes, unicode_errors: str = "strict") -> dict[str, Any]:
+def unpack(data: bytes) -> dict[str, Any]:
     """Return the msgpack map in `data`.
 
-    `unicode_errors` is an error handler of `bytes.decode`. Raises InvalidText for a string that is not UTF-8, and
-    MalformedJob if the bytes are not a msgpack map.
+    Raises InvalidText for a string that is not UTF-8, and MalformedJob if the bytes are not a msgpack map.
     """
     try:
-        value = msgpack.unpackb(
-            data, raw=False, strict_map_key=True, ext_hook=_refuse_extension, unicode_errors=unicode_errors
-        )
+        value = msgpack.unpackb(data, raw=False, strict_map_key=True, ext_hook=_refuse_extension)
     except UnicodeDecodeError as error:
         found = error.object[error.start]
         raise InvalidText(

@@ -12,7 +12,8 @@ from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
 from shoal.errors import Expired, Internal, Poisoned, ShoalError, UnknownIndex
 from shoal.excerpt import excerpt
-from shoal.jobs import Job, address_of, check_deadline
+from shoal.jobs import Job, check_deadline
+from shoal.outline import address_of
 from shoal.queue.consumer import Answer, Consumer, Delivery
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.lane import Source
@@ -86,8 +87,12 @@ class Admission:
 
         Without any, wait up to `block_s` for one. `held` are the jobs that the worker has at this moment.
         """
-        claimed = self._claim(held)
-        works = self._admit(claimed or self._consumer.take(room, 0.0 if held else block_s))
+        if claimed := self._claim(held):
+            self._consumer.isolate(claimed)  # reading it may end the worker as well
+            works = self._admit([claimed])
+            self._consumer.isolate(None)
+            return works
+        works = self._admit(self._consumer.take(room, 0.0 if held else block_s))
         if works and self._limits.max_batch_wait_s:
             works += self._linger(works)
         return works
@@ -147,18 +152,18 @@ class Admission:
             more += self._admit(self._consumer.take({INTERACTIVE: room}, wait_s))
         return more
 
-    def _claim(self, held: Collection[Work]) -> list[Delivery]:
+    def _claim(self, held: Collection[Work]) -> Delivery | None:
         """Claim one job of a dead worker, unless one that runs alone is held already: it must not harm another."""
         if time.monotonic() < self._next_claim or any(work.runs_alone for work in held):
-            return []
+            return None
         trusts_heartbeats = time.monotonic() >= self._trust_heartbeats_at
         alive = (lambda: set(self._pool.workers())) if trusts_heartbeats else None
         claimed = self._consumer.claim(alive, [work.delivery for work in held])
         if claimed is None:
             self._next_claim = time.monotonic() + CLAIM_EVERY_S
-            return []
+            return None
         log.info("claimed a job of worker %s, delivery %d", claimed.owner, claimed.num_deliveries)
-        return [claimed]
+        return claimed
 
     # Admit
 

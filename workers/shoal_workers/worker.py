@@ -77,7 +77,6 @@ class Worker:
             consumer, self.pool, encoder, indexes, limits, cache, crash_reports, self.clock, self.counters
         )
         self._stopping = stopping or threading.Event()
-        self._isolated: Work | None = None
         self._num_answered_early = 0
 
     @property
@@ -153,6 +152,7 @@ class Worker:
     def _take(self, block_s: float) -> None:
         """Take new jobs, those of dead workers included, and forget those that need not be computed any more."""
         self.progress.mark("taking jobs")
+        self._isolate(None)
         self.clock.refresh()
         held, waiting = self.scheduler.unanswered(), self.scheduler.waiting()
         self.scheduler.remove(self.admission.drop(waiting))
@@ -160,11 +160,10 @@ class Worker:
 
     def _isolate(self, work: Work | None) -> None:
         """Record in Redis which job runs alone: if the worker dies meanwhile, no other job counts as the cause."""
-        if work is not self._isolated:
-            if work:
-                self._num_answered_early += self._answer()  # so that no other job is under way while this one is named
-            self.consumer.isolate(work.delivery if work else None)
-            self._isolated = work
+        delivery = work.delivery if work else None
+        if delivery and delivery is not self.consumer.isolated:
+            self._num_answered_early += self._answer()  # so that no other job is under way while this one is named
+        self.consumer.isolate(delivery)
 
     # Compute
 

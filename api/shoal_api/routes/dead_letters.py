@@ -32,7 +32,7 @@ def dead_letter(path: DeadLetterPath) -> Response:
     letter = _letters().get(path.id)
     job = letter.job()
     asked = None if job is None else {"texts": job.texts, "options": asdict(job.options)}
-    about = {"traceback": letter.traceback, "asked": asked, "size_bytes": len(letter.data)}
+    about = {"traceback": letter.traceback, "asked": asked, "size_bytes": letter.size_bytes}
     return rendered({**_brief(letter), **about, "bytes": None if job else letter.data[:MAX_SHOWN_BYTES].hex()})
 
 
@@ -55,13 +55,13 @@ def _letters() -> DeadLetters:
 
 
 def _brief(letter: DeadLetter) -> dict[str, Any]:
-    job = letter.job()
+    outline = letter.outline()
     return {
         "id": letter.id,
         "time": letter.time_s,
-        "job_id": job and job.id,
-        "op": job and job.op,
-        "num_texts": job and len(job.texts),
+        "job_id": outline.id,
+        "op": outline.op,
+        "num_texts": outline.num_texts,
         "lane": letter.lane,
         "deliveries": letter.deliveries,
         "worker": letter.worker,

@@ -78,7 +78,7 @@ class JobResult(Submitted):
 
 
 class DeadLetterBrief(BaseModel):
-    """A job that could not be answered; null where its bytes cannot be read."""
+    """A job that could not be answered; null where the beginning of its bytes does not tell."""
 
     id: str = Field(description="Id of the dead letter")
     time: float = Field(description="Time when the job was given up, in Unix seconds")

@@ -86,5 +86,7 @@ def _when(letter: DeadLetter) -> str:
 
 
 def _describe(letter: DeadLetter) -> str:
-    job = letter.job()
-    return f"{len(letter.data):,} unreadable bytes" if job is None else f"{job.op} {job.id} ({len(job.texts)} texts)"
+    outline = letter.outline()
+    if outline.id is None:
+        return f"{letter.size_bytes:,} unreadable bytes"
+    return f"{outline.op} {outline.id} ({outline.num_texts} texts)"

@@ -142,6 +142,7 @@ class Consumer:
         self._all_keys = [key for lane in LANES for key in keys.of_lane(lane)]
         self._streams = {s: keys.overflow(s.lane) if s.is_overflow else keys.lane(s.lane) for s in SOURCES}
         self._source_of = {stream: source for source, stream in self._streams.items()}
+        self.isolated: Delivery | None = None
         self._failed_sends: Counter[tuple[Source, bytes]] = Counter()
 
     def join(self) -> None:
@@ -242,14 +243,18 @@ class Consumer:
         return None if "none" in found else self._delivery(source, found, found["deliveries"], owner)
 
     def isolate(self, delivery: Delivery | None) -> None:
-        """Remember in Redis that this consumer runs the job alone; with None, that it runs no job alone.
+        """Remember in Redis that this consumer reads or runs the job alone; with None, that it runs no job alone.
 
         If the consumer dies meanwhile, a claim counts as a delivery for that job only.
         """
         key = self.keys.isolated(self.name)
+        if delivery is self.isolated:
+            return
         if delivery is None:
             self.broker.execute("DEL", key)
+            self.isolated = None
         else:
+            self.isolated = delivery  # also if the command fails: Redis may have executed it
             arguments = {"stream": self._streams[delivery.source], "entry": delivery.entry, "ttl_s": ISOLATED_TTL_S}
             self.broker.run(_ISOLATE, [key], arguments)
 

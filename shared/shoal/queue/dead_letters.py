@@ -1,17 +1,29 @@
 """Dead letters: jobs that could not be answered as they asked, kept for an operator to look at, retry or drop."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Self
 
+from shoal.broker.script import Script
 from shoal.errors import ShoalError, UnknownJob
 from shoal.excerpt import excerpt
 from shoal.jobs import LANES, Job
+from shoal.outline import Outline
 from shoal.queue.producer import Producer
 
+#: Most bytes of the job, and of each other field, that a list has of a letter.
+MAX_LISTED_BYTES = 4_096
+
+#: Most letters that Redis is asked for at a time.
+LETTERS_AT_ONCE = 100
+
 _ID = re.compile(r"\d{1,19}-\d{1,19}")
+
+_NAMES = ("job", "reason", "traceback", "worker", "lane", "deliveries")
+
+_LIST = Script.load("shoal.queue", "lane", "dead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +31,7 @@ class DeadLetter:
     """The reason why a job could not be answered; once it is kept, also the bytes of the job and the letter's id.
 
     `worker` had the job last, in the last of so many `deliveries`. `traceback` says where that worker was, if it could
-    still tell.
+    still tell. `size_bytes` is the size of the job, of which a list has only the beginning in `data`.
     """
 
     reason: str
@@ -29,6 +41,7 @@ class DeadLetter:
     lane: str = ""
     data: bytes = b""
     id: str = ""
+    size_bytes: int = 0
 
     def fields(self, lane: str) -> dict[str, str]:
         """Return the fields that are kept beside the bytes of a job of that lane."""
@@ -37,18 +50,18 @@ class DeadLetter:
         return {name: text.encode(errors="replace").decode() for name, text in texts.items()}
 
     @classmethod
-    def read(cls, entry: bytes, values: Sequence[bytes]) -> Self:
-        """Return the letter in an entry of the stream, a flat list of names and values."""
-        fields = dict(zip(values[::2], values[1::2], strict=False))
-        count = fields.get(b"deliveries", b"")
+    def read(cls, entry: bytes, fields: Mapping[str, bytes], size_bytes: int) -> Self:
+        """Return the letter in an entry of the stream."""
+        count = fields.get("deliveries", b"")
         return cls(
-            _text(fields, b"reason"),
-            _text(fields, b"traceback"),
-            _text(fields, b"worker"),
+            _text(fields, "reason"),
+            _text(fields, "traceback"),
+            _text(fields, "worker"),
             int(count) if count.isdigit() and len(count) < 10 else 1,
-            _text(fields, b"lane"),
-            fields.get(b"job", b""),
+            _text(fields, "lane"),
+            fields.get("job", b""),
             entry.decode(),
+            size_bytes,
         )
 
     @property
@@ -61,8 +74,12 @@ class DeadLetter:
         """Return the id that the job gets when it is put again."""
         return blake2b(self.id.encode() + self.data, digest_size=12).hexdigest()
 
+    def outline(self) -> Outline:
+        """Return what names the job, also if only its beginning is here."""
+        return Outline.read(self.data)
+
     def job(self) -> Job | None:
-        """Return the job; None if its bytes cannot be read."""
+        """Return the job; None if its bytes cannot be read, or are not all here."""
         try:
             return Job.unpack(self.data)
         except ShoalError:
@@ -81,10 +98,17 @@ class DeadLetters:
         return self._producer.num_dead()
 
     def newest(self, max_letters: int = 100) -> list[DeadLetter]:
-        """Return at most so many letters, the newest first."""
-        return [
-            DeadLetter.read(*e) for e in self._broker.execute("XREVRANGE", self._key, "+", "-", "COUNT", max_letters)
-        ]
+        """Return at most so many letters, the newest first, with the first `MAX_LISTED_BYTES` of each field."""
+        letters: list[DeadLetter] = []
+        while (num_wanted := min(LETTERS_AT_ONCE, max_letters - len(letters))) > 0:
+            before = f"({letters[-1].id}" if letters else "+"
+            limits = {"before": before, "max_letters": num_wanted, "max_value_bytes": MAX_LISTED_BYTES}
+            arguments = {"names": _NAMES, **limits}
+            found = self._broker.run(_LIST, [self._key], arguments)["letters"]
+            letters += [DeadLetter.read(letter["id"], letter["fields"], letter["size_bytes"]) for letter in found]
+            if len(found) < num_wanted:
+                break
+        return letters
 
     def get(self, letter_id: str) -> DeadLetter:
         """Return one letter.
@@ -92,8 +116,10 @@ class DeadLetters:
         Raises UnknownJob.
         """
         if _ID.fullmatch(letter_id):
-            for entry in self._broker.execute("XRANGE", self._key, letter_id, letter_id):
-                return DeadLetter.read(*entry)
+            for entry, values in self._broker.execute("XRANGE", self._key, letter_id, letter_id):
+                names = [name.decode(errors="replace") for name in values[::2]]
+                fields = dict(zip(names, values[1::2], strict=True))
+                return DeadLetter.read(entry, fields, len(fields.get("job", b"")))
         raise UnknownJob(f"no dead letter {excerpt(letter_id)}: it was retried or dropped, or its id is not right")
 
     def retry(self, letter_id: str) -> str:
@@ -117,5 +143,5 @@ class DeadLetters:
         self._broker.execute("XDEL", self._key, letter_id)
 
 
-def _text(fields: Mapping[bytes, bytes], name: bytes) -> str:
+def _text(fields: Mapping[str, bytes], name: str) -> str:
     return fields.get(name, b"").decode(errors="replace")
