@@ -153,6 +153,9 @@ def test_a_setting_that_changes_the_arithmetic_is_unsupported(models: Path, name
         ("num_hidden_layers", 3, r"the weights lack tensor encoder\.layer\.2\."),
         ("num_hidden_layers", 1, r"16 tensors that config\.json does not ask for, such as \"encoder\.layer\.1\."),
         ("intermediate_size", 64, r"tensor encoder\..* is \[48, 32\], and config\.json says \[64, 32\]"),
+        ("vocab_size", 10**12, "must be a number from 1 to 1000000000"),
+        ("vocab_size", 10**9, r"is \[100, 32\], and config\.json says \[1000000000, 32\]"),
+        *[("vocab_size", value, "vocab_size in config.json is") for value in (-1, 100.0, True, [100])],
         ("vocab_size", 99, r"is \[100, 32\], and config\.json says \[99, 32\]"),
         ("layer_norm_eps", 0, "layer_norm_eps in config.json is 0: it must be between 0 and 1"),
         ("layer_norm_eps", None, "layer_norm_eps in config.json is null"),
@@ -215,6 +218,29 @@ def test_damaged_weights_are_refused(models: Path, tmp_path: Path) -> None:
         (tmp_path / weights.FILE).write_bytes(part)
         with pytest.raises(ModelMismatch, match="is damaged"):
             weights.read(tmp_path)
+
+
+HOSTILE: dict[str, dict[str, Any]] = {
+    "overlap": {"a": ([2], [0, 8]), "b": ([2], [4, 12])},
+    "hole": {"a": ([2], [4, 12])},
+    "end before the start": {"a": ([1], [4, 0])},
+    "product over 64 bits": {"a": ([2**33, 2**33], [0, 0])},
+    "nothing, times too much": {"a": ([0, 2**62], [0, 0])},
+    "more dimensions than numpy has": {"a": ([1] * 100, [0, 4])},
+    "negative size": {"a": ([-1], [0, 4])},
+    "long list": {"a" * (4 << 20): ([1], [0, 4])},
+}
+
+
+@pytest.mark.parametrize("fault", HOSTILE)
+def test_impossible_places_of_tensors_are_refused(tmp_path: Path, fault: str) -> None:
+    places = HOSTILE[fault]
+    header = {name: {"dtype": "F32", "shape": shape, "data_offsets": at} for name, (shape, at) in places.items()}
+    text = json.dumps(header).encode()
+    end = max(at[1] for _, at in places.values())
+    (tmp_path / weights.FILE).write_bytes(len(text).to_bytes(8, "little") + text + bytes(end))
+    with pytest.raises(ModelMismatch, match="is damaged"):
+        weights.read(tmp_path)
 
 
 def test_weights_in_parts_must_be_there_and_beside_their_index(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from shoal.errors import ModelMismatch
+from shoal.errors import ModelMismatch, ModelNotFound
 from shoal_workers.model import parity
 from shoal_workers.model.model import Model, is_prepared, prepared_folder
 from shoal_workers.model.prepare import prepare_if_needed
@@ -138,5 +139,73 @@ def test_a_tokenizer_of_another_model_is_refused(source: Path, tmp_path: Path) -
     with pytest.raises(ModelMismatch, match=r"makes ids up to 1,000, and the model has \d+ words"):
         prepare_if_needed(tmp_path, str(source))
     (source / "tokenizer.json").write_text("{")
-    with pytest.raises(ModelMismatch, match=r"tokenizer\.json cannot be read"):
+    with pytest.raises(ModelMismatch, match=r"tokenizer\.json cannot be used"):
+        prepare_if_needed(tmp_path, str(source))
+
+
+def test_a_tokenizer_that_leaves_no_room_for_a_text_is_refused(source: Path, tmp_path: Path) -> None:
+    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    special = {"id": "[CLS]", "ids": [2] * 1_000, "tokens": ["[CLS]"] * 1_000}
+    single = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}] * 100_000 + [{"Sequence": {"id": "A", "type_id": 0}}]
+    tokenizer["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [],
+        "special_tokens": {"[CLS]": special},
+    }
+    (source / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(ModelMismatch, match="adds 100,000,000 tokens to a text, and the model takes 48"):
+        prepare_if_needed(tmp_path, str(source))
+
+
+def test_a_tokenizer_with_a_hopeless_pattern_is_refused(source: Path, tmp_path: Path) -> None:
+    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    tokenizer["normalizer"] = {
+        "type": "Replace",
+        "pattern": {"Regex": r"(a+)+$|(\w+\s?)+[!]{9}|(.*)*x{9}"},
+        "content": "b",
+    }
+    (source / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(ModelMismatch, match=r"tokenizer\.json cannot be used \(Onig: Regex search error"):
+        prepare_if_needed(tmp_path, str(source))
+
+
+@pytest.mark.parametrize("lower", [True, False, None])
+def test_files_that_disagree_about_capital_letters_are_refused(
+    source: Path, tmp_path: Path, lower: bool | None
+) -> None:
+    settings = json.loads((source / "tokenizer_config.json").read_text())
+    (source / "tokenizer_config.json").write_text(json.dumps(settings | {"do_lower_case": lower}))
+    if lower is False:  # transformers follows this file, Shoal the other one
+        with pytest.raises(ModelMismatch, match=r"do_lower_case is false in tokenizer_config\.json, and true in tok"):
+            prepare_if_needed(tmp_path, str(source))
+    else:
+        assert prepare_if_needed(tmp_path, str(source))
+
+
+@pytest.mark.parametrize("name", ["config.json", "1_Pooling/config.json", "model.safetensors", "tokenizer.json"])
+def test_a_pipe_or_a_folder_in_place_of_a_file_is_refused(source: Path, tmp_path: Path, name: str) -> None:
+    (source / name).unlink()
+    os.mkfifo(source / name)
+    with pytest.raises(ModelMismatch, match=f"{name} is neither a file nor a folder"):
+        prepare_if_needed(tmp_path, str(source))
+    (source / name).unlink()
+    (source / name).mkdir()
+    with pytest.raises((ModelMismatch, ModelNotFound)):
+        prepare_if_needed(tmp_path, str(source))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("config.json", "over the limit of 8,388,608"), ("tokenizer.json", "over the limit of 67,108,864")],
+)
+def test_huge_files_are_not_read(source: Path, tmp_path: Path, name: str, words: str) -> None:
+    os.truncate(source / name, 10**11)  # which takes no room on the disk
+    with pytest.raises(ModelMismatch, match=words):
+        prepare_if_needed(tmp_path, str(source))
+
+
+def test_a_link_to_itself_is_refused(source: Path, tmp_path: Path) -> None:
+    (source / "loop").symlink_to(source / "loop")
+    with pytest.raises(ModelMismatch, match="loop is neither a file nor a folder"):
         prepare_if_needed(tmp_path, str(source))

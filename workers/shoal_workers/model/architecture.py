@@ -9,6 +9,9 @@ from typing import Any
 
 from shoal.excerpt import excerpt
 
+#: Largest size that a model may have in anything.
+MAX_SIZE = 10**9
+
 #: What config.json may call the functions that Shoal has, and the name of each in `Transformer`.
 ACTIVATIONS = {
     "gelu": "gelu",

@@ -9,6 +9,7 @@ from typing import Self
 
 from shoal.errors import ModelMismatch, ModelNotFound
 from shoal.excerpt import excerpt
+from shoal_workers.model.architecture import MAX_SIZE
 from shoal_workers.model.source import read_properties, weights_state
 
 #: Version of prepared folders, raised by one whenever their files change, so that old ones are prepared again.
@@ -75,9 +76,11 @@ class Model:
         prompts = self.prompts if isinstance(self.prompts, dict) else {None: None}
         words = (self.name, self.source, self.digest, self.pooling, self.weights_state, *prompts, *prompts.values())
         sizes = (self.dimension, self.max_tokens)
-        if not all(isinstance(word, str) for word in words) or not all(type(n) is int and n > 0 for n in sizes):
+        is_size = [type(n) is int and 0 < n <= MAX_SIZE for n in sizes]
+        if not all(isinstance(word, str) for word in words) or not all(is_size):
             raise ModelMismatch(
-                f"{excerpt(self.name)} has a property of a wrong type or a size under 1: use another model"
+                f"{excerpt(self.name)} has a property of a wrong type or a size outside of 1 to {MAX_SIZE:,}: "
+                "use another model"
             )
         if self.default_prompt is not None and self.default_prompt not in list(prompts):
             raise ModelMismatch(

@@ -15,12 +15,14 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer
+from tokenizers.normalizers import BertNormalizer
 
 from shoal.errors import DiskFull, ModelMismatch, ModelNotFound
 from shoal.excerpt import excerpt
@@ -28,8 +30,17 @@ from shoal.progress import Progress
 from shoal_workers.model import architecture, own_graph, parity, weights
 from shoal_workers.model.graph import build
 from shoal_workers.model.model import GRAPH, Model, is_prepared, prepared_folder
-from shoal_workers.model.source import find_source, read_config, transformer_folder, with_own_graph
+from shoal_workers.model.source import (
+    find_source,
+    read_config,
+    read_tokenizer_config,
+    transformer_folder,
+    with_own_graph,
+)
 from shoal_workers.model.transformer import read_transformer
+
+#: Largest tokenizer.json that is read, in bytes. XLM-R's, one of the largest, has 17 MB.
+MAX_TOKENIZER_BYTES = 64 << 20
 
 
 def prepare_if_needed(home: Path, name: str, force: bool = False) -> Path:
@@ -83,11 +94,11 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
     shutil.copyfile(_tokenizer(folder_of_weights), path)
     if not (reason := architecture.find_unsupported(config)):
         transformer = read_transformer(config, weights.read(folder_of_weights))
-        _check_ids(path, len(transformer.words))
         model = replace(model, shares_rows=True, max_tokens=min(model.max_tokens, transformer.num_positions))
+        _check_tokenizer(path, len(transformer.words), model.max_tokens, read_tokenizer_config(source))
         model = _save(model, build(transformer), folder)
     elif own := own_graph.find(with_own_graph(model.name, source)):
-        _check_ids(path, config.get("vocab_size"))
+        _check_tokenizer(path, config.get("vocab_size"), model.max_tokens, read_tokenizer_config(source))
         model = replace(model, digest=hashlib.sha256(own.read_bytes()).hexdigest())
         model = _save(model, own_graph.read(own, model.dimension), folder)
     else:
@@ -100,24 +111,42 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
 
 def _tokenizer(folder: Path) -> Path:
     path = folder / "tokenizer.json"
-    if not path.exists():
+    if not path.is_file():
         raise ModelNotFound(f"{folder} has no tokenizer.json: save the model with its fast tokenizer, which writes one")
+    if (size := path.stat().st_size) > MAX_TOKENIZER_BYTES:
+        raise ModelMismatch(f"{path} has {size:,} bytes, over the limit of {MAX_TOKENIZER_BYTES:,}: use another model")
     return path
 
 
-def _check_ids(path: Path, num_words: object) -> None:
-    """Raise ModelMismatch for a tokenizer that cannot be read, or makes ids that the model has no vector for."""
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-        special = [*tokenizer.encode("").ids, *tokenizer.encode("", "").ids]  # which need not be in the vocabulary
-    except Exception as error:  # the library has no class of its own
-        raise ModelMismatch(f"tokenizer.json cannot be read ({error!s:.200}): fetch the model again") from error
+def _check_tokenizer(path: Path, num_words: object, max_tokens: int, settings: dict[str, Any]) -> None:
+    """Raise ModelMismatch for a tokenizer that fails, leaves no room for a text, or makes ids that have no vector."""
     if type(num_words) is not int:
         raise ModelMismatch(f"vocab_size in config.json is {excerpt(num_words)}: it must be a number")
-    highest = max([*tokenizer.get_vocab().values(), *special], default=0)
-    if highest >= num_words:
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        num_special = tokenizer.num_special_tokens_to_add(is_pair=False)
+        encodings = tokenizer.encode_batch(parity.TEXTS) if num_special < max_tokens else []
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library's own panics, as of a hopeless pattern, are no `Exception`
+        raise ModelMismatch(f"tokenizer.json cannot be used ({error!s:.200}): fetch the model again") from error
+    if num_special >= max_tokens:
         raise ModelMismatch(
-            f"tokenizer.json makes ids up to {highest:,}, and the model has {num_words:,} words: fetch the model again"
+            f"tokenizer.json adds {num_special:,} tokens to a text, and the model takes {max_tokens:,}: "
+            "use another model"
+        )
+    normalizer, lower = tokenizer.normalizer, settings.get("do_lower_case")
+    if isinstance(normalizer, BertNormalizer) and lower in (True, False) and lower != normalizer.lowercase:
+        raise ModelMismatch(
+            f"do_lower_case is {excerpt(lower)} in tokenizer_config.json, and {excerpt(normalizer.lowercase)} in "
+            "tokenizer.json: let both say what the model was trained with"
+        )
+    ids = {*tokenizer.get_vocab().values(), *(id for encoding in encodings for id in encoding.ids)}
+    if max(ids, default=0) >= num_words:
+        raise ModelMismatch(
+            f"tokenizer.json makes ids up to {max(ids):,}, and the model has {num_words:,} words: fetch the model again"
         )
 
 

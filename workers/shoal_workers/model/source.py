@@ -22,6 +22,9 @@ PACKAGED_DIGEST = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d
 
 _LAYERS = {"Transformer", "Pooling", "Normalize"}
 
+#: Largest JSON file that is read, in bytes. Those of known models have under 2 MB, their tokenizer.json apart.
+MAX_JSON_BYTES = 8 << 20
+
 #: What config.json may call the dimension of token vectors.
 _DIMENSION = ("hidden_size", "dim", "d_model")
 
@@ -67,7 +70,7 @@ def read_properties(name: str, source: Path) -> dict[str, Any]:
             "default_prompt": prompts.get("default_prompt_name"),
             "weights_state": weights_state(source),
         }
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, StopIteration) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, StopIteration, OSError) as error:
         raise ModelMismatch(f"{source} is no model that Shoal knows ({error!r:.200}): use another model") from error
 
 
@@ -85,6 +88,14 @@ def read_config(source: Path) -> dict[str, Any]:
     Raises ModelNotFound or ModelMismatch.
     """
     return _read_json(transformer_folder(source) / "config.json")
+
+
+def read_tokenizer_config(source: Path) -> dict[str, Any]:
+    """Return what tokenizer_config.json says, which is nothing if there is none.
+
+    Raises ModelNotFound or ModelMismatch.
+    """
+    return _read_json(transformer_folder(source) / "tokenizer_config.json", optional=True)
 
 
 def weights_state(source: Path) -> str:
@@ -105,8 +116,8 @@ def with_own_graph(name: str, source: Path) -> Path:
 
     Raises ModelNotFound.
     """
-    is_of_hub = source.parent.name == "snapshots"
-    return _from_hub(name, ["openvino/openvino_model.*", "onnx/model.onnx"]) if is_of_hub else source
+    files = ["openvino/openvino_model.xml", "openvino/openvino_model.bin", "onnx/model.onnx"]
+    return _from_hub(name, files) if source.parent.name == "snapshots" else source
 
 
 def _from_hub(name: str, more: Sequence[str] = ()) -> Path:
@@ -124,12 +135,21 @@ def _from_hub(name: str, more: Sequence[str] = ()) -> Path:
 
 
 def _refuse_links_out(source: Path) -> None:
-    """Raise ModelMismatch for a link out of the folder, or out of the hub cache's folder that has `snapshots`."""
+    """Raise ModelMismatch for what is no file or folder, such as a pipe, and for a link that leads out.
+
+    The files of a hub's cache may be in the folder that has `snapshots`.
+    """
     root = source.resolve()
     root = root.parents[1] if root.parent.name == "snapshots" else root
     for path in source.rglob("*"):
-        if not path.resolve().is_relative_to(root):
-            raise ModelMismatch(f"{path} leads out of the model's folder: replace the link by the file itself")
+        try:
+            if not path.resolve().is_relative_to(root):
+                raise ModelMismatch(f"{path} leads out of the model's folder: replace the link by the file itself")
+            is_known = path.is_file() or path.is_dir() or not path.exists()
+        except (OSError, RuntimeError):  # a link to itself
+            is_known = False
+        if not is_known:
+            raise ModelMismatch(f"{path} is neither a file nor a folder: remove it")
 
 
 def _layers(source: Path) -> dict[str, str]:
@@ -180,9 +200,11 @@ def _read_json(path: Path, optional: bool = False) -> dict[str, Any]:
 def _read(path: Path) -> Any:
     """Return the value in a JSON file.
 
-    Raises ModelNotFound.
+    Raises ModelNotFound or ModelMismatch.
     """
     try:
+        if (size := path.stat().st_size) > MAX_JSON_BYTES:
+            raise ModelMismatch(f"{path} has {size:,} bytes, over the limit of {MAX_JSON_BYTES:,}: use another model")
         return json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise ModelNotFound(f"{path} is missing: the folder is not a complete Sentence Transformers model") from None

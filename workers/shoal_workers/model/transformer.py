@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import ModelMismatch
 from shoal.excerpt import excerpt
-from shoal_workers.model.architecture import ACTIVATIONS, ARCHITECTURES, Architecture
+from shoal_workers.model.architecture import ACTIVATIONS, ARCHITECTURES, MAX_SIZE, Architecture
 
 Array = NDArray[np.float32]
 
@@ -178,8 +178,10 @@ class _Reader:
 
     def _size(self, name: str, at_least: int = 1) -> int:
         value = self.config.get(name)
-        if type(value) is not int or value < at_least:
-            raise ModelMismatch(f"{name} in config.json is {excerpt(value)}: it must be a number from {at_least}")
+        if type(value) is not int or not at_least <= value <= MAX_SIZE:
+            raise ModelMismatch(
+                f"{name} in config.json is {excerpt(value)}: it must be a number from {at_least} to {MAX_SIZE}"
+            )
         return value
 
     def _eps(self) -> float:

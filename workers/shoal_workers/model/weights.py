@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, deserialize
+from safetensors import SafetensorError, safe_open
 
 from shoal.errors import ModelMismatch, ModelNotFound
 from shoal.excerpt import excerpt
@@ -17,17 +17,13 @@ from shoal.excerpt import excerpt
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
+#: Largest list of a file's tensors and largest index, in bytes. A tensor takes about 100 of them.
+MAX_HEADER_BYTES = 4 << 20
 
-def _from_bf16(data: bytearray) -> NDArray[np.float32]:
-    return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
 
-
-#: The float types that weights come in, each with the function that makes float32 of its bytes.
-_FLOATS: dict[str, Callable[[bytearray], NDArray[Any]]] = {
-    "F32": lambda data: np.frombuffer(data, "<f4"),
-    "F16": lambda data: np.frombuffer(data, "<f2").astype(np.float32),
-    "BF16": _from_bf16,
-}
+#: The types that tensors may have, as numpy reads them; numpy knows no bf16. Whole numbers are no weights.
+_TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "BOOL": "?"}
+_FLOATS = ("F32", "F16", "BF16")
 
 
 def files(folder: Path) -> list[Path]:
@@ -35,20 +31,22 @@ def files(folder: Path) -> list[Path]:
 
     Raises ModelNotFound for a file that is missing, and ModelMismatch for an index that names something else.
     """
-    if (folder / FILE).exists():
+    if (folder / FILE).is_file():
         return [folder / FILE]
-    if not (folder / INDEX).exists():
+    if not (folder / INDEX).is_file():
         raise ModelNotFound(
             f"{folder} has no .safetensors weights, the only format that Shoal loads: save the model as {FILE}"
         )
     found = [folder / name for name in _indexed(folder / INDEX)]
-    if missing := [path.name for path in found if not path.exists()]:
+    if missing := [path.name for path in found if not path.is_file()]:
         raise ModelNotFound(f"{folder} lacks the weights' file {missing[0]}: fetch the model again")
     return found
 
 
 def _indexed(path: Path) -> list[str]:
     try:
+        if path.stat().st_size > MAX_HEADER_BYTES:
+            raise ValueError
         names = sorted(set(json.loads(path.read_text("utf-8"))["weight_map"].values()))
         if names and all(Path(name).name == name and name.endswith(".safetensors") for name in names):
             return names
@@ -76,25 +74,42 @@ def read(folder: Path) -> dict[str, NDArray[np.float32]]:
     tensors: dict[str, NDArray[np.float32]] = {}
     for path in files(folder):
         try:
-            stored = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
-        except SafetensorError as error:
+            found = _read(path)
+        except (SafetensorError, OSError, ValueError) as error:
             raise ModelMismatch(f"{path} is damaged ({error!s:.200}): fetch the model again") from error
-        while stored:
-            name, tensor = stored.pop()
-            if name in tensors:
-                raise ModelMismatch(f"{path} has tensor {excerpt(name)} a second time: fetch the model again")
-            if tensor["dtype"] not in ("I64", "I32", "BOOL"):
-                tensors[name] = _floats(path, name, tensor)
+        if twice := tensors.keys() & found.keys():
+            raise ModelMismatch(f"{path} has tensor {excerpt(min(twice))} a second time: fetch the model again")
+        tensors |= found
     return tensors
 
 
-def _floats(path: Path, name: str, tensor: dict[str, Any]) -> NDArray[np.float32]:
-    dtype = tensor["dtype"]
-    if dtype not in _FLOATS:
-        raise ModelMismatch(
-            f"tensor {excerpt(name)} in {path} is of type {dtype}: use weights of type {', '.join(_FLOATS)}"
-        )
-    numbers = _FLOATS[dtype](tensor["data"]).reshape(tensor["shape"])
+def _read(path: Path) -> dict[str, NDArray[np.float32]]:
+    """Return the float tensors of a file; the library checks that they fill it, one after the other."""
+    tensors = {}
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+    if size > MAX_HEADER_BYTES:
+        raise ModelMismatch(f"{path} is damaged (its list of tensors has {size:,} bytes): fetch the model again")
+    with safe_open(path, "numpy") as stored, path.open("rb") as file:
+        file.seek(8 + size)
+        for name in stored.offset_keys():
+            tensor = stored.get_slice(name)
+            kind, shape = tensor.get_dtype(), tensor.get_shape()
+            if kind not in _TYPES:
+                raise ModelMismatch(
+                    f"tensor {excerpt(name)} in {path} is of type {kind}: use weights of type {', '.join(_FLOATS)}"
+                )
+            numbers = np.fromfile(file, _TYPES[kind], math.prod(shape)).reshape(shape)
+            if kind in _FLOATS:
+                tensors[name] = _finite(path, name, _from_bf16(numbers) if kind == "BF16" else numbers)
+    return tensors
+
+
+def _from_bf16(numbers: NDArray[np.uint16]) -> NDArray[np.float32]:
+    return (numbers.astype(np.uint32) << 16).view(np.float32)
+
+
+def _finite(path: Path, name: str, numbers: NDArray[Any]) -> NDArray[np.float32]:
     if not np.isfinite(numbers).all():
         raise ModelMismatch(f"tensor {excerpt(name)} in {path} has numbers that are not finite: fetch the model again")
-    return numbers
+    return numbers.astype(np.float32, copy=False)
