@@ -1,0 +1,201 @@
+"""Models that torch exports, and models of a hub: what is served, what is fetched, and what is said without them."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import process
+import pytest
+
+from shoal.jobs import Options
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.model.model import Model
+from shoal_workers.model.prepare import prepare
+
+TEXTS = ["", "storm", "rain in europe and a change of climate", "the market falls in the rain " * 9]
+
+#: Makes a model with random weights, of an architecture that Shoal does not compute itself, and its vectors.
+MAKE = """
+import json, sys
+from pathlib import Path
+import numpy as np, torch
+from transformers import AlbertConfig, AlbertModel
+from shoal_workers.model import reference
+folder, texts = Path(sys.argv[1]), json.loads(sys.argv[3])
+num_words = json.loads((folder / "config.json").read_text())["vocab_size"]
+torch.manual_seed(5)
+model = AlbertModel(AlbertConfig(
+    vocab_size=num_words, embedding_size=16, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+    intermediate_size=48, max_position_embeddings=64, bos_token_id=2, eos_token_id=3))
+for name, weight in model.named_parameters():
+    torch.nn.init.normal_(weight, 1.0 if "orm.weight" in name else 0.0, 0.3)
+model.save_pretrained(folder)
+np.save(sys.argv[2], reference.encode(reference.load(str(folder)), texts))
+"""
+
+#: Prepares a model where a module is missing.
+WITHOUT = """
+import sys
+sys.modules[sys.argv[3]] = None
+from pathlib import Path
+from shoal.errors import ModelMismatch
+from shoal_workers.model.prepare import prepare
+try:
+    prepare("acme/novel", Path(sys.argv[1]), Path(sys.argv[2]))
+except ModelMismatch as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def source(tiny_source: Path, tmp_path: Path) -> Path:
+    """The tiny model, of an architecture that Shoal does not know."""
+    source = Path(shutil.copytree(tiny_source, tmp_path / "model"))
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"model_type": "novel"}))
+    return source
+
+
+def run(script: str, *arguments: object) -> str:
+    """Return what the script prints."""
+    command = [sys.executable, "-W", "ignore", "-c", script, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.usefixtures("torch_reference")
+def test_what_torch_exports_computes_what_sentence_transformers_does(source: Path, tmp_path: Path) -> None:
+    run(MAKE, source, tmp_path / "expected.npy", json.dumps(TEXTS))
+    prepare("albert", source, tmp_path / "prepared")
+    model = Model.open(tmp_path / "prepared")
+    assert (model.shares_rows, model.reference) == (False, "sentence-transformers")
+    vectors = Encoder.open(tmp_path / "prepared", "openvino", "f32", 2).embed(TEXTS, Options(), "")
+    cosines = (vectors * np.load(tmp_path / "expected.npy")).sum(axis=1)
+    assert cosines.min() > 0.9999  # the weights are stored as fp16
+
+
+@pytest.mark.parametrize("module", ["torch", "sentence_transformers"])
+def test_without_the_extra_its_name_is_said(source: Path, tmp_path: Path, module: str) -> None:
+    said = run(WITHOUT, source, tmp_path / "prepared", module)
+    assert 'acme/novel is of an architecture that torch must export (model_type is "novel")' in said
+    assert "pip install 'shoal[export]'" in said
+    assert not (tmp_path / "prepared").exists()
+
+
+# The hub
+
+OFFERED = (
+    *("pytorch_model.bin", "model.pkl", "modeling_novel.py", "openvino/openvino_model.pkl"),
+    *("onnx/model_qint8.onnx", "openvino/openvino_model_qint8_quantized.xml"),
+)
+OWN_GRAPH = ("openvino/openvino_model.xml", "openvino/openvino_model.bin", "onnx/model.onnx")
+
+
+class Hub(ThreadingHTTPServer):
+    """A hub on loopback that has one model, `acme/tiny`, and remembers which of its files were asked for."""
+
+    def __init__(self, files: dict[str, bytes]):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.files = files
+        self.fetched: set[str] = set()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Hub
+
+    def do_HEAD(self) -> None:
+        """Describe a file."""
+        self._send(self._file())
+
+    def do_GET(self) -> None:
+        """Send a file, or the list of files."""
+        names = self.server.files
+        if self.path.startswith("/api/models/acme/tiny/tree/"):
+            content: Any = [{"type": "file", "path": name, "size": len(names[name]), "oid": "0" * 40} for name in names]
+        elif self.path.startswith("/api/models/acme/tiny"):
+            content = {"id": "acme/tiny", "sha": "1" * 40, "siblings": [{"rfilename": name} for name in names]}
+        else:
+            name = self._name()
+            if name in names:
+                self.server.fetched.add(name)
+            return self._send(self._file())
+        return self._send(json.dumps(content).encode())
+
+    def _name(self) -> str:
+        found = re.fullmatch(r"/acme/tiny/resolve/\w+/(.*)", self.path)
+        return found[1] if found else ""
+
+    def _file(self) -> bytes | None:
+        return self.server.files.get(self._name())
+
+    def _send(self, content: bytes | None) -> None:
+        self.send_response(404 if content is None else 200)
+        self.send_header("Content-Length", str(len(content or b"")))
+        self.send_header("Content-Type", "application/json")
+        self.send_header("ETag", f'"{self._name().replace("/", "-")}"')
+        self.send_header("X-Repo-Commit", "1" * 40)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content or b"")
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Print nothing."""
+
+
+@contextmanager
+def hub(source: Path) -> Iterator[Hub]:
+    """Serve the files of a model, and those that must not be fetched."""
+    files = {str(path.relative_to(source)): path.read_bytes() for path in source.rglob("*") if path.is_file()}
+    with Hub(files | {name: b"\x80\x04." for name in (*OFFERED, *OWN_GRAPH)}) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def prepare_from(endpoint: str, home: Path, offline: int = 0) -> "subprocess.CompletedProcess[str]":
+    """Run `shoal model prepare` for the model of that hub."""
+    ours = {"HF_ENDPOINT": endpoint, "HF_HOME": str(home / "hub"), "HF_HUB_OFFLINE": str(offline)}
+    environment = process.environment(model="acme/tiny", home=home) | ours
+    command = [sys.executable, "-m", "shoal", "model", "prepare"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace")
+
+
+def test_a_hub_is_asked_for_no_more_than_is_needed(tiny_source: Path, tmp_path: Path) -> None:
+    with hub(tiny_source) as server:
+        done = prepare_from(f"http://127.0.0.1:{server.server_port}", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert Model.open(Path(done.stdout.strip())).shares_rows
+    assert {"config.json", "model.safetensors", "tokenizer.json", "1_Pooling/config.json"} <= server.fetched
+    assert not server.fetched & {*OFFERED, *OWN_GRAPH}
+
+
+def test_a_hub_is_asked_for_the_own_graph_of_another_architecture(source: Path, tmp_path: Path) -> None:
+    with hub(source) as server:
+        done = prepare_from(f"http://127.0.0.1:{server.server_port}", tmp_path)
+    assert server.fetched >= set(OWN_GRAPH)
+    assert not server.fetched & set(OFFERED)
+    assert done.returncode != 0
+    assert "openvino/openvino_model.xml cannot be read" in done.stderr
+
+
+@pytest.mark.parametrize("offline", [0, 1])
+def test_a_hub_that_cannot_be_asked_is_named_in_one_sentence(tmp_path: Path, offline: int) -> None:
+    done = prepare_from("http://127.0.0.1:9", tmp_path, offline)
+    assert done.returncode != 0
+    assert 'model "acme/tiny" is no local folder and cannot be had from the hub' in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
