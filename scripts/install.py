@@ -48,8 +48,11 @@ SOURCES = (ROOT / "pyproject.toml", CONSTRAINTS, DEFAULT_MODEL)
 #: The first pip with `--group` and lines of progress that a program can read.
 OLDEST_PIP = (25, 1)
 
-#: Variables of pip that would put the packages elsewhere, or print something else.
-FOREIGN_OPTIONS = {f"PIP_{name}" for name in ("TARGET", "PREFIX", "ROOT", "PYTHON", "NO_DEPS", "DRY_RUN", "QUIET")}
+#: Variables of pip that would put the packages elsewhere, print something else, or refuse this project.
+FOREIGN_OPTIONS = {
+    *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHON", "PIP_NO_DEPS", "PIP_DRY_RUN", "PIP_QUIET"),
+    *("PIP_REQUIRE_HASHES", "PIP_NO_BUILD_ISOLATION"),
+}
 
 #: Smallest download that is named, in bytes.
 MIN_NAMED = 4_000_000
@@ -172,9 +175,7 @@ class Pip:
         environment = {name: value for name, value in os.environ.items() if name not in FOREIGN_OPTIONS}
         environment |= {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, close_fds=False, **pipes
-        )  # it holds the lock too
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, close_fds=False, **pipes)
         with process:
             assert process.stdout
             printed = list(self._show(process.stdout))

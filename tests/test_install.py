@@ -16,7 +16,7 @@ FILES = ("scripts/install.py", "shared/shoal/__init__.py", "shared/shoal/progres
 
 #: Stands for the Python of .venv: says that it is `VERSION`, and as pip reads the file `gate` to its end.
 PYTHON = """#!/bin/sh
-case "$*" in *"-m pip"*) touch {folder}/started; exec cat {folder}/gate ;; esac
+case "$*" in *"-m pip"*) env >{folder}/environment; touch {folder}/started; exec cat {folder}/gate ;; esac
 echo '{version}'
 """
 
@@ -58,6 +58,15 @@ def test_pip_holds_the_lock_of_an_installation_that_was_killed(folder: Path) -> 
         with (folder / "gate").open("w"), pytest.raises(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         fcntl.flock(lock, fcntl.LOCK_EX)  # which waits until pip has ended
+
+
+def test_variables_that_are_meant_for_other_projects_do_not_reach_pip(folder: Path) -> None:
+    (folder / "gate").touch()
+    start(folder, "serve", PIP_REQUIRE_HASHES="1", PIP_TARGET="/elsewhere", PIP_INDEX_URL="a-mirror").communicate()
+    variables = (folder / "environment").read_text()
+    assert "PIP_INDEX_URL=a-mirror" in variables
+    assert "PIP_REQUIRE_HASHES" not in variables
+    assert "PIP_TARGET" not in variables
 
 
 def test_a_named_python_replaces_another_one(folder: Path) -> None:

@@ -1,6 +1,8 @@
 """Progress: nothing for a short step, then lines that say how much is done and how long it still takes."""
 
 import io
+import os
+import termios
 
 import pytest
 
@@ -41,6 +43,17 @@ def lines(progress: Progress, clock: Clock, stream: io.StringIO, *steps: tuple[f
 def test_a_short_step_writes_nothing(clock: Clock) -> None:
     stream = io.StringIO()
     assert lines(Progress("reading", stream=stream, clock=clock), clock, stream, (0.0, 0), (0.9, 0)) == []
+
+
+@pytest.mark.parametrize(("columns", "shown"), [(20, 19), (0, 46)])
+def test_a_line_is_as_wide_as_the_terminal_at_most(columns: int, shown: int) -> None:
+    label = "x" * 40
+    reader, writer = os.openpty()
+    termios.tcsetwinsize(writer, (24, columns))
+    with open(reader, "rb", buffering=0) as screen, open(writer, "w") as stream:
+        progress = Progress(label, stream=stream, clock=iter([0.0, 5.0, 5.0]).__next__)
+        progress.tick()
+        assert screen.read(1_000).decode() == "\r\033[K" + f"{label} … 5 s"[:shown]
 
 
 def test_a_step_of_unknown_length_says_how_long_it_has_taken(clock: Clock) -> None:

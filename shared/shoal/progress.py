@@ -1,5 +1,6 @@
 """Progress of a step that takes long: plain lines, or one line that is written anew on a terminal."""
 
+import os
 import sys
 import threading
 import time
@@ -11,6 +12,9 @@ from typing import Self, TextIO
 FIRST_AFTER_S, EVERY_S, EVERY_S_ON_TERMINAL = 1.0, 5.0, 0.5
 
 _CLEAR_LINE = "\r\033[K"
+
+#: Characters of a row on a terminal that does not say how many it has.
+_UNKNOWN_WIDTH = 79
 
 
 class Progress:
@@ -50,7 +54,7 @@ class Progress:
             return
         self._due_s = now_s + (EVERY_S_ON_TERMINAL if self._is_terminal else EVERY_S)
         self._has_shown = True
-        self._stream.write(f"{_CLEAR_LINE}{self.line()}" if self._is_terminal else f"{self.line()}\n")
+        self._stream.write(f"{_CLEAR_LINE}{self.line()[: self._width()]}" if self._is_terminal else f"{self.line()}\n")
         self._stream.flush()
 
     def line(self) -> str:
@@ -63,6 +67,14 @@ class Progress:
             return f"{text}, {passed_s:.0f} s so far"
         rate = self.done / passed_s
         return f"{text}, {rate:,.0f}{self.unit} a second, {_duration((self.total - self.done) / rate)} left"
+
+    def _width(self) -> int:
+        """Return how much of a line the terminal shows in one row, as only the last row of a longer one is cleared."""
+        try:
+            columns = os.get_terminal_size(self._stream.fileno()).columns
+        except OSError:
+            columns = 0
+        return max(columns - 1, 0) or _UNKNOWN_WIDTH
 
     def finish(self) -> None:
         """End the line on a terminal."""
