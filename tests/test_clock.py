@@ -105,7 +105,7 @@ class TestClock:
             passed[0] = seconds
             clock.refresh()
             asked.append(broker.num_asked // NUM_ROUND_TRIPS)
-        clock.doubt()
+        clock.invalidate()
         clock.refresh()
         assert [*asked, broker.num_asked // NUM_ROUND_TRIPS] == [1, 1, 2, 2, 3]
 

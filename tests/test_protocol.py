@@ -45,7 +45,6 @@ from shoal_workers.index.document import DocumentSource
 from shoal_workers.index.index import Index
 from shoal_workers.worker import Worker
 
-PACKAGE = Path(shoal.queue.consumer.__file__).parent
 PAGE = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text("utf-8")
 BLOCKS: dict[str, str] = dict(re.findall(r"^```(\w.*?)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 JOB_EXAMPLES = [words.split()[2] for words in BLOCKS if words.startswith("hex job")]

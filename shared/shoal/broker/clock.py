@@ -1,4 +1,4 @@
-"""The clock of a pool: that of its Redis, which every process measures: deadlines mean the same on all machines."""
+"""The clock of a pool: that of its Redis, which every process measures, so that all agree on deadlines."""
 
 import time
 from collections.abc import Callable
@@ -61,8 +61,8 @@ class Clock:
             finally:
                 self._lock.release()
 
-    def doubt(self) -> None:
-        """Have the next `refresh` measure: Redis may be another one now, on another machine."""
+    def invalidate(self) -> None:
+        """Have the next `refresh` measure again: after a failover the URL leads to a Redis on another machine."""
         self._measured_at = None
 
     def measure(self) -> None:
@@ -77,7 +77,7 @@ class Clock:
             if self.is_uncertain:
                 raise Unavailable(
                     f"Redis's time is known to within {self.error_s:.1f} s only, and deadlines need {MAX_ERROR_S:g} s: "
-                    "look for what slows the way to Redis"
+                    "check the load of Redis and of the network between"
                 )
             self._redis_ahead_s = ahead_s
             self._measured_at = self._monotonic()

@@ -205,7 +205,7 @@ class Dispatcher:
             try:
                 replies = self._inbox.wait()
             except ShoalError as error:
-                self._producer.clock.doubt()
+                self._producer.clock.invalidate()
                 if time.monotonic() - answered_at > GRACE_S:
                     _log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
                     is_away = True
