@@ -6,10 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 import pytest
 from conftest import wait_until
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from page import ROOT
 
 FILES = ("scripts/install.py", "shared/shoal/__init__.py", "shared/shoal/progress.py", "pyproject.toml")
@@ -76,3 +81,28 @@ def test_a_named_python_replaces_another_one(folder: Path) -> None:
     assert "making .venv" in output
     done = subprocess.run([folder / ".venv" / "bin" / "python", "-V"], capture_output=True, text=True, check=True)
     assert done.stdout.split()[1] == sys.version.split()[0]
+
+
+def packages(requirements: list[str], python: str, extra: str = "") -> set[str]:
+    """Return the names of all packages that the requirements lead to on Linux with this Python."""
+    names: set[str] = set()
+    variables = {"python_version": python.rpartition(".")[0], "python_full_version": python, "extra": extra}
+    for requirement in map(Requirement, requirements):
+        name = canonicalize_name(requirement.name)
+        if requirement.marker and not requirement.marker.evaluate(variables):
+            continue
+        names.add(name)
+        with suppress(PackageNotFoundError):  # one for another Python than this
+            for of_extra in requirement.extras or {""}:
+                names |= packages(requires(name) or [], python, of_extra)
+    return names
+
+
+@pytest.mark.parametrize("python", ["3.11.2", "3.12.0", "3.13.0", "3.14.0"])
+def test_what_serving_takes_is_pinned_for_every_python(python: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    requirements = [*project["dependencies"], *extras["api"], *extras["workers"], *extras["embedded"]]
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if not line.startswith("#")}
+    assert packages(requirements, python) <= pinned
