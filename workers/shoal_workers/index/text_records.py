@@ -38,6 +38,7 @@ def _table(path: Path, **dialect: Any) -> Records:
     rows = _rows(path, **dialect)
     line, header = next(rows, (1, []))
     refuse_duplicate_columns(location(path, line), header)
+    _refuse_another_separator(location(path, line), header)
     for line, cells in rows:
         if len(cells) != len(header):
             raise BadDocument(
@@ -45,6 +46,15 @@ def _table(path: Path, **dialect: Any) -> Records:
                 "quote cells that contain separators"
             )
         yield line, dict(zip(header, cells, strict=True))
+
+
+def _refuse_another_separator(where: str, header: list[str]) -> None:
+    """Raise BadDocument for a header that is one cell with semicolons or tabs in it, as from another separator."""
+    if len(header) == 1 and (";" in header[0] or "\t" in header[0]):
+        raise BadDocument(
+            f"{where}: the header is one column, {excerpt(header[0])}; "
+            "separate cells by commas in a .csv file, by tabs in a .tsv file"
+        )
 
 
 def _rows(path: Path, **dialect: Any) -> Iterator[tuple[int, list[str]]]:
@@ -104,5 +114,6 @@ def _refuse_bytes(path: Path, number: int, line: str) -> None:
     except UnicodeEncodeError as error:
         byte = ord(line[error.start]) & 0xFF
         raise BadDocument(
-            f"{location(path, number)}: byte 0x{byte:02x} is not UTF-8; the file must be UTF-8 text"
+            f"{location(path, number)}: byte 0x{byte:02x} is not UTF-8; the file must be UTF-8 text: "
+            "save it as such, or convert it with iconv -f ENCODING -t UTF-8"
         ) from None
