@@ -69,7 +69,7 @@ def detach(settings: Settings, *, query: str | None = None) -> None:
 
     def has_summary() -> bool:
         if process.poll() is not None:
-            raise NotReady(f"the service did not start: {logfile} ends with:\n{logfile.read_text()[-2_000:]}")
+            raise NotReady(f"the service did not start: {logfile} ends with:\n{logfile.read_text()[-2_000:].rstrip()}")
         return f"\n{_LAST_LINE}" in logfile.read_text()
 
     wait_until("the service", has_summary, within_s=math.inf)  # the process has limits of its own
