@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 import redis
-from conftest import RedisServer, free_port, redis_program, wait_until
+from conftest import PATIENCE_S, RedisServer, free_port, redis_program, wait_until
 from process import Process, run
 from queues import connect
 
@@ -126,8 +126,8 @@ class TestUrl:
             assert "[unavailable]" in done.stderr
             outputs.append(done.stdout + done.stderr)
         with Process(tmp_path / "serve.log", "serve", redis_url=right, **settings) as serve:
-            wait_until(lambda: "try: curl" in serve.output)
-            assert f"Redis at {locked.url}" in serve.output
+            wait_until(lambda: "stop:   " in serve.output)
+            assert f"Redis:  {locked.url}" in serve.output
             assert serve.terminate() == 0
         with Process(tmp_path / "worker.log", "worker", redis_url=wrong, **worker_settings) as worker:
             wait_until(lambda: "trying until" in worker.output)
@@ -153,6 +153,13 @@ def has_openssl() -> bool:
     )
 
 
+def speaks_tls(program: str) -> bool:
+    """Return True if the server was built with TLS: it misses its certificate then, and not the protocol."""
+    command = [program, "--port", "0", "--tls-port", str(free_port())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    return "Failed to configure TLS" in done.stdout
+
+
 @pytest.mark.skipif(not has_openssl(), reason="there is no openssl 3 to make certificates")
 class TestTls:
     @pytest.fixture
@@ -166,11 +173,11 @@ class TestTls:
         return tmp_path
 
     @pytest.fixture
-    def server(self, files: Path, redis_url: str) -> Iterator[RedisServer]:
+    def server(self, files: Path) -> Iterator[RedisServer]:
         """A Redis that speaks TLS only, and only with clients that have a certificate of the same authority."""
-        with redis.Redis.from_url(redis_url) as connection:
-            has_tls = bool(connection.config_get("tls-port"))
-        if not (program := redis_program() if has_tls else shutil.which("redis-server")):
+        programs = (redis_program(), shutil.which("redis-server"), shutil.which("valkey-server"))
+        program = next((program for program in programs if program and speaks_tls(program)), None)
+        if not program:
             pytest.skip("there is no Redis server with TLS: the wheel's has none, and none is on the PATH")
         names = {"tls_cert_file": "server.pem", "tls_key_file": "server.key", "tls_ca_cert_file": "ca.pem"}
         server = RedisServer(files, program)

@@ -99,9 +99,13 @@ def model() -> None:
 @settings_options("model", "home")
 def prepare(settings: Settings, force: bool, quiet: bool) -> None:
     """Prepare the model for serving, which is done once. Some architectures need the `export` extra for it."""
-    from shoal_workers.model.prepare import prepare_if_needed
+    from shoal_workers.model.model import is_prepared, prepared_folder
 
-    folder = prepare_if_needed(settings.home_folder, settings.model, force=force)
+    folder = prepared_folder(settings.home_folder, settings.model)
+    if force or not is_prepared(folder):
+        from shoal_workers.model.prepare import prepare_if_needed  # which loads OpenVINO
+
+        prepare_if_needed(settings.home_folder, settings.model, force=force)
     if not quiet:
         click.echo(folder)
 

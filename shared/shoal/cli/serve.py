@@ -7,7 +7,7 @@ import click
 
 from shoal.cli.options import settings_options
 from shoal.settings import Settings
-from shoal.supervisor import serve as supervisor
+from shoal.supervisor import background
 
 
 @click.command()
@@ -33,8 +33,10 @@ def serve(
     if indexes:
         settings = replace(settings, indexes=",".join(indexes))
     if stop:
-        click.echo(supervisor.stop(settings))
+        click.echo(background.stop(settings))
     elif detach:
-        supervisor.detach(settings, query=query)
+        background.detach(settings, query=query)
     else:
-        supervisor.serve(settings, query=query, log=log)
+        from shoal.supervisor.serve import serve
+
+        serve(settings, query=query, log=log)

@@ -28,7 +28,7 @@ RESTART_AFTER_S = 1.0
 #: Times that a process that ends before all are ready is started again.
 MAX_RETRIES = 2
 
-_WATCH_EVERY_S = 0.2
+_WATCH_EVERY_S, _POLL_EVERY_S = 0.2, 0.02
 
 #: Opens URLs of this machine, to which no proxy leads, whatever the environment says.
 _open_url = build_opener(ProxyHandler({})).open
@@ -43,6 +43,7 @@ class Supervisor:
         shoal = [sys.executable, "-m", "shoal"]
         workers = [Service(f"worker {n + 1}", [*shoal, "worker"], environment) for n in range(settings.workers)]
         self.services = [Service("api", [*shoal, "api"], environment, API_STOP_WITHIN_S), *workers]
+        self._preparation = Service("preparation", [*shoal, "model", "prepare", "--quiet"], environment)
         self.redis = Service("redis", embedded.command(settings), {}) if embedded.is_wanted(settings) else None
         self._retries: Counter[str] = Counter()
         self._stopping = False
@@ -55,7 +56,7 @@ class Supervisor:
             find_addresses("127.0.0.1", EMBEDDED_PORT, remedy)
 
     def start(self) -> None:
-        """Start all processes and return when they are ready to serve.
+        """Start all processes and return when they are ready to serve; the model is prepared if it never was.
 
         A process that ends before that is started again, `MAX_RETRIES` times at most. Raises NotReady if it ends once
         more, or ends with an error of Shoal, which has a remedy; PortInUse; and Unavailable without Redis.
@@ -65,8 +66,12 @@ class Supervisor:
         else:
             with closing(Broker.connect(self.settings.redis_url)) as broker:
                 broker.ping()
-        for service in self.services:
-            service.start()
+        api, *workers = self.services
+        api.start()  # which takes as long as to see that the model is prepared
+        if workers:
+            self._prepare_model()
+        for worker in workers:
+            worker.start()
         wait_until("the API and the workers", self._is_ready)
 
     def watch(self) -> None:
@@ -94,6 +99,18 @@ class Supervisor:
 
     def _all(self) -> list[Service]:
         return [*self.services, *([self.redis] if self.redis else [])]
+
+    def _prepare_model(self) -> None:
+        self._preparation.start()
+        try:
+            while (code := self._preparation.exit_code()) is None:
+                self._check_stop()
+                time.sleep(_POLL_EVERY_S)
+        finally:
+            self._preparation.stop()
+        if code:
+            reason = self._preparation.last_error().removeprefix("shoal: ")
+            raise NotReady(f"the model could not be prepared: {reason}")
 
     def _start_redis(self, service: Service) -> None:
         service.start()
