@@ -155,6 +155,13 @@ def test_a_reference_that_is_not_reproduced_is_refused(copy: Path) -> None:
         Encoder.open(copy, "openvino", "f32", 1)
 
 
+def test_a_graph_that_is_cut_short_is_refused_with_the_reason(copy: Path) -> None:
+    path = copy / "openvino.xml"
+    path.write_bytes(path.read_bytes()[:1_000])
+    with pytest.raises(ModelMismatch, match=r"cannot be used \(\S.*\): prepare it again"):
+        Encoder.open(copy, "openvino", "f32", 1)
+
+
 def test_damaged_weights_are_refused(copy: Path) -> None:
     weights = (copy / GRAPH).with_suffix(".bin")
     data = np.frombuffer(weights.read_bytes(), np.float16).copy()

@@ -83,7 +83,7 @@ class Encoder:
         except (ShoalError, ModuleNotFoundError):
             raise
         except Exception as error:  # each library has its own
-            reason = (str(error).splitlines() or [type(error).__name__])[-1]
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             raise ModelMismatch(
                 f"the model in {folder} cannot be used ({reason}): prepare it again (shoal model prepare --force)"
             ) from error
