@@ -20,6 +20,7 @@ from shoal_workers.scheduler import (
     BULK_SHARE,
     INTERACTIVE,
     MAX_CHUNKS,
+    MAX_PASSES_AHEAD,
     MAX_PREEMPTIBLE_TOKENS,
     MAX_TOKENIZED_CHARS,
     WINDOW_PASSES,
@@ -261,6 +262,39 @@ def test_a_long_suspect_lets_interactive_jobs_go_first_between_its_passes() -> N
     batch = chosen.next_batch()
     assert batch is not None
     assert (batch.works, named) == ([urgent], [suspect, None])
+
+
+def test_a_suspect_waits_for_a_few_passes_of_a_long_job_of_its_source() -> None:
+    chosen = scheduler()
+    chosen.add([work(*(words(10) for _ in range(1_024)), source=BULK_OVERFLOW)])
+    chosen.add([suspect := work(*(words(10) for _ in range(20)), source=BULK_OVERFLOW, owner="dead")])
+    found = []
+    while suspect in chosen.waiting():
+        batch = chosen.next_batch()
+        assert batch is not None
+        found.append(batch.runs_alone)
+        finish(chosen, batch)
+    assert found == [*[False] * MAX_PASSES_AHEAD, True] * 2
+
+
+def test_the_same_text_in_another_source_keeps_its_place() -> None:
+    chosen = scheduler()
+    urgent, bulk = work("storm"), work(words(90), "storm", source=BULK)
+    chosen.add([bulk, urgent])
+    batch = chosen.next_batch()
+    assert batch is not None
+    assert (batch.works, finish(chosen, batch)) == ([urgent], [urgent])
+    assert not any(text.is_done for text in bulk.tokenized.values())
+
+
+def test_a_text_that_a_later_job_repeats_completes_no_job_later_than_without_it() -> None:
+    def passes_until_done(*others: Work) -> int:
+        chosen, first = scheduler(), work(*(f"{words(9)} {n}" for n in range(20)), "storm")
+        chosen.add([first, *others])
+        return next(n for n in count(1) if first in finish(chosen, chosen.next_batch() or pytest.fail("no pass")))
+
+    copies = [work("storm", words(9)) for _ in range(50)]
+    assert passes_until_done(*copies) <= passes_until_done(*(work(words(1), words(9)) for _ in range(50)))
 
 
 def test_what_is_removed_is_not_computed() -> None:

@@ -14,6 +14,7 @@ from conftest import wait_until
 from numpy.typing import NDArray
 from queues import Queue, drive
 
+import shoal_workers.admission
 import shoal_workers.scheduler
 from shoal.errors import Internal
 from shoal.jobs import LANES, Job, Options
@@ -26,7 +27,7 @@ from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.index.index import Index
 from shoal_workers.process.crash_report import CrashReports
-from shoal_workers.scheduler import MAX_PREEMPTIBLE_TOKENS
+from shoal_workers.scheduler import MAX_PASSES_AHEAD, MAX_PREEMPTIBLE_TOKENS
 from shoal_workers.worker import Worker
 
 
@@ -336,6 +337,38 @@ def test_a_suspect_is_named_while_it_runs_and_not_after(worker: Worker, queue: Q
     steps = ("read", "tokenize", "encode")
     assert named == [(what, is_named) for is_named in (True, False) for what in steps]
     assert not queue.redis.exists(queue.keys.isolated(worker.id))
+
+
+@pytest.mark.parametrize(("lane", "num_texts"), [("interactive", 1), ("bulk", 1), ("bulk", 33)])
+def test_a_job_of_a_dead_worker_waits_for_a_few_passes_of_a_long_one(
+    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch, lane: str, num_texts: int
+) -> None:
+    monkeypatch.setattr(shoal_workers.admission, "CLAIM_EVERY_S", 0.0)
+    worker, texts = Worker(queue.consumer(), engine, {}, Bucketing(256)), distinct(1_024 + num_texts)
+    put(queue, *texts[:1_024], lane="bulk", reply_to="long")
+    worker.step(block_s=0)
+    put(queue, *texts[1_024:], lane=lane)
+    assert len(queue.take("killed", [lane], 100)) == 1
+    engine.passes.clear()
+    while not worker.step(block_s=0):
+        assert len(engine.passes) <= 2 * (MAX_PASSES_AHEAD + 1)
+    assert [reply.error for reply in replies(queue).values()] == [None]
+    assert len(worker.scheduler.unanswered()) == 1
+
+
+def test_beside_a_long_suspect_a_more_urgent_job_of_a_dead_worker_is_claimed(
+    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shoal_workers.admission, "CLAIM_EVERY_S", 0.0)
+    worker = Worker(queue.consumer(), engine, {}, Bucketing(256))
+    put(queue, *distinct(200), lane="bulk", reply_to="long")
+    queue.take("killed", ["bulk"], 1)
+    worker.step(block_s=0)
+    put(queue, "storm")
+    queue.take("killed too", ["interactive"], 1)
+    worker.step(block_s=0)
+    assert len(replies(queue)) == 1
+    assert len(worker.scheduler.unanswered()) == 1
 
 
 def ends_while_reading(worker: Worker, engine: Engine) -> None:

@@ -6,7 +6,7 @@ import traceback
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 
 from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
@@ -16,7 +16,7 @@ from shoal.jobs import Job, check_deadline
 from shoal.outline import address_of
 from shoal.queue.consumer import Answer, Consumer, Delivery
 from shoal.queue.dead_letters import DeadLetter
-from shoal.queue.lane import Source
+from shoal.queue.lane import SOURCES, Source
 from shoal.queue.pool import ALIVE_S, Pool
 from shoal.replies import Reply
 from shoal.size_limit import check_texts
@@ -153,12 +153,17 @@ class Admission:
         return more
 
     def _claim(self, held: Collection[Work]) -> Delivery | None:
-        """Claim one job of a dead worker, unless one that runs alone is held already: it must not harm another."""
-        if time.monotonic() < self._next_claim or any(work.runs_alone for work in held):
+        """Claim one job of a dead worker, but only one that goes before those held that run alone.
+
+        It would wait for them, and be lost again if one of them ends the worker.
+        """
+        sources_alone = {work.source for work in held if work.runs_alone}
+        sources = list(takewhile(lambda source: source not in sources_alone, SOURCES))
+        if time.monotonic() < self._next_claim or not sources:
             return None
         trusts_heartbeats = time.monotonic() >= self._trust_heartbeats_at
         alive = (lambda: set(self._pool.workers())) if trusts_heartbeats else None
-        claimed = self._consumer.claim(alive, [work.delivery for work in held])
+        claimed = self._consumer.claim(alive, [work.delivery for work in held], sources)
         if claimed is None:
             self._next_claim = time.monotonic() + CLAIM_EVERY_S
             return None

@@ -36,6 +36,9 @@ MAX_TOKENIZED_CHARS = 16_384
 #: Most times that so many characters are tokenized before a pass: the rest follows after it.
 MAX_CHUNKS = 8
 
+#: Most passes of other jobs of its source before one of a job that runs alone.
+MAX_PASSES_AHEAD = 4
+
 INTERACTIVE = SOURCES[0]
 
 #: Tokenizes texts, cut on the named side: `Encoder.tokenize`.
@@ -63,10 +66,22 @@ class Batch:
 
 @dataclass(slots=True)
 class _Waiting:
-    """The jobs of one source in order, and the tokens that jobs of higher priority owe them."""
+    """The jobs of one source in order, and the tokens that jobs of higher priority owe them.
+
+    `passes_ahead` counts the passes of other jobs since a job that runs alone waits, or since its last pass.
+    """
 
     works: dict[Work, None] = field(default_factory=dict)  # ordered, as a set
     credit: float = 0.0
+    passes_ahead: int = 0
+
+    def next_works(self) -> list[Work]:
+        """Return the jobs of which the next pass is: all that can share one, or a single one that runs alone."""
+        alone = [work for work in self.works if work.runs_alone]
+        shared = [work for work in self.works if not work.runs_alone]
+        is_turn_of_others = shared and (not alone or self.passes_ahead < MAX_PASSES_AHEAD)
+        self.passes_ahead = self.passes_ahead + 1 if alone and is_turn_of_others else 0
+        return shared if is_turn_of_others else alone[:1]
 
     @property
     def num_texts(self) -> int:
@@ -146,10 +161,8 @@ class Scheduler:
     def next_batch(self) -> Batch | None:
         """Choose the texts of the next forward pass and tokenize as many as that needs; None if no text waits."""
         while source := self._choose():
-            works = list(self._waiting[source].works)
-            shared = [work for work in works if not work.runs_alone]
-            self._isolate(None if shared else works[0])
-            works = shared or works[:1]
+            works = self._waiting[source].next_works()
+            self._isolate(works[0] if works[0].runs_alone else None)
             self._tokenize(works)
             self._collect(works)
             if window := _window(works):

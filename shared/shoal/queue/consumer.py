@@ -208,15 +208,21 @@ class Consumer:
 
     # Claim
 
-    def claim(self, alive: Callable[[], set[str]] | None, holds: Collection[Delivery] = ()) -> Delivery | None:
+    def claim(
+        self,
+        alive: Callable[[], set[str]] | None,
+        holds: Collection[Delivery] = (),
+        sources: Sequence[Source] = SOURCES,
+    ) -> Delivery | None:
         """Claim one job that a dead worker left pending, or that this consumer lost on a broken connection.
 
         `alive` returns the names of the living workers; with None no worker counts as dead. It is called after the
         owners of jobs are read: otherwise a worker that joins between the two would seem dead. `holds` are the
-        deliveries that this consumer has in memory. Of a worker's jobs the one delivered least is claimed first, as the
-        least likely to end its worker. A claim counts as a delivery, unless the job certainly did not end its worker.
+        deliveries that this consumer has in memory. Jobs of `sources` only are claimed. Of a worker's jobs the one
+        delivered least is claimed first, as the least likely to end its worker. A claim counts as a delivery, unless
+        the job certainly did not end its worker.
         """
-        owners_by_stream = self._owners()
+        owners_by_stream = self._owners([self._streams[source] for source in sources])
         names_alive = None if alive is None else alive()
         for stream, owners in owners_by_stream.items():
             for owner in owners:
@@ -229,11 +235,11 @@ class Consumer:
                     return delivery
         return None
 
-    def _owners(self) -> dict[str, list[dict[bytes, Any]]]:
+    def _owners(self, streams: Sequence[str]) -> dict[str, list[dict[bytes, Any]]]:
         """Return for each stream Redis's records of the workers that read it."""
-        answers = self.broker.pipeline(*(("XINFO", "CONSUMERS", stream, GROUP) for stream in self._source_of))
+        answers = self.broker.pipeline(*(("XINFO", "CONSUMERS", stream, GROUP) for stream in streams))
         owners = [[dict(zip(about[::2], about[1::2], strict=True)) for about in answer] for answer in answers]
-        return dict(zip(self._source_of, owners, strict=True))
+        return dict(zip(streams, owners, strict=True))
 
     def _claim_from(self, stream: str, owner: str, holds: Collection[Delivery]) -> Delivery | None:
         source = self._source_of[stream]
