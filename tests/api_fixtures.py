@@ -14,6 +14,7 @@ from shoal import Client
 from shoal.keys import Keys
 from shoal.settings import Settings
 from shoal_api.app import create_app
+from shoal_api.context import Context
 
 
 @pytest.fixture
@@ -31,7 +32,9 @@ def make_app(settings: Settings) -> Iterator[MakeApp]:
         changed = replace(settings, **changes)
         client = Client.from_settings(changed)
         clients.append(client)
-        return create_app(changed, client)
+        app = create_app(changed, client)
+        Context.of(app).pool.max_age_s = 0.0  # for tests that look at each change
+        return app
 
     yield make
     for client in clients:

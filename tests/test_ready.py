@@ -58,6 +58,23 @@ def test_one_worker_may_serve_one_index_and_another_the_other(make_app: MakeApp,
 
 
 @pytest.mark.usefixtures("stub")
+def test_the_pool_is_read_once_in_a_while_for_all_requests(make_app: MakeApp, queue: Queue) -> None:
+    def num_reads() -> int:
+        return int(queue.redis.info("commandstats")["cmdstat_smembers"]["calls"])
+
+    app = make_app()
+    pool, api = Context.of(app).pool, app.test_client()
+    pool.max_age_s = 3_600.0
+    assert api.get("/ready").status_code == 200
+    before = num_reads()
+    assert {api.get(path).status_code for path in ("/ready", "/info", "/v1/indexes", "/ready?index=default")} == {200}
+    assert num_reads() == before
+    pool.max_age_s = 0.0
+    assert api.get("/ready").status_code == 200
+    assert num_reads() == before + 1
+
+
+@pytest.mark.usefixtures("stub")
 def test_an_index_that_is_asked_for(api: FlaskClient) -> None:
     assert api.get("/ready?index=default").status_code == 200
     assert 'the index "other":' in why_not(api, "/ready?index=other")

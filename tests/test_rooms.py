@@ -32,10 +32,10 @@ ROOMS: dict[str, set[str]] = {
     "shoal_api.schema": {"shoal"},
     "shoal_api.access": {"shoal", "shoal.broker", "shoal_api"},
     "shoal_api.server": {"shoal", "shoal.queue", "shoal.client", "shoal_api"},
-    "shoal_api.context": {"shoal", "shoal.client", "shoal_api.access", "shoal_api.server"},
+    "shoal_api.pool_state": {"shoal.queue"},
+    "shoal_api.context": {"shoal", "shoal.client", "shoal_api.access", "shoal_api.server", "shoal_api.pool_state"},
     "shoal_api.errors": {"shoal", "shoal_api", "shoal_api.context"},
     "shoal_api.enqueue": {"shoal", "shoal_api", "shoal_api.context"},
-    "shoal_api.pool_state": {"shoal_api.context"},
     "shoal_api.routes": {
         "shoal",
         "shoal.queue",
@@ -44,7 +44,6 @@ ROOMS: dict[str, set[str]] = {
         "shoal_api.access",
         "shoal_api.context",
         "shoal_api.enqueue",
-        "shoal_api.pool_state",
     },
     "shoal_api.app": {
         "shoal",
@@ -53,6 +52,7 @@ ROOMS: dict[str, set[str]] = {
         "shoal_api.schema",
         "shoal_api.access",
         "shoal_api.server",
+        "shoal_api.pool_state",
         "shoal_api.context",
         "shoal_api.errors",
         "shoal_api.routes",

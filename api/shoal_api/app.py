@@ -15,6 +15,7 @@ from shoal_api import errors, validation
 from shoal_api.access import cors
 from shoal_api.access.access_control import AccessControl
 from shoal_api.context import Context
+from shoal_api.pool_state import PoolReader
 from shoal_api.request import JsonRequest
 from shoal_api.response import WholeResponse
 from shoal_api.routes import dead_letters, docs, embed, health, indexes, info, jobs, metrics, search
@@ -68,7 +69,8 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
     )
     app.url_map.merge_slashes = False  # a path with an empty part is unknown, and is not redirected
     app.config["MAX_CONTENT_LENGTH"] = settings.max_request_bytes
-    Context(settings, client, Metrics(client), access, Disconnects(settings.port, settings.api_threads)).attach(app)
+    disconnects = Disconnects(settings.port, settings.api_threads)
+    Context(settings, client, Metrics(client), access, PoolReader(client.pool), disconnects).attach(app)
     errors.install(app)
     for routes in _ROUTES:
         app.register_api(routes.api)

@@ -10,6 +10,7 @@ from flask.globals import app_ctx
 from shoal.client import Client
 from shoal.settings import Settings
 from shoal_api.access.access_control import AccessControl
+from shoal_api.pool_state import PoolReader
 from shoal_api.server.disconnects import Disconnects
 from shoal_api.server.metrics import Metrics
 
@@ -24,6 +25,7 @@ class Context:
     client: Client
     metrics: Metrics
     access: AccessControl
+    pool: PoolReader
     disconnects: Disconnects
     stopping: Event = field(default_factory=Event)
 

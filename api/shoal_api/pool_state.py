@@ -1,13 +1,19 @@
 """The workers of the pool and their indexes, as the routes report them."""
 
+import threading
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
-from shoal_api.context import context
+from shoal.queue.pool import Pool
 
 Heartbeats = Mapping[str, Mapping[str, Any]]
+
+#: Time for which what was read is used again, in seconds. To read it costs milliseconds with hundreds of workers, and
+#: some of the routes that do need no key.
+MAX_AGE_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +21,6 @@ class PoolState:
     """The heartbeats of the workers that are alive, by the worker's id, as read at one moment."""
 
     workers: Heartbeats
-
-    @classmethod
-    def read(cls) -> Self:
-        """Read the heartbeats from Redis; raises Unavailable without it."""
-        return cls(context().client.pool.workers())
 
     @property
     def ready(self) -> Heartbeats:
@@ -36,3 +37,23 @@ class PoolState:
         """Return how many workers are in each state: "1 loading, 2 stalled"."""
         states = Counter(str(about.get("state", "unknown")) for about in self.workers.values())
         return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+
+
+class PoolReader:
+    """The reader of the heartbeats for all threads of a process, which asks Redis once in `max_age_s`. Thread-safe."""
+
+    def __init__(self, pool: Pool, max_age_s: float = MAX_AGE_S):
+        self.max_age_s = max_age_s
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._state: PoolState | None = None
+        self._read_at = 0.0
+
+    def read(self) -> PoolState:
+        """Return the state of the pool; raise Unavailable if Redis does not answer when it is asked."""
+        with self._lock:
+            if self._state is None or time.monotonic() - self._read_at >= self.max_age_s:
+                self._state = None
+                self._state = PoolState(self._pool.workers())
+                self._read_at = time.monotonic()
+            return self._state

@@ -7,7 +7,6 @@ from flask_openapi3.models.tag import Tag
 from shoal.errors import NotReady
 from shoal.excerpt import excerpt
 from shoal_api.context import context
-from shoal_api.pool_state import PoolState
 from shoal_api.response import rendered
 from shoal_api.schema.requests import ReadyQuery
 from shoal_api.schema.responses import ERRORS, Health, Ready
@@ -31,7 +30,7 @@ def ready(query: ReadyQuery) -> Response:
     _check_threads()
     if context().stopping.is_set():
         raise NotReady("this server was told to stop: ask another one")
-    pool = PoolState.read()
+    pool = context().pool.read()
     if not pool.workers:
         raise NotReady("no worker is alive: start one with `shoal worker`")
     if not pool.ready:

@@ -4,7 +4,7 @@ from flask import Response
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
-from shoal_api.pool_state import PoolState
+from shoal_api.context import context
 from shoal_api.response import rendered
 from shoal_api.schema.responses import ERRORS, Indexes
 
@@ -14,4 +14,4 @@ api = APIBlueprint("indexes", __name__, abp_tags=[Tag(name="service")], abp_resp
 @api.get("/v1/indexes", responses={200: Indexes})
 def indexes() -> Response:
     """List the indexes that ready workers serve."""
-    return rendered({"indexes": [{"name": name, **about} for name, about in PoolState.read().indexes.items()]})
+    return rendered({"indexes": [{"name": name, **about} for name, about in context().pool.read().indexes.items()]})

@@ -11,7 +11,6 @@ from shoal import __version__
 from shoal.jobs import MAX_K
 from shoal.settings import Settings
 from shoal_api.context import context
-from shoal_api.pool_state import PoolState
 from shoal_api.response import rendered
 from shoal_api.schema.responses import ERRORS, Info, Links
 
@@ -36,7 +35,7 @@ _LIMITS = (
 @api.get("/info", responses={200: Info})
 def info() -> Response:
     """Tell the model, the indexes, the workers and the limits of the service."""
-    pool = PoolState.read()
+    pool = context().pool.read()
     first = next(iter(pool.ready.values()), {})
     return rendered(
         {
