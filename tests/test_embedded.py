@@ -126,6 +126,10 @@ class TestWhyItEnded:
         embedded.log_file(settings).write_text("1:M 1 Jan 2026 # Write error on disk: No space left on device\n")
         assert "make room, or choose another --home" in embedded.why_it_ended(settings)
 
+    @pytest.mark.skipif(sys.platform != "linux", reason="/proc has no free space, and Linux alone has it")
+    def test_a_disk_that_is_too_full_for_the_log(self) -> None:
+        assert "make room" in embedded.why_it_ended(Settings(home="/proc/self"))
+
     def test_another_fault_is_quoted_with_the_path_of_the_log(self, settings: Settings) -> None:
         command = embedded.command(settings)
         (Path(settings.home) / "redis" / "appendonlydir").write_text("a file, where the server wants a folder")

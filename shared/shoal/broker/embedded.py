@@ -17,6 +17,9 @@ _CANNOT_READ = re.compile(
     r"RDB format version|loading DB|Bad file format|AOF loading aborted|AOF manifest|AOF file|[Ee]rror reading"
 )
 
+#: Free space of a disk that counts as full when the server ended and could not even write its log.
+_MIN_FREE_BYTES = 2**20
+
 #: The first version that keeps its data in `appendonlydir`. Older ones do not look there, and would start empty.
 _FIRST_WITH_APPENDONLYDIR = 7
 
@@ -79,8 +82,10 @@ def why_it_ended(settings: Settings) -> str:
     lines = log.read_text(errors="replace").splitlines()[-5:] if log.exists() else []
     reasons = [reason for line in lines if (reason := line.partition(" # ")[2]) and "WARNING" not in reason]
     reason = "; ".join(reasons)
-    if "No space left" in reason:
-        return f"the disk of {_folder(settings)} is full ({reason}): make room, or choose another --home"
+    home = settings.home_folder
+    is_too_full_for_log = not reason and home.exists() and shutil.disk_usage(home).free < _MIN_FREE_BYTES
+    if "No space left" in reason or is_too_full_for_log:
+        return f"the disk of {_folder(settings)} is full: make room, or choose another --home"
     if _CANNOT_READ.search(reason):
         return _unreadable(find_server(), _folder(settings), reason)
     return f"the Redis server ended at once ({reason or 'it said nothing'}): {log} may say more"
