@@ -50,9 +50,12 @@ class PoolReader:
         self._read_at = 0.0
 
     def read(self) -> PoolState:
-        """Return the state of the pool; raise Unavailable if Redis does not answer when it is asked."""
+        """Return the state of the pool; raise Unavailable if Redis does not answer when it is asked.
+
+        An empty pool is read anew each time: that costs little, and its first worker is seen at once.
+        """
         with self._lock:
-            if self._state is None or time.monotonic() - self._read_at >= self.max_age_s:
+            if not (self._state and self._state.workers) or time.monotonic() - self._read_at >= self.max_age_s:
                 self._state = None
                 self._state = PoolState(self._pool.workers())
                 self._read_at = time.monotonic()

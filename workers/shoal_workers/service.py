@@ -47,14 +47,14 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     `encoder` serves in place of the one that the settings name. Raises ModelNotFound, ModelMismatch, IndexNotFound,
     IndexCorrupt or IndexMismatch when the worker cannot serve.
     """
-    stopping = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
     broker, keys = Broker.connect(settings.redis_url, ANSWER_S), settings.keys
     crash_reports = CrashReports(broker, keys, settings.home_folder / "crashes" / quote(keys.root, safe=""))
     threads = num_threads(settings, Pool(broker, keys))
     threadpool_limits(1, user_api="blas")
     encoder = encoder or open_encoder(settings, threads)
+    stopping = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):  # until here they end the process, which has no jobs yet
+        signal.signal(number, lambda *_: stopping.set())
     worker = Worker(
         Consumer(broker, keys, new_worker_id(), settings.result_ttl_s, settings.max_reply_mb * 2**20),
         encoder,

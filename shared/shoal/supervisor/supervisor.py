@@ -22,13 +22,16 @@ log = logging.getLogger(__name__)
 #: Longest time for the API to stop; a request waits for a result for a minute at most.
 API_STOP_WITHIN_S = 70.0
 
+#: Longest wait for the API and the workers, in seconds. The first worker may have to fetch and prepare its model.
+READY_WITHIN_S = 3_600.0
+
 #: Pause before a process that ended is started again.
 RESTART_AFTER_S = 1.0
 
 #: Times that a process that ends before all are ready is started again.
 MAX_RETRIES = 2
 
-_WATCH_EVERY_S, _POLL_EVERY_S = 0.2, 0.02
+_WATCH_EVERY_S = 0.2
 
 #: Opens URLs of this machine, to which no proxy leads, whatever the environment says.
 _open_url = build_opener(ProxyHandler({})).open
@@ -43,7 +46,6 @@ class Supervisor:
         shoal = [sys.executable, "-m", "shoal"]
         workers = [Service(f"worker {n + 1}", [*shoal, "worker"], environment) for n in range(settings.workers)]
         self.services = [Service("api", [*shoal, "api"], environment, API_STOP_WITHIN_S), *workers]
-        self._preparation = Service("preparation", [*shoal, "model", "prepare", "--quiet"], environment)
         self.redis = Service("redis", embedded.command(settings), {}) if embedded.is_wanted(settings) else None
         self._retries: Counter[str] = Counter()
         self._stopping = False
@@ -56,7 +58,7 @@ class Supervisor:
             find_addresses("127.0.0.1", EMBEDDED_PORT, remedy)
 
     def start(self) -> None:
-        """Start all processes and return when they are ready to serve; the model is prepared if it never was.
+        """Start all processes and return when they are ready to serve.
 
         A process that ends before that is started again, `MAX_RETRIES` times at most. Raises NotReady if it ends once
         more, or ends with an error of Shoal, which has a remedy; PortInUse; and Unavailable without Redis.
@@ -66,13 +68,9 @@ class Supervisor:
         else:
             with closing(Broker.connect(self.settings.redis_url)) as broker:
                 broker.ping()
-        api, *workers = self.services
-        api.start()  # which takes as long as to see that the model is prepared
-        if workers:
-            self._prepare_model()
-        for worker in workers:
-            worker.start()
-        wait_until("the API and the workers", self._is_ready)
+        for service in self.services:
+            service.start()
+        wait_until("the API and the workers", self._is_ready, READY_WITHIN_S)
 
     def watch(self) -> None:
         """Restart each process that ends, until `ask_to_stop` is called."""
@@ -99,18 +97,6 @@ class Supervisor:
 
     def _all(self) -> list[Service]:
         return [*self.services, *([self.redis] if self.redis else [])]
-
-    def _prepare_model(self) -> None:
-        self._preparation.start()
-        try:
-            while (code := self._preparation.exit_code()) is None:
-                self._check_stop()
-                time.sleep(_POLL_EVERY_S)
-        finally:
-            self._preparation.stop()
-        if code:
-            reason = self._preparation.last_error().removeprefix("shoal: ")
-            raise NotReady(f"the model could not be prepared: {reason}")
 
     def _start_redis(self, service: Service) -> None:
         service.start()

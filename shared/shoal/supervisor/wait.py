@@ -6,13 +6,13 @@ from collections.abc import Callable
 from shoal.errors import NotReady
 from shoal.progress import Progress
 
-#: Longest wait for processes to become ready; preparing the model does not count.
-READY_WITHIN_S = 120.0
+#: Longest wait, in seconds, where no other is named.
+WITHIN_S = 120.0
 
 _POLL_EVERY_S = 0.05
 
 
-def wait_until(what: str, is_done: Callable[[], bool], within_s: float = READY_WITHIN_S) -> None:
+def wait_until(what: str, is_done: Callable[[], bool], within_s: float = WITHIN_S) -> None:
     """Wait until `is_done` returns True, with lines of progress on standard error: "waiting for `what` … 5 s".
 
     Raises NotReady after `within_s`, and all errors of `is_done`.
