@@ -141,7 +141,7 @@ def test_it_stops_in_order_although_its_output_is_read_no_more(settings: dict[st
         assert any(line.startswith(b"stop:") for line in process.stdout)
         process.stdout.close()
         process.terminate()
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait(PATIENCE_S) in (0, 120)  # Python's own code where the last output could not be written
     assert running(settings) == []
 
 

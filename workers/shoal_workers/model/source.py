@@ -6,6 +6,7 @@ lead out of it.
 
 import json
 import math
+import stat
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -145,7 +146,10 @@ def _refuse_links_out(source: Path) -> None:
         try:
             if not path.resolve().is_relative_to(root):
                 raise ModelMismatch(f"{path} leads out of the model's folder: replace the link by the file itself")
-            is_known = path.is_file() or path.is_dir() or not path.exists()
+            mode = path.stat().st_mode
+            is_known = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+        except FileNotFoundError:  # a link to nothing
+            is_known = True
         except (OSError, RuntimeError):  # a link to itself
             is_known = False
         if not is_known:
