@@ -8,7 +8,7 @@ from queues import Queue
 from test_fuzz_wire import JOB, JOBS
 
 from shoal.jobs import LANES, Job
-from shoal.outline import address_of
+from shoal.outline import Outline
 from shoal_workers.worker import Worker
 
 #: Bytes that may be a job: good ones, damaged ones, ones of odd fields, and anything.
@@ -38,13 +38,13 @@ def test_entry_of_a_lane(worker: Worker, queue: Queue, entries: list[Any], good:
     while any(redis.xlen(stream) for stream in streams):
         worker.step(block_s=0)
         assert (num_steps := num_steps + 1) <= 20 * len(entries)
-    unanswerable = [fields for _, _, fields in entries if address_of(fields.get(b"job", b""))[0] is None]
+    unanswerable = [fields for _, _, fields in entries if Outline.read(fields.get(b"job", b"")).id is None]
     assert redis.xlen(keys.dead) >= len(unanswerable)
     assert redis.xlen(keys.replies("good")) == 1
     for lane, _, fields in entries:
-        job_id, reply_to = address_of(fields.get(b"job", b""))
-        if job_id is not None:
-            assert redis.exists(keys.replies(reply_to) if reply_to else keys.result(job_id)), lane
+        job = Outline.read(fields.get(b"job", b""))
+        if job.id is not None:
+            assert redis.exists(keys.replies(job.reply_to) if job.reply_to else keys.result(job.id)), lane
     loads = [int(held) for lane in LANES for held in redis.hvals(keys.load(lane))]
     assert all(held >= 0 for held in loads)
     assert not any(redis.xpending(stream, "workers")["pending"] for stream in streams)

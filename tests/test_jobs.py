@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shoal.errors import InvalidRequest, InvalidText, MalformedJob, ShoalError, UnsupportedVersion
 from shoal.excerpt import excerpt
 from shoal.jobs import CHOICES, JOB_NAMES, MAX_DIMENSIONS, MAX_K, OPTION_NAMES, Job, Options, check_name
-from shoal.outline import Outline, address_of
+from shoal.outline import Outline
 
 NAMES = st.from_regex(r"[A-Za-z0-9_.:-]{1,128}", fullmatch=True)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
@@ -45,7 +45,8 @@ SEARCHES = st.builds(
 @given(EMBEDS | SEARCHES)
 def test_a_job_survives_the_wire(job: Job) -> None:
     assert Job.unpack(job.pack()) == job
-    assert address_of(job.pack()) == (job.id, job.reply_to)
+    outline = Outline.read(job.pack())
+    assert (outline.id, outline.reply_to) == (job.id, job.reply_to)
 
 
 UNKNOWN_NAMES = TEXTS.filter(lambda name: name not in {"v", *JOB_NAMES, *OPTION_NAMES})
@@ -60,7 +61,7 @@ def test_unknown_fields_are_ignored(job: Job, extra: dict[str, Any]) -> None:
 def test_no_random_bytes_are_a_job(data: bytes) -> None:
     with pytest.raises(ShoalError):
         Job.unpack(data)
-    assert address_of(data) == (None, None)
+    assert Outline.read(data).id is None
 
 
 @given(EMBEDS | SEARCHES, st.integers(1, 5))
@@ -174,25 +175,46 @@ def test_half_a_surrogate_pair_is_named_with_its_text_and_place() -> None:
 
 def test_names_may_be_part_of_a_key() -> None:
     assert check_name("id", "aZ09-_.:") == "aZ09-_.:"
-    assert address_of(b"no job") == (None, None)
-    assert address_of(msgpack.packb({"id": "a", "reply_to": "b c"})) == (None, None)
+    for bad in ("", "b c", "x" * 129, "é", 5, None, b"b", ["b"]):
+        with pytest.raises(InvalidRequest, match="it takes 1 to 128"):
+            check_name("id", bad)
 
 
 def test_the_outline_of_a_job_is_read_without_the_rest() -> None:
     values = {"id": "mine", "op": "embed", "texts": ["storm"] * 70_000, "reply_to": "me", 5: [[{}]] * 9}
     outline = Outline.read(msgpack.packb(values))
-    assert (outline.id, outline.op, outline.num_texts, outline.is_whole) == ("mine", "embed", 70_000, True)
+    assert (outline.id, outline.op, outline.num_texts, outline.reply_to) == ("mine", "embed", 70_000, "me")
     cut = Outline.read(msgpack.packb(values)[:100])
-    assert (cut.id, cut.op, cut.num_texts, cut.is_whole) == ("mine", "embed", 70_000, False)
+    assert (cut.id, cut.op, cut.num_texts, cut.reply_to) == ("mine", "embed", 70_000, None)
     odd = Outline.read(msgpack.packb({"id": "a b", "op": "x" * 1_000_000, "texts": "storm"}))
-    assert (odd.id, odd.op, odd.num_texts, odd.is_whole) == (None, None, None, True)
+    assert (odd.id, odd.op, odd.num_texts) == (None, None, None)
 
 
-@pytest.mark.parametrize("extra", [{5: "x"}, {"x": msgpack.ExtType(1, b"")}, {"texts": b"\xff"}])
-def test_the_address_of_a_job_is_known_whatever_else_it_holds(extra: dict[Any, Any]) -> None:
-    assert address_of(msgpack.packb({"id": "mine", "reply_to": "me"} | extra)) == ("mine", "me")
+@pytest.mark.parametrize(
+    "data",
+    [
+        *({"id": "mine", "reply_to": "me"} | extra for extra in ({5: "x"}, {"texts": b"\xff"}, {"texts": [b"\xff"]})),
+        {"x": msgpack.ExtType(1, b""), "id": "mine", "reply_to": "me"},
+        {b"\xff": 1, "deep": [[[{"x": {}}]]], "id": "mine", "reply_to": "me", "id2": "y"},
+    ],
+)
+def test_the_address_of_a_job_is_known_whatever_else_it_holds(data: dict[Any, Any]) -> None:
+    outline = Outline.read(msgpack.packb(data))
+    assert (outline.id, outline.reply_to) == ("mine", "me")
+
+
+def test_a_key_that_is_an_array_hides_no_id() -> None:
+    outline = Outline.read(b"\x82\x91\x01\x01" + msgpack.packb({"id": "mine"})[1:])
+    assert outline.id == "mine"
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data + b"\xc0"])
-def test_the_address_of_a_damaged_job_is_unknown(damage: Callable[[bytes], bytes]) -> None:
-    assert address_of(damage(msgpack.packb({"id": "mine", "x": "y"}))) == (None, None)
+def test_the_id_of_a_damaged_job_is_known_if_it_comes_before_the_damage(damage: Callable[[bytes], bytes]) -> None:
+    assert Outline.read(damage(msgpack.packb({"id": "mine", "x": "y"}))).id == "mine"
+    assert Outline.read(msgpack.packb({"id": "mine"})[:-1]).id is None
+
+
+@pytest.mark.parametrize("reply_to", ["", "b c", 5, ["x"]])
+def test_an_address_that_cannot_be_one_hides_no_id(reply_to: Any) -> None:
+    outline = Outline.read(msgpack.packb({"reply_to": reply_to, "id": "mine"}))
+    assert (outline.id, outline.reply_to) == ("mine", None)

@@ -70,12 +70,26 @@ NOT_IN_REPLIES = {"unavailable", "overloaded", "unknown_job", "model_mismatch"}
 UNREADABLE: dict[str, bytes] = {
     "empty": b"",
     "not msgpack": b"\xc1",
-    "two maps": msgpack.packb(MINIMAL) * 2,
     "an array": msgpack.packb([1]),
     "a key that is no str": msgpack.packb({1: 2}),
+    "an id that is cut off": msgpack.packb({"v": 1, "id": "x" * 40})[:-1],
     "no id": msgpack.packb({"v": 1, "op": "embed", "texts": ["storm"]}),
     "a bad id": msgpack.packb(MINIMAL | {"id": "a b"}),
-    "a bad reply_to": msgpack.packb(MINIMAL | {"reply_to": ""}),
+}
+
+#: Jobs whose id can be read, and nothing or not all of the rest, with the code of the reply.
+DAMAGED: dict[str, tuple[str, bytes]] = {
+    "two maps": ("malformed_job", msgpack.packb(MINIMAL) * 2),
+    "cut off": ("malformed_job", msgpack.packb(MINIMAL)[:-1]),
+    "a key that is no str": ("malformed_job", msgpack.packb({1: 2} | MINIMAL)),
+    "an extension type": ("malformed_job", msgpack.packb(MINIMAL | {"x": msgpack.ExtType(5, b"")})),
+    "deep": ("malformed_job", msgpack.packb(MINIMAL)[:-1].replace(b"\x84", b"\x85") + b"m\xa1x" + b"\x91" * 5_000),
+    "a byte that is not UTF-8": ("invalid_text", msgpack.packb(MINIMAL).replace(b"storm", b"st\xf6rm")),
+    "no version": ("unsupported_version", msgpack.packb({"id": "x"})),
+    "only a version": ("malformed_job", msgpack.packb({"v": 1, "id": "x"})),
+    "an empty reply_to": ("invalid_request", msgpack.packb(MINIMAL | {"reply_to": ""})),
+    "a reply_to with spaces": ("invalid_request", msgpack.packb(MINIMAL | {"reply_to": "a b"})),
+    "a reply_to that is no str": ("invalid_request", msgpack.packb(MINIMAL | {"reply_to": [1]})),
 }
 
 
@@ -380,6 +394,45 @@ def test_a_failing_engine_is_internal(queue: Queue, encoder: Encoder) -> None:
     broken = Encoder(encoder.model, encoder.tokenizer, BrokenEngine())
     reply = answer(Worker(queue.consumer(), broken, {}, Bucketing(4_096)), msgpack.packb(MINIMAL))
     assert (reply["status"], reply["error"]["code"]) == ("failed", "internal")
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_job_whose_id_can_be_read_is_answered_whatever_else_is_wrong(worker: Worker, keys: Keys, what: str) -> None:
+    code, data = DAMAGED[what]
+    add(queue_of(worker), data)
+    worker.step(block_s=0)
+    reply = queue_of(worker).wait_result("x", 0)
+    assert reply is not None
+    assert isinstance(reply.error, ShoalError)
+    assert reply.error.code == code
+    assert queue_of(worker).status("x")[0] == "failed"
+    assert not queue_of(worker).redis.exists(keys.dead)
+
+
+@pytest.mark.parametrize("data", UNREADABLE.values(), ids=UNREADABLE)
+def test_a_job_that_was_put_by_the_script_is_answered_although_its_bytes_have_no_id(
+    worker: Worker, keys: Keys, data: bytes
+) -> None:
+    jobs = [{"id": "x", "job": data, "texts": 1}]
+    names = [*lane_keys(keys, "bulk"), keys.record("x")]
+    run_script(queue_of(worker), "put", names, **LIMITS, client="me", has_records=True, jobs=jobs)
+    worker.step(block_s=0)
+    reply = queue_of(worker).wait_result("x", 0)
+    assert reply is not None
+    assert isinstance(reply.error, ShoalError)
+    assert queue_of(worker).status("x")[0] == "failed"
+    assert not queue_of(worker).redis.exists(keys.dead)
+
+
+def test_a_job_that_was_put_under_another_id_is_refused_under_that_one(worker: Worker, keys: Keys) -> None:
+    jobs = [{"id": "y", "job": msgpack.packb(MINIMAL), "texts": 1}]
+    names = [*lane_keys(keys, "bulk"), keys.record("y")]
+    run_script(queue_of(worker), "put", names, **LIMITS, client="me", has_records=True, jobs=jobs)
+    worker.step(block_s=0)
+    reply = queue_of(worker).wait_result("y", 0)
+    assert reply is not None
+    assert str(reply.error) == 'the job has id "x", and was put as "y": use the same id'
+    assert not queue_of(worker).redis.exists(keys.record("x"))
 
 
 @pytest.mark.parametrize("what", UNREADABLE)

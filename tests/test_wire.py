@@ -31,17 +31,19 @@ def test_whatever_bytes_are_a_map_or_an_error_of_ours(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "0 bytes are not msgpack"),
-        (b"\xc1", "1 bytes are not msgpack"),
-        (b"\x91" * 5_000, "are not msgpack"),
-        (msgpack.packb({"a": 1})[:-1], "are not msgpack"),
-        (msgpack.packb({"a": 1}) + b"\0", "are not msgpack"),
-        (msgpack.packb({1: 2}), "are not msgpack"),
-        (msgpack.packb([1, 2]), "the msgpack value is a list: send a map"),
+        (b"", "the 0 bytes are not one msgpack map: they end within a value"),
+        (b"\xc1", "not one msgpack map: one of them cannot begin a value"),
+        (b"\x91" * 5_000, "not one msgpack map: arrays and maps are nested too deeply"),
+        (msgpack.packb({"a": 1})[:-1], "not one msgpack map: they end within a value"),
+        (b"\x81\xa1a\xdd\xff\xff\xff\xff", "not one msgpack map: they end within a value"),
+        (msgpack.packb({"a": 1}) + b"\0", "not one msgpack map: more bytes follow the first value"),
+        (msgpack.packb({1: 2}), "not one msgpack map: a key of a map is not a string"),
+        (b"\x81\x91\x01\x01", "not one msgpack map: a key of a map is not a string"),
+        (msgpack.packb([1, 2]), "the msgpack value is an array: send a map"),
         (msgpack.packb("text"), "the msgpack value is a string"),
         (msgpack.packb({"a": msgpack.ExtType(5, b"")}), "extension type 5"),
-        (pickle.dumps({"a": 1}), "are not msgpack"),
-        (b'{"v": 1}', "are not msgpack"),
+        (pickle.dumps({"a": 1}), "more bytes follow"),
+        (b'{"v": 1}', "more bytes follow"),
     ],
 )
 def test_other_bytes_are_malformed(data: bytes, words: str) -> None:

@@ -56,11 +56,11 @@ _KINDS = {
     "dict": "a map",
     "float": "a number",
     "int": "a number",
+    "list": "an array",
     "str": "a string",
 }
 
 
 def kind(value: Any) -> str:
     """Return the type of a decoded value in words, for messages that must not repeat the value itself."""
-    name = type(value).__name__
-    return _KINDS.get(name, f"a {name}")
+    return _KINDS.get(type(value).__name__, "of another type")

@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 import msgpack
 
@@ -12,19 +12,23 @@ from shoal.jobs import OPERATIONS, check_name
 #: Most bytes of the header of a list in msgpack.
 _MAX_HEADER_BYTES = 5
 
+#: Most bytes of a field's name or value that are looked at: longer ones are none of those that an outline has.
+_MAX_STRING_BYTES = 256
+
+_FIELDS = ("id", "reply_to", "op")
+
 _UNREADABLE = (msgpack.UnpackException, ValueError, TypeError, MemoryError)
 
 
 @dataclass(slots=True)
 class Outline:
-    """The fields that say which job it is and where its reply goes, and the number of its texts.
+    """The fields that say which job it is and where its reply goes, if they are strings, and the number of its texts.
 
-    `is_whole` is False if the bytes are not one map, or are cut off: then there are the fields of the part before.
+    If the bytes are cut off, or msgpack cannot read all of them, there are the fields of the part before.
     """
 
-    fields: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, str | None] = field(default_factory=dict)
     num_texts: int | None = None
-    is_whole: bool = False
 
     @classmethod
     def read(cls, data: bytes) -> Self:
@@ -46,34 +50,29 @@ class Outline:
     @property
     def id(self) -> str | None:
         """Return the id, if it is one that a job may have."""
+        return self._name("id")
+
+    @property
+    def reply_to(self) -> str | None:
+        """Return the reply address, if it is one that a job may have."""
+        return self._name("reply_to")
+
+    def _name(self, name: str) -> str | None:
         with suppress(InvalidRequest):
-            return check_name("id", self.fields.get("id"))
+            return check_name(name, self.fields.get(name))
         return None
 
     def _read(self, data: bytes) -> None:
         reader = _reader(data)
         for _ in range(reader.read_map_header()):
-            name = reader.unpack()
-            if name in ("id", "reply_to", "op"):
-                self.fields[name] = reader.unpack()
-            else:
-                if name == "texts":
-                    start = reader.tell()
-                    self.num_texts = _num_items(data[start : start + _MAX_HEADER_BYTES])
-                reader.skip()
-        self.is_whole = reader.tell() == len(data)
-
-
-def address_of(data: bytes) -> tuple[str | None, str | None]:
-    """Return the id and reply address of a job, whatever else it holds; None for what cannot be read."""
-    outline = Outline.read(data)
-    reply_to = outline.fields.get("reply_to")
-    try:
-        if outline.is_whole and outline.id is not None:
-            return outline.id, None if reply_to is None else check_name("reply_to", reply_to)
-    except InvalidRequest:
-        pass
-    return None, None
+            start = reader.tell()
+            reader.skip()
+            name, start = _string(data, start, reader.tell()), reader.tell()
+            if name == "texts":
+                self.num_texts = _num_items(data[start : start + _MAX_HEADER_BYTES])
+            reader.skip()
+            if name in _FIELDS:
+                self.fields[name] = _string(data, start, reader.tell())
 
 
 def _reader(data: bytes) -> msgpack.Unpacker:
@@ -83,6 +82,14 @@ def _reader(data: bytes) -> msgpack.Unpacker:
     )
     reader.feed(data)
     return reader
+
+
+def _string(data: bytes, start: int, end: int) -> str | None:
+    """Return the string that lies there; None for another value, or a long string."""
+    with suppress(*_UNREADABLE):
+        value = _reader(data[start:end]).unpack() if end - start <= _MAX_STRING_BYTES else None
+        return value if isinstance(value, str) else None
+    return None
 
 
 def _num_items(header: bytes) -> int | None:

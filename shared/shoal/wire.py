@@ -49,11 +49,23 @@ def unpack(data: bytes) -> dict[str, Any]:
             f"a string is not UTF-8 (byte 0x{found:02x} at {error.start}): encode texts as UTF-8"
         ) from error
     except (msgpack.exceptions.UnpackException, ValueError, TypeError, RecursionError, MemoryError) as error:
-        reason = str(error) or type(error).__name__
-        raise MalformedJob(f"{len(data)} bytes are not msgpack ({reason}): send one msgpack map") from error
+        raise MalformedJob(f"the {len(data):,} bytes are not one msgpack map: {_reason(error)}") from error
     if not isinstance(value, dict):
         raise MalformedJob(f"the msgpack value is {kind(value)}: send a map")
     return value
+
+
+def _reason(error: Exception) -> str:
+    """Return what is wrong with bytes that msgpack cannot read; the library's own words are those of Python."""
+    if isinstance(error, msgpack.ExtraData):
+        return "more bytes follow the first value"
+    if isinstance(error, msgpack.StackError | RecursionError):
+        return "arrays and maps are nested too deeply"
+    if isinstance(error, msgpack.FormatError):
+        return "one of them cannot begin a value"
+    if "map key" in str(error):
+        return "a key of a map is not a string"
+    return "they end within a value"
 
 
 def pack_arguments(arguments: Mapping[str, Any]) -> bytes:

@@ -10,10 +10,11 @@ from itertools import islice, takewhile
 
 from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
-from shoal.errors import Expired, Internal, Poisoned, ShoalError, UnknownIndex
+from shoal.errors import Expired, Internal, InvalidRequest, Poisoned, ShoalError, UnknownIndex
 from shoal.excerpt import excerpt
 from shoal.jobs import Job, check_deadline
-from shoal.outline import address_of
+from shoal.keys import NAME
+from shoal.outline import Outline
 from shoal.queue.consumer import Answer, Consumer, Delivery
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.lane import SOURCES, Source
@@ -121,9 +122,10 @@ class Admission:
         answers = []
         for delivery, error in refusals:
             self._counters["failed"] += 1
-            job_id, reply_to = address_of(delivery.data)
+            outline = Outline.read(delivery.data)
+            job_id = _put_as(delivery) or outline.id
             reply = None if job_id is None else Reply.failure(job_id, error)
-            answers.append(Answer(delivery, reply, reply_to, self._dead_letter(delivery, error, reply)))
+            answers.append(Answer(delivery, reply, outline.reply_to, self._dead_letter(delivery, error, reply)))
         return self._consumer.reply(answers) if answers else 0
 
     def _dead_letter(self, delivery: Delivery, error: ShoalError, reply: Reply | None) -> DeadLetter | None:
@@ -194,6 +196,8 @@ class Admission:
             raise Poisoned(f"delivered {MAX_DELIVERIES} times, and each time the worker died: take a look at its texts")
         self._consumer.check_sends(delivery)
         job = Job.unpack(delivery.data)
+        if (put_as := _put_as(delivery)) not in (None, job.id):
+            raise InvalidRequest(f"the job has id {excerpt(job.id)}, and was put as {excerpt(put_as)}: use the same id")
         now = self._clock.now()
         if error := expired(job, now):
             raise error
@@ -234,6 +238,12 @@ class Admission:
             work.use_cache(list(islice(entries, len(work.digests))))
             self._counters["cache_hits"] += len(work.cached)
             self._counters["cache_misses"] += len(work.untokenized)
+
+
+def _put_as(delivery: Delivery) -> str | None:
+    """Return the id under which the script put the job; None for a job that was put without it."""
+    put_as = delivery.id.decode(errors="replace")
+    return put_as if NAME.fullmatch(put_as) else None
 
 
 def expired(job: Job, now: float) -> Expired | None:
