@@ -23,6 +23,7 @@ from shoal.errors import NotReady
 from shoal.keys import Keys
 from shoal.settings import Settings
 from shoal.supervisor.process import Service
+from shoal.supervisor.summary import print_summary
 from shoal.supervisor.supervisor import MAX_RETRIES, Supervisor, is_ready
 from shoal.supervisor.wait import wait_until as wait_until_ready
 from shoal_workers.model.model import prepared_folder
@@ -131,6 +132,18 @@ def test_ctrl_c_stops_everything(settings: dict[str, Any], tmp_path: Path, numbe
         stack.send(number)
         assert stack.wait() == 0
     assert running(settings) == []
+
+
+def test_a_summary_that_gets_no_answer_is_printed_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        redis_url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+        print_summary(Settings(redis_url=redis_url, home=str(tmp_path), workers=2))
+    printed = capsys.readouterr().out
+    assert "ready:  2 workers" in printed
+    assert "search: no answer yet: Redis does not answer" in printed
+    assert "\nstop:   Ctrl-C" in printed
 
 
 def test_it_stops_in_order_although_its_output_is_read_no_more(settings: dict[str, Any]) -> None:

@@ -1,0 +1,59 @@
+"""The summary that `shoal serve` prints once everything is ready."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shoal.address import api_url
+from shoal.broker.connections import shown
+from shoal.client import Client
+from shoal.errors import ShoalError
+from shoal.settings import Settings
+from shoal.supervisor.background import LAST_LINE
+
+QUERY = "europe climate change storm"
+
+
+def print_summary(settings: Settings, query: str | None = None, log: Path | None = None) -> None:
+    """Print what runs where, the hits of a search if there is an index, a curl command to copy, and how to stop.
+
+    A search that gets no answer is part of the summary, and raises nothing: what runs goes on.
+    """
+    query = query or QUERY
+    ready, trouble = f"{settings.workers} workers", ""
+    hits: Sequence[Mapping[str, Any]] = []
+    with Client.from_settings(settings) as client:
+        try:
+            ready = _described(client.pool.ready())
+            if "default" in settings.index_folders() and settings.workers:
+                hits = client.search(query, k=3)
+        except ShoalError as error:
+            trouble = error.message
+    click.echo(f"ready:  {ready}")
+    click.echo(f"API:    {api_url(settings)}, with a page to try it at {api_url(settings)}/docs")
+    click.echo(f"Redis:  {shown(settings.redis_url)}")
+    click.echo(f"data:   {settings.home_folder}{f', log {log}' if log else ''}")
+    if trouble:
+        click.echo(f"search: no answer yet: {trouble}")
+    elif hits:
+        click.echo(f"search: {query}")
+    for hit in hits:
+        click.echo(f"  {hit['score']:.3f}  {hit['text']}")
+    path, body = ("search", {"queries": query, "k": 3}) if hits else ("embed", {"inputs": query})
+    key = '-H "authorization: Bearer $YOUR_KEY" ' if settings.api_keys_file else ""
+    data = json.dumps(body).replace("'", r"\u0027")  # it stands between single quotes
+    click.echo(f"try:    curl -s {api_url(settings)}/{path} {key}-H 'content-type: application/json' -d '{data}'")
+    click.echo(f"{LAST_LINE}{'the same command with --stop in place of --detach' if log else 'Ctrl-C'}")
+
+
+def _described(workers: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the number of workers, with the model and the indexes of one, in words."""
+    if not workers:
+        return "no workers"
+    about = next(iter(workers.values()))
+    indexes = [f"index {name} with {index['count']:,} documents" for name, index in about.get("indexes", {}).items()]
+    number = f"{len(workers)} worker{'s' * (len(workers) > 1)}"
+    return ", ".join([f"{number} with {about.get('model')}", *(indexes or ["no index"])])
