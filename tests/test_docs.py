@@ -238,7 +238,8 @@ def test_links_between_pages_lead_somewhere(name: str) -> None:
         assert not anchor or anchor in anchors
 
 
-def test_every_test_that_the_security_page_names_exists() -> None:
-    named = re.findall(r"`(tests/\w+\.py)(?:::(\w+))?`", read("SECURITY.md"))
+@pytest.mark.parametrize("name", ["SECURITY.md", "docs/reliability.md"])
+def test_every_test_that_a_page_names_exists(name: str) -> None:
+    named = re.findall(r"`(?:tests/)?(test_\w+\.py)(?:::(\w+))?`", read(name))
     assert len(named) > 5
-    assert [(file, test) for file, test in named if not re.search(rf"(class|def) {test}\b", read(file)) and test] == []
+    assert [(file, test) for file, test in named if not re.search(rf"(class|def) {test}", read(f"tests/{file}"))] == []

@@ -1,4 +1,4 @@
-"""The states of a job (docs/reliability.md), on a real Redis, with connections that break at any command.
+"""The states of a job (docs/architecture.md), on a real Redis, with connections that break at any command.
 
 A model says which jobs are unanswered and what a lane holds; after each step Redis must say the same.
 """
