@@ -1,4 +1,4 @@
-"""`scripts/run` up to its last command, with a `shoal` that only notes its calls, and nothing to install."""
+"""`scripts/run` up to its last command, with a `shoal` and an installation that only note their calls."""
 
 import os
 import shutil
@@ -13,25 +13,91 @@ echo "${SHOAL_INDEXES-none}|$*" >>calls
 """
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with the script, in which nothing is installed. `calls` has a line for each installation."""
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts/run", tmp_path / "scripts")
+    (tmp_path / "scripts/install").write_text("echo installed >>calls\n")
+    (tmp_path / "calls").touch()
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """Run the script with a home folder beside it."""
+    environment = {"PATH": os.environ["PATH"], "SHOAL_HOME": str(folder / "home"), **variables}
+    command = [folder / "scripts/run", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+def calls(folder: Path) -> list[str]:
+    """Return the installations and calls so far."""
+    return (folder / "calls").read_text().splitlines()
+
+
+def install(folder: Path, name: str = "shoal") -> None:
+    """Install a program that only notes its calls."""
+    program = folder / ".venv/bin" / name
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text(NOTE)
+    program.chmod(0o755)
+
+
 @pytest.mark.parametrize(
-    ("named", "calls"),
+    ("named", "noted"),
     [
-        ({}, ["none|index build --out {home}/sample", "{home}/sample|serve --index mine"]),
+        ({}, ["none|index build --out {home}/sample", "default={home}/sample|serve --index mine"]),
         ({"SHOAL_INDEXES": "other"}, ["other|serve --index mine"]),
     ],
 )
 def test_an_index_of_ones_own_takes_the_place_of_the_sample(
-    tmp_path: Path, named: dict[str, str], calls: list[str]
+    folder: Path, named: dict[str, str], noted: list[str]
 ) -> None:
-    for folder in ("scripts", ".venv/bin"):
-        (tmp_path / folder).mkdir(parents=True)
-    shutil.copy(ROOT / "scripts/run", tmp_path / "scripts")
-    (tmp_path / "scripts/install").touch()
-    shoal = tmp_path / ".venv/bin/shoal"
-    shoal.write_text(NOTE)
-    shoal.chmod(0o755)
-    home = tmp_path / "home"
-    environment = {"PATH": os.environ["PATH"], "SHOAL_HOME": str(home), **named}
-    subprocess.run([tmp_path / "scripts/run", "--index", "mine"], env=environment, check=True)
-    noted = (tmp_path / "calls").read_text().splitlines()
-    assert noted == [call.format(home=home) for call in calls]
+    install(folder)
+    assert run(folder, "--index", "mine", **named).returncode == 0
+    assert calls(folder) == ["installed", *(call.format(home=folder / "home") for call in noted)]
+
+
+def test_the_home_folder_may_have_an_equals_sign(folder: Path) -> None:
+    install(folder)
+    home = folder / "a=b"
+    assert run(folder, SHOAL_HOME=str(home)).returncode == 0
+    assert calls(folder)[-1] == f"default={home}/sample|serve"
+
+
+def test_a_home_folder_with_a_comma_is_refused(folder: Path) -> None:
+    install(folder)
+    done = run(folder, SHOAL_HOME=str(folder / "a,b"))
+    assert done.returncode == 1
+    assert "has a comma" in done.stderr
+    assert calls(folder) == ["installed"]
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_installs_nothing(folder: Path, flag: str) -> None:
+    done = run(folder, "--port", "1", flag)
+    assert done.returncode == 0
+    assert "scripts/run [--workers N]" in done.stdout
+    assert calls(folder) == []
+
+
+def test_a_stop_installs_nothing_where_nothing_ever_ran(folder: Path) -> None:
+    done = run(folder, "--stop")
+    assert done.returncode == 0
+    assert done.stdout == f"nothing runs in {folder / 'home'}\n"
+    assert calls(folder) == []
+
+
+def test_a_stop_uses_what_is_installed(folder: Path) -> None:
+    install(folder, "python")
+    assert run(folder, "--stop", "--home", "elsewhere").returncode == 0
+    assert calls(folder)[1:] == ["none|-I -m shoal serve --stop --home elsewhere"]
+
+
+@pytest.mark.parametrize("flags", [(), ("--home", "elsewhere")])
+def test_a_stop_installs_first_where_something_may_run(folder: Path, flags: tuple[str, ...]) -> None:
+    install(folder)
+    (folder / "home").mkdir()
+    (folder / "home/serve.pid").touch()
+    assert run(folder, "--stop", *flags).returncode == 0
+    assert calls(folder) == ["installed", " ".join(["none|serve --stop", *flags])]
