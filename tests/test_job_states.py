@@ -30,6 +30,9 @@ from shoal.queue.lane import LaneLimits
 from shoal.queue.packed_jobs import PackedJobs, StreamEntry
 from shoal.replies import Reply
 
+#: Bytes that an unread result counts for beside those of its reply.
+KEYS_BYTES = 1_024
+
 BREAKS = st.none() | st.tuples(st.sampled_from(["before", "after"]), st.integers(1, 2))
 
 
@@ -262,6 +265,18 @@ class Jobs(RuleBasedStateMachine):
                     wanted[f"client bytes:{self.clients[job.id][1]}"] += len(data)
             assert load == wanted
             assert wanted["texts"] <= 300
+
+    @invariant()
+    def results_that_are_not_read_are_counted(self) -> None:
+        sizes: Counter[str] = Counter()
+        for job_id in self.jobs:
+            for reply in self.watcher.redis.lrange(self.keys.result(job_id), 0, -1):
+                sizes[f"client:{self.clients[job_id][1]}"] += len(reply) + KEYS_BYTES
+                sizes["results"] += 1
+        sizes["bytes"] = sum(size for name, size in sizes.items() if name != "results")
+        load = self.watcher.redis.hgetall(self.keys.unread_load)
+        assert {name.decode(): int(number) for name, number in load.items()} == +sizes
+        assert self.watcher.redis.zcard(self.keys.unread) == sizes["results"]
 
     @invariant()
     def a_record_says_how_far_its_job_is(self) -> None:

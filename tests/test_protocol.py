@@ -274,35 +274,46 @@ def lane_keys(keys: Keys, lane: str) -> list[str]:
     return [f"{keys.root}:lane:{lane}{name}" for name in names]
 
 
+def unread_keys(keys: Keys) -> list[str]:
+    """Return the keys of the unread results as the page names them."""
+    return [f"{keys.root}:unread", f"{keys.root}:unread:load"]
+
+
 LIMITS = {
     "max_jobs": 10_000,
     "max_texts": 100_000,
     "max_bytes": 2**28,
     "max_front_texts": 256,
     "max_front_bytes": 2**19,
+    "max_unread_bytes": 2**28,
 }
 
 
 @pytest.mark.parametrize("num_texts", [1, 33], ids=["front", "overflow"])
 def test_put_with_a_record_and_cancel(worker: Worker, keys: Keys, num_texts: int) -> None:
     queue, lane, record = queue_of(worker), lane_keys(keys, "bulk"), keys.record("q-1")
+    unread, load = unread_keys(keys)
     job = {"id": "q-1", "job": example("job", "search"), "texts": num_texts}
     asked = LIMITS | {"client": "me", "has_records": True, "jobs": [job]}
-    done = run_script(queue, "put", [*lane, record], **asked)
+    done = run_script(queue, "put", [*lane, load, record], **asked)
     entry = queue.redis.xrange(lane[num_texts > 1])[0][0].decode() if num_texts == 1 else "q-1"
     assert done == {"status": "ok", "entries": [{"stream": lane[num_texts > 1], "entry": entry}]}
-    assert run_script(queue, "put", [*lane, record], **asked) == {"status": "ok", "entries": [{"is_known": True}]}
+    assert run_script(queue, "put", [*lane, load, record], **asked) == {"status": "ok", "entries": [{"is_known": True}]}
     other = asked | {"max_jobs": 1, "jobs": [job | {"id": "other"}]}
     full = {"status": "full", "share": 1, "jobs": 1, "texts": num_texts, "bytes": len(example("job", "search"))}
-    assert run_script(queue, "put", [*lane, keys.record("other")], **other) == full
-    assert queue.redis.hgetall(record).keys() == {b"status", b"stream", b"entry"}
+    assert run_script(queue, "put", [*lane, load, keys.record("other")], **other) == full
+    unfetched = asked | {"max_unread_bytes": 0, "jobs": [job | {"id": "other"}]}
+    refused = {"status": "unread", "bytes": 0, "client_bytes": 0}
+    assert run_script(queue, "put", [*lane, load, keys.record("other")], **unfetched) == refused
+    assert queue.redis.hgetall(record).keys() == {b"status", b"stream", b"entry", b"client"}
     arguments = {"lanes": ["bulk"], "id": "q-1", "result_ttl_s": 3_600, "reply": example("reply", "cancelled")}
-    assert run_script(queue, "cancel", [*lane, record, keys.result("q-1")], **arguments) == {"status": "cancelled"}
+    names = [*lane, unread, load, record, keys.result("q-1")]
+    assert run_script(queue, "cancel", names, **arguments) == {"status": "cancelled"}
     assert worker.step(block_s=0) == 0
     reply = queue.wait_result("q-1", 0)
     assert reply is not None
     assert reply.status == queue.status("q-1")[0] == "cancelled"
-    unknown = [*lane, keys.record("none"), keys.result("none")]
+    unknown = [*lane, unread, load, keys.record("none"), keys.result("none")]
     assert run_script(queue, "cancel", unknown, **arguments) == {"is_unknown": True}
 
 
@@ -312,7 +323,7 @@ def test_put_once(worker: Worker, keys: Keys) -> None:
     def put(job_id: str, digest: str) -> Any:
         jobs = [{"id": job_id, "job": b"x", "texts": 1}]
         once = {"digest": digest, "ttl_s": 60}
-        names = [*lane_keys(keys, "bulk"), keys.record(job_id), keys.once("k")]
+        names = [*lane_keys(keys, "bulk"), unread_keys(keys)[1], keys.record(job_id), keys.once("k")]
         return run_script(queue, "put", names, **LIMITS, client="me", has_records=True, jobs=jobs, once=once)
 
     assert put("one", "digest")["status"] == "ok"
@@ -483,7 +494,7 @@ def test_every_key_is_listed() -> None:
     names = {name for name, kind in vars(Keys).items() if inspect.isfunction(kind) and not name.startswith("_")} - {
         "of_lane"
     }
-    wanted = {keys.dead, keys.workers, keys.rates}
+    wanted = {keys.dead, keys.workers, keys.rates, keys.unread, keys.unread_load}
     for name in names:
         method = getattr(keys, name)
         wanted |= {method(*(f"<{parameter}>" for parameter in inspect.signature(method).parameters))}
@@ -493,6 +504,8 @@ def test_every_key_is_listed() -> None:
         "rates",
         "dead",
         "workers",
+        "unread",
+        "unread_load",
     }
 
 
@@ -515,6 +528,7 @@ def test_every_limit_is_on_the_page() -> None:
         assert f"{number:,}" in PAGE
     bounds = LaneLimits.from_settings(settings)
     assert f"{bounds.max_jobs}, {bounds.max_texts} and {bounds.max_bytes}" in PAGE
+    assert f"| `max_unread_bytes` | {bounds.max_unread_bytes}:" in PAGE
     assert f"`max_front_texts`, `max_front_bytes` | {MAX_FRONT_TEXTS} and {MAX_FRONT_BYTES};" in PAGE
     assert f"{ALIVE_S:g} s after its last heartbeat" in PAGE
     assert f"{MAX_DELIVERIES} deliveries" in PAGE

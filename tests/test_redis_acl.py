@@ -18,10 +18,10 @@ from process import Process, run
 from queues import Queue, connect
 
 from shoal import Client
-from shoal.errors import ShoalError, Timeout, Unavailable
+from shoal.errors import Overloaded, ShoalError, Timeout, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.queue.lane import Source
+from shoal.queue.lane import LaneLimits, Source
 from shoal_api.access import api_keys
 
 ACL = Path(__file__).parent.parent / "docs" / "redis-users.acl"
@@ -146,8 +146,16 @@ def use_clients(place: Place) -> None:
             client.submit("embed", ["storm"] * 33)  # for the worker
         with pytest.raises(Timeout):
             client.submit("embed", "storm").result()
-        with pytest.raises(Timeout):
-            client.embed("storm")  # it is withdrawn
+    with Client(place.api, limits=LaneLimits(max_unread_bytes=0)) as refused, pytest.raises(Overloaded):
+        refused.submit("embed", "storm")
+    with Client(place.api, timeout_s=0.05) as client, pytest.raises(Timeout):
+        client.embed("storm")  # it is withdrawn
+
+
+def take_result(place: Place) -> None:
+    """Take a result as a program without scripts does."""
+    with connect(place.api) as producer:
+        wait_until(lambda: producer.blpop(Keys().result("by-hand"), 0.01))
 
 
 def use_api(caller: Caller, admin: Caller, limited: Caller) -> None:
@@ -190,6 +198,8 @@ def test_each_user_may_do_what_it_does_and_nothing_else(
         with Process(tmp_path / "worker.log", "worker", redis_url=place.worker, **settings) as worker:
             wait_until(lambda: callers[0].answers("/ready"))
             use_api(*callers)
+            take_result(place)
+            wait_until(lambda: "zrem" in watch.used["shoal-worker"])  # it has seen that the result is gone
             wait_until(lambda: quick.answers("/info") and "rename" in watch.used["shoal-api"])  # in another window
             status = run("status", redis_url=place.api)
             assert "workers alive: 1" in status.stdout

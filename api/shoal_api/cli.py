@@ -18,6 +18,7 @@ from shoal.settings import Settings
     "max_backlog_texts",
     "max_backlog_mb",
     "max_reply_mb",
+    "max_result_mb",
     "result_ttl_s",
     "api_processes",
     "api_threads",

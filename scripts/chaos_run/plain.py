@@ -59,9 +59,10 @@ class Plain:
 
     def _run(self, case: Case, job_id: str, data: bytes, *records: str) -> None:
         lane = f"{self._root}:lane:{case.lane}"
-        keys = [lane, *(f"{lane}:{name}" for name in ("overflow", "waiting", "places", "tags", "load")), *records]
+        keys = [lane, *(f"{lane}:{name}" for name in ("overflow", "waiting", "places", "tags", "load"))]
+        keys += [f"{self._root}:unread:load", *records]
         limits = {"max_jobs": 10_000, "max_texts": 100_000, "max_bytes": 2**28}
-        limits |= {"max_front_texts": MAX_FRONT_TEXTS, "max_front_bytes": MAX_FRONT_BYTES}
+        limits |= {"max_front_texts": MAX_FRONT_TEXTS, "max_front_bytes": MAX_FRONT_BYTES, "max_unread_bytes": 2**28}
         job = {"id": job_id, "job": data, "texts": len(case.texts)}
         arguments = limits | {"client": "plain", "has_records": bool(records), "jobs": [job]}
         self._put(keys, [msgpack.packb(arguments, use_bin_type=False)])

@@ -61,6 +61,16 @@ class Keys:
         """Return the list with the one reply to a submitted job."""
         return f"{self.root}:result:{job_id}"
 
+    @property
+    def unread(self) -> str:
+        """Return the sorted set of the results that were not read, by the time at which each is looked at next."""
+        return f"{self.root}:unread"
+
+    @property
+    def unread_load(self) -> str:
+        """Return the hash with the number and bytes of these results, and the bytes of each client."""
+        return f"{self.root}:unread:load"
+
     def record(self, job_id: str) -> str:
         """Return the hash with the status and timings of a submitted job."""
         return f"{self.root}:job:{job_id}"

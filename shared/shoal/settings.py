@@ -42,6 +42,9 @@ class Settings:
     max_backlog_texts: int = _setting(100_000, "Most texts in the unanswered jobs of a lane.", 1)
     max_backlog_mb: int = _setting(256, "Most memory of Redis for the unanswered jobs of a lane, in MB.", 1)
     max_reply_mb: int = _setting(8, "Largest reply, in MB; token vectors and many hits can be large.", 1, 256)
+    max_result_mb: int = _setting(
+        256, "Most memory of Redis for results that are not read, in MB; a client may have as much as is free.", 1
+    )
     result_ttl_s: int = _setting(3_600, "Time for which a reply is kept to be fetched, in seconds.", 1)
 
     host: str = _setting("127.0.0.1", "Address that the API listens on, or a name: then all of its addresses.")

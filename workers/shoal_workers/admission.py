@@ -42,6 +42,10 @@ CLAIM_EVERY_S = 1.0
 CHECK_EVERY_S = 0.25
 
 
+#: Interval at which a worker looks for unread results that are gone, in seconds, unless more are due.
+SWEEP_EVERY_S = 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits on the jobs that a worker admits, and on the texts that it takes for one pass.
@@ -81,6 +85,7 @@ class Admission:
         self._counters = counters
         self._next_claim = 0.0
         self._next_check = 0.0
+        self._next_sweep = 0.0
         self._trust_heartbeats_at = 0.0
 
     def take(self, room: Mapping[Source, int], block_s: float, held: Collection[Work]) -> list[Work]:
@@ -88,6 +93,7 @@ class Admission:
 
         Without any, wait up to `block_s` for one. `held` are the jobs that the worker has at this moment.
         """
+        self._sweep()
         if claimed := self._claim(held):
             self._consumer.isolate(claimed)  # reading it may end the worker as well
             works = self._admit([claimed])
@@ -171,6 +177,12 @@ class Admission:
             return None
         log.info("claimed a job of worker %s, delivery %d", claimed.owner, claimed.num_deliveries)
         return claimed
+
+    def _sweep(self) -> None:
+        """Look for unread results that have expired or were taken, about once a second."""
+        if time.monotonic() >= self._next_sweep:
+            are_more_due = self._consumer.unread.sweep()
+            self._next_sweep = time.monotonic() + (0 if are_more_due else SWEEP_EVERY_S)
 
     # Admit
 

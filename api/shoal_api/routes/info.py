@@ -28,6 +28,7 @@ _LIMITS = (
     "max_backlog_mb",
     "request_timeout_s",
     "max_reply_mb",
+    "max_result_mb",
     "result_ttl_s",
 )
 

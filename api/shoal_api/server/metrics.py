@@ -135,6 +135,7 @@ class PoolCollector(Collector):
         try:
             queue = self._client.queue
             loads, num_dead, workers = queue.loads(), queue.num_dead(), self._client.pool.workers()
+            unread = queue.unread.load()
         except ShoalError:
             up.add_metric((), 0)
             yield up
@@ -142,6 +143,10 @@ class PoolCollector(Collector):
         up.add_metric((), 1)
         yield up
         yield from _describe_lanes(loads)
+        yield GaugeMetricFamily("shoal_unread_results", "Results that were not read.", unread.num_results)
+        yield GaugeMetricFamily(
+            "shoal_unread_result_bytes", "Size of these results and of their keys, in bytes.", unread.num_bytes
+        )
         yield GaugeMetricFamily("shoal_dead_letters", "Dead letters: jobs that could not be answered.", num_dead)
         yield from _describe_workers(workers)
 

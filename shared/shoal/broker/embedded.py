@@ -64,11 +64,16 @@ def command(settings: Settings) -> list[str]:
         "appendonly": "yes",
         "appendfsync": "everysec",
         "save": "",
-        "maxmemory": f"{2 * settings.max_backlog_mb + settings.cache_mb + 512}mb",  # lanes, cache, and 512 for results
+        "maxmemory": f"{_memory_mb(settings)}mb",
         "maxmemory-policy": "noeviction",
         "logfile": str(log_file(settings)),
     }
     return [server, *(part for name, value in options.items() for part in (f"--{name}", value))]
+
+
+def _memory_mb(settings: Settings) -> int:
+    """Return the MB that lanes, cache and unread results may have, and as much as the results for all else."""
+    return 2 * settings.max_backlog_mb + settings.cache_mb + 2 * settings.max_result_mb
 
 
 def log_file(settings: Settings) -> Path:

@@ -14,6 +14,8 @@ def status(settings: Settings) -> None:
     with Client.from_settings(settings) as client:
         for lane, load in client.queue.loads().items():
             click.echo(f"lane {lane}: {load.num_jobs:,} unanswered jobs, {load.num_texts:,} texts")
+        unread = client.queue.unread.load()
+        click.echo(f"results not read: {unread.num_results:,}, {unread.num_bytes:,} bytes")
         click.echo(f"dead letters: {client.queue.num_dead():,}")
         workers = client.pool.workers()
         click.echo(f"workers alive: {len(workers)}")

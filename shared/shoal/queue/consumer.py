@@ -16,6 +16,7 @@ from shoal.jobs import LANES
 from shoal.keys import Keys
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.lane import SOURCES, Source
+from shoal.queue.unread import UnreadResults
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS
 
@@ -116,7 +117,7 @@ class Answer:
             data = reply.pack()
         fields["reply"] = data
         if self.reply_to is None:
-            fields |= {"status": reply.status, "timings": wire.pack(reply.timings)}
+            fields |= {"id": reply.id, "status": reply.status, "timings": wire.pack(reply.timings)}
         return fields
 
 
@@ -139,6 +140,7 @@ class Consumer:
         self.name = name
         self.result_ttl_s = result_ttl_s
         self.max_reply_bytes = max_reply_bytes
+        self.unread = UnreadResults(broker, keys, result_ttl_s)
         self._all_keys = [key for lane in LANES for key in keys.of_lane(lane)]
         self._streams = {s: keys.overflow(s.lane) if s.is_overflow else keys.lane(s.lane) for s in SOURCES}
         self._source_of = {stream: source for source, stream in self._streams.items()}
@@ -299,7 +301,7 @@ class Consumer:
         return num_written
 
     def _write(self, group: Sequence[tuple[Answer, dict[str, Any]]]) -> int:
-        keys = [*self._all_keys, self.keys.dead]
+        keys = [*self._all_keys, *self.unread.script_keys, self.keys.dead]
         arguments = {
             "lanes": LANES,
             "result_ttl_s": self.result_ttl_s,

@@ -23,16 +23,25 @@ SOURCES = tuple(Source(lane, is_overflow) for lane in LANES for is_overflow in (
 
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
-    """The most unanswered jobs that a lane may hold, and the most texts and bytes in them."""
+    """The most unanswered jobs that a lane may hold, and the most texts and bytes in them.
+
+    `max_unread_bytes` is the most that the results of submitted jobs may have, in all lanes, until they are read.
+    """
 
     max_jobs: int = DEFAULTS.max_backlog
     max_texts: int = DEFAULTS.max_backlog_texts
     max_bytes: int = DEFAULTS.max_backlog_mb * 2**20
+    max_unread_bytes: int = DEFAULTS.max_result_mb * 2**20
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
         """Return the limits that the settings set."""
-        return cls(settings.max_backlog, settings.max_backlog_texts, settings.max_backlog_mb * 2**20)
+        return cls(
+            settings.max_backlog,
+            settings.max_backlog_texts,
+            settings.max_backlog_mb * 2**20,
+            settings.max_result_mb * 2**20,
+        )
 
 
 @dataclass(frozen=True, slots=True)

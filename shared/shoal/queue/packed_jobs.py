@@ -91,3 +91,16 @@ def overloaded(put: PackedJobs, lane: Mapping[str, Any], limits: LaneLimits, tex
         f"and {held[2]:,} bytes: try again in {retry_after_s} s, or send less at a time",
         retry_after_s,
     )
+
+
+def too_much_unread(unread: Mapping[str, Any], limits: LaneLimits) -> Overloaded:
+    """Return the refusal of jobs of a client that has too many bytes of results that were not read.
+
+    `unread` has the `client_bytes`, and the `bytes` of all clients.
+    """
+    held, free = unread["client_bytes"], max(0, limits.max_unread_bytes - unread["bytes"])
+    return Overloaded(
+        f"the client has {held:,} bytes of results that were not read, and may have less than the {free:,} that are "
+        f"free of {limits.max_unread_bytes:,} for all clients (SHOAL_MAX_RESULT_MB): fetch results, then submit again",
+        MAX_RETRY_S,
+    )

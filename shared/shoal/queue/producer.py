@@ -27,9 +27,11 @@ from shoal.queue.packed_jobs import (
     PackedJobs,
     StreamEntry,
     overloaded,
+    too_much_unread,
 )
 from shoal.queue.pool import Pool
 from shoal.queue.reply_stream import ReplyStream
+from shoal.queue.unread import UnreadResults
 from shoal.replies import Reply
 
 #: Time for which an idempotency key is remembered.
@@ -59,6 +61,7 @@ class Producer:
         self.result_ttl_s = result_ttl_s
         self.pool = Pool(broker, keys)
         self.clock = Clock(broker)
+        self.unread = UnreadResults(broker, keys, result_ttl_s)
         self._lane_keys = {lane: keys.of_lane(lane) for lane in LANES}
         self._all_keys = [key for of_lane in self._lane_keys.values() for key in of_lane]
         self._source_of = {keys.lane(lane): Source(lane) for lane in LANES}
@@ -113,6 +116,12 @@ class Producer:
     def _put(self, *puts: PackedJobs) -> list[dict[str, Any] | ShoalError]:
         """Return for each put the result of the script, or the error."""
         outcomes = self.broker.run_many(_PUT, [self._call(put) for put in puts])
+        refused = [n for n, outcome in enumerate(outcomes) if _is_refused_for_unread(outcome)]
+        if refused:  # some results may have expired, or been taken without a script
+            self.unread.sweep()
+            again = self.broker.run_many(_PUT, [self._call(puts[n]) for n in refused])
+            for n, outcome in zip(refused, again, strict=True):
+                outcomes[n] = outcome
         return [self._checked(put, outcome) for put, outcome in zip(puts, outcomes, strict=True)]
 
     def _checked(self, put: PackedJobs, outcome: dict[str, Any] | ShoalError) -> dict[str, Any] | ShoalError:
@@ -120,13 +129,15 @@ class Producer:
             return outcome
         if outcome["status"] == b"full":
             return overloaded(put, outcome, self.limits, self._speed())
+        if outcome["status"] == b"unread":
+            return too_much_unread(outcome, self.limits)
         if outcome["status"] == b"reused":
             job_id = bytes(outcome["id"]).decode()
             return InvalidRequest(f"the idempotency key was used for job {job_id}, which asks something else")
         return outcome
 
     def _call(self, put: PackedJobs) -> ScriptCall:
-        keys = list(self._lane_keys[put.lane])
+        keys = [*self._lane_keys[put.lane], self.keys.unread_load]
         if put.has_records:
             keys += [self.keys.record(job.id) for job in put.jobs]
         pairs = zip(put.jobs, put.data, strict=True)
@@ -135,6 +146,7 @@ class Producer:
             "max_jobs": self.limits.max_jobs,
             "max_texts": self.limits.max_texts,
             "max_bytes": self.limits.max_bytes,
+            "max_unread_bytes": self.limits.max_unread_bytes,
             "max_front_texts": MAX_FRONT_TEXTS,
             "max_front_bytes": MAX_FRONT_BYTES,
             "has_records": put.has_records,
@@ -167,7 +179,7 @@ class Producer:
         A worker that computes it stops as soon as it notices. Raises UnknownJob.
         """
         reply = Reply.failure(job_id, Cancelled(f"job {job_id} was cancelled"))
-        keys = [*self._all_keys, self.keys.record(job_id), self.keys.result(job_id)]
+        keys = [*self._all_keys, *self.unread.script_keys, self.keys.record(job_id), self.keys.result(job_id)]
         arguments = {"lanes": LANES, "id": job_id, "result_ttl_s": self.result_ttl_s, "reply": reply.pack()}
         status = self.broker.run(_CANCEL, keys, arguments).get("status")
         if status is None:
@@ -205,8 +217,8 @@ class Producer:
             if data is None and is_open and wait_s > 0:
                 data = self.broker.execute("BLMOVE", key, key, "LEFT", "LEFT", f"{wait_s:.3f}", block_s=wait_s)
             if data is not None:
-                with suppress(ShoalError):  # then the result is kept as long as one that was not read
-                    self.broker.run(_MARK_READ, [key, self.keys.record(job_id)], {"ttl_s": READ_TTL_S})
+                with suppress(ShoalError):  # then the result is kept and counted as one that was not read
+                    self._mark_read(job_id, len(data))
                 return Reply.unpack(data)
             if not is_open:
                 raise UnknownJob(
@@ -215,6 +227,10 @@ class Producer:
                 )
             if wait_s <= 0:
                 return None
+
+    def _mark_read(self, job_id: str, num_bytes: int) -> None:
+        keys = [*self.unread.script_keys, self.keys.result(job_id), self.keys.record(job_id)]
+        self.broker.run(_MARK_READ, keys, {"id": job_id, "num_bytes": num_bytes, "ttl_s": READ_TTL_S})
 
     # Loads
 
@@ -238,6 +254,10 @@ class Producer:
     def num_dead(self) -> int:
         """Return the number of dead letters."""
         return int(self.broker.execute("XLEN", self.keys.dead))
+
+
+def _is_refused_for_unread(outcome: dict[str, Any] | ShoalError) -> bool:
+    return not isinstance(outcome, ShoalError) and bool(outcome["status"] == b"unread")
 
 
 def _places(put: PackedJobs, result: dict[str, Any]) -> list[StreamEntry | None]:

@@ -3,6 +3,8 @@
 local GROUP = 'workers'
 local LANE_KEYS = {'front', 'overflow', 'waiting', 'places', 'tags', 'load'}
 local VIRTUAL_TIME = 'virtual time' -- a member of the tags; clients' names there begin with 'client:'
+local RESULT_KEYS_BYTES = 1024 -- that Redis needs for the keys of a result, beside those of the reply
+local FIRST_SWEEP_S = 1 -- after which it is looked whether an unread result is still there
 
 local args = ARGV[1] and cmsgpack.unpack(ARGV[1]) or {}
 
@@ -46,6 +48,42 @@ end
 
 local function lower(load, field, amount)
   if redis.call('HINCRBY', load, field, 0 - amount) <= 0 then redis.call('HDEL', load, field) end
+end
+
+-- The results that are not read, from KEYS[first] on: a sorted set of them, each with the Unix time of the next look at
+-- it, and a hash with their number and bytes, and the bytes of each client.
+local function unread_at(first) return {results = KEYS[first], load = KEYS[first + 1]} end
+
+-- The client that put a job, as its record says; the empty name for a job that no script put.
+local function client_of(record)
+  local client = redis.pcall('HGET', record, 'client') -- a table if something else has the name of the record
+  return type(client) == 'string' and client or ''
+end
+
+-- The member of the set that stands for a result: all that is needed to count it no longer.
+local function name_of_unread(id, reply_bytes, client)
+  return id .. ' ' .. reply_bytes + RESULT_KEYS_BYTES .. ' ' .. client
+end
+
+-- Count a result that was written for a client. Both keys live as long as the result at least.
+local function count_unread(unread, id, client, reply, result_ttl_s)
+  local result, num_bytes = name_of_unread(id, #reply, client), #reply + RESULT_KEYS_BYTES
+  if redis.call('ZADD', unread.results, redis.call('TIME')[1] + FIRST_SWEEP_S, result) == 1 then
+    redis.call('HINCRBY', unread.load, 'results', 1)
+    redis.call('HINCRBY', unread.load, 'bytes', num_bytes)
+    redis.call('HINCRBY', unread.load, 'client:' .. client, num_bytes)
+  end
+  redis.call('EXPIRE', unread.results, result_ttl_s)
+  redis.call('EXPIRE', unread.load, result_ttl_s)
+end
+
+-- Count a result no longer, if it was.
+local function uncount_unread(unread, result)
+  if redis.call('ZREM', unread.results, result) == 0 then return end
+  local num_bytes, client = string.match(result, '^%S+ (%d+) (.*)$')
+  lower(unread.load, 'results', 1)
+  lower(unread.load, 'bytes', num_bytes)
+  lower(unread.load, 'client:' .. client, num_bytes)
 end
 
 -- Set the final status of a submitted job, and let its record expire.

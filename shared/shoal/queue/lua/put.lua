@@ -1,15 +1,17 @@
 -- Add the jobs of a client to a lane: all of them or, where the lane would hold too much, none.
--- KEYS: those of the lane; for jobs without a reply address the record of each; with args.once the idempotency key.
--- args: client, max_jobs, max_texts, max_bytes, max_front_texts, max_front_bytes, has_records,
+-- KEYS: those of the lane; the load of the unread results; for jobs without a reply address the record of each; with args.once the idempotency key.
+-- args: client, max_jobs, max_texts, max_bytes, max_front_texts, max_front_bytes, max_unread_bytes, has_records,
 --   jobs: list of {id, job (its bytes), texts (their number)}, once (optional): {digest, ttl_s}
 -- Returns one of
 --   {status = 'ok', entries}: for each job its place, {stream, entry}, or {is_known} if it was there already;
 --   {status = 'known', id}: the job that the idempotency key was used for;
 --   {status = 'reused', id}: the same, where that job asks something else;
---   {status = 'full', share, jobs, texts, bytes}: the share of the lane's limits for this client, and the lane's load.
+--   {status = 'full', share, jobs, texts, bytes}: the share of the lane's limits for this client, and the lane's load;
+--   {status = 'unread', bytes, client_bytes}: the bytes of the unread results of all clients, and of this one.
 local RESERVED_SHARE = 1 / 8 -- of a lane, for clients with all their jobs at its front: no client fills it for all others
 local LONG_JOB_SHARE = 1 / 8 -- of what a client may have at the front: a longer job goes to the overflow
-local FIRST_RECORD = #LANE_KEYS + 1
+local UNREAD_LOAD = #LANE_KEYS + 1
+local FIRST_RECORD = UNREAD_LOAD + 1
 
 local lane = lane_at(1)
 local once_key = args.once and KEYS[#KEYS]
@@ -44,6 +46,12 @@ local is_stale = held.jobs == 0 and (loads[1] or loads[2] or loads[3] or loads[4
 if is_stale then loads = {} end
 held.texts, held.bytes = tonumber(loads[1] or 0), tonumber(loads[2] or 0)
 local front = {texts = tonumber(loads[3] or 0), bytes = tonumber(loads[4] or 0)}
+
+local unread = args.has_records and redis.call('HMGET', KEYS[UNREAD_LOAD], 'bytes', client) or {}
+local unread_bytes, client_unread_bytes = tonumber(unread[1] or 0), tonumber(unread[2] or 0)
+if args.has_records and new.jobs > 0 and client_unread_bytes >= args.max_unread_bytes - unread_bytes then
+  return cmsgpack.pack({status = 'unread', bytes = unread_bytes, client_bytes = client_unread_bytes})
+end
 
 local function fits_at_front(texts, bytes)
   return front.texts + texts <= args.max_front_texts and front.bytes + bytes <= args.max_front_bytes
@@ -91,7 +99,8 @@ for n, job in ipairs(args.jobs) do
   if job.is_new then
     entries[n] = fits_at_front(job.texts, #job.job) and not is_long(job) and put_at_front(job) or put_into_overflow(job)
     if record_of(n) then
-      redis.call('HSET', record_of(n), 'status', 'queued', 'stream', entries[n].stream, 'entry', entries[n].entry)
+      local place = {'stream', entries[n].stream, 'entry', entries[n].entry}
+      redis.call('HSET', record_of(n), 'status', 'queued', 'client', args.client, unpack(place))
       if once_key then redis.call('HSET', record_of(n), 'lives', args.once.ttl_s) end -- known as long as the key is
     end
   end

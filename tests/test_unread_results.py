@@ -1,0 +1,342 @@
+"""Unread results: counted for the pool and for each client, bounded, and no longer counted once they are gone."""
+
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from api_stub import MakeApp, error_of
+from conftest import RedisServer
+from queues import Queue, drive, queue_of
+
+from shoal import Client
+from shoal.errors import InvalidRequest, Overloaded
+from shoal.jobs import LANES, Job
+from shoal.keys import Keys
+from shoal.queue.consumer import Answer
+from shoal.queue.lane import LaneLimits
+from shoal.queue.producer import READ_TTL_S
+from shoal.queue.unread import MAX_SWEPT, UnreadLoad
+from shoal.replies import Reply
+from shoal_workers.worker import Worker
+
+pytest_plugins = ["api_fixtures"]
+
+#: Bytes that a result counts for beside those of the reply.
+KEYS_BYTES = 1_024
+
+NOTHING = UnreadLoad(0, 0)
+
+
+def answered(queue: Queue, count: int = 1, client: str = "a", num_values: int = 100, job_id: str = "") -> list[Job]:
+    """Put jobs of a client, and answer them with vectors of so many numbers."""
+    ids = {"id": job_id} if job_id else {}
+    jobs = [Job("embed", ["storm"], **ids) for _ in range(count)]  # type: ignore[arg-type]
+    queue.put("bulk", jobs, client)
+    answer_all(queue, num_values)
+    return jobs
+
+
+def answer_all(queue: Queue, num_values: int = 100) -> None:
+    """Answer the jobs that wait with vectors of so many numbers."""
+    while deliveries := queue.take("w", LANES, 100):
+        found = [Job.unpack(delivery.data) for delivery in deliveries]
+        vectors = np.zeros((1, num_values), np.float32)
+        pairs = zip(deliveries, found, strict=True)
+        queue.reply([Answer(delivery, Reply(job.id, vectors=vectors), job.reply_to) for delivery, job in pairs])
+
+
+def size_of(queue: Queue, job: Job) -> int:
+    """Return the bytes that a result counts for."""
+    return len(queue.redis.lindex(queue.keys.result(job.id), 0)) + KEYS_BYTES
+
+
+def of_client(queue: Queue, client: str) -> int:
+    """Return the bytes that a client has."""
+    return int(queue.redis.hget(queue.keys.unread_load, f"client:{client}") or 0)
+
+
+def make_due(queue: Queue) -> None:
+    """Let every result be looked at in the next sweep."""
+    for result in queue.redis.zrange(queue.keys.unread, 0, -1):
+        queue.redis.zadd(queue.keys.unread, {result: 0})
+
+
+def sweep(queue: Queue) -> None:
+    """Look at all results."""
+    make_due(queue)
+    while queue.unread.sweep():
+        pass
+
+
+def is_refused(queue: Queue, client: str) -> bool:
+    """Return True if the client may put no job now."""
+    try:
+        queue.put("bulk", [Job("embed", ["storm"])], client)
+    except Overloaded:
+        return True
+    return False
+
+
+class TestCounts:
+    def test_a_result_counts_for_its_client_and_for_all(self, queue: Queue) -> None:
+        (one,) = answered(queue, client="a")
+        two = answered(queue, 2, client="b", num_values=500)
+        assert of_client(queue, "a") == size_of(queue, one)
+        assert of_client(queue, "b") == 2 * size_of(queue, two[0])
+        assert queue.unread.load() == (3, of_client(queue, "a") + of_client(queue, "b"))
+
+    @pytest.mark.parametrize("client", ["", "a b", "ü", "127.0.0.1", "x" * 300, "1 2 3", "a\nb"])
+    def test_any_name_of_a_client_is_counted(self, queue: Queue, client: str) -> None:
+        (job,) = answered(queue, client=client)
+        assert of_client(queue, client) == size_of(queue, job)
+        queue.wait_result(job.id, 0)
+        assert queue.unread.load() == NOTHING
+
+    def test_jobs_that_no_script_put_count_together(self, queue: Queue) -> None:
+        jobs = [Job("embed", ["storm"]) for _ in range(2)]
+        for job in jobs:
+            queue.redis.xadd(queue.keys.lane("bulk"), {"job": job.pack()})
+        answer_all(queue)
+        assert of_client(queue, "") == 2 * size_of(queue, jobs[0])
+
+    def test_replies_at_an_address_are_not_results(self, client: Client, serving: Worker) -> None:
+        assert len(client.embed([f"storm {n}" for n in range(100)])) == 100  # split into jobs
+        assert queue_of(client).unread.load() == NOTHING
+        assert serving.counters["jobs"] > 1
+
+    def test_a_large_job_counts_with_all_its_texts(self, client: Client, worker: Worker) -> None:
+        handle = client.submit("embed", [f"storm {n}" for n in range(100)], client="a")
+        drive(worker)
+        queue = queue_of(client)
+        assert of_client(queue, "a") == queue.unread.load().num_bytes > 100 * 4 * worker.encoder.model.dimension
+        assert len(handle.result().vectors) == 100  # type: ignore[arg-type]
+        assert queue.unread.load() == NOTHING
+
+    def test_a_reply_that_is_not_written_does_not_count(self, queue: Queue) -> None:
+        job = Job("embed", ["storm"])
+        queue.put("bulk", [job])
+        queue.redis.set(queue.keys.result(job.id), "of something else")
+        answer_all(queue)
+        assert queue.unread.load() == NOTHING
+        assert queue.num_dead() == 1
+
+
+class TestFreed:
+    def test_what_was_fetched_counts_no_longer(self, queue: Queue) -> None:
+        first, second = answered(queue, 2)
+        queue.wait_result(first.id, 0)
+        assert queue.unread.load() == (1, size_of(queue, second))
+        for _ in range(2):
+            assert queue.wait_result(first.id, 0) is not None
+        assert queue.unread.load().num_results == 1
+        queue.wait_result(second.id, 0)
+        assert queue.redis.exists(queue.keys.unread, queue.keys.unread_load) == 0
+
+    def test_a_result_that_lives_no_longer_than_one_that_was_read_counts_no_longer(self, queue: Queue) -> None:
+        short = Queue(queue.broker, queue.keys, result_ttl_s=READ_TTL_S)
+        (job,) = answered(short)
+        short.wait_result(job.id, 0)
+        assert short.unread.load() == NOTHING
+
+    def test_the_reply_to_a_cancelled_job_counts_until_it_is_fetched(self, queue: Queue) -> None:
+        job = Job("embed", ["storm"])
+        queue.put("bulk", [job], "a")
+        queue.cancel(job.id)
+        assert queue.unread.load() == (1, size_of(queue, job))
+        assert of_client(queue, "a") == size_of(queue, job)
+        queue.wait_result(job.id, 0)
+        assert queue.unread.load() == NOTHING
+
+    @pytest.mark.parametrize("how", ["BLPOP", "DEL", "it expires"])
+    def test_a_sweep_finds_what_is_gone(self, queue: Queue, how: str) -> None:
+        jobs = answered(queue, 3)
+        for job in jobs[:2]:
+            key = queue.keys.result(job.id)
+            if how == "BLPOP":
+                assert queue.redis.blpop([key], 1)
+            else:
+                queue.redis.delete(key)  # as if it had expired
+        sweep(queue)
+        assert queue.unread.load() == (1, size_of(queue, jobs[2]))
+        assert of_client(queue, "a") == size_of(queue, jobs[2])
+
+    def test_a_worker_sweeps(self, queue: Queue, worker: Worker) -> None:
+        for job in answered(queue, 3):
+            queue.redis.blpop([queue.keys.result(job.id)], 1)
+        make_due(queue)
+        worker.step(block_s=0)
+        assert queue.unread.load() == NOTHING
+
+    def test_many_are_swept_a_part_at_a_time(self, queue: Queue) -> None:
+        with queue.redis.pipeline(transaction=False) as pipeline:
+            for job in answered(queue, MAX_SWEPT + 1):
+                pipeline.delete(queue.keys.result(job.id))
+            pipeline.execute()
+        make_due(queue)
+        assert queue.unread.sweep() is True
+        assert queue.unread.load().num_results == 1
+        assert queue.unread.sweep() is False
+        assert queue.unread.load() == NOTHING
+
+    def test_a_result_is_looked_at_when_its_age_has_doubled(self, queue: Queue) -> None:
+        (job,) = answered(queue)
+
+        def looked_at_after_s(left_s: int) -> float:
+            queue.redis.expire(queue.keys.result(job.id), left_s)
+            sweep(queue)
+            ((_, due),) = queue.redis.zrange(queue.keys.unread, 0, -1, withscores=True)
+            return float(due) - float(queue.redis.time()[0])
+
+        assert 0 <= looked_at_after_s(queue.result_ttl_s) <= 2
+        assert 80 <= looked_at_after_s(queue.result_ttl_s - 100) <= 120
+        assert 80 <= looked_at_after_s(100) <= 100
+
+    def test_when_all_have_expired_so_have_the_counts(self, queue: Queue) -> None:
+        (job,) = answered(queue)
+        result = queue.redis.ttl(queue.keys.result(job.id))
+        for key in queue.unread.script_keys:
+            assert queue.redis.ttl(key) >= result
+
+    def test_a_full_redis_sweeps_and_lets_results_be_read(self, own_redis: RedisServer) -> None:
+        queue = Queue.connect(own_redis.url, Keys())
+        queue.join()
+        kept, gone = answered(queue, 2)
+        queue.redis.delete(queue.keys.result(gone.id))
+        make_due(queue)
+        queue.redis.config_set("maxmemory", 1)
+        queue.unread.sweep()
+        assert queue.unread.load().num_results == 1
+        queue.wait_result(kept.id, 0)
+        assert queue.unread.load() == NOTHING
+        queue.close()
+
+
+class TestLostCounts:
+    """Counts that a failover, or another program, has lost in part."""
+
+    def test_without_the_set_the_counts_begin_anew(self, queue: Queue) -> None:
+        answered(queue, 3)
+        queue.redis.delete(queue.keys.unread)
+        (job,) = answered(queue)
+        sweep(queue)
+        assert queue.unread.load() == NOTHING
+        (job,) = answered(queue)
+        assert queue.unread.load() == (1, size_of(queue, job))
+
+    def test_without_the_counts_the_set_begins_anew(self, queue: Queue) -> None:
+        old = answered(queue, 3)
+        queue.redis.delete(queue.keys.unread_load)
+        sweep(queue)
+        (job,) = answered(queue)
+        for other in old:
+            queue.wait_result(other.id, 0)
+        assert queue.unread.load() == (1, size_of(queue, job))
+
+    def test_without_both_what_was_counted_before_is_read_without_harm(self, queue: Queue) -> None:
+        old = answered(queue, 3)
+        queue.redis.delete(queue.keys.unread, queue.keys.unread_load)
+        (job,) = answered(queue)
+        for other in old:
+            queue.wait_result(other.id, 0)
+        assert queue.unread.load() == (1, size_of(queue, job))
+
+    def test_without_its_record_a_result_counts_until_it_is_gone(self, queue: Queue) -> None:
+        (job,) = answered(queue)
+        queue.redis.delete(queue.keys.record(job.id))
+        queue._mark_read(job.id, size_of(queue, job) - KEYS_BYTES)
+        queue.redis.delete(queue.keys.result(job.id))
+        sweep(queue)
+        assert queue.unread.load() == NOTHING
+
+
+class TestBound:
+    def test_a_client_that_fetches_nothing_is_refused_and_others_are_not(self, queue: Queue) -> None:
+        queue.limits = LaneLimits(max_unread_bytes=100_000)
+        num_jobs = 0
+        while not is_refused(queue, "flood"):
+            num_jobs += 1
+            answer_all(queue)
+        held = of_client(queue, "flood")
+        assert 100_000 / 2 <= held < 100_000 / 2 + held / num_jobs
+        before = queue.redis.dbsize()
+        with pytest.raises(Overloaded, match=r"fetch results, then submit again") as refusal:
+            queue.put("bulk", [Job("embed", ["storm"])], "flood")
+        assert f"{held:,} bytes" in str(refusal.value)
+        assert f"{100_000 - held:,} that are free of 100,000 for all clients" in str(refusal.value)
+        assert queue.redis.dbsize() == before
+        for name in ("b", "c", "d", "e"):
+            answered(queue, client=name)
+        assert is_refused(queue, "flood")
+        queue.put("bulk", [Job("embed", ["storm"], reply_to="me")], "flood")  # its reply is no result
+
+    def test_several_that_fetch_nothing_leave_room_for_others(self, queue: Queue) -> None:
+        queue.limits = LaneLimits(max_unread_bytes=200_000)
+        floods = [f"flood {n}" for n in range(10)]
+        while ready := [name for name in floods if not is_refused(queue, name)]:
+            assert ready
+            answer_all(queue)
+        assert queue.unread.load().num_bytes < 200_000
+        assert not is_refused(queue, "late")
+
+    def test_what_it_fetches_makes_room(self, queue: Queue) -> None:
+        queue.limits = LaneLimits(max_unread_bytes=5_000)
+        jobs = []
+        while not is_refused(queue, "a"):
+            answer_all(queue)
+            jobs = [result.partition(b" ")[0].decode() for result in queue.redis.zrange(queue.keys.unread, 0, -1)]
+        for job_id in jobs:
+            queue.wait_result(job_id, 0)
+        assert not is_refused(queue, "a")
+
+    def test_a_refusal_looks_for_results_that_are_gone(self, queue: Queue) -> None:
+        queue.limits = LaneLimits(max_unread_bytes=5_000)
+        jobs = answered(queue, 5)
+        assert is_refused(queue, "a")
+        for job in jobs:
+            queue.redis.blpop([queue.keys.result(job.id)], 1)
+        make_due(queue)
+        assert not is_refused(queue, "a")
+
+    def test_jobs_that_were_put_are_answered_beyond_it(self, queue: Queue) -> None:
+        queue.limits = LaneLimits(max_unread_bytes=5_000)
+        jobs = answered(queue, 20)
+        assert queue.unread.load().num_bytes > 4 * 5_000
+        assert [queue.status(job.id)[0] for job in jobs] == ["done"] * 20
+        assert is_refused(queue, "a")
+        assert is_refused(queue, "b")
+
+    def test_a_job_that_is_known_is_not_refused(self, queue: Queue) -> None:
+        queue.limits = LaneLimits(max_unread_bytes=5_000)
+        job = Job("embed", ["storm"])
+        assert queue.put_once("bulk", job, "k", client="a") == job.id
+        answered(queue, 5)
+        assert queue.put_once("bulk", Job("embed", ["storm"]), "k", client="a") == job.id
+        queue.put("bulk", [job], "a")
+        with pytest.raises(InvalidRequest):
+            queue.put_once("bulk", Job("embed", ["rain"]), "k", client="a")
+        with suppress(Overloaded):
+            queue.put_once("bulk", Job("embed", ["rain"]), "other", client="a")
+        queue.limits = LaneLimits()
+        assert queue.put_once("bulk", job, "other", client="a") != ""
+
+
+class TestOverHttp:
+    def test_a_submit_is_refused_until_results_are_fetched(self, queue: Queue, make_app: MakeApp) -> None:
+        api = make_app(max_result_mb=1).test_client()
+        ids = []
+        while (response := api.post("/v1/jobs", json={"op": "embed", "inputs": "storm"})).status_code == 202:
+            ids.append(response.get_json()["id"])
+            answer_all(queue, num_values=20_000)
+        code, message = error_of(response, 429)
+        assert code == "overloaded"
+        assert "fetch results" in message
+        assert int(response.headers["Retry-After"]) > 0
+        assert len(ids) == 7
+        assert api.get(f"/v1/jobs/{ids[0]}/result").status_code == 200
+        assert api.post("/v1/jobs", json={"op": "embed", "inputs": "storm"}).status_code == 202
+
+    def test_the_metrics_have_them(self, queue: Queue, make_app: MakeApp) -> None:
+        jobs = answered(queue, 2)
+        text = make_app().test_client().get("/metrics").get_data(as_text=True)
+        assert "shoal_unread_results 2.0" in text
+        assert f"shoal_unread_result_bytes {2.0 * size_of(queue, jobs[0])}" in text
