@@ -1,6 +1,7 @@
 """API keys: what a file of them may hold, how it is changed, and that the change is heeded."""
 
 import hashlib
+import os
 import re
 from pathlib import Path
 
@@ -81,6 +82,25 @@ def test_a_change_of_the_file_is_heeded(path: Path) -> None:
     api_keys.drop(path, "first")
     wait_until(lambda: not keys.find(first))
     assert keys.find(second)
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_change_that_keeps_the_size_is_heeded(path: Path, replaces: bool) -> None:
+    first = api_keys.add(path, "web", "user", "")
+    keys = Keyring(path)
+    before = path.stat()
+    line = f"web user {hashlib.sha256(b'another').hexdigest()}\n"
+    if replaces:  # another file under its name, as old as the one before
+        other = path.with_name("other")
+        other.write_text(line)
+        os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+        other.replace(path)
+    else:
+        path.write_text(line)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert path.stat().st_size == before.st_size
+    wait_until(lambda: keys.find("another"))
+    assert keys.find(first) is None
 
 
 def test_a_file_that_breaks_or_goes_changes_nothing(path: Path, caplog: pytest.LogCaptureFixture) -> None:

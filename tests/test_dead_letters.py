@@ -16,6 +16,7 @@ from conftest import PATIENCE_S
 from flask.testing import FlaskClient
 from queues import Queue, queue_of
 
+import shoal.queue.consumer
 from shoal import Client
 from shoal.errors import MalformedJob, Overloaded, UnknownJob
 from shoal.jobs import LANES, Job
@@ -214,6 +215,12 @@ def test_a_client_can_retry_by_hand(client: Client) -> None:
     job_id = DeadLetters(client.queue).retry(letter_id)
     assert client.job(job_id).status() == "queued"
     assert client.job(job_id).cancel() == "cancelled"
+
+
+def test_they_are_limited_in_number(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shoal.queue.consumer, "MAX_DEAD_LETTERS", 3)
+    ids = [bury(queue, b"x") for _ in range(5)]
+    assert [letter.id for letter in DeadLetters(queue).newest()] == ids[:1:-1]
 
 
 def test_they_are_limited_in_bytes(queue: Queue) -> None:

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,10 +10,11 @@ from conftest import PATIENCE_S, wait_until
 from queues import Queue
 
 from shoal import Client
-from shoal.errors import Unavailable
+from shoal.errors import ShoalError, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.queue.consumer import Answer, Delivery
 from shoal.queue.dispatcher import Dispatcher, PendingReply
+from shoal.queue.packed_jobs import PackedJobs, StreamEntry
 from shoal.replies import Reply
 
 #: Uses a client, forks, and uses the same client on both sides: `python -c FORKS URL PREFIX POOL`.
@@ -101,6 +102,30 @@ def test_a_job_that_no_client_waits_for_and_no_worker_has_is_taken_back(queue: Q
     assert queue.redis.hget(queue.keys.load("interactive"), "texts") == b"1"
     assert answer_all(queue) == 1
     assert pending[2].result(PATIENCE_S).id == jobs[2].id
+    dispatcher.close()
+
+
+class Interrupted(Queue):
+    """A queue that runs something between a put and its end."""
+
+    then: Callable[[], object] = staticmethod(lambda: None)
+
+    def put_many(self, puts: Sequence[PackedJobs]) -> list[list[StreamEntry | None] | ShoalError]:
+        outcomes = super().put_many(puts)
+        self.then()
+        return outcomes
+
+
+def test_jobs_of_a_caller_who_leaves_while_they_are_put_are_taken_back(queue: Queue) -> None:
+    own = Interrupted(queue.broker, queue.keys)
+    dispatcher = Dispatcher(own)
+    stays, *leaves = (Job("embed", ["storm"]) for _ in range(3))
+    own.then = lambda: dispatcher.forget(leaves)
+    pending = dispatcher.call("interactive", [stays, *leaves])
+    assert queue.backlog()["interactive"] == 1
+    assert queue.redis.hget(queue.keys.load("interactive"), "texts") == b"1"
+    assert answer_all(queue) == 1
+    assert pending[0].result(PATIENCE_S).id == stays.id
     dispatcher.close()
 
 

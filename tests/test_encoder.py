@@ -155,6 +155,15 @@ def test_a_reference_that_is_not_reproduced_is_refused(copy: Path) -> None:
         Encoder.open(copy, "openvino", "f32", 1)
 
 
+def test_one_sentence_that_is_not_reproduced_is_enough_to_be_refused(copy: Path) -> None:
+    vectors = load_file(copy / parity.FILE)["vectors"]
+    away = vectors[3] - (vectors[3] @ vectors[2]) * vectors[2]
+    vectors[2] = 0.995 * vectors[2] + np.sqrt(1 - 0.995**2) * away / np.linalg.norm(away)
+    save_file({"vectors": vectors}, copy / parity.FILE)
+    with pytest.raises(ModelMismatch, match=r"cosine 0\.99500 .* under 0\.999: prepare the model again"):
+        Encoder.open(copy, "openvino", "f32", 1)
+
+
 def test_a_graph_that_is_cut_short_is_refused_with_the_reason(copy: Path) -> None:
     path = copy / "openvino.xml"
     path.write_bytes(path.read_bytes()[:1_000])

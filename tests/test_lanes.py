@@ -8,8 +8,9 @@ import pytest
 from conftest import PATIENCE_S, wait_until
 from queues import Queue, queue_of
 
+import shoal.queue.consumer
 from shoal import Client
-from shoal.errors import InvalidRequest, Overloaded
+from shoal.errors import InvalidRequest, Overloaded, ShoalError, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.queue.consumer import GROUP, MAX_TAKE_BYTES, Answer, Delivery
 from shoal.queue.lane import LaneLimits, Source
@@ -212,6 +213,20 @@ class TestBounds:
         queue.drop([second])
         assert load(queue) == {}
 
+    def test_a_job_that_is_known_needs_no_room(self, queue: Queue) -> None:
+        job = Job("embed", ["storm"])
+        queue.put("bulk", [job, Job("embed", ["rain"])])
+        queue.limits = LaneLimits(max_jobs=1)
+        queue.put("bulk", [job])
+        assert load(queue, "bulk")[b"texts"] == b"2"
+
+    def test_a_job_that_is_named_twice_in_a_put_is_put_once(self, queue: Queue) -> None:
+        (job,) = jobs(1)
+        (places,) = queue.put_many([PackedJobs.pack("bulk", [job, job])])
+        assert not isinstance(places, ShoalError)
+        assert [place is None for place in places] == [False, True]
+        assert load(queue, "bulk")[b"texts"] == b"1"
+
     def test_a_job_that_no_script_put_counts_as_a_job_alone(self, queue: Queue) -> None:
         for fields in (
             {"job": b"", "texts": 0},
@@ -322,6 +337,14 @@ class TestClaim:
         assert lost is not None
         assert (lost.entry, lost.num_deliveries) == (held[2].entry, 1)
 
+    def test_it_looks_beyond_the_jobs_that_are_held(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(shoal.queue.consumer, "MAX_LOOKED_AT", 1)
+        queue.put("interactive", jobs(3))
+        *held, lost = queue.take("a", ["interactive"], 3)
+        claimed = queue.claim("a", {"a"}, held)
+        assert claimed is not None
+        assert claimed.entry == lost.entry
+
     def test_of_an_isolated_job_and_its_neighbours_only_the_job_is_counted(self, queue: Queue) -> None:
         queue.put("interactive", jobs(3))
         dying = queue.consumer("dying")
@@ -387,6 +410,20 @@ class TestReplies:
         assert len(inbox.wait()) == 3
         assert inbox.wait(0.01) == []
         assert queue.redis.xlen(queue.keys.replies("me")) == 0
+
+    def test_after_an_error_nothing_is_deleted_that_was_not_read(self, queue: Queue) -> None:
+        address = queue.keys.replies("me")
+        inbox, data = queue.inbox("me"), Reply("x").pack()
+        queue.redis.xadd(address, {"reply": data}, id="7-7")
+        assert len(inbox.wait(0.01)) == 1
+        queue.redis.set(address, "something else", ex=60)
+        with pytest.raises(Unavailable):
+            inbox.wait(0.01)
+        queue.redis.delete(address)
+        queue.redis.xadd(address, {"reply": data}, id="7-7")  # of a Redis that gave no such id yet
+        queue.redis.expire(address, 60)
+        assert len(inbox.wait(0.01)) == 1
+        assert inbox.wait(0.01) == []
 
     def test_replies_of_a_redis_whose_clock_is_behind_are_read(self, queue: Queue) -> None:
         queue.put("interactive", jobs(3))

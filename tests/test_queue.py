@@ -187,6 +187,29 @@ def test_a_worker_that_was_paused_before_it_starts_a_job_marks_none_that_another
     assert not queue.redis.exists(queue.keys.record(job.id))
 
 
+def by_xadd(queue: Queue, status: str) -> Job:
+    """Put a job as a program without scripts does, with a record of that status."""
+    job = Job("embed", ["storm"])
+    queue.redis.hset(queue.keys.record(job.id), mapping={"status": status})
+    queue.redis.xadd(queue.keys.lane("bulk"), {"job": job.pack()})
+    return job
+
+
+def test_a_cancelled_job_that_was_put_by_plain_xadd_does_not_run(queue: Queue) -> None:
+    job = by_xadd(queue, "queued")
+    assert queue.cancel(job.id) == "cancelled"
+    assert queue.start("a", queue.take("a", LANES, 1)) == [False]
+    assert queue.status(job.id)[0] == "cancelled"
+
+
+def test_a_status_that_is_final_does_not_go_back(queue: Queue) -> None:
+    job = by_xadd(queue, "done")
+    queue.redis.expire(queue.keys.record(job.id), 60)
+    assert queue.start("a", queue.take("a", LANES, 1)) == [True]
+    assert queue.status(job.id)[0] == "done"
+    assert queue.redis.ttl(queue.keys.record(job.id)) > 0
+
+
 def test_a_running_job_is_cancelled_and_its_worker_learns_of_it(queue: Queue) -> None:
     cancelled, kept = submitted(), submitted()
     queue.put("interactive", [cancelled, kept])

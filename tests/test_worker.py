@@ -1,6 +1,7 @@
 """One worker, stepped by hand: what it batches, what it refuses, and what it leaves to others."""
 
 import itertools
+import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
@@ -10,14 +11,15 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from conftest import wait_until
+from conftest import PATIENCE_S, wait_until
 from numpy.typing import NDArray
 from queues import Queue, drive
 
 import shoal_workers.admission
 import shoal_workers.scheduler
-from shoal.errors import Internal
+from shoal.errors import Internal, Unavailable
 from shoal.jobs import LANES, Job, Options
+from shoal.queue.consumer import Consumer, Delivery
 from shoal.queue.dead_letters import DeadLetter, DeadLetters
 from shoal.queue.packed_jobs import MAX_FRONT_BYTES
 from shoal.replies import Reply
@@ -250,6 +252,37 @@ def test_what_a_killed_worker_left_is_done_by_another(worker: Worker, queue: Que
     assert len(queue.take("killed", LANES, 3)) == 3
     assert [drive(worker) for _ in range(4)] == [1, 1, 1, 0]
     assert set(replies(queue)) == {job.id for job in jobs}
+
+
+class FailsOnce(Consumer):
+    """A consumer that once finds Redis away."""
+
+    fails = True
+
+    def claim(self, *args: Any, **options: Any) -> Delivery | None:
+        if self.fails:
+            self.fails = False
+            raise Unavailable("Redis does not answer")
+        return super().claim(*args, **options)
+
+
+def test_heartbeats_are_not_trusted_right_after_redis_was_away(
+    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shoal_workers.admission, "ALIVE_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.admission, "CLAIM_EVERY_S", 0.0)
+    queue.put("interactive", [Job("embed", ["storm"], id="others")])
+    queue.take("a", LANES, 1)  # by a worker whose heartbeat expires while Redis is away
+    worker = Worker(FailsOnce(queue.broker, queue.keys, "b"), engine, {}, Bucketing(64))
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    for job_id in ("first", "second"):  # before it takes a job, the worker looks for those of dead workers
+        queue.put("interactive", [Job("embed", ["rain"], id=job_id)])
+        reply = queue.wait_result(job_id, PATIENCE_S)
+        assert reply is not None
+    worker.stop()
+    thread.join()
+    assert queue.status("others")[0] == "queued"
 
 
 def test_a_living_worker_keeps_its_jobs(worker: Worker, queue: Queue) -> None:

@@ -1,0 +1,79 @@
+"""A record of the functions that each test calls, so that a mutant needs only the tests that come past it."""
+
+import json
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+import pytest
+
+Place = tuple[str, int]
+
+
+class CallRecorder:
+    """A plugin of pytest that writes the functions of some files that each test calls, and the seconds it takes."""
+
+    def __init__(self, root: Path, paths: Iterable[str], file: Path):
+        self._names = {str(root / path): path for path in paths}
+        self._file = file
+        self._called: set[Place] = set()
+        self._starts_python = False
+        self._found: dict[str, Any] = {}
+        sys.addaudithook(self._note_process)
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Record one test with its fixtures."""
+        self._called, self._starts_python = set(), False
+        started = time.perf_counter()
+        threading.setprofile(self._note)
+        sys.setprofile(self._note)
+        yield
+        sys.setprofile(None)
+        threading.setprofile(None)
+        about = {"seconds": time.perf_counter() - started, "calls": sorted(self._called)}
+        self._found[item.nodeid] = about | {"starts_python": self._starts_python}
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the record."""
+        self._file.write_text(json.dumps(self._found))
+
+    def _note_process(self, event: str, args: tuple[Any, ...]) -> None:
+        if event == "subprocess.Popen" and Path(str(args[0])).name.startswith(("python", "shoal")):
+            self._starts_python = True
+
+    def _note(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and (name := self._names.get(frame.f_code.co_filename)):
+            self._called.add((name, frame.f_code.co_firstlineno))
+
+
+class Calls:
+    """The functions that each test calls, as first lines in files, and its seconds.
+
+    A test that starts a Python process may call any function there.
+    """
+
+    def __init__(self, found: dict[str, Any]):
+        self.seconds = {test: about["seconds"] for test, about in found.items()}
+        self._tests: dict[Place, set[str]] = defaultdict(set)
+        for test, about in found.items():
+            for path, line in about["calls"]:
+                self._tests[path, line].add(test)
+        self._starting = {test for test, about in found.items() if about["starts_python"]}
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """Return what a recorder wrote."""
+        return cls(json.loads(file.read_text()))
+
+    def tests(self, path: str, first_line: int, files: Sequence[str]) -> list[str]:
+        """Return the tests of these files that call the function, the quickest first; all if none is known to."""
+        own = [test for test in self.seconds if test.partition("::")[0] in files]
+        calling = self._tests[path, first_line]
+        chosen = [test for test in own if test in calling | self._starting] if calling else own
+        return sorted(chosen, key=lambda test: self.seconds[test])

@@ -1,0 +1,172 @@
+"""Every key lives as long as docs/protocol.md says."""
+
+import re
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from page import table
+from queues import Queue
+
+from shoal.cache.cache import Cache
+from shoal.cache.entry import Entry
+from shoal.cache.table import Table
+from shoal.jobs import LANES, Job
+from shoal.keys import Keys
+from shoal.queue.consumer import Answer
+from shoal.queue.dead_letters import DeadLetter
+from shoal.queue.pool import Pool
+from shoal.replies import Reply
+from shoal_api.access.api_keys import ApiKey
+from shoal_api.access.rate_limit import RateLimits
+from shoal_workers.process.crash_report import CrashReports
+
+PAGE = "docs/protocol.md"
+
+#: The keys of the page and their lives; "the same" is that of the key before.
+LIVES: dict[str, str] = {}
+for _key, (*_, _life) in table(PAGE, "Key").items():
+    LIVES[_key.strip("`")] = [*LIVES.values()][-1] if _life == "the same" else _life
+
+#: Time that the test may take, in seconds: a key may have lived for so long already.
+SLACK_S = 60
+
+Act = Callable[[Queue], object]
+
+
+def answer(queue: Queue, letter: DeadLetter | None = None) -> None:
+    """Answer all jobs that wait."""
+    pairs = [(delivery, Job.unpack(delivery.data)) for delivery in queue.take("w", LANES, 10_000)]
+    queue.start("w", [delivery for delivery, job in pairs if job.reply_to is None])
+    queue.reply(Answer(delivery, Reply(job.id), job.reply_to, letter) for delivery, job in pairs)
+
+
+def submitted(queue: Queue) -> None:
+    """Submit a job and answer it."""
+    queue.put("bulk", [Job("embed", ["storm"], id="x")])
+    answer(queue)
+
+
+def once(queue: Queue) -> None:
+    """Submit a job with an idempotency key and answer it."""
+    queue.put_once("bulk", Job("embed", ["storm"], id="x"), "key")
+    answer(queue)
+
+
+def read(queue: Queue) -> None:
+    """Read a result."""
+    submitted(queue)
+    assert queue.wait_result("x", 0)
+
+
+def called(queue: Queue) -> None:
+    """Answer a job of a caller."""
+    queue.put("bulk", [Job("embed", ["storm"], reply_to="me")])
+    answer(queue)
+
+
+def buried(queue: Queue) -> None:
+    """Keep a dead letter."""
+    queue.put("bulk", [Job("embed", ["storm"], reply_to="me")])
+    answer(queue, DeadLetter("poisoned: why"))
+
+
+def announced(queue: Queue) -> None:
+    """Announce a worker."""
+    Pool(queue.broker, queue.keys).announce("w", {"state": "ready"})
+
+
+def isolated(queue: Queue) -> None:
+    """Run a job alone."""
+    queue.put("bulk", [Job("embed", ["storm"], reply_to="me")])
+    consumer = queue.consumer("w")
+    (delivery,) = queue.take("w", LANES, 1)
+    consumer.isolate(delivery)
+
+
+def crashed(queue: Queue) -> None:
+    """Leave a crash report."""
+    CrashReports(queue.broker, queue.keys).write("w", "it crashed", "in line 1")
+
+
+def cached(queue: Queue) -> None:
+    """Store an entry in the cache."""
+    shape = Table("model", 2, "mean", "print", 1, {}, "")
+    entry = Entry(np.ones((1, 2), np.float32), 3, False)
+    Cache(queue.broker, queue.keys, shape).store({b"0" * 16: entry})
+
+
+def limited(queue: Queue) -> None:
+    """Count a request of a key with a rate."""
+    RateLimits(queue.broker, queue.keys).count(ApiKey("web", "user", b"", "100/minute"))
+
+
+def waiting(queue: Queue) -> None:
+    """Have jobs at the front, in the overflow's stream, and waiting."""
+    queue.put("bulk", [Job("embed", ["storm"] * size, reply_to="me") for size in (1, 200, 200, 200)], client="a")
+
+
+#: For each key of the page what makes it, and the seconds that it then lives; None for ever or while there are any.
+EXAMPLES: dict[str, list[tuple[Act, Callable[[Keys], str], int | None]]] = {
+    "lane:<name>": [(waiting, lambda keys: keys.lane("bulk"), None)],
+    "lane:<name>:overflow": [(waiting, lambda keys: keys.overflow("bulk"), None)],
+    "lane:<name>:waiting": [(waiting, lambda keys: keys.waiting("bulk"), None)],
+    "lane:<name>:places": [(waiting, lambda keys: keys.places("bulk"), None)],
+    "lane:<name>:tags": [(waiting, lambda keys: keys.tags("bulk"), None)],
+    "lane:<name>:load": [(waiting, lambda keys: keys.load("bulk"), None)],
+    "replies:<address>": [(called, lambda keys: keys.replies("me"), 3_600)],
+    "result:<job_id>": [
+        (submitted, lambda keys: keys.result("x"), 3_600),
+        (read, lambda keys: keys.result("x"), 60),
+    ],
+    "job:<job_id>": [(submitted, lambda keys: keys.record("x"), 3_600), (once, lambda keys: keys.record("x"), 86_400)],
+    "unread": [(submitted, lambda keys: keys.unread, 3_600)],
+    "unread:load": [(submitted, lambda keys: keys.unread_load, 3_600)],
+    "once:<name>": [(once, lambda keys: keys.once("*"), 86_400)],
+    "cache:<place>": [(cached, lambda keys: keys.cache("0"), 86_400)],
+    "rate": [(limited, lambda keys: f"{keys.rates}*", 120)],  # two windows: the last one still counts in part
+    "dead": [(buried, lambda keys: keys.dead, None)],
+    "workers": [(announced, lambda keys: keys.workers, None)],
+    "worker:<worker_id>": [(announced, lambda keys: keys.worker("w"), 3)],
+    "isolated:<worker_id>": [(isolated, lambda keys: keys.isolated("w"), 3_600)],
+    "crash:<worker_id>": [(crashed, lambda keys: keys.crash_report("w"), 3_600)],
+}
+
+
+def cases() -> Iterator[tuple[str, Act, Callable[[Keys], str], int | None]]:
+    """Yield each example with the key of the page."""
+    for name, examples in EXAMPLES.items():
+        for act, key, seconds in examples:
+            yield f"shoal:{{default}}:{name}", act, key, seconds
+
+
+def test_every_key_of_the_page_has_an_example() -> None:
+    assert LIVES.keys() == {name for name, *_ in cases()}
+
+
+@pytest.mark.parametrize(("name", "act", "key", "seconds"), list(cases()))
+def test_a_key_lives_as_long_as_the_page_says(
+    queue: Queue, name: str, act: Act, key: Callable[[Keys], str], seconds: int | None
+) -> None:
+    act(queue)
+    (found,) = queue.redis.keys(re.sub(r"[{}\[\]]", r"\\\g<0>", key(queue.keys)))
+    ttl_ms = queue.redis.pttl(found)
+    if seconds is None:
+        assert ttl_ms == -1
+        assert re.match(r"for ever|while", LIVES[name])
+        return
+    assert seconds - SLACK_S < ttl_ms / 1000 <= seconds
+    assert ttl_ms > 0
+    said = [int(number.replace(",", "")) for number in re.findall(r"([\d,]+) s\b", LIVES[name])]
+    assert seconds in said or name.endswith(":rate")
+
+
+def test_an_empty_pool_has_only_what_lives_for_ever(queue: Queue) -> None:
+    waiting(queue)
+    queue.put("interactive", [Job("embed", ["storm"] * 200, reply_to="me") for _ in range(3)], client="b")
+    answer(queue)
+    while queue.backlog()["bulk"] + queue.backlog()["interactive"]:
+        answer(queue)
+    streams = [key for lane in LANES for key in (queue.keys.lane(lane), queue.keys.overflow(lane))]
+    left = {name.decode() for name in queue.redis.scan_iter(f"{queue.keys.root}:*")}
+    assert left == {*streams, queue.keys.replies("me")}
