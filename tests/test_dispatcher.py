@@ -105,6 +105,17 @@ def test_a_job_that_no_client_waits_for_and_no_worker_has_is_taken_back(queue: Q
     dispatcher.close()
 
 
+def test_once_it_is_closed_no_call_waits(queue: Queue) -> None:
+    dispatcher = Dispatcher(queue)
+    assert dispatcher.is_alive()
+    dispatcher.close()
+    assert not dispatcher.is_alive()
+    (pending,) = dispatcher.call("interactive", [Job("embed", ["storm"])])
+    with pytest.raises(Unavailable, match="the client was closed"):
+        pending.result(0)
+    answer_all(queue)
+
+
 class Interrupted(Queue):
     """A queue that runs something between a put and its end."""
 

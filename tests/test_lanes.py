@@ -18,6 +18,7 @@ from shoal.queue.packed_jobs import MAX_FRONT_BYTES, MAX_FRONT_TEXTS, MAX_RETRY_
 from shoal.queue.pool import Pool
 from shoal.queue.producer import ONCE_TTL_S
 from shoal.replies import Reply
+from shoal.settings import Settings
 
 
 def jobs(count: int, num_texts: int = 1) -> list[Job]:
@@ -212,6 +213,10 @@ class TestBounds:
         assert load(queue)[b"texts"] == b"3"
         queue.drop([second])
         assert load(queue) == {}
+
+    def test_its_bounds_are_those_of_the_settings(self) -> None:
+        settings = Settings(max_backlog=1, max_backlog_texts=2, max_backlog_mb=3, max_result_mb=4)
+        assert LaneLimits.from_settings(settings) == LaneLimits(1, 2, 3 * 2**20, 4 * 2**20)
 
     def test_a_job_that_is_known_needs_no_room(self, queue: Queue) -> None:
         job = Job("embed", ["storm"])

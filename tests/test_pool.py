@@ -1,6 +1,7 @@
 """The pool: who announces itself is alive until it leaves or falls silent, and a heartbeat goes on by itself."""
 
 from contextlib import closing
+from typing import Any
 
 import pytest
 from conftest import RedisServer, wait_until
@@ -28,6 +29,32 @@ def test_who_announces_itself_is_alive_until_it_leaves(pool: Pool) -> None:
     pool.leave("b")
     assert list(pool.workers()) == ["a"]
     pool.leave("b")
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"indexes": {"a": {"count": 1}, "b": {"count": "many"}}},
+        {"indexes": {"a": 3}},
+        {"indexes": {"a": {}}},
+        {"indexes": []},
+        {"prompts": {}},
+        {"counters": []},
+        {"counters": {"a": 1, "b": "many"}},
+        {"texts_per_s": "fast"},
+    ],
+)
+def test_a_heartbeat_of_another_shape_is_empty(pool: Pool, about: dict[str, Any]) -> None:
+    pool.announce("a", {"state": "ready"} | about)
+    assert pool.workers() == {"a": {}}
+    assert pool.ready() == {}
+
+
+def test_the_speed_of_a_pool_is_that_of_its_workers(pool: Pool) -> None:
+    pool.announce("a", {"texts_per_s": 2.5})
+    pool.announce("b", {"texts_per_s": 4})
+    pool.announce("c", {})
+    assert pool.texts_per_s() == 6.5
 
 
 def test_who_falls_silent_is_forgotten(pool: Pool) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from numpy.typing import NDArray
+from test_search import misleading
 
 from shoal.errors import IndexCorrupt
 from shoal_workers.index.manifest import BASIS, QUANTISED, SCALES
@@ -45,6 +46,13 @@ def test_no_score_is_over_its_bound(data: st.DataObject) -> None:
     assert (bounds(quantised, queries) >= exact(vectors, queries)).all()
     thresholds = quantised.basis.encode_queries(queries).thresholds(vectors[0] @ queries.T)
     assert (products(quantised, queries)[0] >= thresholds).all()
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 60, 61, 130])
+def test_of_a_million_scores_none_is_over_its_bound(dimension: int) -> None:
+    for seed in range(4):
+        vectors, queries = misleading(seed, dimension, 1_000, 50)
+        assert (bounds(QuantisedVectors.of(vectors), queries) >= exact(vectors, queries)).all()
 
 
 @pytest.fixture(params=[1e-6, 1, 1e6])

@@ -9,9 +9,9 @@ from queues import Queue
 
 from shoal.errors import InvalidText, Overloaded, TooLarge, UnknownJob
 from shoal.jobs import LANES, Job
-from shoal.queue.consumer import GROUP, Answer, Delivery
+from shoal.queue.consumer import GROUP, MAX_WRITE_BYTES, Answer, Delivery
 from shoal.queue.dead_letters import DeadLetter
-from shoal.queue.lane import LaneLimits, Source
+from shoal.queue.lane import LaneLimits, LaneLoad, Source
 from shoal.queue.packed_jobs import PackedJobs
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS
@@ -91,6 +91,42 @@ def test_a_reply_goes_to_its_address(queue: Queue) -> None:
     assert [reply.id for reply in queue.inbox("me").wait()] == [jobs[0].id, jobs[2].id]
     assert [reply.id for reply in queue.inbox("you").wait()] == [jobs[1].id]
     assert queue.backlog()["interactive"] == 0
+
+
+def test_a_job_whose_reply_goes_to_an_address_has_no_record(queue: Queue) -> None:
+    job = addressed()
+    queue.put("interactive", [job])
+    assert not queue.redis.exists(queue.keys.record(job.id))
+
+
+def test_a_lane_holds_the_jobs_of_its_front_and_its_overflow(queue: Queue) -> None:
+    assert queue.loads() == dict.fromkeys(LANES, LaneLoad(0, 0, 0))
+    jobs = [addressed(), *(Job("embed", ["storm"] * 40, reply_to="me") for _ in range(3))]
+    queue.put("interactive", jobs)
+    queue.take("a", ["interactive"], 1)
+    num_bytes = sum(len(job.pack()) for job in jobs)
+    assert queue.loads()["interactive"] == LaneLoad(4, 121, num_bytes)
+
+
+def test_the_wait_of_a_job_is_counted_from_when_redis_took_it_in() -> None:
+    delivery = Delivery("interactive", b"1-0", b"", put_ms=1_500)
+    assert delivery.queued_s(4.0) == 2.5
+    assert delivery.queued_s(1.0) == 0.0
+
+
+def test_replies_are_written_in_groups_of_so_many_bytes(queue: Queue) -> None:
+    sizes = [MAX_WRITE_BYTES // 2, 10, MAX_WRITE_BYTES + 1, MAX_WRITE_BYTES // 2, MAX_WRITE_BYTES + 1]
+    queue.put("interactive", [addressed() for _ in sizes])
+    deliveries = queue.take("a", LANES, 10)
+    replies = [
+        Reply(Job.unpack(delivery.data).id, vectors=np.zeros((1, size // 4), np.float32))
+        for delivery, size in zip(deliveries, sizes, strict=True)
+    ]
+    written: list[int] = []
+    answers = [Answer(delivery, reply, "me") for delivery, reply in zip(deliveries, replies, strict=True)]
+    count = queue.consumer("a").reply(answers, lambda: written.append(queue.redis.xlen(queue.keys.replies("me"))))
+    assert count == len(sizes)
+    assert written == [0, 2, 3, 4]  # the large ones come last, each alone
 
 
 def test_nothing_to_reply_is_no_round_trip(queue: Queue) -> None:

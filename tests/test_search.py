@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from numpy.typing import NDArray
@@ -159,6 +159,49 @@ def test_vectors_chosen_to_mislead_the_bounds(
 ) -> None:
     for seed in range(3):
         check(*kind(dimension, np.random.default_rng(seed)), k)
+
+
+def misleading(seed: int, dimension: int, count: int, num_queries: int) -> tuple[Vectors, Vectors]:
+    """Make vectors of few directions or many, with near ties, duplicates, tails, opposites, zeros and all lengths."""
+    generator = np.random.default_rng(seed)
+    directions = generator.standard_normal((generator.integers(1, dimension + 1), dimension))
+    vectors = generator.standard_normal((count, len(directions))) @ directions
+    queries = generator.standard_normal((num_queries, dimension))
+    shares = generator.dirichlet(np.ones(6))
+    kinds = generator.choice(6, count, p=shares)
+    nearest = queries[generator.integers(num_queries, size=count)]
+    in_tail = np.eye(dimension)[generator.integers(dimension, size=count)] * np.abs(vectors).max()
+    last_bits = 1 + 2.0**-22 * generator.integers(-4, 5, (count, dimension))
+    made = np.stack([vectors, nearest * last_bits, vectors[:1].repeat(count, 0), in_tail, -nearest, 0 * vectors])
+    vectors = made[kinds, np.arange(count)]
+    if generator.random() < 0.5:
+        vectors *= 10 ** generator.uniform(-8, 8, (count, 1))
+        queries *= 10 ** generator.uniform(-8, 8, (num_queries, 1))
+    return vectors.astype(np.float32), queries.astype(np.float32)
+
+
+@settings(max_examples=150)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([1, 2, 7, 59, 60, 61, 130]),
+    st.integers(1, 500),
+    st.integers(1, 5),
+    st.integers(1, 40),
+)
+def test_no_vector_that_is_left_out_scores_more(
+    seed: int, dimension: int, count: int, num_queries: int, k: int
+) -> None:
+    """Scores in float64 differ from those in float32 by their rounding, and by no more."""
+    vectors, queries = misleading(seed, dimension, count, num_queries)
+    check(vectors, queries, k)
+    rows, _ = ExactSearch(vectors, QuantisedVectors.of(vectors)).top_k(queries, k)
+    for query, found in zip(queries.astype(np.float64), rows, strict=True):
+        scores = vectors.astype(np.float64) @ query
+        error = dimension * 2.0**-22 * np.linalg.norm(vectors.astype(np.float64), axis=1) * np.linalg.norm(query)
+        assert len(set(found.tolist())) == min(k, count)
+        others = np.setdiff1d(np.arange(count), found)
+        worst = found[np.argmin(scores[found])]
+        assert (scores[others] - error[others] <= scores[worst] + error[worst]).all()
 
 
 @pytest.mark.parametrize("k", [1, 10])
