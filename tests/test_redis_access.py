@@ -142,6 +142,8 @@ def certificate(folder: Path, name: str, signed_by: str = "", names: str = "IP:1
     if signed_by:
         made += ["-CA", f"{signed_by}.pem", "-CAkey", f"{signed_by}.key", "-addext", f"subjectAltName={names}"]
         made += ["-addext", "basicConstraints=critical,CA:FALSE"]
+    else:
+        made += ["-addext", "keyUsage=critical,keyCertSign"]  # without which Python 3.13 does not trust an authority
     subprocess.run(made, cwd=folder, check=True, capture_output=True)
 
 

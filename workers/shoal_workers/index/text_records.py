@@ -5,7 +5,8 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +36,17 @@ def read_tsv(path: Path) -> Records:
 
 
 def _table(path: Path, **dialect: Any) -> Records:
-    rows = _rows(path, **dialect)
-    line, header = next(rows, (1, []))
-    refuse_duplicate_columns(location(path, line), header)
-    _refuse_another_separator(location(path, line), header)
-    for line, cells in rows:
-        if len(cells) != len(header):
-            raise BadDocument(
-                f"{location(path, line)}: the header has {len(header)} cells, this row {len(cells)}; "
-                "quote cells that contain separators"
-            )
-        yield line, dict(zip(header, cells, strict=True))
+    with closing(_rows(path, **dialect)) as rows:  # an error holds this frame, and so would hold the file open
+        line, header = next(rows, (1, []))
+        refuse_duplicate_columns(location(path, line), header)
+        _refuse_another_separator(location(path, line), header)
+        for line, cells in rows:
+            if len(cells) != len(header):
+                raise BadDocument(
+                    f"{location(path, line)}: the header has {len(header)} cells, this row {len(cells)}; "
+                    "quote cells that contain separators"
+                )
+            yield line, dict(zip(header, cells, strict=True))
 
 
 def _refuse_another_separator(where: str, header: list[str]) -> None:
@@ -57,7 +58,7 @@ def _refuse_another_separator(where: str, header: list[str]) -> None:
         )
 
 
-def _rows(path: Path, **dialect: Any) -> Iterator[tuple[int, list[str]]]:
+def _rows(path: Path, **dialect: Any) -> Generator[tuple[int, list[str]], None, None]:
     """Yield the rows of cells that are not blank, each with the number of its first line."""
     reader = csv.reader((line for _, line in _lines(path)), strict=True, **dialect)
     start = 1
