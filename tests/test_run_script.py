@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 def run(folder: Path, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     """Run the script with a home folder beside it."""
     environment = {"PATH": os.environ["PATH"], "SHOAL_HOME": str(folder / "home"), **variables}
-    command = [folder / "scripts/run", *arguments]
+    command = [str(folder / "scripts/run"), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
