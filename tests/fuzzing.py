@@ -1,6 +1,6 @@
 """Strategies of the fuzz tests, the number of cases that each runs, and a count of them.
 
-The test suite runs few cases, the same ones every time. `scripts/fuzz` runs SHOAL_FUZZ times as many, with seeds of its
+The test suite runs few cases, the same ones every time. `scripts/fuzz` runs SHOAL_FUZZ times as many, with a seed of its
 own, and loads this module as a plugin of pytest, which prints the count.
 """
 
@@ -121,7 +121,7 @@ def outcome(parse: Callable[..., Any], *args: Any) -> Any:
     try:
         return parse(*args)
     except ShoalError as raised:
-        error = raised
+        error = raised.with_traceback(None)  # which would keep what the parser has open
     assert 0 < len(str(error)) <= MAX_MESSAGE
     return error
 
