@@ -96,6 +96,14 @@ class TestFairness:
         with pytest.raises(Overloaded, match="800 unanswered jobs"):
             queue.put("bulk", jobs(1), client="late")
 
+    def test_the_last_eighth_is_not_for_long_jobs(self, queue: Queue) -> None:
+        queue.limits = LaneLimits(max_texts=800)
+        long_jobs, (one_more,) = jobs(14, 50), jobs(1, 50)
+        queue.put("bulk", long_jobs, client="flood")
+        with pytest.raises(Overloaded, match="no room in the bulk lane"):
+            queue.put("bulk", [one_more], client="flood")
+        queue.put("bulk", jobs(100), client="quiet")
+
     def test_an_idempotency_key_does_not_change_the_client_that_a_job_counts_for(self, client: Client) -> None:
         client.queue.limits = LaneLimits(max_jobs=16)
         queue_of(client).join()

@@ -21,6 +21,10 @@ if used then
   return cmsgpack.pack({status = used.digest == args.once.digest and 'known' or 'reused', id = used.id})
 end
 
+local function is_long(job)
+  return job.texts > LONG_JOB_SHARE * args.max_front_texts or #job.job > LONG_JOB_SHARE * args.max_front_bytes
+end
+
 local function record_of(n) return args.has_records and KEYS[FIRST_RECORD + n - 1] end
 
 local held = {jobs = redis.call('XLEN', lane.overflow) + redis.call('ZCARD', lane.waiting)}
@@ -37,6 +41,7 @@ for n, job in ipairs(args.jobs) do
   seen[job.id] = true
   if job.is_new then
     new.jobs, new.texts, new.bytes = new.jobs + 1, new.texts + job.texts, new.bytes + #job.job
+    new.has_long = new.has_long or is_long(job)
   end
 end
 
@@ -57,7 +62,7 @@ local function fits_at_front(texts, bytes)
   return front.texts + texts <= args.max_front_texts and front.bytes + bytes <= args.max_front_bytes
 end
 
-local share = fits_at_front(new.texts, new.bytes) and 1 or 1 - RESERVED_SHARE
+local share = not new.has_long and fits_at_front(new.texts, new.bytes) and 1 or 1 - RESERVED_SHARE
 for _, what in ipairs({'jobs', 'texts', 'bytes'}) do
   if new.jobs > 0 and held[what] + new[what] > share * args['max_' .. what] then
     return cmsgpack.pack({status = 'full', share = share, jobs = held.jobs, texts = held.texts, bytes = held.bytes})
@@ -65,10 +70,6 @@ for _, what in ipairs({'jobs', 'texts', 'bytes'}) do
 end
 
 local adds_to_overflow = false
-
-local function is_long(job)
-  return job.texts > LONG_JOB_SHARE * args.max_front_texts or #job.job > LONG_JOB_SHARE * args.max_front_bytes
-end
 
 local function put_at_front(job)
   front.texts, front.bytes = front.texts + job.texts, front.bytes + #job.job
