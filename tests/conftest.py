@@ -254,14 +254,9 @@ def keys(redis_url: str) -> Iterator[Keys]:
         lasting = {name for lane in LANES for name in keys.of_lane(lane)}
         lasting |= {keys.dead, keys.workers}
         immortal = [name for name in found if name not in lasting and connection.ttl(name) == -1]
-        immortal = [name for name in immortal if not _is_of_an_unanswered_job(connection, keys, name)]
         if found:
             connection.delete(*found)
     assert not immortal, f"keys without an expiry: {immortal}"
-
-
-def _is_of_an_unanswered_job(connection: "redis.Redis", keys: Keys, name: str) -> bool:
-    return name.startswith(keys.record("")) and connection.hget(name, "status") in ("queued", "running")
 
 
 @pytest.fixture

@@ -630,7 +630,8 @@ class TestSameAtTheSameTime:
             assert all(isinstance(future.exception(), InvalidText) for future in asking)
 
     def test_a_full_lane_refuses_all(self, client: Client) -> None:
-        client.queue.limits = LaneLimits(max_jobs=0)
+        client.queue.put("interactive", [Job("embed", ["storm"])])
+        client.queue.limits = LaneLimits(max_jobs=1)
         with ThreadPoolExecutor(5) as threads:
             asking = [threads.submit(client.embed, "storm") for _ in range(5)]
             assert all(isinstance(future.exception(), Overloaded) for future in asking)

@@ -17,9 +17,11 @@ from shoal.errors import (
     Overloaded,
     TextTooLong,
     Timeout,
+    TooLarge,
     Unavailable,
     UnknownIndex,
 )
+from shoal.jobs import Job
 from shoal.queue.lane import LaneLimits
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.worker import Worker
@@ -195,7 +197,8 @@ class TestStream:
         assert worker.counters["texts"] <= 3 * TEXTS_PER_JOB
 
     def test_a_full_lane_is_said(self, client: Client) -> None:
-        client.queue.limits = LaneLimits(max_jobs=0)
+        client.queue.put("bulk", [Job("embed", ["storm"])])
+        client.queue.limits = LaneLimits(max_jobs=1)
         with pytest.raises(Overloaded):
             list(client.embed_stream(TEXTS))
 
@@ -214,8 +217,16 @@ def test_without_a_worker_the_caller_is_told(client: Client) -> None:
 
 
 def test_a_full_lane_refuses_all_parts_of_a_call(client: Client) -> None:
-    client.queue.limits = LaneLimits(max_jobs=3)
+    client.submit("embed", "storm")
+    client.queue.limits = LaneLimits(max_jobs=7)
     with pytest.raises(Overloaded, match="no room in the interactive lane"):
+        client.embed(TEXTS)
+    assert client.queue.backlog()["interactive"] == 1
+
+
+def test_more_than_an_empty_lane_takes_is_too_large(client: Client) -> None:
+    client.queue.limits = LaneLimits(max_jobs=3)
+    with pytest.raises(TooLarge, match="7 jobs at a time are over what the interactive lane takes, 3: split the list"):
         client.embed(TEXTS)
     assert client.queue.backlog()["interactive"] == 0
 

@@ -101,7 +101,8 @@ class TestDeadLetters:
 
     def test_a_letter_stays_when_there_is_no_room_to_retry(self, queue: Queue) -> None:
         letters, letter_id = DeadLetters(queue), bury(queue, Job("embed", ["storm"]).pack())
-        queue.limits = LaneLimits(max_jobs=0)
+        queue.put("bulk", [Job("embed", ["storm"])])
+        queue.limits = LaneLimits(max_jobs=1)
         with pytest.raises(Overloaded):
             letters.retry(letter_id)
         assert letters.get(letter_id).id == letter_id

@@ -47,6 +47,18 @@ def submitted(queue: Queue) -> None:
     answer(queue)
 
 
+def queued(queue: Queue) -> None:
+    """Submit a job that is not answered."""
+    queue.put("bulk", [Job("embed", ["storm"], id="x")])
+
+
+def running(queue: Queue) -> None:
+    """Submit a job, and begin with it."""
+    queued(queue)
+    queue.redis.expire(queue.keys.record("x"), 5)
+    queue.start("w", queue.take("w", LANES, 10))
+
+
 def once(queue: Queue) -> None:
     """Submit a job with an idempotency key and answer it."""
     queue.put_once("bulk", Job("embed", ["storm"], id="x"), "key")
@@ -119,7 +131,12 @@ EXAMPLES: dict[str, list[tuple[Act, Callable[[Keys], str], int | None]]] = {
         (submitted, lambda keys: keys.result("x"), 3_600),
         (read, lambda keys: keys.result("x"), 60),
     ],
-    "job:<job_id>": [(submitted, lambda keys: keys.record("x"), 3_600), (once, lambda keys: keys.record("x"), 86_400)],
+    "job:<job_id>": [
+        (queued, lambda keys: keys.record("x"), 604_800),
+        (running, lambda keys: keys.record("x"), 604_800),
+        (submitted, lambda keys: keys.record("x"), 3_600),
+        (once, lambda keys: keys.record("x"), 86_400),
+    ],
     "unread": [(submitted, lambda keys: keys.unread, 3_600)],
     "unread:load": [(submitted, lambda keys: keys.unread_load, 3_600)],
     "once:<name>": [(once, lambda keys: keys.once("*"), 86_400)],

@@ -13,8 +13,10 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
+import redis
 from conftest import PATIENCE_S
 from numpy.typing import NDArray
+from page import read
 from queues import Queue, queue_of
 
 import shoal.jobs
@@ -26,14 +28,13 @@ import shoal_workers.admission
 import shoal_workers.encoding.encoder
 import shoal_workers.work
 from shoal.broker.script import Script
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, UnknownJob
 from shoal.jobs import JOB_NAMES, LANES, MAX_K, OPTION_NAMES, Job, Options
 from shoal.keys import Keys
 from shoal.queue.consumer import GROUP, Answer
 from shoal.queue.lane import LaneLimits
-from shoal.queue.packed_jobs import MAX_FRONT_BYTES, MAX_FRONT_TEXTS
 from shoal.queue.pool import ALIVE_S
-from shoal.queue.producer import ONCE_TTL_S
+from shoal.queue.producer import ONCE_TTL_S, SCRIPT_VERSION
 from shoal.replies import STATUSES, TIMINGS, Reply
 from shoal.settings import Settings
 from shoal_workers import service
@@ -45,8 +46,8 @@ from shoal_workers.index.document import DocumentSource
 from shoal_workers.index.index import Index
 from shoal_workers.worker import Worker
 
-PAGE = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text("utf-8")
-BLOCKS: dict[str, str] = dict(re.findall(r"^```(\w.*?)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+PAGE, SCRIPTS = (read(f"docs/{name}.md") for name in ("protocol", "scripts"))
+BLOCKS: dict[str, str] = dict(re.findall(r"^```(\w.*?)\n(.*?)^```$", PAGE + SCRIPTS, re.MULTILINE | re.DOTALL))
 JOB_EXAMPLES = [words.split()[2] for words in BLOCKS if words.startswith("hex job")]
 TYPES = {"int": int, "float": float, "bool": bool, "str": str, "array": list, "map": dict, "nil": type(None)}
 
@@ -279,60 +280,232 @@ def unread_keys(keys: Keys) -> list[str]:
     return [f"{keys.root}:unread", f"{keys.root}:unread:load"]
 
 
-LIMITS = {
-    "max_jobs": 10_000,
-    "max_texts": 100_000,
-    "max_bytes": 2**28,
-    "max_front_texts": 256,
-    "max_front_bytes": 2**19,
-    "max_unread_bytes": 2**28,
-}
+def put(queue: Queue, jobs: list[dict[str, Any]], *further_keys: str, **arguments: Any) -> Any:
+    """Put jobs into the bulk lane by the page's script, as the page tells a stranger to, and return its result."""
+    records = [queue.keys.record(job["id"]) for job in jobs if job.get("has_record")]
+    asked = {"version": SCRIPT_VERSION, "client": "me", "limits": LaneLimits().to_map(), "jobs": jobs} | arguments
+    keys = [*lane_keys(queue.keys, "bulk"), *further_keys, *records, unread_keys(queue.keys)[1]]
+    return run_script(queue, "put", keys, **asked)
+
+
+def cancel(queue: Queue, job_id: str, address: str, **arguments: Any) -> Any:
+    """Cancel a job of the bulk lane by the page's script, and return its result."""
+    keys = [*lane_keys(queue.keys, "bulk"), queue.keys.record(job_id), address, *unread_keys(queue.keys)]
+    asked = {"version": SCRIPT_VERSION, "lanes": ["bulk"], "id": job_id, "result_ttl_s": 3_600}
+    return run_script(queue, "cancel", keys, **(asked | {"reply": example("reply", "cancelled")} | arguments))
 
 
 @pytest.mark.parametrize("num_texts", [1, 33], ids=["front", "overflow"])
 def test_put_with_a_record_and_cancel(worker: Worker, keys: Keys, num_texts: int) -> None:
     queue, lane, record = queue_of(worker), lane_keys(keys, "bulk"), keys.record("q-1")
-    unread, load = unread_keys(keys)
-    job = {"id": "q-1", "job": example("job", "search"), "texts": num_texts}
-    asked = LIMITS | {"client": "me", "has_records": True, "jobs": [job]}
-    done = run_script(queue, "put", [*lane, load, record], **asked)
+    job = {"id": "q-1", "job": example("job", "search"), "texts": num_texts, "has_record": True}
+    done = put(queue, [job])
     entry = queue.redis.xrange(lane[num_texts > 1])[0][0].decode() if num_texts == 1 else "q-1"
     assert done == {"status": "ok", "entries": [{"stream": lane[num_texts > 1], "entry": entry}]}
-    assert run_script(queue, "put", [*lane, load, record], **asked) == {"status": "ok", "entries": [{"is_known": True}]}
-    other = asked | {"max_jobs": 1, "jobs": [job | {"id": "other"}]}
-    share = 1 if num_texts == 1 else 0.875
-    full = {"status": "full", "share": share, "jobs": 1, "texts": num_texts, "bytes": len(example("job", "search"))}
-    assert run_script(queue, "put", [*lane, load, keys.record("other")], **other) == full
-    unfetched = asked | {"max_unread_bytes": 0, "jobs": [job | {"id": "other"}]}
-    refused = {"status": "unread", "bytes": 0, "client_bytes": 0}
-    assert run_script(queue, "put", [*lane, load, keys.record("other")], **unfetched) == refused
+    assert put(queue, [job]) == {"status": "ok", "entries": [{"is_known": True}]}
     assert queue.redis.hgetall(record).keys() == {b"status", b"stream", b"entry", b"client"}
-    arguments = {"lanes": ["bulk"], "id": "q-1", "result_ttl_s": 3_600, "reply": example("reply", "cancelled")}
-    names = [*lane, unread, load, record, keys.result("q-1")]
-    assert run_script(queue, "cancel", names, **arguments) == {"status": "cancelled"}
+    assert cancel(queue, "q-1", keys.result("q-1")) == {"status": "cancelled"}
     assert worker.step(block_s=0) == 0
     reply = queue.wait_result("q-1", 0)
     assert reply is not None
     assert reply.status == queue.status("q-1")[0] == "cancelled"
-    unknown = [*lane, unread, load, keys.record("none"), keys.result("none")]
-    assert run_script(queue, "cancel", unknown, **arguments) == {"is_unknown": True}
+    assert cancel(queue, "none", keys.result("none")) == {"is_unknown": True}
+
+
+@pytest.mark.parametrize("num_texts", [1, 33], ids=["front", "overflow"])
+def test_a_job_with_an_address_can_have_a_record(worker: Worker, keys: Keys, num_texts: int) -> None:
+    queue, mixed = queue_of(worker), []
+    for job_id, has_record in (("a", True), ("b", False), ("c", True)):
+        data = msgpack.packb(MINIMAL | {"id": job_id, "reply_to": "me"})
+        mixed.append({"id": job_id, "job": data, "texts": num_texts, "has_record": has_record, "reply_to": "me"})
+    assert put(queue, mixed)["status"] == "ok"
+    assert [queue.redis.hget(keys.record(job_id), "status") for job_id in "abc"] == [b"queued", None, b"queued"]
+    with pytest.raises(redis.ResponseError, match="is not among the keys"):
+        cancel(queue, "c", keys.result("c"))
+    assert cancel(queue, "c", keys.replies("me")) == {"status": "cancelled"}
+    while any(queue.backlog().values()):
+        worker.step(block_s=0)
+    replies = [msgpack.unpackb(fields[b"reply"]) for _, fields in queue.redis.xrange(keys.replies("me"))]
+    assert [(reply["id"], reply["status"]) for reply in replies[1:]] == [("a", "done"), ("b", "done")]
+    assert replies[0]["status"] == "cancelled"
+    assert [queue.redis.hget(keys.record(job_id), "status") for job_id in "abc"] == [b"done", None, b"cancelled"]
+    with pytest.raises(UnknownJob, match='its reply goes to the address "me"'):
+        queue.wait_result("a", 0)
+    assert not queue.redis.exists(*(keys.result(job_id) for job_id in "abc"))
+
+
+def test_a_running_job_with_an_address_has_that_status_and_can_be_cancelled(queue: Queue, keys: Keys) -> None:
+    job = {"id": "a", "job": msgpack.packb(MINIMAL | {"id": "a", "reply_to": "me"}), "texts": 1}
+    put(queue, [job | {"has_record": True, "reply_to": "me"}])
+    (taken,) = queue.take("slow", ["bulk"], 1)
+    assert taken.has_record
+    assert queue.start("slow", [taken]) == [True]
+    assert queue.status("a")[0] == "running"
+    assert queue.cancel("a") == "cancelled"
+    assert queue.consumer("slow").lost([taken]) == [taken]
+    assert queue.redis.xlen(keys.replies("me")) == 1
+
+
+def test_records_of_jobs_that_are_lost_do_not_live_for_ever(queue: Queue, keys: Keys) -> None:
+    put(queue, [{"id": "a", "job": msgpack.packb(MINIMAL | {"id": "a"}), "texts": 1, "has_record": True}])
+    lives = f"{queue.redis.ttl(keys.record('a')):,}"
+    assert lives in ("604,800", "604,799")
+    assert "604,800 s" in table("Key")[Keys().record("<job_id>")][2]
+    (taken,) = queue.take("slow", ["bulk"], 1)
+    queue.redis.persist(keys.record("a"))
+    queue.start("slow", [taken])
+    assert queue.redis.ttl(keys.record("a")) > 604_000
+
+
+def test_a_refusal_says_if_waiting_helps(queue: Queue) -> None:
+    job = {"id": "a", "job": b"x" * 10, "texts": 7}
+    assert put(queue, [job])["status"] == "ok"
+    for what, load, size in (("jobs", 1, 1), ("texts", 7, 7), ("bytes", 10, 10)):
+        limits = LaneLimits().to_map() | {f"max_{what}": load + size - 1}
+        full = {"status": "full", "exceeded": what, "share": 1, "jobs": 1, "texts": 7, "bytes": 10}
+        assert put(queue, [job | {"id": "b"}], limits=limits) == full
+        limits[f"max_{what}"] = size
+        two = [job | {"id": "b"}, job | {"id": "c"}]
+        assert put(queue, two, limits=limits) == {"status": "too_large", "exceeded": what, "most": size}
+    for words in ("full", "too_large"):
+        assert words in table("`status` of the result")
+
+
+def test_an_empty_lane_refuses_as_too_large_only(queue: Queue) -> None:
+    limits = LaneLimits(max_texts=300).to_map()
+    jobs = [{"id": f"j{n}", "job": b"x", "texts": 30} for n in range(9)]
+    assert put(queue, jobs, limits=limits) == {"status": "too_large", "exceeded": "texts", "most": 262}
+    assert put(queue, jobs[:8], limits=limits)["status"] == "ok"
+
+
+def test_a_client_that_reads_no_results_is_refused(queue: Queue) -> None:
+    queue.redis.hset(queue.keys.unread_load, mapping={"bytes": 60, "client:me": 40})
+    queue.redis.expire(queue.keys.unread_load, 60)
+    limits = LaneLimits(max_unread_bytes=100).to_map()
+    refused = {"status": "unread", "bytes": 60, "client_bytes": 40}
+    job = {"id": "a", "job": b"x", "texts": 1, "has_record": True}
+    assert put(queue, [job], limits=limits) == refused
+    assert put(queue, [job | {"reply_to": "me"}], limits=limits)["status"] == "ok"
+    assert put(queue, [job | {"id": "b"}], client="other", limits=limits)["status"] == "ok"
 
 
 def test_put_once(worker: Worker, keys: Keys) -> None:
     queue = queue_of(worker)
 
-    def put(job_id: str, digest: str) -> Any:
-        jobs = [{"id": job_id, "job": b"x", "texts": 1}]
-        once = {"digest": digest, "ttl_s": 60}
-        names = [*lane_keys(keys, "bulk"), unread_keys(keys)[1], keys.record(job_id), keys.once("k")]
-        return run_script(queue, "put", names, **LIMITS, client="me", has_records=True, jobs=jobs, once=once)
+    def put_once(job_id: str, digest: str, **more: Any) -> Any:
+        once = {"name": "k", "digest": digest, "ttl_s": 60}
+        return put(queue, [{"id": job_id, "job": b"x", "texts": 1, **more}], keys.once("k"), once=once)
 
-    assert put("one", "digest")["status"] == "ok"
-    assert put("two", "digest") == {"status": "known", "id": "one"}
-    assert put("three", "another") == {"status": "reused", "id": "one"}
+    assert put_once("one", "digest", has_record=True)["status"] == "ok"
+    assert put_once("two", "digest", has_record=True) == {"status": "known", "id": "one"}
+    assert put_once("two", "digest", reply_to="me") == {"status": "known", "id": "one"}
+    assert put_once("three", "another", has_record=True) == {"status": "reused", "id": "one"}
     assert queue.backlog()["bulk"] == 1
     known = {name.decode() for name in queue.redis.hgetall(keys.record("one"))}
     assert known < table("Field of the record").keys()
+
+
+def test_a_job_with_a_record_can_be_put_again_after_a_broken_connection(worker: Worker, keys: Keys) -> None:
+    queue = queue_of(worker)
+    job = {"id": "x", "job": msgpack.packb(MINIMAL), "texts": 1, "has_record": True}
+    put(queue, [job])
+    put(queue, [job])
+    assert worker.step(block_s=0) == 1
+    assert put(queue, [job]) == {"status": "ok", "entries": [{"is_known": True}]}
+    assert worker.step(block_s=0) == 0
+    assert queue.redis.llen(keys.result("x")) == 1
+    assert cancel(queue, "x", keys.result("x")) == cancel(queue, "x", keys.result("x")) == {"status": "done"}
+
+
+ONE_JOB = {"id": "a", "job": b"x", "texts": 1}
+ONCE = {"name": "k", "digest": "d", "ttl_s": 60}
+
+#: Wrong arguments of `put`, and the beginning of the error.
+WRONG_PUTS: list[tuple[dict[str, Any], str]] = [
+    ({"version": None}, "version is missing: it takes a whole number from 1"),
+    ({"version": 2}, "version is 2, and this copy of the script has 1: take a new copy"),
+    ({"version": "1"}, "version is 1: it takes a whole number"),
+    ({"client": None}, "client is missing: it takes a string"),
+    ({"client": 5}, "client is 5: it takes a string"),
+    ({"limits": None}, "limits is missing: it takes a map"),
+    ({"limits": {}}, "limits.max_jobs is missing: it takes a whole number from 0"),
+    ({"limits": LaneLimits().to_map() | {"max_front_bytes": "x"}}, "limits.max_front_bytes is x: it takes"),
+    ({"jobs": None}, "jobs is missing: it takes an array with at least one element"),
+    ({"jobs": []}, "jobs is a map or an array: it takes an array with at least one element"),
+    ({"jobs": ONE_JOB}, "jobs is a map or an array: it takes an array"),
+    ({"jobs": ["a"]}, r"jobs\[0\] is no map"),
+    ({"jobs": [ONE_JOB, ONE_JOB | {"id": None}]}, r"jobs\[1\].id is missing: it takes 1 to 128 of"),
+    ({"jobs": [ONE_JOB | {"id": "a b"}]}, r"jobs\[0\].id is a b: it takes 1 to 128 of"),
+    ({"jobs": [ONE_JOB | {"id": "a" * 129}]}, r"jobs\[0\].id is a{80}: it takes"),
+    ({"jobs": [ONE_JOB | {"id": ""}]}, r"jobs\[0\].id is : it takes"),
+    ({"jobs": [ONE_JOB | {"job": None}]}, r"jobs\[0\].job is missing: it takes a string"),
+    ({"jobs": [ONE_JOB | {"job": {"v": 1}}]}, r"jobs\[0\].job is a map or an array: it takes a string"),
+    ({"jobs": [ONE_JOB | {"texts": None}]}, r"jobs\[0\].texts is missing"),
+    ({"jobs": [ONE_JOB | {"texts": 0}]}, r"jobs\[0\].texts is 0: it takes a whole number from 1"),
+    ({"jobs": [ONE_JOB | {"texts": 1.5}]}, r"jobs\[0\].texts is 1.5: it takes a whole number"),
+    ({"jobs": [ONE_JOB | {"texts": float("nan")}]}, r"jobs\[0\].texts is -?nan: it takes a whole number"),
+    ({"jobs": [ONE_JOB | {"texts": 1_000_000}]}, r"jobs\[0\].texts is 1000000: it takes at most 999999"),
+    ({"jobs": [ONE_JOB | {"has_record": 1}]}, r"jobs\[0\].has_record is 1: it takes true or false"),
+    ({"jobs": [ONE_JOB | {"reply_to": "a b"}]}, r"jobs\[0\].reply_to is a b: it takes 1 to 128"),
+    ({"once": 5}, "once is 5: it takes a map"),
+    ({"once": ONCE | {"name": None}}, "once.name is missing: it takes 1 to 128"),
+    ({"once": ONCE | {"digest": ""}}, "once.digest is : it takes a string that is not empty"),
+    ({"once": ONCE | {"digest": None}}, "once.digest is missing"),
+    ({"once": ONCE | {"ttl_s": 0}}, "once.ttl_s is 0: it takes a whole number from 1"),
+    ({"once": ONCE, "jobs": [ONE_JOB, ONE_JOB]}, "once goes with one job, and jobs has 2"),
+    ({"once": ONCE | {"name": "other"}}, ".*:once:other is not among the keys: add it"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG_PUTS, ids=[message for _, message in WRONG_PUTS])
+def test_a_wrong_argument_of_put_is_named(queue: Queue, keys: Keys, arguments: dict[str, Any], message: str) -> None:
+    asked = {"version": SCRIPT_VERSION, "client": "me", "limits": LaneLimits().to_map(), "jobs": [ONE_JOB]} | arguments
+    with pytest.raises(redis.ResponseError, match=f"^{message}"):
+        run_script(queue, "put", [*lane_keys(keys, "bulk"), keys.once("k"), keys.unread_load], **asked)
+    assert not queue.redis.exists(keys.load("bulk"))
+    assert queue.backlog()["bulk"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"version": 2}, "version is 2"),
+        ({"lanes": None}, "lanes is missing: it takes an array"),
+        ({"lanes": ["bulk", 5]}, "lanes, number 2 is 5"),
+        ({"lanes": ["bulk", "interactive"]}, "key 8 is not "),
+        ({"id": None}, "id is missing"),
+        ({"id": "other"}, ".*:job:other is not among the keys: add it"),
+        ({"result_ttl_s": "x"}, "result_ttl_s is x: it takes a whole number from 1"),
+        ({"reply": None}, "reply is missing: it takes a string"),
+    ],
+)
+def test_a_wrong_argument_of_cancel_is_named(queue: Queue, keys: Keys, arguments: dict[str, Any], message: str) -> None:
+    put(queue, [ONE_JOB | {"has_record": True}])
+    with pytest.raises(redis.ResponseError, match=f"^{message}"):
+        cancel(queue, "a", keys.result("a"), **arguments)
+    assert queue.status("a")[0] == "queued"
+
+
+def test_keys_in_a_wrong_order_are_named(queue: Queue, keys: Keys) -> None:
+    lane = lane_keys(keys, "bulk")
+    asked = {"version": SCRIPT_VERSION, "client": "me", "limits": LaneLimits().to_map(), "jobs": [ONE_JOB]}
+    for names in ([*lane[:2], *lane[3:]], lane[::-1], [*lane[:1], *lane[:1]], lane[1:], []):
+        with pytest.raises(redis.ResponseError, match=r"^key [23] is not .*:(overflow|waiting)"):
+            run_script(queue, "put", names, **asked)
+    with pytest.raises(redis.ResponseError, match=r":unread:load is not among the keys: add it"):
+        run_script(queue, "put", lane, **asked)
+    lane.append(keys.unread_load)
+    with pytest.raises(redis.ResponseError, match=r":job:a is not among the keys: add it"):
+        run_script(queue, "put", lane, **asked | {"jobs": [ONE_JOB | {"has_record": True}]})
+
+
+@pytest.mark.parametrize("data", [None, b"", b"\xc1", msgpack.packb("x"), msgpack.packb({"client": b"bin"})])
+def test_an_argument_that_redis_cannot_read_is_named(queue: Queue, keys: Keys, data: bytes | None) -> None:
+    text, lane = BLOCKS["lua script lane"] + BLOCKS["lua script put"], lane_keys(keys, "bulk")
+    with pytest.raises(
+        redis.ResponseError, match="Redis cannot read the argument, one msgpack map: write byte strings"
+    ):
+        queue.redis.eval(text, 6, *lane, *([] if data is None else [data]))
 
 
 def test_the_ways_to_a_result(worker: Worker, keys: Keys) -> None:
@@ -425,9 +598,8 @@ def test_a_job_whose_id_can_be_read_is_answered_whatever_else_is_wrong(worker: W
 def test_a_job_that_was_put_by_the_script_is_answered_although_its_bytes_have_no_id(
     worker: Worker, keys: Keys, data: bytes
 ) -> None:
-    jobs = [{"id": "x", "job": data, "texts": 1}]
-    names = [*lane_keys(keys, "bulk"), keys.record("x")]
-    run_script(queue_of(worker), "put", names, **LIMITS, client="me", has_records=True, jobs=jobs)
+    job = {"id": "x", "job": data, "texts": 1, "has_record": True}
+    put(queue_of(worker), [job])
     worker.step(block_s=0)
     reply = queue_of(worker).wait_result("x", 0)
     assert reply is not None
@@ -437,9 +609,8 @@ def test_a_job_that_was_put_by_the_script_is_answered_although_its_bytes_have_no
 
 
 def test_a_job_that_was_put_under_another_id_is_refused_under_that_one(worker: Worker, keys: Keys) -> None:
-    jobs = [{"id": "y", "job": msgpack.packb(MINIMAL), "texts": 1}]
-    names = [*lane_keys(keys, "bulk"), keys.record("y")]
-    run_script(queue_of(worker), "put", names, **LIMITS, client="me", has_records=True, jobs=jobs)
+    job = {"id": "y", "job": msgpack.packb(MINIMAL), "texts": 1, "has_record": True}
+    put(queue_of(worker), [job])
     worker.step(block_s=0)
     reply = queue_of(worker).wait_result("y", 0)
     assert reply is not None
@@ -517,6 +688,8 @@ def test_every_lane_and_status_is_listed() -> None:
 
 def test_everything_a_worker_says_of_itself_is_listed(worker: Worker) -> None:
     about, rows = service.about(worker), table("Field", "Workers")
+    assert {name: int(size.replace(",", "")) for name, (size, _) in table("Limit").items()} == about["limits"]
+    assert about["script_version"] == SCRIPT_VERSION
     assert about.keys() == rows.keys()
     assert all(fits(value, rows[name][0]) for name, value in about.items())
     assert all(f"`{name}`" in rows["indexes"][1] for name in about["indexes"]["default"])
@@ -527,9 +700,5 @@ def test_every_limit_is_on_the_page() -> None:
     limits = [settings.max_job_texts, settings.max_text_chars, settings.max_backlog, settings.result_ttl_s]
     for number in (*limits, ONCE_TTL_S, MAX_K):
         assert f"{number:,}" in PAGE
-    bounds = LaneLimits.from_settings(settings)
-    assert f"{bounds.max_jobs}, {bounds.max_texts} and {bounds.max_bytes}" in PAGE
-    assert f"| `max_unread_bytes` | {bounds.max_unread_bytes}:" in PAGE
-    assert f"`max_front_texts`, `max_front_bytes` | {MAX_FRONT_TEXTS} and {MAX_FRONT_BYTES};" in PAGE
     assert f"{ALIVE_S:g} s after its last heartbeat" in PAGE
     assert f"{MAX_DELIVERIES} deliveries" in PAGE

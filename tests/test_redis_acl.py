@@ -3,6 +3,7 @@
 import hashlib
 import http.client
 import json
+import shutil
 import subprocess
 import threading
 from collections import defaultdict
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import redis
-from conftest import PATIENCE_S, RedisServer, free_port, redis_program, wait_until
+from conftest import PATIENCE_S, ROOT, RedisServer, free_port, redis_program, wait_until
 from process import Process, run
 from queues import Queue, connect
 
@@ -22,9 +23,46 @@ from shoal.errors import Overloaded, ShoalError, Timeout, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.queue.lane import LaneLimits, Source
+from shoal.queue.pool import Pool
 from shoal_api.access import api_keys
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index.index import Index
+from shoal_workers.service import about
+from shoal_workers.worker import Worker
 
-ACL = Path(__file__).parent.parent / "docs" / "redis-users.acl"
+ACL = ROOT / "docs" / "redis-users.acl"
+
+#: A producer in JavaScript, and what it finds: see there.
+PRODUCER = Path(__file__).parent / "producer.mjs"
+FOUND = {
+    "replies": ["done", "done", "failed", "cancelled"],
+    "put": [":lane:interactive"] * 3,
+    "again": {"status": "ok", "entries": [{"is_known": True}]},
+    "queued": ["queued", "none", "queued"],
+    "cancelled": [{"status": "cancelled"}] * 2,
+    "cancelled_again": {"status": "cancelled"},
+    "unknown": {"is_unknown": True},
+    "overflow": ["cancelled"] * 4,
+    "once": ["ok", "known", "reused"],
+    "full": "full",
+    "too_large": "too_large",
+    "errors": [
+        "ERR jobs[0].texts is one: it takes a whole number from 1",
+        "ERR once.digest is : it takes a string that is not empty",
+        "ERR version is 2, and this copy of the script has 1: take a new copy",
+        "ERR Redis cannot read the argument, one msgpack map: write byte strings as str, not as bin",
+    ],
+    "done": ["done", "none"],
+    "examples": {"php-7-1": 2, "q-1": 2, "all-1": 1, "tok-1": 7, "q-2": "unknown_index"},
+    "deadlines": ["expired", "done"],
+    "broken": {
+        "code": "malformed_job",
+        "message": "the 1 bytes are not one msgpack map: one of them cannot begin a value",
+    },
+    "broken_status": "failed",
+    "knowsNoScript": True,
+}
 
 #: Commands that only the watch itself sends.
 END = "the watch ends"
@@ -46,7 +84,7 @@ class Place(NamedTuple):
 def place(tmp_path: Path) -> Iterator[Place]:
     """A Redis with the file, in which each user's password is its name."""
     text = ACL.read_text()
-    for user in ("admin", "api", "worker"):
+    for user in ("admin", "api", "producer", "worker"):
         text = text.replace(f"{user.upper()}-PASSWORD-SHA256", hashlib.sha256(user.encode()).hexdigest())
     (tmp_path / "users.acl").write_text(text)
     server = RedisServer(tmp_path, aclfile=tmp_path / "users.acl", unixsocket=tmp_path / "redis.sock")
@@ -217,11 +255,34 @@ def test_each_user_may_do_what_it_does_and_nothing_else(
         assert sorted(watch.used[user] - {"auth"}) == sorted(allowed[user]), user
 
 
-@pytest.mark.parametrize("user", ["api", "worker"])
-def test_neither_may_do_harm(place: Place, user: str) -> None:
+@pytest.mark.skipif(not shutil.which("node"), reason="there is no node")
+def test_a_producer_made_of_the_pages_needs_what_its_user_may_do(place: Place, encoder: Encoder, index: Index) -> None:
+    with closing(Queue.connect(place.worker, Keys())) as queue, Watch(place.server.url) as watch:
+        queue.join()
+        worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096))
+        Pool(queue.broker, queue.keys, alive_s=PATIENCE_S).announce(worker.id, about(worker))
+        socket = place.api.partition("@")[2].partition("?")[0]
+        pages = [str(ROOT / "docs" / name) for name in ("protocol.md", "scripts.md")]
+        command = ["node", str(PRODUCER), socket, "-", "shoal-producer", "producer", queue.keys.root, *pages]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as producer:
+            assert producer.stdout is not None
+            assert producer.stdout.readline() == "worker\n"
+            for _ in range(int(PATIENCE_S / 0.05)):
+                worker.step(block_s=0.05)
+                if producer.poll() is not None:
+                    break
+            found = json.loads(producer.stdout.read())
+    assert producer.returncode == 0
+    assert found == FOUND
+    assert place.admin.acl_log() == []
+    assert watch.used["shoal-api"] - {"auth"} == granted()["shoal-producer"]
+
+
+@pytest.mark.parametrize("user", ["api", "producer", "worker"])
+def test_no_user_may_do_harm(place: Place, user: str) -> None:
     place.admin.set("others", 1)
     place.admin.set("shoal:{default}:result:x", 1)
-    with connect(getattr(place, user)) as connection:
+    with connect(place.worker.replace("worker:worker@", f"{user}:{user}@")) as connection:
         assert connection.ping()
         for command in (
             ("GET", "others"),

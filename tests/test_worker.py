@@ -21,7 +21,7 @@ from shoal.errors import Internal, Unavailable
 from shoal.jobs import LANES, Job, Options
 from shoal.queue.consumer import Consumer, Delivery
 from shoal.queue.dead_letters import DeadLetter, DeadLetters
-from shoal.queue.packed_jobs import MAX_FRONT_BYTES
+from shoal.queue.lane import MAX_FRONT_BYTES
 from shoal.replies import Reply
 from shoal_workers.admission import MAX_DELIVERIES, Limits
 from shoal_workers.encoding.bucketing import Bucketing

@@ -1,4 +1,4 @@
-"""A producer made of docs/protocol.md alone: a Redis client and the script of that page."""
+"""A producer made of docs/protocol.md and docs/scripts.md alone: a Redis client and the script of those pages."""
 
 import re
 from pathlib import Path
@@ -11,10 +11,11 @@ import redis
 from chaos_run.answers import K
 from chaos_run.cases import Case
 from shoal.errors import BY_CODE
-from shoal.queue.packed_jobs import MAX_FRONT_BYTES, MAX_FRONT_TEXTS
+from shoal.queue.lane import LaneLimits
+from shoal.queue.producer import SCRIPT_VERSION
 from shoal.settings import Settings
 
-_PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "scripts.md"
 
 #: Bytes that are no job.
 GARBAGE = b"\xc1 no job "
@@ -61,10 +62,8 @@ class Plain:
         lane = f"{self._root}:lane:{case.lane}"
         keys = [lane, *(f"{lane}:{name}" for name in ("overflow", "waiting", "places", "tags", "load"))]
         keys += [f"{self._root}:unread:load", *records]
-        limits = {"max_jobs": 10_000, "max_texts": 100_000, "max_bytes": 2**28}
-        limits |= {"max_front_texts": MAX_FRONT_TEXTS, "max_front_bytes": MAX_FRONT_BYTES, "max_unread_bytes": 2**28}
-        job = {"id": job_id, "job": data, "texts": len(case.texts)}
-        arguments = limits | {"client": "plain", "has_records": bool(records), "jobs": [job]}
+        job = {"id": job_id, "job": data, "texts": len(case.texts), "has_record": bool(records)}
+        arguments = {"version": SCRIPT_VERSION, "client": "plain", "limits": LaneLimits().to_map(), "jobs": [job]}
         self._put(keys, [msgpack.packb(arguments, use_bin_type=False)])
 
 

@@ -226,11 +226,11 @@ class Admission:
         return self._encoder.prompt(job.options, QUERY_PROMPTS if job.op == "search" else ())
 
     def _start(self, works: list[Work]) -> list[Work]:
-        """Mark submitted jobs as running, and drop those that were cancelled: they are answered already.
+        """Mark jobs with a record as running, and drop those that were cancelled: they are answered already.
 
         Jobs that another worker has claimed since they were taken are left to it.
         """
-        submitted = [work for work in works if work.job.reply_to is None]
+        submitted = [work for work in works if work.job.reply_to is None or work.delivery.has_record]
         started = self._consumer.start([(work.delivery, work.job.id) for work in submitted])
         refused = [work for work, runs in zip(submitted, started, strict=True) if not runs]
         lost = self._consumer.lost([work.delivery for work in refused])

@@ -20,7 +20,9 @@ from shoal.cache.cache import Cache
 from shoal.cache.table import Table, num_places
 from shoal.errors import ShoalError
 from shoal.queue.consumer import Consumer
+from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import Pool
+from shoal.queue.producer import SCRIPT_VERSION
 from shoal.settings import Settings
 from shoal_workers.admission import Limits
 from shoal_workers.encoding.bucketing import Bucketing
@@ -69,7 +71,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
         crash_reports.forward_files()
     with (
         closing(broker),
-        announced(worker),
+        announced(worker, LaneLimits.from_settings(settings)),
         crash_reports.recorded(worker.id) as file,
         watched(worker, crash_reports, file, settings.stall_timeout_s),
     ):
@@ -83,9 +85,9 @@ def new_worker_id() -> str:
 
 
 @contextmanager
-def announced(worker: Worker) -> Iterator[None]:
-    """Announce the worker to the pool while the context lasts."""
-    heartbeat = Heartbeat(worker.pool, worker.id, lambda: about(worker))
+def announced(worker: Worker, lane_limits: LaneLimits) -> Iterator[None]:
+    """Announce the worker, and the limits of the lanes, to the pool while the context lasts."""
+    heartbeat = Heartbeat(worker.pool, worker.id, lambda: about(worker, lane_limits))
     heartbeat.start()
     try:
         yield
@@ -158,8 +160,8 @@ def num_threads(settings: Settings, pool: Pool) -> int:
     return processors.threads_for(max(settings.workers, neighbours + 1), processors.available())
 
 
-def about(worker: Worker) -> dict[str, Any]:
-    """Return the contents of the worker's heartbeat."""
+def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, Any]:
+    """Return the contents of the worker's heartbeat; `lane_limits` are for producers that have none of their own."""
     model, engine = worker.encoder.model, worker.encoder.engine
     return {
         "state": _state(worker),
@@ -179,6 +181,8 @@ def about(worker: Worker) -> dict[str, Any]:
         "clock_offset_s": worker.clock.offset_s,
         "clock_error_s": worker.clock.error_s,
         "texts_per_s": worker.throughput.texts_per_s,
+        "script_version": SCRIPT_VERSION,
+        "limits": (lane_limits or LaneLimits()).to_map() | worker.limits_of_jobs(),
         "indexes": {name: _about_index(index.manifest) for name, index in worker.indexes.items()},
         "counters": dict(worker.counters),
     }

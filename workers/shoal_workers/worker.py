@@ -76,8 +76,18 @@ class Worker:
         self.admission = Admission(
             consumer, self.pool, encoder, indexes, limits, cache, crash_reports, self.clock, self.counters
         )
+        self.limits = limits
         self._stopping = stopping or threading.Event()
         self._num_answered_early = 0
+
+    def limits_of_jobs(self) -> dict[str, int]:
+        """Return the limits on jobs and replies, as the heartbeat has them."""
+        return {
+            "max_job_texts": self.limits.max_job_texts,
+            "max_text_chars": self.limits.max_text_chars,
+            "max_reply_bytes": self.consumer.max_reply_bytes,
+            "result_ttl_s": self.consumer.result_ttl_s,
+        }
 
     @property
     def id(self) -> str:

@@ -60,9 +60,9 @@ _ISOLATE, _LOST, _START, _REPLY = map(_load, ("isolate", "lost", "start", "reply
 class Delivery:
     """One job as it came out of its lane: still bytes, and pending until it is answered.
 
-    `id` is that of the job if it was put by the script. `put_ms` is when Redis took the job in, in Unix milliseconds.
-    `num_deliveries` counts workers that the job may have ended, and this delivery. `owner` is the worker that left the
-    job behind, if this one claimed it.
+    If the script put the job, `id` is the job's id, and `has_record` is true if it made a record. `put_ms` is when
+    Redis took the job in, in Unix milliseconds. `num_deliveries` counts workers that the job may have ended, and this
+    delivery. `owner` is the worker that left the job behind, if this one claimed it.
     """
 
     lane: str
@@ -73,6 +73,7 @@ class Delivery:
     num_deliveries: int = 1
     owner: str = ""
     id: bytes = b""
+    has_record: bool = False
 
     @property
     def identity(self) -> str | bytes:
@@ -98,6 +99,11 @@ class Answer:
     reply_to: str | None = None
     letter: DeadLetter | None = None
 
+    @property
+    def has_record(self) -> bool:
+        """Return True if the job has a record, in which its status is set."""
+        return self.reply_to is None or self.delivery.has_record
+
     def fields(self, max_reply_bytes: int) -> dict[str, Any]:
         """Return the answer as the script takes it, without the keys that it goes to.
 
@@ -116,7 +122,7 @@ class Answer:
             reply = Reply.failure(reply.id, error)
             data = reply.pack()
         fields["reply"] = data
-        if self.reply_to is None:
+        if self.has_record:
             fields |= {"id": reply.id, "status": reply.status, "timings": wire.pack(reply.timings)}
         return fields
 
@@ -205,8 +211,17 @@ class Consumer:
         put_ms = job.get("put_ms") or b""
         if not (put_ms.isdigit() and len(put_ms) < 16):
             put_ms = job["entry"].partition(b"-")[0]
-        entry, data, job_id = job["entry"], job["job"], job.get("id") or b""
-        return Delivery(source.lane, entry, data, int(put_ms), source.is_overflow, num_deliveries, owner, job_id)
+        return Delivery(
+            source.lane,
+            job["entry"],
+            job["job"],
+            int(put_ms),
+            source.is_overflow,
+            num_deliveries,
+            owner,
+            job.get("id") or b"",
+            job.get("record") is not None,
+        )
 
     # Claim
 
@@ -269,7 +284,7 @@ class Consumer:
     # Run and answer
 
     def start(self, jobs: Sequence[tuple[Delivery, str]]) -> list[bool]:
-        """Mark submitted jobs, given with their ids, as running; return for each whether it may run.
+        """Mark jobs with a record, given with their ids, as running; return for each whether it may run.
 
         It may not if it was cancelled, or if another worker has claimed it.
         """
@@ -338,12 +353,14 @@ class Consumer:
 
     def _with_keys(self, answer: Answer, fields: dict[str, Any], keys: list[str]) -> dict[str, Any]:
         """Return the fields of an answer with the places of the keys that it goes to, which are added to `keys`."""
-        if answer.reply is not None and answer.reply_to is not None:
-            keys.append(self.keys.replies(answer.reply_to))
-            return fields | {"address_key": len(keys)}
-        if answer.reply is not None:
-            keys += [self.keys.result(answer.reply.id), self.keys.record(answer.reply.id)]
-            return fields | {"address_key": len(keys) - 1, "record_key": len(keys)}
+        if answer.reply is None:
+            return fields
+        is_stream = answer.reply_to is not None
+        keys.append(self.keys.replies(answer.reply_to) if answer.reply_to else self.keys.result(answer.reply.id))
+        fields = fields | {"address_key": len(keys), "is_stream": is_stream}
+        if answer.has_record:
+            keys.append(self.keys.record(answer.reply.id))
+            fields["record_key"] = len(keys)
         return fields
 
     def drop(self, deliveries: Sequence[Delivery]) -> None:
@@ -376,5 +393,6 @@ def _fields(entry: bytes, values: Sequence[bytes] | None) -> dict[str, Any]:
         "entry": entry,
         "job": fields.get(b"job", b""),
         "id": fields.get(b"id"),
+        "record": fields.get(b"record"),
         "put_ms": fields.get(b"put_ms"),
     }

@@ -1,6 +1,6 @@
 """Lanes: the sources of a lane, its limits, and its load."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import NamedTuple, Self
 
 from shoal.jobs import LANES
@@ -8,6 +8,13 @@ from shoal.settings import DEFAULTS, Settings
 
 #: Tokens that the overflow of a lane is served for each token of its front while both wait.
 OVERFLOW_SHARE = 1 / 4
+
+#: Texts that one client may have at the front of a lane. The rest goes to the overflow, and so does a job of more than
+#: an eighth of it. An API has room for as many requests, so jobs of a client that is alone keep their order.
+MAX_FRONT_TEXTS = 256
+
+#: Bytes of jobs that one client may have at the front of a lane, in the same way: 2 KiB for each of these texts.
+MAX_FRONT_BYTES = 2_048 * MAX_FRONT_TEXTS
 
 
 class Source(NamedTuple):
@@ -42,6 +49,10 @@ class LaneLimits:
             settings.max_backlog_mb * 2**20,
             settings.max_result_mb * 2**20,
         )
+
+    def to_map(self) -> dict[str, int]:
+        """Return the limits as the script `put` takes them, and as workers announce them."""
+        return asdict(self) | {"max_front_texts": MAX_FRONT_TEXTS, "max_front_bytes": MAX_FRONT_BYTES}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from shoal.errors import Overloaded
+from shoal.errors import Overloaded, TooLarge
 from shoal.jobs import Job
 from shoal.queue.lane import LaneLimits
-
-#: Texts that one client may have at the front of a lane. The rest goes to the overflow, and so does a job of more than
-#: an eighth of it. An API has room for as many requests, so jobs of a client that is alone keep their order.
-MAX_FRONT_TEXTS = 256
-
-#: Bytes of jobs that one client may have at the front of a lane, in the same way: 2 KiB for each of these texts.
-MAX_FRONT_BYTES = 2_048 * MAX_FRONT_TEXTS
 
 #: Longest `retry_after_s` of a refusal.
 MAX_RETRY_S = 60
@@ -72,6 +65,18 @@ class PackedJobs:
     def num_bytes(self) -> int:
         """Return the size of all jobs."""
         return sum(map(len, self.data))
+
+
+def too_large(put: PackedJobs, refusal: Mapping[str, Any]) -> TooLarge:
+    """Return the refusal of jobs that not even an empty lane takes together.
+
+    `refusal` has what `exceeded` its limit (jobs, texts or bytes), and the `most` that the lane takes at a time.
+    """
+    exceeded = refusal["exceeded"].decode()
+    number = {"jobs": len(put.jobs), "texts": put.num_texts, "bytes": put.num_bytes}[exceeded]
+    return TooLarge(
+        f"{number:,} {exceeded} at a time are over what the {put.lane} lane takes, {refusal['most']:,}: split the list"
+    )
 
 
 def overloaded(put: PackedJobs, lane: Mapping[str, Any], limits: LaneLimits, texts_per_s: float) -> Overloaded:

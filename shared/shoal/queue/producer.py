@@ -7,6 +7,7 @@ written. Nothing is removed before it is answered or taken back.
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any, Self
 
@@ -21,18 +22,20 @@ from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.queue.lane import LaneLimits, LaneLoad, Source
 from shoal.queue.packed_jobs import (
-    MAX_FRONT_BYTES,
-    MAX_FRONT_TEXTS,
     IdempotencyKey,
     PackedJobs,
     StreamEntry,
     overloaded,
+    too_large,
     too_much_unread,
 )
 from shoal.queue.pool import Pool
 from shoal.queue.reply_stream import ReplyStream
 from shoal.queue.unread import UnreadResults
 from shoal.replies import Reply
+
+#: Version of the scripts that other programs have copies of, and of their arguments.
+SCRIPT_VERSION = 1
 
 #: Time for which an idempotency key is remembered.
 ONCE_TTL_S = 86_400
@@ -108,7 +111,8 @@ class Producer:
         """Make several puts in one round trip, each accepted or refused by itself.
 
         Returns for each put the places of its jobs, with None for a job that was there already; or its error:
-        Overloaded, or InvalidRequest if its idempotency key was used for something else.
+        Overloaded, TooLarge for more than an empty lane takes, or InvalidRequest if its idempotency key was used for
+        something else.
         """
         outcomes = zip(puts, self._put(*puts), strict=True)
         return [outcome if isinstance(outcome, ShoalError) else _places(put, outcome) for put, outcome in outcomes]
@@ -129,6 +133,8 @@ class Producer:
             return outcome
         if outcome["status"] == b"full":
             return overloaded(put, outcome, self.limits, self._speed())
+        if outcome["status"] == b"too_large":
+            return too_large(put, outcome)
         if outcome["status"] == b"unread":
             return too_much_unread(outcome, self.limits)
         if outcome["status"] == b"reused":
@@ -142,19 +148,17 @@ class Producer:
             keys += [self.keys.record(job.id) for job in put.jobs]
         pairs = zip(put.jobs, put.data, strict=True)
         arguments: dict[str, Any] = {
+            "version": SCRIPT_VERSION,
             "client": put.client,
-            "max_jobs": self.limits.max_jobs,
-            "max_texts": self.limits.max_texts,
-            "max_bytes": self.limits.max_bytes,
-            "max_unread_bytes": self.limits.max_unread_bytes,
-            "max_front_texts": MAX_FRONT_TEXTS,
-            "max_front_bytes": MAX_FRONT_BYTES,
-            "has_records": put.has_records,
-            "jobs": [{"id": job.id, "job": data, "texts": len(job.texts)} for job, data in pairs],
+            "limits": self.limits.to_map(),
+            "jobs": [
+                {"id": job.id, "job": data, "texts": len(job.texts), "has_record": put.has_records}
+                for job, data in pairs
+            ],
         }
         if put.idempotency_key:
             keys.append(self.keys.once(put.idempotency_key.name))
-            arguments["once"] = {"digest": put.idempotency_key.digest, "ttl_s": ONCE_TTL_S}
+            arguments["once"] = asdict(put.idempotency_key) | {"ttl_s": ONCE_TTL_S}
         return ScriptCall(keys, arguments)
 
     def _speed(self) -> float:
@@ -179,9 +183,12 @@ class Producer:
         A worker that computes it stops as soon as it notices. Raises UnknownJob.
         """
         reply = Reply.failure(job_id, Cancelled(f"job {job_id} was cancelled"))
-        keys = [*self._all_keys, *self.unread.script_keys, self.keys.record(job_id), self.keys.result(job_id)]
-        arguments = {"lanes": LANES, "id": job_id, "result_ttl_s": self.result_ttl_s, "reply": reply.pack()}
-        status = self.broker.run(_CANCEL, keys, arguments).get("status")
+        record = self.keys.record(job_id)
+        reply_to = self.broker.execute("HGET", record, "reply_to")
+        address = self.keys.replies(reply_to.decode(errors="replace")) if reply_to else self.keys.result(job_id)
+        keys = [*self._all_keys, *self.unread.script_keys, record, address]
+        arguments = {"version": SCRIPT_VERSION, "lanes": LANES, "id": job_id, "result_ttl_s": self.result_ttl_s}
+        status = self.broker.run(_CANCEL, keys, arguments | {"reply": reply.pack()}).get("status")
         if status is None:
             raise _unknown(job_id)
         return bytes(status).decode()
@@ -209,9 +216,13 @@ class Producer:
         """
         key, until = self.keys.result(job_id), time.monotonic() + timeout_s
         while True:
-            (status,), data = self.broker.pipeline(("HMGET", self.keys.record(job_id), "status"), ("LINDEX", key, 0))
+            read = ("HMGET", self.keys.record(job_id), "status", "reply_to")
+            (status, reply_to), data = self.broker.pipeline(read, ("LINDEX", key, 0))
             if status is None:
                 raise _unknown(job_id)
+            if reply_to is not None and data is None:
+                address = reply_to.decode(errors="replace")
+                raise UnknownJob(f"job {job_id} has no result: its reply goes to the address {excerpt(address)}")
             is_open = status in (b"queued", b"running")
             wait_s = min(until - time.monotonic(), SHORT_BLOCK_S)
             if data is None and is_open and wait_s > 0:

@@ -1,19 +1,37 @@
--- Cancel a submitted job that is not answered; a worker that has it notices that it is gone.
--- KEYS: those of all lanes, the unread results and their load, the record, the result list.
--- args: lanes, id (of the job), result_ttl_s, reply (the bytes of the reply with the error)
+-- Cancel a job with a record that is not answered; a worker that has it notices that it is gone.
+-- KEYS: those of all lanes, then in any order the unread results, their load, the record, and where the reply goes: the
+--   result list, or the replies of the address that the record has.
+-- args: version, lanes, id (of the job), result_ttl_s, reply (the bytes of the reply with the error)
 -- Returns {status}: the one that the job now has, or {is_unknown}. A running job that was put by plain XADD goes on,
 --   because its record does not have its entry.
-local record, result = KEYS[#KEYS - 1], KEYS[#KEYS]
-local fields = redis.call('HMGET', record, 'status', 'stream', 'entry', 'client')
-local status, stream, entry, client = unpack(fields)
+local wrong = fault_of_version() or fault('', args, 'lanes', 'list') or fault('', args, 'id', 'name')
+  or fault('', args, 'result_ttl_s', 'count') or fault('', args, 'reply', 'bytes')
+for n in ipairs(wrong and {} or args.lanes) do
+  wrong = wrong or fault('lanes, number ', args.lanes, n, 'name') or fault_of_lane((n - 1) * #LANE_KEYS + 1)
+end
+local record = not wrong and root() .. ':job:' .. args.id
+local unread = {results = root() .. ':unread', load = root() .. ':unread:load'}
+wrong = wrong or fault_of_keys({record, unread.results, unread.load})
+if wrong then return redis.error_reply('ERR ' .. wrong) end
+
+local fields = redis.call('HMGET', record, 'status', 'stream', 'entry', 'reply_to', 'client')
+local status, stream, entry, reply_to, client = unpack(fields)
 if not status then return cmsgpack.pack({is_unknown = true}) end
 if status ~= 'queued' and not (status == 'running' and entry) then return cmsgpack.pack({status = status}) end
+local address = root() .. (reply_to and ':replies:' .. reply_to or ':result:' .. args.id)
+wrong = fault_of_keys({address})
+if wrong then return redis.error_reply('ERR ' .. wrong) end
+
 redis.call('PERSIST', record) -- allowed when memory is full, and what follows a script's first write is too
 for _, lane in pairs(lanes_by_name()) do
   if stream == lane.front or stream == lane.overflow then take_back(lane, stream, entry, args.id) end
 end
-redis.call('RPUSH', result, args.reply)
-redis.call('EXPIRE', result, args.result_ttl_s)
-count_unread(unread_at(#KEYS - 3), args.id, client or '', args.reply, args.result_ttl_s)
+if reply_to then
+  redis.call('XADD', address, '*', 'reply', args.reply)
+else
+  redis.call('RPUSH', address, args.reply)
+  count_unread(unread, args.id, client or '', args.reply, args.result_ttl_s)
+end
+redis.call('EXPIRE', address, args.result_ttl_s)
 conclude(record, 'cancelled', args.result_ttl_s, '')
 return cmsgpack.pack({status = 'cancelled'})

@@ -1,7 +1,7 @@
 -- Take over one job that a worker left pending: of those delivered least, the one that has waited longest.
 -- KEYS: the stream, and the key that names the job which the owner ran alone.
 -- args: consumer (the new worker), owner (the present one), held: entries that the consumer has in memory, max_looked_at
--- Returns {entry, job, id, put_ms, deliveries}, or an empty map if there is none.
+-- Returns {entry, job, id, put_ms, record, deliveries}, or an empty map if there is none.
 -- A delivery counts if the job may have ended its worker. If the owner ran one job alone, only that one may have.
 local stream, isolated = KEYS[1], redis.call('GET', KEYS[2])
 local alone = isolated and cmsgpack.unpack(isolated)
@@ -29,7 +29,7 @@ for _, job in ipairs(pending) do
     local deliveries = is_counted(job.entry) and job.deliveries + 1 or job.deliveries
     redis.call('XCLAIM', stream, GROUP, args.consumer, 0, job.entry, 'RETRYCOUNT', deliveries)
     local fields = fields_of(found)
-    local claimed = {entry = job.entry, job = fields.job or '', id = fields.id, put_ms = fields.put_ms}
+    local claimed = {entry = job.entry, job = fields.job or '', id = fields.id, put_ms = fields.put_ms, record = fields.record}
     claimed.deliveries = deliveries
     return cmsgpack.pack(claimed)
   end

@@ -1,47 +1,80 @@
 -- Add the jobs of a client to a lane: all of them or, where the lane would hold too much, none.
--- KEYS: those of the lane; the load of the unread results; for jobs without a reply address the record of each; with args.once the idempotency key.
--- args: client, max_jobs, max_texts, max_bytes, max_front_texts, max_front_bytes, max_unread_bytes, has_records,
---   jobs: list of {id, job (its bytes), texts (their number)}, once (optional): {digest, ttl_s}
+-- KEYS: those of the lane, then in any order the load of the unread results, the record of each job that has one, and with
+--   args.once the idempotency key.
+-- args: version, client, limits: {max_jobs, max_texts, max_bytes, max_front_texts, max_front_bytes, max_unread_bytes},
+--   jobs: list of {id, job (its bytes), texts (their number), has_record, reply_to (of a job with both)},
+--   once (optional, for one job): {name, digest, ttl_s}
 -- Returns one of
 --   {status = 'ok', entries}: for each job its place, {stream, entry}, or {is_known} if it was there already;
 --   {status = 'known', id}: the job that the idempotency key was used for;
 --   {status = 'reused', id}: the same, where that job asks something else;
---   {status = 'full', share, jobs, texts, bytes}: the share of the lane's limits for this client, and the lane's load;
---   {status = 'unread', bytes, client_bytes}: the bytes of the unread results of all clients, and of this one.
+--   {status = 'full', share, exceeded, jobs, texts, bytes}: the share of the lane's limits for this client, which of the
+--     limits is exceeded, and the lane's load;
+--   {status = 'unread', bytes, client_bytes}: the bytes of the unread results of all clients, and of this one;
+--   {status = 'too_large', exceeded, most}: not even an empty lane takes more than so many jobs, texts or bytes at a time.
 local RESERVED_SHARE = 1 / 8 -- of a lane, for clients with all their jobs at its front: no client fills it for all others
 local LONG_JOB_SHARE = 1 / 8 -- of what a client may have at the front: a longer job goes to the overflow
-local UNREAD_LOAD = #LANE_KEYS + 1
-local FIRST_RECORD = UNREAD_LOAD + 1
+local MAX_TEXTS = 999999 -- of a job
+local LIMITS = {'max_jobs', 'max_texts', 'max_bytes', 'max_front_texts', 'max_front_bytes', 'max_unread_bytes'}
 
-local lane = lane_at(1)
-local once_key = args.once and KEYS[#KEYS]
+local wanted_keys = {} -- that have to follow those of the lane
+
+local function wanted_key(kind, name)
+  wanted_keys[#wanted_keys + 1] = root() .. ':' .. kind .. ':' .. name
+  return wanted_keys[#wanted_keys]
+end
+
+local function fault_of_job(path, job)
+  if type(job) ~= 'table' then return path .. ' is no map' end
+  path = path .. '.'
+  return fault(path, job, 'id', 'name') or fault(path, job, 'job', 'bytes') or fault(path, job, 'texts', 'count')
+    or job.texts > MAX_TEXTS and path .. 'texts is ' .. job.texts .. ': it takes at most ' .. MAX_TEXTS
+    or fault(path, job, 'has_record', 'flag') or job.reply_to ~= nil and fault(path, job, 'reply_to', 'name')
+end
+
+local unread_load = root() .. ':unread:load'
+wanted_keys[1] = unread_load
+local wrong = fault_of_version() or fault_of_lane(1) or fault('', args, 'client', 'bytes')
+  or fault('', args, 'limits', 'map') or fault('', args, 'jobs', 'list')
+for _, name in ipairs(LIMITS) do wrong = wrong or fault('limits.', args.limits, name, 'amount') end
+for n, job in ipairs(wrong and {} or args.jobs) do
+  wrong = wrong or fault_of_job('jobs[' .. n - 1 .. ']', job)
+  if not wrong and job.has_record then job.record = wanted_key('job', job.id) end
+end
+local once, once_key = args.once, nil
+if once ~= nil then
+  wrong = wrong or fault('', args, 'once', 'map') or fault('once.', once, 'name', 'name')
+    or fault('once.', once, 'digest', 'word') or fault('once.', once, 'ttl_s', 'count')
+    or #args.jobs > 1 and 'once goes with one job, and jobs has ' .. #args.jobs
+  if not wrong then once_key = wanted_key('once', once.name) end
+end
+wrong = wrong or fault_of_keys(wanted_keys)
+if wrong then return redis.error_reply('ERR ' .. wrong) end
+
+local lane, limits = lane_at(1), args.limits
 local used = once_key and redis.call('GET', once_key)
 if used then
   used = cmsgpack.unpack(used)
-  return cmsgpack.pack({status = used.digest == args.once.digest and 'known' or 'reused', id = used.id})
+  return cmsgpack.pack({status = used.digest == once.digest and 'known' or 'reused', id = used.id})
 end
 
 local function is_long(job)
-  return job.texts > LONG_JOB_SHARE * args.max_front_texts or #job.job > LONG_JOB_SHARE * args.max_front_bytes
+  return job.texts > LONG_JOB_SHARE * limits.max_front_texts or #job.job > LONG_JOB_SHARE * limits.max_front_bytes
 end
-
-local function record_of(n) return args.has_records and KEYS[FIRST_RECORD + n - 1] end
 
 local held = {jobs = redis.call('XLEN', lane.overflow) + redis.call('ZCARD', lane.waiting)}
 local has_overflow = held.jobs > 0
 held.jobs = held.jobs + redis.call('XLEN', lane.front)
 
-local new, seen = {jobs = 0, texts = 0, bytes = 0}, {}
-for n, job in ipairs(args.jobs) do
-  if not string.match(tostring(job.texts), '^%d%d?%d?%d?%d?%d?$') then
-    return redis.error_reply('ERR texts takes a number of up to 6 digits')
-  end
-  local is_known = seen[job.id] or record_of(n) and redis.call('EXISTS', record_of(n)) == 1
+local new, seen, has_results = {jobs = 0, texts = 0, bytes = 0}, {}, false
+for _, job in ipairs(args.jobs) do
+  local is_known = seen[job.id] or job.record and redis.call('EXISTS', job.record) == 1
   job.is_new = not is_known and not (has_overflow and redis.call('HEXISTS', lane.places, job.id) == 1)
   seen[job.id] = true
   if job.is_new then
     new.jobs, new.texts, new.bytes = new.jobs + 1, new.texts + job.texts, new.bytes + #job.job
     new.has_long = new.has_long or is_long(job)
+    has_results = has_results or job.has_record and not job.reply_to
   end
 end
 
@@ -52,20 +85,31 @@ if is_stale then loads = {} end
 held.texts, held.bytes = tonumber(loads[1] or 0), tonumber(loads[2] or 0)
 local front = {texts = tonumber(loads[3] or 0), bytes = tonumber(loads[4] or 0)}
 
-local unread = args.has_records and redis.call('HMGET', KEYS[UNREAD_LOAD], 'bytes', client) or {}
+local unread = has_results and redis.call('HMGET', unread_load, 'bytes', client) or {}
 local unread_bytes, client_unread_bytes = tonumber(unread[1] or 0), tonumber(unread[2] or 0)
-if args.has_records and new.jobs > 0 and client_unread_bytes >= args.max_unread_bytes - unread_bytes then
+if has_results and client_unread_bytes >= limits.max_unread_bytes - unread_bytes then
   return cmsgpack.pack({status = 'unread', bytes = unread_bytes, client_bytes = client_unread_bytes})
 end
 
 local function fits_at_front(texts, bytes)
-  return front.texts + texts <= args.max_front_texts and front.bytes + bytes <= args.max_front_bytes
+  return front.texts + texts <= limits.max_front_texts and front.bytes + bytes <= limits.max_front_bytes
 end
 
-local share = not new.has_long and fits_at_front(new.texts, new.bytes) and 1 or 1 - RESERVED_SHARE
+local function share_of(texts, bytes)
+  local fits = texts <= limits.max_front_texts and bytes <= limits.max_front_bytes
+  return fits and not new.has_long and 1 or 1 - RESERVED_SHARE
+end
+
+local share, empty_share = share_of(front.texts + new.texts, front.bytes + new.bytes), share_of(new.texts, new.bytes)
 for _, what in ipairs({'jobs', 'texts', 'bytes'}) do
-  if new.jobs > 0 and held[what] + new[what] > share * args['max_' .. what] then
-    return cmsgpack.pack({status = 'full', share = share, jobs = held.jobs, texts = held.texts, bytes = held.bytes})
+  local most = math.floor(empty_share * limits['max_' .. what])
+  if new[what] > most then return cmsgpack.pack({status = 'too_large', exceeded = what, most = most}) end
+end
+for _, what in ipairs({'jobs', 'texts', 'bytes'}) do
+  if new.jobs > 0 and held[what] + new[what] > share * limits['max_' .. what] then
+    return cmsgpack.pack({
+      status = 'full', share = share, exceeded = what, jobs = held.jobs, texts = held.texts, bytes = held.bytes
+    })
   end
 end
 
@@ -73,8 +117,9 @@ local adds_to_overflow = false
 
 local function put_at_front(job)
   front.texts, front.bytes = front.texts + job.texts, front.bytes + #job.job
-  local entry = redis.call('XADD', lane.front, '*', 'job', job.job, 'texts', job.texts, 'id', job.id,
-    'client', args.client)
+  local fields = {'job', job.job, 'texts', job.texts, 'id', job.id, 'client', args.client}
+  if job.has_record then fields[#fields + 1], fields[#fields + 2] = 'record', 1 end
+  local entry = redis.call('XADD', lane.front, '*', unpack(fields))
   return {stream = lane.front, entry = entry}
 end
 
@@ -86,7 +131,8 @@ local function put_into_overflow(job)
   redis.call('ZADD', lane.tags, tag + math.max(1, job.texts), client)
   redis.call('ZADD', lane.waiting, tag, job.id)
   local put_ms = now[1] .. string.format('%03d', math.floor(now[2] / 1000))
-  redis.call('HSET', lane.places, job.id, cmsgpack.pack({job = job.job, texts = job.texts, put_ms = put_ms}))
+  local place = {job = job.job, texts = job.texts, put_ms = put_ms, has_record = job.has_record}
+  redis.call('HSET', lane.places, job.id, cmsgpack.pack(place))
   return {stream = lane.overflow, entry = job.id}
 end
 
@@ -99,10 +145,12 @@ for n, job in ipairs(args.jobs) do
   entries[n] = {is_known = true}
   if job.is_new then
     entries[n] = fits_at_front(job.texts, #job.job) and not is_long(job) and put_at_front(job) or put_into_overflow(job)
-    if record_of(n) then
+    if job.record then
       local place = {'stream', entries[n].stream, 'entry', entries[n].entry}
-      redis.call('HSET', record_of(n), 'status', 'queued', 'client', args.client, unpack(place))
-      if once_key then redis.call('HSET', record_of(n), 'lives', args.once.ttl_s) end -- known as long as the key is
+      redis.call('HSET', job.record, 'status', 'queued', 'client', args.client, unpack(place))
+      if job.reply_to then redis.call('HSET', job.record, 'reply_to', job.reply_to) end
+      if once_key then redis.call('HSET', job.record, 'lives', once.ttl_s) end -- known as long as the key is
+      redis.call('EXPIRE', job.record, RECORD_TTL_S)
     end
   end
 end
@@ -113,7 +161,7 @@ if new.jobs > 0 then
   end
   redis.call('HSET', lane.load, unpack(fields))
   if once_key then
-    redis.call('SET', once_key, cmsgpack.pack({id = args.jobs[1].id, digest = args.once.digest}), 'EX', args.once.ttl_s)
+    redis.call('SET', once_key, cmsgpack.pack({id = args.jobs[1].id, digest = once.digest}), 'EX', once.ttl_s)
   end
   if adds_to_overflow then refill(lane) end
 end

@@ -2,7 +2,7 @@
 -- reply of the first is written. An entry that holds another job than the one that was run stays as it is.
 -- KEYS: those of all lanes, the unread results and their load, the stream of dead letters, then addresses and records: answers give their places here.
 -- args: lanes, result_ttl_s, max_dead_letters, max_dead_bytes, dead_key (its place among KEYS), answers: list of {lane,
---   is_overflow, entry, identity (of the job), id (of the job) and reply (if the job can be answered), address_key, record_key, status and
+--   is_overflow, entry, identity (of the job), id (of the job) and reply (if the job can be answered), address_key, is_stream, record_key, status and
 --   timings (of a job with a record), letter (fields of a dead letter, if one is kept)}
 -- Returns {written}: how many of the jobs were still unanswered.
 local lanes, unread, written = lanes_by_name(), unread_at(#args.lanes * #LANE_KEYS + 1), 0
@@ -10,15 +10,15 @@ local lanes, unread, written = lanes_by_name(), unread_at(#args.lanes * #LANE_KE
 -- Write a reply to its address; return the error if that fails.
 local function send(answer)
   local address, sent = KEYS[answer.address_key], nil
-  if answer.record_key then
+  if answer.is_stream then
+    sent = redis.pcall('XADD', address, '*', 'reply', answer.reply)
+  else
     sent = redis.pcall('RPUSH', address, answer.reply)
     if type(sent) == 'number' then
       count_unread(unread, answer.id, client_of(KEYS[answer.record_key]), answer.reply, args.result_ttl_s)
     end
-    conclude(KEYS[answer.record_key], answer.status, args.result_ttl_s, answer.timings)
-  else
-    sent = redis.pcall('XADD', address, '*', 'reply', answer.reply)
   end
+  if answer.record_key then conclude(KEYS[answer.record_key], answer.status, args.result_ttl_s, answer.timings) end
   redis.call('EXPIRE', address, args.result_ttl_s)
   return type(sent) == 'table' and sent.err -- something else is at that address
 end

@@ -1,4 +1,4 @@
--- Mark submitted jobs as running, those that are still pending for the worker that took them.
+-- Mark jobs with a record as running, those that are still pending for the worker that took them.
 -- KEYS: for each job its stream and its record. args: consumer, entries
 -- Returns {started}: for each job true, or false if it was cancelled or is another worker's by now, and must not run.
 --   A record that was marked then would never end: another worker may have answered the job long ago.
@@ -11,6 +11,7 @@ for n, entry in ipairs(args.entries) do
   if started[n] and (not status or status == 'queued') then
     redis.call('PERSIST', record) -- allowed when memory is full, and what follows a script's first write is too
     redis.call('HSET', record, 'status', 'running')
+    redis.call('EXPIRE', record, RECORD_TTL_S)
   end
 end
 return cmsgpack.pack({started = started})
