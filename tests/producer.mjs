@@ -183,7 +183,7 @@ const laneKeys = (lane) => ['', ':overflow', ':waiting', ':places', ':tags', ':l
 const newId = () => randomBytes(12).toString('hex');
 
 async function heartbeat() {
-  const ids = await redis.call('SMEMBERS', `${root}:workers`);
+  const ids = await redis.call('ZRANGE', `${root}:alive`, '0', '-1');
   const beats = await redis.call('MGET', ...ids.map((id) => `${root}:worker:${id}`));
   return beats.filter(Boolean).map(unpack).find((beat) => beat.state === 'ready');
 }

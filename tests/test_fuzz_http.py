@@ -129,11 +129,11 @@ def test_job_that_was_accepted(quick: FlaskClient, data: st.DataObject) -> None:
 @fuzz(30, values=changed(ABOUT), raw=st.binary() | mutated(st.just(wire.pack(ABOUT))) | ODD.map(packed))
 def test_what_is_said_of_odd_workers(quick: FlaskClient, queue: Queue, values: dict[str, Any], raw: bytes) -> None:
     for worker_id, beat in (("a", packed(values)), ("b", raw)):
-        queue.redis.sadd(queue.keys.workers, worker_id)
+        queue.redis.zadd(queue.keys.alive, {worker_id: 1e13})
         queue.redis.set(queue.keys.worker(worker_id), beat, ex=60)
     for path in ("/ready", "/info", "/v1/indexes", "/metrics"):
         check(quick.get(path))
-    queue.redis.delete(queue.keys.workers, queue.keys.worker("a"), queue.keys.worker("b"))
+    queue.redis.delete(queue.keys.alive, queue.keys.worker("a"), queue.keys.worker("b"))
 
 
 LETTER = st.sampled_from([b"reason", b"lane", b"deliveries", b"traceback", b"worker", b"x"])

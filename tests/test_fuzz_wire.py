@@ -192,19 +192,22 @@ def test_place_of_the_cache(queue: Queue, data: bytes) -> None:
 
 # Heartbeats
 
+#: A time in Unix milliseconds until which workers count as alive.
+FAR_MS = 10**13
+
 
 @fuzz(25, values=changed(ABOUT) | ODD, raw=st.binary() | mutated(st.just(wire.pack(ABOUT))), name=TEXTS | st.binary())
 def test_heartbeat(queue: Queue, values: Any, raw: bytes, name: str | bytes) -> None:
     pool, redis, keys = Pool(queue.broker, queue.keys), queue.redis, queue.keys
     for worker_id, beat in (("a", packed(values)), ("b", raw)):
-        redis.sadd(keys.workers, worker_id, name)
+        redis.zadd(keys.alive, {worker_id: FAR_MS, name: FAR_MS})
         redis.set(keys.worker(worker_id), beat, ex=3_600)
     workers = pool.workers()
     assert set(workers) >= {"a", "b"}
     assert all(wire.is_json(about) for about in workers.values())
     assert pool.texts_per_s() is not None
     Table.from_heartbeats(pool.ready().values())
-    redis.delete(keys.workers)
+    redis.delete(keys.alive)
 
 
 def test_a_heartbeat_that_no_worker_wrote_hides_no_other(queue: Queue) -> None:
@@ -215,7 +218,7 @@ def test_a_heartbeat_that_no_worker_wrote_hides_no_other(queue: Queue) -> None:
         (b"bad", b"garbage"),
         (b"odd", wire.pack({"state": "ready", "indexes": 5})),
     ):
-        queue.redis.sadd(keys.workers, worker_id)
+        queue.redis.zadd(keys.alive, {worker_id: FAR_MS})
         queue.redis.set(keys.worker(worker_id.decode(errors="replace")), beat, ex=3_600)
     assert pool.ready() == {"good": {"state": "ready"}}
     assert len(pool.workers()) == 4  # they may be at work, so nobody takes their jobs over

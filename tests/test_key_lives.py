@@ -88,6 +88,11 @@ def announced(queue: Queue) -> None:
     Pool(queue.broker, queue.keys).announce("w", {"state": "ready"})
 
 
+def looking(queue: Queue) -> None:
+    """Take a turn to look for jobs of dead workers."""
+    assert queue.consumer("w").take_claim_turn(3_600)
+
+
 def isolated(queue: Queue) -> None:
     """Run a job alone."""
     queue.put("bulk", [Job("embed", ["storm"], reply_to="me")])
@@ -143,8 +148,9 @@ EXAMPLES: dict[str, list[tuple[Act, Callable[[Keys], str], int | None]]] = {
     "cache:<place>": [(cached, lambda keys: keys.cache("0"), 86_400)],
     "rate": [(limited, lambda keys: f"{keys.rates}*", 120)],  # two windows: the last one still counts in part
     "dead": [(buried, lambda keys: keys.dead, None)],
-    "workers": [(announced, lambda keys: keys.workers, None)],
-    "worker:<worker_id>": [(announced, lambda keys: keys.worker("w"), 3)],
+    "alive": [(announced, lambda keys: keys.alive, 15)],
+    "worker:<worker_id>": [(announced, lambda keys: keys.worker("w"), 15)],
+    "claim-turn": [(looking, lambda keys: keys.claim_turn, 3_600)],  # the worker says for how long
     "isolated:<worker_id>": [(isolated, lambda keys: keys.isolated("w"), 3_600)],
     "crash:<worker_id>": [(crashed, lambda keys: keys.crash_report("w"), 3_600)],
 }
@@ -175,7 +181,7 @@ def test_a_key_lives_as_long_as_the_page_says(
     assert seconds - SLACK_S < ttl_ms / 1000 <= seconds
     assert ttl_ms > 0
     said = [int(number.replace(",", "")) for number in re.findall(r"([\d,]+) s\b", LIVES[name])]
-    assert seconds in said or name.endswith(":rate")
+    assert seconds in said or name.endswith((":rate", ":claim-turn"))
 
 
 def test_an_empty_pool_has_only_what_lives_for_ever(queue: Queue) -> None:

@@ -9,7 +9,9 @@ from queues import Queue
 
 from shoal.broker.broker import Broker
 from shoal.errors import Unavailable
+from shoal.jobs import Job
 from shoal.keys import Keys
+from shoal.queue.consumer import Delivery
 from shoal.queue.pool import Pool
 from shoal_workers.process.heartbeat import Heartbeat
 
@@ -61,7 +63,58 @@ def test_who_falls_silent_is_forgotten(pool: Pool) -> None:
     brief = Pool(pool.broker, pool.keys, alive_s=0.05)
     brief.announce("a", {})
     wait_until(lambda: not pool.workers())
-    assert pool.broker.execute("SMEMBERS", pool.keys.workers) == []
+    pool.announce("b", {})
+    assert pool.broker.execute("ZRANGE", pool.keys.alive, 0, -1) == [b"b"]
+
+
+def test_a_heartbeat_without_contents_keeps_those_before_it(pool: Pool) -> None:
+    assert not pool.announce("a")
+    assert (pool.alive(), pool.workers()) == ({"a"}, {})
+    assert pool.announce("a", {"state": "ready"})
+    assert pool.announce("a")
+    assert pool.workers() == {"a": {"state": "ready"}}
+
+
+def test_what_workers_never_change_is_read_once(pool: Pool) -> None:
+    for n in range(50):
+        pool.announce(f"w{n:02d}", {"model": "m"})
+    assert list(pool.first_heartbeats()) == [f"w{n:02d}" for n in range(50)]
+    pool.announce("new", {"model": "m"})
+    pool.leave("w00")
+    pool.broker.execute("DEL", *(pool.keys.worker(f"w{n:02d}") for n in range(50)))
+    assert list(pool.first_heartbeats()) == ["new", *(f"w{n:02d}" for n in range(1, 50))]
+
+
+def test_a_look_for_jobs_of_dead_workers_reads_no_heartbeat(own_redis: RedisServer) -> None:
+    with closing(Queue.connect(own_redis.url, Keys())) as queue:
+        for n in range(100):
+            queue.pool.announce(f"w{n}", {"state": "ready", "model": "m" * 5_000})
+            queue.put("interactive", [Job("embed", ["storm"], reply_to="me")])
+            queue.consumer(f"w{n}").join()
+            assert queue.take(f"w{n}", ["interactive"], 1)
+        consumer = queue.consumer("w0")
+        held = [Delivery("interactive", entry, b"", 0) for entry in entries(queue)]
+        before = sent_bytes(queue)
+        assert consumer.claim(queue.pool.alive, held) is None
+        assert sent_bytes(queue) - before < 20_000  # the ids alone
+
+
+def sent_bytes(queue: Queue) -> int:
+    """Return the bytes that Redis has sent."""
+    return int(queue.redis.info("stats")["total_net_output_bytes"])
+
+
+def entries(queue: Queue) -> list[bytes]:
+    """Return the entries of the interactive lane."""
+    return [entry for entry, _ in queue.redis.xrange(queue.keys.lane("interactive"))]
+
+
+def test_one_look_serves_the_pool_unless_a_job_was_found(queue: Queue) -> None:
+    one, other = queue.consumer("one"), queue.consumer("other")
+    assert one.take_claim_turn(3_600)
+    assert not other.take_claim_turn(3_600)
+    one.end_claim_turn()
+    assert other.take_claim_turn(3_600)
 
 
 def test_pools_do_not_see_each_other(pool: Pool) -> None:

@@ -666,7 +666,7 @@ def test_every_key_is_listed() -> None:
     names = {name for name, kind in vars(Keys).items() if inspect.isfunction(kind) and not name.startswith("_")} - {
         "of_lane"
     }
-    wanted = {keys.dead, keys.workers, keys.rates, keys.unread, keys.unread_load}
+    wanted = {keys.dead, keys.alive, keys.claim_turn, keys.rates, keys.unread, keys.unread_load}
     for name in names:
         method = getattr(keys, name)
         wanted |= {method(*(f"<{parameter}>" for parameter in inspect.signature(method).parameters))}
@@ -675,7 +675,8 @@ def test_every_key_is_listed() -> None:
         "root",
         "rates",
         "dead",
-        "workers",
+        "alive",
+        "claim_turn",
         "unread",
         "unread_load",
     }

@@ -7,6 +7,7 @@ import pytest
 from conftest import PATIENCE_S, wait_until
 from queues import Queue
 
+from shoal.broker.script import Script
 from shoal.errors import InvalidText, Overloaded, TooLarge, UnknownJob
 from shoal.jobs import LANES, Job
 from shoal.queue.consumer import GROUP, MAX_WRITE_BYTES, Answer, Delivery
@@ -352,6 +353,17 @@ def test_a_buried_job_leaves_its_lane_for_the_dead_letters(queue: Queue) -> None
     about = {b"reason": b"poisoned: why", b"traceback": b"line 1", b"worker": b"w1", b"lane": b"interactive"}
     assert letter == {b"job": delivery.data, b"deliveries": b"1", **about}
     assert (queue.backlog()["interactive"], num_pending(queue)) == (0, 0)
+
+
+def test_a_name_that_is_long_out_of_use_leaves_the_group_when_a_worker_joins(queue: Queue) -> None:
+    queue.put("interactive", [addressed()])
+    take_one(queue, "busy")
+    queue.take("idle", LANES, 1)
+    lane = queue.keys.lane("interactive")
+    queue.join()
+    assert len(queue.redis.xinfo_consumers(lane, GROUP)) == 2
+    queue.broker.run(Script.load("shoal.queue", "lane", "join"), [lane], {"forget_after_ms": -1})
+    assert [owner["name"] for owner in queue.redis.xinfo_consumers(lane, GROUP)] == [b"busy"]
 
 
 def test_who_leaves_is_out_of_the_group_unless_it_holds_jobs(queue: Queue) -> None:

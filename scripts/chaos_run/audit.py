@@ -75,8 +75,8 @@ class Audit:
         ]
 
     def _check_keys(self) -> None:
-        """Check that only lanes, dead letters and the set of workers have no time to live."""
-        lasting, lanes = {self.keys.dead, self.keys.workers}, f"{self.keys.root}:lane:"
+        """Check that only lanes and dead letters have no time to live."""
+        lasting, lanes = {self.keys.dead}, f"{self.keys.root}:lane:"
         found = [key for key in self._keys_like("*") if key not in lasting and not key.startswith(lanes)]
         forever = [key for key in found if self.redis.ttl(key) == -1]
         kinds = [self.redis.type(key).decode() for key in forever]

@@ -283,7 +283,7 @@ class Client:
         """Raise TooLarge if the job asks for token vectors that are certainly too large for a reply."""
         if job.options.output != "tokens":
             return
-        sizes = [(about.get("dimension"), about.get("max_tokens")) for about in self.pool.ready().values()]
+        sizes = [(about.get("dimension"), about.get("max_tokens")) for about in self.pool.first_heartbeats().values()]
         if known := [(d, m) for d, m in sizes if isinstance(d, int) and isinstance(m, int)]:
             dimension, max_tokens = min(d for d, _ in known), min(m for _, m in known)
             check_token_vectors(job.texts, job.options.truncation_side, max_tokens, dimension, self.max_reply_bytes)
@@ -306,9 +306,9 @@ class Client:
             (pending,) = dispatcher.call(lane, [job], self.name)
 
     def _timeout(self, timeout_s: float) -> Timeout:
-        num_ready = len(self.pool.ready())
-        cause = f"{num_ready} workers are alive but busy; try again or add some"
-        return Timeout(f"no answer within {timeout_s:g} s: {cause if num_ready else 'no worker is alive; start one'}")
+        num_alive = len(self.pool.alive())
+        cause = f"{num_alive} workers are alive but busy; try again or add some"
+        return Timeout(f"no answer within {timeout_s:g} s: {cause if num_alive else 'no worker is alive; start one'}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,13 +94,18 @@ class Keys:
         return f"{self.root}:dead"
 
     @property
-    def workers(self) -> str:
-        """Return the set of worker ids; a member is alive while its `worker` key exists."""
-        return f"{self.root}:workers"
+    def alive(self) -> str:
+        """Return the sorted set of the ids of workers, by the time until which they count as alive."""
+        return f"{self.root}:alive"
 
     def worker(self, worker_id: str) -> str:
-        """Return the key of a worker's heartbeat, which expires when the heartbeat stops."""
+        """Return the key of a worker's heartbeat, which says what the worker serves."""
         return f"{self.root}:worker:{worker_id}"
+
+    @property
+    def claim_turn(self) -> str:
+        """Return the key that exists while no worker need look for the jobs of dead workers: one has just looked."""
+        return f"{self.root}:claim-turn"
 
     def isolated(self, worker_id: str) -> str:
         """Return the key that names the job which a worker runs alone."""

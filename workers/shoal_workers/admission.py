@@ -35,8 +35,12 @@ MAX_DELIVERIES = 3
 #: Summary for a worker that ended without leaving a crash report.
 NO_REPORT = "ended without a report: killed, or out of memory"
 
-#: Interval at which a worker looks for jobs of dead workers, in seconds.
+#: Interval at which a worker looks for jobs that it has lost itself and, in turn with the others, for those of dead
+#: workers, in seconds.
 CLAIM_EVERY_S = 1.0
+
+#: Time for which one look for jobs of dead workers serves the whole pool, in seconds.
+CLAIM_TURN_S = 0.9
 
 #: Interval at which a worker looks whether the jobs that it holds were cancelled or claimed, in seconds.
 CHECK_EVERY_S = 0.25
@@ -169,12 +173,17 @@ class Admission:
         sources = list(takewhile(lambda source: source not in sources_alone, SOURCES))
         if time.monotonic() < self._next_claim or not sources:
             return None
-        trusts_heartbeats = time.monotonic() >= self._trust_heartbeats_at
-        alive = (lambda: set(self._pool.workers())) if trusts_heartbeats else None
+        looks_for_dead = time.monotonic() >= self._trust_heartbeats_at
+        takes_turn = looks_for_dead and len(sources) == len(SOURCES) and self._next_claim > 0  # it looks when it starts
+        if takes_turn:
+            looks_for_dead = self._consumer.take_claim_turn(CLAIM_TURN_S)
+        alive = self._pool.alive if looks_for_dead else None
         claimed = self._consumer.claim(alive, [work.delivery for work in held], sources)
         if claimed is None:
             self._next_claim = time.monotonic() + CLAIM_EVERY_S
             return None
+        if takes_turn and looks_for_dead:
+            self._consumer.end_claim_turn()
         log.info("claimed a job of worker %s, delivery %d", claimed.owner, claimed.num_deliveries)
         return claimed
 

@@ -58,9 +58,9 @@ class LookupResult:
 class CacheLookup:
     """A client's look-up of texts in the cache of the pool. Thread-safe; a failure counts as a missing text.
 
-    Workers announce the shape of the cache in their heartbeats, which are read again after `refresh_s`. Without workers
-    or a cache, or while workers announce different shapes, all texts are missing. `num_hits` and `num_misses` count
-    texts.
+    Workers announce the shape of the cache in their heartbeats; those of new workers are read after `refresh_s`.
+    Without workers or a cache, or while workers announce different shapes, all texts are missing. `num_hits` and
+    `num_misses` count texts.
     """
 
     def __init__(self, pool: Pool, refresh_s: float = 1.0):
@@ -97,7 +97,7 @@ class CacheLookup:
 
     def _refresh(self) -> None:
         try:
-            table = Table.from_heartbeats(self._pool.ready().values())
+            table = Table.from_heartbeats(self._pool.first_heartbeats().values())
         except ShoalError:
             table = None
         if table is None:

@@ -154,15 +154,12 @@ class Consumer:
         self._failed_sends: Counter[tuple[Source, bytes]] = Counter()
 
     def join(self) -> None:
-        """Make the lanes and their consumer group where they are missing."""
-        self.broker.run(_JOIN, list(self._source_of), {})
+        """Make the lanes and their consumer group where they are missing; forget names that are long out of use."""
+        self.broker.run(_JOIN, list(self._source_of), {"forget_after_ms": FORGET_AFTER_MS})
 
     def leave(self) -> None:
         """Leave the consumer group, unless jobs are still pending for this consumer."""
-        self._remove(list(self._source_of), self.name)
-
-    def _remove(self, streams: Sequence[str], consumer: str) -> None:
-        self.broker.run(_LEAVE, streams, {"consumer": consumer})
+        self.broker.run(_LEAVE, list(self._source_of), {"consumer": self.name})
 
     # Take
 
@@ -239,31 +236,42 @@ class Consumer:
         delivered least is claimed first, as the least likely to end its worker. A claim counts as a delivery, unless
         the job certainly did not end its worker.
         """
-        owners_by_stream = self._owners([self._streams[source] for source in sources])
-        names_alive = None if alive is None else alive()
-        for stream, owners in owners_by_stream.items():
-            for owner in owners:
-                name = owner[b"name"].decode(errors="replace")
-                is_dead = names_alive is not None and name not in names_alive and name != self.name
-                if is_dead and not owner[b"pending"] and owner[b"idle"] > FORGET_AFTER_MS:
-                    self._remove([stream], name)
-                is_left_behind = owner[b"pending"] and (is_dead or name == self.name)
-                if is_left_behind and (delivery := self._claim_from(stream, name, holds)):
-                    return delivery
-        return None
+        if alive is not None:
+            owners_by_source = self._owners(sources)
+            names_alive = alive() | {self.name}
+            for source, owners in owners_by_source.items():
+                for owner in owners:
+                    if owner not in names_alive and (delivery := self._claim_from(owner, [source])):
+                        return delivery
+        return self._claim_from(self.name, sources, holds)
 
-    def _owners(self, streams: Sequence[str]) -> dict[str, list[dict[bytes, Any]]]:
-        """Return for each stream Redis's records of the workers that read it."""
-        answers = self.broker.pipeline(*(("XINFO", "CONSUMERS", stream, GROUP) for stream in streams))
-        owners = [[dict(zip(about[::2], about[1::2], strict=True)) for about in answer] for answer in answers]
-        return dict(zip(streams, owners, strict=True))
+    def take_claim_turn(self, every_s: float) -> bool:
+        """Return True unless a worker has taken a turn within `every_s` to look for jobs of dead workers."""
+        return bool(self.broker.execute("SET", self.keys.claim_turn, self.name, "NX", "PX", int(every_s * 1000)))
 
-    def _claim_from(self, stream: str, owner: str, holds: Collection[Delivery]) -> Delivery | None:
-        source = self._source_of[stream]
-        held = [delivery.entry for delivery in holds if delivery.source == source] if owner == self.name else []
-        arguments = {"consumer": self.name, "owner": owner, "held": held, "max_looked_at": MAX_LOOKED_AT}
-        found = self.broker.run(_CLAIM, [stream, self.keys.isolated(owner)], arguments)
-        return None if "none" in found else self._delivery(source, found, found["deliveries"], owner)
+    def end_claim_turn(self) -> None:
+        """Let any worker look at once: there may be more jobs to claim."""
+        self.broker.execute("DEL", self.keys.claim_turn)
+
+    def _owners(self, sources: Sequence[Source]) -> dict[Source, list[str]]:
+        """Return for each source the workers for which jobs are pending."""
+        summaries = self.broker.pipeline(*(("XPENDING", self._streams[source], GROUP) for source in sources))
+        owners = [[name.decode(errors="replace") for name, _ in summary[3] or ()] for summary in summaries]
+        return dict(zip(sources, owners, strict=True))
+
+    def _claim_from(self, owner: str, sources: Sequence[Source], holds: Collection[Delivery] = ()) -> Delivery | None:
+        """Claim a job that is pending for the owner and not held, of the first source that has one."""
+        arguments = {
+            "consumer": self.name,
+            "owner": owner,
+            "held": [[delivery.entry for delivery in holds if delivery.source == source] for source in sources],
+            "max_looked_at": MAX_LOOKED_AT,
+        }
+        keys = [self.keys.isolated(owner), *(self._streams[source] for source in sources)]
+        found = self.broker.run(_CLAIM, keys, arguments)
+        if "none" in found:
+            return None
+        return self._delivery(sources[int(found["source"]) - 1], found, found["deliveries"], owner)
 
     def isolate(self, delivery: Delivery | None) -> None:
         """Remember in Redis that this consumer reads or runs the job alone; with None, that it runs no job alone.

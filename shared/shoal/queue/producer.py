@@ -40,8 +40,9 @@ SCRIPT_VERSION = 1
 #: Time for which an idempotency key is remembered.
 ONCE_TTL_S = 86_400
 
-#: Time for which the rate of the pool is reused: many jobs may be refused at the same time.
-SPEED_KNOWN_S = 1.0
+#: Time for which the rate of the pool is reused: many jobs may be refused at the same time, and workers announce their
+#: rates as rarely.
+SPEED_KNOWN_S = 5.0
 
 #: Time for which a result is kept once it was read, for a reader whose connection has broken.
 READ_TTL_S = 60

@@ -1,4 +1,4 @@
-"""The heartbeat: announces a worker, with the model and indexes that it serves, every second in a thread of its own."""
+"""The heartbeat: announces a worker every second in a thread of its own, and every few seconds what it serves."""
 
 import logging
 import threading
@@ -10,6 +10,9 @@ from shoal.queue.pool import ALIVE_S, Pool
 
 log = logging.getLogger(__name__)
 
+#: Announcements from one with the contents of the heartbeat to the next.
+CONTENTS_EVERY = 5
+
 
 class Heartbeat:
     """A thread that announces a worker until stopped. After an outage of Redis it goes on by itself."""
@@ -20,6 +23,8 @@ class Heartbeat:
         self._about = about
         self._every_s = every_s
         self._stopped = threading.Event()
+        self._state: object = None
+        self._num_without_contents = CONTENTS_EVERY
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
@@ -28,8 +33,13 @@ class Heartbeat:
         self._thread.start()
 
     def beat(self) -> None:
-        """Announce the worker once."""
-        self._pool.announce(self._worker_id, self._about())
+        """Announce the worker once, with the contents if its state has changed or if they are due."""
+        about = self._about()
+        self._num_without_contents += 1
+        is_due = self._num_without_contents >= CONTENTS_EVERY or about.get("state") != self._state
+        if is_due or not self._pool.announce(self._worker_id):
+            self._pool.announce(self._worker_id, about)
+            self._num_without_contents, self._state = 0, about.get("state")
 
     def stop(self) -> None:
         """Stop announcing the worker, and take it out of the pool."""

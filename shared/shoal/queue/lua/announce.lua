@@ -1,6 +1,13 @@
--- Announce that a worker is alive, with its heartbeat.
--- KEYS: ids of workers, its heartbeat. ARGV: one msgpack map {worker, about (the bytes of the heartbeat), ttl_ms}
-local args = cmsgpack.unpack(ARGV[1])
-redis.call('PERSIST', KEYS[2]) -- allowed when memory is full, and what follows a script's first write is too
-redis.call('SADD', KEYS[1], args.worker)
-redis.call('SET', KEYS[2], args.about, 'PX', args.ttl_ms)
+-- Announce that a worker is alive, and forget workers whose time is over.
+-- KEYS: ids of workers by the time until which they count as alive, the heartbeat of this one.
+-- args: worker, alive_ms, kept_ms (how long the heartbeat is kept), about (its bytes, if it is to be written)
+-- Returns {has_about}: true if Redis has the heartbeat.
+local alive, heartbeat = KEYS[1], KEYS[2]
+local now = redis.call('TIME')
+local now_ms = now[1] * 1000 + math.floor(now[2] / 1000)
+redis.call('PEXPIRE', alive, args.kept_ms) -- allowed when memory is full, and what follows a script's first write is too
+redis.call('ZADD', alive, now_ms + args.alive_ms, args.worker)
+redis.call('ZREMRANGEBYSCORE', alive, '-inf', now_ms)
+redis.call('PEXPIRE', alive, args.kept_ms)
+if args.about then redis.call('SET', heartbeat, args.about, 'PX', args.kept_ms) end
+return cmsgpack.pack({has_about = redis.call('EXISTS', heartbeat) == 1})
