@@ -8,6 +8,7 @@ changed function, the quickest first. A run that takes far longer than these tes
 
 import argparse
 import json
+import re
 import sys
 import time
 import tomllib
@@ -128,10 +129,8 @@ def _noticed_by(tree: Tree, code: int) -> str:
     """Return the test that failed, or what else happened."""
     if code in (PASSED, NO_TESTS):
         return ""
-    failed = [
-        line for line in tree.log.read_text(errors="replace").splitlines() if line.startswith(("FAILED", "ERROR"))
-    ]
-    return "time" if code == TOO_LONG else failed[0].split(" ")[1] if failed else f"exit code {code}"
+    failed = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - |$)", tree.log.read_text(errors="replace"), re.MULTILINE)
+    return "time" if code == TOO_LONG else failed[1] if failed else f"exit code {code}"
 
 
 def _report(mutants: list[Mutant], results: dict[str, dict[str, Any]], judged: set[Any]) -> list[str]:

@@ -202,6 +202,10 @@ class TestTable:
             assert digest(**same) == digest()
         assert digest(prompt="rain ", text="storm") == digest(text="rain storm")
 
+    def test_it_serves_as_many_dimensions_as_a_vector_has(self) -> None:
+        sizes = (None, 1, TABLE.dimension, TABLE.dimension + 1)
+        assert [TABLE.supports(Options(dimensions=size)) for size in sizes] == [True, True, True, False]
+
     def test_a_text_that_utf8_cannot_hold_has_a_digest(self) -> None:
         assert len(set(TABLE.digests(["\ud800", "\udfff", "?"], "", Options()))) == 3
 
@@ -566,6 +570,14 @@ class TestClient:
         wait_until(is_known)
         worker.pool.leave(worker.id)
         wait_until(lambda: not is_known())
+
+    def test_heartbeats_are_read_again_after_a_while(self, client: Client, worker: Worker) -> None:
+        embed(worker, "storm")
+        announce(worker)
+        lookup, job = CacheLookup(client.pool, refresh_s=3_600), Job("embed", ["storm"])
+        assert lookup.find(job).missing == []
+        worker.pool.leave(worker.id)
+        assert lookup.find(job).missing == []
 
     def test_without_redis_nothing_is_known(self, own_redis: RedisServer, make_worker: MakeWorker) -> None:
         worker = make_worker(redis_url=own_redis.url)

@@ -1,5 +1,6 @@
 """The scheduler alone: which texts are in the next pass, whose turn it is, and what the worker is to take."""
 
+import itertools
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
@@ -7,6 +8,8 @@ from zlib import crc32
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import shoal_workers.scheduler
 from shoal.errors import Expired
@@ -194,6 +197,35 @@ def test_long_texts_do_not_get_more_than_their_share(low: Source, share: float) 
         tokens[batch.source] += batch.num_tokens
         finish(chosen, batch)
     assert tokens[low] / tokens[INTERACTIVE] == pytest.approx(share, rel=0.25)
+
+
+def share_of(low: Source, high: Source) -> float:
+    """Return the tokens that one source is owed for each token that another one, which goes before it, is served."""
+    return (OVERFLOW_SHARE if low.is_overflow else 1.0) * (BULK_SHARE if low.lane != high.lane else 1.0)
+
+
+@settings(max_examples=20)
+@given(
+    st.lists(st.sampled_from(SOURCES), min_size=2, max_size=4, unique=True),
+    st.lists(st.integers(5, 90), min_size=1, max_size=12),
+    st.sampled_from([100, 200]),
+)
+def test_whatever_waits_each_source_is_served_what_those_before_it_owe_it(
+    sources: list[Source], lengths: list[int], max_tokens: int
+) -> None:
+    chosen = scheduler(max_tokens)
+    for source in sources:
+        texts = itertools.islice(itertools.cycle(lengths), 10_000 // sum(lengths) * len(lengths))
+        chosen.add([work(*map(words, texts), source=source)])
+    tokens, most = dict.fromkeys(SOURCES, 0), max(max_tokens, *lengths)
+    first, *others = [source for source in SOURCES if source in sources]
+    while tokens[first] < 8_000 and (batch := chosen.next_batch()):
+        tokens[batch.source] += batch.num_tokens
+        finish(chosen, batch)
+    assert tokens[first] >= 8_000
+    for place, low in enumerate(others, 1):
+        owed = sum(share_of(low, high) * tokens[high] for high in [first, *others][:place])
+        assert abs(tokens[low] - owed) <= 2 * most
 
 
 @pytest.mark.parametrize("max_batch_texts", [1, 2, 3])

@@ -116,7 +116,7 @@ def _changes(parent: ast.AST, function: str, first_line: int) -> Iterator[tuple[
     for node in _behaviour(parent):
         for new in _alternatives(node):
             yield node, new, function, first_line
-        if isinstance(node, ast.If | ast.IfExp | ast.While):
+        if isinstance(node, ast.If | ast.IfExp | ast.While) and not _has_opposite(node.test):
             yield node.test, ast.UnaryOp(ast.Not(), node.test), function, first_line
         if isinstance(node, Function | ast.ClassDef):
             name = f"{function}.{node.name}".lstrip(".")
@@ -144,6 +144,16 @@ def _says_nothing(node: ast.AST) -> bool:
         case ast.Expr(ast.Call(ast.Attribute(ast.Name(name)))):
             return name in _LOGGERS
         case ast.If(ast.Name("TYPE_CHECKING")):
+            return True
+    return False
+
+
+def _has_opposite(test: ast.AST) -> bool:
+    """Return True for a condition that becomes its opposite already by the change of an operator."""
+    match test:
+        case ast.Compare(ops=[operator]):
+            return not isinstance(operator, ast.Lt | ast.LtE | ast.Gt | ast.GtE)
+        case ast.UnaryOp(ast.Not()) | ast.Constant():
             return True
     return False
 
