@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import BadDocument
+from shoal.index_folder import CURRENT
 from shoal.jobs import Options
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.builder import CHUNK, KEPT_VERSIONS, build
 from shoal_workers.index.document import DocumentSource
 from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.manifest import CURRENT, VECTORS, Manifest
+from shoal_workers.index.manifest import VECTORS, Manifest
 
 
 @pytest.fixture

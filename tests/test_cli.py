@@ -143,7 +143,8 @@ def test_search_prints_scores_and_texts(shoal: CliRunner, client: Client) -> Non
 
 @pytest.mark.usefixtures("serving")
 def test_search_of_an_unknown_index(shoal: CliRunner) -> None:
-    assert '"x"' in fail(shoal.invoke(main, ["search", "storm", "--index", "x"]), "unknown_index")
+    said = fail(shoal.invoke(main, ["search", "storm", "--index", "x"]), "unknown_index")
+    assert 'no index "x": this worker serves default; name one with --index' in said
 
 
 def test_status_lists_lanes_and_workers(shoal: CliRunner, client: Client) -> None:

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 from page import ERRORS, ROOT, BadInput, table
 
-from shoal.errors import BY_CODE
+from shoal.errors import BY_CODE, parse
 from shoal_api.errors import STATUS
 
 #: What must have an answer that is written down.
@@ -66,3 +66,16 @@ def test_every_row_names_a_code_and_a_test_that_exist(name: str) -> None:
     path, _, test = row.test.strip("`").partition("::")
     assert test.rpartition("::")[2].startswith("test_")
     assert test in names_of_tests(path)
+
+
+@pytest.mark.parametrize("code", sorted(BY_CODE))
+def test_the_line_of_an_error_is_read_again(code: str) -> None:
+    error = parse(BY_CODE[code]("a: [b] c").line)
+    assert (type(error), str(error)) == (BY_CODE[code], "a: [b] c")
+
+
+@pytest.mark.parametrize(
+    "line", ["", "shoal: ", "shoal: no code", "shoal: a [b]", "2026 shoal: a [too_large]", "b [too_large]"]
+)
+def test_another_line_is_no_error(line: str) -> None:
+    assert parse(line) is None

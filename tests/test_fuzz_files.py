@@ -28,11 +28,12 @@ from shoal.errors import (
     ModelNotFound,
     Unavailable,
 )
+from shoal.index_folder import CURRENT
 from shoal.settings import Settings, variable
 from shoal_workers.index.array_file import save_array
 from shoal_workers.index.document import DocumentSource
 from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.manifest import CURRENT, DOCUMENTS, FILES, MANIFEST, OFFSETS, checksum
+from shoal_workers.index.manifest import DOCUMENTS, FILES, MANIFEST, OFFSETS, checksum
 from shoal_workers.model.model import Model
 
 #: Bytes that are unusual or invalid in JSON.

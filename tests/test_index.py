@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound
+from shoal.index_folder import CURRENT
 from shoal.jobs import Options
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.manifest import CURRENT, DOCUMENTS, FILES, MANIFEST, OFFSETS, VECTORS, Manifest
+from shoal_workers.index.manifest import DOCUMENTS, FILES, MANIFEST, OFFSETS, VECTORS, Manifest
 
 Damage = Callable[[bytes], bytes]
 

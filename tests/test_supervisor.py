@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,7 +20,7 @@ from conftest import PATIENCE_S, free_port, wait_until
 from process import Process, environment, run
 
 from shoal import Client
-from shoal.errors import NotReady
+from shoal.errors import IndexNotFound, NotReady
 from shoal.keys import Keys
 from shoal.settings import Settings
 from shoal.supervisor.process import Service
@@ -93,7 +94,9 @@ def search(settings: dict[str, Any]) -> list[Any]:
 def assert_refused(done: "subprocess.CompletedProcess[str]", code: str) -> None:
     """Check that the command ended with one line for an error, and no traceback."""
     assert done.returncode == 1
-    assert f"[{code}]" in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if re.search(r"\[[a-z_]+\]", line)]
+    assert line.startswith("shoal: ")
+    assert line.endswith(f"[{code}]")
     assert "Traceback" not in done.stderr
 
 
@@ -171,6 +174,28 @@ def test_a_stop_while_the_model_is_prepared_ends_that_too(settings: dict[str, An
         assert running(settings) == []
 
 
+def test_ctrl_c_ends_a_start_in_the_background(settings: dict[str, Any], tmp_path: Path) -> None:
+    settings["home"] = tmp_path / "empty"
+    folder = prepared_folder(settings["home"], str(settings["model"]))
+    folder.parent.mkdir(parents=True)
+    log = settings["home"] / "serve.log"
+    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # so that preparing waits
+        with Process(tmp_path / "log", "serve", "--detach", **settings) as starting:
+            wait_until(lambda: log.exists() and "another process" in log.read_text())
+            starting.send(signal.SIGINT)
+            assert starting.wait() == 1
+            assert "stopping …" in starting.output
+        assert running(settings) == []
+
+
+def test_without_a_worker_the_summary_says_so(settings: dict[str, Any], tmp_path: Path) -> None:
+    with Process(tmp_path / "log", "serve", "--workers", 0, **settings) as stack:
+        wait_until(lambda: "curl" in stack.output)
+        assert "no worker runs" in stack.output
+        assert stack.terminate() == 0
+
+
 def test_its_processes_do_not_outlive_it(settings: dict[str, Any], tmp_path: Path) -> None:
     with Process(tmp_path / "log", "serve", **settings) as stack:
         wait_until(lambda: "curl" in stack.output)
@@ -187,10 +212,16 @@ def test_a_port_in_use_is_said_and_nothing_is_left(settings: dict[str, Any], fla
     assert running(settings) == []
 
 
+@pytest.mark.parametrize("flags", [(), ("--detach",)])
+def test_a_missing_index_is_said_before_anything_starts(settings: dict[str, Any], flags: tuple[str, ...]) -> None:
+    done = run("serve", *flags, **settings | {"indexes": f"{settings['indexes']},other=/nowhere"})
+    assert_refused(done, "index_not_found")
+    assert done.stderr.startswith("shoal: /nowhere holds no index")
+
+
 @pytest.mark.parametrize(
     ("changed", "code"),
     [
-        ({"indexes": "/nowhere"}, "index_not_found"),
         ({"model": "/nowhere"}, "model_not_found"),
         ({"redis_url": "redis://127.0.0.1:1/0"}, "unavailable"),
     ],
@@ -252,6 +283,6 @@ class TestRetries:
 
     def test_an_error_with_a_remedy_is_not_tried_again(self, supervisor: Supervisor, tmp_path: Path) -> None:
         starts = self.fail(supervisor, tmp_path, 9, "shoal: no index [index_not_found]")
-        with pytest.raises(NotReady, match="no index"):
+        with pytest.raises(IndexNotFound, match="worker 1 could not start: no index"):
             supervisor.start()
         assert starts.stat().st_size == 1

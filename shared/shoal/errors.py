@@ -5,6 +5,7 @@ with their remedies, and `shoal_api.errors` maps them to HTTP statuses.
 """
 
 import errno
+import re
 
 
 class ShoalError(Exception):
@@ -16,6 +17,11 @@ class ShoalError(Exception):
     def message(self) -> str:
         """The message of the error."""
         return str(self)
+
+    @property
+    def line(self) -> str:
+        """The line that a command prints before it ends with the error; `parse` reads it."""
+        return f"shoal: {self.message} [{self.code}]"
 
 
 class InvalidRequest(ShoalError):
@@ -217,3 +223,11 @@ class MissingExtra(ShoalError):
 
 #: The error class of each code, to make an exception of an error on the wire.
 BY_CODE: dict[str, type[ShoalError]] = {cls.code: cls for cls in ShoalError.__subclasses__()}
+
+_LINE = re.compile(r"shoal: (.+) \[(\w+)\]")
+
+
+def parse(line: str) -> ShoalError | None:
+    """Return the error of a line that a command printed; None for any other line."""
+    found = _LINE.fullmatch(line)
+    return BY_CODE[found[2]](found[1]) if found and found[2] in BY_CODE else None

@@ -121,7 +121,7 @@ def _load_app(settings: Settings) -> Callable[..., Any]:
     try:
         app = create_app(settings)
     except ShoalError as error:
-        raise SystemExit(f"shoal: {error.message} [{error.code}]") from error
+        raise SystemExit(error.line) from error
     on_stop_signal(partial(_stop, settings.port, Context.of(app).stopping))
     SlowClients(settings.port, Context.of(app).access.running, settings.receive_timeout_s).start()
     return app

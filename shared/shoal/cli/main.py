@@ -39,8 +39,7 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except (ShoalError, ModuleNotFoundError, OSError) as error:
-            translated = _translate(error)
-            click.echo(f"shoal: {translated.message} [{translated.code}]", err=True)
+            click.echo(_translate(error).line, err=True)
             ctx.exit(1)
 
 

@@ -12,7 +12,7 @@ from select import select
 
 import click
 
-from shoal.errors import NotReady
+from shoal.errors import NotReady, parse
 from shoal.settings import Settings
 from shoal.supervisor.pidfile import already_serving, running_pid
 from shoal.supervisor.wait import wait_until
@@ -24,7 +24,7 @@ LAST_LINE = "stop:   "
 def detach(settings: Settings, *, query: str | None = None) -> None:
     """Run `serve` in a process of its own, and return once it is ready.
 
-    Raises BadSetting as `serve` does, and NotReady with the end of its log if the process ends.
+    Ctrl-C ends the start. Raises the error with which the process ends, or NotReady with the end of its log.
     """
     if pid := running_pid(settings):
         raise already_serving(settings, pid)
@@ -39,11 +39,19 @@ def detach(settings: Settings, *, query: str | None = None) -> None:
         )
 
     def has_summary() -> bool:
+        printed = logfile.read_text()
         if process.poll() is not None:
-            raise NotReady(f"the service did not start: {logfile} ends with:\n{logfile.read_text()[-2_000:].rstrip()}")
-        return f"\n{LAST_LINE}" in logfile.read_text()
+            error = parse(printed.rstrip().rpartition("\n")[2])
+            raise error or NotReady(f"the service did not start: {logfile} ends with:\n{printed[-2_000:].rstrip()}")
+        return f"\n{LAST_LINE}" in printed
 
-    wait_until("the service", has_summary, within_s=math.inf)  # the process has limits of its own
+    try:
+        wait_until("the service", has_summary, within_s=math.inf)  # the process has limits of its own
+    except KeyboardInterrupt:
+        click.echo("stopping …", err=True)
+        process.terminate()
+        process.wait()
+        raise
     click.echo(logfile.read_text(), nl=False)
 
 

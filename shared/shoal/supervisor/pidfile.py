@@ -40,7 +40,7 @@ def running_pid(settings: Settings) -> int | None:
 def already_serving(settings: Settings, pid: int | None) -> BadSetting:
     """Return the error for a second process in the same home folder."""
     process = f"process {pid}" if pid else "another process"
-    remedy = "end it with --stop, or choose another --home and --redis-url"
+    remedy = "end it with --stop, or choose another --home and --port and name a Redis of your own with --redis-url"
     return BadSetting(f"{process} serves from {settings.home_folder} already: {remedy}")
 
 

@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO
 
+from shoal.errors import parse
+
 log = logging.getLogger(__name__)
 
 #: Longest time for a process to finish its work before it is killed.
@@ -31,7 +33,8 @@ _PR_SET_PDEATHSIG = 1
 class Service:
     """A process in a process group of its own; told to stop, it is killed after `stop_within_s`.
 
-    `errors` has the last lines that it wrote to its standard error, which appear on this process's as well.
+    `errors` has the last lines that it wrote to its standard error. They appear on this process's as well, but for the
+    error of Shoal with which it ended: the supervisor reports that.
     """
 
     name: str
@@ -103,6 +106,8 @@ def _pass_on(source: IO[bytes], kept: "deque[str]") -> None:
     with source:
         for line in source:
             kept.append(line.decode(errors="replace").rstrip())
+            if parse(kept[-1]):
+                continue
             with suppress(OSError, ValueError):  # the terminal may be gone; the process must not wait for it
                 sys.stderr.write(f"{kept[-1]}\n")
                 sys.stderr.flush()

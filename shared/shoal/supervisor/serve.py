@@ -16,11 +16,11 @@ def serve(settings: Settings, *, query: str | None = None, log: Path | None = No
 
     `log` is the file that the output goes to, if this process runs in the background.
 
-    Raises BadSetting if a process serves from the same home folder already.
+    Raises BadSetting if a process serves from the same home folder already, and what `Supervisor` raises.
     """
     with hold(settings):
         supervisor = Supervisor(settings)
-        supervisor.check_ports()
+        supervisor.check()
         signal.signal(signal.SIGTERM, lambda *_: supervisor.ask_to_stop())
         signal.signal(signal.SIGINT, lambda *_: supervisor.ask_to_stop(impatiently=True))
         try:

@@ -12,7 +12,8 @@ from urllib.request import ProxyHandler, build_opener
 from shoal.address import api_url, find_addresses, find_api_addresses
 from shoal.broker import embedded
 from shoal.broker.broker import Broker
-from shoal.errors import NotReady, ShoalError
+from shoal.errors import NotReady, ShoalError, parse
+from shoal.index_folder import read_current
 from shoal.settings import EMBEDDED_PORT, Settings
 from shoal.supervisor.process import Service
 from shoal.supervisor.wait import wait_until
@@ -50,8 +51,11 @@ class Supervisor:
         self._retries: Counter[str] = Counter()
         self._stopping = False
 
-    def check_ports(self) -> None:
-        """Raise PortInUse if another program listens on a port of these processes."""
+    def check(self) -> None:
+        """Raise the error with which a process could not start: PortInUse, IndexNotFound, or BadSetting."""
+        if self.settings.workers:
+            for folder in self.settings.index_folders().values():
+                read_current(folder)
         find_api_addresses(self.settings)
         if self.redis:
             remedy = "stop that Redis or Shoal, or name a Redis of your own with --redis-url"
@@ -61,7 +65,7 @@ class Supervisor:
         """Start all processes and return when they are ready to serve.
 
         A process that ends before that is started again, `MAX_RETRIES` times at most. Raises NotReady if it ends once
-        more, or ends with an error of Shoal, which has a remedy; PortInUse; and Unavailable without Redis.
+        more; the error with which it ended, if that is one of Shoal's; and Unavailable without Redis.
         """
         if self.redis:
             self._start_redis(self.redis)
@@ -77,8 +81,9 @@ class Supervisor:
         while not self._stopping:
             for service in self._all():
                 if (code := service.exit_code()) is not None and not self._stopping:
-                    log.warning("%s ended with exit code %d and is started again", service.name, code)
                     time.sleep(RESTART_AFTER_S)
+                    reason = service.last_error()
+                    log.warning("%s ended with exit code %d and is started again: %s", service.name, code, reason)
                     service.start()
             time.sleep(_WATCH_EVERY_S)
 
@@ -124,9 +129,10 @@ class Supervisor:
             if (code := service.exit_code()) is not None:
                 reason = service.last_error()
                 ended = f"{service.name} ended with exit code {code} before it was ready"
-                has_remedy = reason.startswith("shoal: ")
-                if has_remedy or self._retries[service.name] == MAX_RETRIES:
-                    raise NotReady(f"{ended}: {reason.removeprefix('shoal: ')}")
+                if error := parse(reason):  # which has a remedy
+                    raise type(error)(f"{service.name} could not start: {error.message}")
+                if self._retries[service.name] == MAX_RETRIES:
+                    raise NotReady(f"{ended}: {reason}")
                 self._retries[service.name] += 1
                 log.warning("%s and is started again: %s", ended, reason)
                 service.start()

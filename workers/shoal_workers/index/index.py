@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import wire
-from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound, InvalidText
+from shoal.errors import IndexCorrupt, IndexMismatch, InvalidText
 from shoal.excerpt import excerpt
+from shoal.index_folder import CURRENT, read_current
 from shoal_workers.index.array_file import open_array
-from shoal_workers.index.manifest import CURRENT, DOCUMENTS, OFFSETS, QUANTISED, VECTORS, Manifest, checksum
+from shoal_workers.index.manifest import DOCUMENTS, OFFSETS, QUANTISED, VECTORS, Manifest, checksum
 from shoal_workers.index.quantisation import QuantisedVectors
 from shoal_workers.index.search import ExactSearch
 from shoal_workers.model.model import Model
@@ -126,16 +127,12 @@ def current_version(folder: Path) -> Path:
     Raises IndexNotFound or IndexCorrupt.
     """
     try:
-        version = (folder / CURRENT).read_text("utf-8").strip()
+        version = read_current(folder).decode().strip()
         if not _VERSION.fullmatch(version):
             raise IndexCorrupt(
                 f"{folder / CURRENT} names {excerpt(version)}, which is no version: build the index again"
             )
         return folder / version
-    except OSError as error:
-        raise IndexNotFound(
-            f"{folder} holds no index: build one with `shoal index build SOURCE --out {folder}`"
-        ) from error
     except UnicodeDecodeError as error:
         raise IndexCorrupt(f"{folder / CURRENT} does not name a version ({error}): build the index again") from error
 

@@ -21,7 +21,7 @@ from shoal.excerpt import excerpt
 
 VECTORS, DOCUMENTS, OFFSETS = "vectors.npy", "documents.jsonl", "offsets.npy"
 QUANTISED, BASIS, SCALES = "quantised.npy", "basis.npy", "scales.npy"
-MANIFEST, CURRENT = "manifest.json", "current"
+MANIFEST = "manifest.json"
 
 #: Files of a version beside its manifest.
 FILES = (VECTORS, QUANTISED, BASIS, SCALES, DOCUMENTS, OFFSETS)
