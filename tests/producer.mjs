@@ -160,7 +160,7 @@ const example = (name) => Buffer.from(blocks[`hex ${name}`].replace(/#.*$/gm, ''
 
 const scripts = {};
 for (const name of ['put', 'cancel']) {
-  const script = blocks['lua script lane'] + blocks[`lua script ${name}`];
+  const script = ['lane', 'arguments', name].map((part) => blocks[`lua script ${part}`]).join('');
   scripts[name] = {text: script, digest: createHash('sha1').update(script).digest('hex')};
 }
 

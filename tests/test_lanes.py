@@ -464,6 +464,13 @@ class TestReplies:
         assert b"WRONGTYPE" in letter[b"reason"]
         assert queue.backlog()["interactive"] == 0
 
+    def test_a_reply_that_cannot_be_written_ends_the_job_as_failed(self, queue: Queue) -> None:
+        job = Job("embed", ["storm"])
+        queue.put("interactive", [job])
+        queue.redis.set(queue.keys.result(job.id), "something else", ex=60)
+        assert answer(queue, queue.take("a", LANES, 1)) == 1
+        assert queue.status(job.id)[0] == "failed"
+
     def test_a_record_that_is_something_else_costs_the_status_alone(self, queue: Queue) -> None:
         taken, other = Job("embed", ["storm"]), Job("embed", ["rain"])
         queue.put("interactive", [taken, other])

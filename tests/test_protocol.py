@@ -257,7 +257,7 @@ def test_the_producer_in_bash(worker: Worker, redis_url: str, tmp_path: Path) ->
     assert "done" in output
 
 
-@pytest.mark.parametrize("name", ["lane", "put", "cancel"])
+@pytest.mark.parametrize("name", ["lane", "arguments", "put", "cancel"])
 def test_a_script_is_the_one_that_the_client_runs(name: str) -> None:
     lines = Script.load("shoal.queue", name).text.splitlines()
     assert BLOCKS[f"lua script {name}"].splitlines() == [line for line in lines if not line.startswith("--")]
@@ -265,7 +265,7 @@ def test_a_script_is_the_one_that_the_client_runs(name: str) -> None:
 
 def run_script(queue: Queue, name: str, keys: list[str], **arguments: Any) -> Any:
     """Run a script of the page as the page tells a stranger to, and return its result."""
-    text = BLOCKS["lua script lane"] + BLOCKS[f"lua script {name}"]
+    text = "".join(BLOCKS[f"lua script {part}"] for part in ("lane", "arguments", name))
     return msgpack.unpackb(queue.redis.eval(text, len(keys), *keys, msgpack.packb(arguments, use_bin_type=False)))
 
 
@@ -501,7 +501,7 @@ def test_keys_in_a_wrong_order_are_named(queue: Queue, keys: Keys) -> None:
 
 @pytest.mark.parametrize("data", [None, b"", b"\xc1", msgpack.packb("x"), msgpack.packb({"client": b"bin"})])
 def test_an_argument_that_redis_cannot_read_is_named(queue: Queue, keys: Keys, data: bytes | None) -> None:
-    text, lane = BLOCKS["lua script lane"] + BLOCKS["lua script put"], lane_keys(keys, "bulk")
+    text, lane = BLOCKS["lua script lane"], lane_keys(keys, "bulk")
     with pytest.raises(
         redis.ResponseError, match="Redis cannot read the argument, one msgpack map: write byte strings"
     ):
@@ -592,6 +592,36 @@ def test_a_job_whose_id_can_be_read_is_answered_whatever_else_is_wrong(worker: W
     assert reply.error.code == code
     assert queue_of(worker).status("x")[0] == "failed"
     assert not queue_of(worker).redis.exists(keys.dead)
+
+
+#: Values of which each field of a job takes one or two.
+ANY_TYPE = [None, True, -1, 10**6, 1.5, "", "no such", b"bin", [], [1], ["a"], [None], {}, {"a": 1}]
+
+#: Words of Python for what other languages have other words for.
+PYTHON_WORDS = re.compile(
+    r"NoneType|\b(None|True|False|dict|int|str|tuple|float|bool)\b|Error|Exception|strict_map_key"
+)
+
+
+def test_messages_on_the_wire_name_no_types_of_python(worker: Worker) -> None:
+    queue = queue_of(worker)
+    for op in ("embed", "search"):
+        for name in ("v", *sorted({*JOB_NAMES, *OPTION_NAMES} - {"id"})):
+            for value in ANY_TYPE:
+                add(queue, msgpack.packb({**MINIMAL, "op": op, "reply_to": "me", name: value}))
+    for _, data in [*DAMAGED.values(), *((code, msgpack.packb(job)) for code, job in REFUSED.items())]:
+        add(queue, data)
+    num_jobs = queue.redis.xlen(queue.keys.lane("interactive"))
+    while any(queue.backlog().values()):
+        worker.step(block_s=0)
+    streams = [name for name in queue.redis.scan_iter(f"{queue.keys.root}:replies:*")]
+    packed = [fields[b"reply"] for name in streams for _, fields in queue.redis.xrange(name)]
+    packed += queue.redis.lrange(queue.keys.result("x"), 0, -1)
+    assert len(packed) == num_jobs
+    errors = [reply["error"] for data in packed if "error" in (reply := msgpack.unpackb(data))]
+    assert len(errors) > num_jobs / 2
+    assert {error["code"] for error in errors} <= table("Code").keys()
+    assert [error["message"] for error in errors if PYTHON_WORDS.search(error["message"])] == []
 
 
 @pytest.mark.parametrize("data", UNREADABLE.values(), ids=UNREADABLE)

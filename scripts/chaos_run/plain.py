@@ -28,7 +28,7 @@ class Plain:
         self._redis: Any = redis.Redis.from_url(url, socket_timeout=6, socket_connect_timeout=2)
         self._root = settings.keys.root
         blocks = dict(re.findall(r"```lua script (\w+)\n(.*?)```", _PAGE.read_text(), re.DOTALL))
-        self._put = self._redis.register_script(blocks["lane"] + blocks["put"])
+        self._put = self._redis.register_script(blocks["lane"] + blocks["arguments"] + blocks["put"])
         self.close = self._redis.close
 
     def put(self, case: Case, deadline: float | None = None) -> str:

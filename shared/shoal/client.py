@@ -61,7 +61,8 @@ class Client:
 
     The queue is fair between clients of different `name`; by default the name is random.
 
-    Every method that uses Redis raises Unavailable when Redis does not answer, and Overloaded when the lane is full.
+    Every method that uses Redis raises Unavailable when Redis does not answer, Overloaded when the lane is full, and
+    TooLarge for more than an empty lane takes.
     Options are the fields of `shoal.Options`: normalize, pooling, output, dimensions, prompt_name, truncate and
     truncation_side.
     """

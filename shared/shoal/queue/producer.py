@@ -47,9 +47,8 @@ SPEED_KNOWN_S = 5.0
 #: Time for which a result is kept once it was read, for a reader whose connection has broken.
 READ_TTL_S = 60
 
-_PUT, _CANCEL, _WITHDRAW, _MARK_READ = (
-    Script.load("shoal.queue", "lane", name) for name in ("put", "cancel", "withdraw", "mark_read")
-)
+_PUT, _CANCEL = (Script.load("shoal.queue", "lane", "arguments", name) for name in ("put", "cancel"))
+_WITHDRAW, _MARK_READ = (Script.load("shoal.queue", "lane", name) for name in ("withdraw", "mark_read"))
 
 
 class Producer:
@@ -148,14 +147,12 @@ class Producer:
         if put.has_records:
             keys += [self.keys.record(job.id) for job in put.jobs]
         pairs = zip(put.jobs, put.data, strict=True)
+        has_record = {"has_record": True} if put.has_records else {}
         arguments: dict[str, Any] = {
             "version": SCRIPT_VERSION,
             "client": put.client,
             "limits": self.limits.to_map(),
-            "jobs": [
-                {"id": job.id, "job": data, "texts": len(job.texts), "has_record": put.has_records}
-                for job, data in pairs
-            ],
+            "jobs": [{"id": job.id, "job": data, "texts": len(job.texts), **has_record} for job, data in pairs],
         }
         if put.idempotency_key:
             keys.append(self.keys.once(put.idempotency_key.name))

@@ -11,7 +11,7 @@ for n in ipairs(wrong and {} or args.lanes) do
 end
 local record = not wrong and root() .. ':job:' .. args.id
 local unread = {results = root() .. ':unread', load = root() .. ':unread:load'}
-wrong = wrong or fault_of_keys({record, unread.results, unread.load})
+wrong = wrong or fault_of_key(unread.results) or fault_of_key(unread.load) or fault_of_key(record)
 if wrong then return redis.error_reply('ERR ' .. wrong) end
 
 local fields = redis.call('HMGET', record, 'status', 'stream', 'entry', 'reply_to', 'client')
@@ -19,7 +19,7 @@ local status, stream, entry, reply_to, client = unpack(fields)
 if not status then return cmsgpack.pack({is_unknown = true}) end
 if status ~= 'queued' and not (status == 'running' and entry) then return cmsgpack.pack({status = status}) end
 local address = root() .. (reply_to and ':replies:' .. reply_to or ':result:' .. args.id)
-wrong = fault_of_keys({address})
+wrong = fault_of_key(address)
 if wrong then return redis.error_reply('ERR ' .. wrong) end
 
 redis.call('PERSIST', record) -- allowed when memory is full, and what follows a script's first write is too

@@ -6,7 +6,6 @@ local VIRTUAL_TIME = 'virtual time' -- a member of the tags; clients' names ther
 local RESULT_KEYS_BYTES = 1024 -- that Redis needs for the keys of a result, beside those of the reply
 local FIRST_SWEEP_S = 1 -- after which it is looked whether an unread result is still there
 
-local VERSION = 1 -- of the scripts that producers have copies of, and of their arguments
 local RECORD_TTL_S = 604800 -- of a job that is not answered; a lost job leaves no record behind for ever
 
 local is_read, args = pcall(cmsgpack.unpack, ARGV[1] or '')
@@ -90,58 +89,6 @@ local function uncount_unread(unread, result)
   lower(unread.load, 'results', 1)
   lower(unread.load, 'bytes', num_bytes)
   lower(unread.load, 'client:' .. client, num_bytes)
-end
-
-local KINDS = { -- of arguments: each in words, and its test
-  map = {'a map', function(value) return type(value) == 'table' end},
-  list = {'an array with at least one element', function(value) return type(value) == 'table' and #value > 0 end},
-  flag = {'true or false', function(value) return value == nil or type(value) == 'boolean' end},
-  bytes = {'a string', function(value) return type(value) == 'string' end},
-  word = {'a string that is not empty', function(value) return type(value) == 'string' and value ~= '' end},
-  name = {'1 to 128 of A-Z a-z 0-9 _ . : -', function(value)
-    return type(value) == 'string' and #value <= 128 and string.find(value, '^[%w_.:-]+$')
-  end},
-  amount = {'a whole number from 0', function(value)
-    return type(value) == 'number' and value >= 0 and value < 2 ^ 53 and value % 1 == 0
-  end},
-  count = {'a whole number from 1', function(value)
-    return type(value) == 'number' and value >= 1 and value < 2 ^ 53 and value % 1 == 0
-  end},
-}
-
--- Return what is wrong with a field of a map of arguments, or nil; `path` is where that map is among them.
-local function fault(path, map, name, kind)
-  local value, words, is_right = map[name], KINDS[kind][1], KINDS[kind][2]
-  if is_right(value) then return nil end
-  local found = value == nil and 'missing' or type(value) == 'table' and 'a map or an array' or tostring(value)
-  return path .. name .. ' is ' .. string.sub(found, 1, 80) .. ': it takes ' .. words
-end
-
--- Return what is wrong with the version that a producer takes from the workers' heartbeats, or nil.
-local function fault_of_version()
-  local wrong = fault('', args, 'version', 'count')
-  if wrong or args.version == VERSION then return wrong end
-  return 'version is ' .. args.version .. ', and this copy of the script has ' .. VERSION .. ': take a new copy'
-end
-
--- Return what is wrong with the keys of the lane that begin at KEYS[first], or nil.
-local function fault_of_lane(first)
-  for n = 2, #LANE_KEYS do
-    local wanted = (KEYS[first] or '') .. ':' .. LANE_KEYS[n]
-    if KEYS[first + n - 1] ~= wanted then return 'key ' .. first + n - 1 .. ' is not ' .. wanted end
-  end
-end
-
--- Return the beginning of all keys of the pool.
-local function root() return string.match(KEYS[1] or '', '^(.*):lane:') or '' end
-
--- Return what is wrong with keys that have to be among KEYS, in any order, or nil.
-local function fault_of_keys(wanted)
-  local is_given = {}
-  for _, key in ipairs(KEYS) do is_given[key] = true end
-  for _, key in ipairs(wanted) do
-    if not is_given[key] then return key .. ' is not among the keys: add it' end
-  end
 end
 
 -- Set the final status of a submitted job, and let its record expire.

@@ -17,42 +17,42 @@ local LONG_JOB_SHARE = 1 / 8 -- of what a client may have at the front: a longer
 local MAX_TEXTS = 999999 -- of a job
 local LIMITS = {'max_jobs', 'max_texts', 'max_bytes', 'max_front_texts', 'max_front_bytes', 'max_unread_bytes'}
 
-local wanted_keys = {} -- that have to follow those of the lane
+local pool = root()
+local unread_load = pool .. ':unread:load'
 
-local function wanted_key(kind, name)
-  wanted_keys[#wanted_keys + 1] = root() .. ':' .. kind .. ':' .. name
-  return wanted_keys[#wanted_keys]
+local function fault_of_job(n, job)
+  if type(job) ~= 'table' then return 'jobs[' .. n - 1 .. '] is no map' end
+  local wrong = fault(n, job, 'id', 'name') or fault(n, job, 'job', 'bytes') or fault(n, job, 'texts', 'count')
+    or fault(n, job, 'has_record', 'flag') or job.reply_to ~= nil and fault(n, job, 'reply_to', 'name')
+  if wrong then return wrong end
+  if job.texts > MAX_TEXTS then
+    return 'jobs[' .. n - 1 .. '].texts is ' .. job.texts .. ': it takes at most ' .. MAX_TEXTS
+  end
+  if job.has_record then
+    job.record = pool .. ':job:' .. job.id
+    return fault_of_key(job.record)
+  end
 end
 
-local function fault_of_job(path, job)
-  if type(job) ~= 'table' then return path .. ' is no map' end
-  path = path .. '.'
-  return fault(path, job, 'id', 'name') or fault(path, job, 'job', 'bytes') or fault(path, job, 'texts', 'count')
-    or job.texts > MAX_TEXTS and path .. 'texts is ' .. job.texts .. ': it takes at most ' .. MAX_TEXTS
-    or fault(path, job, 'has_record', 'flag') or job.reply_to ~= nil and fault(path, job, 'reply_to', 'name')
-end
-
-local unread_load = root() .. ':unread:load'
-wanted_keys[1] = unread_load
-local wrong = fault_of_version() or fault_of_lane(1) or fault('', args, 'client', 'bytes')
-  or fault('', args, 'limits', 'map') or fault('', args, 'jobs', 'list')
-for _, name in ipairs(LIMITS) do wrong = wrong or fault('limits.', args.limits, name, 'amount') end
-for n, job in ipairs(wrong and {} or args.jobs) do
-  wrong = wrong or fault_of_job('jobs[' .. n - 1 .. ']', job)
-  if not wrong and job.has_record then job.record = wanted_key('job', job.id) end
-end
-local once, once_key = args.once, nil
-if once ~= nil then
-  wrong = wrong or fault('', args, 'once', 'map') or fault('once.', once, 'name', 'name')
+local function fault_of_once(once)
+  local wrong = fault('', args, 'once', 'map') or fault('once.', once, 'name', 'name')
     or fault('once.', once, 'digest', 'word') or fault('once.', once, 'ttl_s', 'count')
-    or #args.jobs > 1 and 'once goes with one job, and jobs has ' .. #args.jobs
-  if not wrong then once_key = wanted_key('once', once.name) end
+  if wrong then return wrong end
+  if #args.jobs > 1 then return 'once goes with one job, and jobs has ' .. #args.jobs end
+  once.key = pool .. ':once:' .. once.name
+  return fault_of_key(once.key)
 end
-wrong = wrong or fault_of_keys(wanted_keys)
+
+local wrong = fault_of_version() or fault_of_lane(1) or fault('', args, 'client', 'bytes')
+  or fault('', args, 'limits', 'map') or fault('', args, 'jobs', 'list') or fault_of_key(unread_load)
+for _, name in ipairs(LIMITS) do wrong = wrong or fault('limits.', args.limits, name, 'amount') end
+for n, job in ipairs(wrong and {} or args.jobs) do wrong = wrong or fault_of_job(n, job) end
+local once = args.once
+wrong = wrong or once ~= nil and fault_of_once(once)
 if wrong then return redis.error_reply('ERR ' .. wrong) end
 
 local lane, limits = lane_at(1), args.limits
-local used = once_key and redis.call('GET', once_key)
+local used = once and redis.call('GET', once.key)
 if used then
   used = cmsgpack.unpack(used)
   return cmsgpack.pack({status = used.digest == once.digest and 'known' or 'reused', id = used.id})
@@ -101,25 +101,30 @@ local function share_of(texts, bytes)
 end
 
 local share, empty_share = share_of(front.texts + new.texts, front.bytes + new.bytes), share_of(new.texts, new.bytes)
-for _, what in ipairs({'jobs', 'texts', 'bytes'}) do
-  local most = math.floor(empty_share * limits['max_' .. what])
+local exceeded
+for what, limit in pairs({jobs = limits.max_jobs, texts = limits.max_texts, bytes = limits.max_bytes}) do
+  local most = math.floor(empty_share * limit)
   if new[what] > most then return cmsgpack.pack({status = 'too_large', exceeded = what, most = most}) end
+  if new.jobs > 0 and held[what] + new[what] > share * limit then exceeded = what end
 end
-for _, what in ipairs({'jobs', 'texts', 'bytes'}) do
-  if new.jobs > 0 and held[what] + new[what] > share * limits['max_' .. what] then
-    return cmsgpack.pack({
-      status = 'full', share = share, exceeded = what, jobs = held.jobs, texts = held.texts, bytes = held.bytes
-    })
-  end
+if exceeded then
+  local load = {jobs = held.jobs, texts = held.texts, bytes = held.bytes}
+  load.status, load.share, load.exceeded = 'full', share, exceeded
+  return cmsgpack.pack(load)
 end
 
 local adds_to_overflow = false
 
 local function put_at_front(job)
   front.texts, front.bytes = front.texts + job.texts, front.bytes + #job.job
-  local fields = {'job', job.job, 'texts', job.texts, 'id', job.id, 'client', args.client}
-  if job.has_record then fields[#fields + 1], fields[#fields + 2] = 'record', 1 end
-  local entry = redis.call('XADD', lane.front, '*', unpack(fields))
+  local entry
+  if job.has_record then
+    entry = redis.call('XADD', lane.front, '*', 'job', job.job, 'texts', job.texts, 'id', job.id,
+      'client', args.client, 'record', 1)
+  else
+    entry = redis.call('XADD', lane.front, '*', 'job', job.job, 'texts', job.texts, 'id', job.id,
+      'client', args.client)
+  end
   return {stream = lane.front, entry = entry}
 end
 
@@ -149,7 +154,7 @@ for n, job in ipairs(args.jobs) do
       local place = {'stream', entries[n].stream, 'entry', entries[n].entry}
       redis.call('HSET', job.record, 'status', 'queued', 'client', args.client, unpack(place))
       if job.reply_to then redis.call('HSET', job.record, 'reply_to', job.reply_to) end
-      if once_key then redis.call('HSET', job.record, 'lives', once.ttl_s) end -- known as long as the key is
+      if once then redis.call('HSET', job.record, 'lives', once.ttl_s) end -- known as long as the key is
       redis.call('EXPIRE', job.record, RECORD_TTL_S)
     end
   end
@@ -160,8 +165,8 @@ if new.jobs > 0 then
     if amount > 0 then fields[#fields + 1], fields[#fields + 2] = name, amount end
   end
   redis.call('HSET', lane.load, unpack(fields))
-  if once_key then
-    redis.call('SET', once_key, cmsgpack.pack({id = args.jobs[1].id, digest = once.digest}), 'EX', once.ttl_s)
+  if once then
+    redis.call('SET', once.key, cmsgpack.pack({id = args.jobs[1].id, digest = once.digest}), 'EX', once.ttl_s)
   end
   if adds_to_overflow then refill(lane) end
 end

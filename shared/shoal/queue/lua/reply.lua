@@ -18,7 +18,8 @@ local function send(answer)
       count_unread(unread, answer.id, client_of(KEYS[answer.record_key]), answer.reply, args.result_ttl_s)
     end
   end
-  if answer.record_key then conclude(KEYS[answer.record_key], answer.status, args.result_ttl_s, answer.timings) end
+  local status = type(sent) == 'table' and 'failed' or answer.status
+  if answer.record_key then conclude(KEYS[answer.record_key], status, args.result_ttl_s, answer.timings) end
   redis.call('EXPIRE', address, args.result_ttl_s)
   return type(sent) == 'table' and sent.err -- something else is at that address
 end

@@ -1,0 +1,62 @@
+-- The second part of the scripts that producers have copies of: what is wrong with their keys and arguments.
+local VERSION = 1 -- of the scripts that producers have copies of, and of their arguments
+
+-- Return true if a value is of the kind that an argument takes. Put runs this a dozen times for each job.
+local function is_kind(kind, value)
+  local found = type(value)
+  if kind == 'bytes' then return found == 'string' end
+  if kind == 'name' then
+    return found == 'string' and #value <= 128 and string.find(value, '^[%w_.:-]+$') ~= nil
+  end
+  if kind == 'flag' then return value == nil or found == 'boolean' end
+  if kind == 'map' then return found == 'table' end
+  if kind == 'list' then return found == 'table' and #value > 0 end
+  if kind == 'word' then return found == 'string' and value ~= '' end
+  return found == 'number' and value >= (kind == 'count' and 1 or 0) and value < 2 ^ 53 and value % 1 == 0
+end
+
+-- Return what is wrong with a field of a map of arguments, or nil. `path` is where that map is: words, or the number of a
+-- job among the jobs.
+local function fault(path, map, name, kind)
+  local value = map[name]
+  if is_kind(kind, value) then return nil end
+  local words = {
+    map = 'a map', list = 'an array with at least one element', flag = 'true or false', bytes = 'a string',
+    word = 'a string that is not empty', name = '1 to 128 of A-Z a-z 0-9 _ . : -', count = 'a whole number from 1',
+    amount = 'a whole number from 0'
+  }
+  if type(path) == 'number' then path = 'jobs[' .. path - 1 .. '].' end
+  local found = value == nil and 'missing' or type(value) == 'table' and 'a map or an array' or tostring(value)
+  return path .. name .. ' is ' .. string.sub(found, 1, 80) .. ': it takes ' .. words[kind]
+end
+
+-- Return what is wrong with the version that a producer takes from the workers' heartbeats, or nil.
+local function fault_of_version()
+  local wrong = fault('', args, 'version', 'count')
+  if wrong or args.version == VERSION then return wrong end
+  return 'version is ' .. args.version .. ', and this copy of the script has ' .. VERSION .. ': take a new copy'
+end
+
+-- Return what is wrong with the keys of the lane that begin at KEYS[first], or nil.
+local function fault_of_lane(first)
+  for n = 2, #LANE_KEYS do
+    local wanted = (KEYS[first] or '') .. ':' .. LANE_KEYS[n]
+    if KEYS[first + n - 1] ~= wanted then return 'key ' .. first + n - 1 .. ' is not ' .. wanted end
+  end
+end
+
+-- Return the beginning of all keys of the pool.
+local function root() return string.match(KEYS[1] or '', '^(.*):lane:') or '' end
+
+-- Return what is wrong if a key is not among KEYS, or nil. Keys may come in any order; in the order in which they are
+-- looked for, each is found at once.
+local last_found = 0
+local function fault_of_key(key)
+  local num_keys = #KEYS
+  for _ = 1, num_keys do
+    last_found = last_found % num_keys + 1
+    if KEYS[last_found] == key then return nil end
+  end
+  return key .. ' is not among the keys: add it'
+end
+
