@@ -278,6 +278,16 @@ def test_a_producer_made_of_the_pages_needs_what_its_user_may_do(place: Place, e
     assert watch.used["shoal-api"] - {"auth"} == granted()["shoal-producer"]
 
 
+def test_plain_xadd_and_result_lists_need_two_commands(place: Place) -> None:
+    rules = ["on", ">plain", "~shoal:*", "-@all", "+xadd", "+blpop"]
+    place.admin.execute_command("ACL", "SETUSER", "plain", *rules)
+    keys = Keys()
+    with connect(place.worker.replace("shoal-worker:worker@", "plain:plain@")) as producer:
+        assert producer.xadd(keys.lane("bulk"), {"job": Job("embed", ["storm"], id="x").pack()})
+        place.admin.rpush(keys.result("x"), "reply")
+        assert producer.blpop([keys.result("x")], 1)[1] == b"reply"
+
+
 @pytest.mark.parametrize("user", ["api", "producer", "worker"])
 def test_no_user_may_do_harm(place: Place, user: str) -> None:
     place.admin.set("others", 1)
