@@ -1,7 +1,7 @@
 """Strategies of the fuzz tests, the number of cases that each runs, and a count of them.
 
-The test suite runs few cases, the same ones every time. `scripts/fuzz` runs SHOAL_FUZZ times as many, with a seed of its
-own, and loads this module as a plugin of pytest, which prints the count.
+The test suite runs few cases, the same ones every time. `scripts/fuzz` runs SHOAL_FUZZ times as many, with a seed of
+its own, and loads this module as a plugin of pytest, which prints the count.
 """
 
 import os
