@@ -265,7 +265,7 @@ def test_a_script_is_the_one_that_the_client_runs(name: str) -> None:
 
 def run_script(queue: Queue, name: str, keys: list[str], **arguments: Any) -> Any:
     """Run a script of the page as the page tells a stranger to, and return its result."""
-    text = "".join(BLOCKS[f"lua script {part}"] for part in ("lane", "arguments", name))
+    text = Script.load("shoal.queue", "lane", "arguments", name).text  # the same as the page's, but for comments
     return msgpack.unpackb(queue.redis.eval(text, len(keys), *keys, msgpack.packb(arguments, use_bin_type=False)))
 
 
@@ -501,7 +501,7 @@ def test_keys_in_a_wrong_order_are_named(queue: Queue, keys: Keys) -> None:
 
 @pytest.mark.parametrize("data", [None, b"", b"\xc1", msgpack.packb("x"), msgpack.packb({"client": b"bin"})])
 def test_an_argument_that_redis_cannot_read_is_named(queue: Queue, keys: Keys, data: bytes | None) -> None:
-    text, lane = BLOCKS["lua script lane"], lane_keys(keys, "bulk")
+    text, lane = Script.load("shoal.queue", "lane").text, lane_keys(keys, "bulk")
     with pytest.raises(
         redis.ResponseError, match="Redis cannot read the argument, one msgpack map: write byte strings"
     ):
