@@ -147,3 +147,11 @@ def test_a_full_lane_takes_no_job(make_app: MakeApp) -> None:
     submit(api, op="embed", inputs="a")
     assert error_of(api.post("/v1/jobs", json={"op": "embed", "inputs": "a"}), 429)[0] == "overloaded"
     submit(api, op="embed", inputs="a", lane="bulk")
+
+
+def test_what_not_even_an_empty_lane_takes_is_too_large(make_app: MakeApp) -> None:
+    api = make_app(max_backlog_texts=3).test_client()
+    response = api.post("/v1/jobs", json={"op": "embed", "inputs": ["a"] * 4})
+    message = "4 texts at a time are over what the interactive lane takes, 3: split the list"
+    assert error_of(response, 413) == ("too_large", message)
+    assert "Retry-After" not in response.headers

@@ -405,6 +405,14 @@ def test_put_once(worker: Worker, keys: Keys) -> None:
     assert known < table("Field of the record").keys()
 
 
+@pytest.mark.parametrize("kept", [b"x", b"", b"\xc1", msgpack.packb(["a"]), msgpack.packb({"digest": "a"})])
+def test_an_idempotency_key_that_is_something_else_is_named(queue: Queue, keys: Keys, kept: bytes) -> None:
+    queue.redis.set(keys.once("k"), kept, ex=60)
+    with pytest.raises(redis.ResponseError, match=r":once:k holds something else: choose another name"):
+        put(queue, [ONE_JOB], keys.once("k"), once=ONCE)
+    assert queue.backlog()["bulk"] == 0
+
+
 def test_a_job_with_a_record_can_be_put_again_after_a_broken_connection(worker: Worker, keys: Keys) -> None:
     queue = queue_of(worker)
     job = {"id": "x", "job": msgpack.packb(MINIMAL), "texts": 1, "has_record": True}

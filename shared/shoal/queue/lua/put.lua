@@ -52,9 +52,12 @@ wrong = wrong or once ~= nil and fault_of_once(once)
 if wrong then return redis.error_reply('ERR ' .. wrong) end
 
 local lane, limits = lane_at(1), args.limits
-local used = once and redis.call('GET', once.key)
-if used then
-  used = cmsgpack.unpack(used)
+local kept = once and redis.call('GET', once.key)
+if kept then
+  local is_known, used = pcall(cmsgpack.unpack, kept)
+  if not is_known or type(used) ~= 'table' or not used.id then
+    return redis.error_reply('ERR ' .. once.key .. ' holds something else: choose another name')
+  end
   return cmsgpack.pack({status = used.digest == once.digest and 'known' or 'reused', id = used.id})
 end
 
