@@ -39,8 +39,10 @@ end
 
 -- Return what is wrong with the keys of the lane that begin at KEYS[first], or nil.
 local function fault_of_lane(first)
+  local name = string.match(KEYS[first] or '', ':lane:(%l+)$')
+  if name ~= 'interactive' and name ~= 'bulk' then return 'key ' .. first .. ' is not the key of a lane' end
   for n = 2, #LANE_KEYS do
-    local wanted = (KEYS[first] or '') .. ':' .. LANE_KEYS[n]
+    local wanted = KEYS[first] .. ':' .. LANE_KEYS[n]
     if KEYS[first + n - 1] ~= wanted then return 'key ' .. first + n - 1 .. ' is not ' .. wanted end
   end
 end
