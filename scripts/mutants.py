@@ -29,7 +29,7 @@ PAGE = ROOT / "docs/mutants.md"
 PATIENCE_S = 5.0
 
 #: Time limit of a run: so many times the seconds of its tests, and so many more.
-MAX_SLOWER, SPARE_S = 5, 15.0
+MAX_SLOWER, SPARE_S = 2, 15.0
 
 #: Least share of the faults which change behaviour that the tests are to notice.
 MIN_SHARE = 0.95

@@ -558,6 +558,34 @@ def test_a_worker_can_wait_for_its_batch_to_fill(queue: Queue, engine: Engine) -
     assert engine.passes == [1]
 
 
+def test_a_batch_that_is_full_waits_no_longer(queue: Queue, engine: Engine) -> None:
+    limits = Limits(max_batch_texts=2, max_batch_wait_s=3_600.0)
+    worker = Worker(queue.consumer(), engine, {}, Bucketing(64), limits)
+    queue.put("interactive", [Job("embed", [text]) for text in ("storm", "rain")])
+    assert drive(worker) == 2
+
+
+class CountsClaims(Consumer):
+    """A consumer that counts how often it is asked to claim a job."""
+
+    num_claims = 0
+
+    def claim(self, *args: Any, **options: Any) -> Delivery | None:
+        self.num_claims += 1
+        return super().claim(*args, **options)
+
+
+def test_a_worker_looks_for_jobs_of_dead_workers_at_intervals(
+    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shoal_workers.admission, "CLAIM_EVERY_S", 3_600.0)
+    consumer = CountsClaims(queue.broker, queue.keys, "a")
+    worker = Worker(consumer, engine, {}, Bucketing(64))
+    for _ in range(3):
+        worker.step(block_s=0)
+    assert consumer.num_claims == 1
+
+
 def test_each_reply_says_what_it_cost(worker: Worker, queue: Queue) -> None:
     job = put(queue, "storm", "storm " * 60)
     drive(worker)

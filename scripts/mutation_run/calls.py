@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Self
 
 import pytest
@@ -21,7 +21,7 @@ class CallRecorder:
     def __init__(self, root: Path, paths: Iterable[str], file: Path):
         self._names = {str(root / path): path for path in paths}
         self._file = file
-        self._called: set[Place] = set()
+        self._codes: dict[int, CodeType] = {}
         self._starts_python = False
         self._found: dict[str, Any] = {}
         sys.addaudithook(self._note_process)
@@ -29,14 +29,15 @@ class CallRecorder:
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """Record one test with its fixtures."""
-        self._called, self._starts_python = set(), False
+        self._codes, self._starts_python = {}, False
         started = time.perf_counter()
-        threading.setprofile(self._note)
-        sys.setprofile(self._note)
+        threading.settrace(self._note)
+        sys.settrace(self._note)
         yield
-        sys.setprofile(None)
-        threading.setprofile(None)
-        about = {"seconds": time.perf_counter() - started, "calls": sorted(self._called)}
+        sys.settrace(None)
+        threading.settrace(None)
+        names = [(self._names.get(code.co_filename), code.co_firstlineno) for code in self._codes.values()]
+        about = {"seconds": time.perf_counter() - started, "calls": [place for place in names if place[0]]}
         self._found[item.nodeid] = about | {"starts_python": self._starts_python}
 
     def pytest_sessionfinish(self) -> None:
@@ -48,8 +49,7 @@ class CallRecorder:
             self._starts_python = True
 
     def _note(self, frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and (name := self._names.get(frame.f_code.co_filename)):
-            self._called.add((name, frame.f_code.co_firstlineno))
+        self._codes[id(frame.f_code)] = frame.f_code
 
 
 class Calls:
