@@ -2,7 +2,9 @@
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from conftest import PATIENCE_S, wait_until
@@ -10,13 +12,15 @@ from queues import Queue, queue_of
 
 import shoal.queue.consumer
 from shoal import Client
+from shoal.broker.broker import Broker
 from shoal.errors import InvalidRequest, Overloaded, ShoalError, TooLarge, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.queue.consumer import GROUP, MAX_TAKE_BYTES, Answer, Delivery
 from shoal.queue.lane import MAX_FRONT_BYTES, MAX_FRONT_TEXTS, LaneLimits, Source
-from shoal.queue.packed_jobs import MAX_RETRY_S, PackedJobs
+from shoal.queue.packed_jobs import PackedJobs
 from shoal.queue.pool import Pool
 from shoal.queue.producer import ONCE_TTL_S
+from shoal.queue.reply_stream import ReplyStream
 from shoal.replies import Reply
 from shoal.settings import Settings
 
@@ -275,7 +279,7 @@ class TestRetryAfter:
     def test_it_is_long_without_workers(self, queue: Queue) -> None:
         queue.put("bulk", jobs(1))
         queue.limits = LaneLimits(max_jobs=1)
-        assert self.refused(queue, 1) == MAX_RETRY_S
+        assert self.refused(queue, 1) == 60
 
     def test_it_is_a_second_at_least(self, queue: Queue) -> None:
         Pool(queue.broker, queue.keys, alive_s=3_600).announce("w", {"state": "ready", "texts_per_s": 1e6})
@@ -418,7 +422,22 @@ class TestClaim:
         assert claimed == MAX_FRONT_TEXTS + 1
 
 
+class NotesWaits(Broker):
+    """A broker that notes for how long Redis was let wait."""
+
+    waited_s = -1.0
+
+    def pipeline(self, *commands: Sequence[Any], block_s: float = 0.0) -> list[Any]:
+        self.waited_s = block_s
+        return super().pipeline(*commands, block_s=block_s)
+
+
 class TestReplies:
+    def test_redis_is_let_wait_for_replies_as_long_as_is_asked(self, queue: Queue) -> None:
+        broker = NotesWaits(queue.broker.connection_pool)
+        assert ReplyStream(broker, queue.keys.replies("me"), 60).wait(0.05) == []
+        assert broker.waited_s == 0.05
+
     def test_a_reply_is_read_again_after_an_error(self, queue: Queue) -> None:
         queue.put("interactive", jobs(3))
         inbox = queue.inbox("me")

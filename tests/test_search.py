@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from numpy.typing import NDArray
 
-from shoal_workers.index.quantisation import QuantisationBasis, QuantisedVectors
+from shoal_workers.index.quantisation import CACHE_LINE, NUM_TAIL_CODES, QuantisationBasis, QuantisedVectors
 from shoal_workers.index.search import MAX_BOUNDS, ExactSearch, TopK
 
 Vectors = NDArray[np.float32]
@@ -141,6 +141,15 @@ def in_the_tail(dimension: int, generator: np.random.Generator) -> tuple[Vectors
     return generator.permutation(vectors), normalised(queries)
 
 
+def in_a_tail_that_rounding_hides(dimension: int, generator: np.random.Generator) -> tuple[Vectors, Vectors]:
+    """Make vectors with a tail so short that their squared length hides it in float32, and queries along that tail."""
+    main = min(CACHE_LINE - NUM_TAIL_CODES, dimension - 1)  # as many as a basis of the least width has
+    vectors = np.zeros((3_000, dimension), np.float32)
+    vectors[:, :main] = random(3_000, main, int(generator.integers(2**32)))
+    vectors[:, -1] = generator.uniform(0, 2e-4, 3_000)
+    return vectors, np.eye(dimension, dtype=np.float32)[-1:].copy()
+
+
 def of_all_lengths(dimension: int, generator: np.random.Generator) -> tuple[Vectors, Vectors]:
     """Make vectors and queries with lengths from 1e-6 to 1e6, zeros and duplicates among them."""
     vectors, queries = (random(count, dimension, int(generator.integers(2**32))) for count in (3_000, 8))
@@ -153,7 +162,7 @@ def of_all_lengths(dimension: int, generator: np.random.Generator) -> tuple[Vect
 
 @pytest.mark.parametrize("k", [1, 10, 300])
 @pytest.mark.parametrize("dimension", [8, 60, 200])
-@pytest.mark.parametrize("kind", [near_ties, in_the_tail, of_all_lengths])
+@pytest.mark.parametrize("kind", [near_ties, in_the_tail, in_a_tail_that_rounding_hides, of_all_lengths])
 def test_vectors_chosen_to_mislead_the_bounds(
     kind: Callable[..., tuple[Vectors, Vectors]], dimension: int, k: int
 ) -> None:

@@ -30,6 +30,7 @@ from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.index.index import Index
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.scheduler import MAX_PASSES_AHEAD, MAX_PREEMPTIBLE_TOKENS
+from shoal_workers.work import Work
 from shoal_workers.worker import Worker
 
 
@@ -556,6 +557,12 @@ def test_a_worker_can_wait_for_its_batch_to_fill(queue: Queue, engine: Engine) -
     put(queue, "storm")
     assert drive(worker) == 1
     assert engine.passes == [1]
+
+
+def test_a_reply_that_cannot_be_made_is_an_error_of_its_job() -> None:
+    work = Work(Delivery("bulk", b"1-0", b"", 0), Job("embed", ["storm"]))  # nothing of it is encoded
+    assert work.answer("model") is None
+    assert isinstance(work.error, Internal)
 
 
 def test_a_batch_that_is_full_waits_no_longer(queue: Queue, engine: Engine) -> None:
