@@ -60,6 +60,10 @@ if not os.environ.get("RAYON_NUM_THREADS"):
     os.environ["RAYON_NUM_THREADS"] = "1"
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+# A shell starts what runs in its background with SIGINT ignored, and the processes of the tests would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # A fixture is made once for all cases of a property, and a busy machine is no fault of the code.
 _always = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 settings.register_profile("suite", _always, derandomize=True, database=None)
