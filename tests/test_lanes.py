@@ -229,6 +229,7 @@ class TestBounds:
     def test_its_bounds_are_those_of_the_settings(self) -> None:
         settings = Settings(max_backlog=1, max_backlog_texts=2, max_backlog_mb=3, max_result_mb=4)
         assert LaneLimits.from_settings(settings) == LaneLimits(1, 2, 3 * 2**20, 4 * 2**20)
+        assert LaneLimits.from_settings(Settings()) == LaneLimits()
 
     def test_a_job_that_is_known_needs_no_room(self, queue: Queue) -> None:
         job = Job("embed", ["storm"])

@@ -239,6 +239,16 @@ def test_a_cancelled_job_that_was_put_by_plain_xadd_does_not_run(queue: Queue) -
     assert queue.status(job.id)[0] == "cancelled"
 
 
+def test_a_job_that_was_put_by_plain_xadd_is_answered_and_its_record_says_so(queue: Queue) -> None:
+    job = by_xadd(queue, "queued")
+    (delivery,) = queue.take("a", LANES, 1)
+    assert queue.reply([answer(delivery)]) == 1
+    assert queue.status(job.id)[0] == "done"
+    reply = queue.wait_result(job.id, 0)
+    assert reply is not None
+    assert reply.id == job.id
+
+
 def test_a_status_that_is_final_does_not_go_back(queue: Queue) -> None:
     job = by_xadd(queue, "done")
     queue.redis.expire(queue.keys.record(job.id), 60)

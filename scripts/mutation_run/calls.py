@@ -72,8 +72,11 @@ class Calls:
         return cls(json.loads(file.read_text()))
 
     def tests(self, path: str, first_line: int, files: Sequence[str]) -> list[str]:
-        """Return the tests of these files that call the function, the quickest first; all if none is known to."""
-        own = [test for test in self.seconds if test.partition("::")[0] in files]
+        """Return the tests that call the function, those of these files if any do, the quickest first.
+
+        If no test is known to call it, all of the files do look at it.
+        """
+        own = {test for test in self.seconds if test.partition("::")[0] in files}
         calling = self._tests[path, first_line]
-        chosen = [test for test in own if test in calling | self._starting] if calling else own
+        chosen = own & (calling | self._starting) if calling & own else calling or own
         return sorted(chosen, key=lambda test: self.seconds[test])
