@@ -4,17 +4,20 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 from conftest import PATIENCE_S, wait_until
 from queues import Queue
 
 from shoal import Client
-from shoal.errors import ShoalError, Unavailable
+from shoal.broker.broker import Broker
+from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.queue.consumer import Answer, Delivery
 from shoal.queue.dispatcher import Dispatcher, PendingReply
 from shoal.queue.packed_jobs import PackedJobs, StreamEntry
+from shoal.queue.reply_stream import ReplyStream
 from shoal.replies import Reply
 
 #: Uses a client, forks, and uses the same client on both sides: `python -c FORKS URL PREFIX POOL`.
@@ -137,6 +140,44 @@ def test_jobs_of_a_caller_who_leaves_while_they_are_put_are_taken_back(queue: Qu
     assert queue.redis.hget(queue.keys.load("interactive"), "texts") == b"1"
     assert answer_all(queue) == 1
     assert pending[0].result(PATIENCE_S).id == stays.id
+    dispatcher.close()
+
+
+class FailingStream(ReplyStream):
+    """Replies whose reader fails once with an unforeseen error, when it is told to."""
+
+    def __init__(self, broker: Broker, key: str, ttl_s: int):
+        super().__init__(broker, key, ttl_s)
+        self.fails = Event()
+
+    def wait(self, timeout_s: float = 0.05) -> list[Reply]:
+        if self.fails.is_set():
+            self.fails.clear()
+            raise RuntimeError("unforeseen")
+        return super().wait(timeout_s)
+
+
+class FailingInbox(Queue):
+    """A queue with such replies."""
+
+    stream: FailingStream
+
+    def inbox(self, address: str) -> ReplyStream:
+        self.stream = FailingStream(self.broker, self.keys.replies(address), self.result_ttl_s)
+        return self.stream
+
+
+def test_after_an_unforeseen_error_those_who_wait_are_told_and_it_goes_on(queue: Queue) -> None:
+    own = FailingInbox(queue.broker, queue.keys)
+    dispatcher = Dispatcher(own)
+    first, second = (Job("embed", ["storm"]) for _ in range(2))
+    (pending,) = dispatcher.call("interactive", [first])
+    own.stream.fails.set()
+    with pytest.raises(Internal):
+        pending.result(PATIENCE_S)
+    (pending,) = dispatcher.call("interactive", [second])
+    answer_all(queue)
+    assert pending.result(PATIENCE_S).id == second.id
     dispatcher.close()
 
 

@@ -130,8 +130,9 @@ def test_replies_are_written_in_groups_of_so_many_bytes(queue: Queue) -> None:
     assert written == [0, 2, 3, 4]  # the large ones come last, each alone
 
 
-def test_nothing_to_reply_is_no_round_trip(queue: Queue) -> None:
+def test_nothing_to_reply_or_to_withdraw_is_no_round_trip(queue: Queue) -> None:
     assert queue.reply([]) == 0
+    assert queue.withdraw([]) == 0
 
 
 def test_wake_ends_a_wait_without_a_reply(queue: Queue) -> None:
