@@ -14,13 +14,14 @@ import pytest
 from api_stub import MakeApp, StubWorker
 from conftest import PATIENCE_S
 from flask.testing import FlaskClient
+from page import read
 from queues import Queue, queue_of
 
 import shoal.queue.consumer
 from shoal import Client
 from shoal.errors import MalformedJob, Overloaded, UnknownJob
 from shoal.jobs import LANES, Job
-from shoal.queue.consumer import MAX_DEAD_BYTES, Answer
+from shoal.queue.consumer import MAX_DEAD_BYTES, MAX_DEAD_LETTERS, Answer
 from shoal.queue.dead_letters import MAX_LISTED_BYTES, DeadLetter, DeadLetters
 from shoal.queue.lane import LaneLimits
 from shoal.replies import Reply
@@ -216,6 +217,10 @@ def test_a_client_can_retry_by_hand(client: Client) -> None:
     job_id = DeadLetters(client.queue).retry(letter_id)
     assert client.job(job_id).status() == "queued"
     assert client.job(job_id).cancel() == "cancelled"
+
+
+def test_as_many_are_kept_as_the_page_says() -> None:
+    assert f"The stream keeps the last {MAX_DEAD_LETTERS:,}, or" in read("docs/protocol.md")
 
 
 def test_they_are_limited_in_number(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:

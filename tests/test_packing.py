@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal_workers.encoding.packing import MASKED, pack
+from shoal_workers.encoding.packing import MASKED, MIN_ROW_LENGTH, pack
 from shoal_workers.encoding.pooling import pool
 
 TEXTS = st.lists(st.lists(st.integers(1, 30_000), min_size=1, max_size=300), min_size=1, max_size=40)
@@ -61,3 +61,9 @@ def test_pooling_takes_each_text_by_itself(how: str, reduce: object, texts: list
     tokens = np.random.default_rng(seed).normal(size=(packing.ids.size, 3)).astype(np.float32)
     expected = [reduce(tokens[start : start + size], axis=0) for start, size in zip(*places, strict=True)]  # type: ignore[operator]
     assert np.allclose(pool(how, tokens, places), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [8, 16, 32])
+def test_texts_that_fill_the_shortest_rows_get_those(size: int) -> None:
+    packing, _ = pack([[1] * size] * 64)
+    assert packing.ids.shape == (64 * size // MIN_ROW_LENGTH, MIN_ROW_LENGTH)
