@@ -382,7 +382,7 @@ def test_a_client_that_reads_no_results_is_refused(queue: Queue) -> None:
     queue.redis.hset(queue.keys.unread_load, mapping={"bytes": 60, "client:me": 40})
     queue.redis.expire(queue.keys.unread_load, 60)
     limits = LaneLimits(max_unread_bytes=100).to_map()
-    refused = {"status": "unread", "bytes": 60, "client_bytes": 40}
+    refused = {"status": "unread", "bytes": 60, "client_bytes": 40, "most": 40}
     job = {"id": "a", "job": b"x", "texts": 1, "has_record": True}
     assert put(queue, [job], limits=limits) == refused
     assert put(queue, [job | {"reply_to": "me"}], limits=limits)["status"] == "ok"

@@ -262,7 +262,7 @@ class TestBound:
         with pytest.raises(Overloaded, match=r"fetch results, then submit again") as refusal:
             queue.put("bulk", [Job("embed", ["storm"])], "flood")
         assert f"{held:,} bytes" in str(refusal.value)
-        assert f"{100_000 - held:,} that are free of 100,000 for all clients" in str(refusal.value)
+        assert f"less than {100_000 - held:,} of the 100,000 for all clients" in str(refusal.value)
         assert queue.redis.dbsize() == before
         for name in ("b", "c", "d", "e"):
             answered(queue, client=name)
@@ -303,7 +303,27 @@ class TestBound:
         assert queue.unread.load().num_bytes > 4 * 5_000
         assert [queue.status(job.id)[0] for job in jobs] == ["done"] * 20
         assert is_refused(queue, "a")
-        assert is_refused(queue, "b")
+        assert not is_refused(queue, "b")
+
+    @pytest.mark.parametrize("how", ["one put", "XADD"])
+    def test_what_others_have_unread_refuses_no_client_that_has_little(self, queue: Queue, how: str) -> None:
+        queue.limits = LaneLimits(max_unread_bytes=200_000)
+        if how == "one put":  # while nothing is unread
+            answered(queue, 200)
+        else:  # without a limit
+            for _ in range(200):
+                queue.redis.xadd(queue.keys.lane("bulk"), {"job": Job("embed", ["storm"]).pack()})
+            answer_all(queue)
+        assert queue.unread.load().num_bytes > 200_000
+        assert is_refused(queue, "a" if how == "one put" else "")
+        num_jobs = 0
+        while not is_refused(queue, "b"):
+            num_jobs += 1
+            answer_all(queue)
+        floor, held = 200_000 // 64, of_client(queue, "b")
+        assert floor <= held < floor + held / num_jobs
+        with pytest.raises(Overloaded, match=f"less than {floor:,} of the 200,000 for all clients"):
+            queue.put("bulk", [Job("embed", ["storm"])], "b")
 
     def test_a_job_that_is_known_is_not_refused(self, queue: Queue) -> None:
         queue.limits = LaneLimits(max_unread_bytes=5_000)

@@ -43,7 +43,10 @@ class Settings:
     max_backlog_mb: int = _setting(256, "Most memory of Redis for the unanswered jobs of a lane, in MB.", 1)
     max_reply_mb: int = _setting(8, "Largest reply, in MB; token vectors and many hits can be large.", 1, 256)
     max_result_mb: int = _setting(
-        256, "Most memory of Redis for results that are not read, in MB; a client may have as much as is free.", 1
+        256,
+        "Most memory of Redis for results that are not read, in MB; a client may have as much as is free, and a "
+        "sixty-fourth at any time.",
+        1,
     )
     result_ttl_s: int = _setting(3_600, "Time for which a reply is kept to be fetched, in seconds.", 1)
 

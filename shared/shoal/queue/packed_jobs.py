@@ -101,11 +101,11 @@ def overloaded(put: PackedJobs, lane: Mapping[str, Any], limits: LaneLimits, tex
 def too_much_unread(unread: Mapping[str, Any], limits: LaneLimits) -> Overloaded:
     """Return the refusal of jobs of a client that has too many bytes of results that were not read.
 
-    `unread` has the `client_bytes`, and the `bytes` of all clients.
+    `unread` has the `client_bytes`, and the `most`: it must have less than so many.
     """
-    held, free = unread["client_bytes"], max(0, limits.max_unread_bytes - unread["bytes"])
     return Overloaded(
-        f"the client has {held:,} bytes of results that were not read, and may have less than the {free:,} that are "
-        f"free of {limits.max_unread_bytes:,} for all clients (SHOAL_MAX_RESULT_MB): fetch results, then submit again",
+        f"the client has {unread['client_bytes']:,} bytes of results that were not read, and may have less than "
+        f"{unread['most']:,} of the {limits.max_unread_bytes:,} for all clients (SHOAL_MAX_RESULT_MB): fetch results, "
+        "then submit again",
         MAX_RETRY_S,
     )

@@ -10,10 +10,12 @@
 --   {status = 'reused', id}: the same, where that job asks something else;
 --   {status = 'full', share, exceeded, jobs, texts, bytes}: the share of the lane's limits for this client, which of the
 --     limits is exceeded, and the lane's load;
---   {status = 'unread', bytes, client_bytes}: the bytes of the unread results of all clients, and of this one;
+--   {status = 'unread', bytes, client_bytes, most}: the bytes of the unread results of all clients, and of this one, which
+--     must have less than `most`;
 --   {status = 'too_large', exceeded, most}: not even an empty lane takes more than so many jobs, texts or bytes at a time.
 local RESERVED_SHARE = 1 / 8 -- of a lane, for clients with all their jobs at its front: no client fills it for all others
 local LONG_JOB_SHARE = 1 / 8 -- of what a client may have at the front: a longer job goes to the overflow
+local UNREAD_FLOOR = 1 / 64 -- of max_unread_bytes: a client with less is not refused for the unread results of others
 local MAX_TEXTS = 999999 -- of a job
 local LIMITS = {'max_jobs', 'max_texts', 'max_bytes', 'max_front_texts', 'max_front_bytes', 'max_unread_bytes'}
 
@@ -90,8 +92,12 @@ local front = {texts = tonumber(loads[3] or 0), bytes = tonumber(loads[4] or 0)}
 
 local unread = has_results and redis.call('HMGET', unread_load, 'bytes', client) or {}
 local unread_bytes, client_unread_bytes = tonumber(unread[1] or 0), tonumber(unread[2] or 0)
-if has_results and client_unread_bytes >= limits.max_unread_bytes - unread_bytes then
-  return cmsgpack.pack({status = 'unread', bytes = unread_bytes, client_bytes = client_unread_bytes})
+local most_unread_bytes =
+  math.max(math.floor(UNREAD_FLOOR * limits.max_unread_bytes), limits.max_unread_bytes - unread_bytes)
+if has_results and client_unread_bytes >= most_unread_bytes then
+  local refusal = {status = 'unread', bytes = unread_bytes, client_bytes = client_unread_bytes}
+  refusal.most = most_unread_bytes
+  return cmsgpack.pack(refusal)
 end
 
 local function fits_at_front(texts, bytes)
