@@ -435,6 +435,9 @@ WRONG_PUTS: list[tuple[dict[str, Any], str]] = [
     ({"version": "1"}, "version is 1: it takes a whole number"),
     ({"client": None}, "client is missing: it takes a string"),
     ({"client": 5}, "client is 5: it takes a string"),
+    ({"client": "c" * 257}, "client is c{80}: it takes a string of at most 256 bytes"),
+    ({"jobs": [ONE_JOB, None, ONE_JOB | {"id": "b"}]}, "jobs is a map or an array: it takes an array .* and no nil"),
+    ({"jobs": [None, ONE_JOB]}, "jobs is a map or an array: it takes an array .* and no nil"),
     ({"limits": None}, "limits is missing: it takes a map"),
     ({"limits": {}}, "limits.max_jobs is missing: it takes a whole number from 0"),
     ({"limits": LaneLimits().to_map() | {"max_front_bytes": "x"}}, "limits.max_front_bytes is x: it takes"),
@@ -457,7 +460,7 @@ WRONG_PUTS: list[tuple[dict[str, Any], str]] = [
     ({"jobs": [ONE_JOB | {"reply_to": "a b"}]}, r"jobs\[0\].reply_to is a b: it takes 1 to 128"),
     ({"once": 5}, "once is 5: it takes a map"),
     ({"once": ONCE | {"name": None}}, "once.name is missing: it takes 1 to 128"),
-    ({"once": ONCE | {"digest": ""}}, "once.digest is : it takes a string that is not empty"),
+    ({"once": ONCE | {"digest": ""}}, "once.digest is : it takes a string of 1 to 256 bytes"),
     ({"once": ONCE | {"digest": None}}, "once.digest is missing"),
     ({"once": ONCE | {"ttl_s": 0}}, "once.ttl_s is 0: it takes a whole number from 1"),
     ({"once": ONCE, "jobs": [ONE_JOB, ONE_JOB]}, "once goes with one job, and jobs has 2"),
@@ -481,6 +484,7 @@ def test_a_wrong_argument_of_put_is_named(queue: Queue, keys: Keys, arguments: d
         ({"lanes": None}, "lanes is missing: it takes an array"),
         ({"lanes": ["bulk", 5]}, "lanes, number 2 is 5"),
         ({"lanes": ["bulk", "interactive"]}, "key 7 is not the key of a lane"),
+        ({"lanes": ["bulk", None, "interactive"]}, "lanes is a map or an array: it takes an array .* and no nil"),
         ({"id": None}, "id is missing"),
         ({"id": "other"}, ".*:job:other is not among the keys: add it"),
         ({"result_ttl_s": "x"}, "result_ttl_s is x: it takes a whole number from 1"),
@@ -492,6 +496,48 @@ def test_a_wrong_argument_of_cancel_is_named(queue: Queue, keys: Keys, arguments
     with pytest.raises(redis.ResponseError, match=f"^{message}"):
         cancel(queue, "a", keys.result("a"), **arguments)
     assert queue.status("a")[0] == "queued"
+
+
+def test_a_job_is_cancelled_with_the_keys_of_its_lane_only(worker: Worker, keys: Keys) -> None:
+    queue = queue_of(worker)
+    put(queue, [ONE_JOB | {"has_record": True}])
+    others = [*lane_keys(keys, "interactive"), keys.record("a"), keys.result("a"), *unread_keys(keys)]
+    asked = {"version": SCRIPT_VERSION, "id": "a", "result_ttl_s": 3_600, "reply": example("reply", "cancelled")}
+    with pytest.raises(redis.ResponseError, match=r"^the job is in .*:lane:bulk: give the keys of its lane"):
+        run_script(queue, "cancel", others, **asked, lanes=["interactive"])
+    assert queue.status("a")[0] == "queued"
+    assert queue.backlog()["bulk"] == 1
+    both = [*lane_keys(keys, "interactive"), *lane_keys(keys, "bulk"), *others[6:]]
+    assert run_script(queue, "cancel", both, **asked, lanes=["any", "any"]) == {"status": "cancelled"}
+    assert queue.backlog()["bulk"] == 0
+
+
+@pytest.mark.parametrize("name", ["result", "unread", "unread_load"])
+def test_a_cancel_that_cannot_be_told_changes_nothing(queue: Queue, keys: Keys, name: str) -> None:
+    put(queue, [ONE_JOB | {"has_record": True}])
+    other = keys.result("a") if name == "result" else getattr(keys, name)
+    queue.redis.set(other, "junk", ex=60)
+    with pytest.raises(redis.ResponseError, match=f"^{other} holds something else"):
+        cancel(queue, "a", keys.result("a"))
+    assert queue.status("a")[0] == "queued"
+    assert queue.redis.ttl(keys.record("a")) > 0
+    assert queue.backlog()["bulk"] == 1
+
+
+@pytest.mark.parametrize("name", ["places", "tags"])
+def test_a_put_into_a_lane_that_is_something_else_puts_nothing(queue: Queue, keys: Keys, name: str) -> None:
+    other = f"{keys.lane('bulk')}:{name}"
+    queue.redis.set(other, "junk")
+    with pytest.raises(redis.ResponseError, match=f"^{other} holds something else"):
+        put(queue, [ONE_JOB | {"has_record": True}, ONE_JOB | {"id": "long", "texts": 33}])
+    assert queue.backlog()["bulk"] == 0
+    assert not queue.redis.exists(keys.record("a"))
+
+
+def test_more_jobs_than_a_lane_takes_are_refused_before_each_is_looked_at(queue: Queue) -> None:
+    limits = LaneLimits(max_jobs=2).to_map()
+    refusal = {"status": "too_large", "exceeded": "jobs", "most": 2}
+    assert put(queue, [ONE_JOB, {"id": "without a key", "has_record": 5}, ONE_JOB], limits=limits) == refusal
 
 
 def test_keys_in_a_wrong_order_are_named(queue: Queue, keys: Keys) -> None:

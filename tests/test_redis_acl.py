@@ -49,7 +49,7 @@ FOUND = {
     "too_large": "too_large",
     "errors": [
         "ERR jobs[0].texts is one: it takes a whole number from 1",
-        "ERR once.digest is : it takes a string that is not empty",
+        "ERR once.digest is : it takes a string of 1 to 256 bytes",
         "ERR version is 2, and this copy of the script has 1: take a new copy",
         "ERR Redis cannot read the argument, one msgpack map: write byte strings as str, not as bin",
     ],

@@ -85,7 +85,7 @@ class TestCounts:
         assert of_client(queue, "b") == 2 * size_of(queue, two[0])
         assert queue.unread.load() == (3, of_client(queue, "a") + of_client(queue, "b"))
 
-    @pytest.mark.parametrize("client", ["", "a b", "ü", "127.0.0.1", "x" * 300, "1 2 3", "a\nb"])
+    @pytest.mark.parametrize("client", ["", "a b", "ü", "127.0.0.1", "x" * 256, "1 2 3", "a\nb"])
     def test_any_name_of_a_client_is_counted(self, queue: Queue, client: str) -> None:
         (job,) = answered(queue, client=client)
         assert of_client(queue, client) == size_of(queue, job)

@@ -5,12 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from shoal.errors import Overloaded, TooLarge
+from shoal.errors import InvalidRequest, Overloaded, TooLarge
 from shoal.jobs import Job
 from shoal.queue.lane import LaneLimits
 
 #: Longest `retry_after_s` of a refusal.
 MAX_RETRY_S = 60
+
+#: Longest name of a client: it is kept with each of its jobs.
+MAX_CLIENT_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,10 @@ class PackedJobs:
     ) -> Self:
         """Return the jobs packed, with `reply_to` as their reply address; jobs without an address get a record each.
 
-        Raises InvalidText.
+        Raises InvalidText, and InvalidRequest for a client with too long a name.
         """
+        if (num_bytes := len(client.encode())) > MAX_CLIENT_BYTES:
+            raise InvalidRequest(f"the name of the client has {num_bytes:,} bytes, and at most {MAX_CLIENT_BYTES} fit")
         has_records = not (reply_to or jobs[0].reply_to)
         return cls(lane, jobs, [job.pack(reply_to) for job in jobs], has_records, client, idempotency_key)
 

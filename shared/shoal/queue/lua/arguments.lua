@@ -1,6 +1,16 @@
 -- The second part of the scripts that producers have copies of: what is wrong with their keys and arguments.
 local VERSION = 1 -- of the scripts that producers have copies of, and of their arguments
 
+-- Return true if a value is an array: a nil among the elements would hide those after it.
+local function is_array(value)
+  local num_elements = 0
+  for _ in pairs(value) do num_elements = num_elements + 1 end
+  for n = 1, num_elements do
+    if value[n] == nil then return false end
+  end
+  return num_elements > 0
+end
+
 -- Return true if a value is of the kind that an argument takes. Put runs this a dozen times for each job.
 local function is_kind(kind, value)
   local found = type(value)
@@ -10,8 +20,9 @@ local function is_kind(kind, value)
   end
   if kind == 'flag' then return value == nil or found == 'boolean' end
   if kind == 'map' then return found == 'table' end
-  if kind == 'list' then return found == 'table' and #value > 0 end
-  if kind == 'word' then return found == 'string' and value ~= '' end
+  if kind == 'list' then return found == 'table' and is_array(value) end
+  if kind == 'label' then return found == 'string' and #value <= 256 end
+  if kind == 'word' then return found == 'string' and #value <= 256 and value ~= '' end
   return found == 'number' and value >= (kind == 'count' and 1 or 0) and value < 2 ^ 53 and value % 1 == 0
 end
 
@@ -21,9 +32,9 @@ local function fault(path, map, name, kind)
   local value = map[name]
   if is_kind(kind, value) then return nil end
   local words = {
-    map = 'a map', list = 'an array with at least one element', flag = 'true or false', bytes = 'a string',
-    word = 'a string that is not empty', name = '1 to 128 of A-Z a-z 0-9 _ . : -', count = 'a whole number from 1',
-    amount = 'a whole number from 0'
+    map = 'a map', list = 'an array with at least one element and no nil', flag = 'true or false', bytes = 'a string',
+    label = 'a string of at most 256 bytes', word = 'a string of 1 to 256 bytes', name = '1 to 128 of A-Z a-z 0-9 _ . : -',
+    count = 'a whole number from 1', amount = 'a whole number from 0'
   }
   if type(path) == 'number' then path = 'jobs[' .. path - 1 .. '].' end
   local found = value == nil and 'missing' or type(value) == 'table' and 'a map or an array' or tostring(value)
@@ -50,15 +61,16 @@ end
 -- Return the beginning of all keys of the pool.
 local function root() return string.match(KEYS[1] or '', '^(.*):lane:') or '' end
 
--- Return what is wrong if a key is not among KEYS, or nil. Keys may come in any order; in the order in which they are
--- looked for, each is found at once.
-local last_found = 0
+-- Return what is wrong if a key is not among KEYS, or nil.
+local is_key = {}
+for _, key in ipairs(KEYS) do is_key[key] = true end
 local function fault_of_key(key)
-  local num_keys = #KEYS
-  for _ = 1, num_keys do
-    last_found = last_found % num_keys + 1
-    if KEYS[last_found] == key then return nil end
-  end
-  return key .. ' is not among the keys: add it'
+  if not is_key[key] then return key .. ' is not among the keys: add it' end
+end
+
+-- Return what is wrong if a key holds something that a command cannot read, or nil.
+local function fault_of_value(command, key, ...)
+  local found = redis.pcall(command, key, ...)
+  if type(found) == 'table' and found.err then return key .. ' holds something else: ' .. found.err end
 end
 

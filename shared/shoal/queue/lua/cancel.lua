@@ -18,14 +18,19 @@ local fields = redis.call('HMGET', record, 'status', 'stream', 'entry', 'reply_t
 local status, stream, entry, reply_to, client = unpack(fields)
 if not status then return cmsgpack.pack({is_unknown = true}) end
 if status ~= 'queued' and not (status == 'running' and entry) then return cmsgpack.pack({status = status}) end
+local lane
+for n = 1, #args.lanes do
+  local given = lane_at((n - 1) * #LANE_KEYS + 1)
+  if stream == given.front or stream == given.overflow then lane = given end
+end
 local address = root() .. (reply_to and ':replies:' .. reply_to or ':result:' .. args.id)
-wrong = fault_of_key(address)
+wrong = not lane and 'the job is in ' .. stream .. ': give the keys of its lane'
+  or fault_of_key(address) or reply_to and fault_of_value('XLEN', address) or fault_of_value('HGET', unread.load, '')
+  or not reply_to and fault_of_value('LINDEX', address, 0) or fault_of_value('ZCARD', unread.results)
 if wrong then return redis.error_reply('ERR ' .. wrong) end
 
 redis.call('PERSIST', record) -- allowed when memory is full, and what follows a script's first write is too
-for _, lane in pairs(lanes_by_name()) do
-  if stream == lane.front or stream == lane.overflow then take_back(lane, stream, entry, args.id) end
-end
+take_back(lane, stream, entry, args.id)
 if reply_to then
   redis.call('XADD', address, '*', 'reply', args.reply)
 else

@@ -45,15 +45,18 @@ local function fault_of_once(once)
   return fault_of_key(once.key)
 end
 
-local wrong = fault_of_version() or fault_of_lane(1) or fault('', args, 'client', 'bytes')
+local wrong = fault_of_version() or fault_of_lane(1) or fault('', args, 'client', 'label')
   or fault('', args, 'limits', 'map') or fault('', args, 'jobs', 'list') or fault_of_key(unread_load)
 for _, name in ipairs(LIMITS) do wrong = wrong or fault('limits.', args.limits, name, 'amount') end
+if not wrong and #args.jobs > args.limits.max_jobs then
+  return cmsgpack.pack({status = 'too_large', exceeded = 'jobs', most = args.limits.max_jobs})
+end
 for n, job in ipairs(wrong and {} or args.jobs) do wrong = wrong or fault_of_job(n, job) end
-local once = args.once
+local once, lane, limits = args.once, lane_at(1), args.limits
 wrong = wrong or once ~= nil and fault_of_once(once)
+  or fault_of_value('ZSCORE', lane.tags, VIRTUAL_TIME) or fault_of_value('HEXISTS', lane.places, '')
 if wrong then return redis.error_reply('ERR ' .. wrong) end
 
-local lane, limits = lane_at(1), args.limits
 local kept = once and redis.call('GET', once.key)
 if kept then
   local is_known, used = pcall(cmsgpack.unpack, kept)
