@@ -197,6 +197,29 @@ class TestFreed:
         for key in queue.unread.script_keys:
             assert queue.redis.ttl(key) >= result
 
+    @pytest.mark.parametrize("how", ["cancel", "reply", "sweep"])
+    def test_a_program_that_keeps_results_for_less_time_does_not_shorten_the_counts(
+        self, queue: Queue, how: str
+    ) -> None:
+        answered(queue, 2)
+        short = Queue(queue.broker, queue.keys, result_ttl_s=1)
+        if how == "cancel":
+            job = Job("embed", ["storm"])
+            short.put("bulk", [job], "b")
+            short.cancel(job.id)
+        elif how == "reply":
+            answered(short, client="b")
+        else:
+            sweep(short)
+        for key in queue.unread.script_keys:
+            assert queue.redis.ttl(key) > queue.result_ttl_s / 2
+
+    def test_a_program_that_keeps_results_for_more_time_prolongs_the_counts(self, queue: Queue) -> None:
+        answered(Queue(queue.broker, queue.keys, result_ttl_s=100))
+        answered(queue, client="b")
+        for key in queue.unread.script_keys:
+            assert queue.redis.ttl(key) > queue.result_ttl_s / 2
+
     def test_a_full_redis_sweeps_and_lets_results_be_read(self, own_redis: RedisServer) -> None:
         queue = Queue.connect(own_redis.url, Keys())
         queue.join()

@@ -70,6 +70,14 @@ local function name_of_unread(id, reply_bytes, client)
   return id .. ' ' .. reply_bytes + RESULT_KEYS_BYTES .. ' ' .. client
 end
 
+-- Let the counts live so many seconds or, if they do by now, longer: programs may keep their results for different times.
+-- It is allowed when memory is full, and what follows a script's first write is too.
+local function keep_unread(unread, ttl_s)
+  for _, key in pairs(unread) do
+    redis.call('EXPIRE', key, math.max(ttl_s, math.ceil(redis.call('PTTL', key) / 1000)))
+  end
+end
+
 -- Count a result that was written for a client. Both keys live as long as the result at least.
 local function count_unread(unread, id, client, reply, result_ttl_s)
   local result, num_bytes = name_of_unread(id, #reply, client), #reply + RESULT_KEYS_BYTES
@@ -78,8 +86,7 @@ local function count_unread(unread, id, client, reply, result_ttl_s)
     redis.call('HINCRBY', unread.load, 'bytes', num_bytes)
     redis.call('HINCRBY', unread.load, 'client:' .. client, num_bytes)
   end
-  redis.call('EXPIRE', unread.results, result_ttl_s)
-  redis.call('EXPIRE', unread.load, result_ttl_s)
+  keep_unread(unread, result_ttl_s)
 end
 
 -- Count a result no longer, if it was.

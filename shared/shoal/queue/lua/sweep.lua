@@ -3,10 +3,7 @@
 -- KEYS: the unread results and their load, then the list of each of the results. args: results, max_results, result_ttl_s
 -- Returns {due}: the results that are to be looked at now.
 local unread, now = unread_at(1), redis.call('TIME')[1]
-if #args.results > 0 then
-  redis.call('EXPIRE', unread.results, args.result_ttl_s) -- allowed when memory is full, and what follows is too
-  redis.call('EXPIRE', unread.load, args.result_ttl_s)
-end
+if #args.results > 0 then keep_unread(unread, args.result_ttl_s) end
 for n, result in ipairs(args.results) do
   local left_ms = redis.call('PTTL', KEYS[n + 2])
   if left_ms == -2 then
