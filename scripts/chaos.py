@@ -22,9 +22,11 @@ from chaos_run.cases import WORDS, Outcomes, draw
 from chaos_run.clients import Clients
 from chaos_run.deployment import NUM_WORKERS, Deployment
 from chaos_run.faults import KINDS, Breaker, schedule
+from chaos_run.hostile import Hostile
 from chaos_run.recovery import Recovery
 from stack import HOME
 
+from shoal.errors import Overloaded
 from shoal.settings import Settings
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.builder import build
@@ -42,12 +44,18 @@ GIVE_UP_S = 90.0
 #: Redis one after another, which are no fault of its own.
 STALL_S = 20.0
 
+#: Largest reply, in MB, and most texts in a lane: the hostile client is to reach it.
+MAX_REPLY_MB, MAX_BACKLOG_TEXTS = 4, 3_000
+
+#: Refusals for lack of room that the clients may get beside the hostile one, for each thing that they ask.
+MAX_OVERLOADED = 0.01
+
 #: Most breaches that are printed; the JSON file has all.
 MAX_SHOWN = 20
 
-#: Growth of a process's memory that is allowed, and the MB that Redis may have more afterwards: what it keeps for
-#: connections, workers that died, and scripts.
-MAX_GROWTH, REDIS_SPARE_MB = 1.5, 4.0
+#: Growth of a process's memory that is allowed, and the MB that it may have more by kind of process: Redis keeps some
+#: for connections, workers that died, and scripts, and an API what was freed of bodies of 13 MB, some 350 MB at most.
+MAX_GROWTH, SPARE_MB = 1.5, {"redis": 4.0, "api": 350.0}
 
 #: Share of the run before the first fault.
 SHARE_CALM = 0.1
@@ -108,6 +116,8 @@ class Run:
             workers=NUM_WORKERS,
             home=str(folder),
             request_timeout_s=10,
+            max_reply_mb=MAX_REPLY_MB,
+            max_backlog_texts=MAX_BACKLOG_TEXTS,
             stall_timeout_s=STALL_S,
             log_level="info",
         )
@@ -115,6 +125,7 @@ class Run:
         answers = Answers(encoder, _index(folder, encoder), self.cases)
         self.deployment = Deployment(folder, replace(settings, indexes=str(folder / "index")), args.fsync)
         self.clients = Clients(self.deployment, answers, self.outcomes, self.cases)
+        self.hostile = Hostile(self.deployment.api_ports.values(), args.seed, args.seconds)
         self.recovery = Recovery(self.deployment)
         self.calm_s = SHARE_CALM * args.seconds
         faults = schedule(args.seed, self.calm_s, args.seconds, args.every, args.faults)
@@ -132,6 +143,7 @@ class Run:
         self.recovery.start()
         redis_mb = self.checks.used_memory_mb()
         self.clients.start()
+        self.hostile.start()
         started = progressed = time.monotonic()
         num_answered = 0
         while (self.clients.are_busy or not self.breaker.is_done) and time.monotonic() - progressed < GIVE_UP_S:
@@ -144,6 +156,7 @@ class Run:
                 num_answered, progressed = len(self.outcomes.answered), time.monotonic()
             time.sleep(0.02)
         self.clients.close()
+        self.hostile.stop()
         self.took_s = time.monotonic() - started
         for number in sorted(self.outcomes.unfinished):
             self.outcomes.breach(self.cases[number], "it has no answer")
@@ -157,18 +170,25 @@ class Run:
         self.deployment.wait_until_ready()
         self.recovery.stop()
         after_mb = self.deployment.memory_mb()
+        self.checks.hostile = self.hostile.job_ids
         self.checks.run()
         self.after_mb = {**after_mb, "redis": self.checks.used_memory_mb()}
         for name in self.before_mb.keys() & self.after_mb.keys():
-            before, after = self.before_mb[name], self.after_mb[name]
-            if after > MAX_GROWTH * before + (REDIS_SPARE_MB if name == "redis" else 0):
+            # A process of the same kind may have had larger jobs before the first fault.
+            kind, after = name.split()[0], self.after_mb[name]
+            before = max(mb for other, mb in self.before_mb.items() if other.split()[0] == kind)
+            if after > MAX_GROWTH * before + SPARE_MB.get(kind, 0.0):
                 self.outcomes.broken.append(f"{name} has {after:.1f} MB, and had {before:.1f} MB")
+        num_overloaded = sum(refusal.endswith(Overloaded.code) for refusal in self.outcomes.refused)
+        if num_overloaded > MAX_OVERLOADED * len(self.cases):
+            self.outcomes.broken.append(f"{num_overloaded} requests found no room beside a hostile client")
         late = [seconds for seconds in self.recovery.seconds(True) if seconds > RECOVERED_WITHIN_S]
         self.outcomes.late += [f"jobs of a killed worker waited {seconds:.1f} s" for seconds in late]
 
     def stop(self) -> None:
         """Stop everything."""
         self.clients.close()
+        self.hostile.stop()
         self.deployment.stop()
 
     def rows(self) -> dict[str, Any]:
@@ -184,6 +204,7 @@ class Run:
             "faults left out, for what they break was broken": self.breaker.skipped,
             "ends of processes": _counts(d for process in self.deployment.processes.values() for d in process.deaths),
             "requests that failed and were made again": _counts(outcomes.refused),
+            "requests of the hostile client": _counts(self.hostile.outcomes),
             "answers": _counts(outcomes.answered),
             "jobs accepted by submitting": f"{len(outcomes.accepted):,}",
             **self.checks.figures,

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,10 +11,12 @@ from socket import create_connection, create_server, socket
 from threading import Thread
 from typing import Any
 
+import msgpack
 import pytest
 from chaos_run.answers import Answers
 from chaos_run.audit import Audit
 from chaos_run.cases import ODD, ROUTES, Case, Outcomes, draw
+from chaos_run.clock import set_clock
 from chaos_run.faults import ALONE_S, KINDS, schedule
 from chaos_run.proxy import Link
 from chaos_run.worker import digest
@@ -29,7 +32,7 @@ from shoal.replies import Reply
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 
-CASE = Case(0, "good", "handle", "embed", ("storm in europe",), "interactive", 0.0)
+CASE = Case(1, "good", "handle", "embed", ("storm in europe",), "interactive", 0.0)
 
 
 def test_nothing_is_lost_while_everything_breaks(
@@ -131,6 +134,10 @@ def leave_a_load(queue: Queue, job_id: str) -> None:
     queue.redis.hset(queue.keys.load("bulk"), "texts", 3)
 
 
+def use_a_key_for_another_job(queue: Queue, job_id: str) -> None:
+    queue.redis.set(f"{queue.keys.root}:once:case", msgpack.packb({"id": "another", "digest": "x"}), ex=60)
+
+
 @pytest.mark.parametrize(
     ("break_it", "told"),
     [
@@ -142,6 +149,7 @@ def leave_a_load(queue: Queue, job_id: str) -> None:
         (leave_a_job, "jobs left in a lane: 1"),
         (bury_an_innocent, "of an innocent job"),
         (leave_a_load, "what a lane holds: 1"),
+        (use_a_key_for_another_job, "job another of a key was made for nobody"),
     ],
 )
 def test_what_is_not_as_promised_is_found(
@@ -152,7 +160,30 @@ def test_what_is_not_as_promised_is_found(
         audit.run()
     finally:
         queue.redis.delete(queue.keys.record(job_id), queue.keys.load("bulk"), queue.keys.lane("elsewhere"))
+        queue.redis.delete(f"{queue.keys.root}:once:case")
     assert told in " ".join(audit.outcomes.broken)
+
+
+# The clock
+
+
+def test_a_programs_clock_is_ahead_as_its_file_says(tmp_path: Path) -> None:
+    file, program = tmp_path / "clock", tmp_path / "program.py"
+    program.write_text(
+        "import sys, time\nwhile True: print(time.time(), *sys.argv[1:], flush=True); time.sleep(0.01)\n"
+    )
+    set_clock(file, 3_600.0)
+    command = [sys.executable, ROOT / "scripts" / "chaos_run" / "clock.py", file, program, "an argument"]
+    with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True) as running:
+        try:
+            assert running.stdout
+            lines = (line.partition(" ") for line in running.stdout)
+            ahead = ((float(now) - time.time(), rest) for now, _, rest in lines)
+            assert next(rest for ahead_s, rest in ahead if ahead_s > 3_000) == "an argument\n"
+            set_clock(file, -3_600.0)
+            assert next(ahead_s for ahead_s, _ in ahead if ahead_s < 0) < -3_000
+        finally:
+            running.kill()
 
 
 # The proxy
@@ -256,6 +287,17 @@ def test_what_is_stalled_comes_later(link: Link) -> None:
         link.set("pass")
         connection.settimeout(PATIENCE_S)
         assert connection.recv(1_000) == b"storm"
+
+
+def test_a_slow_link_hands_on_everything_piece_by_piece(link: Link) -> None:
+    with connect(link) as connection:
+        link.set("slow", 1e6)
+        assert ask(connection, b"0" * 900) == b"0" * 900
+        connection.sendall(b"1" * 50_000)
+        found = b""
+        while len(found) < 50_000:
+            found += connection.recv(50_000)
+        assert found == b"1" * 50_000
 
 
 def test_a_torn_reply_ends_in_the_middle(link: Link) -> None:

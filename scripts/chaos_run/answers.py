@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from chaos_run.cases import POISON, Case
 from shoal.jobs import Options
-from shoal.replies import Reply
-from shoal_workers.encoding.encoder import QUERY_PROMPTS, Encoder
+from shoal.replies import Reply, finish
+from shoal_workers.encoding.encoder import QUERY_PROMPTS, Encoder, TokenizedText
 from shoal_workers.index.index import Index
 
 #: Least cosine of a right vector to the known one.
@@ -20,6 +20,10 @@ K, SPARE = 5, 3
 
 #: How far the score of a right hit may be off.
 MAX_SCORE_ERROR = 1e-3
+
+#: The error with which odd cases may be answered. A large reply may be too large, or the link of its worker too slow.
+RIGHT_ERRORS = {name: name for name in ("expired", "cancelled")}
+RIGHT_ERRORS |= {"unreadable": "malformed_job", "large reply": "too_large"}
 
 #: Texts whose vectors must differ from each other.
 NUM_DIFFERENT = 500
@@ -34,24 +38,27 @@ class Answers:
     """
 
     def __init__(self, encoder: Encoder, index: Index, cases: Sequence[Case]):
-        self._vectors: dict[str, Vectors] = {}
+        self._vectors: dict[tuple[str, str], Vectors] = {}
         self._hits: dict[str, list[dict[str, Any]]] = {}
         if texts := _texts(cases, "embed"):
             vectors = encoder.embed(texts, Options(), encoder.prompt(Options()))
-            self._vectors = dict(zip(texts, vectors, strict=True))
+            self._vectors = {("vector", text): row[None] for text, row in zip(texts, vectors, strict=True)}
             some = vectors[:NUM_DIFFERENT]
             if (highest := np.triu(some @ some.T, 1).max()) > MIN_COSINE:
                 raise SystemExit(f"this model cannot tell the texts apart (cosine {highest:.6f}): name another")
+        for text in _texts(cases, "embed", "tokens"):
+            self._vectors["tokens", text] = _token_vectors(encoder, text)
         if texts := _texts(cases, "search"):
             queries = encoder.embed(texts, Options(), encoder.prompt(Options(), QUERY_PROMPTS))
             self._hits = dict(zip(texts, index.search(queries, K + SPARE), strict=True))
 
     def wrong(self, case: Case, found: Any) -> str:
-        """Return what is wrong with vectors `[texts, dimension]` or with the hits of each query, or nothing."""
-        if case.kind in (*POISON, "expired"):
+        """Return what is wrong with the vectors of each text or token, or with the hits of each query, or nothing."""
+        if case.kind in (*POISON, "expired", "unreadable"):
             return f"answered, although it is {case.kind}"
         if case.op == "embed":
-            vectors, known = np.asarray(found, np.float32), np.stack([self._vectors[text] for text in case.texts])
+            vectors = np.concatenate([np.atleast_2d(np.asarray(rows, np.float32)) for rows in found])
+            known = np.concatenate([self._vectors[case.output, text] for text in case.texts])
             if vectors.shape != known.shape:
                 return f"vectors {vectors.shape} in place of {known.shape}"
             lowest = ((vectors * known).sum(1) / np.maximum(np.linalg.norm(vectors, axis=1), 1e-12)).min()
@@ -72,8 +79,18 @@ class Answers:
         return ""
 
 
-def _texts(cases: Sequence[Case], op: str) -> list[str]:
-    return list(dict.fromkeys(text for case in cases if case.op == op for text in case.texts))
+def _texts(cases: Sequence[Case], op: str, output: str = "vector") -> list[str]:
+    chosen = [case for case in cases if (case.op, case.output) == (op, output)]
+    return list(dict.fromkeys(text for case in chosen for text in case.texts))
+
+
+def _token_vectors(encoder: Encoder, text: str) -> Vectors:
+    """Return float32 `[tokens, dimension]`."""
+    options = Options(output="tokens")
+    (tokens,) = encoder.tokenize([encoder.prompt(options) + text])
+    encoder.encode([one := TokenizedText(tokens, output=options.output)])
+    assert one.vectors is not None
+    return finish([one.vectors], options)
 
 
 def content(reply: Reply) -> Any:
@@ -83,4 +100,4 @@ def content(reply: Reply) -> Any:
 
 def is_right_error(case: Case, code: str) -> bool:
     """Return True if such a case may be answered with the error."""
-    return code == ("poisoned" if case.kind in POISON else case.kind if case.kind in ("expired", "cancelled") else "")
+    return code == ("poisoned" if case.kind in POISON else RIGHT_ERRORS.get(case.kind, ""))

@@ -1,10 +1,12 @@
 """The checks of Redis once everything is answered, and of the texts that were computed."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgpack
 
 from chaos_run.answers import Answers, content, is_right_error
 from chaos_run.cases import POISON, Case, Outcomes
@@ -26,7 +28,8 @@ _FINAL = STATUSES[2:]
 class Audit:
     """The checks that are made when nothing runs any more; each notes the promises that it finds broken.
 
-    `computed` is the file in which workers note what they compute; `figures` has counts by name.
+    `computed` is the file in which workers note what they compute. `hostile` has the ids of the hostile client's jobs,
+    `figures` counts by name.
     """
 
     redis: Any
@@ -35,6 +38,7 @@ class Audit:
     answers: Answers
     outcomes: Outcomes
     cases: Sequence[Case]
+    hostile: Collection[str] = ()
     figures: dict[str, int] = field(default_factory=dict)
 
     def num_unanswered(self) -> int:
@@ -53,6 +57,7 @@ class Audit:
         self._check_lanes()
         self._check_keys()
         self._check_records()
+        self._check_keyed()
         self._check_addresses()
         self._check_dead_letters()
         self._check_work()
@@ -88,11 +93,21 @@ class Audit:
     def _check_records(self) -> None:
         """Check that every submitted job has a final status and one reply, also if no client was told of it."""
         accepted = self.outcomes.accepted
-        unknown = {key.rpartition(":")[2] for key in self._keys_like("job:*")} - accepted.keys()
+        unknown = {key.rpartition(":")[2] for key in self._keys_like("job:*")} - accepted.keys() - set(self.hostile)
         self.figures["submitted jobs whose client was not told"] = len(unknown)
-        for job_id in unknown | accepted.keys():
+        for job_id in unknown | accepted.keys() | set(self.hostile):
             if wrong := self._wrong(job_id, accepted.get(job_id)):
                 self.outcomes.broken.append(f"job {job_id}: {wrong}")
+
+    def _check_keyed(self) -> None:
+        """Check that each idempotency key made one job, of which its client was told."""
+        used = [msgpack.unpackb(self.redis.get(key))["id"] for key in self._keys_like("once:*")]
+        told = {job_id for job_id, case in self.outcomes.accepted.items() if case.is_keyed} | set(self.hostile)
+        found = Counter(used)
+        self.outcomes.broken += [f"job {job_id} has {n} idempotency keys" for job_id, n in found.items() if n > 1]
+        self.outcomes.broken += [f"job {job_id} of a key was made for nobody" for job_id in found.keys() - told]
+        self.outcomes.broken += [f"job {job_id} has lost its key" for job_id in told - found.keys()]
+        self.figures["jobs with an idempotency key"] = len(found)
 
     def _wrong(self, job_id: str, case: Case | None) -> str:
         found, is_read = self.redis.hmget(self.keys.record(job_id), "status", "is_read")

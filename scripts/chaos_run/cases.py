@@ -16,6 +16,10 @@ ODD = {
     "out of memory": (5_000, ("submit", "plain")),
     "stall": (10_000, ("submit", "plain")),
     "malformed": (400, ("plain",)),
+    "unreadable": (400, ("plain",)),
+    "huge": (800, ("wait", "submit", "call", "handle", "plain", "address")),
+    "large reply": (800, ("submit", "call", "handle", "plain")),
+    "slow reader": (400, ("wait", "submit")),
     "cancelled": (50, ("submit",)),
     "expired": (50, ("plain",)),
     "leaving": (50, ("wait",)),
@@ -24,6 +28,16 @@ ODD = {
 #: Kinds of poison, and the word that their texts begin with: a worker that computes one crashes in native code, is
 #: killed as the system kills when memory is short, or hangs.
 POISON = {"crash": "crash", "out of memory": "exhaust", "stall": "hang"}
+
+#: Signs that a huge text repeats without white space, and its characters: the most that a text may have.
+HUGE_SIGNS, HUGE_CHARS = ("x", "天", "氣候", "ab"), 2**20
+
+#: Texts that fill a model's tokens, their words, and how many of them a job for token vectors has: for the default
+#: model, 10 make a reply just below the limit of 4 MiB, and 12 one that is too large.
+NUM_LONG, LONG_WORDS, LARGE_TEXTS, SLOW_TEXTS = 12, 400, (10, 10, 10, 12), (1, 2)
+
+#: Kinds that are never a search.
+_EMBEDS = ("malformed", "unreadable", "huge", "large reply", "slow reader")
 
 #: A run as long as this has stalls too: each takes three times the workers' limit until it is found out.
 LONG_S = 100.0
@@ -43,7 +57,10 @@ BURST_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing to ask: `kind` is `good` or what is odd about it; it is asked `at_s` after the start."""
+    """One thing to ask: `kind` is `good` or what is odd about it; it is asked `at_s` after the start.
+
+    `output` is `vector` or `tokens`.
+    """
 
     number: int
     kind: str
@@ -52,6 +69,12 @@ class Case:
     texts: tuple[str, ...]
     lane: str
     at_s: float
+    output: str = "vector"
+
+    @property
+    def is_keyed(self) -> bool:
+        """True if it is put with an idempotency key: all submits over HTTP and half of those of `shoal.Client`."""
+        return self.route == "submit" or (self.route == "handle" and self.number % 2 == 0)
 
 
 def draw(seed: int, num_cases: int, seconds: float) -> list[Case]:
@@ -66,14 +89,26 @@ def draw(seed: int, num_cases: int, seconds: float) -> list[Case]:
 
 def _case(random: Random, number: int, at_s: float, kind: str) -> Case:
     route = random.choice(ODD[kind][1]) if kind in ODD else random.choices(list(ROUTES), list(ROUTES.values()))[0]
-    op = "search" if random.random() < 0.35 and kind not in ("malformed", *POISON) else "embed"
+    op = "search" if random.random() < 0.35 and kind not in (*_EMBEDS, *POISON) else "embed"
     lane = "bulk" if op == "embed" and route not in ("wait", "call") and random.random() < 0.4 else "interactive"
-    num_texts = random.choice((2, 4, 8)) if lane == "bulk" else random.choice((1, 1, 1, 2))
+    at_s = at_s // BURST_S * BURST_S
+    if kind in ("large reply", "slow reader"):
+        num_texts = random.choice(LARGE_TEXTS if kind == "large reply" else SLOW_TEXTS)
+        texts = tuple(random.sample([_long_text(n) for n in range(NUM_LONG)], num_texts))
+        return Case(number, kind, route, op, texts, lane, at_s, "tokens")
+    num_texts = 1 if kind == "huge" else random.choice((2, 4, 8)) if lane == "bulk" else random.choice((1, 1, 1, 2))
     texts = tuple(_text(random, kind, number * 8 + n) for n in range(num_texts))
-    return Case(number, kind, route, op, texts, lane, at_s // BURST_S * BURST_S)
+    return Case(number, kind, route, op, texts, lane, at_s)
+
+
+def _long_text(number: int) -> str:
+    return " ".join([in_letters(number), *Random(number).choices(WORDS, k=LONG_WORDS)])
 
 
 def _text(random: Random, kind: str, number: int) -> str:
+    if kind == "huge":
+        beginning = " ".join([in_letters(number), *random.choices(WORDS, k=4)])
+        return f"{beginning} {random.choice(HUGE_SIGNS) * HUGE_CHARS}"[:HUGE_CHARS]
     if kind in ("good", "leaving") and random.random() < SHARE_HOT:
         return " ".join(Random(random.randrange(NUM_HOT)).sample(WORDS, 4))
     words = random.choices(WORDS, k=random.randint(2, 6))

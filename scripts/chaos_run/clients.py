@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
@@ -16,13 +17,19 @@ from chaos_run.http import Http
 from chaos_run.plain import Plain
 from shoal import Client
 from shoal.errors import ShoalError
-from shoal.jobs import Job
+from shoal.jobs import Job, Options
 
 #: Clients at a time.
 NUM_THREADS = 48
 
 #: How long a client waits before it asks again, and how long `shoal.Client` waits for an answer.
 AGAIN_S, CALL_S = 0.2, 10.0
+
+#: Addresses that the clients share, each of which is a client of its own to the APIs.
+ADDRESSES = [f"127.0.0.{n}" for n in range(2, 8)]
+
+#: How long a slow reader waits after each piece of its answer.
+SLOW_PAUSE_S = 0.1
 
 #: One in so many is submitted a second time with the same key, for no reason.
 ASKED_AGAIN = 10
@@ -53,14 +60,15 @@ class Clients:
     def __init__(self, deployment: Deployment, answers: Answers, outcomes: Outcomes, cases: Sequence[Case]):
         self._ports, self._answers, self._outcomes = deployment.api_ports.values(), answers, outcomes
         url, settings = deployment.url_of(PRODUCERS), deployment.settings
-        self._client = Client(url, timeout_s=CALL_S, key_prefix=settings.key_prefix, pool=settings.pool)
+        self._client = Client.from_settings(replace(settings, redis_url=url, request_timeout_s=CALL_S))
         self._plain = Plain(url, settings)
         self._routes = self._steps(self._client, self._plain)
         self._cases: SimpleQueue[Case] = SimpleQueue()
         for case in cases:
             self._cases.put(case)
         self._started_s, self._gives_up_s = 0.0, float("inf")
-        self._threads = [Thread(target=self._run, daemon=True) for _ in range(NUM_THREADS)]
+        addresses = [ADDRESSES[n % len(ADDRESSES)] for n in range(NUM_THREADS)]
+        self._threads = [Thread(target=self._run, args=(address,), daemon=True) for address in addresses]
 
     @staticmethod
     def _steps(client: Client, plain: Plain) -> dict[str, tuple[PackedJobs | None, Fetch | None]]:
@@ -71,15 +79,16 @@ class Clients:
             "leaving": (lambda http, case: http.leave(case) or "", None),
             "call": (
                 None,
-                lambda _, case, __: content(client.call(Job(case.op, list(case.texts), k=K), lane=case.lane)),
+                lambda _, case, __: content(client.call(_job(case), lane=case.lane)),
             ),
             "handle": (
-                lambda _, case: client.submit(case.op, case.texts, lane=case.lane, k=K).id,
+                lambda _, case: client.put(_job(case), case.lane, idempotency_key=_key(case)),
                 lambda _, __, job_id: content(client.job(job_id).result(5)),
             ),
             "plain": (lambda _, case: plain.put(case), lambda _, __, job_id: plain.result(job_id)),
             "expired": (lambda _, case: plain.put(case, time.time() - 1), lambda _, __, job_id: plain.result(job_id)),
             "address": (lambda _, case: plain.put_with_address(case), lambda _, case, __: plain.reply(case)),
+            "unreadable": (lambda _, case: plain.put_unreadable(case), lambda _, __, job_id: plain.result(job_id)),
             "malformed": (lambda _, case: plain.put_garbage(case), None),
         }
 
@@ -103,8 +112,8 @@ class Clients:
         self._client.close()
         self._plain.close()
 
-    def _run(self) -> None:
-        with closing(Http(self._ports)) as http, suppress(Empty):
+    def _run(self, address: str) -> None:
+        with closing(Http(self._ports, address)) as http, suppress(Empty):
             while case := self._cases.get_nowait():
                 time.sleep(max(0.0, self._started_s + case.at_s - time.monotonic()))
                 self._outcomes.unfinished.add(case.number)
@@ -121,8 +130,10 @@ class Clients:
     def _ask(self, http: Http, case: Case) -> None:
         """Put the case, a second time if so or to be cancelled, and check the answer that is fetched."""
         put, fetch = self._routes.get(case.kind) or self._routes[case.route]
+        http.pause_s = SLOW_PAUSE_S if case.kind == "slow reader" else 0.0
         job_id = self._put(http, case, put) if put else ""
-        if put is Http.submit and case.number % ASKED_AGAIN == 0 and (again := self._put(http, case, put)) != job_id:
+        asks_again = put and case.is_keyed and case.number // 2 % ASKED_AGAIN == 0
+        if put and asks_again and (again := self._put(http, case, put)) != job_id:
             self._outcomes.breach(case, f"one idempotency key made jobs {job_id} and {again}")
         if case.kind == "cancelled":  # whether that comes in time or not, there is an answer
             try:
@@ -161,3 +172,11 @@ class Clients:
                 self._outcomes.refused.append(f"{what}: {type(error).__name__}")
             time.sleep(AGAIN_S)
         raise GaveUp
+
+
+def _job(case: Case) -> Job:
+    return Job(case.op, list(case.texts), Options(output=case.output), k=K)
+
+
+def _key(case: Case) -> str | None:
+    return f"case-{case.number}" if case.is_keyed else None

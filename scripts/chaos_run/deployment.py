@@ -13,6 +13,7 @@ import psutil
 import redis
 from stack import NATIVE_THREADS, SHOAL, free_port, is_ready, logged
 
+from chaos_run.clock import set_clock
 from chaos_run.proxy import Link
 from shoal.broker import embedded
 from shoal.errors import NotReady
@@ -103,10 +104,23 @@ class Deployment:
         workers = [f"worker {n + 1}" for n in range(NUM_WORKERS)]
         self.api_ports = {f"api {n + 1}": free_port() for n in range(NUM_APIS)}
         self.links = {name: Link(redis_port) for name in (*workers, *self.api_ports, PRODUCERS)}
-        worker = [sys.executable, str(Path(__file__).parent / "worker.py"), str(self.computed), str(PAUSE_S)]
-        commands = {name: worker for name in workers} | {name: [*SHOAL, "api"] for name in self.api_ports}
+        commands = {name: self._worker_command(name) for name in workers}
+        commands |= {name: [*SHOAL, "api"] for name in self.api_ports}
         commands["redis"] = [*embedded.command(self.settings), "--appendfsync", fsync]
         self.processes = {name: self._process(name, command) for name, command in commands.items()}
+
+    def _worker_command(self, name: str) -> list[str]:
+        parts = Path(__file__).parent
+        self.set_clock(name, 0.0)
+        program = [str(parts / "worker.py"), str(self.computed), str(PAUSE_S)]
+        return [sys.executable, str(parts / "clock.py"), str(self._clock(name)), *program]
+
+    def _clock(self, worker: str) -> Path:
+        return self.folder / f"{worker.replace(' ', '-')}.clock"
+
+    def set_clock(self, worker: str, ahead_s: float) -> None:
+        """Set the calendar clock of the worker; it stays so when the worker is started again."""
+        set_clock(self._clock(worker), ahead_s)
 
     def _process(self, name: str, command: list[str]) -> Process:
         settings, log = self.settings, self.folder / f"{name.replace(' ', '-')}.log"

@@ -1,5 +1,6 @@
 """The faults: a schedule drawn from a seed, and what does them."""
 
+import math
 import os
 import signal
 import time
@@ -30,7 +31,10 @@ KINDS: dict[str, tuple[int, float, float]] = {
     "swallow": (2, 1.0, 7.0),
     "stall": (1, 0.5, 5.0),
     "delay": (1, 2.0, 5.0),
+    "slow": (2, 2.0, 7.0),
     "tear": (2, 0.3, 1.0),
+    "clock ahead": (2, 5.0, 20.0),
+    "clock behind": (2, 5.0, 20.0),
 }
 
 #: After a worker is killed alone, nothing else breaks for so long: what comes of it is then its doing.
@@ -38,6 +42,13 @@ ALONE_S = 7.0
 
 #: Share of broken links where all links break at once, and the longest time that a link which delays holds a piece.
 SHARE_ALL, DELAY_S = 0.25, 0.05
+
+#: Bytes a second of a slow link, at least and at most; and the least and most seconds that a wrong clock is off.
+SLOW_BYTES_PER_S, CLOCK_S = (50_000, 2_000_000), (10, 4_000)
+
+
+#: Kinds that set the clock of a process, and to which side.
+_SIGNS = {"clock ahead": 1, "clock behind": -1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +85,12 @@ def _target(random: Random, kind: str) -> str:
     worker, api = f"worker {random.randint(1, NUM_WORKERS)}", f"api {random.randint(1, NUM_APIS)}"
     if kind in MODES:
         return "all" if random.random() < SHARE_ALL else random.choice((worker, worker, api, PRODUCERS))
-    return worker if "worker" in kind else api if "api" in kind else "redis"
+    return worker if "worker" in kind or "clock" in kind else api if "api" in kind else "redis"
+
+
+def _between(bounds: tuple[float, float], share: float) -> float:
+    """Return the value between the bounds that has the share of their ratio below it."""
+    return bounds[0] * math.pow(bounds[1] / bounds[0], share)
 
 
 class Breaker:
@@ -99,7 +115,7 @@ class Breaker:
         """Break what is due `now_s` after the start, and mend what was broken long enough."""
         while self._left and self._left[0].at_s <= now_s:
             fault = self._left.pop(0)
-            if self._break_links(fault) if fault.kind in MODES else self._break_process(fault):
+            if self._break(fault):
                 self.done[fault.kind] += 1
                 self._open.append((now_s + fault.seconds, fault))
             else:
@@ -113,9 +129,22 @@ class Breaker:
                     process = self._deployment.processes[fault.target]
                     process.is_stopped = False
                     process.send(signal.SIGCONT)
+                if fault.kind in _SIGNS:
+                    self._deployment.set_clock(fault.target, 0.0)
+
+    def _break(self, fault: Fault) -> bool:
+        """Do the fault; return False if what it breaks is broken already."""
+        if fault.kind in _SIGNS:
+            return self._break_clock(fault)
+        return self._break_links(fault) if fault.kind in MODES else self._break_process(fault)
+
+    def _break_clock(self, fault: Fault) -> bool:
+        if any(other.kind in _SIGNS and other.target == fault.target for _, other in self._open):
+            return False
+        self._deployment.set_clock(fault.target, _SIGNS[fault.kind] * _between(CLOCK_S, fault.value))
+        return True
 
     def _break_process(self, fault: Fault) -> bool:
-        """Do the fault; return False if what it breaks is broken already."""
         process = self._deployment.processes[fault.target]
         if not process.is_up:
             return False
@@ -137,8 +166,9 @@ class Breaker:
         links = self._links(fault)
         if any(link in self._links(other) for _, other in self._open for link in links):
             return False
+        values = {"delay": fault.value * DELAY_S, "slow": _between(SLOW_BYTES_PER_S, fault.value)}
         for link in links:
-            link.set(fault.kind, fault.value * DELAY_S if fault.kind == "delay" else fault.value)
+            link.set(fault.kind, values.get(fault.kind, fault.value))
         return True
 
     def _links(self, fault: Fault) -> list[Link]:

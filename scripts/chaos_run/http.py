@@ -2,9 +2,10 @@
 
 import json
 import socket
+import time
 from collections.abc import Iterable
 from contextlib import suppress
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from itertools import cycle
 from typing import Any
 
@@ -15,19 +16,26 @@ from shoal.errors import BY_CODE
 #: Longer than an API lets a request wait.
 TIMEOUT_S = 20.0
 
+#: Bytes that a slow reader reads at a time, and what its system may receive before it reads.
+PIECE_BYTES = 32_768
+
 #: How long a client that leaves waits for its answer.
 LEAVES_AFTER_S = 0.03
 
 
 class Http:
-    """One thread's connection to one of the APIs, and to the next one when it fails.
+    """One thread's connection from an address to one of the APIs, and to the next one when it fails.
+
+    `pause_s` is what it waits after each piece of an answer that it reads.
 
     Every method but `leave` raises the ShoalError that an answer carries, and ConnectionError without one: it is not
     known then whether the request was read.
     """
 
-    def __init__(self, ports: Iterable[int]):
-        self._connections = cycle([HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S) for port in ports])
+    def __init__(self, ports: Iterable[int], address: str):
+        own = (address, 0)
+        self._connections = cycle([HTTPConnection("127.0.0.1", port, TIMEOUT_S, own) for port in ports])
+        self.pause_s = 0.0
         self._connection = next(self._connections)
 
     def wait(self, case: Case) -> Any:
@@ -59,7 +67,7 @@ class Http:
         try:
             self._send(method, path, body, headers)
             response = self._connection.getresponse()
-            found = json.loads(response.read())
+            found = json.loads(self._read(response) if self.pause_s else response.read())
         except (OSError, HTTPException, ValueError) as error:
             self.close()
             raise ConnectionError(type(error).__name__) from error
@@ -72,10 +80,23 @@ class Http:
         self._connection.close()
         self._connection = next(self._connections)
 
+    def _read(self, response: HTTPResponse) -> bytes:
+        data = b""
+        while piece := response.read(PIECE_BYTES):
+            data += piece
+            time.sleep(self.pause_s)
+        return data
+
     def _send(self, method: str, path: str, body: Any, headers: dict[str, str]) -> None:
         sent = {"content-type": "application/json"} | {name.replace("_", "-"): text for name, text in headers.items()}
+        if self.pause_s:
+            self._connection.close()
+            self._connection.connect()
+            self._connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, PIECE_BYTES)
         self._connection.request(method, path, None if body is None else json.dumps(body), sent)
 
 
 def _request(case: Case) -> tuple[str, dict[str, Any]]:
-    return ("/search", {"queries": case.texts, "k": K}) if case.op == "search" else ("/embed", {"inputs": case.texts})
+    if case.op == "search":
+        return "/search", {"queries": case.texts, "k": K}
+    return "/embed", {"inputs": case.texts, "output": case.output}

@@ -43,6 +43,12 @@ class Plain:
         self._run(case, address, _job(case, address, reply_to=address))
         return ""
 
+    def put_unreadable(self, case: Case) -> str:
+        """Put bytes that are no job with the script, which tells workers the id to answer to, and return the id."""
+        job_id = f"unreadable-{case.number}"
+        self._run(case, job_id, GARBAGE + case.texts[0].encode(), f"{self._root}:job:{job_id}")
+        return job_id
+
     def put_garbage(self, case: Case) -> str:
         """Put bytes that are no job, without the script, which would tell workers an id to answer to. Return no id."""
         self._redis.xadd(f"{self._root}:lane:{case.lane}", {"job": GARBAGE + case.texts[0].encode()})
@@ -68,7 +74,8 @@ class Plain:
 
 
 def _job(case: Case, job_id: str, **fields: Any) -> bytes:
-    job = {"v": 1, "id": job_id, "op": case.op, "texts": case.texts} | ({"k": K} if case.op == "search" else {})
+    job = {"v": 1, "id": job_id, "op": case.op, "texts": case.texts}
+    job |= {"k": K} if case.op == "search" else {"output": case.output}
     return bytes(msgpack.packb(job | fields))
 
 

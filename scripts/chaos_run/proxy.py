@@ -10,8 +10,12 @@ CHUNK_BYTES = 65_536
 
 #: Modes of a link. `pass` mends it. `cut` ends its connections once; `refuse` ends them and all new ones; `swallow`
 #: takes everything and hands on nothing, and ends what lost bytes so; `stall` holds everything until it is mended;
-#: `delay` holds each piece for so many seconds; `tear` hands on such a share of the next reply and ends the connection.
-MODES = ("pass", "cut", "refuse", "swallow", "stall", "delay", "tear")
+#: `delay` holds each piece for so many seconds; `slow` lets so many bytes a second through on each connection and way;
+#: `tear` hands on such a share of the next reply and ends the connection.
+MODES = ("pass", "cut", "refuse", "swallow", "stall", "delay", "slow", "tear")
+
+#: Bytes that a slow link hands on at a time.
+SLOW_BYTES = 4_096
 
 _Pair = tuple[socket.socket, socket.socket]
 
@@ -81,12 +85,23 @@ class Link:
                     self._mended.wait()
                 elif self._mode == "delay":
                     time.sleep(self._value)
+                elif self._mode == "slow":
+                    self._send_slowly(target, data)
+                    continue
                 is_torn = self._mode == "tear" and target is pair[0]
                 target.sendall(data[: int(len(data) * self._value)] if is_torn else data)
                 if is_torn:
                     break
         self._end(pair)
         source.close()
+
+    def _send_slowly(self, target: socket.socket, data: bytes) -> None:
+        """Hand on the data at the speed of the link, or at once when it is mended meanwhile."""
+        for start in range(0, len(data), SLOW_BYTES):
+            piece = data[start : start + SLOW_BYTES]
+            target.sendall(piece)
+            if self._mode == "slow":
+                time.sleep(len(piece) / self._value)
 
     def _end(self, pair: _Pair) -> None:
         self._open.pop(pair, None)

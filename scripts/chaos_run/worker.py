@@ -35,21 +35,22 @@ class PoisonedEncoder(Encoder):
         super().__init__(encoder.model, encoder.tokenizer, encoder.engine)
         self._computed = computed
         self._pause_s = pause_s
-        self._texts: dict[Sequence[int], str] = {}
+        self._texts: dict[Sequence[int], tuple[bytes, str]] = {}  # digest and first word of each text, by its tokens
 
     def tokenize(self, texts: Sequence[str], truncation_side: str = "right") -> list[Tokens]:
         """Return the tokens of each text, and remember whose they are."""
         found = super().tokenize(texts, truncation_side)
-        self._texts |= {tokens.ids: text for text, tokens in zip(texts, found, strict=True)}
+        for text, tokens in zip(texts, found, strict=True):
+            self._texts[tokens.ids] = digest(text), text.partition(" ")[0]
         return found
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         """Start the pass, if there is no poison among the texts; the file gets their digests before that."""
         sources = [self._texts[text.tokens.ids] for text in texts]
-        os.write(self._computed, b"".join(map(digest, sources)))
+        os.write(self._computed, b"".join(known for known, _ in sources))
         time.sleep(self._pause_s)
-        for source in sources:
-            if end := ENDS.get(source.partition(" ")[0]):
+        for _, first_word in sources:
+            if end := ENDS.get(first_word):
                 end()
         return super().start(texts)
 

@@ -1,0 +1,86 @@
+"""A hostile client: it puts more than the pool can compute, under idempotency keys, and reads no result."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import closing, suppress
+from random import Random
+from threading import Event, Thread
+
+from chaos_run.cases import WORDS, in_letters
+from chaos_run.http import Http
+from shoal.errors import ShoalError
+
+#: Its address, which no other client has.
+ADDRESS = "127.0.0.99"
+
+#: Texts of each job: so many go to the overflow.
+NUM_TEXTS = 33
+
+#: One in so many jobs has huge texts, and one in so many requests is no job.
+EVERY_HUGE, EVERY_BROKEN = 40, 10
+
+#: Huge texts in a job, and their characters.
+NUM_HUGE, HUGE_CHARS = 4, 2**19
+
+#: The number of its first text: other clients have shorter names.
+FIRST_NAME = 26**5
+
+#: How long it waits after a refusal.
+AGAIN_S = 0.1
+
+_BROKEN = ({"op": "embed", "inputs": [[[]]]}, {"op": "drop"}, ["storm"], {"op": "embed", "inputs": "storm", "lane": 7})
+
+
+class Hostile:
+    """The thread of the client, what became of its requests, and the ids of the jobs that it was told."""
+
+    def __init__(self, ports: Iterable[int], seed: int, seconds: float):
+        self.outcomes: Counter[str] = Counter()
+        self.job_ids: set[str] = set()
+        self._ports, self._random, self._seconds = ports, Random(f"hostile {seed}"), seconds
+        self._stopped = Event()
+        self._thread = Thread(target=self._run, daemon=True)
+        self.start = self._thread.start
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+        if self._thread.ident:
+            self._thread.join(30)
+
+    def _run(self) -> None:
+        until, number = time.monotonic() + self._seconds, 0
+        with closing(Http(self._ports, ADDRESS)) as http:
+            while time.monotonic() < until and not self._stopped.is_set():
+                number += 1
+                if number % EVERY_BROKEN == 0:
+                    self._break(http)
+                self._put(http, number)
+
+    def _put(self, http: Http, number: int) -> None:
+        """Put a job until its id is known, so that none is left over whose client was not told."""
+        job = {"op": "embed", "lane": self._random.choice(("interactive", "bulk")), "inputs": self._texts(number)}
+        while not self._stopped.is_set():
+            try:
+                self.job_ids.add(http.ask("POST", "/v1/jobs", job, Idempotency_Key=f"hostile-{number}")[1]["id"])
+                self.outcomes["accepted"] += 1
+                return
+            except ShoalError as error:
+                self.outcomes[error.code] += 1
+            except ConnectionError:
+                self.outcomes["no answer"] += 1
+            self._stopped.wait(AGAIN_S)
+
+    def _break(self, http: Http) -> None:
+        with suppress(ConnectionError):
+            try:
+                http.ask("POST", "/v1/jobs", self._random.choice(_BROKEN))
+            except ShoalError as error:
+                self.outcomes[error.code] += 1
+
+    def _texts(self, number: int) -> list[str]:
+        name = in_letters(FIRST_NAME + number)
+        if number % EVERY_HUGE == 0:
+            return [f"{name} {letter * HUGE_CHARS}" for letter in self._random.choices("x天z氣", k=NUM_HUGE)]
+        return [" ".join([name, *self._random.choices(WORDS, k=5)]) for _ in range(NUM_TEXTS)]
