@@ -12,7 +12,7 @@ from typing import Any
 import msgpack
 import pytest
 from api_stub import MakeApp, StubWorker
-from conftest import PATIENCE_S
+from conftest import PATIENCE_S, RedisServer
 from flask.testing import FlaskClient
 from page import read
 from queues import Queue, queue_of
@@ -21,6 +21,7 @@ import shoal.queue.consumer
 from shoal import Client
 from shoal.errors import MalformedJob, Overloaded, UnknownJob
 from shoal.jobs import LANES, Job
+from shoal.keys import Keys
 from shoal.queue.consumer import MAX_DEAD_BYTES, MAX_DEAD_LETTERS, Answer
 from shoal.queue.dead_letters import MAX_LISTED_BYTES, DeadLetter, DeadLetters
 from shoal.queue.lane import LaneLimits
@@ -36,6 +37,11 @@ def bury(queue: Queue, data: bytes, reason: str = "poisoned: why", trace: str = 
     (delivery,) = queue.take("w1", LANES, 1)
     queue.reply([Answer(delivery, letter=DeadLetter(reason, trace, "w1"))])
     return DeadLetters(queue).newest(1)[0].id
+
+
+def listed(queue: Queue) -> list[str]:
+    """Return the ids of the letters, the newest first."""
+    return [letter.id for letter in DeadLetters(queue).newest()]
 
 
 class TestDeadLetters:
@@ -226,14 +232,62 @@ def test_as_many_are_kept_as_the_page_says() -> None:
 def test_they_are_limited_in_number(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shoal.queue.consumer, "MAX_DEAD_LETTERS", 3)
     ids = [bury(queue, b"x") for _ in range(5)]
-    assert [letter.id for letter in DeadLetters(queue).newest()] == ids[:1:-1]
+    assert listed(queue) == ids[:1:-1]
 
 
 def test_they_are_limited_in_bytes(queue: Queue) -> None:
-    num_letters = 5
-    data = b"x" * (MAX_DEAD_BYTES // num_letters)
-    ids = [bury(queue, data) for _ in range(num_letters + 2)]
-    assert [letter.id for letter in DeadLetters(queue).newest()] == ids[:1:-1]
-    DeadLetters(queue).drop(ids[-2])  # counts as long as there is an older one
-    ids.append(bury(queue, b"x"))
-    assert [letter.id for letter in DeadLetters(queue).newest()] == [ids[-1], ids[-2], *ids[-4:1:-1]]
+    data = b"x" * (MAX_DEAD_BYTES // 5)  # with the other fields of a letter, there is room for 4
+    ids = [bury(queue, data) for _ in range(7)]
+    assert listed(queue) == ids[:2:-1]
+    ids.append(bury(queue, b"x" * 2 * MAX_DEAD_BYTES))
+    assert listed(queue) == ids[-1:]
+
+
+@pytest.mark.parametrize("how", ["drop", "retry"])
+def test_a_letter_that_is_gone_leaves_room_for_another(queue: Queue, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shoal.queue.consumer, "MAX_DEAD_BYTES", 50_000)
+    job = Job("embed", ["x" * 10_000])
+    kept = [bury(queue, job.pack()) for _ in range(3)]
+    for _ in range(6):
+        letter_id = bury(queue, job.pack())
+        if how == "drop":
+            DeadLetters(queue).drop(letter_id)
+        else:
+            queue.cancel(DeadLetters(queue).retry(letter_id))
+    assert listed(queue) == kept[::-1]
+    kept += [bury(queue, job.pack()) for _ in range(2)]
+    assert listed(queue) == kept[:0:-1]  # 4 of them
+
+
+@pytest.mark.parametrize("how", ["the count has expired", "all letters were deleted", "some letters were deleted"])
+def test_a_wrong_count_of_their_bytes_is_set_right(queue: Queue, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shoal.queue.consumer, "MAX_DEAD_BYTES", 50_000)
+    data = Job("embed", ["x" * 10_000]).pack()
+    kept = [bury(queue, data) for _ in range(4)]
+    if how == "all letters were deleted":
+        queue.redis.delete(queue.keys.dead)
+        kept = []
+    else:
+        if how == "some letters were deleted":  # counts until the count expires
+            queue.redis.xdel(queue.keys.dead, *kept[:2])
+            kept = kept[2:]
+            assert 3_000 < queue.redis.ttl(queue.keys.dead_bytes) <= 3_600
+        queue.redis.delete(queue.keys.dead_bytes)
+    kept += [bury(queue, data) for _ in range(4)]
+    assert listed(queue) == kept[-4:][::-1]
+
+
+def test_a_drop_does_not_begin_a_count(queue: Queue) -> None:
+    letter_id = bury(queue, b"x")
+    queue.redis.delete(queue.keys.dead_bytes)
+    DeadLetters(queue).drop(letter_id)
+    assert not queue.redis.exists(queue.keys.dead_bytes)
+
+
+def test_a_letter_can_be_dropped_while_the_memory_of_redis_is_full(own_redis: RedisServer) -> None:
+    queue = Queue.connect(own_redis.url, Keys())
+    letter_id = bury(queue, b"x")
+    queue.redis.config_set("maxmemory", 1)
+    DeadLetters(queue).drop(letter_id)
+    assert listed(queue) == []
+    queue.close()

@@ -148,6 +148,7 @@ EXAMPLES: dict[str, list[tuple[Act, Callable[[Keys], str], int | None]]] = {
     "cache:<place>": [(cached, lambda keys: keys.cache("0"), 86_400)],
     "rate": [(limited, lambda keys: f"{keys.rates}*", 120)],  # two windows: the last one still counts in part
     "dead": [(buried, lambda keys: keys.dead, None)],
+    "dead:bytes": [(buried, lambda keys: keys.dead_bytes, 3_600)],
     "alive": [(announced, lambda keys: keys.alive, 15)],
     "worker:<worker_id>": [(announced, lambda keys: keys.worker("w"), 15)],
     "claim-turn": [(looking, lambda keys: keys.claim_turn, 3_600)],  # the worker says for how long

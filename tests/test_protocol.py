@@ -753,7 +753,7 @@ def test_every_key_is_listed() -> None:
     names = {name for name, kind in vars(Keys).items() if inspect.isfunction(kind) and not name.startswith("_")} - {
         "of_lane"
     }
-    wanted = {keys.dead, keys.alive, keys.claim_turn, keys.rates, keys.unread, keys.unread_load}
+    wanted = {keys.dead, keys.dead_bytes, keys.alive, keys.claim_turn, keys.rates, keys.unread, keys.unread_load}
     for name in names:
         method = getattr(keys, name)
         wanted |= {method(*(f"<{parameter}>" for parameter in inspect.signature(method).parameters))}
@@ -762,6 +762,7 @@ def test_every_key_is_listed() -> None:
         "root",
         "rates",
         "dead",
+        "dead_bytes",
         "alive",
         "claim_turn",
         "unread",

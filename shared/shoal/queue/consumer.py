@@ -53,7 +53,8 @@ def _load(name: str) -> Script:
 
 
 _JOIN, _LEAVE, _TAKE, _REFILL, _CLAIM = map(_load, ("join", "leave", "take", "refill", "claim"))
-_ISOLATE, _LOST, _START, _REPLY = map(_load, ("isolate", "lost", "start", "reply"))
+_ISOLATE, _LOST, _START = map(_load, ("isolate", "lost", "start"))
+_REPLY = Script.load("shoal.queue", "lane", "letter", "reply")
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,13 +325,13 @@ class Consumer:
         return num_written
 
     def _write(self, group: Sequence[tuple[Answer, dict[str, Any]]]) -> int:
-        keys = [*self._all_keys, *self.unread.script_keys, self.keys.dead]
+        keys = [*self._all_keys, *self.unread.script_keys, self.keys.dead, self.keys.dead_bytes]
         arguments = {
             "lanes": LANES,
             "result_ttl_s": self.result_ttl_s,
             "max_dead_letters": MAX_DEAD_LETTERS,
             "max_dead_bytes": MAX_DEAD_BYTES,
-            "dead_key": len(keys),
+            "dead_key": len(keys) - 1,
             "answers": [self._with_keys(answer, fields, keys) for answer, fields in group],
         }
         try:

@@ -24,6 +24,7 @@ _ID = re.compile(r"\d{1,19}-\d{1,19}")
 _NAMES = ("job", "reason", "traceback", "worker", "lane", "deliveries")
 
 _LIST = Script.load("shoal.queue", "lane", "dead")
+_DROP = Script.load("shoal.queue", "lane", "letter", "drop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ class DeadLetters:
         letter = self.get(letter_id)
         job = replace(Job.unpack(letter.data), id=letter.retried_id, deadline=None, reply_to=None)
         self._producer.put(letter.lane if letter.lane in LANES else LANES[0], [job], client="retried")
-        self._broker.execute("XDEL", self._key, letter_id)
+        self._delete(letter_id)
         return job.id
 
     def drop(self, letter_id: str) -> None:
@@ -140,7 +141,10 @@ class DeadLetters:
         Raises UnknownJob.
         """
         self.get(letter_id)
-        self._broker.execute("XDEL", self._key, letter_id)
+        self._delete(letter_id)
+
+    def _delete(self, letter_id: str) -> None:
+        self._broker.run(_DROP, [self._key, self._producer.keys.dead_bytes], {"id": letter_id})
 
 
 def _text(fields: Mapping[str, bytes], name: str) -> str:

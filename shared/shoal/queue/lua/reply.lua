@@ -1,10 +1,13 @@
 -- Acknowledge jobs and write their replies, each together or not at all: of two workers that ran the same job, only the
 -- reply of the first is written. An entry that holds another job than the one that was run stays as it is.
--- KEYS: those of all lanes, the unread results and their load, the stream of dead letters, then addresses and records: answers give their places here.
+-- KEYS: those of all lanes, the unread results and their load, the stream of dead letters and the key with their bytes, then
+--   addresses and records: answers give their places here.
 -- args: lanes, result_ttl_s, max_dead_letters, max_dead_bytes, dead_key (its place among KEYS), answers: list of {lane,
 --   is_overflow, entry, identity (of the job), id (of the job) and reply (if the job can be answered), address_key, is_stream, record_key, status and
 --   timings (of a job with a record), letter (fields of a dead letter, if one is kept)}
 -- Returns {written}: how many of the jobs were still unanswered.
+local DEAD_BYTES_TTL_S = 3600 -- of the sum of the bytes of dead letters
+
 local lanes, unread, written = lanes_by_name(), unread_at(#args.lanes * #LANE_KEYS + 1), 0
 
 -- Write a reply to its address; return the error if that fails.
@@ -24,23 +27,34 @@ local function send(answer)
   return type(sent) == 'table' and sent.err -- something else is at that address
 end
 
--- Keep a dead letter. Each has the bytes of all letters put until then, so that those between two are known.
+-- The bytes of all dead letters. They are added up anew when there is no sum: it lives for a while only, because letters
+-- may be deleted without a script.
+local function sum_of_bytes(dead, sum_key)
+  local sum = redis.call('GET', sum_key)
+  if sum and redis.call('XLEN', dead) > 0 then return tonumber(sum) end
+  local bytes, entry = 0, redis.call('XRANGE', dead, '-', '+', 'COUNT', 1)[1]
+  while entry do
+    bytes = bytes + bytes_of(entry[2])
+    entry = redis.call('XRANGE', dead, '(' .. entry[1], '+', 'COUNT', 1)[1]
+  end
+  redis.call('SET', sum_key, bytes, 'EX', DEAD_BYTES_TTL_S)
+  return bytes
+end
+
+-- Keep a dead letter, and delete the oldest of the others that exceed a limit with it.
 local function keep(letter, job)
-  local dead = KEYS[args.dead_key]
-  local last, total_bytes = redis.call('XREVRANGE', dead, '+', '-', 'COUNT', 1)[1], #job
+  local dead, sum_key = KEYS[args.dead_key], KEYS[args.dead_key + 1]
   local fields = {'job', job}
-  for name, value in pairs(letter) do
-    fields[#fields + 1], fields[#fields + 2] = name, value
-    total_bytes = total_bytes + #value
-  end
-  if last then total_bytes = total_bytes + (tonumber(fields_of(last).total_bytes) or 0) end
-  fields[#fields + 1], fields[#fields + 2] = 'total_bytes', string.format('%.0f', total_bytes)
-  redis.call('XADD', dead, 'MAXLEN', args.max_dead_letters, '*', unpack(fields))
-  while redis.call('XLEN', dead) > 1 do
+  for name, value in pairs(letter) do fields[#fields + 1], fields[#fields + 2] = name, value end
+  local bytes = sum_of_bytes(dead, sum_key) + bytes_of(fields)
+  redis.call('XADD', dead, '*', unpack(fields))
+  local number = redis.call('XLEN', dead)
+  while number > args.max_dead_letters or number > 1 and bytes > args.max_dead_bytes do
     local oldest = redis.call('XRANGE', dead, '-', '+', 'COUNT', 1)[1]
-    if total_bytes - (tonumber(fields_of(oldest).total_bytes) or 0) <= args.max_dead_bytes then break end
     redis.call('XDEL', dead, oldest[1])
+    number, bytes = number - 1, bytes - bytes_of(oldest[2])
   end
+  redis.call('SET', sum_key, bytes, 'KEEPTTL')
 end
 
 for _, answer in ipairs(args.answers) do
