@@ -225,6 +225,24 @@ def test_a_worker_that_was_paused_before_it_starts_a_job_marks_none_that_another
     assert not queue.redis.exists(queue.keys.record(job.id))
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_several_jobs_those_without_an_address_have_a_record(queue: Queue, first: int) -> None:
+    jobs = [Job("embed", ["storm"]), addressed()]
+    queue.put("bulk", jobs if first == 0 else jobs[::-1])
+    assert queue.cancel(jobs[0].id) == "cancelled"
+    with pytest.raises(UnknownJob):
+        queue.status(jobs[1].id)
+    (delivery,) = queue.take("a", LANES, 2)
+    assert not delivery.has_record
+    assert queue.reply([answer(delivery)]) == 1
+
+
+def test_an_address_of_all_jobs_leaves_none_with_a_record(queue: Queue) -> None:
+    jobs = [Job("embed", ["storm"]), addressed()]
+    queue.put_many([PackedJobs.pack("bulk", jobs, reply_to="me")])
+    assert not queue.redis.exists(*(queue.keys.record(job.id) for job in jobs))
+
+
 def by_xadd(queue: Queue, status: str) -> Job:
     """Put a job as a program without scripts does, with a record of that status."""
     job = Job("embed", ["storm"])

@@ -34,12 +34,15 @@ class StreamEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PackedJobs:
-    """The jobs of one client for one lane, and their bytes: packed by the caller, so that a bad text fails at once."""
+    """The jobs of one client for one lane, and their bytes: packed by the caller, so that a bad text fails at once.
+
+    `has_record` says for each job if it has a record.
+    """
 
     lane: str
     jobs: Sequence[Job]
     data: Sequence[bytes]
-    has_records: bool
+    has_record: Sequence[bool]
     client: str = ""
     idempotency_key: IdempotencyKey | None = None
 
@@ -58,8 +61,8 @@ class PackedJobs:
         """
         if (num_bytes := len(client.encode())) > MAX_CLIENT_BYTES:
             raise InvalidRequest(f"the name of the client has {num_bytes:,} bytes, and at most {MAX_CLIENT_BYTES} fit")
-        has_records = not (reply_to or jobs[0].reply_to)
-        return cls(lane, jobs, [job.pack(reply_to) for job in jobs], has_records, client, idempotency_key)
+        has_record = [not (reply_to or job.reply_to) for job in jobs]
+        return cls(lane, jobs, [job.pack(reply_to) for job in jobs], has_record, client, idempotency_key)
 
     @property
     def num_texts(self) -> int:

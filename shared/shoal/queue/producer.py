@@ -144,15 +144,18 @@ class Producer:
 
     def _call(self, put: PackedJobs) -> ScriptCall:
         keys = [*self._lane_keys[put.lane], self.keys.unread_load]
-        if put.has_records:
-            keys += [self.keys.record(job.id) for job in put.jobs]
-        pairs = zip(put.jobs, put.data, strict=True)
-        has_record = {"has_record": True} if put.has_records else {}
+        jobs = []
+        for job, data, has_record in zip(put.jobs, put.data, put.has_record, strict=True):
+            about = {"id": job.id, "job": data, "texts": len(job.texts)}
+            if has_record:
+                keys.append(self.keys.record(job.id))
+                about["has_record"] = True
+            jobs.append(about)
         arguments: dict[str, Any] = {
             "version": SCRIPT_VERSION,
             "client": put.client,
             "limits": self.limits.to_map(),
-            "jobs": [{"id": job.id, "job": data, "texts": len(job.texts), **has_record} for job, data in pairs],
+            "jobs": jobs,
         }
         if put.idempotency_key:
             keys.append(self.keys.once(put.idempotency_key.name))
