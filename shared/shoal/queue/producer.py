@@ -227,7 +227,8 @@ class Producer:
             is_open = status in (b"queued", b"running")
             wait_s = min(until - time.monotonic(), SHORT_BLOCK_S)
             if data is None and is_open and wait_s > 0:
-                data = self.broker.execute("BLMOVE", key, key, "LEFT", "LEFT", f"{wait_s:.3f}", block_s=wait_s)
+                block_s = max(0.001, wait_s)  # one that is rounded to 0 would last for ever
+                data = self.broker.execute("BLMOVE", key, key, "LEFT", "LEFT", f"{block_s:.3f}", block_s=block_s)
             if data is not None:
                 with suppress(ShoalError):  # then the result is kept and counted as one that was not read
                     self._mark_read(job_id, len(data))
