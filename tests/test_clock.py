@@ -109,6 +109,18 @@ class TestClock:
         clock.refresh()
         assert [*asked, broker.num_asked // NUM_ROUND_TRIPS] == [1, 1, 2, 2, 3]
 
+    def test_it_may_be_put_in_doubt_while_it_is_looked_at(self, broker: OtherClock) -> None:
+        def monotonic() -> float:
+            clock.invalidate()  # as another thread may at any moment
+            return 0.0
+
+        clock = Clock(broker, monotonic)
+        clock.measure()
+        clock.refresh()
+        assert broker.num_asked == NUM_ROUND_TRIPS
+        clock.refresh()
+        assert broker.num_asked == 2 * NUM_ROUND_TRIPS
+
     def test_the_shortest_round_trip_counts(self, broker: OtherClock) -> None:
         times = iter([0.0, 3.0, 3.0, 3.5, 3.5, 5.0, 5.0, 5.0, 5.0])
         clock = Clock(broker, lambda: next(times))

@@ -90,4 +90,5 @@ class Clock:
         return answered_at - sent_at, int(seconds) + int(microseconds) / 1e6 - (sent_at + answered_at) / 2
 
     def _is_due(self) -> bool:
-        return self._measured_at is None or self._monotonic() >= self._measured_at + MEASURE_EVERY_S
+        measured_at = self._measured_at  # which another thread may change meanwhile
+        return measured_at is None or self._monotonic() >= measured_at + MEASURE_EVERY_S
