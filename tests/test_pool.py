@@ -15,6 +15,9 @@ from shoal.queue.consumer import Delivery
 from shoal.queue.pool import Pool
 from shoal_workers.process.heartbeat import Heartbeat
 
+#: Seconds by which Redis's clock is set back.
+STEP_S = 20
+
 
 @pytest.fixture
 def pool(queue: Queue) -> Pool:
@@ -115,6 +118,26 @@ def test_one_look_serves_the_pool_unless_a_job_was_found(queue: Queue) -> None:
     assert not other.take_claim_turn(3_600)
     one.end_claim_turn()
     assert other.take_claim_turn(3_600)
+
+
+def test_when_redis_clock_is_set_back_the_next_look_is_not_later(queue: Queue) -> None:
+    one, other = queue.consumer("one"), queue.consumer("other")
+    assert one.take_claim_turn(3_600)
+    queue.redis.expire(queue.keys.claim_turn, 3_600 + STEP_S)
+    assert other.take_claim_turn(3_600)
+    assert not one.take_claim_turn(3_600)
+
+
+def test_when_redis_clock_is_set_back_no_worker_stays_alive_for_longer(queue: Queue, pool: Pool) -> None:
+    for worker_id in ("dead", "living"):
+        pool.announce(worker_id)
+    for worker_id in ("dead", "living"):
+        queue.redis.zincrby(pool.keys.alive, STEP_S * 1_000, worker_id)
+    pool.announce("living")
+    assert pool.alive() == {"dead", "living"}
+    until_ms = dict(queue.redis.zrange(pool.keys.alive, 0, -1, withscores=True))
+    assert until_ms[b"dead"] == until_ms[b"living"]
+    assert until_ms[b"living"] / 1_000 <= queue.redis.time()[0] + 1 + pool.alive_s
 
 
 def test_pools_do_not_see_each_other(pool: Pool) -> None:

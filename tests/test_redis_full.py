@@ -128,6 +128,12 @@ def test_a_worker_that_starts_meanwhile_is_known_and_answers(
         assert pool.workers() == {}
 
 
+def test_workers_look_for_jobs_of_dead_ones(admin: "redis.Redis", queue: Queue) -> None:
+    admin.config_set("maxmemory", 1)
+    assert queue.consumer("one").take_claim_turn(3_600)
+    assert not queue.consumer("other").take_claim_turn(3_600)
+
+
 def test_a_lane_that_is_gone_is_made_again(admin: "redis.Redis", queue: Queue) -> None:
     admin.flushdb()
     admin.config_set("maxmemory", 1)

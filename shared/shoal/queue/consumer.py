@@ -52,7 +52,8 @@ def _load(name: str) -> Script:
     return Script.load("shoal.queue", "lane", name)
 
 
-_JOIN, _LEAVE, _TAKE, _REFILL, _CLAIM = map(_load, ("join", "leave", "take", "refill", "claim"))
+_JOIN, _LEAVE, _TAKE, _REFILL = map(_load, ("join", "leave", "take", "refill"))
+_CLAIM, _CLAIM_TURN = map(_load, ("claim", "claim_turn"))
 _ISOLATE, _LOST, _START = map(_load, ("isolate", "lost", "start"))
 _REPLY = Script.load("shoal.queue", "lane", "letter", "reply")
 
@@ -248,7 +249,8 @@ class Consumer:
 
     def take_claim_turn(self, every_s: float) -> bool:
         """Return True unless a worker has taken a turn within `every_s` to look for jobs of dead workers."""
-        return bool(self.broker.execute("SET", self.keys.claim_turn, self.name, "NX", "PX", int(every_s * 1000)))
+        arguments = {"worker": self.name, "every_ms": int(every_s * 1000)}
+        return bool(self.broker.run(_CLAIM_TURN, [self.keys.claim_turn], arguments)["is_taken"])
 
     def end_claim_turn(self) -> None:
         """Let any worker look at once: there may be more jobs to claim."""
