@@ -24,13 +24,13 @@ for n = 1, #args.lanes do
   if stream == given.front or stream == given.overflow then lane = given end
 end
 local address = root() .. (reply_to and ':replies:' .. reply_to or ':result:' .. args.id)
-wrong = not lane and 'the job is in ' .. stream .. ': give the keys of its lane'
+wrong = stream and not lane and 'the job is in ' .. stream .. ': give the keys of its lane'
   or fault_of_key(address) or reply_to and fault_of_value('XLEN', address) or fault_of_value('HGET', unread.load, '')
   or not reply_to and fault_of_value('LINDEX', address, 0) or fault_of_value('ZCARD', unread.results)
 if wrong then return redis.error_reply('ERR ' .. wrong) end
 
 redis.call('PERSIST', record) -- allowed when memory is full, and what follows a script's first write is too
-take_back(lane, stream, entry, args.id)
+if lane then take_back(lane, stream, entry, args.id) end
 if reply_to then
   redis.call('XADD', address, '*', 'reply', args.reply)
 else
