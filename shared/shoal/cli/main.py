@@ -8,6 +8,7 @@ import click
 
 from shoal import __version__
 from shoal.errors import DiskFull, FileError, MissingExtra, ShoalError
+from shoal.extra import install_command
 
 _GROUP = "shoal.commands"
 
@@ -54,7 +55,7 @@ def _translate(error: Exception) -> ShoalError:
         return error
     if isinstance(error, ModuleNotFoundError):
         extra = _EXTRAS.get(error.name or "", "all")
-        return MissingExtra(f"this needs {error.name!r}, which is not installed: pip install 'shoal[{extra}]'")
+        return MissingExtra(f"this needs {error.name!r}, which is not installed: {install_command(extra)}")
     if not isinstance(error, OSError) or error.errno == errno.EPIPE:
         raise error
     if error.errno in DiskFull.ERRNOS:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from shoal.errors import BadDocument, MissingExtra
+from shoal.extra import install_command
 from shoal_workers.index.record import Records, location, open_source, refuse_duplicate_columns
 
 
@@ -14,7 +15,7 @@ def read_parquet(path: Path) -> Records:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
-        raise MissingExtra("reading .parquet needs pyarrow; run: pip install 'shoal[parquet]'") from error
+        raise MissingExtra(f"reading .parquet needs pyarrow; run: {install_command('parquet')}") from error
     number = 1
     with open_source(path) as stream:
         try:

@@ -5,7 +5,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,14 @@ from shoal_workers.index.record import Record, Records, location, open_source, r
 
 def read_txt(path: Path) -> Records:
     """Yield each line that is not blank as a record of one column, `text`."""
-    return ((number, {"text": line.rstrip("\r\n")}) for number, line in _lines(path) if line.strip())
+    with closing(_lines(path)) as lines:
+        yield from ((number, {"text": line.rstrip("\r\n")}) for number, line in lines if line.strip())
 
 
 def read_jsonl(path: Path) -> Records:
     """Yield the JSON object of each line that is not blank."""
-    return ((number, _json_object(location(path, number), line)) for number, line in _lines(path) if line.strip())
+    with closing(_lines(path)) as lines:  # an error holds the frames, and so would hold the file open
+        yield from ((number, _json_object(location(path, number), line)) for number, line in lines if line.strip())
 
 
 def read_csv(path: Path) -> Records:
@@ -36,7 +38,7 @@ def read_tsv(path: Path) -> Records:
 
 
 def _table(path: Path, **dialect: Any) -> Records:
-    with closing(_rows(path, **dialect)) as rows:  # an error holds this frame, and so would hold the file open
+    with closing(_rows(path, **dialect)) as rows:
         line, header = next(rows, (1, []))
         refuse_duplicate_columns(location(path, line), header)
         _refuse_another_separator(location(path, line), header)
@@ -93,7 +95,7 @@ def _int64(digits: str) -> int:
     raise ValueError(f"{digits:.30} does not fit in 64 bits; make it a string")
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def _lines(path: Path) -> Generator[tuple[int, str], None, None]:
     """Yield the lines of a UTF-8 file with their numbers."""
     number = 0
     # Invalid bytes come through as surrogates, so that the number of their line is known.

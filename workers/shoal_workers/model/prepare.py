@@ -26,6 +26,7 @@ from tokenizers.normalizers import BertNormalizer
 
 from shoal.errors import DiskFull, ModelMismatch, ModelNotFound
 from shoal.excerpt import excerpt
+from shoal.extra import install_command
 from shoal.progress import Progress
 from shoal_workers.model import architecture, own_graph, parity, weights
 from shoal_workers.model.graph import build
@@ -196,7 +197,7 @@ def _export(model: Model, reason: str, folder: Path) -> None:
     if not find_spec("torch") or not find_spec("sentence_transformers"):
         raise ModelMismatch(
             f"{model.name} is of an architecture that torch must export ({reason}), as it has no file "
-            f"{' or '.join(own_graph.FILES)}: pip install 'shoal[export]', or use another model"
+            f"{' or '.join(own_graph.FILES)}: {install_command('export')}, or use another model"
         )
     command = [sys.executable, "-P", "-W", "ignore", "-m", "shoal_workers.model.export", model.source, str(folder)]
     with TemporaryFile("w+") as output:
