@@ -1,14 +1,18 @@
 """The clock of a pool is Redis's: a wrong clock of a machine changes no deadline."""
 
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import redis
+from conftest import PATIENCE_S
 from queues import Queue, drive, queue_of
 
 from shoal import Client
+from shoal.broker import circuit_breaker
 from shoal.broker.broker import Broker
 from shoal.broker.clock import MAX_ERROR_S, MEASURE_EVERY_S, NUM_ROUND_TRIPS, Clock
 from shoal.errors import InvalidRequest, Unavailable
@@ -120,6 +124,30 @@ class TestClock:
         assert broker.num_asked == NUM_ROUND_TRIPS
         clock.refresh()
         assert broker.num_asked == 2 * NUM_ROUND_TRIPS
+
+    def test_while_redis_is_away_no_thread_waits_for_the_one_that_measures(
+        self, broker: OtherClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(circuit_breaker, "TRY_EVERY_S", 3_600)
+        breaker = broker.connection_pool.connection_kwargs["breaker"]
+        breaker.record_failure(redis.TimeoutError("no answer"), time.monotonic(), True)
+        clock, is_measuring, is_released = Clock(broker), threading.Event(), threading.Event()
+
+        def execute(*_: Any) -> tuple[int, int]:
+            is_measuring.set()
+            is_released.wait(PATIENCE_S)
+            return 0, 0
+
+        monkeypatch.setattr(broker, "execute", execute)
+        with ThreadPoolExecutor(2) as threads:
+            threads.submit(clock.measure)
+            assert is_measuring.wait(PATIENCE_S)
+            waiting = threads.submit(clock.refresh)
+            try:
+                with pytest.raises(Unavailable, match="no answer"):
+                    waiting.result(PATIENCE_S)
+            finally:
+                is_released.set()
 
     def test_the_shortest_round_trip_counts(self, broker: OtherClock) -> None:
         times = iter([0.0, 3.0, 3.0, 3.5, 3.5, 5.0, 5.0, 5.0, 5.0])

@@ -55,6 +55,11 @@ class Broker:
         """Raise Unavailable if Redis does not answer."""
         self.execute("PING")
 
+    def check(self) -> None:
+        """Raise Unavailable at once while Redis is known to be away; ask it nothing."""
+        with self.translated():
+            self._connections.check()
+
     def execute(self, *command: Any, block_s: float = 0.0) -> Any:
         """Return the answer to one command, which may block in Redis for `block_s`."""
         return self.pipeline(command, block_s=block_s)[0]

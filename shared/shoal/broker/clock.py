@@ -52,8 +52,10 @@ class Clock:
     def refresh(self) -> None:
         """Measure the clock if that was `MEASURE_EVERY_S` ago or never done; raises Unavailable as `measure` does.
 
-        While one thread measures again, others use the measurement before.
+        While one thread measures again, others use the measurement before. While Redis is away they fail at once.
         """
+        if self._measured_at is None:
+            self._broker.check()  # another thread may hold the lock until its attempt has failed
         if self._is_due() and self._lock.acquire(blocking=self._measured_at is None):
             try:
                 if self._is_due():

@@ -103,6 +103,10 @@ class Connections:
         self._idle: deque[Any] = deque()
         self._breaker: CircuitBreaker = pool.connection_kwargs.get("breaker") or CircuitBreaker()
 
+    def check(self) -> None:
+        """Raise redis.ConnectionError at once while Redis is away; let one thread pass from time to time, to try."""
+        self._breaker.check()
+
     def ask(self, commands: Sequence[Sequence[Any]], block_s: float = 0.0) -> list[Any]:
         """Send the commands together and return their answers; an error that Redis answers is one of the answers.
 
@@ -134,7 +138,7 @@ class Connections:
 
     def _take(self) -> Any:
         """Return a connection that is open as far as can be told: Redis may have closed an idle one."""
-        self._breaker.check()
+        self.check()
         while self._idle:
             with suppress(IndexError):
                 connection = self._idle.pop()
