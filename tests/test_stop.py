@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from api_stub import StubWorker
 from callers import Callers
@@ -18,6 +19,7 @@ from process import Process
 from shoal import Client
 from shoal.keys import Keys
 from shoal.settings import Settings
+from shoal_api.server.disconnects import SLACK_S
 
 pytest_plugins = ["api_fixtures"]
 
@@ -172,6 +174,25 @@ class TestDisconnects:
             wait_until(lambda: client.queue.backlog()["interactive"] == 1)
             assert not select.select([stays], [], [], 2.5)[0]  # two looks later it is still wanted
             assert client.queue.backlog()["interactive"] == 1
+            stub.resume()
+            assert stays.recv(65_536).startswith(b"HTTP/1.1 200")
+
+    def test_a_client_whose_request_came_while_the_api_was_stopped_has_not_gone(
+        self, start_api: StartApi, stub: StubWorker, client: Client
+    ) -> None:
+        api, port = start_api()
+        wait_until(lambda: listens(port))
+        stub.pause()
+        processes = [psutil.Process(api.pid), *psutil.Process(api.pid).children(recursive=True)]
+        with closing(socket.create_connection(("127.0.0.1", port))) as stays:
+            for process in processes:
+                process.suspend()
+            send(stays, "one text")
+            assert not select.select([stays], [], [], SLACK_S + 0.5)[0]
+            for process in processes:
+                process.resume()
+            wait_until(lambda: client.queue.backlog()["interactive"] == 1)
+            assert not select.select([stays], [], [], 2.5)[0]  # two looks later it is still wanted
             stub.resume()
             assert stays.recv(65_536).startswith(b"HTTP/1.1 200")
 

@@ -62,6 +62,6 @@ def _connection_check() -> Callable[[], bool] | None:
     """Return a function that tells if the current request's client is still connected, where that can be known."""
     if request.environ.get("SERVER_SOFTWARE") != "Granian":
         return None
-    disconnects, num_running = context().disconnects, len(context().access.running)
-    earliest_s = disconnects.earliest_arrival_s(json_request().started_s, num_running)
-    return partial(disconnects.has_connection, earliest_s, time.perf_counter())
+    disconnects, running = context().disconnects, context().access.running
+    earliest_s = disconnects.earliest_arrival_s(json_request().started_s, len(running))
+    return partial(disconnects.has_connection, earliest_s, time.perf_counter(), running)

@@ -2,13 +2,14 @@
 
 WSGI does not tell, and Granian does not say which connection a request came by. But Granian closes a connection when
 its client does, and the kernel knows when each connection last received data. While a request waits, its connection
-receives nothing more. So when no open connection has last received data at the time at which the request arrived, its
-client has gone.
+receives nothing more. So when fewer connections wait for an answer than requests run, and none of them has last
+received data at the time at which the request arrived, its client has gone.
 """
 
 import socket
 import struct
 import time
+from collections.abc import Sized
 from threading import Lock
 
 from shoal_api.server.sockets import HAS_TCP_INFO, connections_on
@@ -56,8 +57,12 @@ class Disconnects:
             self._busy_until_s = started_s + BUSY_FOR_S
         return 0.0 if started_s < self._busy_until_s else started_s - SLACK_S
 
-    def has_connection(self, earliest_s: float, latest_s: float) -> bool:
-        """Return true if an open connection last received data between these times, or if the system does not tell."""
+    def has_connection(self, earliest_s: float, latest_s: float, running: Sized) -> bool:
+        """Return true if an open connection last received data between these times, or if the system does not tell.
+
+        Return true, too, if as many connections wait for an answer as there are `running` requests, for then no client
+        has gone: a request may have arrived before the earliest time while this process was stopped or starved.
+        """
         if not HAS_TCP_INFO:
             return True
         with self._lock:
@@ -65,6 +70,8 @@ class Disconnects:
                 times_s = map(_received_at_s, connections_on(self._port))
                 self._received_at_s = [time_s for time_s in times_s if time_s is not None]
                 self._read_at_s = time.perf_counter()
+            if len(self._received_at_s) >= len(running):
+                return True
             return any(earliest_s <= time_s <= latest_s + _ROUNDING_S for time_s in self._received_at_s)
 
 
