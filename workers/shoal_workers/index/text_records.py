@@ -62,15 +62,16 @@ def _refuse_another_separator(where: str, header: list[str]) -> None:
 
 def _rows(path: Path, **dialect: Any) -> Generator[tuple[int, list[str]], None, None]:
     """Yield the rows of cells that are not blank, each with the number of its first line."""
-    reader = csv.reader((line for _, line in _lines(path)), strict=True, **dialect)
     start = 1
-    try:
-        for cells in reader:
-            if cells:
-                yield start, cells
-            start = reader.line_num + 1
-    except csv.Error as error:
-        raise BadDocument(f"{location(path, start)}: {error}; is a quote not closed, or not doubled?") from error
+    with closing(_lines(path)) as lines:
+        reader = csv.reader((line for _, line in lines), strict=True, **dialect)
+        try:
+            for cells in reader:
+                if cells:
+                    yield start, cells
+                start = reader.line_num + 1
+        except csv.Error as error:
+            raise BadDocument(f"{location(path, start)}: {error}; is a quote not closed, or not doubled?") from error
 
 
 def _json_object(where: str, line: str) -> Record:
