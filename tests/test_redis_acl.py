@@ -247,6 +247,7 @@ def test_each_user_may_do_what_it_does_and_nothing_else(
             wait_until(lambda: callers[0].answers("/ready"))
             logs = [status.stderr]
             assert (api.terminate(), worker.terminate()) == (0, 0)
+        wait_until(lambda: "xgroup|delconsumer" in watch.used["shoal-worker"])  # its last command
         logs += [api.output, worker.output]
     assert place.admin.acl_log() == []
     assert "docs/redis-users.acl" not in "".join(logs)
