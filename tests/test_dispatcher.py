@@ -143,6 +143,39 @@ def test_jobs_of_a_caller_who_leaves_while_they_are_put_are_taken_back(queue: Qu
     dispatcher.close()
 
 
+class SlowForLargeJobs(Queue):
+    """A queue on a link over which large jobs take until they are let through."""
+
+    def __init__(self, queue: Queue):
+        super().__init__(queue.broker, queue.keys)
+        self.is_sending, self.is_through = Event(), Event()
+
+    def put_many(self, puts: Sequence[PackedJobs]) -> list[list[StreamEntry | None] | ShoalError]:
+        if any(put.num_bytes > 2**20 for put in puts):
+            self.is_sending.set()
+            assert self.is_through.wait(PATIENCE_S)
+        return super().put_many(puts)
+
+
+def test_large_jobs_do_not_delay_those_of_other_threads(queue: Queue) -> None:
+    slow = SlowForLargeJobs(queue)
+    dispatcher = Dispatcher(slow)
+    waiting, large, small = Job("embed", ["rain"]), Job("embed", ["x" * 2**20] * 2), Job("embed", ["storm"])
+    dispatcher.call("interactive", [waiting])
+    with ThreadPoolExecutor(1) as threads:
+        sending = threads.submit(dispatcher.call, "interactive", [large])
+        assert slow.is_sending.wait(PATIENCE_S)
+        (pending,) = dispatcher.call("interactive", [small])
+        try:
+            wait_until(lambda: pending.place is not None)
+            assert queue.backlog()["interactive"] == 2
+        finally:
+            slow.is_through.set()
+        sending.result(PATIENCE_S)
+    assert answer_all(queue) == 3
+    dispatcher.close()
+
+
 class FailingStream(ReplyStream):
     """Replies whose reader fails once with an unforeseen error, when it is told to."""
 

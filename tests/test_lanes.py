@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import PATIENCE_S, wait_until
 from queues import Queue, queue_of
@@ -20,7 +21,7 @@ from shoal.queue.lane import MAX_FRONT_BYTES, MAX_FRONT_TEXTS, LaneLimits, Sourc
 from shoal.queue.packed_jobs import PackedJobs
 from shoal.queue.pool import Pool
 from shoal.queue.producer import ONCE_TTL_S
-from shoal.queue.reply_stream import ReplyStream
+from shoal.queue.reply_stream import READ_BYTES, ReplyStream
 from shoal.replies import Reply
 from shoal.settings import Settings
 
@@ -474,6 +475,21 @@ class TestReplies:
         assert [reply.id for reply in inbox.wait()] == [f"late-{n}" for n in range(8)]
         assert inbox.wait(0.01) == []
         assert queue.redis.xlen(address) == 0
+
+    def test_large_replies_are_read_a_few_at_a_time(self, queue: Queue) -> None:
+        inbox, address = queue.inbox("me"), queue.keys.replies("me")
+        large = Reply("large", vectors=np.zeros((1, READ_BYTES // 16), np.float32)).pack()
+        queue.redis.xadd(address, {"reply": large})
+        assert len(inbox.wait()) == 1
+        for data in [large] * 30 + [Reply("small").pack()] * 200:
+            queue.redis.xadd(address, {"reply": data})
+        queue.redis.expire(address, 60)
+        reads = []
+        while found := inbox.wait(0.01):
+            reads.append([reply.id for reply in found])
+        assert [job_id for read in reads for job_id in read] == ["large"] * 30 + ["small"] * 200
+        assert max(read.count("large") for read in reads) == 3
+        assert len(reads) < 20  # small ones are read many at a time
 
     def test_an_address_that_is_something_else_costs_its_own_reply_alone(self, queue: Queue) -> None:
         queue.put("interactive", [Job("embed", ["storm"], reply_to="taken"), *jobs(1)])

@@ -1,8 +1,8 @@
 """One sender and one receiver for all the threads of a process.
 
-The sender puts into one round trip what many threads enqueue; a thread that is alone sends by itself. The receiver
-waits on the process's own reply address and wakes the thread that each reply is for. With a round trip and a connection
-of its own for every request, the same two cores answer a third as many.
+The sender puts into one round trip what many threads enqueue; a thread that is alone, or has large jobs, sends by
+itself. The receiver waits on the process's own reply address and wakes the thread that each reply is for. With a round
+trip and a connection of its own for every request, the same two cores answer a third as many.
 """
 
 import contextlib
@@ -23,6 +23,10 @@ from shoal.replies import Reply
 
 #: Time for which Redis may be away before the threads that wait for a reply are told.
 GRACE_S = 0.8
+
+#: Most bytes of jobs that the sender puts for a thread. All that it puts together is accepted when the last of it has
+#: arrived, so larger jobs would delay those of other threads.
+MAX_SENDER_BYTES = 65_536
 
 #: Time that the receiver waits before it tries Redis again.
 RETRY_S = 0.1
@@ -106,7 +110,8 @@ class Dispatcher:
         except ShoalError as error:
             self._settle(jobs, error)
             return pending
-        if len(self._pending) <= len(jobs):  # no other thread's jobs could go along: the sender would only cost time
+        is_alone = len(self._pending) <= len(jobs)  # no other thread's jobs could go along: the sender only costs time
+        if is_alone or put.num_bytes > MAX_SENDER_BYTES:
             self._put([put])
         else:
             self._outgoing.put(put)

@@ -12,6 +12,13 @@ from shoal.replies import Reply
 #: Most replies fetched at a time.
 REPLIES_AT_ONCE = 1_000
 
+#: Replies fetched by the first read; the sizes of those that a read finds decide on the number of the next one.
+FIRST_REPLIES = 100
+
+#: Bytes of replies that a read is meant to fetch. Redis serves no other client while it copies them, and none of them
+#: is delivered before all have come.
+READ_BYTES = 2**20
+
 #: Replies are read from here, and deleted once they are read: after a failover to a Redis whose clock is behind, new
 #: ids may be lower than those that were read.
 _BEGINNING = b"0"
@@ -25,14 +32,15 @@ class ReplyStream:
         self._key = key
         self._ttl_s = ttl_s
         self._read: list[bytes] = []  # and not deleted yet
+        self._max_replies = FIRST_REPLIES
 
     def wait(self, timeout_s: float = SHORT_BLOCK_S) -> list[Reply]:
-        """Return the replies that came since the last call, waiting up to `timeout_s` for the first.
+        """Return replies that have come, the oldest first, waiting up to `timeout_s` for one.
 
-        After an error, replies may come a second time.
+        There are so many that they probably have `READ_BYTES` at most. After an error, replies may come a second time.
         """
         block_ms = max(1, int(min(timeout_s, SHORT_BLOCK_S) * 1000))
-        read = ("XREAD", "COUNT", REPLIES_AT_ONCE, "BLOCK", block_ms, "STREAMS", self._key, _BEGINNING)
+        read = ("XREAD", "COUNT", self._max_replies, "BLOCK", block_ms, "STREAMS", self._key, _BEGINNING)
         commands: list[tuple[Any, ...]] = [read]
         if self._read:
             commands.insert(0, ("XDEL", self._key, *self._read))
@@ -44,7 +52,16 @@ class ReplyStream:
             return []
         entries = found[0][1]
         self._read = [entry for entry, _ in entries]
+        self._adapt(len(entries), sum(len(values[1]) for _, values in entries))
         return list(_readable(values[1] for _, values in entries))
+
+    def _adapt(self, num_replies: int, num_bytes: int) -> None:
+        """Let the next read fetch as many replies of this size as have `READ_BYTES`, but at most twice as many as now.
+
+        So small replies do not make it fetch many large ones that come after them.
+        """
+        of_this_size = num_replies * READ_BYTES // max(1, num_bytes)
+        self._max_replies = max(1, min(of_this_size, 2 * self._max_replies, REPLIES_AT_ONCE))
 
     def wake(self) -> None:
         """End the wait of the thread that reads here."""
