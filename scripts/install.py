@@ -40,6 +40,7 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
     "test": (["parquet"], ["test"]),
     "lint": ([], ["lint"]),
     "bench": ([], ["bench"]),
+    "clients": ([], ["clients"]),
 }
 
 #: The modules that import all that a service runs.

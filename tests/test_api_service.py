@@ -143,7 +143,7 @@ class TestDescription:
         described = {(path, method.upper()) for path, methods in paths.items() for method in methods}
         rules = [rule for rule in app.url_map.iter_rules() if not rule.rule.startswith("/docs/")]
         routes = {
-            (re.sub(r"<(\w+)>", r"{\1}", rule.rule), method)
+            (re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", rule.rule), method)
             for rule in rules
             for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
         }

@@ -29,6 +29,9 @@ pytest_plugins = ["api_fixtures"]
 
 PAGES = ["README.md", "SECURITY.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 
+#: The pages that have the routes: Shoal's own, and those of compatible protocols.
+HTTP_PAGES = ("docs/http.md", "docs/compatibility.md")
+
 #: Lines of the README before its second section: what a newcomer reads first.
 FIRST_SCREEN = 45
 
@@ -60,7 +63,8 @@ def test_every_setting_is_listed_with_its_default_and_help() -> None:
 def test_every_route_is_listed(api: FlaskClient) -> None:
     paths = api.get("/openapi.json").get_json()["paths"]
     routes = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
-    assert set(re.findall(r"`([A-Z]+ /[^`?]*)", "".join(table("docs/http.md", "route")))) == routes
+    rows = [row for page in HTTP_PAGES for row in table(page, "route")]
+    assert set(re.findall(r"`([A-Z]+ /[^`?]*)", "".join(rows))) == routes
 
 
 def test_every_option_is_listed_with_its_default() -> None:
@@ -70,10 +74,10 @@ def test_every_option_is_listed_with_its_default() -> None:
         assert [word for word in allowed if word and f"`{word}`" not in rows[f"`{name}`"][1]] == []
 
 
-def test_the_http_page_names_every_field_of_requests_and_answers(api: FlaskClient) -> None:
+def test_the_http_pages_name_every_field_of_requests_and_answers(api: FlaskClient) -> None:
     schemas = api.get("/openapi.json").get_json()["components"]["schemas"]
     names = {name for schema in schemas.values() for name in schema.get("properties", {})}
-    page = read("docs/http.md")
+    page = "".join(map(read, HTTP_PAGES))
     assert len(names) > 40
     assert sorted(name for name in names if not re.search(rf"[`\"]{name}[`\"]", page)) == []
 
@@ -96,6 +100,13 @@ def test_the_http_page_has_the_limits_of_the_api(make_app: MakeApp) -> None:
     cells = " ".join(default for default, _ in table("docs/http.md", "limit").values())
     listed = {name: float(text.replace(",", "")) for text, name in re.findall(r"([\d,]+)[^`\d]*\(`(\w+)`\)", cells)}
     assert listed == limits
+
+
+def test_clients_of_others_are_listed_in_the_versions_that_are_tested() -> None:
+    groups = tomllib.loads(read("pyproject.toml"))["dependency-groups"]
+    pinned = dict(line.split("==") for line in read("constraints.txt").splitlines() if "==" in line)
+    rows = {name.strip("`"): version for name, (version, *_) in table("docs/compatibility.md", "client").items()}
+    assert rows == {name: pinned[name] for name in groups["clients"]}
 
 
 def test_every_extra_is_listed() -> None:

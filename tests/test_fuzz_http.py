@@ -1,6 +1,7 @@
 """Every route of the OpenAPI document answers any input with a described response or an error, and never with 500."""
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -24,6 +25,7 @@ from werkzeug.test import TestResponse
 from shoal import wire
 from shoal.errors import BadSetting
 from shoal_api.access.api_keys import Keyring
+from shoal_api.dialects import DIALECTS, OWN
 from shoal_api.errors import STATUS
 
 pytest_plugins = ["api_fixtures"]
@@ -33,7 +35,9 @@ BODIES: dict[str, dict[str, Any]] = {
     "/embed": {"inputs": ["storm", "rain"], "normalize": True, "output": "vector", "dimensions": 2, "truncate": True},
     "/search": {"queries": "storm", "k": 3, "index": "default", "pooling": None, "prompt_name": None},
     "/v1/jobs": {"op": "embed", "inputs": "storm", "lane": "bulk", "truncation_side": "left"},
+    "/v1/embeddings": {"input": ["storm", "rain"], "model": "stub", "encoding_format": "base64", "dimensions": 2},
 }
+KNOWN = (OWN, *DIALECTS.values())
 WORDS = st.text(max_size=12) | st.sampled_from(
     ["nan", "inf", "1e999", "-1", "0", "0-0", "1-1", "a" * 5_000, "..", "../../etc", "a{b}", "\0", "9" * 30, "٣", " "]
 )
@@ -78,9 +82,11 @@ def check(response: TestResponse, about: dict[str, Any] | None = None) -> None:
         assert str(status) in about["responses"]
     if status >= 400 and response.request.method != "HEAD":
         error = response.get_json()["error"]
-        assert sorted(error) == ["code", "message"]
-        assert STATUS.get(error["code"]) == status or error["code"] == "invalid_request"
-        assert 0 < len(error["message"]) < 1_000
+        code, message = error["code"], error["message"]
+        dialects = [dialect for dialect in KNOWN if dialect.body(code, message, status) == response.get_json()]
+        assert dialects
+        assert {**STATUS, **dialects[0].statuses}.get(code) == status or code == "invalid_request"
+        assert 0 < len(message) < 1_000
 
 
 @st.composite
@@ -98,7 +104,7 @@ def test_described_route(quick: FlaskClient, data: st.DataObject) -> None:
     query = data.draw(st.lists(st.tuples(st.sampled_from([*names, "x"]), WORDS), max_size=2))
     check(
         quick.open(
-            path.replace("{id}", quote(data.draw(WORDS | st.just("a")), safe="")),
+            re.sub(r"{\w+}", quote(data.draw(WORDS | st.just("a")), safe=""), path),
             method=method.upper(),
             query_string=query,
             headers=data.draw(SOME_HEADERS),

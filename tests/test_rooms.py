@@ -36,6 +36,7 @@ ROOMS: dict[str, set[str]] = {
     "shoal_api.context": {"shoal", "shoal.client", "shoal_api.access", "shoal_api.server", "shoal_api.pool_state"},
     "shoal_api.errors": {"shoal", "shoal_api", "shoal_api.context"},
     "shoal_api.enqueue": {"shoal", "shoal_api", "shoal_api.context"},
+    "shoal_api.served_model": {"shoal", "shoal_api.context"},
     "shoal_api.routes": {
         "shoal",
         "shoal.queue",
@@ -44,6 +45,13 @@ ROOMS: dict[str, set[str]] = {
         "shoal_api.access",
         "shoal_api.context",
         "shoal_api.enqueue",
+    },
+    "shoal_api.protocols": {
+        "shoal",
+        "shoal_api",
+        "shoal_api.schema",
+        "shoal_api.enqueue",
+        "shoal_api.served_model",
     },
     "shoal_api.app": {
         "shoal",
@@ -56,6 +64,7 @@ ROOMS: dict[str, set[str]] = {
         "shoal_api.context",
         "shoal_api.errors",
         "shoal_api.routes",
+        "shoal_api.protocols",
     },
     "shoal_api.server.server": {"shoal", "shoal_api.access", "shoal_api.server", "shoal_api.context", "shoal_api.app"},
     "shoal_api.cli": {"shoal", "shoal.cli", "shoal_api.access", "shoal_api.server.server"},

@@ -1,6 +1,7 @@
 """The application: Flask with every route, error and metric in place."""
 
 import time
+from copy import copy
 from typing import Any, cast
 
 from flask import Flask, Response
@@ -16,6 +17,7 @@ from shoal_api.access import cors
 from shoal_api.access.access_control import AccessControl
 from shoal_api.context import Context
 from shoal_api.pool_state import PoolReader
+from shoal_api.protocols import openai
 from shoal_api.request import JsonRequest
 from shoal_api.response import WholeResponse
 from shoal_api.routes import dead_letters, docs, embed, health, indexes, info, jobs, metrics, search
@@ -25,6 +27,9 @@ from shoal_api.server.fast_flask import FastFlask
 from shoal_api.server.metrics import Metrics
 
 _ROUTES = (embed, search, jobs, dead_letters, health, info, indexes, metrics)
+
+#: The modules of the compatible protocols, by the names that the settings have for them.
+PROTOCOL_MODULES = {"openai": openai}
 
 
 class _App(FastFlask):
@@ -74,6 +79,9 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
     errors.install(app)
     for routes in _ROUTES:
         app.register_api(routes.api)
+    for name, prefix in settings.protocol_prefixes().items():
+        api = copy(PROTOCOL_MODULES[name].api)  # register_api writes the prefix into the object
+        app.register_api(api, url_prefix=prefix or None)
     docs.install(app)
     if settings.cors_origins:
         cors.install(app, settings.cors_origins)

@@ -31,6 +31,8 @@ from shoal.settings import Settings
     "allow_anonymous",
     "cors_origins",
     "trusted_proxies",
+    "protocols",
+    "model_aliases",
     "log_level",
 )
 def api(settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""Errors as responses: one table of HTTP statuses, and one JSON shape."""
+"""Errors as responses: one table of HTTP statuses, and the shape of the route's protocol."""
 
 import logging
 import traceback
@@ -10,6 +10,7 @@ from werkzeug.exceptions import HTTPException
 from shoal.errors import Internal, ShoalError
 from shoal.excerpt import excerpt
 from shoal_api.context import context
+from shoal_api.dialects import DIALECTS, OWN, Dialect
 from shoal_api.response import rendered
 
 #: HTTP status of each code that a response can have; an error of any other code is a defect of the server, and 500.
@@ -22,6 +23,7 @@ STATUS = {
     "not_found": 404,
     "unknown_index": 404,
     "unknown_job": 404,
+    "model_not_found": 404,
     "method_not_allowed": 405,
     "cancelled": 409,
     "too_large": 413,
@@ -55,7 +57,7 @@ def install(app: Flask) -> None:
 
 def answer_error(error: ShoalError) -> Response:
     """Return the response to an error of Shoal's own."""
-    status, headers = STATUS.get(error.code, 500), {}
+    status, headers = _dialect().statuses.get(error.code) or STATUS.get(error.code, 500), {}
     if status in _TRANSIENT:
         headers["Retry-After"] = str(getattr(error, "retry_after_s", 1))
     if status == 401:
@@ -91,4 +93,9 @@ def _describe(error: HTTPException) -> str:
 
 def _rendered(code: str, message: str, status: int, headers: Mapping[str, str]) -> Response:
     context().metrics.errors.labels(code).inc()
-    return rendered({"error": {"code": code, "message": message}}, status, headers)
+    return rendered(_dialect().body(code, message, status), status, headers)
+
+
+def _dialect() -> Dialect:
+    """Return the dialect of the current request's route."""
+    return DIALECTS.get(request.blueprint or "", OWN)

@@ -19,6 +19,7 @@ _TAKES = {
     "literal_error": "{expected}",
     "greater_than_equal": "at least {ge:g}",
     "less_than_equal": "at most {le:g}",
+    "union_tag_not_found": "a string, a list of strings, or token ids",
 }
 
 

@@ -1,6 +1,7 @@
 """All settings in one table, from which the environment variables, the flags of commands and the docs are made."""
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -14,8 +15,15 @@ from shoal.keys import NAME, NAME_RULE, Keys
 #: Port of the Redis that `shoal serve` starts unless the settings name one. Not 6379, where another may run.
 EMBEDDED_PORT = 6390
 
+#: The compatible protocols that the API can speak beside its own.
+PROTOCOLS = ("openai",)
+
 #: The URL of that Redis.
 EMBEDDED_URL = f"redis://127.0.0.1:{EMBEDDED_PORT}/0"
+
+
+#: A path below which a protocol may be mounted, or none.
+_PREFIX = re.compile(r"(/[A-Za-z0-9._-]+)*")
 
 
 def _setting(
@@ -71,6 +79,13 @@ class Settings:
     )
     cors_origins: str = _setting("", "Origins whose web pages may use the API, separated by commas; * is all of them.")
     trusted_proxies: int = _setting(0, "Proxies in front of the API whose `X-Forwarded-For` is believed.", 0)
+    protocols: str = _setting(
+        ",".join(PROTOCOLS),
+        "Compatible protocols that the API speaks beside its own, separated by commas; name=/path mounts one there.",
+    )
+    model_aliases: str = _setting(
+        "", "Further names by which compatible requests may ask for the model, separated by commas; * is any name."
+    )
 
     model: str = _setting("sentence-transformers/all-MiniLM-L6-v2", "Model: a Hugging Face id or a local folder.")
     engine: str = _setting("openvino", "Library that runs the model.", choices=("openvino", "torch"))
@@ -106,6 +121,7 @@ class Settings:
             if not NAME.fullmatch(value := getattr(self, name)):
                 raise BadSetting(f"{name} is {excerpt(value)}: it takes {NAME_RULE}")
         self.index_folders()
+        self.protocol_prefixes()
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ, **overrides: Any) -> Self:
@@ -145,6 +161,22 @@ class Settings:
                 )
             folders[name] = _absolute("indexes", folder)
         return folders
+
+    def protocol_prefixes(self) -> dict[str, str]:
+        """Return the path below which each compatible protocol is mounted, by its name; empty: at the root."""
+        prefixes: dict[str, str] = {}
+        for part in filter(None, (part.strip() for part in self.protocols.split(","))):
+            name, _, prefix = part.partition("=")
+            if name not in PROTOCOLS or name in prefixes or not _PREFIX.fullmatch(prefix):
+                raise BadSetting(
+                    f"protocols has {excerpt(part)}: it takes {', '.join(PROTOCOLS)}, each at most once, or name=/path"
+                )
+            prefixes[name] = prefix
+        return prefixes
+
+    def model_alias_names(self) -> list[str]:
+        """Return the names in `model_aliases`."""
+        return [name.strip() for name in self.model_aliases.split(",") if name.strip()]
 
 
 def variable(name: str) -> str:

@@ -1,8 +1,8 @@
 """The shapes that requests are checked against: bodies, paths and queries. The OpenAPI page is made from them."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from shoal.errors import InvalidRequest
 from shoal.jobs import MAX_K, OPTION_DEFAULTS, Job, Lane, Operation, Options, Output, Pooling, TruncationSide
@@ -13,18 +13,38 @@ MAX_WAIT_S = 60
 Texts = str | Annotated[list[str], Field(fail_fast=True)]
 
 
+def _kind_of_input(value: Any) -> str | None:
+    """Return the tag of the kind of `TextsOrIds` that a value is to be; the first item of a list decides."""
+    if isinstance(value, str):
+        return "text"
+    if not isinstance(value, list):
+        return None
+    first = value[0] if value else ""
+    return "ids" if type(first) is int else "lists of ids" if isinstance(first, list) else "texts"
+
+
+#: A text, several texts, the token ids of a text, or those of several texts.
+TextsOrIds = Annotated[
+    Annotated[str, Tag("text")]
+    | Annotated[list[str], Field(fail_fast=True), Tag("texts")]
+    | Annotated[list[int], Field(fail_fast=True), Tag("ids")]
+    | Annotated[list[list[int]], Field(fail_fast=True), Tag("lists of ids")],
+    Discriminator(_kind_of_input),
+]
+
+
 def _option(name: str, description: str) -> Any:
     """Return the field of an option, with the default that it has in `shoal.Options`."""
     return Field(OPTION_DEFAULTS[name], description=description)
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
     """A JSON body: types are taken strictly, unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
 
-class TextOptions(_Body):
+class TextOptions(Body):
     """Options of how the model reads texts."""
 
     pooling: Pooling | None = _option("pooling", "null: as the model says")
@@ -115,6 +135,18 @@ class ReadyQuery(BaseModel):
     """The condition to check beside a ready worker."""
 
     index: str | None = Field(None, description="Name of an index that a ready worker must serve")
+
+
+def listed_texts(name: str, value: str | list[str] | list[int] | list[list[int]]) -> list[str]:
+    """Return the texts of a field called `name`; raises InvalidRequest for token ids."""
+    if isinstance(value, str):
+        return [value]
+    if value and not isinstance(value[0], str):
+        raise InvalidRequest(
+            f"{name} has token ids, and those of another model's tokenizer would give wrong vectors: send texts "
+            "(langchain-openai does with OpenAIEmbeddings(check_embedding_ctx_length=False))"
+        )
+    return cast(list[str], value)
 
 
 def _listed(texts: str | list[str]) -> list[str]:

@@ -1,0 +1,66 @@
+"""Fixtures of the tests with other projects' clients: a running service, and the vectors that are right."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from client_reference import Reference
+from conftest import RedisServer, free_port, wait_until
+from numpy.typing import NDArray
+from process import Process
+from service import Service, service
+
+from shoal_api.access import api_keys
+
+
+@pytest.fixture(scope="session")
+def served_settings(redis_server: RedisServer, tiny_source: Path, home: Path) -> dict[str, Any]:
+    """The settings of the service that clients talk to."""
+    pool = {"redis_url": redis_server.url, "key_prefix": "clients", "pool": "tiny"}
+    return pool | {"model": tiny_source, "home": home, "precision": "f32", "threads": 1}
+
+
+@pytest.fixture(scope="session")
+def served(served_settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """The service, once it is ready."""
+    with service(tmp_path_factory.mktemp("served"), **served_settings) as started:
+        wait_until(started.is_ready)
+        yield started
+
+
+@pytest.fixture(scope="session")
+def url(served: Service) -> str:
+    """The URL of the service."""
+    return f"http://127.0.0.1:{served.port}"
+
+
+@pytest.fixture(scope="session")
+def model(tiny_source: Path) -> str:
+    """The name of the model that is served."""
+    return str(tiny_source)
+
+
+@pytest.fixture
+def limited(served: Service, served_settings: dict[str, Any], tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """The URL of a second API of the service, and a key for it that may be used once a second."""
+    key, port = api_keys.add(tmp_path / "keys", "slow", "user", "1/second"), free_port()
+    settings = served_settings | {"api_keys_file": tmp_path / "keys"}
+    with Process(tmp_path / "log", "api", "--port", port, **settings) as process:
+        wait_until(Service(process, served.worker, port).listens)
+        yield f"http://127.0.0.1:{port}", key
+        assert process.terminate() == 0, process.output
+
+
+@pytest.fixture(scope="session")
+def reference(tiny_source: Path, torch_reference: None) -> Reference:
+    """Sentence Transformers on the same model."""
+    from sentence_transformers import SentenceTransformer
+
+    transformer = SentenceTransformer(str(tiny_source), device="cpu")
+
+    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+        return np.asarray(transformer.encode(list(texts), normalize_embeddings=True), np.float32)
+
+    return encode

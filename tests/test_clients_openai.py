@@ -1,0 +1,90 @@
+"""Clients of OpenAI's API, at a running service: their vectors are those of Sentence Transformers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from client_reference import Reference, check_same
+
+pytest_plugins = ["client_fixtures"]
+
+openai = pytest.importorskip("openai")
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # those of the clients are not ours
+
+TEXTS = ["storm in europe", "", "market falls", "the rain " * 40]
+#: More than a request to OpenAI may have.
+MANY = [f"storm {n}" for n in range(3_000)]
+
+
+@pytest.fixture
+def client(url: str) -> Any:
+    """A client of the service."""
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        yield client
+
+
+class TestOpenAI:
+    def test_vectors_by_default_are_those_of_the_reference(self, client: Any, model: str, reference: Reference) -> None:
+        answer = client.embeddings.create(model=model, input=TEXTS)
+        check_same([item.embedding for item in answer.data], reference(TEXTS))
+        assert [item.index for item in answer.data] == [0, 1, 2, 3]
+        assert answer.model == model
+        assert answer.usage.prompt_tokens == answer.usage.total_tokens > len(TEXTS)
+
+    def test_so_are_lists_of_numbers(self, client: Any, model: str, reference: Reference) -> None:
+        answer = client.embeddings.create(model=model, input="market falls", encoding_format="float", user="u")
+        check_same([answer.data[0].embedding], reference(["market falls"]))
+
+    def test_dimensions_cut_and_normalise_again(self, client: Any, model: str, reference: Reference) -> None:
+        answer = client.embeddings.create(model=model, input=TEXTS, dimensions=8)
+        check_same([item.embedding for item in answer.data], reference(TEXTS)[:, :8])
+        lengths = [np.linalg.norm(item.embedding) for item in answer.data]
+        assert lengths == pytest.approx([1.0] * len(TEXTS), abs=1e-5)
+
+    def test_more_texts_than_openai_takes_come_in_order(self, client: Any, model: str, reference: Reference) -> None:
+        answer = client.embeddings.create(model=model, input=MANY)
+        check_same([item.embedding for item in answer.data], reference(MANY))
+
+    def test_models_are_listed_and_found(self, client: Any, model: str) -> None:
+        (found,) = client.models.list().data
+        assert (found.id, found.object, found.owned_by) == (model, "model", "shoal")
+
+    def test_an_unknown_model_is_not_found(self, client: Any) -> None:
+        with pytest.raises(openai.NotFoundError, match="is not served here") as failure:
+            client.embeddings.create(model="text-embedding-3-small", input="a")
+        assert (failure.value.code, failure.value.type) == ("model_not_found", "not_found_error")
+
+    def test_wrong_input_is_a_bad_request(self, client: Any, model: str) -> None:
+        with pytest.raises(openai.BadRequestError, match=r"dimensions is 33: the vectors of .* have 32"):
+            client.embeddings.create(model=model, input="a", dimensions=33)
+
+    def test_token_ids_are_refused_with_the_setting_to_change(self, client: Any, model: str) -> None:
+        with pytest.raises(openai.BadRequestError, match="check_embedding_ctx_length=False"):
+            client.embeddings.create(model=model, input=[[15_339, 1_917]])
+
+    def test_it_waits_and_asks_again_when_the_key_was_used_too_often(
+        self, limited: tuple[str, str], model: str, reference: Reference
+    ) -> None:
+        url, key = limited
+        with openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=5) as client:
+            for text in TEXTS[:3]:
+                check_same([client.embeddings.create(model=model, input=text).data[0].embedding], reference([text]))
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="wrong") as client, pytest.raises(openai.AuthenticationError):
+            client.embeddings.create(model=model, input="a")
+
+
+def test_langchain(url: str, model: str, reference: Reference) -> None:
+    langchain_openai = pytest.importorskip("langchain_openai")
+    embeddings = langchain_openai.OpenAIEmbeddings(
+        base_url=f"{url}/v1", api_key="none", model=model, check_embedding_ctx_length=False
+    )
+    check_same(embeddings.embed_documents(TEXTS), reference(TEXTS))
+    check_same([embeddings.embed_query(TEXTS[0])], reference(TEXTS[:1]))
+
+
+def test_llama_index(url: str, model: str, reference: Reference) -> None:
+    like = pytest.importorskip("llama_index.embeddings.openai_like")
+    embeddings = like.OpenAILikeEmbedding(model_name=model, api_base=f"{url}/v1", api_key="none")
+    check_same(embeddings.get_text_embedding_batch(TEXTS[:1] + TEXTS[2:]), reference(TEXTS[:1] + TEXTS[2:]))
+    check_same([embeddings.get_query_embedding(TEXTS[0])], reference(TEXTS[:1]))

@@ -1,0 +1,45 @@
+"""Compatible protocols can be switched off and mounted elsewhere, and each tells of errors in its own dialect."""
+
+import pytest
+from api_stub import MakeApp
+
+from shoal.errors import BadSetting
+from shoal.settings import PROTOCOLS, Settings
+from shoal_api.app import PROTOCOL_MODULES
+from shoal_api.dialects import DIALECTS
+
+pytest_plugins = ["api_fixtures"]
+
+
+def test_each_that_the_settings_know_has_routes_and_a_dialect() -> None:
+    assert set(PROTOCOLS) == set(PROTOCOL_MODULES) == set(DIALECTS)
+    assert all(module.api.name == name for name, module in PROTOCOL_MODULES.items())
+    assert Settings().protocol_prefixes() == dict.fromkeys(PROTOCOLS, "")
+
+
+@pytest.mark.usefixtures("stub")
+def test_each_has_a_path_of_its_own_where_one_is_set(make_app: MakeApp) -> None:
+    mounted = make_app(protocols="openai=/ai/openai").test_client()
+    assert mounted.post("/ai/openai/v1/embeddings", json={"input": "a"}).status_code == 200
+    assert mounted.post("/ai/openai/v1/embeddings", json={}).get_json()["error"]["type"] == "invalid_request_error"
+    assert mounted.post("/v1/embeddings", json={"input": "a"}).get_json()["error"]["code"] == "not_found"
+    assert "/ai/openai/v1/embeddings" in mounted.get("/openapi.json").get_json()["paths"]
+    usual = make_app().test_client()
+    assert usual.post("/v1/embeddings", json={"input": "a"}).status_code == 200
+    assert "/ai/openai/v1/embeddings" not in usual.get("/openapi.json").get_json()["paths"]
+
+
+def test_without_any_the_own_routes_are_left(make_app: MakeApp) -> None:
+    api = make_app(protocols="").test_client()
+    assert api.get("/v1/models").get_json()["error"]["code"] == "not_found"
+    paths = api.get("/openapi.json").get_json()["paths"]
+    assert "/embed" in paths
+    assert "/v1/embeddings" not in paths
+
+
+@pytest.mark.parametrize(
+    "protocols", ["opneai", "openai,openai", "openai=v1", "openai=/", "openai=/a b", "=/a", "openai=/<a>"]
+)
+def test_a_setting_that_cannot_be_read_is_refused(protocols: str) -> None:
+    with pytest.raises(BadSetting, match="protocols has "):
+        Settings(protocols=protocols)

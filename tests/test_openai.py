@@ -1,0 +1,145 @@
+"""OpenAI's routes: embeddings and models, as its clients send and read them."""
+
+import base64
+from typing import Any
+
+import numpy as np
+import pytest
+from api_stub import MakeApp, StubWorker, vector_of
+from conftest import RedisServer
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+pytest_plugins = ["api_fixtures"]
+
+TEXTS = ["a storm", "rain in the sea"]
+
+
+def embed(api: FlaskClient, **body: Any) -> TestResponse:
+    """Post to the route of embeddings."""
+    return api.post("/v1/embeddings", json=body)
+
+
+def error_of(response: TestResponse, status: int) -> tuple[str, str, str]:
+    """Check the status and shape of an error; return its type, code and message."""
+    assert response.status_code == status
+    error = response.get_json()["error"]
+    assert sorted(error) == ["code", "message", "param", "type"]
+    return error["type"], error["code"], error["message"]
+
+
+@pytest.mark.usefixtures("stub")
+class TestEmbeddings:
+    def test_vectors_come_as_lists_of_numbers_with_what_they_cost(self, api: FlaskClient) -> None:
+        response = embed(api, input=TEXTS, model="stub", user="u-1")
+        body = response.get_json()
+        assert (body["object"], body["model"], body["usage"]) == (
+            "list",
+            "stub",
+            {"prompt_tokens": 10, "total_tokens": 10},
+        )
+        assert [(item["object"], item["index"]) for item in body["data"]] == [("embedding", 0), ("embedding", 1)]
+        rows = np.array([item["embedding"] for item in body["data"]], np.float32)
+        assert np.array_equal(rows, [vector_of(text) for text in TEXTS])
+        assert response.headers["X-Tokens"] == "10"
+
+    def test_base64_has_the_same_numbers_as_little_endian_floats(self, api: FlaskClient) -> None:
+        data = embed(api, input=TEXTS, encoding_format="base64").get_json()["data"]
+        rows = [np.frombuffer(base64.b64decode(item["embedding"]), "<f4") for item in data]
+        assert np.array_equal(rows, [vector_of(text) for text in TEXTS])
+
+    @pytest.mark.parametrize("text", ["a storm", "", " "])
+    def test_one_text_is_a_list_of_one(self, api: FlaskClient, text: str) -> None:
+        (item,) = embed(api, input=text, encoding_format="float").get_json()["data"]
+        assert np.array_equal(np.array(item["embedding"], np.float32), vector_of(text))
+
+    def test_a_cut_text_counts_the_tokens_that_were_read(self, api: FlaskClient) -> None:
+        response = embed(api, input="a b c d e f g h i j")
+        assert response.get_json()["usage"]["prompt_tokens"] == 8
+        assert response.headers["X-Truncated"] == "1"
+
+    def test_dimensions_cut_the_vectors(self, api: FlaskClient) -> None:
+        (item,) = embed(api, input="a", dimensions=2, encoding_format=None, model=None).get_json()["data"]
+        assert len(item["embedding"]) == 2
+
+    @pytest.mark.parametrize("ids", [[101, 2_003], [[101, 2_003], [101]]])
+    def test_token_ids_are_refused_with_the_setting_to_change(self, api: FlaskClient, ids: Any) -> None:
+        kind, code, message = error_of(embed(api, input=ids), 400)
+        assert (kind, code) == ("invalid_request_error", "invalid_request")
+        assert "OpenAIEmbeddings(check_embedding_ctx_length=False)" in message
+
+    @pytest.mark.parametrize(
+        ("body", "words"),
+        [
+            ({"input": ["a", 5]}, "input[1] is 5: it takes a string"),
+            ({"input": [1, "a"]}, 'input[1] is "a": it takes a whole number'),
+            ({"input": [[1], ["a"]]}, 'input[1][0] is "a": it takes a whole number'),
+            ({"input": {"a": 1}}, 'input is {"a": 1}: it takes a string, a list of strings, or token ids'),
+            ({"input": None}, "input is null: it takes"),
+            ({"input": []}, "the list of texts is empty"),
+            ({}, "input is missing"),
+            ({"input": "a", "dimensions": 0}, "dimensions is 0: it takes at least 1"),
+            ({"input": "a", "dimensions": 10**6}, "dimensions is 1000000"),
+            ({"input": "a", "encoding_format": "hex"}, "encoding_format is \"hex\": it takes 'float' or 'base64'"),
+        ],
+    )
+    def test_a_wrong_field_is_named(self, api: FlaskClient, body: dict[str, Any], words: str) -> None:
+        kind, _, message = error_of(api.post("/v1/embeddings", json=body), 400)
+        assert kind == "invalid_request_error"
+        assert words in message
+
+    def test_too_many_texts_are_refused(self, make_app: MakeApp) -> None:
+        response = embed(make_app(max_request_texts=2).test_client(), input=["a"] * 3)
+        assert error_of(response, 413)[:2] == ("invalid_request_error", "too_large")
+
+    def test_a_failure_is_the_servers(self, api: FlaskClient) -> None:
+        assert error_of(embed(api, input="fail"), 500)[:2] == ("server_error", "internal")
+
+    def test_a_body_that_is_no_json_is_refused(self, api: FlaskClient) -> None:
+        assert error_of(api.post("/v1/embeddings", data=b"storm"), 400)[1] == "invalid_json"
+
+
+class TestModels:
+    def test_the_served_model_is_listed_and_found(self, api: FlaskClient, stub: StubWorker) -> None:
+        stub.announce(model="org/stub")
+        about = {"id": "org/stub", "object": "model", "created": 0, "owned_by": "shoal"}
+        assert api.get("/v1/models").get_json() == {"object": "list", "data": [about]}
+        assert api.get("/v1/models/org/stub").get_json() == about
+        assert api.get("/v1/models/org%2Fstub").get_json() == about
+
+    @pytest.mark.usefixtures("stub")
+    def test_any_other_name_is_unknown(self, api: FlaskClient) -> None:
+        for response in (embed(api, input="a", model="text-embedding-3-small"), api.get("/v1/models/ada")):
+            kind, code, message = error_of(response, 404)
+            assert (kind, code) == ("not_found_error", "model_not_found")
+            assert "ask for stub" in message
+
+    @pytest.mark.usefixtures("stub")
+    @pytest.mark.parametrize("aliases", ["ada, text-embedding-3-small", "*"])
+    def test_an_alias_is_answered_with_what_it_is(self, make_app: MakeApp, aliases: str) -> None:
+        api = make_app(model_aliases=aliases).test_client()
+        assert embed(api, input="a", model="text-embedding-3-small").get_json()["model"] == "stub"
+        assert api.get("/v1/models/ada").get_json()["id"] == "stub"
+
+    def test_without_a_worker_none_is_listed(self, api: FlaskClient, make_app: MakeApp) -> None:
+        assert api.get("/v1/models").get_json()["data"] == []
+        assert error_of(make_app(model_aliases="*").test_client().get("/v1/models/any"), 404)[1] == "model_not_found"
+
+    def test_without_a_worker_a_request_waits_for_one(self, make_app: MakeApp) -> None:
+        api = make_app(request_timeout_s=0.01).test_client()
+        assert error_of(embed(api, input="a", model="any"), 504)[:2] == ("server_error", "timeout")
+
+
+def test_a_full_lane_says_when_to_come_again(make_app: MakeApp) -> None:
+    api = make_app(max_backlog_texts=2, request_timeout_s=0.01).test_client()
+    api.post("/v1/jobs", json={"op": "embed", "inputs": ["a", "b"]})
+    response = embed(api, input=["a", "b"])
+    assert error_of(response, 429)[:2] == ("rate_limit_error", "overloaded")
+    assert int(response.headers["Retry-After"]) > 0
+
+
+def test_without_redis_it_says_when_to_come_again(make_app: MakeApp, own_redis: RedisServer) -> None:
+    own_redis.stop()
+    response = embed(make_app(redis_url=own_redis.url).test_client(), input="a", model="stub")
+    assert error_of(response, 503)[:2] == ("server_error", "unavailable")
+    assert response.headers["Retry-After"] == "1"
