@@ -24,6 +24,7 @@ from process import Process
 from tcp_proxy import Proxy
 
 from shoal.broker.circuit_breaker import TRY_EVERY_S, CircuitBreaker
+from shoal.broker.connections import ANSWER_S
 from shoal.errors import ShoalError
 from shoal.keys import Keys
 
@@ -177,14 +178,20 @@ def test_those_who_wait_are_told(api: Api, stub: StubWorker, how: str) -> None:
 
 
 def test_those_who_wait_get_their_answer_if_it_is_back_at_once(api: Api, stub: StubWorker) -> None:
-    stub.pause()
-    with ThreadPoolExecutor(8) as pool:
-        waiting = [pool.submit(api.ask, "POST", "/embed", {"inputs": f"text {n}"}) for n in range(8)]
-        wait_until(lambda: stub.queue.backlog()["interactive"] == 8)
-        api.lose("hung")
-        api.regain("hung")
-        stub.resume()
-        assert {one.result()[0] for one in waiting} == {200}
+    away_s = ANSWER_S
+    while away_s >= ANSWER_S / 2:  # once more where this process itself did not run for so long
+        wait_until(api.answers)
+        stub.pause()
+        with ThreadPoolExecutor(8) as pool:
+            waiting = [pool.submit(api.ask, "POST", "/embed", {"inputs": f"text {n}"}) for n in range(8)]
+            wait_until(lambda: stub.queue.backlog()["interactive"] == 8)
+            lost_at = time.monotonic()
+            api.lose("hung")
+            api.regain("hung")
+            away_s = time.monotonic() - lost_at
+            stub.resume()
+            statuses = {one.result()[0] for one in waiting}
+    assert statuses == {200}
 
 
 def test_outages_leave_nothing_behind(api: Api, stub: StubWorker) -> None:

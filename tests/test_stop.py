@@ -13,13 +13,15 @@ import psutil
 import pytest
 from api_stub import StubWorker
 from callers import Callers
-from conftest import free_port, wait_until
+from conftest import PATIENCE_S, free_port, wait_until
 from process import Process
 
 from shoal import Client
 from shoal.keys import Keys
 from shoal.settings import Settings
+from shoal_api.server import shutdown
 from shoal_api.server.disconnects import SLACK_S
+from shoal_api.server.sockets import HAS_TCP_INFO
 
 pytest_plugins = ["api_fixtures"]
 
@@ -106,6 +108,29 @@ def ask_ready(connection: socket.socket) -> str:
     """Send one request and return the headers of its response, in lower case."""
     connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
     return connection.recv(65_536).decode().lower()
+
+
+class TestDrain:
+    @pytest.mark.skipif(not HAS_TCP_INFO, reason="the system does not tell about connections that are not accepted yet")
+    def test_it_waits_for_connections_that_are_not_accepted_yet(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+            port = listener.getsockname()[1]
+            client = socket.create_connection(("127.0.0.1", port))
+            accepted: list[socket.socket] = []
+            steps: Iterator[Callable[[], object]] = iter(
+                [
+                    lambda: None,
+                    lambda: accepted.append(listener.accept()[0]),
+                    lambda: None,
+                    client.close,
+                    lambda: accepted.pop().close(),
+                ]
+            )
+            monkeypatch.setattr(shutdown, "DRAIN_S", PATIENCE_S)
+            monkeypatch.setattr(shutdown.time, "sleep", lambda _: next(steps)())
+            shutdown.drain(port)
+        assert next(steps, None) is None
+        assert accepted == []
 
 
 class TestWorkers:

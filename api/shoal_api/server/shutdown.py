@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from shoal_api.server.sockets import connections_on, listeners_on
+from shoal_api.server.sockets import connections_on, has_unaccepted, listeners_on
 
 #: Longest time that a process keeps its connections once it was told to stop.
 DRAIN_S = 1.0
@@ -47,14 +47,14 @@ def on_stop_signal(callback: Callable[[], object]) -> None:
 def drain(port: int) -> None:
     """Return once no client is connected to `port` of this process, but after at most `DRAIN_S`.
 
-    No new connection can begin then, so none is cut off when the server stops listening.
+    No new connection can begin meanwhile, so none is cut off when the server stops listening.
     """
-    until_s = time.monotonic() + DRAIN_S
-    while time.monotonic() < until_s and any(True for _ in connections_on(port)):
-        time.sleep(SETTLE_S)
     for listener in listeners_on(port):
         _drop_new_connections(listener)
+    until_s = time.monotonic() + DRAIN_S
     time.sleep(SETTLE_S)
+    while time.monotonic() < until_s and (has_unaccepted(port) or any(True for _ in connections_on(port))):
+        time.sleep(SETTLE_S)
 
 
 def _drop_new_connections(listener: socket.socket) -> None:

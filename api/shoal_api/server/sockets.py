@@ -3,6 +3,7 @@
 import os
 import socket
 import stat
+import struct
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,6 +14,9 @@ _OPEN_FILES = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 #: Whether the system tells when data last came and went on a connection.
 HAS_TCP_INFO = sys.platform == "linux"
 
+#: Where `struct tcp_info` of Linux has the number of connections that a listening socket has not accepted yet.
+_UNACCEPTED = struct.Struct("=24xI")
+
 
 def connections_on(port: int) -> Iterator[socket.socket]:
     """Yield the connections on the port, each open until the next one is asked for."""
@@ -22,6 +26,16 @@ def connections_on(port: int) -> Iterator[socket.socket]:
 def listeners_on(port: int) -> Iterator[socket.socket]:
     """Yield the sockets that take connections on the port, each open until the next one is asked for."""
     return (sock for sock in _sockets_on(port) if _is_listening(sock))
+
+
+def has_unaccepted(port: int) -> bool:
+    """Return true if clients have connected to the port and the process has not accepted their connections yet."""
+    return HAS_TCP_INFO and any(_num_unaccepted(listener) for listener in listeners_on(port))
+
+
+def _num_unaccepted(listener: socket.socket) -> int:
+    info = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _UNACCEPTED.size)
+    return int(_UNACCEPTED.unpack(info)[0])
 
 
 def _sockets_on(port: int) -> Iterator[socket.socket]:
