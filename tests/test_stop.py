@@ -127,7 +127,7 @@ class TestDrain:
                 ]
             )
             monkeypatch.setattr(shutdown, "DRAIN_S", PATIENCE_S)
-            monkeypatch.setattr(shutdown.time, "sleep", lambda _: next(steps)())
+            monkeypatch.setattr("shoal_api.server.shutdown.time.sleep", lambda _: next(steps)())
             shutdown.drain(port)
         assert next(steps, None) is None
         assert accepted == []
