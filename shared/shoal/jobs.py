@@ -39,6 +39,10 @@ MAX_K = 1_000
 #: Longest time from now to a deadline, in seconds: a year. One that is later is in another unit, such as milliseconds.
 MAX_DEADLINE_S = 365 * 86_400
 
+#: Most values in the arrays and maps of a job, those of unknown fields included: it takes any number of texts that the
+#: script puts.
+MAX_VALUES = 2**20
+
 #: Most dimensions that can be asked for: more than any model has.
 MAX_DIMENSIONS = 100_000
 
@@ -147,9 +151,10 @@ class Job:
     def unpack(cls, data: bytes) -> Self:
         """Return the job in `data`; unknown fields are ignored.
 
-        Raises MalformedJob, UnsupportedVersion, or InvalidRequest for a field, which it names.
+        Raises MalformedJob, UnsupportedVersion, InvalidRequest for a field, which it names, or TooLarge for more than
+        `MAX_VALUES` values, unknown fields included.
         """
-        values = wire.unpack(data)
+        values = wire.unpack(data, MAX_VALUES)
         if (version := values.get("v")) != wire.VERSION:
             raise UnsupportedVersion(f"the job has v {excerpt(version)}: this worker speaks version {wire.VERSION}")
         for name in ("id", "op", "texts"):

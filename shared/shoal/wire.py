@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 import msgpack
 
-from shoal.errors import InvalidText, MalformedJob
+from shoal.errors import InvalidText, MalformedJob, TooLarge
 from shoal.excerpt import kind
 
 #: Version of the contract that this package speaks.
@@ -13,6 +13,9 @@ VERSION = 1
 
 #: Most levels of lists and maps in a document or a heartbeat; every JSON and msgpack library in use takes so many.
 MAX_DEPTH = 64
+
+#: Values whose memory an array or a map takes beside that of its own values.
+VALUES_OF_A_CONTAINER = 4
 
 
 def _refuse_extension(code: int, data: bytes) -> NoReturn:
@@ -36,23 +39,48 @@ def describe_surrogate(error: UnicodeEncodeError) -> str:
     return f"lone surrogate {surrogate} at character {error.start}, which UTF-8 cannot hold: remove or replace it"
 
 
-def unpack(data: bytes) -> dict[str, Any]:
+def unpack(data: bytes, max_values: int | None = None) -> dict[str, Any]:
     """Return the msgpack map in `data`.
 
-    Raises InvalidText for a string that is not UTF-8, and MalformedJob if the bytes are not a msgpack map.
+    `max_values` bounds the memory that it takes beside that of its strings: an empty map takes 64 for its byte.
+    Raises InvalidText for a string that is not UTF-8, MalformedJob if the bytes are not a msgpack map, and
+    TooLarge for more values.
     """
+    bounds = {} if max_values is None else _bounds(max_values, len(data))
     try:
-        value = msgpack.unpackb(data, raw=False, strict_map_key=True, ext_hook=_refuse_extension)
+        value = msgpack.unpackb(data, raw=False, strict_map_key=True, ext_hook=_refuse_extension, **bounds)
     except UnicodeDecodeError as error:
         found = error.object[error.start]
         raise InvalidText(
             f"a string is not UTF-8 (byte 0x{found:02x} at {error.start}): encode texts as UTF-8"
         ) from error
     except (msgpack.exceptions.UnpackException, ValueError, TypeError, RecursionError, MemoryError) as error:
+        if max_values is not None and len(data) > max_values and "exceeds max_" in str(error):
+            raise _too_many(max_values) from error
         raise MalformedJob(f"the {len(data):,} bytes are not one msgpack map: {_reason(error)}") from error
     if not isinstance(value, dict):
         raise MalformedJob(f"the msgpack value is {kind(value)}: send a map")
     return value
+
+
+def _bounds(max_values: int, num_bytes: int) -> dict[str, Any]:
+    """Return options of msgpack that raise TooLarge for more values in the arrays and maps of so many bytes."""
+    num_left = max_values
+
+    def count(values: list[Any]) -> list[Any]:
+        nonlocal num_left
+        num_left -= len(values) + VALUES_OF_A_CONTAINER
+        if num_left < 0:
+            raise _too_many(max_values)
+        return values
+
+    most = min(max_values, num_bytes)
+    hooks = {"list_hook": count, "object_pairs_hook": lambda pairs: dict(count(pairs))}
+    return hooks | {"max_array_len": most, "max_map_len": most}
+
+
+def _too_many(max_values: int) -> TooLarge:
+    return TooLarge(f"its arrays and maps have over {max_values:,} values: split it")
 
 
 def _reason(error: Exception) -> str:
@@ -63,6 +91,8 @@ def _reason(error: Exception) -> str:
         return "arrays and maps are nested too deeply"
     if isinstance(error, msgpack.FormatError):
         return "one of them cannot begin a value"
+    if isinstance(error, MemoryError):
+        return "there is no memory for them"
     if "map key" in str(error):
         return "a key of a map is not a string"
     return "they end within a value"

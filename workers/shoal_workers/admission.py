@@ -216,6 +216,7 @@ class Admission:
         if delivery.num_deliveries > MAX_DELIVERIES:
             raise Poisoned(f"delivered {MAX_DELIVERIES} times, and each time the worker died: take a look at its texts")
         self._consumer.check_sends(delivery)
+        delivery.check_size()
         job = Job.unpack(delivery.data)
         if (put_as := _put_as(delivery)) not in (None, job.id):
             raise InvalidRequest(f"the job has id {excerpt(job.id)}, and was put as {excerpt(put_as)}: use the same id")

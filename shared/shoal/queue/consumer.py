@@ -15,7 +15,7 @@ from shoal.errors import ShoalError, TooLarge, Unavailable
 from shoal.jobs import LANES
 from shoal.keys import Keys
 from shoal.queue.dead_letters import DeadLetter
-from shoal.queue.lane import SOURCES, Source
+from shoal.queue.lane import MAX_PUT_BYTES, SOURCES, Source
 from shoal.queue.unread import UnreadResults
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS
@@ -25,6 +25,9 @@ GROUP = "workers"
 
 #: Most bytes of jobs that are taken at a time; a single job may have more.
 MAX_TAKE_BYTES = 4 * 2**20
+
+#: Most bytes of a job that are looked at to tell it from another one, and all that is read of one that is too large.
+HEAD_BYTES = 65_536
 
 #: Time after which a dead worker's name leaves the consumer group. Long, because a worker may only be suspended.
 FORGET_AFTER_MS = 3_600_000
@@ -52,9 +55,9 @@ def _load(name: str) -> Script:
     return Script.load("shoal.queue", "lane", name)
 
 
-_JOIN, _LEAVE, _TAKE, _REFILL = map(_load, ("join", "leave", "take", "refill"))
-_CLAIM, _CLAIM_TURN = map(_load, ("claim", "claim_turn"))
+_JOIN, _LEAVE, _REFILL, _CLAIM_TURN = map(_load, ("join", "leave", "refill", "claim_turn"))
 _ISOLATE, _LOST, _START = map(_load, ("isolate", "lost", "start"))
+_TAKE, _CLAIM = (Script.load("shoal.queue", "lane", "delivery", name) for name in ("take", "claim"))
 _REPLY = Script.load("shoal.queue", "lane", "letter", "reply")
 
 
@@ -64,7 +67,8 @@ class Delivery:
 
     If the script put the job, `id` is the job's id, and `has_record` is true if it made a record. `put_ms` is when
     Redis took the job in, in Unix milliseconds. `num_deliveries` counts workers that the job may have ended, and this
-    delivery. `owner` is the worker that left the job behind, if this one claimed it.
+    delivery. `owner` is the worker that left the job behind, if this one claimed it. A job that is too large has only
+    its beginning in `data`.
     """
 
     lane: str
@@ -76,11 +80,17 @@ class Delivery:
     owner: str = ""
     id: bytes = b""
     has_record: bool = False
+    size_bytes: int = 0
+
+    def check_size(self) -> None:
+        """Raise TooLarge for a job of more than `MAX_PUT_BYTES`."""
+        if self.size_bytes > MAX_PUT_BYTES:
+            raise TooLarge(f"the job has {self.size_bytes:,} bytes and may have {MAX_PUT_BYTES:,}: split it")
 
     @property
     def identity(self) -> str | bytes:
         """Return what tells the job from another one in the same entry; `holds` in `lane.lua` compares it."""
-        return self.id or sha1(self.data, usedforsecurity=False).hexdigest()
+        return self.id or sha1(self.data[:HEAD_BYTES], usedforsecurity=False).hexdigest()
 
     @property
     def source(self) -> Source:
@@ -176,7 +186,8 @@ class Consumer:
         if not wanted:
             return []
         sources = [{**source._asdict(), "room": room[source]} for source in wanted]
-        arguments = {"lanes": LANES, "consumer": self.name, "max_bytes": MAX_TAKE_BYTES, "sources": sources}
+        sizes = {"max_bytes": MAX_TAKE_BYTES, "max_job_bytes": MAX_PUT_BYTES}
+        arguments = {"lanes": LANES, "consumer": self.name, "sources": sources} | sizes
         found = self.broker.run(_TAKE, self._all_keys, arguments)
         if not found["has_group"]:  # Redis came back empty
             self.join()
@@ -210,16 +221,18 @@ class Consumer:
         put_ms = job.get("put_ms") or b""
         if not (put_ms.isdigit() and len(put_ms) < 16):
             put_ms = job["entry"].partition(b"-")[0]
+        size_bytes = int(job.get("size_bytes", len(job["job"])))
         return Delivery(
             source.lane,
             job["entry"],
-            job["job"],
+            job["job"] if size_bytes <= MAX_PUT_BYTES else job["job"][:HEAD_BYTES],
             int(put_ms),
             source.is_overflow,
             num_deliveries,
             owner,
             job.get("id") or b"",
             job.get("record") is not None,
+            size_bytes,
         )
 
     # Claim
@@ -269,6 +282,7 @@ class Consumer:
             "owner": owner,
             "held": [[delivery.entry for delivery in holds if delivery.source == source] for source in sources],
             "max_looked_at": MAX_LOOKED_AT,
+            "max_job_bytes": MAX_PUT_BYTES,
         }
         keys = [self.keys.isolated(owner), *(self._streams[source] for source in sources)]
         found = self.broker.run(_CLAIM, keys, arguments)

@@ -16,6 +16,9 @@ MAX_FRONT_TEXTS = 256
 #: Bytes of jobs that one client may have at the front of a lane, in the same way: 2 KiB for each of these texts.
 MAX_FRONT_BYTES = 2_048 * MAX_FRONT_TEXTS
 
+#: Most bytes of the jobs of one put, and so of a job: Redis serves no other client while it reads and copies them.
+MAX_PUT_BYTES = 32 * 2**20
+
 
 class Source(NamedTuple):
     """A stream that workers take jobs from: the front of a lane, or its overflow."""
@@ -52,7 +55,8 @@ class LaneLimits:
 
     def to_map(self) -> dict[str, int]:
         """Return the limits as the script `put` takes them, and as workers announce them."""
-        return asdict(self) | {"max_front_texts": MAX_FRONT_TEXTS, "max_front_bytes": MAX_FRONT_BYTES}
+        of_a_client = {"max_front_texts": MAX_FRONT_TEXTS, "max_front_bytes": MAX_FRONT_BYTES}
+        return asdict(self) | of_a_client | {"max_put_bytes": MAX_PUT_BYTES}
 
 
 @dataclass(frozen=True, slots=True)

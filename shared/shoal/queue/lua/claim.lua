@@ -1,8 +1,8 @@
 -- Take over one job that a worker left pending: of those delivered least, the one that has waited longest.
 -- KEYS: the key that names the job which the owner ran alone, then the streams: the first that has such a job counts.
 -- args: consumer (the new worker), owner (the present one), held: for each stream the entries that the consumer has in
---   memory, max_looked_at
--- Returns {source (the place of its stream), entry, job, id, put_ms, record, deliveries}, or {none}.
+--   memory, max_looked_at, max_job_bytes
+-- Returns a delivery with source (the place of its stream) and deliveries (their number), or {none}.
 -- A delivery counts if the job may have ended its worker. If the owner ran one job alone, only that one may have.
 local isolated = redis.call('GET', KEYS[1])
 local alone = isolated and cmsgpack.unpack(isolated)
@@ -33,8 +33,7 @@ for n = 2, #KEYS do
     if found then
       local deliveries = is_counted(stream, job.entry) and job.deliveries + 1 or job.deliveries
       redis.call('XCLAIM', stream, GROUP, args.consumer, 0, job.entry, 'RETRYCOUNT', deliveries)
-      local fields = fields_of(found)
-      local claimed = {entry = job.entry, job = fields.job or '', id = fields.id, put_ms = fields.put_ms, record = fields.record}
+      local claimed = delivery_of(job.entry, fields_of(found))
       claimed.source, claimed.deliveries = n - 1, deliveries
       return cmsgpack.pack(claimed)
     end

@@ -5,6 +5,7 @@ local LANE_KEYS = {'front', 'overflow', 'waiting', 'places', 'tags', 'load'}
 local VIRTUAL_TIME = 'virtual time' -- a member of the tags; clients' names there begin with 'client:'
 local RESULT_KEYS_BYTES = 1024 -- that Redis needs for the keys of a result, beside those of the reply
 local FIRST_SWEEP_S = 1 -- after which it is looked whether an unread result is still there
+local HEAD_BYTES = 65536 -- the beginning of a job, by which it is told from others
 
 local RECORD_TTL_S = 604800 -- of a job that is not answered; a lost job leaves no record behind for ever
 
@@ -41,9 +42,9 @@ local function read(stream, entry)
 end
 
 -- True if an entry with these fields holds the job of that identity: its id or, if no script added it, the SHA-1 of its
--- bytes. The id of an entry says too little: after a failover another job may have it.
+-- first bytes. The id of an entry says too little: after a failover another job may have it.
 local function holds(fields, identity)
-  return identity == (fields.id or redis.sha1hex(fields.job or ''))
+  return identity == (fields.id or redis.sha1hex(string.sub(fields.job or '', 1, HEAD_BYTES)))
 end
 
 -- The number of texts in an entry that a script added; nil for other entries.

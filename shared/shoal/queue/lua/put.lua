@@ -1,7 +1,8 @@
 -- Add the jobs of a client to a lane: all of them or, where the lane would hold too much, none.
 -- KEYS: those of the lane, then in any order the load of the unread results, the record of each job that has one, and with
 --   args.once the idempotency key.
--- args: version, client, limits: {max_jobs, max_texts, max_bytes, max_front_texts, max_front_bytes, max_unread_bytes},
+-- args: version, client, limits: {max_jobs, max_texts, max_bytes, max_front_texts, max_front_bytes, max_put_bytes,
+--   max_unread_bytes},
 --   jobs: list of {id, job (its bytes), texts (their number), has_record, reply_to (of a job with both)},
 --   once (optional, for one job): {name, digest, ttl_s}
 -- Returns one of
@@ -12,12 +13,14 @@
 --     limits is exceeded, and the lane's load;
 --   {status = 'unread', bytes, client_bytes, most}: the bytes of the unread results of all clients, and of this one, which
 --     must have less than `most`;
---   {status = 'too_large', exceeded, most}: not even an empty lane takes more than so many jobs, texts or bytes at a time.
+--   {status = 'too_large', exceeded, most}: no put may have more than so many jobs, texts or bytes.
 local RESERVED_SHARE = 1 / 8 -- of a lane, for clients with all their jobs at its front: no client fills it for all others
 local LONG_JOB_SHARE = 1 / 8 -- of what a client may have at the front: a longer job goes to the overflow
 local UNREAD_FLOOR = 1 / 64 -- of max_unread_bytes: a client with less is not refused for the unread results of others
 local MAX_TEXTS = 999999 -- of a job
-local LIMITS = {'max_jobs', 'max_texts', 'max_bytes', 'max_front_texts', 'max_front_bytes', 'max_unread_bytes'}
+local LIMITS = {
+  'max_jobs', 'max_texts', 'max_bytes', 'max_front_texts', 'max_front_bytes', 'max_put_bytes', 'max_unread_bytes'
+}
 
 local pool = root()
 local unread_load = pool .. ':unread:load'
@@ -116,6 +119,7 @@ local share, empty_share = share_of(front.texts + new.texts, front.bytes + new.b
 local exceeded
 for what, limit in pairs({jobs = limits.max_jobs, texts = limits.max_texts, bytes = limits.max_bytes}) do
   local most = math.floor(empty_share * limit)
+  if what == 'bytes' then most = math.min(most, limits.max_put_bytes) end
   if new[what] > most then return cmsgpack.pack({status = 'too_large', exceeded = what, most = most}) end
   if new.jobs > 0 and held[what] + new[what] > share * limit then exceeded = what end
 end

@@ -1,9 +1,10 @@
 -- Read waiting jobs for a worker, source by source in the given order.
 -- KEYS: those of all lanes.
--- args: lanes, consumer, max_bytes, sources: list of {lane, is_overflow, room (texts that the worker has room for)}
--- Returns {has_group, jobs}: a list of {lane, is_overflow, entry, job, id, put_ms, record}. A source is read until its texts reach
---   the room, and all of them until their bytes reach max_bytes; the job that exceeds either is still taken, and one job
---   of each source whatever its size. Where a stream has no group, has_group is false.
+-- args: lanes, consumer, max_bytes, max_job_bytes, sources: list of {lane, is_overflow, room (texts that the worker has
+--   room for)}
+-- Returns {has_group, jobs}: a list of deliveries with lane and is_overflow. A source is read until its texts reach the
+--   room, and all of them until their bytes reach max_bytes; the job that exceeds either is still taken, and one job of
+--   each source whatever its size. Where a stream has no group, has_group is false.
 local lanes, jobs, bytes, has_group = lanes_by_name(), {}, 0, true
 
 local function read_one(source)
@@ -28,11 +29,11 @@ for _, source in ipairs(args.sources) do
     local entry = read_one(source)
     if not entry then break end
     local fields = fields_of(entry)
-    local job = {entry = entry[1], job = fields.job or '', id = fields.id, put_ms = fields.put_ms, record = fields.record}
+    local job = delivery_of(entry[1], fields)
     job.lane, job.is_overflow = source.lane, source.is_overflow
     jobs[#jobs + 1] = job
     room = room - math.max(1, count_of(fields) or 1)
-    bytes = bytes + #(fields.job or '')
+    bytes = bytes + #job.job
   end
 end
 return cmsgpack.pack({has_group = has_group, jobs = jobs})

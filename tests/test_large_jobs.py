@@ -1,0 +1,91 @@
+"""Large jobs: refused before they are put, and answered where they were put by plain XADD."""
+
+import tracemalloc
+
+import msgpack
+import pytest
+from queues import Queue
+
+from shoal.errors import ShoalError, TooLarge
+from shoal.jobs import LANES, MAX_VALUES, Job
+from shoal.queue.consumer import HEAD_BYTES
+from shoal.queue.lane import MAX_PUT_BYTES, Source
+from shoal.replies import Reply
+from shoal_workers.worker import Worker
+
+#: More than a job may have.
+TOO_MANY_BYTES = MAX_PUT_BYTES + 1
+
+
+def put_plainly(queue: Queue, job: Job) -> None:
+    """Put a job as a program does that has no script."""
+    queue.redis.xadd(queue.keys.lane("interactive"), {"job": job.pack()})
+
+
+def code(reply: Reply | None) -> str:
+    """Return the error code of a reply, or its status."""
+    assert reply is not None
+    return reply.error.code if reply.error else reply.status
+
+
+def map_of_texts(texts: bytes) -> bytes:
+    """Return a job whose texts are these bytes."""
+    return b"\x84" + bytes(msgpack.packb({"v": 1, "id": "x", "op": "embed"}))[1:] + b"\xa5texts" + texts
+
+
+def test_jobs_of_too_many_bytes_are_not_put(queue: Queue) -> None:
+    large = Job("embed", ["x" * (TOO_MANY_BYTES // 2)] * 2)
+    with pytest.raises(TooLarge, match="33,554,432: split the list"):
+        queue.put("bulk", [large])
+    queue.put("bulk", [Job("embed", ["x" * (MAX_PUT_BYTES // 2 - 100)] * 2)])
+    assert queue.backlog()["bulk"] == 1
+
+
+@pytest.mark.parametrize("block_s", [0.0, 0.1])
+def test_a_job_of_too_many_bytes_is_answered(queue: Queue, worker: Worker, block_s: float) -> None:
+    large, other = Job("embed", ["x" * TOO_MANY_BYTES], reply_to="me"), Job("embed", ["storm"], reply_to="me")
+    put_plainly(queue, large)
+    (taken,) = worker.consumer.take({Source("interactive"): 1}, block_s)
+    assert (len(taken.data), taken.size_bytes) == (HEAD_BYTES, len(large.pack()))
+    put_plainly(queue, other)
+    while queue.backlog()["interactive"]:
+        worker.step(block_s=0)
+    assert code(queue.wait_result(large.id, 0)) == "too_large"
+    assert code(*queue.inbox("me").wait()) == "done"
+
+
+def test_a_job_of_too_many_bytes_is_claimed_and_answered(queue: Queue, worker: Worker) -> None:
+    large = Job("embed", ["x" * TOO_MANY_BYTES])
+    put_plainly(queue, large)
+    queue.take("dead", LANES, 1)
+    claimed = queue.claim("w", alive=set())
+    assert claimed is not None
+    assert (len(claimed.data), claimed.size_bytes) == (HEAD_BYTES, len(large.pack()))
+    while queue.backlog()["interactive"]:  # "w" is no worker that is alive
+        worker.step(block_s=0)
+    assert code(queue.wait_result(large.id, 0)) == "too_large"
+
+
+@pytest.mark.parametrize("texts", [b"\x80", b"\x90", b"\x81\xa0\x80", b"\x91\x90", b"\x91\x80"])
+def test_a_job_of_many_empty_maps_takes_no_memory(texts: bytes) -> None:
+    data = map_of_texts(b"\xdd" + MAX_VALUES.to_bytes(4, "big") + texts * MAX_VALUES)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLarge, match="over 1,048,576 values: split it"):
+            Job.unpack(data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 * 2**20
+
+
+def test_a_job_with_an_array_of_too_many_values_is_refused() -> None:
+    num = MAX_VALUES + 1
+    with pytest.raises(TooLarge, match="over 1,048,576 values"):
+        Job.unpack(map_of_texts(b"\xdd" + num.to_bytes(4, "big") + b"\xa0" * num))
+
+
+def test_a_job_with_many_texts_is_read() -> None:
+    assert len(Job.unpack(map_of_texts(b"\xdd" + (999_999).to_bytes(4, "big") + b"\xa0" * 999_999)).texts) == 999_999
+    with pytest.raises(ShoalError, match="text 0 is a map"):
+        Job.unpack(map_of_texts(b"\x91\x80"))
