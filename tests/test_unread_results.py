@@ -12,8 +12,8 @@ from shoal import Client
 from shoal.errors import InvalidRequest, Overloaded
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.queue.consumer import Answer
-from shoal.queue.lane import LaneLimits
+from shoal.queue.consumer import Answer, Consumer
+from shoal.queue.lane import LaneLimits, Source
 from shoal.queue.producer import READ_TTL_S
 from shoal.queue.unread import MAX_SWEPT, UnreadLoad
 from shoal.replies import Reply
@@ -319,6 +319,30 @@ class TestBound:
             queue.redis.blpop([queue.keys.result(job.id)], 1)
         make_due(queue)
         assert not is_refused(queue, "a")
+
+    def test_jobs_that_were_put_before_fill_redis_no_more_than_as_much_again(self, queue: Queue) -> None:
+        limit, jobs = 100_000, [Job("embed", ["storm"]) for _ in range(60)]
+        queue.put("bulk", jobs, "flood")
+        other = Job("embed", ["storm"])
+        queue.put("bulk", [other], "b")
+        consumer = Consumer(queue.broker, queue.keys, "w", max_unread_bytes=limit)
+        for delivery in consumer.take({Source("bulk"): 100}):
+            job_id = Job.unpack(delivery.data).id
+            vectors = np.zeros((1, 100 if job_id == other.id else 2_000), np.float32)
+            assert consumer.reply([Answer(delivery, Reply(job_id, vectors=vectors))]) == 1
+        assert limit < queue.unread.load().num_bytes < 2 * limit + len(jobs) * 2 * KEYS_BYTES
+        statuses = [queue.status(job.id)[0] for job in jobs]
+        assert statuses == sorted(statuses)  # done at first, then failed
+        refused = queue.wait_result(jobs[-1].id, 0)
+        assert refused is not None
+        assert refused.error is not None
+        assert (refused.status, refused.error.code) == ("failed", "too_large")
+        assert "fetch them, then submit again" in str(refused.error)
+        assert queue.status(other.id)[0] == "done"
+        for job in jobs:
+            queue.wait_result(job.id, 0)
+        queue.wait_result(other.id, 0)
+        assert queue.unread.load() == NOTHING
 
     def test_jobs_that_were_put_are_answered_beyond_it(self, queue: Queue) -> None:
         queue.limits = LaneLimits(max_unread_bytes=5_000)

@@ -27,6 +27,7 @@ JOB_SETTINGS = (
     "max_job_texts",
     "max_text_chars",
     "max_reply_mb",
+    "max_result_mb",
     "result_ttl_s",
 )
 CACHE_SETTINGS = ("cache_mb", "cache_ttl_s")

@@ -57,8 +57,9 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     stopping = Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # until here they end the process, which has no jobs yet
         signal.signal(number, lambda *_: stopping.set())
+    sizes = {"max_reply_bytes": settings.max_reply_mb * 2**20, "max_unread_bytes": settings.max_result_mb * 2**20}
     worker = Worker(
-        Consumer(broker, keys, new_worker_id(), settings.result_ttl_s, settings.max_reply_mb * 2**20),
+        Consumer(broker, keys, new_worker_id(), settings.result_ttl_s, **sizes),
         encoder,
         open_indexes(settings, encoder.model, threads),
         Bucketing(settings.max_batch_tokens, encoder.model.shares_rows),

@@ -41,6 +41,9 @@ MAX_WRITE_BYTES = 2**20
 #: Most times that a reply of more than `MAX_WRITE_BYTES` is sent in vain while Redis answers other commands.
 MAX_SENDS = 2
 
+#: Times the limit of unread results that results may take: jobs that were put before it was reached are answered too.
+MAX_EXCESS = 2
+
 #: Most dead letters that are kept; the oldest go first.
 MAX_DEAD_LETTERS = 10_000
 
@@ -152,12 +155,14 @@ class Consumer:
         name: str,
         result_ttl_s: int = DEFAULTS.result_ttl_s,
         max_reply_bytes: int = DEFAULTS.max_reply_mb * 2**20,
+        max_unread_bytes: int = DEFAULTS.max_result_mb * 2**20,
     ):
         self.broker = broker
         self.keys = keys
         self.name = name
         self.result_ttl_s = result_ttl_s
         self.max_reply_bytes = max_reply_bytes
+        self.max_unread_bytes = max_unread_bytes
         self.unread = UnreadResults(broker, keys, result_ttl_s)
         self._all_keys = [key for lane in LANES for key in keys.of_lane(lane)]
         self._streams = {s: keys.overflow(s.lane) if s.is_overflow else keys.lane(s.lane) for s in SOURCES}
@@ -345,6 +350,8 @@ class Consumer:
         arguments = {
             "lanes": LANES,
             "result_ttl_s": self.result_ttl_s,
+            "max_kept_bytes": MAX_EXCESS * self.max_unread_bytes,
+            "max_own_bytes": self.max_unread_bytes // 64,
             "max_dead_letters": MAX_DEAD_LETTERS,
             "max_dead_bytes": MAX_DEAD_BYTES,
             "dead_key": len(keys) - 1,

@@ -2,13 +2,26 @@
 -- reply of the first is written. An entry that holds another job than the one that was run stays as it is.
 -- KEYS: those of all lanes, the unread results and their load, the stream of dead letters and the key with their bytes, then
 --   addresses and records: answers give their places here.
--- args: lanes, result_ttl_s, max_dead_letters, max_dead_bytes, dead_key (its place among KEYS), answers: list of {lane,
+-- args: lanes, result_ttl_s, max_kept_bytes (of unread results), max_own_bytes (of those of a client that are kept in any
+--   case), max_dead_letters, max_dead_bytes, dead_key (its place among KEYS), answers: list of {lane,
 --   is_overflow, entry, identity (of the job), id (of the job) and reply (if the job can be answered), address_key, is_stream, record_key, status and
 --   timings (of a job with a record), letter (fields of a dead letter, if one is kept)}
 -- Returns {written}: how many of the jobs were still unanswered.
 local DEAD_BYTES_TTL_S = 3600 -- of the sum of the bytes of dead letters
+local SMALL_BYTES = 1024 -- of a reply, such as most errors
 
 local lanes, unread, written = lanes_by_name(), unread_at(#args.lanes * #LANE_KEYS + 1), 0
+
+-- Put an error in place of a result for which there is no room: its client put more jobs than it fetches results of.
+local function fit(answer, client)
+  local loads = redis.call('HMGET', unread.load, 'bytes', 'client:' .. client)
+  local all_bytes, own_bytes = (tonumber(loads[1]) or 0) + #answer.reply, (tonumber(loads[2]) or 0) + #answer.reply
+  if #answer.reply <= SMALL_BYTES or all_bytes <= args.max_kept_bytes or own_bytes <= args.max_own_bytes then return end
+  local message = string.format('no room for the %d bytes of the reply: the client has %d bytes of results that were not '
+    .. 'read; fetch them, then submit again', #answer.reply, own_bytes - #answer.reply)
+  local reply = {v = 1, id = answer.id, status = 'failed', error = {code = 'too_large', message = message}}
+  answer.reply, answer.status = cmsgpack.pack(reply), 'failed'
+end
 
 -- Write a reply to its address; return the error if that fails.
 local function send(answer)
@@ -16,10 +29,10 @@ local function send(answer)
   if answer.is_stream then
     sent = redis.pcall('XADD', address, '*', 'reply', answer.reply)
   else
+    local client = client_of(KEYS[answer.record_key])
+    fit(answer, client)
     sent = redis.pcall('RPUSH', address, answer.reply)
-    if type(sent) == 'number' then
-      count_unread(unread, answer.id, client_of(KEYS[answer.record_key]), answer.reply, args.result_ttl_s)
-    end
+    if type(sent) == 'number' then count_unread(unread, answer.id, client, answer.reply, args.result_ttl_s) end
   end
   local status = type(sent) == 'table' and 'failed' or answer.status
   if answer.record_key then conclude(KEYS[answer.record_key], status, args.result_ttl_s, answer.timings) end
