@@ -14,9 +14,10 @@ local lanes, unread, written = lanes_by_name(), unread_at(#args.lanes * #LANE_KE
 
 -- Put an error in place of a result for which there is no room: its client put more jobs than it fetches results of.
 local function fit(answer, client)
-  local loads = redis.call('HMGET', unread.load, 'bytes', 'client:' .. client)
-  local all_bytes, own_bytes = (tonumber(loads[1]) or 0) + #answer.reply, (tonumber(loads[2]) or 0) + #answer.reply
-  if #answer.reply <= SMALL_BYTES or all_bytes <= args.max_kept_bytes or own_bytes <= args.max_own_bytes then return end
+  if #answer.reply <= SMALL_BYTES then return end
+  local all_bytes = #answer.reply + (redis.call('HGET', unread.load, 'bytes') or 0)
+  local own_bytes = #answer.reply + (redis.call('HGET', unread.load, 'client:' .. client) or 0)
+  if all_bytes <= args.max_kept_bytes or own_bytes <= args.max_own_bytes then return end
   local message = string.format('no room for the %d bytes of the reply: the client has %d bytes of results that were not '
     .. 'read; fetch them, then submit again', #answer.reply, own_bytes - #answer.reply)
   local reply = {v = 1, id = answer.id, status = 'failed', error = {code = 'too_large', message = message}}
