@@ -52,6 +52,7 @@ ROOMS: dict[str, set[str]] = {
         "shoal_api.schema",
         "shoal_api.enqueue",
         "shoal_api.served_model",
+        "shoal_api.routes",
     },
     "shoal_api.app": {
         "shoal",

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from flask import Flask, Response
 from flask.globals import request_ctx
+from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.info import Info
 from werkzeug.middleware.proxy_fix import ProxyFix
 
@@ -17,7 +18,7 @@ from shoal_api.access import cors
 from shoal_api.access.access_control import AccessControl
 from shoal_api.context import Context
 from shoal_api.pool_state import PoolReader
-from shoal_api.protocols import openai
+from shoal_api.protocols import openai, tei
 from shoal_api.request import JsonRequest
 from shoal_api.response import WholeResponse
 from shoal_api.routes import dead_letters, docs, embed, health, indexes, info, jobs, metrics, search
@@ -29,7 +30,7 @@ from shoal_api.server.metrics import Metrics
 _ROUTES = (embed, search, jobs, dead_letters, health, info, indexes, metrics)
 
 #: The modules of the compatible protocols, by the names that the settings have for them.
-PROTOCOL_MODULES = {"openai": openai}
+PROTOCOL_MODULES = {"openai": openai, "tei": tei}
 
 
 class _App(FastFlask):
@@ -37,6 +38,15 @@ class _App(FastFlask):
 
     request_class = JsonRequest
     response_class = WholeResponse
+
+    def register_api(self, api: APIBlueprint, **options: Any) -> None:
+        """Add the routes of a blueprint, and describe them; a route that is there already stays as it was."""
+        earlier = dict(self.paths)
+        super().register_api(api, **options)
+        for path, item in earlier.items():
+            if self.paths[path] is not item:
+                kept = {method: getattr(item, method) for method in item.model_fields_set}
+                self.paths[path] = self.paths[path].model_copy(update=kept)
 
     def dispatch_request(self) -> Any:
         """Return what the view answers, if access control lets the request in."""

@@ -1,6 +1,6 @@
 """Dialects: the statuses and bodies with which each protocol of the API tells of an error."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,17 @@ _OPENAI_TYPES = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
+
+#: Text Embeddings Inference's word for the kind of an error with this status; `Validation` for any other.
+_TEI_TYPES = {424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
+
+_TEI_STATUSES = {
+    **dict.fromkeys(("internal", "poisoned", "unsupported"), 424),
+    **dict.fromkeys(("expired", "timeout"), 503),
+}
+
+#: The fields by which a body of Shoal's own POST /embed is known as one of Text Embeddings Inference's clients.
+_TEI_FIELDS = frozenset(("truncation_direction",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +45,22 @@ def _openai_body(code: str, message: str, status: int) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
+def _tei_body(code: str, message: str, status: int) -> dict[str, Any]:
+    return {"error": message, "error_type": _TEI_TYPES.get(status, "Validation")}
+
+
 #: The dialect of Shoal's own routes.
 OWN = Dialect(_own_body)
 
 #: The dialect of each compatible protocol, by the name of its blueprint.
 DIALECTS = {
     "openai": Dialect(_openai_body, dict.fromkeys(("invalid_request", "invalid_text", "text_too_long"), 400)),
+    "tei": Dialect(_tei_body, _TEI_STATUSES),
 }
+
+
+def dialect_of(blueprint: str | None, field_names: Collection[str]) -> Dialect:
+    """Return the dialect of a request's route, whose blueprint has that name, and whose body has these fields."""
+    if blueprint == "embed" and not _TEI_FIELDS.isdisjoint(field_names):
+        return DIALECTS["tei"]
+    return DIALECTS.get(blueprint or "", OWN)

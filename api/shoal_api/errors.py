@@ -10,7 +10,8 @@ from werkzeug.exceptions import HTTPException
 from shoal.errors import Internal, ShoalError
 from shoal.excerpt import excerpt
 from shoal_api.context import context
-from shoal_api.dialects import DIALECTS, OWN, Dialect
+from shoal_api.dialects import Dialect, dialect_of
+from shoal_api.request import json_request
 from shoal_api.response import rendered
 
 #: HTTP status of each code that a response can have; an error of any other code is a defect of the server, and 500.
@@ -34,6 +35,7 @@ STATUS = {
     "rate_limited": 429,
     "internal": 500,
     "poisoned": 500,
+    "unsupported": 501,
     "not_ready": 503,
     "unavailable": 503,
     "expired": 504,
@@ -97,5 +99,5 @@ def _rendered(code: str, message: str, status: int, headers: Mapping[str, str]) 
 
 
 def _dialect() -> Dialect:
-    """Return the dialect of the current request's route."""
-    return DIALECTS.get(request.blueprint or "", OWN)
+    """Return the dialect of the current request."""
+    return dialect_of(request.blueprint, json_request().field_names)

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn, cast
 
@@ -29,6 +29,9 @@ class JsonRequest(Request):
     #: True while the request waits for its body.
     is_receiving = False
 
+    #: The names of the fields of the body, once it was read.
+    field_names: Collection[str] = ()
+
     #: Headers that the response gets from the rate limit of the request's key.
     rate_headers: Mapping[str, str] = MappingProxyType({})
 
@@ -54,6 +57,7 @@ class JsonRequest(Request):
             raise _parse_error(data, error) from None
         if not isinstance(body, dict):
             raise InvalidRequest(f"the body is a JSON {_json_type(body)}: send an object with named fields")
+        self.field_names = body.keys()
         return body
 
     def _read(self) -> bytes:

@@ -21,11 +21,11 @@ def check_model(name: str | None) -> None:
     """
     if name is None:
         return
-    aliases = context().settings.model_alias_names()
-    if name in aliases or ANY_NAME in aliases:
+    shared = context()
+    if any(about.get("model") == name for about in shared.pool.read().ready.values()):
         return
-    served = served_models()
-    if served and name not in served:
+    aliases, served = shared.settings.model_alias_names(), served_models()
+    if served and name not in aliases and ANY_NAME not in aliases:
         raise ModelNotFound(
             f"the model {excerpt(name)} is not served here: ask for {', '.join(served)}, or make the name an alias "
             "with SHOAL_MODEL_ALIASES"

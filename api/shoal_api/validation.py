@@ -1,8 +1,8 @@
 """Error messages for requests that pydantic refuses."""
 
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from shoal.errors import InvalidRequest
@@ -23,6 +23,20 @@ _TAKES = {
 }
 
 
+#: Names that pydantic gives to the kinds of a value, where it tells the place of an error.
+_KINDS = {"str", "int", "bool", "float"}
+
+_Shape = TypeVar("_Shape", bound=BaseModel)
+
+
+def checked(shape: type[_Shape], value: Any) -> _Shape:
+    """Return the value in its shape; raises InvalidRequest."""
+    try:
+        return shape.model_validate(value)
+    except ValidationError as error:
+        refuse(error)
+
+
 def refuse(error: ValidationError) -> NoReturn:
     """Raise InvalidRequest, naming the first field that is wrong, its value, and the value that it takes."""
     details = error.errors(include_url=False)
@@ -33,11 +47,18 @@ def refuse(error: ValidationError) -> NoReturn:
 
 def _sentence(details: list[ErrorDetails]) -> str:
     detail = details[0]
-    name = f"{detail['loc'][0]}{''.join(f'[{index}]' for index in _indexes(detail))}"
+    name = "".join(map(_step, detail["loc"])).removeprefix(".")
     takes = " or ".join(_takes(detail) for detail in details)
     if detail["type"] == "missing":
         return f"{name} is missing: it is required"
     return f"{name} is {excerpt(detail['input'])}: it takes {takes}"
+
+
+def _step(part: int | str) -> str:
+    """Return a part of the place of an error as JavaScript would write it; nothing for the kind of a value."""
+    if isinstance(part, int):
+        return f"[{part}]"
+    return f".{part}" if part.isidentifier() and part not in _KINDS else ""
 
 
 def _indexes(detail: ErrorDetails) -> list[int]:

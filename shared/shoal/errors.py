@@ -82,6 +82,12 @@ class UnknownIndex(ShoalError):
     code = "unknown_index"
 
 
+class Unsupported(ShoalError):
+    """Error raised when the served model cannot do what a request asks for, such as score pairs of texts."""
+
+    code = "unsupported"
+
+
 class UnknownJob(ShoalError):
     """Error raised when no job has the id, because it was never submitted or its result has expired."""
 

@@ -15,7 +15,7 @@ from shoal_api.access.rate_limit import RateLimits
 from shoal_api.access.thread_quota import ThreadQuotas
 from shoal_api.request import JsonRequest
 
-#: Routes that need no key. Those below /docs are its page.
+#: Routes that may be read without a key. Those below /docs are its page.
 OPEN_ROUTES = ("/", "/health", "/ready", "/docs", "/openapi.json")
 
 #: Routes that begin so need the key of an admin.
@@ -88,7 +88,7 @@ class AccessControl:
         if self._keyring is None:
             self._check_browser(environ)
             return None
-        if route in OPEN_ROUTES or route.startswith("/docs/"):
+        if environ["REQUEST_METHOD"] in _SAFE_METHODS and (route in OPEN_ROUTES or route.startswith("/docs/")):
             return None
         key = self._keyring.authenticate(environ)
         if key.role != "admin" and route.startswith(_ADMIN_ROUTES):

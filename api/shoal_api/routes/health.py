@@ -27,6 +27,11 @@ def ready(query: ReadyQuery) -> Response:
 
     Without `index`, every index that the API's own settings name must be served.
     """
+    return rendered({"status": "ready", "workers": num_ready(query.index)})
+
+
+def num_ready(index: str | None = None) -> int:
+    """Return the number of ready workers; raise NotReady if requests would not be answered."""
     _check_threads()
     if context().stopping.is_set():
         raise NotReady("this server was told to stop: ask another one")
@@ -36,10 +41,10 @@ def ready(query: ReadyQuery) -> Response:
     if not pool.ready:
         states = pool.describe_states()
         raise NotReady(f"none of the {len(pool.workers)} workers alive is ready ({states}): wait, or see their logs")
-    wanted = [query.index] if query.index else sorted(context().settings.index_folders())
+    wanted = [index] if index else sorted(context().settings.index_folders())
     if missing := [name for name in wanted if name not in pool.indexes]:
         raise NotReady(f"no ready worker serves the index {', '.join(map(excerpt, missing))}: start one that does")
-    return rendered({"status": "ready", "workers": len(pool.ready)})
+    return len(pool.ready)
 
 
 def _check_threads() -> None:

@@ -1,5 +1,6 @@
 """GET /info: model, limits and workers. GET /: links."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -18,6 +19,10 @@ api = APIBlueprint("info", __name__, abp_tags=[Tag(name="service")], abp_respons
 
 _MODEL_FIELDS = ("model", "digest", "dimension", "max_tokens", "engine", "precision")
 _WORKER_FIELDS = ("state", *_MODEL_FIELDS, "threads", "host", "pid", "clock_offset_s", "clock_error_s")
+
+#: Text Embeddings Inference's words for number formats.
+_DTYPES = {"bf16": "bfloat16", "int8": "int8"}
+
 _LIMITS = (
     "max_request_bytes",
     "max_request_texts",
@@ -36,23 +41,7 @@ _LIMITS = (
 @api.get("/info", responses={200: Info})
 def info() -> Response:
     """Tell the model, the indexes, the workers and the limits of the service."""
-    pool = context().pool.read()
-    first = next(iter(pool.ready.values()), {})
-    return rendered(
-        {
-            "version": __version__,
-            **{name: first.get(name) for name in _MODEL_FIELDS},
-            "prompts": first.get("prompts", []),
-            "indexes": pool.indexes,
-            "clock_offset_s": context().client.queue.clock.offset_s,
-            "limits": _limits(context().settings),
-            "workers": [
-                {"id": worker_id, **{name: about.get(name) for name in _WORKER_FIELDS}}
-                for worker_id, about in pool.workers.items()
-            ],
-            "workers_alive": len(pool.workers),
-        }
-    )
+    return rendered(describe())
 
 
 @api.get("/", responses={200: Links})
@@ -60,6 +49,47 @@ def root() -> Response:
     """List the pages that say more."""
     links = {"docs": "/docs", "openapi": "/openapi.json", "info": "/info"}
     return rendered({"name": "shoal", "version": __version__, **links})
+
+
+def describe() -> dict[str, Any]:
+    """Return the description of the service, with the fields that clients of Text Embeddings Inference read."""
+    pool, settings = context().pool.read(), context().settings
+    first = next(iter(pool.ready.values()), {})
+    return {
+        "version": __version__,
+        **{name: first.get(name) for name in _MODEL_FIELDS},
+        "prompts": first.get("prompts", []),
+        "indexes": pool.indexes,
+        "clock_offset_s": context().client.queue.clock.offset_s,
+        "limits": _limits(settings),
+        "workers": [
+            {"id": worker_id, **{name: about.get(name) for name in _WORKER_FIELDS}}
+            for worker_id, about in pool.workers.items()
+        ],
+        "workers_alive": len(pool.workers),
+        **_tei_fields(first, settings),
+    }
+
+
+def _tei_fields(worker: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """Return the fields of Text Embeddings Inference; those of a build, which Shoal has none of, are null."""
+    model = worker.get("model")
+    return {
+        "model_id": model or "",
+        "served_model_name": model or "",
+        "model_sha": None,
+        "model_dtype": _DTYPES.get(str(worker.get("precision")), "float32"),
+        "model_type": {"embedding": {"pooling": worker.get("pooling", "mean")}},
+        "max_concurrent_requests": settings.api_processes * settings.api_threads,
+        "max_input_length": worker.get("max_tokens"),
+        "max_batch_tokens": settings.max_batch_tokens,
+        "max_batch_requests": None,
+        "max_client_batch_size": settings.max_request_texts,
+        "auto_truncate": True,
+        "tokenization_workers": None,
+        "sha": None,
+        "docker_label": None,
+    }
 
 
 def _limits(settings: Settings) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The shapes that requests are checked against: bodies, paths and queries. The OpenAPI page is made from them."""
 
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
@@ -10,25 +10,30 @@ from shoal.jobs import MAX_K, OPTION_DEFAULTS, Job, Lane, Operation, Options, Ou
 #: Longest that a request for a job's result may wait, in seconds.
 MAX_WAIT_S = 60
 
+#: Text Embeddings Inference's words for the end at which texts are cut.
+TruncationDirection = Literal["Left", "Right", "left", "right"]
+
 Texts = str | Annotated[list[str], Field(fail_fast=True)]
 
 
 def _kind_of_input(value: Any) -> str | None:
     """Return the tag of the kind of `TextsOrIds` that a value is to be; the first item of a list decides."""
     if isinstance(value, str):
-        return "text"
+        return "a text"
     if not isinstance(value, list):
         return None
     first = value[0] if value else ""
-    return "ids" if type(first) is int else "lists of ids" if isinstance(first, list) else "texts"
+    if isinstance(first, list):
+        return "lists of token ids"
+    return "token ids" if type(first) is int else "several texts"
 
 
 #: A text, several texts, the token ids of a text, or those of several texts.
 TextsOrIds = Annotated[
-    Annotated[str, Tag("text")]
-    | Annotated[list[str], Field(fail_fast=True), Tag("texts")]
-    | Annotated[list[int], Field(fail_fast=True), Tag("ids")]
-    | Annotated[list[list[int]], Field(fail_fast=True), Tag("lists of ids")],
+    Annotated[str, Tag("a text")]
+    | Annotated[list[str], Field(fail_fast=True), Tag("several texts")]
+    | Annotated[list[int], Field(fail_fast=True), Tag("token ids")]
+    | Annotated[list[list[int]], Field(fail_fast=True), Tag("lists of token ids")],
     Discriminator(_kind_of_input),
 ]
 
@@ -62,14 +67,21 @@ class EmbedOptions(TextOptions):
 
 
 class EmbedBody(EmbedOptions):
-    """Texts to embed."""
+    """Texts to embed. Bodies of Text Embeddings Inference's clients are taken too."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"inputs": ["a text", "another text"]}})
     inputs: Texts = Field(description="One text or several")
+    truncate: bool | None = _option("truncate", "Cut texts that are too long for the model; false refuses them")  # type: ignore[assignment]
+    truncation_direction: TruncationDirection | None = Field(
+        None, description="Another name of truncation_side, which it overrides"
+    )
 
     def job(self) -> Job:
         """Return the job that does it; raises InvalidRequest for options that do not go together."""
-        return Job("embed", _listed(self.inputs), Options.from_map(vars(self)))
+        options = vars(self) | {"truncate": self.truncate is not False}
+        if self.truncation_direction is not None:
+            options["truncation_side"] = self.truncation_direction.lower()
+        return Job("embed", _listed(self.inputs), Options.from_map(options))
 
 
 class SearchBody(TextOptions):

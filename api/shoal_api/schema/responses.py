@@ -161,6 +161,20 @@ class Info(BaseModel):
     limits: dict[str, float]
     workers: list[dict[str, Any]]
     workers_alive: int
+    model_id: str = Field(description="This and what follows: as Text Embeddings Inference tells it")
+    served_model_name: str
+    model_sha: None
+    model_dtype: str
+    model_type: dict[str, dict[str, Any]]
+    max_concurrent_requests: int
+    max_input_length: int | None
+    max_batch_tokens: int
+    max_batch_requests: None
+    max_client_batch_size: int
+    auto_truncate: bool
+    tokenization_workers: None
+    sha: None
+    docker_label: None
 
 
 class Links(BaseModel):

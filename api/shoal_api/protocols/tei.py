@@ -1,0 +1,114 @@
+"""Text Embeddings Inference: /embed, /embed_all, /similarity, POST / and the routes that other models have.
+
+At the root, POST /embed, GET /info and GET /health are Shoal's own, which take and answer what its clients need.
+"""
+
+from typing import Any, NoReturn
+
+import numpy as np
+from flask import Response
+from flask_openapi3.blueprint import APIBlueprint
+from flask_openapi3.models.tag import Tag
+
+from shoal.errors import Unsupported
+from shoal_api import validation
+from shoal_api.enqueue import call
+from shoal_api.request import json_request
+from shoal_api.response import cost_headers, rendered
+from shoal_api.routes import health as own_health
+from shoal_api.routes import info as own_info
+from shoal_api.schema.responses import Info, Ready
+from shoal_api.schema.tei import (
+    Similarities,
+    SimilarityBody,
+    TeiEmbedBody,
+    TeiError,
+    TeiTokensBody,
+    TeiTokenVectors,
+    TeiVectors,
+    VectorsOrSimilarities,
+)
+
+api = APIBlueprint(
+    "tei",
+    __name__,
+    abp_tags=[Tag(name="Text Embeddings Inference")],
+    abp_responses={"4XX": TeiError, "5XX": TeiError},
+)
+
+_EITHER_SHAPE = [{"$ref": f"#/components/schemas/{shape.__name__}"} for shape in (TeiEmbedBody, SimilarityBody)]
+
+#: The body of POST /, for the description.
+_EITHER_BODY: dict[str, Any] = {
+    "requestBody": {"required": True, "content": {"application/json": {"schema": {"oneOf": _EITHER_SHAPE}}}}
+}
+
+
+@api.post("/embed", responses={200: TeiVectors})
+def embed(body: TeiEmbedBody) -> Response:
+    """Embed texts: one vector for each, in order."""
+    return _vectors(body)
+
+
+@api.post("/embed_all", responses={200: TeiTokenVectors})
+def embed_all(body: TeiTokensBody) -> Response:
+    """Embed the tokens of texts: one vector for each token, as the model makes it."""
+    reply = call(body.job(), remedy="split the list")
+    return rendered(reply.rows_by_text(), headers=cost_headers(reply))
+
+
+@api.post("/similarity", responses={200: Similarities})
+def similarity(body: SimilarityBody) -> Response:
+    """Compare a text with others: the cosine of each, in order."""
+    return _similarities(body)
+
+
+@api.post("/", responses={200: VectorsOrSimilarities}, openapi_extensions=_EITHER_BODY)
+def embed_or_compare() -> Response:
+    """Embed texts, or compare them if `inputs` is an object, as /embed and /similarity do."""
+    body = json_request().get_json()
+    if isinstance(body.get("inputs"), dict):
+        return _similarities(validation.checked(SimilarityBody, body))
+    return _vectors(validation.checked(TeiEmbedBody, body))
+
+
+@api.post("/embed_sparse", responses={424: TeiError})
+def embed_sparse() -> NoReturn:
+    """Refuse: the model makes dense vectors."""
+    raise Unsupported("the served model makes no sparse vectors: use /embed")
+
+
+@api.post("/predict", responses={424: TeiError})
+def predict() -> NoReturn:
+    """Refuse: the model is no classifier."""
+    raise Unsupported("the served model is no classifier: it makes vectors, by /embed")
+
+
+@api.post("/rerank", responses={424: TeiError})
+def rerank() -> NoReturn:
+    """Refuse: the model scores no pairs of texts."""
+    raise Unsupported("the served model is no re-ranker: compare texts with /similarity")
+
+
+@api.get("/info", responses={200: Info})
+def info() -> Response:
+    """Tell the model, the workers and the limits of the service."""
+    return rendered(own_info.describe())
+
+
+@api.get("/health", responses={200: Ready})
+def health() -> Response:
+    """Tell that a ready worker will answer requests."""
+    return rendered({"status": "ready", "workers": own_health.num_ready()})
+
+
+def _vectors(body: TeiEmbedBody) -> Response:
+    reply = call(body.job(), remedy="split the list")
+    return rendered(reply.vectors, headers=cost_headers(reply))
+
+
+def _similarities(body: SimilarityBody) -> Response:
+    reply = call(body.job(), remedy="split the list")
+    assert reply.vectors is not None
+    first, *others = reply.vectors
+    return rendered(np.array(others) @ first, headers=cost_headers(reply))

@@ -1,0 +1,93 @@
+"""The shapes of Text Embeddings Inference's requests and responses."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+
+from shoal.jobs import Job, Options
+from shoal_api.schema.requests import Body, TextsOrIds, TruncationDirection, listed_texts
+
+
+class TeiOptions(Body):
+    """Options of how the model reads texts."""
+
+    truncate: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
+    truncation_direction: TruncationDirection = Field("Right", description="End at which texts are cut")
+    prompt_name: str | None = Field(None, description="Name of the model's prompt to put before each text")
+
+    def options(self, **others: Any) -> Options:
+        """Return these options and others, under Shoal's names."""
+        side = self.truncation_direction.lower()
+        return Options(
+            truncate=self.truncate is not False, truncation_side=side, prompt_name=self.prompt_name, **others
+        )
+
+
+class TeiTokensBody(TeiOptions):
+    """Texts whose token vectors are wanted."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"inputs": ["a text", "another text"]}})
+    inputs: TextsOrIds = Field(description="One text or several; token ids are refused")
+
+    def job(self) -> Job:
+        """Return the job that does it; raises InvalidRequest for token ids."""
+        return Job("embed", listed_texts("inputs", self.inputs), self.options(output="tokens", normalize=False))
+
+
+class TeiEmbedBody(TeiOptions):
+    """Texts to embed."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"inputs": ["a text", "another text"]}})
+    inputs: TextsOrIds = Field(description="One text or several; token ids are refused")
+    normalize: bool = Field(True, description="Scale vectors to length 1")
+    dimensions: Annotated[int, Field(ge=1)] | None = Field(None, description="Keep this many numbers of each vector")
+
+    def job(self) -> Job:
+        """Return the job that does it; raises InvalidRequest for token ids."""
+        options = self.options(normalize=self.normalize, dimensions=self.dimensions)
+        return Job("embed", listed_texts("inputs", self.inputs), options)
+
+
+class SimilarityInputs(Body):
+    """A text, and those to compare it with."""
+
+    source_sentence: str
+    sentences: Annotated[list[str], Field(fail_fast=True, min_length=1)]
+
+
+class SimilarityBody(Body):
+    """A comparison of texts."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"inputs": {"source_sentence": "a text", "sentences": ["another", "a third"]}}}
+    )
+    inputs: SimilarityInputs = Field(description="The texts")
+    parameters: TeiOptions | None = Field(None, description="Options of how the model reads them")
+
+    def job(self) -> Job:
+        """Return the job that embeds the source sentence and then the others."""
+        options = (self.parameters or TeiOptions.model_construct()).options()
+        return Job("embed", [self.inputs.source_sentence, *self.inputs.sentences], options)
+
+
+class TeiVectors(RootModel[list[list[float]]]):
+    """One vector for each text."""
+
+
+class TeiTokenVectors(RootModel[list[list[list[float]]]]):
+    """A list of vectors for each text, one for each token."""
+
+
+class Similarities(RootModel[list[float]]):
+    """The cosine of the source sentence and each other one."""
+
+
+class VectorsOrSimilarities(RootModel[list[list[float]] | list[float]]):
+    """The vectors of texts, or the similarities of sentences."""
+
+
+class TeiError(BaseModel):
+    """The body of a response with an error."""
+
+    error: str
+    error_type: str = Field(description="One of Validation, Overloaded, Backend and Unhealthy")

@@ -1,0 +1,84 @@
+"""Clients of Text Embeddings Inference, at a running service: their vectors are those of Sentence Transformers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from client_reference import Reference, check_same
+
+pytest_plugins = ["client_fixtures"]
+
+tei_client = pytest.importorskip("tei_client")
+hub = pytest.importorskip("huggingface_hub")
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # those of the clients are not ours
+
+TEXTS = ["storm in europe", "market falls", "the rain " * 40]
+
+
+class TestHub:
+    @pytest.fixture
+    def client(self, url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+        """A client of the service, which the tests' wish for no network does not stop."""
+        monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)
+        with hub.InferenceClient(model=url, provider="hf-inference") as client:
+            yield client
+        hub.close_session()
+
+    def test_features_are_the_vectors(self, client: Any, reference: Reference) -> None:
+        check_same(client.feature_extraction(TEXTS[0]), reference(TEXTS[:1]))
+        check_same(client.feature_extraction(TEXTS, truncate=True, truncation_direction="right"), reference(TEXTS))
+
+    def test_every_option_is_followed(self, client: Any, reference: Reference) -> None:
+        check_same(client.feature_extraction(TEXTS[0], dimensions=8), reference(TEXTS[:1])[:, :8])
+        check_same(client.feature_extraction("rain", prompt_name="query"), reference(["storm rain"]))
+        loose = client.feature_extraction(TEXTS[0], normalize=False)
+        assert np.linalg.norm(loose) != pytest.approx(1.0, abs=1e-3)
+        check_same(loose, reference(TEXTS[:1]))
+        left = client.feature_extraction(TEXTS[2] + "storm", truncate=True, truncation_direction="left")
+        right = client.feature_extraction(TEXTS[2] + "storm", truncate=True, truncation_direction="right")
+        assert not np.allclose(left, right)
+        check_same(right, reference([TEXTS[2] + "storm"]))
+
+    def test_a_text_that_is_too_long_is_refused_where_truncation_is(self, client: Any) -> None:
+        with pytest.raises(hub.errors.HfHubHTTPError, match="more than the 48 tokens"):
+            client.feature_extraction(TEXTS[2], truncate=False)
+
+    def test_similarities_are_the_cosines(self, client: Any, reference: Reference) -> None:
+        first, *others = reference(TEXTS)
+        found = client.sentence_similarity(TEXTS[0], other_sentences=TEXTS[1:])
+        assert found == pytest.approx([first @ other for other in others], abs=1e-3)
+
+    def test_the_endpoint_is_healthy_and_described(self, client: Any, model: str) -> None:
+        assert client.health_check()
+        assert client.get_endpoint_info()["model_id"] == model
+
+
+class TestTeiClient:
+    @pytest.fixture
+    def client(self, url: str) -> Any:
+        """A client of the service."""
+        client = tei_client.HttpClient(url, timeout=60)
+        yield client
+        client.client.close()
+
+    def test_vectors_are_those_of_the_reference(self, client: Any, reference: Reference) -> None:
+        check_same(client.embed(TEXTS, truncate=True), reference(TEXTS))
+        check_same(client.embed("rain", prompt_name="query"), reference(["storm rain"]))
+
+    def test_token_vectors_have_their_mean(self, client: Any, reference: Reference) -> None:
+        means = [np.mean(tokens, axis=0) for tokens in client.embed_all(TEXTS[:2])]
+        check_same(means, reference(TEXTS[:2]))
+
+    def test_the_service_is_healthy_and_described(self, client: Any, model: str) -> None:
+        assert client.health()
+        info = client.info()
+        assert (info.server_model_id, info.server_model_metadata.pooling) == (model, "mean")
+
+
+def test_llama_index(url: str, reference: Reference) -> None:
+    tei = pytest.importorskip("llama_index.embeddings.text_embeddings_inference")
+    embeddings = tei.TextEmbeddingsInference(model_name="any", base_url=url, query_instruction="", text_instruction="")
+    found = embeddings.get_text_embedding_batch(TEXTS[:2])
+    check_same(found, reference([text.strip() for text in TEXTS[:2]]))
+    check_same([embeddings.get_query_embedding(TEXTS[0])], reference(TEXTS[:1]))

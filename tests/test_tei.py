@@ -1,0 +1,157 @@
+"""Text Embeddings Inference's routes, and Shoal's own that its clients use: bodies, answers and errors."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from api_stub import MakeApp, StubWorker, error_of, vector_of
+from flask.testing import FlaskClient
+from numpy.typing import NDArray
+from werkzeug.test import TestResponse
+
+from shoal_api.access import api_keys
+
+pytest_plugins = ["api_fixtures"]
+
+TEXTS = ["a storm", "rain in the sea"]
+LONG = "a b c d e f g h i j"
+
+
+def tei_error_of(response: TestResponse, status: int) -> tuple[str, str]:
+    """Check the status and shape of an error; return its type and its message."""
+    assert response.status_code == status
+    assert sorted(response.get_json()) == ["error", "error_type"]
+    return response.get_json()["error_type"], response.get_json()["error"]
+
+
+def rows(response: TestResponse) -> NDArray[np.float32]:
+    """Return the vectors of a response."""
+    assert response.status_code == 200, response.get_data()
+    return np.array(response.get_json(), np.float32)
+
+
+@pytest.mark.usefixtures("stub")
+class TestEmbed:
+    @pytest.mark.parametrize("path", ["/", "/embed"])
+    def test_its_bodies_are_taken(self, api: FlaskClient, path: str) -> None:
+        body = {"truncate": None, "truncation_direction": "Left", "prompt_name": None, "normalize": False}
+        assert np.array_equal(rows(api.post(path, json={"inputs": TEXTS, **body})), [vector_of(text) for text in TEXTS])
+        assert np.array_equal(rows(api.post(path, json={"inputs": TEXTS[0]})), [vector_of(TEXTS[0])])
+        assert rows(api.post(path, json={"inputs": "", "dimensions": 2, "truncate": True})).shape == (1, 2)
+
+    @pytest.mark.parametrize("direction", ["Left", "left"])
+    def test_the_direction_is_the_side(self, api: FlaskClient, stub: StubWorker, direction: str) -> None:
+        stub.pause()
+        body = {"op": "embed", "inputs": "a", "truncation_side": "left"}
+        expected = api.post("/v1/jobs", json=body, headers={"Idempotency-Key": "side"}).get_json()["id"]
+        asked = {"inputs": "a", "truncation_direction": direction}
+        headers = {"Prefer": "respond-async", "Idempotency-Key": "side"}
+        assert api.post("/embed", json=asked, headers=headers).get_json()["id"] == expected
+        stub.resume()
+
+    @pytest.mark.parametrize("path", ["/", "/embed"])
+    def test_errors_have_its_shape(self, api: FlaskClient, path: str) -> None:
+        body = {"inputs": LONG, "truncate": False, "truncation_direction": "Right"}
+        assert "a text has 12 tokens" in tei_error_of(api.post(path, json=body), 422)[1]
+        body = {"inputs": ["a", 5], "truncation_direction": "Right"}
+        assert tei_error_of(api.post(path, json=body), 422) == ("Validation", "inputs[1] is 5: it takes a string")
+        body = {"inputs": "a", "truncation_direction": "up"}
+        assert 'truncation_direction is "up"' in tei_error_of(api.post(path, json=body), 422)[1]
+
+    def test_without_a_field_of_its_own_the_own_route_has_its_own_errors(self, api: FlaskClient) -> None:
+        assert error_of(api.post("/embed", json={"inputs": 5}), 422)[0] == "invalid_request"
+
+    def test_token_ids_are_refused(self, api: FlaskClient) -> None:
+        kind, message = tei_error_of(api.post("/", json={"inputs": [[101, 102]]}), 422)
+        assert (kind, "send texts" in message) == ("Validation", True)
+
+    def test_a_failure_is_the_backends(self, api: FlaskClient) -> None:
+        assert tei_error_of(api.post("/", json={"inputs": "fail"}), 424)[0] == "Backend"
+
+    def test_token_vectors_come_by_text(self, api: FlaskClient) -> None:
+        answer = api.post("/embed_all", json={"inputs": ["a", "a b"]}).get_json()
+        assert [np.shape(tokens) for tokens in answer] == [(3, 4), (4, 4)]
+
+
+@pytest.mark.usefixtures("stub")
+class TestSimilarity:
+    @pytest.mark.parametrize("path", ["/", "/similarity"])
+    def test_each_sentence_has_its_product_with_the_source(self, api: FlaskClient, path: str) -> None:
+        inputs = {"source_sentence": "sea", "sentences": TEXTS}
+        expected = [vector_of("sea") @ vector_of(text) for text in TEXTS]
+        for parameters in (None, {}, {"truncate": True}):
+            answer = api.post(path, json={"inputs": inputs, "parameters": parameters})
+            assert answer.get_json() == pytest.approx(expected, rel=1e-5)
+        assert api.post(path, json={"inputs": inputs}).get_json() == pytest.approx(expected, rel=1e-5)
+
+    @pytest.mark.parametrize(
+        ("inputs", "words"),
+        [
+            ({"source_sentence": "a"}, "inputs.sentences is missing"),
+            ({"source_sentence": 5, "sentences": ["a"]}, "inputs.source_sentence is 5: it takes a string"),
+            ({"source_sentence": "a", "sentences": ["a", 5]}, "inputs.sentences[1] is 5: it takes a string"),
+            ({"source_sentence": "a", "sentences": []}, "inputs.sentences is []"),
+        ],
+    )
+    def test_a_wrong_field_is_named(self, api: FlaskClient, inputs: dict[str, Any], words: str) -> None:
+        kind, message = tei_error_of(api.post("/", json={"inputs": inputs}), 422)
+        assert (kind, words in message) == ("Validation", True), message
+
+    def test_options_reach_the_worker(self, api: FlaskClient) -> None:
+        inputs = {"source_sentence": "sea", "sentences": [LONG]}
+        answer = api.post("/similarity", json={"inputs": inputs, "parameters": {"truncate": False}})
+        assert "a text has 12 tokens" in tei_error_of(answer, 422)[1]
+
+
+@pytest.mark.parametrize("path", ["/embed_sparse", "/predict", "/rerank"])
+def test_what_the_model_cannot_do_is_refused(api: FlaskClient, path: str) -> None:
+    kind, message = tei_error_of(api.post(path, json={"inputs": "a"}), 424)
+    assert (kind, "the served model" in message) == ("Backend", True)
+
+
+class TestOverloaded:
+    def test_a_full_lane_says_when_to_come_again(self, make_app: MakeApp) -> None:
+        api = make_app(max_backlog_texts=2, request_timeout_s=0.01).test_client()
+        api.post("/v1/jobs", json={"op": "embed", "inputs": ["a", "b"]})
+        response = api.post("/", json={"inputs": ["a", "b"]})
+        assert tei_error_of(response, 429)[0] == "Overloaded"
+        assert int(response.headers["Retry-After"]) > 0
+
+    def test_without_a_worker_it_is_unhealthy(self, make_app: MakeApp) -> None:
+        api = make_app(request_timeout_s=0.01).test_client()
+        response = api.post("/", json={"inputs": "a"})
+        assert tei_error_of(response, 503)[0] == "Unhealthy"
+        assert response.headers["Retry-After"] == "1"
+
+
+class TestService:
+    def test_the_description_has_its_fields(self, api: FlaskClient, stub: StubWorker) -> None:
+        stub.announce(pooling="cls", precision="bf16")
+        info = api.get("/info").get_json()
+        assert (info["model_id"], info["served_model_name"], info["model_dtype"]) == ("stub", "stub", "bfloat16")
+        assert info["model_type"] == {"embedding": {"pooling": "cls"}}
+        assert (info["max_input_length"], info["max_client_batch_size"], info["auto_truncate"]) == (8, 10_000, True)
+        assert [info[name] for name in ("sha", "docker_label", "max_batch_requests")] == [None] * 3
+
+    def test_below_a_path_it_has_all_of_its_routes(self, make_app: MakeApp, stub: StubWorker) -> None:
+        api = make_app(protocols="tei=/tei").test_client()
+        assert np.array_equal(rows(api.post("/tei/embed", json={"inputs": TEXTS[0]})), [vector_of(TEXTS[0])])
+        assert tei_error_of(api.post("/tei/embed", json={"inputs": 5}), 422)[0] == "Validation"
+        assert rows(api.post("/tei/", json={"inputs": TEXTS})).shape == (2, 4)
+        assert api.get("/tei/info").get_json() == api.get("/info").get_json()
+        assert api.get("/tei/health").status_code == 200
+        stub.announce(state="starting")
+        assert tei_error_of(api.get("/tei/health"), 503)[0] == "Unhealthy"
+
+    def test_it_needs_a_key_where_one_is_needed(self, make_app: MakeApp, tmp_path: Any) -> None:
+        api_keys.add(tmp_path / "keys", "user", "user", "")
+        api = make_app(api_keys_file=str(tmp_path / "keys")).test_client()
+        assert api.get("/").status_code == 200
+        assert tei_error_of(api.post("/", json={"inputs": "a"}), 401)[0] == "Validation"
+
+    def test_the_own_routes_are_described_where_both_have_one(self, api: FlaskClient) -> None:
+        paths = api.get("/openapi.json").get_json()["paths"]
+        assert paths["/embed"]["post"]["tags"] == ["wait for the answer"]
+        assert paths["/info"]["get"]["tags"] == ["service"]
+        assert set(paths["/"]) == {"get", "post"}
+        assert paths["/"]["post"]["tags"] == ["Text Embeddings Inference"]
