@@ -195,7 +195,7 @@ assert.equal(worker.script_version, 1);
 
 function put(lane, jobs, {once, ...more} = {}) {
   const keys = [...laneKeys(lane), `${root}:unread:load`, ...jobs.filter((job) => job.has_record).map((job) => `${root}:job:${job.id}`)];
-  if (once) keys.push(`${root}:once:${once.name}`);
+  if (once) keys.push(`${root}:once:${once.name}`, `${root}:unread`);
   const args = {version: worker.script_version, client: 'node', limits: worker.limits, jobs, once, ...more};
   return run('put', keys, args);
 }

@@ -394,7 +394,7 @@ def test_put_once(worker: Worker, keys: Keys) -> None:
 
     def put_once(job_id: str, digest: str, **more: Any) -> Any:
         once = {"name": "k", "digest": digest, "ttl_s": 60}
-        return put(queue, [{"id": job_id, "job": b"x", "texts": 1, **more}], keys.once("k"), once=once)
+        return put(queue, [{"id": job_id, "job": b"x", "texts": 1, **more}], keys.once("k"), keys.unread, once=once)
 
     assert put_once("one", "digest", has_record=True)["status"] == "ok"
     assert put_once("two", "digest", has_record=True) == {"status": "known", "id": "one"}
@@ -409,7 +409,7 @@ def test_put_once(worker: Worker, keys: Keys) -> None:
 def test_an_idempotency_key_that_is_something_else_is_named(queue: Queue, keys: Keys, kept: bytes) -> None:
     queue.redis.set(keys.once("k"), kept, ex=60)
     with pytest.raises(redis.ResponseError, match=r":once:k holds something else: choose another name"):
-        put(queue, [ONE_JOB], keys.once("k"), once=ONCE)
+        put(queue, [ONE_JOB], keys.once("k"), keys.unread, once=ONCE)
     assert queue.backlog()["bulk"] == 0
 
 
@@ -472,7 +472,7 @@ WRONG_PUTS: list[tuple[dict[str, Any], str]] = [
 def test_a_wrong_argument_of_put_is_named(queue: Queue, keys: Keys, arguments: dict[str, Any], message: str) -> None:
     asked = {"version": SCRIPT_VERSION, "client": "me", "limits": LaneLimits().to_map(), "jobs": [ONE_JOB]} | arguments
     with pytest.raises(redis.ResponseError, match=f"^{message}"):
-        run_script(queue, "put", [*lane_keys(keys, "bulk"), keys.once("k"), keys.unread_load], **asked)
+        run_script(queue, "put", [*lane_keys(keys, "bulk"), keys.once("k"), keys.unread, keys.unread_load], **asked)
     assert not queue.redis.exists(keys.load("bulk"))
     assert queue.backlog()["bulk"] == 0
 

@@ -119,7 +119,7 @@ class Watch:
 
     def _watch(self) -> None:
         user = ""
-        with redis.Redis.from_url(self._url) as connection, connection.monitor() as monitor:
+        with redis.Redis.from_url(self._url, socket_timeout=None) as connection, connection.monitor() as monitor:
             self._is_watching.set()
             while END not in (seen := monitor.next_command())["command"]:
                 if seen["client_type"] != "lua":  # what a script does is done by the one who runs it

@@ -407,3 +407,52 @@ class TestOverHttp:
         text = make_app().test_client().get("/metrics").get_data(as_text=True)
         assert "shoal_unread_results 2.0" in text
         assert f"shoal_unread_result_bytes {2.0 * size_of(queue, jobs[0])}" in text
+
+
+class TestIdempotencyKeys:
+    def lives(self, queue: Queue) -> list[int]:
+        """Return the lives of all keys in seconds, the longest first."""
+        return sorted((queue.redis.ttl(name) for name in queue.redis.scan_iter(queue.keys.once("*"))), reverse=True)
+
+    def submit(self, queue: Queue, client: str = "a") -> Job:
+        """Submit a job with a key of its own, and fetch its result."""
+        job = Job("embed", ["storm"])
+        queue.put_once("bulk", job, job.id, client=client)
+        answer_all(queue)
+        assert queue.wait_result(job.id, 0) is not None
+        return job
+
+    def test_a_key_counts_for_its_client_until_it_has_expired(self, queue: Queue) -> None:
+        job = self.submit(queue)
+        assert queue.unread.load() == (0, KEYS_BYTES)
+        assert of_client(queue, "a") == KEYS_BYTES
+        sweep(queue)
+        assert of_client(queue, "a") == KEYS_BYTES
+        ((_, due),) = queue.redis.zrange(queue.keys.unread, 0, -1, withscores=True)
+        assert 86_300 <= float(due) - float(queue.redis.time()[0]) <= 86_400
+        assert queue.redis.ttl(queue.keys.unread) > 86_300
+        assert queue.redis.ttl(queue.keys.record(job.id)) > 86_300
+        for name in queue.redis.scan_iter(queue.keys.once("*")):
+            queue.redis.delete(name)  # as if it had expired
+        sweep(queue)
+        assert queue.redis.exists(queue.keys.unread, queue.keys.unread_load) == 0
+
+    def test_they_live_for_less_time_the_more_a_client_has_and_are_bounded(self, queue: Queue) -> None:
+        queue.limits = LaneLimits(max_unread_bytes=100 * KEYS_BYTES)
+        first = self.submit(queue)
+        for _ in range(49):
+            self.submit(queue)
+        with pytest.raises(Overloaded, match="and of idempotency keys"):
+            self.submit(queue)
+        lives = self.lives(queue)
+        assert [life > 86_000 for life in lives] == [True] * 21 + [False] * 29
+        assert lives[30] < lives[25] < lives[22]
+        assert 0 < lives[-1] <= 60
+        assert queue.put_once("bulk", Job("embed", ["storm"]), first.id, client="a") == first.id  # it is known
+        self.submit(queue, "other")
+
+    def test_the_record_of_a_job_without_a_key_lives_as_long_as_its_result(self, queue: Queue) -> None:
+        (job,) = answered(queue)
+        assert queue.redis.ttl(queue.keys.record(job.id)) > READ_TTL_S
+        queue.wait_result(job.id, 0)
+        assert 0 < queue.redis.ttl(queue.keys.record(job.id)) <= READ_TTL_S

@@ -113,7 +113,7 @@ class Audit:
         found, is_read = self.redis.hmget(self.keys.record(job_id), "status", "is_read")
         status = (found or b"no record").decode()
         replies = self.redis.lrange(self.keys.result(job_id), 0, -1)
-        if status in _FINAL and is_read and not replies:
+        if not replies and (found is None or (status in _FINAL and is_read)):
             return ""  # its client has checked it, and it has expired since
         if status not in _FINAL or len(replies) != 1:
             return f"{status} with {len(replies)} replies"

@@ -145,7 +145,9 @@ class PoolCollector(Collector):
         yield from _describe_lanes(loads)
         yield GaugeMetricFamily("shoal_unread_results", "Results that were not read.", unread.num_results)
         yield GaugeMetricFamily(
-            "shoal_unread_result_bytes", "Size of these results and of their keys, in bytes.", unread.num_bytes
+            "shoal_unread_result_bytes",
+            "Size of these results and of idempotency keys, with their keys, in bytes.",
+            unread.num_bytes,
         )
         yield GaugeMetricFamily("shoal_dead_letters", "Dead letters: jobs that could not be answered.", num_dead)
         yield from _describe_workers(workers)

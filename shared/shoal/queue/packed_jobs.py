@@ -107,13 +107,13 @@ def overloaded(put: PackedJobs, lane: Mapping[str, Any], limits: LaneLimits, tex
 
 
 def too_much_unread(unread: Mapping[str, Any], limits: LaneLimits) -> Overloaded:
-    """Return the refusal of jobs of a client that has too many bytes of results that were not read.
+    """Return the refusal of jobs of a client that has too many bytes of unread results and idempotency keys.
 
     `unread` has the `client_bytes`, and the `most`: it must have less than so many.
     """
     return Overloaded(
-        f"the client has {unread['client_bytes']:,} bytes of results that were not read, and may have less than "
-        f"{unread['most']:,} of the {limits.max_unread_bytes:,} for all clients (SHOAL_MAX_RESULT_MB): fetch results, "
-        "then submit again",
+        f"the client has {unread['client_bytes']:,} bytes of results that were not read and of idempotency keys, and "
+        f"may have less than {unread['most']:,} of the {limits.max_unread_bytes:,} for all clients "
+        "(SHOAL_MAX_RESULT_MB): fetch results, then submit again",
         MAX_RETRY_S,
     )

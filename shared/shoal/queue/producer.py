@@ -158,7 +158,7 @@ class Producer:
             "jobs": jobs,
         }
         if put.idempotency_key:
-            keys.append(self.keys.once(put.idempotency_key.name))
+            keys += [self.keys.once(put.idempotency_key.name), self.keys.unread]
             arguments["once"] = asdict(put.idempotency_key) | {"ttl_s": ONCE_TTL_S}
         return ScriptCall(keys, arguments)
 

@@ -1,5 +1,6 @@
 """Results that were not read: scripts count them, so a client that fetches none is refused before Redis is full.
 
+Idempotency keys are counted with them: what a job with one leaves in Redis lives as long as the key.
 A result that a reader took without a script, or that has expired, is found by looking whether its key is still there.
 """
 
@@ -17,7 +18,7 @@ _SWEEP = Script.load("shoal.queue", "lane", "sweep")
 
 
 class UnreadLoad(NamedTuple):
-    """The number of results that were not read, and their bytes with those of their keys."""
+    """The number of results that were not read, and their bytes with those of their keys and of idempotency keys."""
 
     num_results: int
     num_bytes: int
@@ -51,6 +52,7 @@ class UnreadResults:
 
     def _run(self, results: list[bytes]) -> list[bytes]:
         """Look at the results, and return those that are due then."""
-        lists = [self.keys.result(result.partition(b" ")[0].decode()) for result in results]
+        names = [result.partition(b" ")[0].decode() for result in results]
+        found = [self.keys.once(name[1:]) if name[:1] == "=" else self.keys.result(name) for name in names]
         arguments = {"results": results, "max_results": MAX_SWEPT, "result_ttl_s": self.result_ttl_s}
-        return list(self.broker.run(_SWEEP, [*self.script_keys, *lists], arguments)["due"])
+        return list(self.broker.run(_SWEEP, [*self.script_keys, *found], arguments)["due"])

@@ -4,6 +4,7 @@ local GROUP = 'workers'
 local LANE_KEYS = {'front', 'overflow', 'waiting', 'places', 'tags', 'load'}
 local VIRTUAL_TIME = 'virtual time' -- a member of the tags; clients' names there begin with 'client:'
 local RESULT_KEYS_BYTES = 1024 -- that Redis needs for the keys of a result, beside those of the reply
+local ONCE_BYTES = 1024 -- that Redis needs for an idempotency key and the record that lives as long
 local FIRST_SWEEP_S = 1 -- after which it is looked whether an unread result is still there
 local HEAD_BYTES = 65536 -- the beginning of a job, by which it is told from others
 
@@ -56,8 +57,8 @@ local function lower(load, field, amount)
   if redis.call('HINCRBY', load, field, 0 - amount) <= 0 then redis.call('HDEL', load, field) end
 end
 
--- The results that are not read, from KEYS[first] on: a sorted set of them, each with the Unix time of the next look at
--- it, and a hash with their number and bytes, and the bytes of each client.
+-- The results that are not read and the idempotency keys that are remembered, from KEYS[first] on: a sorted set of them,
+-- each with the Unix time of the next look at it, and a hash with their numbers and bytes, and the bytes of each client.
 local function unread_at(first) return {results = KEYS[first], load = KEYS[first + 1]} end
 
 -- The client that put a job, as its record says; the empty name for a job that no script put.
@@ -79,22 +80,32 @@ local function keep_unread(unread, ttl_s)
   end
 end
 
--- Count a result that was written for a client. Both keys live as long as the result at least.
-local function count_unread(unread, id, client, reply, result_ttl_s)
-  local result, num_bytes = name_of_unread(id, #reply, client), #reply + RESULT_KEYS_BYTES
-  if redis.call('ZADD', unread.results, redis.call('TIME')[1] + FIRST_SWEEP_S, result) == 1 then
-    redis.call('HINCRBY', unread.load, 'results', 1)
+-- Count a member of the set for a client. Both keys live for so many seconds at least.
+local function count(unread, member, what, num_bytes, client, look_in_s, ttl_s)
+  if redis.call('ZADD', unread.results, redis.call('TIME')[1] + look_in_s, member) == 1 then
+    redis.call('HINCRBY', unread.load, what, 1)
     redis.call('HINCRBY', unread.load, 'bytes', num_bytes)
     redis.call('HINCRBY', unread.load, 'client:' .. client, num_bytes)
   end
-  keep_unread(unread, result_ttl_s)
+  keep_unread(unread, ttl_s)
 end
 
--- Count a result no longer, if it was.
-local function uncount_unread(unread, result)
-  if redis.call('ZREM', unread.results, result) == 0 then return end
-  local num_bytes, client = string.match(result, '^%S+ (%d+) (.*)$')
-  lower(unread.load, 'results', 1)
+-- Count a result that was written for a client.
+local function count_unread(unread, id, client, reply, result_ttl_s)
+  local result = name_of_unread(id, #reply, client)
+  count(unread, result, 'results', #reply + RESULT_KEYS_BYTES, client, FIRST_SWEEP_S, result_ttl_s)
+end
+
+-- Count an idempotency key of a client that is remembered for so many seconds. Its member begins like that of no result.
+local function count_once(unread, name, client, ttl_s)
+  count(unread, '=' .. name .. ' ' .. ONCE_BYTES .. ' ' .. client, 'keys', ONCE_BYTES, client, ttl_s, ttl_s)
+end
+
+-- Count a result or an idempotency key no longer, if it was counted.
+local function uncount_unread(unread, member)
+  if redis.call('ZREM', unread.results, member) == 0 then return end
+  local num_bytes, client = string.match(member, '^%S+ (%d+) (.*)$')
+  lower(unread.load, string.sub(member, 1, 1) == '=' and 'keys' or 'results', 1)
   lower(unread.load, 'bytes', num_bytes)
   lower(unread.load, 'client:' .. client, num_bytes)
 end

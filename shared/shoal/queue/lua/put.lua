@@ -1,6 +1,6 @@
 -- Add the jobs of a client to a lane: all of them or, where the lane would hold too much, none.
 -- KEYS: those of the lane, then in any order the load of the unread results, the record of each job that has one, and with
---   args.once the idempotency key.
+--   args.once the unread results and the idempotency key.
 -- args: version, client, limits: {max_jobs, max_texts, max_bytes, max_front_texts, max_front_bytes, max_put_bytes,
 --   max_unread_bytes},
 --   jobs: list of {id, job (its bytes), texts (their number), has_record, reply_to (of a job with both)},
@@ -11,19 +11,22 @@
 --   {status = 'reused', id}: the same, where that job asks something else;
 --   {status = 'full', share, exceeded, jobs, texts, bytes}: the share of the lane's limits for this client, which of the
 --     limits is exceeded, and the lane's load;
---   {status = 'unread', bytes, client_bytes, most}: the bytes of the unread results of all clients, and of this one, which
---     must have less than `most`;
+--   {status = 'unread', bytes, client_bytes, most}: the bytes of the unread results and idempotency keys of all clients, and
+--     of this one, which must have less than `most`;
 --   {status = 'too_large', exceeded, most}: no put may have more than so many jobs, texts or bytes.
 local RESERVED_SHARE = 1 / 8 -- of a lane, for clients with all their jobs at its front: no client fills it for all others
 local LONG_JOB_SHARE = 1 / 8 -- of what a client may have at the front: a longer job goes to the overflow
 local UNREAD_FLOOR = 1 / 64 -- of max_unread_bytes: a client with less is not refused for the unread results of others
+local DAY_SHARE = 1 / 4 -- of the bytes that a client may have: with less, idempotency keys live for as long as is asked
+local HALVING_SHARE = 1 / 24 -- for each of which beyond that a key lives half as long
+local LEAST_ONCE_S = 60 -- that a key lives however much the client has
 local MAX_TEXTS = 999999 -- of a job
 local LIMITS = {
   'max_jobs', 'max_texts', 'max_bytes', 'max_front_texts', 'max_front_bytes', 'max_put_bytes', 'max_unread_bytes'
 }
 
 local pool = root()
-local unread_load = pool .. ':unread:load'
+local unread = {results = pool .. ':unread', load = pool .. ':unread:load'}
 
 local function fault_of_job(n, job)
   if type(job) ~= 'table' then return 'jobs[' .. n - 1 .. '] is no map' end
@@ -45,11 +48,11 @@ local function fault_of_once(once)
   if wrong then return wrong end
   if #args.jobs > 1 then return 'once goes with one job, and jobs has ' .. #args.jobs end
   once.key = pool .. ':once:' .. once.name
-  return fault_of_key(once.key)
+  return fault_of_key(once.key) or fault_of_key(unread.results) or fault_of_value('ZCARD', unread.results)
 end
 
 local wrong = fault_of_version() or fault_of_lane(1) or fault('', args, 'client', 'label')
-  or fault('', args, 'limits', 'map') or fault('', args, 'jobs', 'list') or fault_of_key(unread_load)
+  or fault('', args, 'limits', 'map') or fault('', args, 'jobs', 'list') or fault_of_key(unread.load)
 for _, name in ipairs(LIMITS) do wrong = wrong or fault('limits.', args.limits, name, 'amount') end
 if not wrong and #args.jobs > args.limits.max_jobs then
   return cmsgpack.pack({status = 'too_large', exceeded = 'jobs', most = args.limits.max_jobs})
@@ -96,11 +99,12 @@ if is_stale then loads = {} end
 held.texts, held.bytes = tonumber(loads[1] or 0), tonumber(loads[2] or 0)
 local front = {texts = tonumber(loads[3] or 0), bytes = tonumber(loads[4] or 0)}
 
-local unread = has_results and redis.call('HMGET', unread_load, 'bytes', client) or {}
-local unread_bytes, client_unread_bytes = tonumber(unread[1] or 0), tonumber(unread[2] or 0)
+local counts = has_results or once
+local counted = counts and redis.call('HMGET', unread.load, 'bytes', client) or {}
+local unread_bytes, client_unread_bytes = tonumber(counted[1] or 0), tonumber(counted[2] or 0)
 local most_unread_bytes =
   math.max(math.floor(UNREAD_FLOOR * limits.max_unread_bytes), limits.max_unread_bytes - unread_bytes)
-if has_results and client_unread_bytes >= most_unread_bytes then
+if counts and client_unread_bytes >= most_unread_bytes then
   local refusal = {status = 'unread', bytes = unread_bytes, client_bytes = client_unread_bytes}
   refusal.most = most_unread_bytes
   return cmsgpack.pack(refusal)
@@ -161,6 +165,10 @@ if new.jobs > 0 and is_stale then
   redis.call('HSET', lane.load, 'texts', 0) -- fails if memory is full, before anything is written
   redis.call('DEL', lane.load, lane.places, lane.tags)
 end
+if once then
+  local excess = math.max(0, client_unread_bytes / most_unread_bytes - DAY_SHARE)
+  once.lives = math.max(math.min(LEAST_ONCE_S, once.ttl_s), math.floor(once.ttl_s / 2 ^ (excess / HALVING_SHARE)))
+end
 local entries = {}
 for n, job in ipairs(args.jobs) do
   entries[n] = {is_known = true}
@@ -170,7 +178,7 @@ for n, job in ipairs(args.jobs) do
       local place = {'stream', entries[n].stream, 'entry', entries[n].entry}
       redis.call('HSET', job.record, 'status', 'queued', 'client', args.client, unpack(place))
       if job.reply_to then redis.call('HSET', job.record, 'reply_to', job.reply_to) end
-      if once then redis.call('HSET', job.record, 'lives', once.ttl_s) end -- known as long as the key is
+      if once then redis.call('HSET', job.record, 'lives', once.lives) end -- known as long as the key is
       redis.call('EXPIRE', job.record, RECORD_TTL_S)
     end
   end
@@ -182,7 +190,8 @@ if new.jobs > 0 then
   end
   redis.call('HSET', lane.load, unpack(fields))
   if once then
-    redis.call('SET', once.key, cmsgpack.pack({id = args.jobs[1].id, digest = once.digest}), 'EX', once.ttl_s)
+    redis.call('SET', once.key, cmsgpack.pack({id = args.jobs[1].id, digest = once.digest}), 'EX', once.lives)
+    count_once(unread, once.name, args.client, once.lives)
   end
   if adds_to_overflow then refill(lane) end
 end
