@@ -150,6 +150,29 @@ class TestOverflow:
                 texts[num_texts] += num_texts
         assert abs(texts[40] - texts[1]) <= 120
 
+    def test_a_new_name_for_each_job_does_not_keep_a_client_that_waits_from_its_turn(self, queue: Queue) -> None:
+        waiting, consumer, num_taken = jobs(5, 40), queue.consumer("w"), 0
+        queue.put("bulk", jobs(2, 40), client="invented")
+        queue.put("bulk", waiting, client="waits")
+        unanswered = {job.id for job in waiting}
+        while unanswered:
+            queue.put("bulk", jobs(1, 40), client=f"invented {num_taken}")
+            taken = consumer.take({Source("bulk", True): 1})
+            unanswered -= {Job.unpack(delivery.data).id for delivery in taken}
+            num_taken += answer(queue, taken)
+            assert num_taken < 60
+        assert num_taken > 30  # of new clients there were eight times as many
+
+    def test_new_clients_go_before_the_rest_of_a_flood(self, queue: Queue) -> None:
+        queue.put("bulk", jobs(50, 40), client="flood")
+        new = {}
+        for n in range(8):
+            (job,) = jobs(1, 40)
+            queue.put("bulk", [job], client=f"new {n}")
+            new[job.id] = job
+        taken = [queue.consumer("w").take({Source("bulk", True): 1})[0] for _ in range(11)]
+        assert sum(Job.unpack(delivery.data).id in new for delivery in taken) == 8
+
     def test_a_waiting_job_counts_its_wait_from_when_it_was_put(self, queue: Queue) -> None:
         before = time.time()
         queue.put("bulk", jobs(2, 33), client="a")

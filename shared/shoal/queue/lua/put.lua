@@ -20,6 +20,8 @@ local UNREAD_FLOOR = 1 / 64 -- of max_unread_bytes: a client with less is not re
 local DAY_SHARE = 1 / 4 -- of the bytes that a client may have: with less, idempotency keys live for as long as is asked
 local HALVING_SHARE = 1 / 24 -- for each of which beyond that a key lives half as long
 local LEAST_ONCE_S = 60 -- that a key lives however much the client has
+local NEWCOMERS = 'new clients' -- a member of the tags: all clients together that have no tag there
+local NEWCOMERS_SHARE = 8 -- of newcomers together for one of another client: names that are invented do not go before all
 local MAX_TEXTS = 999999 -- of a job
 local LIMITS = {
   'max_jobs', 'max_texts', 'max_bytes', 'max_front_texts', 'max_front_bytes', 'max_put_bytes', 'max_unread_bytes'
@@ -151,9 +153,11 @@ end
 local function put_into_overflow(job)
   adds_to_overflow = true
   local now = redis.call('TIME')
-  local virtual_time = tonumber(redis.call('ZSCORE', lane.tags, VIRTUAL_TIME) or 0)
-  local tag = math.max(virtual_time, tonumber(redis.call('ZSCORE', lane.tags, client) or 0))
-  redis.call('ZADD', lane.tags, tag + math.max(1, job.texts), client)
+  local own_tag = redis.call('ZSCORE', lane.tags, client)
+  local least_tag = own_tag or redis.call('ZSCORE', lane.tags, NEWCOMERS) or 0
+  local tag = math.max(tonumber(redis.call('ZSCORE', lane.tags, VIRTUAL_TIME) or 0), tonumber(least_tag))
+  redis.call('ZADD', lane.tags, tag + job.texts, client)
+  if not own_tag then redis.call('ZADD', lane.tags, tag + job.texts / NEWCOMERS_SHARE, NEWCOMERS) end
   redis.call('ZADD', lane.waiting, tag, job.id)
   local put_ms = now[1] .. string.format('%03d', math.floor(now[2] / 1000))
   local place = {job = job.job, texts = job.texts, put_ms = put_ms, has_record = job.has_record}
