@@ -13,7 +13,7 @@ from shoal.cache.entry import Entry
 from shoal.cache.table import Table
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.queue.consumer import Answer
+from shoal.queue.consumer import MAX_LISTENING, Answer
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.pool import Pool
 from shoal.replies import Reply
@@ -93,6 +93,18 @@ def looking(queue: Queue) -> None:
     assert queue.consumer("w").take_claim_turn(3_600)
 
 
+def idle(queue: Queue) -> None:
+    """Have a worker listen and another one sleep, and wake a third one."""
+    for n in range(MAX_LISTENING + 1):
+        Pool(queue.broker, queue.keys).announce(f"w{n}")
+    until_ms = 1_000 * (queue.redis.time()[0] + 2)
+    queue.redis.zadd(queue.keys.listening, {f"w{n}": until_ms for n in range(MAX_LISTENING)})
+    for n in range(3):
+        queue.take(f"idle{n}", LANES, 1, block_s=0.01)
+    queue.put("bulk", [Job("embed", ["storm"], reply_to="me")])
+    queue.take("w0", LANES, 1)
+
+
 def isolated(queue: Queue) -> None:
     """Run a job alone."""
     queue.put("bulk", [Job("embed", ["storm"], reply_to="me")])
@@ -152,6 +164,9 @@ EXAMPLES: dict[str, list[tuple[Act, Callable[[Keys], str], int | None]]] = {
     "alive": [(announced, lambda keys: keys.alive, 15)],
     "worker:<worker_id>": [(announced, lambda keys: keys.worker("w"), 15)],
     "claim-turn": [(looking, lambda keys: keys.claim_turn, 3_600)],  # the worker says for how long
+    "listening": [(idle, lambda keys: keys.listening, 60)],
+    "sleeping": [(idle, lambda keys: keys.sleeping, 60)],
+    "wake:<worker_id>": [(idle, lambda keys: keys.wake("idle*"), 60)],
     "isolated:<worker_id>": [(isolated, lambda keys: keys.isolated("w"), 3_600)],
     "crash:<worker_id>": [(crashed, lambda keys: keys.crash_report("w"), 3_600)],
 }

@@ -22,6 +22,7 @@ from shoal import Client
 from shoal.errors import Overloaded, ShoalError, Timeout, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
+from shoal.queue.consumer import MAX_LISTENING
 from shoal.queue.lane import LaneLimits, Source
 from shoal.queue.pool import Pool
 from shoal_api.access import api_keys
@@ -176,6 +177,13 @@ def use_clients(place: Place) -> None:
         assert dying.take("dying", LANES, 1)
         claimed = [dying.claim(f"dying too {n}", set()) for n in range(2)]
         assert [one.num_deliveries for one in claimed if one] == [2, 3]
+    with closing(Queue.connect(place.worker, many := Keys(pool="many"))) as queue:
+        queue.join()
+        for n in range(MAX_LISTENING + 1):
+            Pool(queue.broker, many).announce(f"w{n}")
+        until_ms = 1_000 * queue.redis.time()[0] + 2_500
+        queue.redis.zadd(many.listening, {f"w{n}": until_ms for n in range(MAX_LISTENING)})
+        assert not queue.take(f"w{MAX_LISTENING}", LANES, 1, block_s=0.01)  # it sleeps
     with Client(place.api, timeout_s=0.05) as client:
         assert client.submit("embed", "storm").cancel() == "cancelled"
         jobs = [client.submit("embed", ["storm"] * 33) for _ in range(3)]  # in the overflow, two of them waiting

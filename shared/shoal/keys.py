@@ -103,6 +103,20 @@ class Keys:
         """Return the sorted set of the ids of workers, by the time until which they count as alive."""
         return f"{self.root}:alive"
 
+    @property
+    def listening(self) -> str:
+        """Return the sorted set of the idle workers that block on the streams, by the time until which they do."""
+        return f"{self.root}:listening"
+
+    @property
+    def sleeping(self) -> str:
+        """Return the sorted set of the other idle workers, by the time until which they sleep."""
+        return f"{self.root}:sleeping"
+
+    def wake(self, worker_id: str) -> str:
+        """Return the list on which an idle worker sleeps until another one wakes it."""
+        return f"{self.root}:wake:{worker_id}"
+
     def worker(self, worker_id: str) -> str:
         """Return the key of a worker's heartbeat, which says what the worker serves."""
         return f"{self.root}:worker:{worker_id}"

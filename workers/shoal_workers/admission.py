@@ -46,10 +46,6 @@ CLAIM_TURN_S = 0.9
 CHECK_EVERY_S = 0.25
 
 
-#: Interval at which a worker looks for unread results that are gone, in seconds, unless more are due.
-SWEEP_EVERY_S = 1.0
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits on the jobs that a worker admits, and on the texts that it takes for one pass.
@@ -89,7 +85,7 @@ class Admission:
         self._counters = counters
         self._next_claim = 0.0
         self._next_check = 0.0
-        self._next_sweep = 0.0
+        self._has_more_to_sweep = False
         self._trust_heartbeats_at = 0.0
 
     def take(self, room: Mapping[Source, int], block_s: float, held: Collection[Work]) -> list[Work]:
@@ -97,7 +93,6 @@ class Admission:
 
         Without any, wait up to `block_s` for one. `held` are the jobs that the worker has at this moment.
         """
-        self._sweep()
         if claimed := self._claim(held):
             self._consumer.isolate(claimed)  # reading it may end the worker as well
             works = self._admit([claimed])
@@ -109,7 +104,10 @@ class Admission:
         return works
 
     def distrust_heartbeats(self) -> None:
-        """Count no worker as dead until all have had time for a heartbeat: they had none while Redis was away."""
+        """Count no worker as dead until all have had time for a heartbeat: they had none while Redis was away.
+
+        Until then, look for jobs that this worker has lost itself.
+        """
         self._trust_heartbeats_at = time.monotonic() + ALIVE_S
 
     def drop(self, held: Collection[Work]) -> list[Work]:
@@ -171,27 +169,30 @@ class Admission:
         """
         sources_alone = {work.source for work in held if work.runs_alone}
         sources = list(takewhile(lambda source: source not in sources_alone, SOURCES))
-        if time.monotonic() < self._next_claim or not sources:
+        if self._has_more_to_sweep:
+            self._sweep()
+        if time.monotonic() < self._next_claim or self._consumer.is_asleep or not sources:
             return None
         looks_for_dead = time.monotonic() >= self._trust_heartbeats_at
         takes_turn = looks_for_dead and len(sources) == len(SOURCES) and self._next_claim > 0  # it looks when it starts
-        if takes_turn:
-            looks_for_dead = self._consumer.take_claim_turn(CLAIM_TURN_S)
+        if takes_turn and not self._consumer.take_claim_turn(CLAIM_TURN_S):
+            self._next_claim = time.monotonic() + CLAIM_EVERY_S
+            return None
+        if looks_for_dead:
+            self._sweep()
         alive = self._pool.alive if looks_for_dead else None
         claimed = self._consumer.claim(alive, [work.delivery for work in held], sources)
         if claimed is None:
             self._next_claim = time.monotonic() + CLAIM_EVERY_S
             return None
-        if takes_turn and looks_for_dead:
+        if takes_turn:
             self._consumer.end_claim_turn()
         log.info("claimed a job of worker %s, delivery %d", claimed.owner, claimed.num_deliveries)
         return claimed
 
     def _sweep(self) -> None:
-        """Look for unread results that have expired or were taken, about once a second."""
-        if time.monotonic() >= self._next_sweep:
-            are_more_due = self._consumer.unread.sweep()
-            self._next_sweep = time.monotonic() + (0 if are_more_due else SWEEP_EVERY_S)
+        """Look for unread results that have expired or were taken."""
+        self._has_more_to_sweep = self._consumer.unread.sweep()
 
     # Admit
 

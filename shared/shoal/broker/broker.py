@@ -1,7 +1,7 @@
 """The broker: every command that a process sends to Redis, and Redis's errors in Shoal's terms."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 import redis
@@ -63,6 +63,21 @@ class Broker:
     def execute(self, *command: Any, block_s: float = 0.0) -> Any:
         """Return the answer to one command, which may block in Redis for `block_s`."""
         return self.pipeline(command, block_s=block_s)[0]
+
+    def execute_before(self, script: Script, call: ScriptCall, *command: Any, block_s: float = 0.0) -> Any:
+        """Return the answer to one command, and have Redis run the script at once when the command has ended.
+
+        A failure of the script says nothing about the command, and is not raised.
+        """
+        with self.translated():
+            run = call.command("EVALSHA", script.digest)
+            answer, outcome = self._connections.ask([command, run], block_s)
+            if isinstance(outcome, NoScriptError):
+                with suppress(redis.RedisError):
+                    self._connections.ask([call.command("EVAL", script.text)])
+            if isinstance(answer, redis.ResponseError):
+                raise answer
+        return answer
 
     def pipeline(self, *commands: Sequence[Any], block_s: float = 0.0) -> list[Any]:
         """Return the answers to several commands, sent in one round trip; raise the first error among them."""

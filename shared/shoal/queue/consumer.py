@@ -1,5 +1,6 @@
 """The consumer's end of the queue: taking jobs, answering them, and claiming those that dead workers left behind."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -10,7 +11,7 @@ from typing import Any
 from shoal import wire
 from shoal.broker.broker import Broker
 from shoal.broker.connections import BLOCK_S, MIN_BYTES_PER_S
-from shoal.broker.script import Script
+from shoal.broker.script import Script, ScriptCall
 from shoal.errors import ShoalError, TooLarge, Unavailable
 from shoal.jobs import LANES
 from shoal.keys import Keys
@@ -50,6 +51,13 @@ MAX_DEAD_LETTERS = 10_000
 #: Most bytes of dead letters that are kept beside the oldest one; the oldest go first.
 MAX_DEAD_BYTES = 64 * 2**20
 
+#: Most idle workers of a pool that block on its streams. Each costs Redis some microseconds at every job. So many jobs
+#: that come together are taken without a worker that has to be woken.
+MAX_LISTENING = 4
+
+#: Time after which an idle worker that sleeps looks for jobs by itself: those that listen may have died.
+SLEEP_S = 2.0
+
 #: Most jobs of a dead worker that are looked at to find the one to claim first.
 MAX_LOOKED_AT = 100
 
@@ -59,8 +67,10 @@ def _load(name: str) -> Script:
 
 
 _JOIN, _LEAVE, _REFILL, _CLAIM_TURN = map(_load, ("join", "leave", "refill", "claim_turn"))
+_HAND_ON = Script.load("shoal.queue", "lane", "idle", "hand_on")
 _ISOLATE, _LOST, _START = map(_load, ("isolate", "lost", "start"))
-_TAKE, _CLAIM = (Script.load("shoal.queue", "lane", "delivery", name) for name in ("take", "claim"))
+_TAKE = Script.load("shoal.queue", "lane", "delivery", "idle", "take")
+_CLAIM = Script.load("shoal.queue", "lane", "delivery", "claim")
 _REPLY = Script.load("shoal.queue", "lane", "letter", "reply")
 
 
@@ -165,8 +175,18 @@ class Consumer:
         self.max_unread_bytes = max_unread_bytes
         self.unread = UnreadResults(broker, keys, result_ttl_s)
         self._all_keys = [key for lane in LANES for key in keys.of_lane(lane)]
+        self._idle_keys = [keys.listening, keys.sleeping, keys.alive]
+        self._idle = {
+            "consumer": name,
+            "max_listening": MAX_LISTENING,
+            "listen_ms": int(BLOCK_S * 1000),
+            "sleep_ms": int(SLEEP_S * 1000),
+            "wake": keys.wake(""),
+        }
         self._streams = {s: keys.overflow(s.lane) if s.is_overflow else keys.lane(s.lane) for s in SOURCES}
         self._source_of = {stream: source for source, stream in self._streams.items()}
+        self.is_asleep = False
+        self._asleep_until = 0.0
         self.isolated: Delivery | None = None
         self._failed_sends: Counter[tuple[Source, bytes]] = Counter()
 
@@ -185,29 +205,51 @@ class Consumer:
 
         `room` has the number of texts that are wanted of each source. Sources are read in the order of `SOURCES`, each
         until its texts reach the room, and all until their bytes reach `MAX_TAKE_BYTES`; the last job may exceed both.
-        If there is no job and `block_s` is given, wait that long for one, `BLOCK_S` at most.
+        If there is no job and `block_s` is given, wait that long for one, `BLOCK_S` at most. In a large pool, a worker
+        that waits for all sources may first sleep that long until another one wakes it.
         """
         wanted = [source for source in SOURCES if room.get(source, 0) > 0]
         if not wanted:
             return []
+        waits, block_s = block_s > 0 and len(wanted) == len(SOURCES), min(block_s, BLOCK_S)
+        if waits and time.monotonic() < self._asleep_until:
+            return self._sleep(wanted, block_s)
         sources = [{**source._asdict(), "room": room[source]} for source in wanted]
         sizes = {"max_bytes": MAX_TAKE_BYTES, "max_job_bytes": MAX_PUT_BYTES}
-        arguments = {"lanes": LANES, "consumer": self.name, "sources": sources} | sizes
-        found = self.broker.run(_TAKE, self._all_keys, arguments)
+        arguments = {"lanes": LANES, "sources": sources, "waits": waits} | sizes | self._idle
+        keys = [*self._all_keys, *self._idle_keys]
+        found = self.broker.run(_TAKE, keys, arguments)
         if not found["has_group"]:  # Redis came back empty
             self.join()
-            found["jobs"] += self.broker.run(_TAKE, self._all_keys, arguments)["jobs"]
+            found["jobs"] += self.broker.run(_TAKE, keys, arguments)["jobs"]
+        elif found["sleeps"]:
+            self.is_asleep, self._asleep_until = True, time.monotonic() + SLEEP_S
+            return self._sleep(wanted, block_s)
         elif not found["jobs"] and block_s > 0:
-            return self._wait(wanted, min(block_s, BLOCK_S))
+            self.is_asleep = False
+            return self._listen(wanted, block_s, waits and found["is_large"])
+        self.is_asleep = False
         return [self._delivery(Source(job["lane"].decode(), job["is_overflow"]), job) for job in found["jobs"]]
 
-    def _wait(self, sources: Sequence[Source], block_s: float) -> list[Delivery]:
-        """Wait for the first job of any of the sources."""
+    def _sleep(self, sources: Sequence[Source], block_s: float) -> list[Delivery]:
+        """Sleep until another consumer wakes this one, then wait for the first job of any of the sources."""
+        wakes = self.broker.execute("BLPOP", self.keys.wake(self.name), f"{block_s:.3f}", block_s=block_s)
+        if wakes is None:
+            return []
+        self.is_asleep, self._asleep_until = False, 0.0
+        return self._listen(sources, block_s, hands_on=True)
+
+    def _listen(self, sources: Sequence[Source], block_s: float, hands_on: bool) -> list[Delivery]:
+        """Wait for the first job of any of the sources; with `hands_on`, another worker listens once it is there."""
         streams = [self._streams[source] for source in sources]
         block = ("BLOCK", max(1, int(block_s * 1000)))
         read = ("XREADGROUP", "GROUP", GROUP, self.name, "COUNT", 1, *block, "STREAMS", *streams, *">" * len(streams))
         try:
-            found = self.broker.execute(*read, block_s=block_s)
+            if hands_on:
+                call = ScriptCall(self._idle_keys, self._idle)
+                found = self.broker.execute_before(_HAND_ON, call, *read, block_s=block_s)
+            else:
+                found = self.broker.execute(*read, block_s=block_s)
         except Unavailable as error:
             if "NOGROUP" not in str(error):
                 raise

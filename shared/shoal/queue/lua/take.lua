@@ -1,10 +1,11 @@
 -- Read waiting jobs for a worker, source by source in the given order.
--- KEYS: those of all lanes.
+-- KEYS: those of all lanes, then the workers that listen, those that sleep and those that are alive.
 -- args: lanes, consumer, max_bytes, max_job_bytes, sources: list of {lane, is_overflow, room (texts that the worker has
---   room for)}
--- Returns {has_group, jobs}: a list of deliveries with lane and is_overflow. A source is read until its texts reach the
---   room, and all of them until their bytes reach max_bytes; the job that exceeds either is still taken, and one job of
---   each source whatever its size. Where a stream has no group, has_group is false.
+--   room for)}, waits (true if the worker waits for a job of any source where there is none), and those of idle workers
+-- Returns {has_group, is_large, sleeps, jobs}: a list of deliveries with lane and is_overflow. A source is read until its
+--   texts reach the room, and all of them until their bytes reach max_bytes; the job that exceeds either is still taken,
+--   and one job of each source whatever its size. Where a stream has no group, has_group is false. is_large is true if
+--   the pool has more workers than listen, and sleeps if this one is to sleep.
 local lanes, jobs, bytes, has_group = lanes_by_name(), {}, 0, true
 
 local function read_one(source)
@@ -36,4 +37,12 @@ for _, source in ipairs(args.sources) do
     bytes = bytes + #job.job
   end
 end
-return cmsgpack.pack({has_group = has_group, jobs = jobs})
+
+local idle, sleeps = idle_at(#args.lanes * #LANE_KEYS + 1), false
+local is_large = is_large(idle)
+if is_large and #jobs > 0 then
+  hand_on(idle, args.consumer) -- it may have been woken when it had just stopped to wait
+elseif is_large and args.waits then
+  sleeps = rest(idle, args.consumer)
+end
+return cmsgpack.pack({has_group = has_group, is_large = is_large, sleeps = sleeps, jobs = jobs})
