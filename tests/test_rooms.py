@@ -120,7 +120,12 @@ HOMES = {
     "granian": {"shoal_api.server.server"},
     "limits": {"shoal_api.access.rate_limit"},
     "orjson": {"shoal_api.request", "shoal_api.response"},
-    "prometheus_client": {"shoal_api.routes.metrics", "shoal_api.server.metrics", "shoal_api.server.processes"},
+    "prometheus_client": {
+        "shoal_api.routes.metrics",
+        "shoal_api.server.metrics",
+        "shoal_api.server.processes",
+        "shoal_api.server.tei_metrics",
+    },
     "pydantic": {"shoal_api.schema", "shoal_api.validation"},
     "werkzeug": {"shoal_api"},
 }

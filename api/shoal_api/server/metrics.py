@@ -19,6 +19,7 @@ from shoal.client import Client
 from shoal.errors import ShoalError
 from shoal.queue.lane import LaneLoad
 from shoal_api.server.processes import ProcessesCollector
+from shoal_api.server.tei_metrics import tei_metrics
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -85,7 +86,20 @@ class Metrics:
     def render(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
         self._cache_counters.update()
-        return generate_latest(self._registry)
+        return generate_latest(_WithTei(self._registry))
+
+
+class _WithTei(Collector):
+    """The metrics of a registry, and what Text Embeddings Inference calls them."""
+
+    def __init__(self, registry: CollectorRegistry):
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics."""
+        families = list(self._registry.collect())
+        yield from families
+        yield from tei_metrics(families)
 
 
 def _register_processes(registry: CollectorRegistry) -> CollectorRegistry | None:
