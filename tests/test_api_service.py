@@ -205,7 +205,7 @@ class TestErrors:
         assert set(STATUS) - set(BY_CODE) == {"not_found", "method_not_allowed"}
 
     def test_an_unknown_path_is_not_found(self, api: FlaskClient) -> None:
-        assert error_of(api.get("/embeddings"), 404)[0] == "not_found"
+        assert error_of(api.get("/nowhere"), 404)[0] == "not_found"
 
     def test_a_wrong_method_says_which_are_right(self, api: FlaskClient) -> None:
         response = api.get("/embed")

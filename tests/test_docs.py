@@ -198,6 +198,7 @@ def test_every_method_of_the_python_page_exists() -> None:
 
 
 def test_every_curl_command_in_an_example_is_answered(api: FlaskClient, stub: StubWorker) -> None:
+    stub.announce(model=DEFAULTS.model)
     text = "".join(read(name) for name in PAGES)
     asked = re.findall(r"""curl -s localhost:8080(/\S+)(?: -H "[^"]*")? -d '([^']+)'""", text)
     assert len(asked) == text.count("curl -s localhost:8080") > 4

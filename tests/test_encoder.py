@@ -12,8 +12,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from shoal.errors import InvalidRequest, ModelMismatch, ModelNotFound
-from shoal.jobs import Options
-from shoal_workers.encoding.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, TokenizedText
+from shoal.jobs import DOCUMENT_PROMPTS, QUERY_PROMPTS, Options
+from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.model import parity
 from shoal_workers.model.model import GRAPH, Model, is_prepared
 from shoal_workers.model.source import find_source

@@ -38,6 +38,13 @@ BODIES: dict[str, dict[str, Any]] = {
     "/": {"inputs": ["storm", "rain"], "truncate": None, "truncation_direction": "Left", "dimensions": 2},
     "/embed_all": {"inputs": ["storm", "rain"], "truncate": True, "prompt_name": "query"},
     "/similarity": {"inputs": {"source_sentence": "storm", "sentences": ["rain"]}, "parameters": {"truncate": True}},
+    "/embeddings": {"input": ["storm"], "model": None, "encoding_format": "float", "dimensions": 0, "modality": "text"},
+    "/api/embed": {"model": "stub", "input": ["storm"], "truncate": True, "options": {}, "keep_alive": "5m"},
+    "/api/embeddings": {"model": "stub:latest", "prompt": "storm"},
+    "/api/show": {"model": "stub"},
+    "/v1/embed": {"texts": ["storm"], "input_type": "clustering", "truncate": "NONE"},
+    "/v2/embed": {"texts": ["storm"], "input_type": "search_query", "embedding_types": ["int8", "uint8"]},
+    "/vectors": {"text": "storm", "texts": None, "config": {"task_type": "query", "dimensions": 2}},
     "/v1/embeddings": {"input": ["storm", "rain"], "model": "stub", "encoding_format": "base64", "dimensions": 2},
 }
 KNOWN = (OWN, *DIALECTS.values())
@@ -84,12 +91,17 @@ def check(response: TestResponse, about: dict[str, Any] | None = None) -> None:
     if about is not None and status < 400:
         assert str(status) in about["responses"]
     if status >= 400 and response.request.method != "HEAD":
-        error = response.get_json()["error"]
-        code, message = (None, error) if isinstance(error, str) else (error["code"], error["message"])
+        code, message = _told(response.get_json())
         dialects = [dialect for dialect in KNOWN if dialect.body(str(code), message, status) == response.get_json()]
         assert dialects
         assert code in (None, "invalid_request") or {**STATUS, **dialects[0].statuses}.get(code) == status
         assert 0 < len(message) < 1_000
+
+
+def _told(body: dict[str, Any]) -> tuple[str | None, str]:
+    """Return the code, if there is one, and the message of an error in any dialect."""
+    error: Any = body.get("error", body.get("message"))
+    return (None, error) if isinstance(error, str) else (error["code"], error["message"])
 
 
 @st.composite

@@ -50,6 +50,7 @@ ROOMS: dict[str, set[str]] = {
         "shoal",
         "shoal_api",
         "shoal_api.schema",
+        "shoal_api.context",
         "shoal_api.enqueue",
         "shoal_api.served_model",
         "shoal_api.routes",

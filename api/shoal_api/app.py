@@ -18,7 +18,7 @@ from shoal_api.access import cors
 from shoal_api.access.access_control import AccessControl
 from shoal_api.context import Context
 from shoal_api.pool_state import PoolReader
-from shoal_api.protocols import openai, tei
+from shoal_api.protocols import cohere, infinity, ollama, openai, tei, weaviate
 from shoal_api.request import JsonRequest
 from shoal_api.response import WholeResponse
 from shoal_api.routes import dead_letters, docs, embed, health, indexes, info, jobs, metrics, search
@@ -30,7 +30,14 @@ from shoal_api.server.metrics import Metrics
 _ROUTES = (embed, search, jobs, dead_letters, health, info, indexes, metrics)
 
 #: The modules of the compatible protocols, by the names that the settings have for them.
-PROTOCOL_MODULES = {"openai": openai, "tei": tei}
+PROTOCOL_MODULES = {
+    "openai": openai,
+    "tei": tei,
+    "infinity": infinity,
+    "ollama": ollama,
+    "cohere": cohere,
+    "weaviate": weaviate,
+}
 
 
 class _App(FastFlask):

@@ -15,6 +15,9 @@ _OPENAI_TYPES = {
 #: Text Embeddings Inference's word for the kind of an error with this status; `Validation` for any other.
 _TEI_TYPES = {424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
 
+#: The codes for which Shoal's own routes have 422 and most other protocols 400.
+_BAD_REQUEST = dict.fromkeys(("invalid_request", "invalid_text", "text_too_long"), 400)
+
 _TEI_STATUSES = {
     **dict.fromkeys(("internal", "poisoned", "unsupported"), 424),
     **dict.fromkeys(("expired", "timeout"), 503),
@@ -49,13 +52,21 @@ def _tei_body(code: str, message: str, status: int) -> dict[str, Any]:
     return {"error": message, "error_type": _TEI_TYPES.get(status, "Validation")}
 
 
+def _sentence_body(name: str) -> Callable[[str, str, int], dict[str, Any]]:
+    return lambda code, message, status: {name: message}
+
+
 #: The dialect of Shoal's own routes.
 OWN = Dialect(_own_body)
 
 #: The dialect of each compatible protocol, by the name of its blueprint.
 DIALECTS = {
-    "openai": Dialect(_openai_body, dict.fromkeys(("invalid_request", "invalid_text", "text_too_long"), 400)),
+    "openai": Dialect(_openai_body, _BAD_REQUEST),
     "tei": Dialect(_tei_body, _TEI_STATUSES),
+    "infinity": Dialect(_openai_body, _BAD_REQUEST),
+    "ollama": Dialect(_sentence_body("error"), _BAD_REQUEST),
+    "cohere": Dialect(_sentence_body("message"), _BAD_REQUEST),
+    "weaviate": Dialect(_sentence_body("error")),
 }
 
 

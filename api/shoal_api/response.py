@@ -1,10 +1,13 @@
 """Responses: JSON bodies, and the headers that all have."""
 
+from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import orjson
 from flask import Response
+from numpy.typing import NDArray
 from werkzeug.datastructures import Headers
 
 from shoal.replies import TIMINGS, Reply
@@ -45,6 +48,11 @@ def rendered(value: Any, status: int = 200, headers: Mapping[str, str] | None = 
     data = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
     described = {"Content-Type": "application/json", "Content-Length": str(len(data)), **(headers or {})}
     return WholeResponse([data], status, Headers(described))
+
+
+def base64_rows(vectors: NDArray[np.float32]) -> list[str]:
+    """Return each row as base64 of its numbers, which are little-endian 32-bit floats."""
+    return [b64encode(row).decode() for row in vectors.astype("<f4", copy=False)]
 
 
 def cost_headers(reply: Reply) -> dict[str, str]:

@@ -1,6 +1,9 @@
 """The model that is served, and the names by which a request may ask for it."""
 
-from shoal.errors import ModelNotFound
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shoal.errors import ModelNotFound, NotReady
 from shoal.excerpt import excerpt
 from shoal_api.context import context
 
@@ -12,6 +15,26 @@ def served_models() -> list[str]:
     """Return the names of the models that ready workers serve: one, unless workers are being replaced."""
     names = {about.get("model") for about in context().pool.read().ready.values()}
     return sorted(name for name in names if isinstance(name, str))
+
+
+def describe_model(name: str) -> Mapping[str, Any] | None:
+    """Return the heartbeat of a ready worker that serves a model of that name, or any for an alias; None if none is."""
+    workers = context().pool.read().ready.values()
+    return next((about for about in workers if about.get("model") == name), next(iter(workers), None))
+
+
+def prompt_among(names: Sequence[str]) -> str | None:
+    """Return the first of these names that is a prompt of the served model; None if it has none of them.
+
+    Raises NotReady while no worker is ready to tell, for without its prompt a text would get another vector.
+    """
+    if not names:
+        return None
+    workers = context().pool.read().ready
+    if not workers:
+        raise NotReady("no worker is ready, so the prompts of the model are not known: wait for one")
+    known = next(iter(workers.values())).get("prompts", [])
+    return next((name for name in names if name in known), None)
 
 
 def check_model(name: str | None) -> None:

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chaos_run.cases import POISON, Case
-from shoal.jobs import Options
+from shoal.jobs import QUERY_PROMPTS, Options
 from shoal.replies import Reply, finish
-from shoal_workers.encoding.encoder import QUERY_PROMPTS, Encoder, TokenizedText
+from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.index.index import Index
 
 #: Least cosine of a right vector to the known one.

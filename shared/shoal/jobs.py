@@ -33,6 +33,10 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
     "truncation_side": get_args(TruncationSide),
 }
 
+#: Names of the prompts for the two sides of a search, in order of preference.
+QUERY_PROMPTS = ("query", "search_query")
+DOCUMENT_PROMPTS = ("document", "passage", "search_document")
+
 #: Most hits a query may ask for.
 MAX_K = 1_000
 

@@ -12,7 +12,7 @@ from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
 from shoal.errors import Expired, Internal, InvalidRequest, Poisoned, ShoalError, UnknownIndex
 from shoal.excerpt import excerpt
-from shoal.jobs import Job, check_deadline
+from shoal.jobs import QUERY_PROMPTS, Job, check_deadline
 from shoal.keys import NAME
 from shoal.outline import Outline
 from shoal.queue.consumer import Answer, Consumer, Delivery
@@ -21,7 +21,7 @@ from shoal.queue.lane import SOURCES, Source
 from shoal.queue.pool import ALIVE_S, Pool
 from shoal.replies import Reply
 from shoal.size_limit import check_texts
-from shoal_workers.encoding.encoder import QUERY_PROMPTS, Encoder
+from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.scheduler import INTERACTIVE

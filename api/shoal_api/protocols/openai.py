@@ -1,6 +1,5 @@
 """OpenAI: POST /v1/embeddings, GET /v1/models and GET /v1/models/{model}."""
 
-from base64 import b64encode
 from typing import Any
 
 from flask import Response
@@ -8,8 +7,9 @@ from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
 from shoal.errors import ModelNotFound
+from shoal.replies import Reply
 from shoal_api.enqueue import call
-from shoal_api.response import cost_headers, rendered
+from shoal_api.response import base64_rows, cost_headers, rendered
 from shoal_api.schema.openai import EmbeddingList, EmbeddingsBody, ModelBody, ModelList, ModelPath, OpenAIError
 from shoal_api.served_model import check_model, served_models
 
@@ -23,20 +23,22 @@ def embeddings(body: EmbeddingsBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
     check_model(body.model)
     reply = call(body.job(), remedy="split the list")
+    return rendered(embedding_list(reply, body.encoding_format), headers=cost_headers(reply))
+
+
+def embedding_list(reply: Reply, encoding_format: str | None) -> dict[str, Any]:
+    """Return the vectors of a reply in OpenAI's shape."""
     assert reply.vectors is not None
     rows: Any = reply.vectors
-    if body.encoding_format == "base64":
-        rows = [b64encode(row).decode() for row in reply.vectors.astype("<f4", copy=False)]
+    if encoding_format == "base64":
+        rows = base64_rows(reply.vectors)
     num_tokens = sum(reply.tokens)
-    return rendered(
-        {
-            "object": "list",
-            "data": [{"object": "embedding", "index": n, "embedding": row} for n, row in enumerate(rows)],
-            "model": reply.model,
-            "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
-        },
-        headers=cost_headers(reply),
-    )
+    return {
+        "object": "list",
+        "data": [{"object": "embedding", "index": n, "embedding": row} for n, row in enumerate(rows)],
+        "model": reply.model,
+        "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+    }
 
 
 @api.get("/v1/models", responses={200: ModelList})

@@ -81,7 +81,7 @@ class EmbedBody(EmbedOptions):
         options = vars(self) | {"truncate": self.truncate is not False}
         if self.truncation_direction is not None:
             options["truncation_side"] = self.truncation_direction.lower()
-        return Job("embed", _listed(self.inputs), Options.from_map(options))
+        return Job("embed", as_list(self.inputs), Options.from_map(options))
 
 
 class SearchBody(TextOptions):
@@ -94,7 +94,7 @@ class SearchBody(TextOptions):
 
     def job(self) -> Job:
         """Return the job that does it; raises InvalidRequest for options that do not go together."""
-        return Job("search", _listed(self.queries), Options.from_map(vars(self)), k=self.k, index=self.index)
+        return Job("search", as_list(self.queries), Options.from_map(vars(self)), k=self.k, index=self.index)
 
 
 class JobBody(EmbedOptions):
@@ -116,7 +116,7 @@ class JobBody(EmbedOptions):
         texts = getattr(self, name)
         if texts is None:
             raise InvalidRequest(f"{name} is missing: op {self.op} takes a string or a list of strings there")
-        return Job(self.op, _listed(texts), Options.from_map(vars(self)), k=self.k, index=self.index)
+        return Job(self.op, as_list(texts), Options.from_map(vars(self)), k=self.k, index=self.index)
 
 
 class JobPath(BaseModel):
@@ -161,5 +161,6 @@ def listed_texts(name: str, value: str | list[str] | list[int] | list[list[int]]
     return cast(list[str], value)
 
 
-def _listed(texts: str | list[str]) -> list[str]:
+def as_list(texts: str | list[str]) -> list[str]:
+    """Return one text or several as a list."""
     return [texts] if isinstance(texts, str) else texts

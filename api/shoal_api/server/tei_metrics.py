@@ -7,7 +7,7 @@ from prometheus_client.core import Metric
 from prometheus_client.samples import Sample
 
 #: The last part of the routes that embed, of all protocols: those of a protocol may be mounted below a path.
-_ROUTES = ("/embed", "/embed_all", "/similarity", "/", "/v1/embeddings")
+_ROUTES = ("/embed", "/embed_all", "/similarity", "/", "/embeddings", "/vectors")
 
 
 def tei_metrics(families: Iterable[Metric]) -> Iterator[Metric]:

@@ -18,10 +18,6 @@ from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
 from shoal_workers.model import parity
 from shoal_workers.model.model import Model
 
-#: Names of the prompt for the two sides of a search, in order of preference.
-QUERY_PROMPTS = ("query", "search_query")
-DOCUMENT_PROMPTS = ("document", "passage", "search_document")
-
 #: Least tokens of several texts that are encoded in passes side by side. With fewer, a pass on all threads is as fast.
 MIN_SPLIT_TOKENS = 96
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from shoal.errors import BadDocument, DiskFull
-from shoal.jobs import Options
+from shoal.jobs import DOCUMENT_PROMPTS, Options
 from shoal_workers.encoding.bucketing import Bucketing
-from shoal_workers.encoding.encoder import DOCUMENT_PROMPTS, Encoder, TokenizedText
+from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.index.array_file import open_array, write_header
 from shoal_workers.index.document import Document, DocumentSource
 from shoal_workers.index.index import publish

@@ -1,0 +1,95 @@
+"""Cohere: POST /v2/embed and POST /v1/embed."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from flask import Response
+from flask_openapi3.blueprint import APIBlueprint
+from flask_openapi3.models.tag import Tag
+from numpy.typing import NDArray
+
+from shoal.errors import InvalidRequest
+from shoal.jobs import DOCUMENT_PROMPTS, QUERY_PROMPTS
+from shoal.replies import Reply
+from shoal_api.enqueue import call
+from shoal_api.response import base64_rows, cost_headers, rendered
+from shoal_api.schema.cohere import CohereBody, CohereEmbeddings, CohereError, CohereFloats
+from shoal_api.served_model import check_model, prompt_among
+
+api = APIBlueprint(
+    "cohere", __name__, abp_tags=[Tag(name="Cohere")], abp_responses={"4XX": CohereError, "5XX": CohereError}
+)
+
+#: The names of the prompts that each type of input may have.
+_PROMPTS = {
+    "search_query": QUERY_PROMPTS,
+    "search_document": DOCUMENT_PROMPTS,
+    "classification": ("classification",),
+    "clustering": ("clustering",),
+    None: (),
+}
+
+
+@api.post("/v2/embed", responses={200: CohereEmbeddings})
+def embed(body: CohereBody) -> Response:
+    """Embed texts: one vector of length 1 for each, in order, in each of the formats that are asked for."""
+    return _by_type(body, body.embedding_types or ["float"], version="2")
+
+
+@api.post("/v1/embed", responses={200: CohereFloats})
+def embed_v1(body: CohereBody) -> Response:
+    """Embed texts: lists of numbers, or by format if `embedding_types` names some."""
+    if body.embedding_types:
+        return _by_type(body, body.embedding_types, version="1")
+    reply = _call(body)
+    answer = {"response_type": "embeddings_floats", "embeddings": reply.vectors}
+    return rendered(answer | _about(body, reply, "1"), headers=cost_headers(reply))
+
+
+def _by_type(body: CohereBody, types: Sequence[str], version: str) -> Response:
+    reply = _call(body)
+    assert reply.vectors is not None
+    embeddings = {name: _FORMATS[name](reply.vectors) for name in types}
+    answer = {"response_type": "embeddings_by_type", "embeddings": embeddings}
+    return rendered(answer | _about(body, reply, version), headers=cost_headers(reply))
+
+
+def _call(body: CohereBody) -> Reply:
+    check_model(body.model)
+    return call(body.job(prompt_among(_PROMPTS[body.input_type])), remedy="split the list")
+
+
+def _about(body: CohereBody, reply: Reply, version: str) -> dict[str, Any]:
+    num_tokens = sum(reply.tokens)
+    meta = {
+        "api_version": {"version": version},
+        "billed_units": {"input_tokens": num_tokens},
+        "tokens": {"input_tokens": num_tokens},
+    }
+    return {"id": reply.id, "texts": body.texts, "meta": meta}
+
+
+def _int8(vectors: NDArray[np.float32]) -> NDArray[np.int8]:
+    """Return the vectors, each stretched so that its largest number is 127: their directions stay."""
+    largest = np.maximum(np.abs(vectors).max(axis=1, keepdims=True), 1e-12)
+    stretched: NDArray[np.int8] = np.rint(vectors / largest * 127).astype(np.int8)
+    return stretched
+
+
+def _ubinary(vectors: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Return a bit for each number, which is 1 from 0 on, the first in the highest bit of a byte."""
+    if vectors.shape[1] % 8:
+        raise InvalidRequest(f"the vectors have {vectors.shape[1]} numbers, and bits take a multiple of 8 of them")
+    return np.packbits(vectors >= 0, axis=1)
+
+
+#: Makes each format of the vectors, float32 `[texts, dimension]`.
+_FORMATS: dict[str, Callable[[NDArray[np.float32]], Any]] = {
+    "float": lambda vectors: vectors,
+    "int8": _int8,
+    "uint8": lambda vectors: (_int8(vectors).astype(np.int16) + 128).astype(np.uint8),
+    "ubinary": _ubinary,
+    "binary": lambda vectors: (_ubinary(vectors).astype(np.int16) - 128).astype(np.int8),
+    "base64": base64_rows,
+}

@@ -1,0 +1,56 @@
+"""Infinity: POST /embeddings and GET /models, which are OpenAI's with more fields."""
+
+import time
+from typing import Any
+
+from flask import Response
+from flask_openapi3.blueprint import APIBlueprint
+from flask_openapi3.models.tag import Tag
+
+from shoal.jobs import LANES
+from shoal_api.context import context
+from shoal_api.enqueue import call
+from shoal_api.protocols.openai import embedding_list
+from shoal_api.response import cost_headers, rendered
+from shoal_api.schema.infinity import InfinityBody, InfinityEmbeddings, InfinityModels
+from shoal_api.schema.openai import OpenAIError
+from shoal_api.served_model import check_model, served_models
+
+api = APIBlueprint(
+    "infinity", __name__, abp_tags=[Tag(name="Infinity")], abp_responses={"4XX": OpenAIError, "5XX": OpenAIError}
+)
+
+
+@api.post("/embeddings", responses={200: InfinityEmbeddings})
+def embeddings(body: InfinityBody) -> Response:
+    """Embed texts: one vector of length 1 for each, in order."""
+    check_model(body.model)
+    reply = call(body.job(), remedy="split the list")
+    about = {"id": f"infinity-{reply.id}", "created": int(time.time())}
+    return rendered(embedding_list(reply, body.encoding_format) | about, headers=cost_headers(reply))
+
+
+@api.get("/models", responses={200: InfinityModels})
+def models() -> Response:
+    """List the models that are served, with the load of the lanes."""
+    about = {
+        "object": "model",
+        "owned_by": "infinity",
+        "created": 0,
+        "backend": "shoal",
+        "capabilities": ["embed"],
+        "stats": _load(),
+    }
+    return rendered({"object": "list", "data": [{"id": name, **about} for name in served_models()]})
+
+
+def _load() -> dict[str, Any]:
+    """Return the load of all lanes under Infinity's names."""
+    settings, loads = context().settings, context().client.queue.loads().values()
+    num_texts = sum(load.num_texts for load in loads)
+    return {
+        "queue_fraction": num_texts / (settings.max_backlog_texts * len(LANES)),
+        "queue_absolute": num_texts,
+        "results_pending": num_texts,
+        "batch_size": settings.max_batch_texts,
+    }

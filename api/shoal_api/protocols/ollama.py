@@ -1,0 +1,111 @@
+"""Ollama: /api/embed, /api/embeddings, and the routes by which its clients find models."""
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from flask import Response
+from flask_openapi3.blueprint import APIBlueprint
+from flask_openapi3.models.tag import Tag
+
+from shoal import __version__
+from shoal.errors import ModelNotFound
+from shoal_api.enqueue import call
+from shoal_api.request import json_request
+from shoal_api.response import cost_headers, rendered
+from shoal_api.schema.ollama import (
+    OllamaEmbedBody,
+    OllamaEmbedding,
+    OllamaEmbeddings,
+    OllamaError,
+    OllamaModels,
+    OllamaPromptBody,
+    OllamaShow,
+    OllamaShowBody,
+    OllamaVersion,
+)
+from shoal_api.served_model import check_model, describe_model, served_models
+
+api = APIBlueprint(
+    "ollama", __name__, abp_tags=[Tag(name="Ollama")], abp_responses={"4XX": OllamaError, "5XX": OllamaError}
+)
+
+#: The tag that Ollama's clients add to a name without one.
+_DEFAULT_TAG = ":latest"
+
+#: The time when a model was changed: not known.
+_NEVER = datetime.fromtimestamp(0, UTC).isoformat()
+
+
+@api.post("/api/embed", responses={200: OllamaEmbeddings})
+def embed(body: OllamaEmbedBody) -> Response:
+    """Embed texts: one vector of length 1 for each, in order."""
+    check_model(body.model.removesuffix(_DEFAULT_TAG))
+    reply = call(body.job(), remedy="split the list")
+    spent_ns = int((time.perf_counter() - json_request().started_s) * 1e9)
+    cost = {"total_duration": spent_ns, "load_duration": 0, "prompt_eval_count": sum(reply.tokens)}
+    return rendered({"model": reply.model, "embeddings": reply.vectors, **cost}, headers=cost_headers(reply))
+
+
+@api.post("/api/embeddings", responses={200: OllamaEmbedding})
+def embeddings(body: OllamaPromptBody) -> Response:
+    """Embed one text."""
+    check_model(body.model.removesuffix(_DEFAULT_TAG))
+    reply = call(body.job(), remedy="cut the text")
+    assert reply.vectors is not None
+    return rendered({"embedding": reply.vectors[0]}, headers=cost_headers(reply))
+
+
+@api.get("/api/tags", responses={200: OllamaModels})
+def tags() -> Response:
+    """List the models that are served."""
+    return rendered({"models": [_about(name) for name in served_models()]})
+
+
+@api.get("/api/ps", responses={200: OllamaModels})
+def running() -> Response:
+    """List the models that are in memory: those that are served."""
+    return rendered({"models": [_about(name) for name in served_models()]})
+
+
+@api.post("/api/show", responses={200: OllamaShow})
+def show(body: OllamaShowBody) -> Response:
+    """Tell about a model."""
+    name = body.model.removesuffix(_DEFAULT_TAG)
+    check_model(name)
+    model = describe_model(name)
+    if model is None:
+        raise ModelNotFound("no model is served: no worker is ready")
+    sizes = {"embedding_length": model.get("dimension"), "context_length": model.get("max_tokens")}
+    info = {"general.architecture": "bert", **{f"bert.{size}": value for size, value in sizes.items()}}
+    about = {"details": _details(model), "model_info": info, "capabilities": ["embedding"], "modified_at": _NEVER}
+    return rendered(about)
+
+
+@api.get("/api/version", responses={200: OllamaVersion})
+def version() -> Response:
+    """Tell the version of Shoal."""
+    return rendered({"version": __version__})
+
+
+def _about(name: str) -> dict[str, Any]:
+    model = describe_model(name) or {}
+    return {
+        "name": name,
+        "model": name,
+        "modified_at": _NEVER,
+        "size": 0,
+        "digest": model.get("digest") or "",
+        "details": _details(model),
+    }
+
+
+def _details(model: Any) -> dict[str, Any]:
+    precision = str(model.get("precision", ""))
+    return {
+        "format": "shoal",
+        "family": "bert",
+        "families": ["bert"],
+        "parameter_size": "",
+        "quantization_level": precision,
+    }

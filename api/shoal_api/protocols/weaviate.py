@@ -1,0 +1,50 @@
+"""Weaviate's container of transformers: POST /vectors, GET /meta, GET /.well-known/ready and /.well-known/live."""
+
+from flask import Response
+from flask_openapi3.blueprint import APIBlueprint
+from flask_openapi3.models.tag import Tag
+
+from shoal.jobs import DOCUMENT_PROMPTS, QUERY_PROMPTS
+from shoal_api.enqueue import call
+from shoal_api.response import WholeResponse, cost_headers, rendered
+from shoal_api.routes import health as own_health
+from shoal_api.routes import info as own_info
+from shoal_api.schema.responses import Info
+from shoal_api.schema.weaviate import WeaviateBody, WeaviateError, WeaviateVectors
+from shoal_api.served_model import prompt_among
+
+api = APIBlueprint(
+    "weaviate", __name__, abp_tags=[Tag(name="Weaviate")], abp_responses={"4XX": WeaviateError, "5XX": WeaviateError}
+)
+
+#: The names of the prompts that each type of task may have.
+_PROMPTS = {"query": QUERY_PROMPTS, "passage": DOCUMENT_PROMPTS, "": ()}
+
+
+@api.post("/vectors", responses={200: WeaviateVectors})
+def vectors(body: WeaviateBody) -> Response:
+    """Embed the text of an object or a query, or several: vectors of length 1."""
+    reply = call(body.job(prompt_among(_PROMPTS[body.config.task_type])), remedy="split the list")
+    assert reply.vectors is not None
+    rows, dims = reply.vectors, reply.vectors.shape[1]
+    found = {"text": body.text, "vector": rows[0]} if body.texts is None else {"texts": body.texts, "vectors": rows}
+    return rendered({**found, "dims": dims, "dim": dims}, headers=cost_headers(reply))
+
+
+@api.get("/meta", responses={200: Info})
+def meta() -> Response:
+    """Tell the model, the workers and the limits of the service."""
+    return rendered(own_info.describe())
+
+
+@api.get("/.well-known/ready", responses={204: None})
+def ready() -> Response:
+    """Tell that a ready worker will answer requests."""
+    own_health.num_ready()
+    return WholeResponse(status=204)
+
+
+@api.get("/.well-known/live", responses={204: None})
+def live() -> Response:
+    """Tell that the process is alive."""
+    return WholeResponse(status=204)

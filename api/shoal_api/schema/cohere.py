@@ -1,0 +1,64 @@
+"""The shapes of Cohere's requests and responses."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from shoal.jobs import Job, Options
+from shoal_api.schema.requests import Body
+
+Format = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
+InputType = Literal["search_document", "search_query", "classification", "clustering"]
+
+
+class CohereBody(Body):
+    """Texts to embed."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"texts": ["a text"], "input_type": "search_document"}})
+    texts: Annotated[list[str], Field(fail_fast=True, description="The texts")]
+    model: str | None = Field(None, description="The served model, or an alias of it; null: the served one")
+    input_type: InputType | None = Field(None, description="Chooses the prompt of the model, if it has one for this")
+    embedding_types: list[Format] | None = Field(None, description="Formats of the vectors")
+    truncate: Literal["NONE", "START", "END"] = Field("END", description="End at which texts are cut; NONE refuses")
+
+    output_dimension: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Keep this many numbers of each vector, and normalise again"
+    )
+
+    def job(self, prompt_name: str | None) -> Job:
+        """Return the job that does it, with the prompt of that name."""
+        options = Options(
+            truncate=self.truncate != "NONE",
+            truncation_side="left" if self.truncate == "START" else "right",
+            prompt_name=prompt_name,
+            dimensions=self.output_dimension,
+        )
+        return Job("embed", self.texts, options)
+
+
+class CohereAnswer(BaseModel):
+    """The fields of both answers."""
+
+    id: str
+    texts: list[str]
+    meta: dict[str, Any] = Field(description="The version of the protocol, and the tokens of all texts")
+
+
+class CohereEmbeddings(CohereAnswer):
+    """A list of vectors for each format, with one vector for each text."""
+
+    response_type: Literal["embeddings_by_type"]
+    embeddings: dict[Format, list[list[float]] | list[list[int]] | list[str]]
+
+
+class CohereFloats(CohereAnswer):
+    """One vector for each text; with `embedding_types`, as /v2/embed answers."""
+
+    response_type: Literal["embeddings_floats", "embeddings_by_type"]
+    embeddings: list[list[float]] | dict[Format, list[list[float]] | list[list[int]] | list[str]]
+
+
+class CohereError(BaseModel):
+    """The body of a response with an error."""
+
+    message: str

@@ -1,0 +1,114 @@
+"""The shapes of Ollama's requests and responses."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from shoal.jobs import Job, Options
+from shoal_api.schema.requests import Body, Texts, as_list
+
+
+class OllamaEmbedBody(Body):
+    """Texts to embed."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"model": "sentence-transformers/all-MiniLM-L6-v2", "input": ["a text"]}}
+    )
+    model: str = Field(description="The served model, or an alias of it; `:latest` at its end is ignored")
+    input: Texts = Field(description="One text or several")
+    truncate: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
+    dimensions: Annotated[int, Field(ge=1)] | None = Field(None, description="Keep this many numbers of each vector")
+    options: dict[str, Any] | None = Field(None, description="Ignored")
+    keep_alive: str | float | None = Field(None, description="Ignored: the model stays in memory")
+
+    def job(self) -> Job:
+        """Return the job that does it."""
+        options = Options(truncate=self.truncate is not False, dimensions=self.dimensions)
+        return Job("embed", as_list(self.input), options)
+
+
+class OllamaPromptBody(Body):
+    """A text to embed."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"model": "sentence-transformers/all-MiniLM-L6-v2", "prompt": "a text"}}
+    )
+    model: str = Field(description="The served model, or an alias of it; `:latest` at its end is ignored")
+    prompt: str = Field(description="The text")
+    options: dict[str, Any] | None = Field(None, description="Ignored")
+    keep_alive: str | float | None = Field(None, description="Ignored: the model stays in memory")
+
+    def job(self) -> Job:
+        """Return the job that does it."""
+        return Job("embed", [self.prompt])
+
+
+class OllamaShowBody(Body):
+    """A model to tell about."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"model": "sentence-transformers/all-MiniLM-L6-v2"}})
+    model: str = Field(description="The served model, or an alias of it; `:latest` at its end is ignored")
+
+
+class OllamaEmbeddings(BaseModel):
+    """One vector for each text, in order, and what they cost."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int = Field(description="Time to answer, in nanoseconds")
+    load_duration: int = Field(description="Always 0: the model is in memory")
+    prompt_eval_count: int = Field(description="Tokens of all texts")
+
+
+class OllamaEmbedding(BaseModel):
+    """The vector of a text."""
+
+    embedding: list[float]
+
+
+class OllamaDetails(BaseModel):
+    """The kind of a model; what is not known is empty."""
+
+    format: str
+    family: str
+    families: list[str]
+    parameter_size: str
+    quantization_level: str = Field(description="The number format in which the model is computed")
+
+
+class OllamaModel(BaseModel):
+    """A model that is served."""
+
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    digest: str
+    details: OllamaDetails
+
+
+class OllamaModels(BaseModel):
+    """The models that are served: one, unless workers are being replaced."""
+
+    models: list[OllamaModel]
+
+
+class OllamaShow(BaseModel):
+    """The properties of a model."""
+
+    details: OllamaDetails
+    model_info: dict[str, Any]
+    capabilities: list[str]
+    modified_at: str
+
+
+class OllamaVersion(BaseModel):
+    """The version of Shoal."""
+
+    version: str
+
+
+class OllamaError(BaseModel):
+    """The body of a response with an error."""
+
+    error: str

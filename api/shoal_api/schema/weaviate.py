@@ -1,0 +1,51 @@
+"""The shapes of Weaviate's requests to its container of transformers, and of the responses."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from shoal.errors import InvalidRequest
+from shoal.jobs import Job, Options
+from shoal_api.schema.requests import Body
+
+
+class WeaviateConfig(Body):
+    """The way to embed; other fields are ignored."""
+
+    task_type: Literal["", "query", "passage"] = Field("", description="Chooses the prompt of the model, if it has one")
+    dimensions: Annotated[int, Field(ge=1)] | None = Field(None, description="Keep this many numbers of each vector")
+
+
+class WeaviateBody(Body):
+    """A text to embed, or several."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"text": "a text", "config": {"task_type": "passage"}}})
+    text: str | None = Field(None, description="The text")
+    texts: Annotated[list[str], Field(fail_fast=True)] | None = Field(
+        None, description="The texts, if there are several"
+    )
+    config: WeaviateConfig = Field(default_factory=WeaviateConfig.model_construct, description="The way to embed them")
+
+    def job(self, prompt_name: str | None) -> Job:
+        """Return the job that does it, with the prompt of that name; raises InvalidRequest without a text."""
+        texts = self.texts if self.text is None else [self.text]
+        if texts is None:
+            raise InvalidRequest("text is missing: it is required, or texts in its place")
+        return Job("embed", texts, Options(prompt_name=prompt_name, dimensions=self.config.dimensions))
+
+
+class WeaviateVectors(BaseModel):
+    """`text` and its `vector`, or `texts` and their `vectors`, with the number of their dimensions under two names."""
+
+    text: str | None = None
+    vector: list[float] | None = None
+    texts: list[str] | None = None
+    vectors: list[list[float]] | None = None
+    dims: int
+    dim: int
+
+
+class WeaviateError(BaseModel):
+    """The body of a response with an error."""
+
+    error: str

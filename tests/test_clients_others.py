@@ -1,0 +1,96 @@
+"""Clients of Infinity, Ollama and Cohere, at a running service: their vectors are those of Sentence Transformers."""
+
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+from client_reference import Reference, check_same
+
+pytest_plugins = ["client_fixtures"]
+
+infinity_client = pytest.importorskip("infinity_client")
+ollama = pytest.importorskip("ollama")
+cohere = pytest.importorskip("cohere")
+httpx = pytest.importorskip("httpx")
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # those of the clients are not ours
+
+TEXTS = ["storm in europe", "market falls", "the rain " * 40]
+#: The prompt of the tiny model for queries.
+QUERY = "storm "
+
+
+def test_infinity(url: str, model: str, reference: Reference) -> None:
+    embeddings = importlib.import_module("infinity_client.api.default.embeddings")
+    models = importlib.import_module("infinity_client.api.default.models")
+    shapes = importlib.import_module("infinity_client.models")
+    with infinity_client.Client(base_url=url) as client:
+        answer = embeddings.sync(client=client, body=shapes.OpenAIEmbeddingInputText(input_=TEXTS, model=model))
+        check_same([item.embedding for item in answer.data], reference(TEXTS))
+        (found,) = models.sync(client=client).data
+        assert (found.id, found.stats["queue_absolute"]) == (model, 0)
+
+
+class TestOllama:
+    @pytest.fixture
+    def client(self, url: str) -> Any:
+        """A client of the service."""
+        with ollama.Client(host=url) as client:
+            yield client
+
+    def test_vectors_are_those_of_the_reference(self, client: Any, model: str, reference: Reference) -> None:
+        answer = client.embed(model=model, input=TEXTS)
+        check_same(answer.embeddings, reference(TEXTS))
+        assert answer.prompt_eval_count > len(TEXTS)
+        check_same(client.embed(model=model, input=TEXTS[0], dimensions=8).embeddings, reference(TEXTS[:1])[:, :8])
+        check_same([client.embeddings(model=model, prompt=TEXTS[0]).embedding], reference(TEXTS[:1]))
+
+    def test_the_model_is_found(self, client: Any, model: str) -> None:
+        assert [found.model for found in client.list().models] == [model]
+        assert [found.model for found in client.ps().models] == [model]
+        assert client.show(model).capabilities == ["embedding"]
+
+    def test_an_error_is_raised(self, client: Any) -> None:
+        with pytest.raises(ollama.ResponseError, match="is not served here"):
+            client.embed(model="nomic-embed-text", input="a")
+
+    def test_langchain(self, url: str, model: str, reference: Reference) -> None:
+        langchain_ollama = pytest.importorskip("langchain_ollama")
+        embeddings = langchain_ollama.OllamaEmbeddings(base_url=url, model=model)
+        check_same(embeddings.embed_documents(TEXTS), reference(TEXTS))
+        check_same([embeddings.embed_query(TEXTS[0])], reference(TEXTS[:1]))
+
+
+class TestCohere:
+    @pytest.fixture
+    def client(self, url: str) -> Any:
+        """A client of the service."""
+        with httpx.Client(timeout=60) as transport:
+            yield cohere.ClientV2(api_key="none", base_url=url, httpx_client=transport)
+
+    def test_vectors_are_those_of_the_reference(self, client: Any, model: str, reference: Reference) -> None:
+        found = client.embed(model=model, texts=TEXTS, input_type="search_document", embedding_types=["float", "int8"])
+        check_same(found.embeddings.float_, reference(TEXTS))
+        rounded = np.array(found.embeddings.int8)
+        assert ((rounded * reference(TEXTS)).sum(1) / np.linalg.norm(rounded, axis=1)).min() > 0.999
+        assert found.texts == TEXTS
+
+    def test_a_query_gets_the_prompt_of_queries(self, client: Any, model: str, reference: Reference) -> None:
+        found = client.embed(model=model, texts=["rain"], input_type="search_query", embedding_types=["float"])
+        check_same(found.embeddings.float_, reference([QUERY + "rain"]))
+
+    def test_bits_are_the_signs(self, client: Any, model: str, reference: Reference) -> None:
+        formats = ["binary", "ubinary"]
+        found = client.embed(model=model, texts=TEXTS, input_type="search_document", embedding_types=formats)
+        assert np.array_equal(found.embeddings.ubinary, np.packbits(reference(TEXTS) >= 0, axis=1))
+        assert np.array_equal(np.array(found.embeddings.binary) + 128, found.embeddings.ubinary)
+
+    def test_the_older_version(self, url: str, model: str, reference: Reference) -> None:
+        with httpx.Client(timeout=60) as transport:
+            client = cohere.Client(api_key="none", base_url=url, httpx_client=transport)
+            check_same(client.embed(texts=TEXTS, model=model).embeddings, reference(TEXTS))
+
+    def test_an_error_is_raised(self, client: Any) -> None:
+        with pytest.raises(cohere.NotFoundError, match="is not served here"):
+            client.embed(model="embed-v4.0", texts=["a"], input_type="search_query", embedding_types=["float"])

@@ -1,0 +1,86 @@
+"""Cohere's routes: vectors in several formats, and the prompt of each type of input."""
+
+import base64
+from typing import Any
+
+import numpy as np
+import pytest
+from api_stub import MakeApp, StubWorker, vector_of
+from flask.testing import FlaskClient
+
+pytest_plugins = ["api_fixtures"]
+
+TEXTS = ["a storm", "rain in the sea"]
+VECTORS = np.array([vector_of(text) for text in TEXTS])
+ALL = ["float", "int8", "uint8", "base64"]
+
+
+@pytest.mark.usefixtures("stub")
+class TestEmbed:
+    def test_vectors_come_in_every_format(self, api: FlaskClient) -> None:
+        asked = {"model": "stub", "texts": TEXTS, "input_type": "search_query", "embedding_types": ALL}
+        body = api.post("/v2/embed", json=asked).get_json()
+        found = body["embeddings"]
+        assert np.array_equal(np.array(found["float"], np.float32), VECTORS)
+        decoded = [np.frombuffer(base64.b64decode(row), "<f4") for row in found["base64"]]
+        assert np.array_equal(decoded, VECTORS)
+        rounded = np.array(found["int8"])
+        assert np.abs(rounded).max(axis=1).tolist() == [127, 127]
+        assert rounded / 127 * np.abs(VECTORS).max(axis=1, keepdims=True) == pytest.approx(VECTORS, abs=0.02)
+        assert np.array_equal(np.array(found["uint8"]) - 128, rounded)
+        assert (body["response_type"], body["texts"]) == ("embeddings_by_type", TEXTS)
+        assert body["meta"]["tokens"] == body["meta"]["billed_units"] == {"input_tokens": 10}
+
+    def test_without_a_format_they_are_floats(self, api: FlaskClient) -> None:
+        body = api.post("/v2/embed", json={"texts": TEXTS, "embedding_types": None}).get_json()
+        assert list(body["embeddings"]) == ["float"]
+        body = api.post("/v1/embed", json={"texts": TEXTS}).get_json()
+        assert np.array_equal(np.array(body["embeddings"], np.float32), VECTORS)
+        assert body["response_type"] == "embeddings_floats"
+        body = api.post("/v1/embed", json={"texts": TEXTS, "embedding_types": ["int8"]}).get_json()
+        assert (list(body["embeddings"]), body["response_type"]) == (["int8"], "embeddings_by_type")
+
+    def test_bits_take_a_multiple_of_eight_numbers(self, api: FlaskClient) -> None:
+        response = api.post("/v2/embed", json={"texts": TEXTS, "embedding_types": ["binary"]})
+        assert (response.status_code, list(response.get_json())) == (400, ["message"])
+        assert "the vectors have 4 numbers" in response.get_json()["message"]
+
+    def test_options_reach_the_worker(self, api: FlaskClient) -> None:
+        body = api.post("/v2/embed", json={"texts": TEXTS, "output_dimension": 2, "truncate": "START"}).get_json()
+        assert np.shape(body["embeddings"]["float"]) == (2, 2)
+        response = api.post("/v2/embed", json={"texts": ["a b c d e f g h i"], "truncate": "NONE"})
+        assert response.status_code == 400
+        assert "a text has 11 tokens" in response.get_json()["message"]
+
+    @pytest.mark.parametrize(
+        ("body", "status"),
+        [({}, 400), ({"texts": "a"}, 400), ({"texts": []}, 400), ({"texts": ["a"], "model": "embed-v4.0"}, 404)],
+    )
+    def test_errors_are_a_message(self, api: FlaskClient, body: dict[str, Any], status: int) -> None:
+        response = api.post("/v2/embed", json=body)
+        assert (response.status_code, list(response.get_json())) == (status, ["message"])
+
+
+@pytest.mark.parametrize(
+    ("prompts", "input_type", "name"),
+    [
+        (["passage", "query"], "search_query", "query"),
+        (["passage", "query"], "search_document", "passage"),
+        (["clustering"], "clustering", "clustering"),
+        (["query"], "classification", None),
+        ([], "search_query", None),
+    ],
+)
+def test_the_type_of_input_chooses_the_prompt(
+    api: FlaskClient, stub: StubWorker, prompts: list[str], input_type: str, name: str | None
+) -> None:
+    stub.announce(prompts=prompts)
+    found = api.post("/v2/embed", json={"texts": ["a"], "input_type": input_type}).get_json()
+    assert stub.prompts_asked == [name]
+    assert np.shape(found["embeddings"]["float"]) == (1, 4)
+
+
+def test_without_a_worker_the_prompt_is_not_known(make_app: MakeApp) -> None:
+    api = make_app(request_timeout_s=0.01).test_client()
+    response = api.post("/v2/embed", json={"texts": ["a"], "input_type": "search_query"})
+    assert (response.status_code, response.headers["Retry-After"]) == (503, "1")

@@ -1,0 +1,72 @@
+"""Ollama's routes: vectors, and the routes by which its clients find models."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from api_stub import MakeApp, StubWorker, vector_of
+from flask.testing import FlaskClient
+
+from shoal import __version__
+
+pytest_plugins = ["api_fixtures"]
+
+
+@pytest.mark.usefixtures("stub")
+class TestEmbed:
+    @pytest.mark.parametrize("name", ["stub", "stub:latest"])
+    def test_vectors_come_with_what_they_cost(self, api: FlaskClient, name: str) -> None:
+        asked = {"model": name, "input": ["a", "b c"], "options": {"num_ctx": 8}, "keep_alive": "5m", "truncate": None}
+        body = api.post("/api/embed", json=asked).get_json()
+        assert np.array_equal(np.array(body["embeddings"], np.float32), [vector_of("a"), vector_of("b c")])
+        assert (body["model"], body["prompt_eval_count"], body["load_duration"]) == ("stub", 7, 0)
+        assert body["total_duration"] > 0
+
+    def test_options_reach_the_worker(self, api: FlaskClient) -> None:
+        assert np.shape(
+            api.post("/api/embed", json={"model": "stub", "input": "a", "dimensions": 2}).get_json()["embeddings"]
+        ) == (1, 2)
+        response = api.post("/api/embed", json={"model": "stub", "input": "a b c d e f g h i", "truncate": False})
+        assert response.status_code == 400
+        assert "a text has 11 tokens" in response.get_json()["error"]
+
+    def test_the_older_route_takes_one_text(self, api: FlaskClient) -> None:
+        body = api.post("/api/embeddings", json={"model": "stub", "prompt": "a", "keep_alive": 5}).get_json()
+        assert np.array_equal(np.array(body["embedding"], np.float32), vector_of("a"))
+
+    @pytest.mark.parametrize(
+        ("body", "status"),
+        [({"input": "a"}, 400), ({"model": "stub", "input": 5}, 400), ({"model": "other", "input": "a"}, 404)],
+    )
+    def test_errors_are_one_string(self, api: FlaskClient, body: dict[str, Any], status: int) -> None:
+        response = api.post("/api/embed", json=body)
+        assert response.status_code == status
+        assert list(response.get_json()) == ["error"]
+        assert isinstance(response.get_json()["error"], str)
+
+
+class TestModels:
+    @pytest.mark.parametrize("path", ["/api/tags", "/api/ps"])
+    def test_the_served_model_is_listed(self, api: FlaskClient, stub: StubWorker, path: str) -> None:
+        (model,) = api.get(path).get_json()["models"]
+        assert (model["name"], model["model"], model["digest"]) == ("stub", "stub", "d")
+        assert (model["details"]["family"], model["details"]["quantization_level"]) == ("bert", "f32")
+
+    def test_it_is_shown_under_an_alias_too(self, make_app: MakeApp, stub: StubWorker) -> None:
+        api = make_app(model_aliases="nomic-embed-text").test_client()
+        for name in ("stub", "nomic-embed-text:latest"):
+            body = api.post("/api/show", json={"model": name}).get_json()
+            assert body["capabilities"] == ["embedding"]
+            assert body["model_info"] == {
+                "general.architecture": "bert",
+                "bert.embedding_length": 4,
+                "bert.context_length": 8,
+            }
+        assert api.post("/api/show", json={"model": "llama3"}).status_code == 404
+
+    def test_without_a_worker_there_is_none(self, api: FlaskClient) -> None:
+        assert api.get("/api/tags").get_json() == {"models": []}
+        assert api.post("/api/show", json={"model": "stub"}).status_code == 404
+
+    def test_the_version_is_ours(self, api: FlaskClient) -> None:
+        assert api.get("/api/version").get_json() == {"version": __version__}
