@@ -8,7 +8,12 @@ from redis.retry import Retry
 
 
 class Plan:
-    """The round trip at which the next connection breaks: `before` it is sent or `after` Redis has run it."""
+    """The round trip at which the next connection breaks: `before` it is sent or `after` Redis has run it.
+
+    `error` is what is raised then.
+    """
+
+    error: type[BaseException] = redis.ConnectionError
 
     def __init__(self) -> None:
         self.when = ""
@@ -21,7 +26,7 @@ class Plan:
 
     def clear(self) -> None:
         """Break nothing any more."""
-        self.when, self.num_round_trips = "", 0
+        self.when, self.num_round_trips, self.error = "", 0, redis.ConnectionError
 
     def reach(self, when: str) -> None:
         """Raise ConnectionError if the plan says so."""
@@ -30,7 +35,7 @@ class Plan:
             self.left -= 1
         if self.when == when and self.left <= 0:
             self.when = ""
-            raise redis.ConnectionError(f"broken {when} the command")
+            raise self.error(f"broken {when} the command")
 
 
 def connect(url: str, plan: Plan) -> redis.Redis:

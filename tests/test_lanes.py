@@ -363,7 +363,7 @@ class TestClaim:
     def test_of_a_workers_jobs_those_delivered_least_come_first(self, queue: Queue) -> None:
         queue.put("interactive", jobs(3))
         first, second, third = queue.take("dead", LANES, 3)
-        queue.redis.xclaim(queue.keys.lane("interactive"), GROUP, "dead", 0, [first.entry], retrycount=2)
+        queue.redis.xclaim(queue.keys.lane("interactive"), GROUP, "dead", 0, [first.entry], retrycount=3)
         order = [queue.claim("me", {"me"}), queue.claim("me", {"me", "dead"})]
         assert [delivery.entry for delivery in order if delivery][:1] == [second.entry]
         claimed = queue.claim("other", {"me", "other"})
@@ -371,7 +371,7 @@ class TestClaim:
         assert (claimed.entry, claimed.owner, claimed.num_deliveries) == (third.entry, "dead", 2)
         claimed = queue.claim("other", {"me", "other"})
         assert claimed is not None
-        assert (claimed.entry, claimed.num_deliveries) == (first.entry, 3)
+        assert (claimed.entry, claimed.num_deliveries) == (first.entry, 3)  # a suspect that was not named
 
     def test_what_the_worker_holds_is_not_claimed_and_what_it_lost_is(self, queue: Queue) -> None:
         queue.put("interactive", jobs(3))
@@ -408,6 +408,38 @@ class TestClaim:
         dying.isolate(None)
         claimed = [queue.claim("me", {"me"}, held) for _ in range(2)]
         assert [delivery.num_deliveries for delivery in claimed if delivery] == [2, 2]
+
+    def test_a_suspect_counts_only_while_it_is_named_and_its_claim_names_it(self, queue: Queue) -> None:
+        queue.put("interactive", jobs(2))
+        room = {Source("interactive"): 1}
+        (suspect,) = queue.consumer("first").take(room)
+        dying = queue.consumer("dying")
+        assert dying.claim(lambda: {"dying"}) is not None
+        (taken,) = dying.take(room)
+        dying.isolate(None)
+        counts = []
+        for name in ("other", "last"):  # each dies when it has claimed both
+            claimed = [queue.claim(name, {name}) for _ in range(2)]
+            counts.append({one.entry: one.num_deliveries for one in claimed if one})
+        assert counts == [{suspect.entry: 2, taken.entry: 2}, {suspect.entry: 2, taken.entry: 3}]
+        assert taken.entry in queue.redis.get(queue.keys.isolated("last"))
+
+    def test_a_suspect_that_its_worker_takes_back_is_named(self, queue: Queue) -> None:
+        queue.put("interactive", jobs(1))
+        queue.take("dead", LANES, 1)
+        for _ in range(2):
+            claimed = queue.claim("me", {"me"})
+            assert claimed is not None
+            assert (claimed.num_deliveries, claimed.is_suspect) == (2, True)
+            assert queue.redis.delete(queue.keys.isolated("me")) == 1
+
+    def test_jobs_of_a_worker_that_ends_of_itself_are_not_counted(self, queue: Queue) -> None:
+        queue.put("interactive", jobs(2))
+        leaving = queue.consumer("leaving")
+        leaving.take({Source("interactive"): 2})
+        leaving.absolve()
+        claimed = [queue.claim("me", {"me"}) for _ in range(2)]
+        assert [one.num_deliveries for one in claimed if one] == [1, 1]
 
     def test_of_many_workers_one_gets_each_job_and_none_is_lost(self, queue: Queue) -> None:
         queue.put("interactive", jobs(40))

@@ -612,7 +612,7 @@ def test_a_poisoned_job_is_answered_and_kept(worker: Worker, keys: Keys) -> None
     server, lane = queue_of(worker).redis, keys.lane("interactive")
     entry = add(queue_of(worker), msgpack.packb(MINIMAL))
     queue_of(worker).take("dead", ["interactive"], 1)
-    server.xclaim(lane, GROUP, "dead", 0, [entry], retrycount=MAX_DELIVERIES)
+    server.xclaim(lane, GROUP, "dead", 0, [entry], retrycount=MAX_DELIVERIES + 1)
     worker.step(block_s=0)
     reply = queue_of(worker).wait_result("x", 0)
     assert reply is not None

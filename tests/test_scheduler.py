@@ -54,15 +54,15 @@ def tokenize(texts: Sequence[str], side: str) -> list[Tokens]:
     ]
 
 
-def work(*texts: str, source: Source = INTERACTIVE, owner: str = "", **options: Any) -> Work:
+def work(*texts: str, source: Source = INTERACTIVE, deliveries: int = 1, **options: Any) -> Work:
     """An admitted job of the texts."""
     job = Job("embed", list(texts), Options(**options))
-    return Work(make_delivery(source, b"%d-0" % next(numbers), job.pack(), owner=owner), job)
+    return Work(make_delivery(source, b"%d-0" % next(numbers), job.pack(), deliveries), job)
 
 
-def make_delivery(source: Source, entry: bytes, data: bytes, owner: str = "") -> Delivery:
+def make_delivery(source: Source, entry: bytes, data: bytes, deliveries: int = 1) -> Delivery:
     """A delivery from the source."""
-    return Delivery(source.lane, entry, data, 0, source.is_overflow, owner=owner)
+    return Delivery(source.lane, entry, data, 0, source.is_overflow, deliveries)
 
 
 def words(num_words: int) -> str:
@@ -265,7 +265,7 @@ def test_an_overflow_that_was_idle_has_nothing_to_catch_up() -> None:
 def test_a_job_that_may_have_killed_a_worker_runs_alone_after_those_held_and_is_named_first() -> None:
     named: list[Work | None] = []
     chosen = scheduler(isolate=named.append)
-    suspect, others = work(words(3), owner="dead"), [work(words(3)), work(words(3))]
+    suspect, others = work(words(3), deliveries=2), [work(words(3)), work(words(3))]
     chosen.add([others[0], suspect, others[1]])
     batch = chosen.next_batch()
     assert batch is not None
@@ -279,14 +279,14 @@ def test_a_job_that_may_have_killed_a_worker_runs_alone_after_those_held_and_is_
 @pytest.mark.parametrize(("source", "expected"), [(INTERACTIVE, ()), (OVERFLOW, SOURCES[:1]), (BULK, SOURCES[:2])])
 def test_beside_a_suspect_only_what_goes_before_it_is_taken(source: Source, expected: tuple[Source, ...]) -> None:
     chosen = scheduler()
-    chosen.add([work(words(3), source=source, owner="dead")])
+    chosen.add([work(words(3), source=source, deliveries=2)])
     assert tuple(chosen.room()) == expected
 
 
 def test_a_long_suspect_lets_interactive_jobs_go_first_between_its_passes() -> None:
     named: list[Work | None] = []
     chosen = scheduler(isolate=named.append)
-    chosen.add([suspect := work(*(words(10) for _ in range(30)), source=BULK, owner="dead")])
+    chosen.add([suspect := work(*(words(10) for _ in range(30)), source=BULK, deliveries=2)])
     batch = chosen.next_batch()
     assert batch is not None
     finish(chosen, batch)
@@ -299,7 +299,7 @@ def test_a_long_suspect_lets_interactive_jobs_go_first_between_its_passes() -> N
 def test_a_suspect_waits_for_a_few_passes_of_a_long_job_of_its_source() -> None:
     chosen = scheduler()
     chosen.add([work(*(words(10) for _ in range(1_024)), source=BULK_OVERFLOW)])
-    chosen.add([suspect := work(*(words(10) for _ in range(20)), source=BULK_OVERFLOW, owner="dead")])
+    chosen.add([suspect := work(*(words(10) for _ in range(20)), source=BULK_OVERFLOW, deliveries=2)])
     found = []
     while suspect in chosen.waiting():
         batch = chosen.next_batch()
@@ -427,7 +427,7 @@ def test_every_text_is_encoded_once_whatever_comes_between() -> None:
         for source in SOURCES:
             if random.random() < 0.2:
                 texts = [words(int(random.integers(1, 40))) for _ in range(int(random.integers(1, 12)))]
-                added.append(work(*texts, source=source, owner="dead" if random.random() < 0.05 else ""))
+                added.append(work(*texts, source=source, deliveries=2 if random.random() < 0.05 else 1))
                 chosen.add(added[-1:])
         if (waiting := chosen.waiting()) and random.random() < 0.05:
             removed.add(waiting[int(random.integers(len(waiting)))])

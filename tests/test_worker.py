@@ -6,7 +6,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgpack
 import numpy as np
@@ -17,11 +17,14 @@ from queues import Queue, drive
 
 import shoal_workers.admission
 import shoal_workers.scheduler
+import shoal_workers.worker
+from shoal.cache.cache import Cache
+from shoal.cache.table import Table
 from shoal.errors import Internal, Unavailable
 from shoal.jobs import LANES, Job, Options
 from shoal.queue.consumer import Consumer, Delivery
 from shoal.queue.dead_letters import DeadLetter, DeadLetters
-from shoal.queue.lane import MAX_FRONT_BYTES
+from shoal.queue.lane import MAX_FRONT_BYTES, Source
 from shoal.replies import Reply
 from shoal_workers.admission import MAX_DELIVERIES, Limits
 from shoal_workers.encoding.bucketing import Bucketing
@@ -373,6 +376,77 @@ def test_a_suspect_is_named_while_it_runs_and_not_after(worker: Worker, queue: Q
     assert not queue.redis.exists(queue.keys.isolated(worker.id))
 
 
+def test_a_suspect_that_waits_is_not_blamed_for_the_end_of_its_workers(
+    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shoal_workers.admission, "CLAIM_EVERY_S", 0.0)
+    innocent = put(queue, *distinct(60), lane="bulk")
+    queue.take("killed", ["bulk"], 60)
+    for _ in range(MAX_DELIVERIES + 1):
+        worker = Worker(queue.consumer(), engine, {}, Bucketing(256))
+        while not worker.scheduler.waiting():
+            assert any(queue.backlog().values())
+            worker.step(block_s=0)  # in the end it claims the job, and runs a part of it
+        put(queue, "storm", reply_to="urgent")
+        engine.before = dies_when("encode")
+        with pytest.raises(GeneratorExit):
+            worker.step(block_s=0)
+        engine.before = lambda _: None
+    worker = Worker(queue.consumer(), engine, {}, Bucketing(256))
+    while any(queue.backlog().values()):
+        worker.step(block_s=0)
+    assert replies(queue)[innocent.id].error is None
+
+
+def test_jobs_that_did_not_run_when_a_suspect_ended_their_worker_share_a_pass(
+    worker: Worker, queue: Queue, engine: Engine
+) -> None:
+    for _ in range(4):
+        put(queue, "storm")
+    dying = queue.consumer("killed")
+    suspect, *_ = dying.take({Source("interactive"): 4})
+    dying.isolate(suspect)
+    assert drive(worker) == 4
+    assert engine.passes == [1, 1]  # three jobs of the same text, and the suspect
+
+
+def test_a_suspect_whose_vector_is_in_the_cache_is_answered_alone_and_named(
+    queue: Queue, index: Index, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NotesNames:
+        """The index, which notes how many queries it gets and whether a suspect is named."""
+
+        def search(self, queries: Any, k: int) -> Any:
+            searches.append((len(queries), bool(queue.redis.exists(queue.keys.isolated(worker.id)))))
+            return index.search(queries, k)
+
+    monkeypatch.setattr(shoal_workers.admission, "CLAIM_EVERY_S", 0.0)
+    searches: list[tuple[int, bool]] = []
+    table = Table(engine.model.name, engine.model.dimension, engine.model.pooling, "f", 1_000, {}, "")
+    noting, cache = cast(Index, NotesNames()), Cache(queue.broker, queue.keys, table)
+    worker = Worker(queue.consumer(), engine, {"default": noting}, Bucketing(256), cache=cache)
+    for _ in range(2):
+        queue.put("interactive", [Job("search", ["storm"], reply_to="me"), Job("search", ["rain"], reply_to="me")])
+        queue.take("killed", LANES, 1)
+        while any(queue.backlog().values()):
+            worker.step(block_s=0)
+    assert worker.counters["cache_hits"] == 2
+    assert sorted(searches) == [(1, False), (1, False), (1, True), (1, True)]
+
+
+def test_a_worker_that_stops_in_time_leaves_no_suspects(
+    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shoal_workers.worker, "DRAIN_S", 0.0)
+    worker = Worker(queue.consumer(), engine, {}, Bucketing(30))
+    put(queue, *distinct(9))
+    engine.before = once("encode", worker.stop)
+    worker.run()
+    claimed = queue.claim("next", {"next"})
+    assert claimed is not None
+    assert not claimed.is_suspect
+
+
 @pytest.mark.parametrize(("lane", "num_texts"), [("interactive", 1), ("bulk", 1), ("bulk", 33)])
 def test_a_job_of_a_dead_worker_waits_for_a_few_passes_of_a_long_one(
     queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch, lane: str, num_texts: int
@@ -405,14 +479,19 @@ def test_beside_a_long_suspect_a_more_urgent_job_of_a_dead_worker_is_claimed(
     assert len(worker.scheduler.unanswered()) == 1
 
 
-def ends_while_reading(worker: Worker, engine: Engine) -> None:
-    """Let the worker end as it reads the next job."""
+def dies_when(when: str) -> Callable[[str], None]:
+    """End the worker when the engine does what is named."""
 
-    def end(what: str) -> None:
-        if what == "read":
+    def before(what: str) -> None:
+        if what == when:
             raise GeneratorExit
 
-    engine.before = end
+    return before
+
+
+def ends_while_reading(worker: Worker, engine: Engine) -> None:
+    """Let the worker end as it reads the next job."""
+    engine.before = dies_when("read")
     with pytest.raises(GeneratorExit):
         worker.step(block_s=0)
     engine.before = lambda _: None

@@ -89,14 +89,18 @@ class Admission:
         self._trust_heartbeats_at = 0.0
 
     def take(self, room: Mapping[Source, int], block_s: float, held: Collection[Work]) -> list[Work]:
-        """Claim a job of a dead worker or, if there is none, take jobs for as many texts of each source as `room` says.
+        """Claim jobs of a dead worker or, if there are none, take jobs for as many texts of each source as `room` says.
 
-        Without any, wait up to `block_s` for one. `held` are the jobs that the worker has at this moment.
+        Without any, wait up to `block_s` for one. `held` are the jobs that the worker has at this moment. At most one
+        suspect is claimed, and other jobs until they fill a pass.
         """
-        if claimed := self._claim(held):
-            self._consumer.isolate(claimed)  # reading it may end the worker as well
-            works = self._admit([claimed])
-            self._consumer.isolate(None)
+        works: list[Work] = []
+        while claimed := self._claim([*held, *works]):
+            works += self._admit([claimed])
+            self._consumer.isolate(None)  # a suspect was named by its claim: reading it may end the worker as well
+            if claimed.is_suspect or sum(len(work.job.texts) for work in works) >= self._limits.max_batch_texts:
+                return works
+        if works:
             return works
         works = self._admit(self._consumer.take(room, 0.0 if held else block_s))
         if works and self._limits.max_batch_wait_s:

@@ -51,8 +51,8 @@ class Work:
 
     @property
     def runs_alone(self) -> bool:
-        """True if an earlier worker of the job has died: the job may be the cause, so no other job shares its pass."""
-        return bool(self.delivery.owner)
+        """True if the job may have ended an earlier worker: no other job shares its pass."""
+        return self.delivery.is_suspect
 
     @property
     def num_waiting(self) -> int:

@@ -142,6 +142,8 @@ class Worker:
             self.scheduler.remove(self.admission.drop(self.scheduler.waiting()))
             self._advance()
         self._answer()
+        if self.scheduler.unanswered():
+            self.consumer.absolve()
 
     def _advance(self) -> int:
         """Compute the next pass, and answer what the pass before has completed; return how many jobs were answered."""
@@ -150,8 +152,7 @@ class Worker:
         batch = self.scheduler.next_batch()
         if batch is None:
             return self._answer()
-        num_answered = self._answer() if batch.runs_alone else 0
-        num_answered += self._compute(batch)
+        num_answered = self._compute(batch)
         if batch.runs_alone or len(batch.works) == 1:  # a lone job need not wait until the worker has looked for more
             num_answered += self._answer()
         if batch.runs_alone:
@@ -169,11 +170,10 @@ class Worker:
         self.scheduler.add(self.admission.take(self.scheduler.room(), block_s, held))
 
     def _isolate(self, work: Work | None) -> None:
-        """Record in Redis which job runs alone: if the worker dies meanwhile, no other job counts as the cause."""
-        delivery = work.delivery if work else None
-        if delivery and delivery is not self.consumer.isolated:
-            self._num_answered_early += self._answer()  # so that no other job is under way while this one is named
-        self.consumer.isolate(delivery)
+        """Name in Redis the suspect that is to run: if the worker dies meanwhile, no other job counts as the cause."""
+        if work or any(held.runs_alone for held in self.scheduler.unanswered()):
+            self._num_answered_early += self._answer()  # so that no suspect is under way together with another job
+        self.consumer.isolate(work.delivery if work else None)
 
     # Compute
 
@@ -223,13 +223,25 @@ class Worker:
     # Answer
 
     def _answer(self) -> int:
-        """Search for the completed jobs that ask for it, reply to all, and put new vectors into the cache.
+        """Answer the completed jobs: all that are no suspects together, then each suspect, which is named meanwhile.
 
         Returns how many of the jobs were still unanswered.
         """
         works = self.scheduler.completed()
-        if not works:
-            return 0
+        num_answered = 0
+        if others := [work for work in works if not work.runs_alone]:
+            self.consumer.isolate(None)
+            num_answered += self._answer_together(others)
+        for suspect in (work for work in works if work.runs_alone):
+            self.consumer.isolate(suspect.delivery)
+            num_answered += self._answer_together([suspect])
+        return num_answered
+
+    def _answer_together(self, works: Sequence[Work]) -> int:
+        """Search for the jobs that ask for it, reply to all, and put new vectors into the cache.
+
+        Returns how many of the jobs were still unanswered.
+        """
         for work in works:
             work.check_encoded()
         self._search([work for work in works if work.job.op == "search" and not work.error])

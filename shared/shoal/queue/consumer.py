@@ -33,7 +33,7 @@ HEAD_BYTES = 65_536
 #: Time after which a dead worker's name leaves the consumer group. Long, because a worker may only be suspended.
 FORGET_AFTER_MS = 3_600_000
 
-#: Time for which the job that a worker ran alone is remembered.
+#: Time for which the suspect that a worker read or ran is remembered.
 ISOLATED_TTL_S = 3_600
 
 #: Most bytes of replies that are written at a time. A larger reply is written alone, so it holds up no other.
@@ -62,6 +62,10 @@ SLEEP_S = 2.0
 MAX_LOOKED_AT = 100
 
 
+#: Stands for the job that Redis names for a consumer while it is not known.
+_UNKNOWN = object()
+
+
 def _load(name: str) -> Script:
     return Script.load("shoal.queue", "lane", name)
 
@@ -80,8 +84,8 @@ class Delivery:
 
     If the script put the job, `id` is the job's id, and `has_record` is true if it made a record. `put_ms` is when
     Redis took the job in, in Unix milliseconds. `num_deliveries` counts workers that the job may have ended, and this
-    delivery. `owner` is the worker that left the job behind, if this one claimed it. A job that is too large has only
-    its beginning in `data`.
+    delivery. `owner` is the worker that left the job behind, if this one claimed it: a dead one, or itself. A job that
+    is too large has only its beginning in `data`.
     """
 
     lane: str
@@ -104,6 +108,11 @@ class Delivery:
     def identity(self) -> str | bytes:
         """Return what tells the job from another one in the same entry; `holds` in `lane.lua` compares it."""
         return self.id or sha1(self.data[:HEAD_BYTES], usedforsecurity=False).hexdigest()
+
+    @property
+    def is_suspect(self) -> bool:
+        """Return True if the job may have ended a worker."""
+        return self.num_deliveries > 1
 
     @property
     def source(self) -> Source:
@@ -187,7 +196,7 @@ class Consumer:
         self._source_of = {stream: source for source, stream in self._streams.items()}
         self.is_asleep = False
         self._asleep_until = 0.0
-        self.isolated: Delivery | None = None
+        self._named: object = None
         self._failed_sends: Counter[tuple[Source, bytes]] = Counter()
 
     def join(self) -> None:
@@ -296,7 +305,7 @@ class Consumer:
         owners of jobs are read: otherwise a worker that joins between the two would seem dead. `holds` are the
         deliveries that this consumer has in memory. Jobs of `sources` only are claimed. Of a worker's jobs the one
         delivered least is claimed first, as the least likely to end its worker. A claim counts as a delivery, unless
-        the job certainly did not end its worker.
+        the job certainly did not end its worker. A suspect is named as by `isolate`.
         """
         if alive is not None:
             owners_by_source = self._owners(sources)
@@ -330,28 +339,39 @@ class Consumer:
             "held": [[delivery.entry for delivery in holds if delivery.source == source] for source in sources],
             "max_looked_at": MAX_LOOKED_AT,
             "max_job_bytes": MAX_PUT_BYTES,
+            "ttl_s": ISOLATED_TTL_S,
         }
-        keys = [self.keys.isolated(owner), *(self._streams[source] for source in sources)]
+        streams = (self._streams[source] for source in sources)
+        keys = [self.keys.isolated(owner), self.keys.isolated(self.name), *streams]
+        self._named = _UNKNOWN
         found = self.broker.run(_CLAIM, keys, arguments)
         if "none" in found:
             return None
         return self._delivery(sources[int(found["source"]) - 1], found, found["deliveries"], owner)
 
-    def isolate(self, delivery: Delivery | None) -> None:
-        """Remember in Redis that this consumer reads or runs the job alone; with None, that it runs no job alone.
+    def isolate(self, suspect: Delivery | None) -> None:
+        """Name in Redis the suspect that this consumer reads or runs, and nothing else meanwhile; with None, name none.
 
-        If the consumer dies meanwhile, a claim counts as a delivery for that job only.
+        If the consumer dies meanwhile, a claim counts as a delivery for that job only. While none is named, a claim
+        counts for all jobs that are no suspects.
         """
-        key = self.keys.isolated(self.name)
-        if delivery is self.isolated:
+        if suspect is self._named:
             return
-        if delivery is None:
-            self.broker.execute("DEL", key)
-            self.isolated = None
+        self._named = _UNKNOWN  # Redis may have executed a command that fails
+        if suspect is None:
+            self.broker.execute("DEL", self.keys.isolated(self.name))
         else:
-            self.isolated = delivery  # also if the command fails: Redis may have executed it
-            arguments = {"stream": self._streams[delivery.source], "entry": delivery.entry, "ttl_s": ISOLATED_TTL_S}
-            self.broker.run(_ISOLATE, [key], arguments)
+            self._name(self._streams[suspect.source], suspect.entry)
+        self._named = suspect
+
+    def absolve(self) -> None:
+        """Note in Redis that this consumer ends of itself: claims count as a delivery for none of its jobs."""
+        self._named = _UNKNOWN
+        self._name("", b"")
+
+    def _name(self, stream: str, entry: bytes) -> None:
+        arguments = {"stream": stream, "entry": entry, "ttl_s": ISOLATED_TTL_S}
+        self.broker.run(_ISOLATE, [self.keys.isolated(self.name)], arguments)
 
     # Run and answer
 

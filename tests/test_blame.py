@@ -1,0 +1,232 @@
+"""Workers that die at any point of a step, of a harmful job or by accident: only harmful jobs become poisoned."""
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import msgpack
+import pytest
+from breaking import Plan, connect
+from queues import Queue
+
+import shoal_workers.admission
+import shoal_workers.scheduler
+from shoal.broker.broker import Broker
+from shoal.errors import Unavailable
+from shoal.jobs import LANES, Job, Options
+from shoal.keys import Keys
+from shoal.queue.consumer import Consumer, Delivery
+from shoal.queue.pool import Pool
+from shoal_workers.admission import MAX_DELIVERIES, Limits
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
+from shoal_workers.encoding.tokenizer import Tokens
+from shoal_workers.index.index import Index
+from shoal_workers.worker import Worker
+
+NUM_JOBS, NUM_WORKERS = 80, 3
+
+#: Most steps of a run: one that takes more would never end.
+MAX_STEPS = 2_000
+
+#: Share of the steps in which the worker dies by accident, and in which its connection breaks.
+SHARE_DEATHS, SHARE_BREAKS = 0.2, 0.1
+
+#: The jobs that harm, by number, and what they do not survive. The last is a search for so many documents.
+HARM = {13: "read", 27: "tokenize", 41: "encode", 65: "search"}
+
+
+#: Share of the steps before which a job is put, as long as there are more.
+SHARE_PUTS = 0.6
+
+
+class Died(BaseException):
+    """The end of a worker."""
+
+
+class MortalEncoder(Encoder):
+    """The real encoder, except that it dies of harmful jobs: it knows jobs by the names of their prompts, and by texts.
+
+    `touched` gets the numbers of the jobs that it reads or runs.
+    """
+
+    def __init__(self, encoder: Encoder):
+        super().__init__(encoder.model, encoder.tokenizer, encoder.engine)
+        self.touched: set[int] = set()
+        self._numbers: dict[Sequence[int], int] = {}
+
+    def reach(self, what: str, number: int) -> None:
+        """Note that a step of a job begins, and die if the job is harmful in it."""
+        self.touched.add(number)
+        if HARM.get(number) == what:
+            raise Died(number)
+
+    def check(self, options: Options) -> None:
+        self.reach("read", int(options.prompt_name or ""))
+
+    def prompt(self, options: Options, fallbacks: tuple[str, ...] = ()) -> str:
+        return ""
+
+    def tokenize(self, texts: Sequence[str], truncation_side: str = "right") -> list[Tokens]:
+        found = super().tokenize(texts, truncation_side)
+        for text, tokens in zip(texts, found, strict=True):
+            self._numbers[tokens.ids] = text.count("rain") + 9 * text.count("storm")
+            self.reach("tokenize", self._numbers[tokens.ids])
+        return found
+
+    def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
+        for text in texts:
+            self.reach("encode", self._numbers[text.tokens.ids])
+        return super().start(texts)
+
+
+class MortalIndex:
+    """The real index, except that it dies of a harmful search."""
+
+    def __init__(self, index: Index, encoder: MortalEncoder):
+        self._index, self._encoder = index, encoder
+
+    def search(self, queries: Any, k: int) -> Any:
+        """Search, unless a job is harmful."""
+        self._encoder.reach("search", k - 1)
+        return self._index.search(queries, k)
+
+
+class MortalConsumer(Consumer):
+    """A consumer that notes the suspects that it is told to name, and whether it is receiving a job that it claimed."""
+
+    is_claiming = False
+
+    def __init__(self, broker: Broker, keys: Keys, name: str, encoder: MortalEncoder):
+        super().__init__(broker, keys, name)
+        self._encoder = encoder
+
+    def claim(self, *args: Any, **options: Any) -> Delivery | None:
+        """Claim a job."""
+        self.is_claiming = True
+        return super().claim(*args, **options)
+
+    def isolate(self, suspect: Delivery | None) -> None:
+        """Name a suspect, or none."""
+        self.is_claiming = False
+        if suspect:
+            self._encoder.touched.add(number_of(suspect.data))
+        super().isolate(suspect)
+
+
+class MortalWorkers:
+    """Workers of which each dies now and then; another one takes its place."""
+
+    def __init__(self, queue: Queue, redis_url: str, encoder: Encoder, index: Index, random: Random):
+        self.queue, self.redis_url, self.random = queue, redis_url, random
+        self.encoder = MortalEncoder(encoder)
+        self.index: Any = MortalIndex(index, self.encoder)
+        self.pool = Pool(queue.broker, queue.keys, alive_s=3_600.0)
+        self.plans: dict[Worker, Plan] = {}
+        self.numbers = itertools.count()
+        self.touching: defaultdict[str, set[int]] = defaultdict(set)  # jobs of the present step, or of one that broke
+        self.harmed: Counter[int] = Counter()  # workers that died of each job
+        self.touched: Counter[int] = Counter()  # workers that died by accident in a step in which each job was touched
+
+    def step(self) -> None:
+        """Let one worker step, and perhaps die or lose its connection at any round trip of it."""
+        while len(self.plans) < NUM_WORKERS:
+            self._start()
+        worker, plan = self.random.choice(list(self.plans.items()))
+        share = self.random.random()
+        if share < SHARE_DEATHS + SHARE_BREAKS:
+            plan.breaks(self.random.choice(("before", "after")), self.random.randint(1, 15))
+            if share < SHARE_DEATHS:
+                plan.error = Died
+        self.encoder.touched = self.touching[worker.id]
+        try:
+            with suppress(Unavailable):
+                worker.step(block_s=0)
+                self.touching[worker.id].clear()
+        except Died as death:
+            self._bury(worker, death)
+        plan.clear()
+
+    def _start(self) -> None:
+        plan = Plan()
+        broker = Broker(connect(self.redis_url, plan).connection_pool)
+        consumer = MortalConsumer(broker, self.queue.keys, f"w{next(self.numbers)}", self.encoder)
+        worker = Worker(consumer, self.encoder, {"default": self.index}, Bucketing(40), Limits(64))
+        self.pool.announce(worker.id, {})
+        self.plans[worker] = plan
+
+    def _bury(self, worker: Worker, death: Died) -> None:
+        if death.args[0] in HARM:
+            self.harmed[death.args[0]] += 1
+        else:
+            self.touched.update(self.encoder.touched | self._claimed(worker))
+        self.pool.leave(worker.id)
+        worker.consumer.broker.close()
+        del self.plans[worker]
+
+    def _claimed(self, worker: Worker) -> set[int]:
+        """Return the suspect that the worker was receiving."""
+        named = self.queue.redis.get(self.queue.keys.isolated(worker.id))
+        if named is None or not getattr(worker.consumer, "is_claiming", False):
+            return set()
+        about = msgpack.unpackb(named)
+        found = self.queue.redis.xrange(about["stream"], about["entry"], about["entry"])
+        return {number_of(fields[b"job"]) for _, fields in found}
+
+    def close(self) -> None:
+        """Close all connections."""
+        for worker in self.plans:
+            self.pool.leave(worker.id)
+            worker.consumer.broker.close()
+
+
+def number_of(data: bytes) -> int:
+    """Return the number of a packed job."""
+    return int(Job.unpack(data).options.prompt_name or "")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers look for jobs of dead ones in each step; long jobs and those in bulk run in many passes."""
+    monkeypatch.setattr(shoal_workers.scheduler, "EXPECTED_S", 3_600.0)
+    monkeypatch.setattr(shoal_workers.admission, "CLAIM_EVERY_S", 0.0)
+    monkeypatch.setattr(shoal_workers.admission, "CLAIM_TURN_S", 0.001)
+
+
+def job(number: int, random: Random) -> Job:
+    """The job of that number, with texts that no other job has."""
+    texts = [
+        f"{'rain ' * (number % 9)}{'storm ' * (number // 9)}{'europe ' * n}" for n in range(1, random.choice((2, 2, 8)))
+    ]
+    is_search = HARM.get(number) == "search" or number % 5 == 0
+    options = Options(prompt_name=str(number))
+    return Job("search" if is_search else "embed", texts, options, k=number + 1, reply_to="me")
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.usefixtures("impatient")
+def test_only_harmful_jobs_become_poisoned(
+    queue: Queue, redis_url: str, encoder: Encoder, index: Index, seed: int
+) -> None:
+    random = Random(f"blame {seed}")
+    jobs: list[Job] = []
+    workers = MortalWorkers(queue, redis_url, encoder, index, random)
+    steps = itertools.count()
+    while len(jobs) < NUM_JOBS or any(queue.backlog().values()):
+        if len(jobs) < NUM_JOBS and random.random() < SHARE_PUTS:
+            jobs.append(job(len(jobs), random))
+            queue.put(random.choice(LANES), jobs[-1:])
+        workers.step()
+        assert next(steps) < MAX_STEPS
+    workers.close()
+    found = {reply.id: reply.error and reply.error.code for reply in queue.inbox("me").wait()}
+    poisoned = {number for number, job in enumerate(jobs) if found[job.id] == "poisoned"}
+    others = [found[job.id] for number, job in enumerate(jobs) if number not in poisoned]
+    assert HARM.keys() <= poisoned
+    assert others == [None] * len(others)
+    assert max(workers.harmed.values()) <= MAX_DELIVERIES
+    # It is a suspect after the first death, whatever that worker did, and counts in the others only as it was touched.
+    assert all(workers.touched[number] >= MAX_DELIVERIES - 1 for number in poisoned - HARM.keys())
