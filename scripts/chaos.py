@@ -34,9 +34,6 @@ from shoal_workers.index.document import DocumentSource
 from shoal_workers.index.index import Index
 from shoal_workers.service import open_encoder
 
-#: The promise: jobs of a worker that died run elsewhere within so many seconds.
-RECOVERED_WITHIN_S = 5.0
-
 #: Clients give up when none of them has had an answer for so long.
 GIVE_UP_S = 90.0
 
@@ -129,7 +126,7 @@ class Run:
         self.recovery = Recovery(self.deployment)
         self.calm_s = SHARE_CALM * args.seconds
         faults = schedule(args.seed, self.calm_s, args.seconds, args.every, args.faults)
-        self.breaker = Breaker(self.deployment, faults, self.recovery.note)
+        self.breaker = Breaker(self.deployment, faults, self.recovery)
         connection, computed = self.deployment.connect(), self.deployment.computed
         self.checks = Audit(connection, settings.keys, computed, answers, self.outcomes, self.cases)
         #: Memory in MB by process before the first fault and after the last one; Redis's own is without expiring keys.
@@ -182,8 +179,8 @@ class Run:
         num_overloaded = sum(refusal.endswith(Overloaded.code) for refusal in self.outcomes.refused)
         if num_overloaded > MAX_OVERLOADED * len(self.cases):
             self.outcomes.broken.append(f"{num_overloaded} requests found no room beside a hostile client")
-        late = [seconds for seconds in self.recovery.seconds(True) if seconds > RECOVERED_WITHIN_S]
-        self.outcomes.late += [f"jobs of a killed worker waited {seconds:.1f} s" for seconds in late]
+        late = self.recovery.late(is_alone=True)
+        self.outcomes.late += [f"interactive jobs of a killed worker waited {seconds:.1f} s" for seconds in late]
 
     def stop(self) -> None:
         """Stop everything."""
@@ -208,8 +205,12 @@ class Run:
             "answers": _counts(outcomes.answered),
             "jobs accepted by submitting": f"{len(outcomes.accepted):,}",
             **self.checks.figures,
-            "jobs of a killed worker run elsewhere": _times(self.recovery.seconds(False)),
-            "the same, when nothing else was broken": _times(self.recovery.seconds(True)),
+            "interactive jobs of a killed worker are with others, when nothing else was broken": _times(
+                self.recovery.waits(is_alone=True)
+            ),
+            "the same, when something else was": _times(self.recovery.waits(is_alone=False)),
+            "and of these, later than 5 s and a pass for each job": len(self.recovery.late(is_alone=False)),
+            "all jobs of a killed worker, those of bulk and overflow included": _times(self.recovery.waits_of_all()),
             "memory in MB, before and after": ", ".join(memory),
             "promises broken": len(outcomes.broken),
             "promises kept late": len(outcomes.late),

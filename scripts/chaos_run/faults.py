@@ -5,12 +5,13 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
 from chaos_run.deployment import NUM_APIS, NUM_WORKERS, PRODUCERS, Deployment
 from chaos_run.proxy import MODES, Link
+from chaos_run.recovery import Recovery
 
 #: Each kind of fault: how many of it are in a deck, and the least and most seconds that it lasts. Stops of a worker are
 #: shorter and longer than the 3 s after which it counts as dead. For Redis it is the time until it is started again.
@@ -37,8 +38,8 @@ KINDS: dict[str, tuple[int, float, float]] = {
     "clock behind": (2, 5.0, 20.0),
 }
 
-#: After a worker is killed alone, nothing else breaks for so long: what comes of it is then its doing.
-ALONE_S = 7.0
+#: Before and after a worker is killed alone, nothing else breaks for so long: what comes of it is then its doing.
+CALM_S, ALONE_S = 4.5, 7.0
 
 #: Share of broken links where all links break at once, and the longest time that a link which delays holds a piece.
 SHARE_ALL, DELAY_S = 0.25, 0.05
@@ -61,6 +62,11 @@ class Fault:
     seconds: float
     value: float
 
+    @property
+    def hinders_workers(self) -> bool:
+        """Return True if a worker or its link is broken, or Redis. Workers do not go by their own clocks."""
+        return self.kind not in _SIGNS and (self.target in ("redis", "all") or self.target.startswith("worker"))
+
 
 def schedule(seed: int, first_s: float, last_s: float, every_s: float, kinds: Sequence[str]) -> list[Fault]:
     """Return the faults of a run: decks of all kinds, shuffled and dealt one by one, `every_s` apart on average."""
@@ -74,7 +80,7 @@ def schedule(seed: int, first_s: float, last_s: float, every_s: float, kinds: Se
             random.shuffle(deck)
         kind = deck.pop()
         if kind == "kill worker, alone":
-            at_s = max([at_s, *(fault.at_s + fault.seconds + 2 for fault in faults)])
+            at_s = max([at_s, *(fault.at_s + fault.seconds + CALM_S for fault in faults)])
         seconds = random.uniform(*KINDS[kind][1:])
         faults.append(Fault(at_s, kind, _target(random, kind), seconds, random.random()))
         at_s += ALONE_S if kind == "kill worker, alone" else random.expovariate(1 / every_s)
@@ -96,13 +102,13 @@ def _between(bounds: tuple[float, float], share: float) -> float:
 class Breaker:
     """A schedule's faults, done as their time comes and undone. Called from one thread.
 
-    `on_kill` gets the process id of each worker that is killed, and True if that is to happen alone.
+    `recovery` is told of them.
     """
 
-    def __init__(self, deployment: Deployment, faults: Sequence[Fault], on_kill: Callable[[int, bool], None]):
+    def __init__(self, deployment: Deployment, faults: Sequence[Fault], recovery: Recovery):
         self.done: Counter[str] = Counter()
         self.skipped = 0
-        self._deployment, self._on_kill = deployment, on_kill
+        self._deployment, self._recovery = deployment, recovery
         self._left = list(faults)
         self._open: list[tuple[float, Fault]] = []
 
@@ -118,6 +124,8 @@ class Breaker:
             if self._break(fault):
                 self.done[fault.kind] += 1
                 self._open.append((now_s + fault.seconds, fault))
+                if fault.hinders_workers:
+                    self._recovery.note_fault(fault.seconds)
             else:
                 self.skipped += 1
         for ends_s, fault in list(self._open):
@@ -159,7 +167,7 @@ class Breaker:
         # The processes that it started are on their own.
         os.kill(process.pid, signal.SIGKILL if action == "kill" else signal.SIGTERM)
         if fault.kind.startswith("kill worker"):
-            self._on_kill(process.pid, "alone" in fault.kind)
+            self._recovery.note_kill(process.pid)
         return True
 
     def _break_links(self, fault: Fault) -> bool:

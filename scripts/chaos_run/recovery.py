@@ -1,32 +1,66 @@
 """The time that jobs of a killed worker wait until another one has them, or has answered them."""
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Event, Thread
 from typing import Any
 
 import redis
 
-from chaos_run.deployment import Deployment
+from chaos_run.deployment import NUM_WORKERS, PAUSE_S, Deployment
 from shoal.broker.broker import Broker
 from shoal.errors import ShoalError
 from shoal.queue.consumer import GROUP
-from shoal.queue.pool import Pool
+from shoal.queue.lane import SOURCES
+from shoal.queue.pool import ALIVE_S, Pool
 
 #: Time between two looks.
 LOOK_EVERY_S = 0.05
 
+#: The promise: others begin with the interactive jobs of a worker within so many seconds after its death.
+BEGUN_WITHIN_S = 5.0
+
+#: How long a fault hinders workers after its end: they do not trust heartbeats, and look for jobs every second.
+AFTERMATH_S = ALIVE_S + 1.0
+
+
+@dataclass(slots=True)
+class Wait:
+    """The wait of a killed worker's jobs: the most that it held since, and when it held none any more."""
+
+    num_jobs: int = 0
+    ended_s: float | None = None
+
+    def note(self, num_jobs: int) -> None:
+        """Note how many jobs it holds now."""
+        self.num_jobs = max(self.num_jobs, num_jobs)
+        if self.ended_s is None and not num_jobs:
+            self.ended_s = time.monotonic()
+
 
 @dataclass(slots=True)
 class Kill:
-    """A worker that was killed: when, the most jobs that it held since, and when it held none any more."""
+    """A worker that was killed, the waits of its interactive jobs and of all, and the fewest other workers meanwhile.
+
+    Jobs of the overflow and of bulk wait for their share of the others' time.
+    """
 
     pid: int
-    is_alone: bool
     at_s: float
-    num_jobs: int = 0
-    recovered_s: float | None = None
+    interactive: Wait = field(default_factory=Wait)
+    all: Wait = field(default_factory=Wait)
+    fewest_alive: int = NUM_WORKERS
+
+    @property
+    def allowed_s(self) -> float:
+        """Return how long its interactive jobs may wait: each is a pass of its own, on one of the others."""
+        return BEGUN_WITHIN_S + self.interactive.num_jobs * PAUSE_S / (NUM_WORKERS - 1)
+
+    def seconds(self, wait: Wait) -> list[float]:
+        """Return how long its jobs waited; nothing if it held none, or if they wait still."""
+        return [wait.ended_s - self.at_s] if wait.num_jobs and wait.ended_s is not None else []
 
 
 class Recovery:
@@ -34,9 +68,11 @@ class Recovery:
 
     def __init__(self, deployment: Deployment):
         self._kills: list[Kill] = []
+        self._hindered: list[tuple[float, float]] = []  # from when and until when faults hinder workers
         self._redis: Any = deployment.connect()
-        self._lanes = f"{deployment.settings.keys.root}:lane:*"
-        self._pool = Pool(Broker(self._redis.connection_pool), deployment.settings.keys)
+        keys = deployment.settings.keys
+        self._streams = [keys.overflow(s.lane) if s.is_overflow else keys.lane(s.lane) for s in SOURCES]
+        self._pool = Pool(Broker(self._redis.connection_pool), keys)
         self._ids: dict[int, str] = {}
         self._stopped = Event()
         self._thread = Thread(target=self._run, daemon=True)
@@ -48,27 +84,51 @@ class Recovery:
         self._thread.join()
         self._redis.close()
 
-    def note(self, pid: int, is_alone: bool) -> None:
+    def note_kill(self, pid: int) -> None:
         """Note that a worker was killed now."""
-        self._kills.append(Kill(pid, is_alone, time.monotonic()))
+        self._kills.append(Kill(pid, time.monotonic()))
 
-    def seconds(self, is_alone: bool) -> list[float]:
-        """Return the times of workers that were killed while they held jobs; only of those killed alone if so."""
-        kills = [kill for kill in self._kills if kill.is_alone >= is_alone and kill.num_jobs]
-        return sorted(kill.recovered_s - kill.at_s for kill in kills if kill.recovered_s is not None)
+    def note_fault(self, seconds: float) -> None:
+        """Note that a fault hinders workers from now on for so long; the kill of a worker is one, too."""
+        self._hindered.append((time.monotonic(), time.monotonic() + seconds + AFTERMATH_S))
+
+    def waits(self, is_alone: bool) -> list[float]:
+        """Return the times of interactive jobs, while nothing else was broken or while something was."""
+        kills = [kill for kill in self._kills if self._is_alone(kill) == is_alone]
+        return sorted(seconds for kill in kills for seconds in kill.seconds(kill.interactive))
+
+    def waits_of_all(self) -> list[float]:
+        """Return the times after which killed workers held no jobs any more."""
+        return sorted(seconds for kill in self._kills for seconds in kill.seconds(kill.all))
+
+    def late(self, is_alone: bool) -> list[float]:
+        """Return those times of interactive jobs that are longer than is promised."""
+        kills = [kill for kill in self._kills if self._is_alone(kill) == is_alone]
+        return sorted(s for kill in kills for s in kill.seconds(kill.interactive) if s > kill.allowed_s)
+
+    def _is_alone(self, kill: Kill) -> bool:
+        """Return True if nothing else hindered workers until the interactive jobs were with others."""
+        until_s = time.monotonic() if kill.interactive.ended_s is None else kill.interactive.ended_s
+        num_faults = sum(start <= until_s and end >= kill.at_s for start, end in self._hindered)
+        return num_faults == 1 and kill.fewest_alive >= NUM_WORKERS - 1
 
     def _run(self) -> None:
         while not self._stopped.wait(LOOK_EVERY_S):
             with suppress(redis.RedisError, ShoalError):  # Redis is away
+                alive = self._pool.alive()
                 for kill in list(self._kills):
-                    if kill.recovered_s is None and (worker := self._ids.get(kill.pid)):
-                        num_jobs = self._num_pending(worker)
-                        kill.num_jobs = max(kill.num_jobs, num_jobs)
-                        kill.recovered_s = None if num_jobs else time.monotonic()
+                    if kill.all.ended_s is None and (worker := self._ids.get(kill.pid)):
+                        self._look(kill, worker, alive)
                 self._ids |= {about["pid"]: worker for worker, about in self._pool.workers().items()}
 
-    def _num_pending(self, worker: str) -> int:
-        """Return the number of jobs that are pending for the worker in any lane."""
-        lanes = list(self._redis.scan_iter(self._lanes, _type="stream"))
-        consumers = [each for lane in lanes for each in self._redis.xinfo_consumers(lane, GROUP)]
-        return sum(int(each["pending"]) for each in consumers if each["name"].decode() == worker)
+    def _look(self, kill: Kill, worker: str, alive: set[str]) -> None:
+        if kill.interactive.ended_s is None:
+            kill.fewest_alive = min(kill.fewest_alive, len(alive - {worker}))
+        interactive, *others = self._num_pending(worker)
+        kill.interactive.note(interactive)
+        kill.all.note(interactive + sum(others))
+
+    def _num_pending(self, worker: str) -> Sequence[int]:
+        """Return the number of jobs that are pending for the worker in each stream, interactive ones first."""
+        consumers = [self._redis.xinfo_consumers(stream, GROUP) for stream in self._streams]
+        return [sum(int(c["pending"]) for c in each if c["name"].decode() == worker) for each in consumers]
