@@ -123,6 +123,12 @@ REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
     ({"op": "embed", "inputs": []}, 422, "invalid_request", "empty"),
     ({"op": "embed", "inputs": ["a"] * 1_025}, 413, "too_large", "1,025 texts and may have 1,024"),
     ({"op": "embed", "inputs": "x" * 2_000_000}, 413, "too_large", "2,000,000 characters"),
+    (
+        {"op": "search", "queries": ["a"] * 101, "k": 100},
+        413,
+        "too_large",
+        "asks for 10,100 hits and may ask for 10,000",
+    ),
 ]
 
 

@@ -82,6 +82,11 @@ class TestSearch:
     def test_more_hits_than_documents_gives_all_documents(self, api: FlaskClient) -> None:
         assert len(post(api, "/search", queries="sea", k=1000).get_json()["results"][0]) == 3
 
+    def test_more_hits_than_the_api_can_hold_are_refused(self, api: FlaskClient) -> None:
+        code, message = error_of(post(api, "/search", queries=["sea"] * 101, k=1000), 413)
+        assert code == "too_large"
+        assert "asks for 101,000 hits and may ask for 100,000: split the list, or lower k" in message
+
     def test_the_cost_is_in_the_headers(self, api: FlaskClient) -> None:
         assert post(api, "/search", queries="sea").headers["X-Tokens"] == "3"
 

@@ -754,6 +754,7 @@ def test_every_key_is_listed() -> None:
         "of_lane"
     }
     wanted = {keys.dead, keys.dead_bytes, keys.alive, keys.claim_turn, keys.rates, keys.unread, keys.unread_load}
+    wanted |= {keys.listening, keys.sleeping}
     for name in names:
         method = getattr(keys, name)
         wanted |= {method(*(f"<{parameter}>" for parameter in inspect.signature(method).parameters))}
@@ -765,6 +766,8 @@ def test_every_key_is_listed() -> None:
         "dead_bytes",
         "alive",
         "claim_turn",
+        "listening",
+        "sleeping",
         "unread",
         "unread_load",
     }

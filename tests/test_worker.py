@@ -216,6 +216,34 @@ def test_a_job_the_index_fails_on_harms_only_itself(queue: Queue, engine: Engine
     assert "the index chokes" in dead_letters(queue)[0].traceback
 
 
+class CountingIndex(Index):
+    """An index that counts the hits that it was asked for."""
+
+    num_hits = 0
+
+    def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
+        self.num_hits += len(queries) * k
+        return super().search(queries, k)
+
+
+def test_a_job_for_very_many_hits_is_refused(worker: Worker, queue: Queue) -> None:
+    job = Job("search", ["storm"] * 100, k=101, reply_to="me")
+    queue.put("interactive", [job])
+    drive(worker)
+    assert code(replies(queue)[job.id]) == "too_large"
+
+
+def test_a_search_for_many_hits_does_not_make_others_find_as_many(
+    queue: Queue, engine: Engine, index_folder: Path
+) -> None:
+    counting = CountingIndex.open(index_folder)
+    worker = Worker(queue.consumer(), engine, {"default": counting}, Bucketing(4_096))
+    queue.put("interactive", [Job("search", ["storm", "rain"], k=k, reply_to="me") for k in (1, 3, 10, 11, 1_000)])
+    drive(worker)
+    assert counting.num_hits == 2 * (3 * 10 + 11 + 1_000)
+    assert len(replies(queue)) == 5
+
+
 def test_a_search_and_an_embedding_share_a_pass(worker: Worker, queue: Queue, engine: Engine, index: Index) -> None:
     search = Job("search", ["europe"], k=3, reply_to="me")
     queue.put("interactive", [search])

@@ -9,7 +9,7 @@ from flask import Response, request
 
 from shoal.jobs import Job
 from shoal.replies import Reply
-from shoal.size_limit import check_texts
+from shoal.size_limit import MAX_REQUEST_HITS, check_hits, check_texts
 from shoal_api.context import context
 from shoal_api.request import json_request
 from shoal_api.response import rendered
@@ -41,6 +41,7 @@ def call(job: Job, remedy: str) -> Reply:
     """
     settings, client = context().settings, context().client
     check_texts(job.texts, settings.max_request_texts, settings.max_text_chars, "request", remedy)
+    check_hits(job, MAX_REQUEST_HITS, "request")
     name, timeout_s = json_request().client_name, settings.request_timeout_s
     return client.call(job, timeout_s=timeout_s, client=name, is_wanted=_connection_check())
 

@@ -35,7 +35,7 @@ from shoal.queue.lane import LaneLimits
 from shoal.queue.producer import Producer
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS, Settings
-from shoal.size_limit import check_token_vectors
+from shoal.size_limit import MAX_JOB_HITS, check_hits, check_token_vectors
 
 #: Most texts in one job. Longer lists are split: several workers share them, and no job behind them waits long.
 TEXTS_PER_JOB = 32
@@ -196,9 +196,10 @@ class Client:
     def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
         """Put a job as `submit` does; return its id, or the id of the job that was put first with the key.
 
-        Raises Overloaded, TooLarge for token vectors that no reply can hold, and InvalidRequest if the key was used for
+        Raises Overloaded, TooLarge for too many hits or token vectors, and InvalidRequest if the key was used for
         a job that asked something else, or if the job has a deadline that is too far away.
         """
+        check_hits(job, MAX_JOB_HITS, "job")
         self._check_token_vectors(job)
         if job.deadline is not None:
             self.queue.clock.refresh()

@@ -1,11 +1,18 @@
-"""The size limits of texts, which the API checks before it puts a job and a worker before it runs one."""
+"""The size limits of texts and hits, which the API checks before it puts a job and a worker before it runs one."""
 
 from collections.abc import Sequence
 
 from shoal.errors import TooLarge
+from shoal.jobs import Job
 
 #: Characters of a text whose words are counted: a worker reads at least as many.
 COUNTED_CHARS = 8_192
+
+#: Most hits that a job may ask for, with all its queries. A worker serves nothing else while it reads their documents.
+MAX_JOB_HITS = 10_000
+
+#: Most hits that an HTTP request may ask for, which the API holds at the same time.
+MAX_REQUEST_HITS = 100_000
 
 
 def check_texts(texts: Sequence[str], max_texts: int, max_text_chars: int, subject: str, remedy: str) -> None:
@@ -20,6 +27,12 @@ def check_texts(texts: Sequence[str], max_texts: int, max_text_chars: int, subje
             raise TooLarge(
                 f"text {number} has {len(text):,} characters and may have {max_text_chars:,}: cut it into passages"
             )
+
+
+def check_hits(job: Job, most: int, subject: str) -> None:
+    """Raise TooLarge if a search asks for more than `most` hits; the message names the `subject` that asks."""
+    if job.op == "search" and (num_hits := len(job.texts) * job.k) > most:
+        raise TooLarge(f"the {subject} asks for {num_hits:,} hits and may ask for {most:,}: split the list, or lower k")
 
 
 def check_token_vectors(

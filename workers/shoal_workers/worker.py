@@ -16,6 +16,7 @@ from shoal.errors import Overloaded, ShoalError, Unavailable
 from shoal.queue.consumer import Consumer
 from shoal.queue.pool import Pool
 from shoal.replies import TIMINGS
+from shoal.size_limit import MAX_JOB_HITS
 from shoal_workers.admission import Admission, Limits
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
@@ -85,6 +86,7 @@ class Worker:
         return {
             "max_job_texts": self.limits.max_job_texts,
             "max_text_chars": self.limits.max_text_chars,
+            "max_job_hits": MAX_JOB_HITS,
             "max_reply_bytes": self.consumer.max_reply_bytes,
             "result_ttl_s": self.consumer.result_ttl_s,
         }
@@ -254,12 +256,14 @@ class Worker:
         return num_answered
 
     def _search(self, works: Sequence[Work]) -> None:
-        """Find the hits of each job; all jobs of an index are searched for together."""
-        for name in {work.job.index for work in works}:
+        """Find the hits of each job; those of an index that ask for about as many a query are searched for together."""
+        groups: dict[tuple[str, int], list[Work]] = {}
+        for work in works:
+            groups.setdefault((work.job.index, _magnitude(work.job.k)), []).append(work)
+        for (name, _), group in groups.items():
             started = time.perf_counter()
-            of_index = [work for work in works if work.job.index == name]
-            self._search_index(self.indexes[name], of_index)
-            for work in of_index:
+            self._search_index(self.indexes[name], group)
+            for work in group:
                 work.timings["search_s"] = time.perf_counter() - started
 
     def _search_index(self, index: Index, works: Sequence[Work]) -> None:
@@ -299,6 +303,11 @@ class Worker:
             self.throughput.add_texts(len(work.job.texts))
             for name in TIMINGS:
                 self.counters[name] += work.timings[name]  # type: ignore[assignment]
+
+
+def _magnitude(k: int) -> int:
+    """Return 1 for up to 10 hits, 2 for up to 100, and so on: no query is searched for over ten times its hits."""
+    return len(str(k - 1))
 
 
 def _without_message(error: Exception) -> str:
