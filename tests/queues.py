@@ -1,6 +1,8 @@
 """Both ends of a pool's queue in one object, and a plain connection to its Redis."""
 
 import secrets
+import threading
+import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -12,6 +14,7 @@ from shoal.jobs import Job
 from shoal.queue.consumer import Answer, Consumer, Delivery
 from shoal.queue.lane import Source
 from shoal.queue.producer import Producer
+from shoal.replies import Reply
 from shoal_workers.worker import Worker
 
 
@@ -26,6 +29,13 @@ class Queue(Producer):
     def consumer(self, name: str = "") -> Consumer:
         """Return the consumer of that name, or of a new one."""
         return Consumer(self.broker, self.keys, name or f"worker-{secrets.token_hex(4)}", self.result_ttl_s)
+
+    def wait_result(self, job_id: str, timeout_s: float) -> Reply | None:
+        """Return the reply to a submitted job, looking for it until the time is over; None if it takes longer."""
+        until, pause = time.monotonic() + timeout_s, threading.Event()
+        while (reply := self.read_result(job_id)) is None and time.monotonic() < until:
+            pause.wait(0.02)
+        return reply
 
     def join(self) -> None:
         """Make the lanes and their group."""

@@ -1,17 +1,12 @@
 """The queue on a real Redis: what is put is taken, answered once, cancelled, claimed, and never lost."""
 
-from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
-from conftest import PATIENCE_S, wait_until
 from queues import Queue
 
 from shoal.broker.script import Script
 from shoal.errors import InvalidText, Overloaded, TooLarge, UnknownJob
 from shoal.jobs import LANES, Job
-from shoal.queue import producer
 from shoal.queue.consumer import GROUP, MAX_WRITE_BYTES, Answer, Delivery
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.lane import LaneLimits, LaneLoad, Source
@@ -168,30 +163,6 @@ def test_a_job_is_queued_then_running_then_done(queue: Queue) -> None:
     assert queue.wait_result(job.id, 0) is None
     queue.reply([answer(delivery)])
     assert queue.status(job.id) == ("done", {"queue_s": 0.5})
-
-
-def test_a_wait_of_less_than_a_millisecond_ends(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = submitted()
-    queue.put("interactive", [job])
-    times = iter([0.0, 0.0, 1.0])
-    monkeypatch.setattr(producer, "time", SimpleNamespace(monotonic=lambda: next(times)))
-    assert queue.wait_result(job.id, 0.0004) is None
-
-
-def test_several_wait_for_one_result_and_all_get_it(queue: Queue) -> None:
-    job = submitted()
-    queue.put("interactive", [job])
-    delivery = take_one(queue)
-    with ThreadPoolExecutor(8) as threads:
-        waiting = [threads.submit(queue.wait_result, job.id, PATIENCE_S) for _ in range(8)]
-        wait_until(lambda: queue.redis.info("clients")["blocked_clients"] >= 8)
-        queue.reply([answer(delivery)])
-        replies = [future.result() for future in waiting]
-    assert {reply.id for reply in replies if reply} == {job.id}
-    assert None not in replies
-    assert queue.redis.ttl(queue.keys.result(job.id)) > 0
-    again = queue.wait_result(job.id, 0)
-    assert again is not None
 
 
 def test_a_job_that_was_never_put_is_unknown(queue: Queue) -> None:

@@ -326,7 +326,7 @@ class Handle:
         Raises the reply's error, Timeout, or UnknownJob once the result has expired.
         """
         timeout_s = self.client.timeout_s if timeout_s is None else timeout_s
-        reply = self.client.queue.wait_result(self.id, timeout_s)
+        reply = self.client.connect().wait_result(self.id, timeout_s)
         if reply is None:
             raise Timeout(f"job {self.id} has no answer after {timeout_s:g} s: it keeps its place, ask again")
         return Reply.join([reply])

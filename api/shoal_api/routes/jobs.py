@@ -39,10 +39,10 @@ def job_status(path: JobPath) -> Response:
 @api.get("/v1/jobs/<id>/result", responses={200: JobResult, 202: Submitted})
 def job_result(path: JobPath, query: ResultQuery) -> Response:
     """Fetch the result of a job, after up to `wait` seconds; 202 with the status of the job while there is none."""
-    queue = context().client.queue
-    reply = queue.wait_result(path.id, query.wait)
+    client = context().client
+    reply = client.connect().wait_result(path.id, query.wait)
     if reply is None:
-        return rendered({"id": path.id, "status": queue.status(path.id)[0]}, 202)
+        return rendered({"id": path.id, "status": client.queue.status(path.id)[0]}, 202)
     return rendered(_result(Reply.join([reply])))
 
 

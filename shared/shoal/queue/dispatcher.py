@@ -12,7 +12,7 @@ import secrets
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 
 from shoal.errors import Internal, ShoalError, Unavailable
@@ -27,6 +27,10 @@ GRACE_S = 0.8
 #: Most bytes of jobs that the sender puts for a thread. All that it puts together is accepted when the last of it has
 #: arrived, so larger jobs would delay those of other threads.
 MAX_SENDER_BYTES = 65_536
+
+#: Time after which a thread looks for a result by itself: a note is lost with a Redis that fails, and a program that
+#: cancels a job by an old copy of the script sends none.
+LOOK_AGAIN_S = 2.0
 
 #: Time that the receiver waits before it tries Redis again.
 RETRY_S = 0.1
@@ -74,6 +78,24 @@ class PendingReply:
         raise self._outcome
 
 
+class PendingNote:
+    """A note on its way that a job is answered, for one thread."""
+
+    def __init__(self) -> None:
+        self._settled = threading.Event()
+        self._error: ShoalError | None = None
+
+    def settle(self, error: ShoalError | None) -> None:
+        """Wake the thread that waits, or have it raise the error."""
+        self._error = error
+        self._settled.set()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for the note, or until the time is over. Raises the error that it was settled with."""
+        if self._settled.wait(timeout_s) and self._error:
+            raise self._error
+
+
 class Dispatcher:
     """The sender and the receiver of a process. Thread-safe; starts its two threads at once."""
 
@@ -90,6 +112,8 @@ class Dispatcher:
             SimpleQueue()
         )  # to put, to withdraw; None ends the sender
         self._pending: dict[str, PendingReply] = {}
+        self._watched: dict[str, list[PendingNote]] = {}
+        self._watching = threading.Lock()
         self._closed = threading.Event()
         loops = (self._send, self._receive)
         self._threads = [threading.Thread(target=self._run, args=(loop,), daemon=True) for loop in loops]
@@ -125,6 +149,40 @@ class Dispatcher:
             pending = self._pending.pop(job.id, None)
             if pending is not None and pending.place is not None:
                 self._outgoing.put(pending.place)
+
+    def wait_result(self, job_id: str, timeout_s: float) -> Reply | None:
+        """Return the reply to a submitted job; None if it takes over `timeout_s`.
+
+        All threads that wait share the process's reply address, at which Redis says that the job is answered. Raises
+        UnknownJob and Unavailable.
+        """
+        if self._pid != os.getpid():
+            self._start_after_fork()
+        until = time.monotonic() + timeout_s
+        while True:
+            reply, left_s = self._producer.read_result(job_id), until - time.monotonic()
+            if reply is not None or left_s <= 0:
+                return reply
+            with self._awaited(job_id) as note:
+                if self._producer.watch_result(job_id, self.address):
+                    note.wait(min(left_s, LOOK_AGAIN_S))
+
+    @contextlib.contextmanager
+    def _awaited(self, job_id: str) -> Iterator["PendingNote"]:
+        note = PendingNote()
+        with self._watching:
+            self._watched.setdefault(job_id, []).append(note)
+        try:
+            if self._closed.is_set():
+                raise Unavailable(_CLOSED)
+            yield note
+        finally:
+            with self._watching:
+                notes = self._watched.get(job_id, [])
+                if note in notes:
+                    notes.remove(note)
+                if not notes:
+                    self._watched.pop(job_id, None)
 
     def is_alive(self) -> bool:
         """Return True while both threads run, as they do until it is closed."""
@@ -223,6 +281,14 @@ class Dispatcher:
             for reply in replies:
                 if pending := self._pending.pop(reply.id, None):
                     pending.settle(reply)
+            for job_id in self._inbox.answered:
+                self._note(job_id)
+
+    def _note(self, job_id: str, error: ShoalError | None = None) -> None:
+        """Wake the threads that wait for the result of the job, or have them raise the error."""
+        with self._watching:
+            for note in self._watched.pop(job_id, []):
+                note.settle(error)
 
     def _settle(self, jobs: Sequence[Job], error: ShoalError) -> None:
         for job in jobs:
@@ -233,3 +299,5 @@ class Dispatcher:
         for job_id in list(self._pending):
             if pending := self._pending.pop(job_id, None):
                 pending.settle(error)
+        for job_id in list(self._watched):
+            self._note(job_id, error)

@@ -14,7 +14,6 @@ from typing import Any, Self
 from shoal import wire
 from shoal.broker.broker import Broker
 from shoal.broker.clock import Clock
-from shoal.broker.connections import SHORT_BLOCK_S
 from shoal.broker.script import Script, ScriptCall
 from shoal.errors import Cancelled, InvalidRequest, ShoalError, UnknownJob
 from shoal.excerpt import excerpt
@@ -47,8 +46,13 @@ SPEED_KNOWN_S = 5.0
 #: Time for which a result is kept once it was read, for a reader whose connection has broken.
 READ_TTL_S = 60
 
+#: Most processes that are told when a job is answered; others look for its result from time to time.
+MAX_WATCHERS = 64
+
 _PUT, _CANCEL = (Script.load("shoal.queue", "lane", "arguments", name) for name in ("put", "cancel"))
-_WITHDRAW, _MARK_READ = (Script.load("shoal.queue", "lane", name) for name in ("withdraw", "mark_read"))
+_WITHDRAW, _MARK_READ, _WATCH = (
+    Script.load("shoal.queue", "lane", name) for name in ("withdraw", "mark_read", "watch")
+)
 
 
 class Producer:
@@ -197,7 +201,7 @@ class Producer:
     # Results
 
     def inbox(self, address: str) -> ReplyStream:
-        """Return the stream of the replies to jobs with that reply address."""
+        """Return the stream of the replies to jobs with that reply address, and of notes of watched results."""
         return ReplyStream(self.broker, self.keys.replies(address), self.result_ttl_s)
 
     def status(self, job_id: str) -> tuple[str, dict[str, float]]:
@@ -210,36 +214,33 @@ class Producer:
             raise _unknown(job_id)
         return status.decode(), wire.unpack(timings) if timings else {}
 
-    def wait_result(self, job_id: str, timeout_s: float) -> Reply | None:
-        """Return the reply to a submitted job; None if it takes over `timeout_s`.
+    def read_result(self, job_id: str) -> Reply | None:
+        """Return the reply to a submitted job; None if it is not answered yet.
 
         It can be read again for `READ_TTL_S`. Raises UnknownJob.
         """
-        key, until = self.keys.result(job_id), time.monotonic() + timeout_s
-        while True:
-            read = ("HMGET", self.keys.record(job_id), "status", "reply_to")
-            (status, reply_to), data = self.broker.pipeline(read, ("LINDEX", key, 0))
-            if status is None:
-                raise _unknown(job_id)
-            if reply_to is not None and data is None:
-                address = reply_to.decode(errors="replace")
-                raise UnknownJob(f"job {job_id} has no result: its reply goes to the address {excerpt(address)}")
-            is_open = status in (b"queued", b"running")
-            wait_s = min(until - time.monotonic(), SHORT_BLOCK_S)
-            if data is None and is_open and wait_s > 0:
-                block_s = max(0.001, wait_s)  # one that is rounded to 0 would last for ever
-                data = self.broker.execute("BLMOVE", key, key, "LEFT", "LEFT", f"{block_s:.3f}", block_s=block_s)
-            if data is not None:
-                with suppress(ShoalError):  # then the result is kept and counted as one that was not read
-                    self._mark_read(job_id, len(data))
-                return Reply.unpack(data)
-            if not is_open:
-                raise UnknownJob(
-                    f"job {job_id} is {status.decode()}, and its result has expired: it is kept {self.result_ttl_s} s, "
-                    f"and {READ_TTL_S} s once it was read"
-                )
-            if wait_s <= 0:
-                return None
+        read = ("HMGET", self.keys.record(job_id), "status", "reply_to")
+        (status, reply_to), data = self.broker.pipeline(read, ("LINDEX", self.keys.result(job_id), 0))
+        if status is None:
+            raise _unknown(job_id)
+        if data is not None:
+            with suppress(ShoalError):  # then the result is kept and counted as one that was not read
+                self._mark_read(job_id, len(data))
+            return Reply.unpack(data)
+        if reply_to is not None:
+            address = reply_to.decode(errors="replace")
+            raise UnknownJob(f"job {job_id} has no result: its reply goes to the address {excerpt(address)}")
+        if status not in (b"queued", b"running"):
+            raise UnknownJob(
+                f"job {job_id} is {status.decode()}, and its result has expired: it is kept {self.result_ttl_s} s, "
+                f"and {READ_TTL_S} s once it was read"
+            )
+        return None
+
+    def watch_result(self, job_id: str, address: str) -> bool:
+        """Have a note sent to the address when the job is answered; return False if it is answered already."""
+        arguments = {"address": address, "max_watchers": MAX_WATCHERS}
+        return bool(self.broker.run(_WATCH, [self.keys.record(job_id)], arguments)["is_open"])
 
     def _mark_read(self, job_id: str, num_bytes: int) -> None:
         keys = [*self.unread.script_keys, self.keys.result(job_id), self.keys.record(job_id)]

@@ -24,10 +24,18 @@ READ_BYTES = 2**20
 _BEGINNING = b"0"
 
 
+#: The field of an entry that is no reply, but the id of a job whose result is there.
+_ANSWERED = b"answered"
+
+
 class ReplyStream:
-    """The replies at one address. For one thread at a time, except for `wake`."""
+    """The replies at one address. For one thread at a time, except for `wake`.
+
+    `answered` has the ids of the watched jobs whose results the last call of `wait` has found to be there.
+    """
 
     def __init__(self, broker: Broker, key: str, ttl_s: int):
+        self.answered: list[str] = []
         self._broker = broker
         self._key = key
         self._ttl_s = ttl_s
@@ -48,12 +56,15 @@ class ReplyStream:
             found = self._broker.pipeline(*commands, block_s=block_ms / 1000)[-1]
         finally:
             self._read = []  # after an error as well: Redis may be another one now
+        self.answered = []
         if not found:
             return []
         entries = found[0][1]
         self._read = [entry for entry, _ in entries]
         self._adapt(len(entries), sum(len(values[1]) for _, values in entries))
-        return list(_readable(values[1] for _, values in entries))
+        found = [values[:2] for _, values in entries]
+        self.answered = [value.decode(errors="replace") for kind, value in found if kind == _ANSWERED]
+        return list(_readable(value for kind, value in found if kind != _ANSWERED))
 
     def _adapt(self, num_replies: int, num_bytes: int) -> None:
         """Let the next read fetch as many replies of this size as have `READ_BYTES`, but at most twice as many as now.

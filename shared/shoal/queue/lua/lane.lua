@@ -110,11 +110,21 @@ local function uncount_unread(unread, member)
   lower(unread.load, 'client:' .. client, num_bytes)
 end
 
+-- Tell the processes that wait for the result of a job, at the addresses that its record names.
+local function tell_watchers(record, ttl_s)
+  local pool, id = string.match(record, '^(.*):job:(.*)$')
+  for address in string.gmatch(redis.call('HGET', record, 'watchers') or '', '%S+') do
+    redis.pcall('XADD', pool .. ':replies:' .. address, '*', 'answered', id)
+    redis.call('EXPIRE', pool .. ':replies:' .. address, ttl_s)
+  end
+end
+
 -- Set the final status of a submitted job, and let its record expire.
 local function conclude(record, status, result_ttl_s, timings)
   local kept = redis.pcall('HSET', record, 'status', status, 'timings', timings)
   if type(kept) == 'table' then return end -- something else has the name of the record
   redis.call('EXPIRE', record, math.max(result_ttl_s, redis.call('HGET', record, 'lives') or 0))
+  tell_watchers(record, result_ttl_s)
 end
 
 -- Move the next of the waiting jobs to the overflow stream. Start-time fair queueing (Goyal, Vin and

@@ -1,0 +1,178 @@
+"""Threads that wait for results of submitted jobs: all of a process share one connection, and are told at once."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from conftest import PATIENCE_S, RedisServer, wait_until
+from queues import Queue
+
+import shoal.queue.dispatcher
+from shoal.errors import Cancelled, Unavailable, UnknownJob
+from shoal.jobs import LANES, Job
+from shoal.keys import Keys
+from shoal.queue.consumer import Answer
+from shoal.queue.dispatcher import Dispatcher
+from shoal.queue.producer import MAX_WATCHERS
+from shoal.replies import Reply
+
+NUM_JOBS = 40
+
+
+@pytest.fixture(autouse=True)
+def look_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads look for a result again when they are told to only."""
+    monkeypatch.setattr(shoal.queue.dispatcher, "LOOK_AGAIN_S", 2 * PATIENCE_S)
+
+
+@pytest.fixture
+def dispatcher(queue: Queue) -> Iterator[Dispatcher]:
+    """A dispatcher as each process has one."""
+    dispatcher = Dispatcher(queue)
+    yield dispatcher
+    dispatcher.close()
+
+
+def submit(queue: Queue, num_jobs: int = 1) -> list[str]:
+    """Put jobs with a record, and return their ids."""
+    jobs = [Job("embed", ["storm"]) for _ in range(num_jobs)]
+    queue.put("interactive", jobs)
+    return [job.id for job in jobs]
+
+
+def answer_all(queue: Queue) -> None:
+    """Answer all jobs that wait."""
+    deliveries = queue.take("w", LANES, 10_000)
+    queue.reply(Answer(delivery, Reply(Job.unpack(delivery.data).id)) for delivery in deliveries)
+
+
+@contextmanager
+def waits(queue: Queue, ids: list[str], *dispatchers: Dispatcher) -> Iterator[list[Future[Reply | None]]]:
+    """A thread for each job and dispatcher that waits for the result, all of which have begun to."""
+    with ThreadPoolExecutor(len(ids) * len(dispatchers)) as threads:
+        found = [threads.submit(one.wait_result, job_id, PATIENCE_S) for job_id in ids for one in dispatchers]
+        wait_until(lambda: all(num_watchers(queue, job_id) >= len(set(dispatchers)) for job_id in ids))
+        yield found
+
+
+def num_watchers(queue: Queue, job_id: str) -> int:
+    """The number of processes that are told when the job is answered."""
+    return len((queue.redis.hget(queue.keys.record(job_id), "watchers") or b"").split())
+
+
+def test_threads_that_wait_hold_no_connections_and_each_gets_its_result(queue: Queue, dispatcher: Dispatcher) -> None:
+    ids = submit(queue, NUM_JOBS)
+    with waits(queue, ids, dispatcher) as results:
+        blocked = {about["cmd"] for about in queue.redis.client_list() if "b" in about["flags"]}
+        assert blocked <= {"xread"}
+        wait_until(lambda: queue.redis.info("clients")["blocked_clients"] == 1)
+        answer_all(queue)
+        assert [reply.id if reply else None for reply in (result.result() for result in results)] == ids
+
+
+def test_several_threads_and_processes_wait_for_one_result_and_all_get_it(queue: Queue, dispatcher: Dispatcher) -> None:
+    other = Dispatcher(queue)
+    (job_id,) = submit(queue)
+    with waits(queue, [job_id], *[dispatcher] * 4, other) as results:
+        answer_all(queue)
+        assert [reply.id if reply else None for reply in (result.result() for result in results)] == [job_id] * 5
+    other.close()
+    assert queue.wait_result(job_id, 0)
+
+
+def test_a_thread_that_waits_for_a_job_that_is_cancelled_is_told(queue: Queue, dispatcher: Dispatcher) -> None:
+    (job_id,) = submit(queue)
+    with waits(queue, [job_id], dispatcher) as (result,):
+        assert queue.cancel(job_id) == "cancelled"
+        reply = result.result()
+    assert reply is not None
+    with pytest.raises(Cancelled):
+        Reply.join([reply])
+
+
+def test_a_job_that_is_answered_while_the_thread_begins_to_wait_is_found(queue: Queue) -> None:
+    class Slow(Queue):
+        def watch_result(self, job_id: str, address: str) -> bool:
+            answer_all(queue)
+            return super().watch_result(job_id, address)
+
+    dispatcher = Dispatcher(Slow(queue.broker, queue.keys))
+    (job_id,) = submit(queue)
+    assert dispatcher.wait_result(job_id, PATIENCE_S)
+    dispatcher.close()
+
+
+def test_without_a_note_a_thread_looks_again(
+    queue: Queue, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shoal.queue.dispatcher, "LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr(Queue, "watch_result", lambda *_: True)
+    (job_id,) = submit(queue)
+    with ThreadPoolExecutor(1) as threads:
+        result = threads.submit(dispatcher.wait_result, job_id, PATIENCE_S)
+        answer_all(queue)
+        assert result.result()
+
+
+def test_a_wait_ends_when_its_time_is_over(queue: Queue, dispatcher: Dispatcher) -> None:
+    (job_id,) = submit(queue)
+    assert dispatcher.wait_result(job_id, 0) is None
+    assert num_watchers(queue, job_id) == 0
+    assert dispatcher.wait_result(job_id, 0.0004) is None
+    with pytest.raises(UnknownJob):
+        dispatcher.wait_result("nobody", PATIENCE_S)
+
+
+def test_a_note_of_a_job_that_is_waited_for_no_longer_is_no_reply(queue: Queue, dispatcher: Dispatcher) -> None:
+    (job_id,) = submit(queue)
+    assert dispatcher.wait_result(job_id, 0.001) is None
+    answer_all(queue)
+    assert dispatcher.wait_result(job_id, PATIENCE_S)
+    assert dispatcher.is_alive()
+
+
+def test_of_many_processes_that_asked_the_last_ones_are_told(queue: Queue) -> None:
+    (job_id,) = submit(queue)
+    for n in range(MAX_WATCHERS + 5):
+        assert queue.watch_result(job_id, f"a{n}")
+    assert queue.watch_result(job_id, "a9")
+    assert num_watchers(queue, job_id) == MAX_WATCHERS
+    answer_all(queue)
+    told = {name.rpartition(b":")[2] for name in queue.redis.scan_iter(queue.keys.replies("*"))}
+    assert told == {f"a{n}".encode() for n in range(5, MAX_WATCHERS + 5)}
+    assert not queue.watch_result(job_id, "late")
+
+
+def test_threads_that_wait_are_told_that_redis_is_away(own_redis: RedisServer) -> None:
+    queue = Queue.connect(own_redis.url, Keys())
+    queue.join()
+    dispatcher = Dispatcher(queue)
+    with waits(queue, submit(queue, 3), dispatcher) as results:
+        own_redis.stop()
+        for result in results:
+            with pytest.raises(Unavailable):
+                result.result()
+    dispatcher.close()
+    queue.close()
+
+
+def test_threads_that_wait_are_told_that_the_client_was_closed(queue: Queue) -> None:
+    dispatcher = Dispatcher(queue)
+    with waits(queue, submit(queue), dispatcher) as (result,):
+        dispatcher.close()
+        with pytest.raises(Unavailable, match="closed"):
+            result.result()
+
+
+def test_with_the_memory_full_a_thread_can_wait(own_redis: RedisServer) -> None:
+    queue = Queue.connect(own_redis.url, Keys())
+    queue.join()
+    dispatcher = Dispatcher(queue)
+    (job_id,) = submit(queue)
+    queue.redis.config_set("maxmemory", 1)
+    with waits(queue, [job_id], dispatcher) as (result,):
+        answer_all(queue)
+        assert result.result()
+    dispatcher.close()
+    queue.close()
