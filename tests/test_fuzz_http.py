@@ -57,7 +57,7 @@ HEADERS = {
     "Idempotency-Key": ["a", "x" * 300, "", "é".encode().decode("latin-1"), '"a"'],
     "Content-Type": ["application/json", "text/plain; charset=klingon", "multipart/form-data", "", "x" * 999],
     "Content-Encoding": ["gzip", "br"],
-    "Accept": ["text/html", "*/*;q=x"],
+    "Accept": ["text/html", "*/*;q=x", "application/msgpack", "application/*;q=0.5, a/b", "*", ";;,=", "é" * 99],
     "Authorization": ["Bearer x", "Basic ???", "Bearer"],
     "X-Api-Key": ["x", ""],
     "Origin": ["http://evil.example", "null"],

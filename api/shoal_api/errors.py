@@ -26,6 +26,7 @@ STATUS = {
     "unknown_job": 404,
     "model_not_found": 404,
     "method_not_allowed": 405,
+    "not_acceptable": 406,
     "cancelled": 409,
     "too_large": 413,
     "invalid_request": 422,

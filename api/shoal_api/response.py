@@ -46,7 +46,12 @@ class WholeResponse(Response):
 def rendered(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return the value as a JSON response; float32 arrays become the shortest digits that read back the same."""
     data = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
-    described = {"Content-Type": "application/json", "Content-Length": str(len(data)), **(headers or {})}
+    return sent(data, "application/json", status, headers)
+
+
+def sent(data: bytes, media_type: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response with these bytes, which are of the media type."""
+    described = {"Content-Type": media_type, "Content-Length": str(len(data)), **(headers or {})}
     return WholeResponse([data], status, Headers(described))
 
 

@@ -36,6 +36,12 @@ class InvalidJson(ShoalError):
     code = "invalid_json"
 
 
+class NotAcceptable(ShoalError):
+    """Error raised when the API has no format that the request's Accept header takes."""
+
+    code = "not_acceptable"
+
+
 class InvalidText(ShoalError):
     """Error raised when a text holds half of a surrogate pair, which UTF-8 cannot encode."""
 

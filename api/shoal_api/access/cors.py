@@ -9,12 +9,12 @@ from shoal.errors import BadSetting
 from shoal.excerpt import excerpt
 
 #: Request headers that a page may send, a key among them.
-_REQUEST_HEADERS = ("Authorization", "Content-Type", "Idempotency-Key", "Prefer", "X-API-Key")
+_REQUEST_HEADERS = ("Accept", "Authorization", "Content-Type", "Idempotency-Key", "Prefer", "X-API-Key")
 
 #: Response headers that a page may read, beside those that it always may.
 _RESPONSE_HEADERS = (
     *("Location", "Preference-Applied", "RateLimit", "RateLimit-Policy", "Retry-After"),
-    *("Server-Timing", "WWW-Authenticate", "X-Cached", "X-Tokens", "X-Truncated"),
+    *("Server-Timing", "WWW-Authenticate", "X-Cached", "X-Dtype", "X-Shape", "X-Tokens", "X-Truncated"),
 )
 
 #: Time for which a browser may keep the answer, in seconds: the longest that any browser accepts.

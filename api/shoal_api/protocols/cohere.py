@@ -13,6 +13,7 @@ from shoal.errors import InvalidRequest
 from shoal.jobs import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from shoal.replies import Reply
 from shoal_api.enqueue import call
+from shoal_api.number_type import convert
 from shoal_api.response import base64_rows, cost_headers, rendered
 from shoal_api.schema.cohere import CohereBody, CohereEmbeddings, CohereError, CohereFloats
 from shoal_api.served_model import check_model, prompt_among
@@ -70,26 +71,23 @@ def _about(body: CohereBody, reply: Reply, version: str) -> dict[str, Any]:
     return {"id": reply.id, "texts": body.texts, "meta": meta}
 
 
-def _int8(vectors: NDArray[np.float32]) -> NDArray[np.int8]:
-    """Return the vectors, each stretched so that its largest number is 127: their directions stay."""
-    largest = np.maximum(np.abs(vectors).max(axis=1, keepdims=True), 1e-12)
-    stretched: NDArray[np.int8] = np.rint(vectors / largest * 127).astype(np.int8)
-    return stretched
+def _uint8(vectors: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Return the int8 numbers plus 128."""
+    return convert(vectors, "int8")["embeddings"].view(np.uint8) ^ np.uint8(128)
 
 
-def _ubinary(vectors: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return a bit for each number, which is 1 from 0 on, the first in the highest bit of a byte."""
+def _bits(vectors: NDArray[np.float32], number_type: str) -> NDArray[Any]:
     if vectors.shape[1] % 8:
         raise InvalidRequest(f"the vectors have {vectors.shape[1]} numbers, and bits take a multiple of 8 of them")
-    return np.packbits(vectors >= 0, axis=1)
+    return convert(vectors, number_type)["embeddings"]
 
 
 #: Makes each format of the vectors, float32 `[texts, dimension]`.
 _FORMATS: dict[str, Callable[[NDArray[np.float32]], Any]] = {
     "float": lambda vectors: vectors,
-    "int8": _int8,
-    "uint8": lambda vectors: (_int8(vectors).astype(np.int16) + 128).astype(np.uint8),
-    "ubinary": _ubinary,
-    "binary": lambda vectors: (_ubinary(vectors).astype(np.int16) - 128).astype(np.int8),
+    "int8": lambda vectors: convert(vectors, "int8")["embeddings"],
+    "uint8": _uint8,
+    "ubinary": lambda vectors: _bits(vectors, "ubinary"),
+    "binary": lambda vectors: _bits(vectors, "binary"),
     "base64": base64_rows,
 }

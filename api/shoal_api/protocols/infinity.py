@@ -11,10 +11,11 @@ from shoal.jobs import LANES
 from shoal_api.context import context
 from shoal_api.enqueue import call
 from shoal_api.protocols.openai import embedding_list
-from shoal_api.response import cost_headers, rendered
+from shoal_api.response import rendered
 from shoal_api.schema.infinity import InfinityBody, InfinityEmbeddings, InfinityModels
 from shoal_api.schema.openai import OpenAIError
 from shoal_api.served_model import check_model, served_models
+from shoal_api.vector_format import VectorFormat, arrays_of
 
 api = APIBlueprint(
     "infinity", __name__, abp_tags=[Tag(name="Infinity")], abp_responses={"4XX": OpenAIError, "5XX": OpenAIError}
@@ -25,9 +26,10 @@ api = APIBlueprint(
 def embeddings(body: InfinityBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
     check_model(body.model)
+    wanted = VectorFormat.of_request()
     reply = call(body.job(), remedy="split the list")
     about = {"id": f"infinity-{reply.id}", "created": int(time.time())}
-    return rendered(embedding_list(reply, body.encoding_format) | about, headers=cost_headers(reply))
+    return wanted.answer(reply, arrays_of(reply), in_json=embedding_list(reply, body.encoding_format) | about)
 
 
 @api.get("/models", responses={200: InfinityModels})

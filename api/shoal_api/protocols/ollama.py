@@ -12,7 +12,7 @@ from shoal import __version__
 from shoal.errors import ModelNotFound
 from shoal_api.enqueue import call
 from shoal_api.request import json_request
-from shoal_api.response import cost_headers, rendered
+from shoal_api.response import rendered
 from shoal_api.schema.ollama import (
     OllamaEmbedBody,
     OllamaEmbedding,
@@ -25,6 +25,7 @@ from shoal_api.schema.ollama import (
     OllamaVersion,
 )
 from shoal_api.served_model import check_model, describe_model, served_models
+from shoal_api.vector_format import VectorFormat, arrays_of
 
 api = APIBlueprint(
     "ollama", __name__, abp_tags=[Tag(name="Ollama")], abp_responses={"4XX": OllamaError, "5XX": OllamaError}
@@ -41,19 +42,22 @@ _NEVER = datetime.fromtimestamp(0, UTC).isoformat()
 def embed(body: OllamaEmbedBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
     check_model(body.model.removesuffix(_DEFAULT_TAG))
+    wanted = VectorFormat.of_request()
     reply = call(body.job(), remedy="split the list")
     spent_ns = int((time.perf_counter() - json_request().started_s) * 1e9)
     cost = {"total_duration": spent_ns, "load_duration": 0, "prompt_eval_count": sum(reply.tokens)}
-    return rendered({"model": reply.model, "embeddings": reply.vectors, **cost}, headers=cost_headers(reply))
+    answer = {"model": reply.model, "embeddings": reply.vectors, **cost}
+    return wanted.answer(reply, arrays_of(reply), in_json=answer)
 
 
 @api.post("/api/embeddings", responses={200: OllamaEmbedding})
 def embeddings(body: OllamaPromptBody) -> Response:
     """Embed one text."""
     check_model(body.model.removesuffix(_DEFAULT_TAG))
+    wanted = VectorFormat.of_request()
     reply = call(body.job(), remedy="cut the text")
     assert reply.vectors is not None
-    return rendered({"embedding": reply.vectors[0]}, headers=cost_headers(reply))
+    return wanted.answer(reply, arrays_of(reply), in_json={"embedding": reply.vectors[0]})
 
 
 @api.get("/api/tags", responses={200: OllamaModels})

@@ -9,9 +9,10 @@ from flask_openapi3.models.tag import Tag
 from shoal.errors import ModelNotFound
 from shoal.replies import Reply
 from shoal_api.enqueue import call
-from shoal_api.response import base64_rows, cost_headers, rendered
+from shoal_api.response import base64_rows, rendered
 from shoal_api.schema.openai import EmbeddingList, EmbeddingsBody, ModelBody, ModelList, ModelPath, OpenAIError
 from shoal_api.served_model import check_model, served_models
+from shoal_api.vector_format import VectorFormat, arrays_of
 
 api = APIBlueprint(
     "openai", __name__, abp_tags=[Tag(name="OpenAI")], abp_responses={"4XX": OpenAIError, "5XX": OpenAIError}
@@ -22,8 +23,9 @@ api = APIBlueprint(
 def embeddings(body: EmbeddingsBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
     check_model(body.model)
+    wanted = VectorFormat.of_request()
     reply = call(body.job(), remedy="split the list")
-    return rendered(embedding_list(reply, body.encoding_format), headers=cost_headers(reply))
+    return wanted.answer(reply, arrays_of(reply), in_json=embedding_list(reply, body.encoding_format))
 
 
 def embedding_list(reply: Reply, encoding_format: str | None) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from shoal_api.schema.tei import (
     TeiVectors,
     VectorsOrSimilarities,
 )
+from shoal_api.vector_format import VectorFormat, arrays_of
 
 api = APIBlueprint(
     "tei",
@@ -53,8 +54,9 @@ def embed(body: TeiEmbedBody) -> Response:
 @api.post("/embed_all", responses={200: TeiTokenVectors})
 def embed_all(body: TeiTokensBody) -> Response:
     """Embed the tokens of texts: one vector for each token, as the model makes it."""
+    wanted = VectorFormat.of_request()
     reply = call(body.job(), remedy="split the list")
-    return rendered(reply.rows_by_text(), headers=cost_headers(reply))
+    return wanted.answer(reply, arrays_of(reply, by_token=True))
 
 
 @api.post("/similarity", responses={200: Similarities})
@@ -103,8 +105,9 @@ def health() -> Response:
 
 
 def _vectors(body: TeiEmbedBody) -> Response:
+    wanted = VectorFormat.of_request()
     reply = call(body.job(), remedy="split the list")
-    return rendered(reply.vectors, headers=cost_headers(reply))
+    return wanted.answer(reply, arrays_of(reply))
 
 
 def _similarities(body: SimilarityBody) -> Response:

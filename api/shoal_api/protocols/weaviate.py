@@ -6,12 +6,13 @@ from flask_openapi3.models.tag import Tag
 
 from shoal.jobs import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from shoal_api.enqueue import call
-from shoal_api.response import WholeResponse, cost_headers, rendered
+from shoal_api.response import WholeResponse, rendered
 from shoal_api.routes import health as own_health
 from shoal_api.routes import info as own_info
 from shoal_api.schema.responses import Info
 from shoal_api.schema.weaviate import WeaviateBody, WeaviateError, WeaviateVectors
 from shoal_api.served_model import prompt_among
+from shoal_api.vector_format import VectorFormat, arrays_of
 
 api = APIBlueprint(
     "weaviate", __name__, abp_tags=[Tag(name="Weaviate")], abp_responses={"4XX": WeaviateError, "5XX": WeaviateError}
@@ -24,11 +25,12 @@ _PROMPTS = {"query": QUERY_PROMPTS, "passage": DOCUMENT_PROMPTS, "": ()}
 @api.post("/vectors", responses={200: WeaviateVectors})
 def vectors(body: WeaviateBody) -> Response:
     """Embed the text of an object or a query, or several: vectors of length 1."""
+    wanted = VectorFormat.of_request()
     reply = call(body.job(prompt_among(_PROMPTS[body.config.task_type])), remedy="split the list")
     assert reply.vectors is not None
     rows, dims = reply.vectors, reply.vectors.shape[1]
     found = {"text": body.text, "vector": rows[0]} if body.texts is None else {"texts": body.texts, "vectors": rows}
-    return rendered({**found, "dims": dims, "dim": dims}, headers=cost_headers(reply))
+    return wanted.answer(reply, arrays_of(reply), in_json={**found, "dims": dims, "dim": dims})
 
 
 @api.get("/meta", responses={200: Info})

@@ -4,10 +4,12 @@ from flask import Response
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
+from shoal.errors import InvalidRequest
 from shoal_api.enqueue import PREFER, PREFERENCE_APPLIED, call, prefers_async, submit
-from shoal_api.response import cost_headers, rendered
+from shoal_api.number_type import NUMBER_TYPES
 from shoal_api.schema.requests import EmbedBody
 from shoal_api.schema.responses import ERRORS, Embeddings, Submitted
+from shoal_api.vector_format import VectorFormat, arrays_of
 
 api = APIBlueprint("embed", __name__, abp_tags=[Tag(name="wait for the answer")], abp_responses=ERRORS)
 
@@ -17,7 +19,17 @@ def embed(body: EmbedBody) -> Response:
     """Embed texts: one vector for each, in order."""
     job = body.job()
     if prefers_async():
+        _check_default(body.output_dtype)
         return submit(job, headers=PREFERENCE_APPLIED)
+    wanted = VectorFormat.of_request()
     reply = call(job, remedy="split the list, or stream it with `shoal embed` or Client.embed_stream")
-    rows = reply.rows_by_text() if job.options.output == "tokens" else reply.vectors
-    return rendered(rows, headers=cost_headers(reply))
+    return wanted.answer(reply, arrays_of(reply, body.output_dtype, by_token=job.options.output == "tokens"))
+
+
+def _check_default(number_type: str) -> None:
+    """Raise InvalidRequest for another number type than the default: that of a submitted job is chosen later."""
+    if number_type != NUMBER_TYPES[0]:
+        raise InvalidRequest(
+            f'output_dtype "{number_type}" does not go with Prefer: respond-async: fetch the result with '
+            f"?output_dtype={number_type}"
+        )

@@ -1,5 +1,6 @@
 """/v1/jobs: submit jobs, fetch their status and result later, or cancel them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from flask import Response
@@ -12,6 +13,7 @@ from shoal_api.enqueue import submit
 from shoal_api.response import rendered
 from shoal_api.schema.requests import JobBody, JobPath, ResultQuery
 from shoal_api.schema.responses import ERRORS, JobResult, JobStatus, Submitted
+from shoal_api.vector_format import VectorFormat, arrays_of, listed
 
 api = APIBlueprint("jobs", __name__, abp_tags=[Tag(name="submit and fetch")], abp_responses=ERRORS)
 
@@ -39,11 +41,15 @@ def job_status(path: JobPath) -> Response:
 @api.get("/v1/jobs/<id>/result", responses={200: JobResult, 202: Submitted})
 def job_result(path: JobPath, query: ResultQuery) -> Response:
     """Fetch the result of a job, after up to `wait` seconds; 202 with the status of the job while there is none."""
-    client = context().client
+    wanted, client = VectorFormat.of_request(), context().client
     reply = client.connect().wait_result(path.id, query.wait)
     if reply is None:
         return rendered({"id": path.id, "status": client.queue.status(path.id)[0]}, 202)
-    return rendered(_result(Reply.join([reply])))
+    reply = Reply.join([reply])
+    if reply.vectors is None:
+        return rendered(_result(reply, {"results": reply.hits}))
+    arrays = arrays_of(reply, query.output_dtype, by_token=len(reply.vectors) != len(reply.tokens))
+    return wanted.answer(reply, arrays, in_json=_result(reply, listed(arrays)))
 
 
 @api.delete("/v1/jobs/<id>", responses={200: Submitted})
@@ -52,8 +58,7 @@ def cancel_job(path: JobPath) -> Response:
     return rendered({"id": path.id, "status": context().client.queue.cancel(path.id)})
 
 
-def _result(reply: Reply) -> dict[str, Any]:
-    outcome = {"results": reply.hits} if reply.vectors is None else {"embeddings": _embeddings(reply)}
+def _result(reply: Reply, outcome: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "id": reply.id,
         "status": reply.status,
@@ -64,9 +69,3 @@ def _result(reply: Reply) -> dict[str, Any]:
         "cached": reply.cached,
         "model": reply.model,
     }
-
-
-def _embeddings(reply: Reply) -> Any:
-    """Return the vectors, in a list for each text if there is one vector a token."""
-    assert reply.vectors is not None
-    return reply.vectors if len(reply.vectors) == len(reply.tokens) else reply.rows_by_text()

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.jobs import Job, Options
 from shoal_api.schema.requests import Body, Texts, as_list
+from shoal_api.schema.responses import IN_ANY_FORMAT
 
 
 class OllamaEmbedBody(Body):
@@ -53,6 +54,7 @@ class OllamaShowBody(Body):
 class OllamaEmbeddings(BaseModel):
     """One vector for each text, in order, and what they cost."""
 
+    model_config = IN_ANY_FORMAT
     model: str
     embeddings: list[list[float]]
     total_duration: int = Field(description="Time to answer, in nanoseconds")
@@ -63,6 +65,7 @@ class OllamaEmbeddings(BaseModel):
 class OllamaEmbedding(BaseModel):
     """The vector of a text."""
 
+    model_config = IN_ANY_FORMAT
     embedding: list[float]
 
 

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.jobs import Job, Options
 from shoal_api.schema.requests import Body, TextsOrIds, listed_texts
+from shoal_api.schema.responses import IN_ANY_FORMAT
 
 
 class EmbeddingsBody(Body):
@@ -45,6 +46,7 @@ class Usage(BaseModel):
 class EmbeddingList(BaseModel):
     """One vector for each text, in order."""
 
+    model_config = IN_ANY_FORMAT
     object: Literal["list"]
     data: list[Embedding]
     model: str = Field(description="The model that made the vectors, whatever alias the request had")

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from shoal.errors import InvalidRequest
 from shoal.jobs import MAX_K, OPTION_DEFAULTS, Job, Lane, Operation, Options, Output, Pooling, TruncationSide
+from shoal_api.number_type import NumberType
 
 #: Longest that a request for a job's result may wait, in seconds.
 MAX_WAIT_S = 60
@@ -75,6 +76,7 @@ class EmbedBody(EmbedOptions):
     truncation_direction: TruncationDirection | None = Field(
         None, description="Another name of truncation_side, which it overrides"
     )
+    output_dtype: NumberType = Field("float32", description="Type of the numbers in the answer")
 
     def job(self) -> Job:
         """Return the job that does it; raises InvalidRequest for options that do not go together."""
@@ -126,9 +128,10 @@ class JobPath(BaseModel):
 
 
 class ResultQuery(BaseModel):
-    """The time to wait for a result."""
+    """The time to wait for a result, and the type of its numbers."""
 
     wait: float = Field(0, ge=0, le=MAX_WAIT_S, allow_inf_nan=False, description="Seconds to wait for the result")
+    output_dtype: NumberType = Field("float32", description="Type of the numbers of vectors")
 
 
 class DeadLetterPath(BaseModel):

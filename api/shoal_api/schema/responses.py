@@ -1,10 +1,14 @@
 """The shapes of responses: the OpenAPI page is made from them, and nothing is checked against them."""
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+from flask_openapi3.models.data_type import DataType
+from flask_openapi3.models.media_type import MediaType
+from flask_openapi3.models.schema import Schema
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from shoal.replies import Status
+from shoal_api.vector_format import FORMATS
 
 
 class ErrorDetail(BaseModel):
@@ -24,8 +28,23 @@ class ErrorBody(BaseModel):
 ERRORS: dict[Any, Any] = {"4XX": ErrorBody, "5XX": ErrorBody}
 
 
-class Embeddings(RootModel[list[list[float]] | list[list[list[float]]]]):
-    """One vector for each text, or with output `tokens` a list of vectors for each text."""
+_BINARY = MediaType(schema=Schema(type=DataType.STRING, format="binary"))
+
+#: Configuration of the shape of a response with vectors: `Accept` may ask for another format than JSON.
+IN_ANY_FORMAT = cast(ConfigDict, {"openapi_extra": {"content": dict.fromkeys(FORMATS, _BINARY)}})
+
+
+class ScaledEmbeddings(BaseModel):
+    """Vectors of whole numbers, and the scale by which each is multiplied to restore it."""
+
+    embeddings: list[list[int]] | list[list[list[int]]]
+    scales: list[float] | list[list[float]]
+
+
+class Embeddings(RootModel[list[list[float]] | list[list[list[float]]] | ScaledEmbeddings]):
+    """One vector for each text, or with output `tokens` a list of vectors for each text; int8 ones have scales."""
+
+    model_config = IN_ANY_FORMAT
 
 
 class Hit(BaseModel):
@@ -68,7 +87,9 @@ class JobStatus(Submitted):
 class JobResult(Submitted):
     """The result of a job: `embeddings` or `results`, and what it cost."""
 
+    model_config = IN_ANY_FORMAT
     embeddings: list[list[float]] | list[list[list[float]]] | None = None
+    scales: list[float] | list[list[float]] | None = Field(None, description="Scales of int8 vectors")
     results: list[list[Hit]] | None = None
     tokens: list[int] = Field(description="Tokens of each text")
     truncated: list[bool] = Field(description="True for each text that was cut")

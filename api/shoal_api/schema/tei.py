@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from shoal.jobs import Job, Options
 from shoal_api.schema.requests import Body, TextsOrIds, TruncationDirection, listed_texts
+from shoal_api.schema.responses import IN_ANY_FORMAT
 
 
 class TeiOptions(Body):
@@ -73,9 +74,13 @@ class SimilarityBody(Body):
 class TeiVectors(RootModel[list[list[float]]]):
     """One vector for each text."""
 
+    model_config = IN_ANY_FORMAT
+
 
 class TeiTokenVectors(RootModel[list[list[list[float]]]]):
     """A list of vectors for each text, one for each token."""
+
+    model_config = IN_ANY_FORMAT
 
 
 class Similarities(RootModel[list[float]]):
@@ -84,6 +89,8 @@ class Similarities(RootModel[list[float]]):
 
 class VectorsOrSimilarities(RootModel[list[list[float]] | list[float]]):
     """The vectors of texts, or the similarities of sentences."""
+
+    model_config = IN_ANY_FORMAT
 
 
 class TeiError(BaseModel):

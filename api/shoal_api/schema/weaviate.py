@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from shoal.errors import InvalidRequest
 from shoal.jobs import Job, Options
 from shoal_api.schema.requests import Body
+from shoal_api.schema.responses import IN_ANY_FORMAT
 
 
 class WeaviateConfig(Body):
@@ -37,6 +38,7 @@ class WeaviateBody(Body):
 class WeaviateVectors(BaseModel):
     """`text` and its `vector`, or `texts` and their `vectors`, with the number of their dimensions under two names."""
 
+    model_config = IN_ANY_FORMAT
     text: str | None = None
     vector: list[float] | None = None
     texts: list[str] | None = None

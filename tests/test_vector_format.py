@@ -1,0 +1,337 @@
+"""Formats of vectors over HTTP: media types, types of numbers, and the readers that the page shows."""
+
+import io
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+import pytest
+from api_stub import DIMENSION, MakeApp, StubWorker, error_of, vector_of
+from flask.testing import FlaskClient
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+from page import read, table
+from safetensors.numpy import load
+from werkzeug.serving import make_server
+from werkzeug.test import TestResponse
+
+from shoal_api.number_type import NUMBER_TYPES, convert
+from shoal_api.vector_format import ARROW, FORMATS, JSON, OFFERED
+
+pytest_plugins = ["api_fixtures"]
+
+PAGE = "docs/formats.md"
+TEXTS = ["a storm", "rain in the sea", ""]
+VECTORS = np.array([vector_of(text) for text in TEXTS])
+TOKENS = [4, 6, 2]
+
+
+def read_msgpack(response: TestResponse) -> dict[str, NDArray[Any]]:
+    found = msgpack.unpackb(response.get_data())
+    return {k: np.frombuffer(a["data"], a["dtype"]).reshape(a["shape"]) for k, a in found.items()}
+
+
+def read_raw(response: TestResponse) -> dict[str, NDArray[Any]]:
+    data, dtype = response.get_data(), np.dtype(response.headers["X-Dtype"])
+    shape = tuple(map(int, response.headers["X-Shape"].split(",")))
+    rows = np.frombuffer(data, dtype, int(np.prod(shape))).reshape(shape)
+    rest, found = data[rows.nbytes :], {"embeddings": rows}
+    if dtype == np.int8 and len(rest) >= 4 * len(rows):
+        found["scales"], rest = np.frombuffer(rest, "<f4", len(rows)), rest[4 * len(rows) :]
+    return found | ({"offsets": np.frombuffer(rest, "<i8")} if rest else {})
+
+
+def read_npy(response: TestResponse) -> dict[str, NDArray[Any]]:
+    file = io.BytesIO(response.get_data())
+    found = []
+    while file.tell() < len(file.getvalue()):
+        found.append(np.load(file, allow_pickle=False))
+    names = ["embeddings", *(["scales"] if len(found) > 1 and found[1].dtype == np.float32 else [])]
+    return dict(zip([*names, "offsets"], found, strict=False))
+
+
+def read_arrow(response: TestResponse) -> dict[str, NDArray[Any]]:
+    rows = pa.ipc.open_stream(response.get_data()).read_all().combine_chunks()
+    found: dict[str, NDArray[Any]] = {}
+    for name in rows.column_names:
+        column = rows[name].chunk(0)
+        if pa.types.is_large_list(column.type):
+            found["offsets"] = column.offsets.to_numpy()
+            column = column.values
+        width = column.type.list_size if pa.types.is_fixed_size_list(column.type) else None
+        flat = (column.flatten() if width else column).to_numpy()
+        found[name] = flat.reshape(-1, width) if width else flat
+    return found
+
+
+READERS: dict[str, Callable[[TestResponse], dict[str, NDArray[Any]]]] = {
+    **dict.fromkeys((name for name in FORMATS if "msgpack" in name), read_msgpack),
+    "application/octet-stream": read_raw,
+    "application/x-npy": read_npy,
+    "application/x-safetensors": lambda response: load(response.get_data()),
+    ARROW: read_arrow,
+}
+
+
+def body_for(route: str) -> dict[str, Any]:
+    """Return a body that asks this route for the vectors of the texts."""
+    return {**dict.fromkeys(("input", "inputs", "texts"), TEXTS), "model": "stub"}
+
+
+def floats(vector: list[float]) -> NDArray[np.float32]:
+    """Return one vector as the model would."""
+    return np.array([vector], np.float32)
+
+
+def same(found: dict[str, NDArray[Any]], expected: dict[str, NDArray[Any]]) -> None:
+    """Fail the test unless the arrays are the same, to the bit and in their types."""
+    assert sorted(found) == sorted(expected)
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype
+        assert np.array_equal(found[name], array)
+
+
+@pytest.fixture
+def api(make_app: MakeApp, stub: StubWorker) -> FlaskClient:
+    """Return a client of an application with a worker."""
+    return make_app().test_client()
+
+
+class TestFormats:
+    @pytest.mark.parametrize("media_type", FORMATS)
+    @pytest.mark.parametrize("number_type", NUMBER_TYPES)
+    def test_each_holds_each_type_of_numbers(self, api: FlaskClient, media_type: str, number_type: str) -> None:
+        asked = {"inputs": TEXTS, "output_dtype": number_type}
+        response = api.post("/embed", json=asked, headers={"Accept": media_type})
+        assert (response.status_code, response.content_type) == (200, media_type)
+        expected = convert(VECTORS, number_type)
+        same(READERS[media_type](response), expected)
+        assert response.headers["X-Dtype"] == expected["embeddings"].dtype.name
+        assert response.headers["X-Shape"] == f"3,{expected['embeddings'].shape[1]}"
+        assert (response.headers["X-Tokens"], response.headers["Vary"]) == (str(sum(TOKENS)), "Accept")
+
+    @pytest.mark.parametrize("media_type", FORMATS)
+    @pytest.mark.parametrize("number_type", ["float32", "int8"])
+    def test_token_vectors_have_offsets(self, api: FlaskClient, media_type: str, number_type: str) -> None:
+        asked = {"inputs": TEXTS, "output": "tokens", "output_dtype": number_type}
+        response = api.post("/embed", json=asked, headers={"Accept": media_type})
+        expected = convert(np.repeat(VECTORS, TOKENS, axis=0), number_type) | {"offsets": np.array([0, 4, 10, 12])}
+        same(READERS[media_type](response), expected)
+
+    @pytest.mark.parametrize("route", ["/embed", "/v1/embeddings", "/", "/embeddings", "/api/embed", "/vectors"])
+    @pytest.mark.parametrize("media_type", ["application/octet-stream", "application/msgpack"])
+    def test_each_route_has_them(self, api: FlaskClient, route: str, media_type: str) -> None:
+        response = api.post(route, json=body_for(route), headers={"Accept": media_type})
+        assert np.array_equal(READERS[media_type](response)["embeddings"], VECTORS)
+
+    def test_all_token_vectors_have_them(self, api: FlaskClient) -> None:
+        response = api.post("/embed_all", json={"inputs": TEXTS}, headers={"Accept": "application/x-npy"})
+        assert np.array_equal(read_npy(response)["offsets"], [0, 4, 10, 12])
+
+    def test_they_are_described_and_the_page_lists_their_routes(self, api: FlaskClient) -> None:
+        described = set()
+        for path, methods in api.get("/openapi.json").get_json()["paths"].items():
+            for method, about in methods.items():
+                content = about["responses"].get("200", {}).get("content", {}).keys()
+                described |= {f"{method.upper()} {path}"} if content == {JSON, *FORMATS} else set()
+        assert set(re.findall(r"`((?:GET|POST) /[^`?]*)`", read(PAGE).partition("## Arrays")[0])) == described
+
+    def test_the_page_has_them(self) -> None:
+        cells = "".join(table(PAGE, "`Accept`"))
+        assert set(re.findall(r"`(.+?)`", cells)) == {JSON, *FORMATS}
+        assert tuple(name.strip("`") for name in table(PAGE, "`output_dtype`")) == (
+            *("float32", "float16", "int8", "ubinary", "binary"),
+        )
+
+
+class TestResult:
+    @pytest.mark.parametrize("media_type", FORMATS)
+    def test_it_has_the_format_that_its_request_accepts(self, api: FlaskClient, media_type: str) -> None:
+        place = api.post("/v1/jobs", json={"op": "embed", "inputs": TEXTS}).headers["Location"]
+        asked = f"{place}/result?wait=60&output_dtype=int8"
+        same(READERS[media_type](api.get(asked, headers={"Accept": media_type})), convert(VECTORS, "int8"))
+        found = api.get(asked).get_json()
+        assert found["embeddings"] == convert(VECTORS, "int8")["embeddings"].tolist()
+        assert np.array_equal(np.array(found["scales"], np.float32), convert(VECTORS, "int8")["scales"])
+        assert "scales" not in api.get(f"{place}/result").get_json()
+
+    def test_token_vectors_have_offsets(self, api: FlaskClient) -> None:
+        body = {"op": "embed", "inputs": TEXTS, "output": "tokens"}
+        place = api.post("/v1/jobs", json=body).headers["Location"]
+        response = api.get(f"{place}/result?wait=60", headers={"Accept": "application/x-npy"})
+        assert np.array_equal(read_npy(response)["offsets"], [0, 4, 10, 12])
+
+    def test_that_of_a_search_and_of_a_failed_job_are_json(self, api: FlaskClient) -> None:
+        headers = {"Accept": "application/x-npy"}
+        place = api.post("/v1/jobs", json={"op": "search", "queries": "sea"}).headers["Location"]
+        assert api.get(f"{place}/result?wait=60", headers=headers).get_json()["results"]
+        place = api.post("/v1/jobs", json={"op": "embed", "inputs": "fail"}).headers["Location"]
+        assert error_of(api.get(f"{place}/result?wait=60", headers=headers), 500)[0] == "internal"
+
+    def test_its_type_of_numbers_is_chosen_when_it_is_fetched(self, api: FlaskClient) -> None:
+        asked = {"inputs": "a", "output_dtype": "int8"}
+        code, message = error_of(api.post("/embed", json=asked, headers={"Prefer": "respond-async"}), 422)
+        assert (code, "fetch the result with ?output_dtype=int8" in message) == ("invalid_request", True)
+        assert error_of(api.get("/v1/jobs/a/result?output_dtype=int4"), 422)[0] == "invalid_request"
+
+
+class TestAccept:
+    @pytest.mark.parametrize(
+        ("header", "media_type"),
+        [
+            (None, JSON),
+            ("", JSON),
+            ("*/*", JSON),
+            ("application/*", JSON),
+            ("application/json;charset=UTF-8", JSON),
+            ("text/plain, application/json, */*", JSON),
+            ("text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2", JSON),
+            ("*/*;q=x", JSON),
+            (",,,", JSON),
+            ("APPLICATION/X-NPY", "application/x-npy"),
+            ("application/x-npy, application/json;q=0.5", "application/x-npy"),
+            ("application/json;q=0.2, application/msgpack;q=0.9, */*;q=0.1", "application/msgpack"),
+            ("application/json;q=0, */*", "application/msgpack"),
+            ("application/octet-stream;version=1", "application/octet-stream"),
+        ],
+    )
+    def test_the_best_format_is_sent(self, api: FlaskClient, header: str | None, media_type: str) -> None:
+        response = api.post("/embed", json={"inputs": "a"}, headers={} if header is None else {"Accept": header})
+        assert (response.status_code, response.content_type) == (200, media_type)
+        assert response.headers["Vary"] == "Accept"
+
+    @pytest.mark.parametrize("header", ["text/html", "*/json", "application", "*/*;q=0", "a/b, application/json;q=0"])
+    def test_other_formats_are_refused_before_anything_is_computed(self, api: FlaskClient, header: str) -> None:
+        code, message = error_of(api.post("/embed", json={"inputs": "fail"}, headers={"Accept": header}), 406)
+        assert code == "not_acceptable"
+        assert f"vectors come as {', '.join(OFFERED)}" in message
+
+    def test_a_refusal_has_the_shape_of_the_protocol(self, api: FlaskClient) -> None:
+        response = api.post("/v1/embeddings", json={"input": "a"}, headers={"Accept": "text/html"})
+        assert (response.status_code, response.get_json()["error"]["code"]) == (406, "not_acceptable")
+        assert api.post("/embed_all", json={"inputs": "a"}, headers={"Accept": "a/b"}).get_json()["error_type"]
+
+    def test_errors_are_json(self, api: FlaskClient) -> None:
+        response = api.post("/embed", json={"inputs": "fail"}, headers={"Accept": "application/x-npy"})
+        assert error_of(response, 500)[0] == "internal"
+
+    def test_arrow_is_offered_where_pyarrow_is_installed(self) -> None:
+        script = (
+            "import sys; sys.modules['pyarrow'] = None\n"
+            "from flask import Flask; from shoal.errors import NotAcceptable\n"
+            "from shoal_api import vector_format as f\n"
+            "assert f.ARROW not in f.OFFERED\n"
+            "with Flask('a').test_request_context(headers={'Accept': f.ARROW}):\n"
+            "  try: f.VectorFormat.of_request()\n"
+            "  except NotAcceptable as error: print(error)"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        assert "with the extra arrow installed on the server" in done.stdout
+        assert ARROW in OFFERED
+
+
+class TestNumberTypes:
+    @pytest.mark.parametrize("number_type", NUMBER_TYPES)
+    def test_json_has_them_as_numbers(self, api: FlaskClient, number_type: str) -> None:
+        found = api.post("/embed", json={"inputs": TEXTS, "output_dtype": number_type}).get_json()
+        expected = convert(VECTORS, number_type)
+        rows = found["embeddings"] if number_type == "int8" else found
+        assert np.array_equal(np.array(rows, expected["embeddings"].dtype), expected["embeddings"])
+
+    def test_token_vectors_in_json_are_cut_by_text(self, api: FlaskClient) -> None:
+        asked = {"inputs": TEXTS, "output": "tokens", "output_dtype": "int8"}
+        found = api.post("/embed", json=asked).get_json()
+        assert [len(rows) for rows in found["embeddings"]] == TOKENS
+        assert [len(rows) for rows in found["scales"]] == TOKENS
+
+    @given(arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 20)), elements=st.floats(width=32)))
+    def test_int8_is_within_half_a_scale(self, vectors: NDArray[np.float32]) -> None:
+        vectors = np.nan_to_num(vectors, posinf=1e30, neginf=-1e30).clip(-1e30, 1e30)
+        found = convert(vectors, "int8")
+        restored = found["embeddings"] * found["scales"].astype(np.float64)[:, None]
+        largest = np.abs(vectors).max(axis=1, initial=0)
+        assert found["embeddings"].dtype == np.int8
+        assert np.all(np.abs(restored - vectors) <= 0.51 * found["scales"][:, None] + 1e-40)
+        assert np.all((np.abs(found["embeddings"].astype(int)).max(axis=1) == 127) | (largest < 1e-37))
+
+    def test_a_vector_of_zeros_has_the_scale_0(self) -> None:
+        found = convert(np.zeros((1, 3), np.float32), "int8")
+        assert (found["embeddings"].tolist(), found["scales"].tolist()) == ([[0, 0, 0]], [0.0])
+
+    def test_float16_stays_finite(self) -> None:
+        assert convert(floats([1e9, -1e9, 0.1]), "float16")["embeddings"].tolist() == [
+            [65504.0, -65504.0, 0.0999755859375]
+        ]
+
+    def test_bits_are_packed_as_numpy_does(self) -> None:
+        vectors = floats([1, -1, 0, 0.5, -0.0, 1, 1, 1, 2])
+        assert convert(vectors, "ubinary")["embeddings"].tolist() == [[0b10010111, 0b10000000]]
+        assert convert(vectors, "binary")["embeddings"].tolist() == [[0b10010111 - 128, 0]]
+
+    def test_another_is_refused(self, api: FlaskClient) -> None:
+        code, message = error_of(api.post("/embed", json={"inputs": "a", "output_dtype": "int4"}), 422)
+        assert (code, message[:25]) == ("invalid_request", 'output_dtype is "int4": i')
+
+
+@pytest.fixture
+def url(make_app: MakeApp, stub: StubWorker) -> Iterator[str]:
+    """Return the URL of an application that listens on a port."""
+    server = make_server("127.0.0.1", 0, make_app(), threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def snippets(language: str) -> list[str]:
+    """Return the readers of the page in that language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", read(PAGE), re.MULTILINE | re.DOTALL)
+
+
+EXAMPLE = np.array([vector_of("a text"), vector_of("another")])
+
+
+def is_close(vectors: Any, code: str) -> bool:
+    """Return True if the vectors are those of the texts of the examples."""
+    if '"tokens"' in code:
+        assert [len(rows) for rows in vectors] == [4, 3]
+        vectors = [rows[0] for rows in vectors]
+    if "ubinary" in code:
+        return np.array_equal(vectors, np.packbits(EXAMPLE > 0, axis=1))
+    return np.allclose(vectors, EXAMPLE, rtol=0, atol=0.02 if "int8" in code else 0.002 if "float16" in code else 1e-6)
+
+
+@pytest.mark.parametrize("code", snippets("python"))
+def test_readers_of_the_page_read(url: str, code: str) -> None:
+    names: dict[str, Any] = {}
+    exec(code.replace("http://localhost:8080", url), names)
+    assert is_close(names["vectors"], code)
+    assert len(code.splitlines()) <= 14
+
+
+@pytest.mark.parametrize("number_type", NUMBER_TYPES[:3])
+def test_the_reader_of_json_restores_int8(url: str, number_type: str) -> None:
+    code, names = snippets("python")[0].replace('"float32"', f'"{number_type}"'), dict[str, Any]()
+    exec(code.replace("http://localhost:8080", url), names)
+    assert is_close(names["vectors"], code)
+
+
+@pytest.mark.parametrize("code", snippets("js"))
+def test_readers_in_javascript_read(url: str, code: str) -> None:
+    script = code.replace("http://localhost:8080", url) + "console.log(JSON.stringify(vectors.map(v => [...v])))"
+    done = subprocess.run(
+        ["node", "--input-type=module", "-e", script], capture_output=True, text=True, check=True, timeout=180
+    )
+    assert is_close(np.array(json.loads(done.stdout), np.float32), code)
+    assert EXAMPLE.shape[1] == DIMENSION
