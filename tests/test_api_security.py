@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import psutil
 import pytest
-from api_stub import MakeApp, StubWorker
+from api_stub import MakeApp, StubWorker, error_of
 from conftest import PATIENCE_S, free_port, wait_until
 from process import Process, run
 from service import service
@@ -25,6 +25,7 @@ from service import service
 from shoal.keys import Keys
 from shoal.settings import Settings
 from shoal_api.access import api_keys
+from shoal_api.request import MAX_BRACKETS
 from shoal_api.server.server import MAX_CONNECTIONS, MAX_HEADER_BYTES
 
 pytest_plugins = ["api_fixtures"]
@@ -360,6 +361,17 @@ class TestOtherSites:
     def test_all_may_where_that_is_said(self, make_app: MakeApp) -> None:
         response = make_app(cors_origins="*").test_client().get("/", headers={"origin": "https://any.example"})
         assert response.headers["Access-Control-Allow-Origin"] == "*"
+
+
+def test_a_body_of_many_empty_objects_is_refused_unread(make_app: MakeApp) -> None:
+    api = make_app().test_client()
+    objects = b"{}," * MAX_BRACKETS
+    for data in (b'{"inputs":["a"],"x":[' + objects + b"1]}", b'{"inputs":["a"],"x":[' + objects + b"no JSON"):
+        code, message = error_of(api.post("/embed", data=data), 413)
+        assert code == "too_large"
+        assert "500,003 opening brackets and braces, those in texts included, and may have 500,000" in message
+    fitting = b'{"inputs":"","x":["' + b"[" * (MAX_BRACKETS - 2) + b'"], "pooling": 5}'
+    assert error_of(api.post("/embed", data=fitting), 422)[0] == "invalid_request"
 
 
 def test_logs_hold_no_key_and_no_text(
