@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from breaking import Plan, connect
 from conftest import PATIENCE_S, wait_until
 from queues import Queue, queue_of
 
@@ -16,7 +17,7 @@ from shoal import Client
 from shoal.broker.broker import Broker
 from shoal.errors import InvalidRequest, Overloaded, ShoalError, TooLarge, Unavailable
 from shoal.jobs import LANES, Job
-from shoal.queue.consumer import GROUP, MAX_TAKE_BYTES, Answer, Delivery
+from shoal.queue.consumer import GROUP, MAX_TAKE_BYTES, Answer, Consumer, Delivery
 from shoal.queue.lane import MAX_FRONT_BYTES, MAX_FRONT_TEXTS, LaneLimits, Source
 from shoal.queue.packed_jobs import PackedJobs
 from shoal.queue.pool import Pool
@@ -423,6 +424,24 @@ class TestClaim:
             counts.append({one.entry: one.num_deliveries for one in claimed if one})
         assert counts == [{suspect.entry: 2, taken.entry: 2}, {suspect.entry: 2, taken.entry: 3}]
         assert taken.entry in queue.redis.get(queue.keys.isolated("last"))
+
+    @pytest.mark.parametrize("when", ["before", "after"])
+    def test_a_name_is_withdrawn_also_if_the_connection_broke_when_it_was_given(
+        self, queue: Queue, redis_url: str, when: str
+    ) -> None:
+        queue.put("interactive", jobs(1))
+        plan = Plan()
+        broker = Broker(connect(redis_url, plan).connection_pool)
+        consumer = Consumer(broker, queue.keys, "w")
+        (delivery,) = consumer.take({Source("interactive"): 1})
+        for suspect in (delivery, None):
+            plan.breaks(when, 1)
+            with pytest.raises(Unavailable):
+                consumer.isolate(suspect)
+            plan.clear()
+        consumer.isolate(None)
+        assert not queue.redis.exists(queue.keys.isolated("w"))
+        broker.close()
 
     def test_a_suspect_that_its_worker_takes_back_is_named(self, queue: Queue) -> None:
         queue.put("interactive", jobs(1))

@@ -462,6 +462,36 @@ def test_a_suspect_whose_vector_is_in_the_cache_is_answered_alone_and_named(
     assert sorted(searches) == [(1, False), (1, False), (1, True), (1, True)]
 
 
+def test_a_suspect_whose_vector_is_in_the_cache_is_answered_before_the_pass_of_another_job(
+    queue: Queue, index: Index, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NotesSearches:
+        """The index, which notes that it is searched."""
+
+        def search(self, queries: Any, k: int) -> Any:
+            events.append("search")
+            return index.search(queries, k)
+
+    monkeypatch.setattr(shoal_workers.admission, "CLAIM_EVERY_S", 0.0)
+    monkeypatch.setattr(shoal_workers.admission, "CLAIM_TURN_S", 0.001)
+    events: list[str] = []
+    table = Table(engine.model.name, engine.model.dimension, engine.model.pooling, "f", 1_000, {}, "")
+    noting, cache = cast(Index, NotesSearches()), Cache(queue.broker, queue.keys, table)
+    worker = Worker(queue.consumer(), engine, {"default": noting}, Bucketing(256), cache=cache)
+    queue.put("interactive", [Job("search", ["storm"], reply_to="me")])
+    drive(worker)
+    put(queue, *distinct(100), lane="bulk")
+    worker.step(block_s=0)
+    queue.put("interactive", [Job("search", ["storm"], reply_to="me")])
+    queue.take("killed", ["interactive"], 1)
+    engine.before = lambda what: events.append(what) if what == "encode" else None
+    events.clear()
+    while "search" not in events:  # until the turn to look for jobs of dead workers is free
+        events.clear()
+        worker.step(block_s=0)
+    assert events == ["search", "encode"]
+
+
 def test_a_worker_that_stops_in_time_leaves_no_suspects(
     queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,14 +158,14 @@ class Worker:
         if batch.runs_alone or len(batch.works) == 1:  # a lone job need not wait until the worker has looked for more
             num_answered += self._answer()
         if batch.runs_alone:
-            self._isolate(None)
+            self.consumer.isolate(None)
         self.throughput.add_busy(time.perf_counter() - started)
         return num_answered
 
     def _take(self, block_s: float) -> None:
         """Take new jobs, those of dead workers included, and forget those that need not be computed any more."""
         self.progress.mark("taking jobs")
-        self._isolate(None)
+        self.consumer.isolate(None)
         self.clock.refresh()
         held, waiting = self.scheduler.unanswered(), self.scheduler.waiting()
         self.scheduler.remove(self.admission.drop(waiting))
@@ -232,7 +232,6 @@ class Worker:
         works = self.scheduler.completed()
         num_answered = 0
         if others := [work for work in works if not work.runs_alone]:
-            self.consumer.isolate(None)
             num_answered += self._answer_together(others)
         for suspect in (work for work in works if work.runs_alone):
             self.consumer.isolate(suspect.delivery)
