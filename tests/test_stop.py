@@ -110,27 +110,49 @@ def ask_ready(connection: socket.socket) -> str:
     return connection.recv(65_536).decode().lower()
 
 
+@pytest.mark.skipif(not HAS_TCP_INFO, reason="the system does not tell what a connection waits for")
 class TestDrain:
-    @pytest.mark.skipif(not HAS_TCP_INFO, reason="the system does not tell about connections that are not accepted yet")
-    def test_it_waits_for_connections_that_are_not_accepted_yet(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.fixture
+    def listener(self) -> Iterator[socket.socket]:
         with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-            port = listener.getsockname()[1]
-            client = socket.create_connection(("127.0.0.1", port))
-            accepted: list[socket.socket] = []
-            steps: Iterator[Callable[[], object]] = iter(
-                [
-                    lambda: None,
-                    lambda: accepted.append(listener.accept()[0]),
-                    lambda: None,
-                    client.close,
-                    lambda: accepted.pop().close(),
-                ]
-            )
+            yield listener
+
+    @pytest.fixture
+    def drain_with(self, listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+        """Return a function that drains the listener's port, and takes the steps in place of the pauses meanwhile."""
+
+        def drain_with(*steps: Callable[[], object], idle_s: float) -> None:
+            left = iter(steps)
             monkeypatch.setattr(shutdown, "DRAIN_S", PATIENCE_S)
-            monkeypatch.setattr("shoal_api.server.shutdown.time.sleep", lambda _: next(steps)())
-            shutdown.drain(port)
-        assert next(steps, None) is None
-        assert accepted == []
+            monkeypatch.setattr(shutdown, "IDLE_S", idle_s)
+            monkeypatch.setattr("shoal_api.server.shutdown.time.sleep", lambda _: next(left)())
+            shutdown.drain(listener.getsockname()[1])
+            assert next(left, None) is None
+
+        return drain_with
+
+    def test_it_waits_for_connections_that_are_not_accepted_yet(
+        self, listener: socket.socket, drain_with: Callable[..., None]
+    ) -> None:
+        client = socket.create_connection(listener.getsockname())
+        accepted: list[socket.socket] = []
+        drain_with(
+            lambda: None,
+            lambda: accepted.append(listener.accept()[0]),
+            lambda: None,
+            client.close,
+            lambda: accepted.pop().close(),
+            idle_s=PATIENCE_S,
+        )
+
+    def test_of_idle_connections_it_waits_for_those_with_a_request(
+        self, listener: socket.socket, drain_with: Callable[..., None]
+    ) -> None:
+        with socket.create_connection(listener.getsockname()) as client, listener.accept()[0] as accepted:
+            drain_with(lambda: None, idle_s=-1)
+            client.sendall(b"a request")
+            wait_until(lambda: select.select([accepted], [], [], 0)[0])
+            drain_with(lambda: None, lambda: accepted.recv(100), idle_s=-1)
 
 
 class TestWorkers:

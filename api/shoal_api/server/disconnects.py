@@ -7,12 +7,11 @@ received data at the time at which the request arrived, its client has gone.
 """
 
 import socket
-import struct
 import time
 from collections.abc import Sized
 from threading import Lock
 
-from shoal_api.server.sockets import HAS_TCP_INFO, connections_on
+from shoal_api.server.sockets import HAS_TCP_INFO, connections_on, tcp_info
 
 #: Longest time between the last byte of a request and its start in a thread while threads are free.
 SLACK_S = 1.0
@@ -26,10 +25,6 @@ _MAX_AGE_S = 0.5
 
 #: Allowance for the difference between a time measured here and one measured by the kernel.
 _ROUNDING_S = 0.05
-
-#: In `struct tcp_info` of Linux: the state, the milliseconds since data was last sent and since data was last received,
-#: and the number of bytes received.
-_TCP_INFO = struct.Struct("=B43xI4xI72xQ")
 
 _ESTABLISHED = 1
 
@@ -77,7 +72,6 @@ class Disconnects:
 
 def _received_at_s(connection: socket.socket) -> float | None:
     """Return when data last came that was not answered; None if none did, or if the client has disconnected."""
-    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-    state, sent_ms_ago, received_ms_ago, num_bytes = _TCP_INFO.unpack(info)
-    is_waiting = state == _ESTABLISHED and num_bytes and sent_ms_ago >= received_ms_ago
-    return time.perf_counter() - received_ms_ago / 1_000 if is_waiting else None
+    info = tcp_info(connection)
+    is_waiting = info.state == _ESTABLISHED and info.num_received_bytes and info.sent_ms_ago >= info.received_ms_ago
+    return time.perf_counter() - info.received_ms_ago / 1_000 if is_waiting else None

@@ -5,18 +5,23 @@ signal, or a connection that comes at the same instant, can make it wait for eve
 """
 
 import ctypes
+import fcntl
 import signal
 import socket
 import struct
+import termios
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from shoal_api.server.sockets import connections_on, has_unaccepted, listeners_on
+from shoal_api.server.sockets import HAS_TCP_INFO, connections_on, listeners_on, tcp_info
 
-#: Longest time that a process keeps its connections once it was told to stop.
-DRAIN_S = 1.0
+#: Time without data after which a connection counts as idle.
+IDLE_S = 1.0
+
+#: Longest time that a process keeps connections that are not idle once it was told to stop.
+DRAIN_S = 5.0
 
 #: Time for connections that have begun to be established, once no new ones may begin.
 SETTLE_S = 0.05
@@ -45,7 +50,7 @@ def on_stop_signal(callback: Callable[[], object]) -> None:
 
 
 def drain(port: int) -> None:
-    """Return once no client is connected to `port` of this process, but after at most `DRAIN_S`.
+    """Return once all clients that are connected to `port` of this process are idle, but after at most `DRAIN_S`.
 
     No new connection can begin meanwhile, so none is cut off when the server stops listening.
     """
@@ -53,8 +58,22 @@ def drain(port: int) -> None:
         _drop_new_connections(listener)
     until_s = time.monotonic() + DRAIN_S
     time.sleep(SETTLE_S)
-    while time.monotonic() < until_s and (has_unaccepted(port) or any(True for _ in connections_on(port))):
+    while time.monotonic() < until_s and (_has_unaccepted(port) or not all(map(_is_idle, connections_on(port)))):
         time.sleep(SETTLE_S)
+
+
+def _has_unaccepted(port: int) -> bool:
+    """Return true if clients have connected to the port whose connections the process has not accepted yet."""
+    return HAS_TCP_INFO and any(tcp_info(listener).num_unacknowledged for listener in listeners_on(port))
+
+
+def _is_idle(connection: socket.socket) -> bool:
+    """Return true if no data came or went for `IDLE_S` and none waits to be read; false if the system does not tell."""
+    if not HAS_TCP_INFO:
+        return False
+    num_unread_bytes = struct.unpack("i", fcntl.ioctl(connection, termios.FIONREAD, b"\0" * 4))[0]
+    info = tcp_info(connection)
+    return num_unread_bytes == 0 and min(info.sent_ms_ago, info.received_ms_ago) > IDLE_S * 1_000
 
 
 def _drop_new_connections(listener: socket.socket) -> None:

@@ -16,10 +16,7 @@ from collections.abc import Set
 from contextlib import suppress
 
 from shoal_api.request import JsonRequest
-from shoal_api.server.sockets import HAS_TCP_INFO, connections_on
-
-#: Where `struct tcp_info` of Linux has the milliseconds since data was last sent, or since the connection was made.
-_LAST_DATA_SENT = struct.Struct("=44xI")
+from shoal_api.server.sockets import HAS_TCP_INFO, connections_on, tcp_info
 
 #: Allowance for the difference between a time measured here and one measured by the kernel.
 _SLACK_S = 0.5
@@ -47,7 +44,7 @@ class SlowClients:
         """End the connections that have stalled by now; return how many."""
         max_idle_s, num_ended = self._max_idle_s(), 0
         for connection in connections_on(self._port):
-            idle_s = _idle_s(connection)
+            idle_s = tcp_info(connection).sent_ms_ago / 1_000
             is_not_reading = idle_s > self._timeout_s and _num_unsent_bytes(connection) > 0
             if is_not_reading or (max_idle_s is not None and idle_s > max_idle_s):
                 with suppress(OSError):  # the client has closed it by now
@@ -76,12 +73,6 @@ class SlowClients:
             return None
         longest_wait_s = max((age_s for age_s, is_receiving in ages_s if not is_receiving), default=0.0)
         return self._timeout_s + max(self._timeout_s, longest_wait_s) + _SLACK_S
-
-
-def _idle_s(connection: socket.socket) -> float:
-    """Return the time since data was last sent to the client."""
-    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_SENT.size)
-    return float(_LAST_DATA_SENT.unpack(info)[0]) / 1_000
 
 
 def _num_unsent_bytes(connection: socket.socket) -> int:

@@ -1,4 +1,4 @@
-"""The process's sockets on the port that it serves, from the system, as Granian does not give access to them."""
+"""The process's sockets on the port that it serves, and what the system tells about them, as Granian does not."""
 
 import os
 import socket
@@ -7,6 +7,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import NamedTuple
 
 #: Folder with an entry for each file that the process has open.
 _OPEN_FILES = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
@@ -14,8 +15,27 @@ _OPEN_FILES = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 #: Whether the system tells when data last came and went on a connection.
 HAS_TCP_INFO = sys.platform == "linux"
 
-#: Where `struct tcp_info` of Linux has the number of connections that a listening socket has not accepted yet.
-_UNACCEPTED = struct.Struct("=24xI")
+#: The fields of `struct tcp_info` of Linux that `TcpInfo` has.
+_TCP_INFO = struct.Struct("=B23xI16xI4xI72xQ")
+
+
+class TcpInfo(NamedTuple):
+    """The kernel's record of a connection, or of a listening socket."""
+
+    #: 1 while the connection is open in both directions.
+    state: int
+
+    #: The number of segments on their way; of a listening socket, that of connections not yet accepted.
+    num_unacknowledged: int
+
+    #: Milliseconds since data was last sent, or since the connection was made.
+    sent_ms_ago: int
+
+    #: Milliseconds since data was last received, or since the connection was made.
+    received_ms_ago: int
+
+    #: Number of bytes received.
+    num_received_bytes: int
 
 
 def connections_on(port: int) -> Iterator[socket.socket]:
@@ -28,14 +48,9 @@ def listeners_on(port: int) -> Iterator[socket.socket]:
     return (sock for sock in _sockets_on(port) if _is_listening(sock))
 
 
-def has_unaccepted(port: int) -> bool:
-    """Return true if clients have connected to the port and the process has not accepted their connections yet."""
-    return HAS_TCP_INFO and any(_num_unaccepted(listener) for listener in listeners_on(port))
-
-
-def _num_unaccepted(listener: socket.socket) -> int:
-    info = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _UNACCEPTED.size)
-    return int(_UNACCEPTED.unpack(info)[0])
+def tcp_info(sock: socket.socket) -> TcpInfo:
+    """Return the kernel's record of a socket, where it `HAS_TCP_INFO`."""
+    return TcpInfo._make(_TCP_INFO.unpack(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)))
 
 
 def _sockets_on(port: int) -> Iterator[socket.socket]:
