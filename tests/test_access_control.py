@@ -217,6 +217,33 @@ class TestThreadQuotas:
         api = make_app(api_threads=2).test_client()
         assert [api.post("/embed", data=b"{").status_code for _ in range(5)] == [400] * 5
 
+    def test_large_bodies_count_for_several_threads(self) -> None:
+        quotas = ThreadQuotas(256)
+        for _ in range(6):
+            quotas.acquire("a", 33)
+        with pytest.raises(Overloaded, match=r"count for 198 of 256 threads .* and this one for 33"):
+            quotas.acquire("a", 33)
+        quotas.acquire("b", 33)
+        with pytest.raises(Overloaded):
+            quotas.acquire("c", 33)
+        quotas.acquire("c")
+        for client, num in (("b", 33), ("c", 1), *[("a", 33)] * 6):
+            quotas.release(client, num)
+        assert taken(quotas, "a", 256) == 210
+
+    @pytest.mark.parametrize(
+        ("size", "headers", "is_refused"),
+        [(900, {}, True), (20, {}, False), (20, {"Transfer-Encoding": "chunked"}, True), (10**9, {}, True)],
+    )
+    def test_a_client_with_many_requests_is_refused_with_a_large_body(
+        self, make_app: MakeApp, size: int, headers: dict[str, str], is_refused: bool
+    ) -> None:
+        app = make_app(max_request_bytes=1_000, api_threads=256)
+        app.extensions["shoal"].access._quotas.acquire("127.0.0.1", 206)
+        length = {} if headers else {"Content-Length": str(size)}
+        response = app.test_client().post("/embed", data=b"{" * min(size, 1_000), headers=headers | length)
+        assert (response.status_code == 429) == is_refused
+
     def test_health_is_answered_whatever_is_held(self, make_app: MakeApp) -> None:
         app = make_app(api_threads=1)
         app.extensions["shoal"].access._quotas.acquire("127.0.0.1")

@@ -13,7 +13,7 @@ from shoal_api.access.api_keys import ApiKey, Keyring
 from shoal_api.access.client_name import network_of
 from shoal_api.access.rate_limit import RateLimits
 from shoal_api.access.thread_quota import ThreadQuotas
-from shoal_api.request import JsonRequest
+from shoal_api.request import MAX_LENGTH_DIGITS, JsonRequest
 
 #: Routes that may be read without a key. Those below /docs are its page.
 OPEN_ROUTES = ("/", "/health", "/ready", "/docs", "/openapi.json")
@@ -23,6 +23,13 @@ _ADMIN_ROUTES = ("/v1/dead",)
 
 #: Routes that are outside the thread quotas, so that monitoring does not take a busy server for a dead one.
 _ALWAYS_ANSWERED = ("/health", "/ready")
+
+#: Part of the threads that a body of the largest size counts for beside its own, so a process has about as many such
+#: bodies in memory.
+_LARGEST_BODY_SHARE = 1 / 8
+
+#: Part of the largest size that a body counts as whose size is not said.
+_UNKNOWN_BODY_SHARE = 1 / 8
 
 #: Names of this machine. The DNS cannot make the browser of another machine use them for this one.
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -46,6 +53,8 @@ class AccessControl:
         self._local_names = {"", *_LOCAL_NAMES, settings.host} if settings.allow_anonymous == "loopback" else None
         self._origins = {origin.strip() for origin in settings.cors_origins.split(",")}
         self._quotas = ThreadQuotas(settings.api_threads)
+        self._max_body_bytes = settings.max_request_bytes
+        self._threads_per_byte = _LARGEST_BODY_SHARE * settings.api_threads / settings.max_request_bytes
         #: The requests that are being answered.
         self.running: set[JsonRequest] = set()
 
@@ -64,7 +73,8 @@ class AccessControl:
             return view()
         key = self._authorize(request.environ, route)
         request.client_name = key.name if key else network_of(request.environ.get("REMOTE_ADDR", ""))
-        self._quotas.acquire(request.client_name)
+        num_threads = self._num_threads(request.environ)
+        self._quotas.acquire(request.client_name, num_threads)
         self.running.add(request)
         try:
             if key and key.rate:
@@ -72,7 +82,16 @@ class AccessControl:
             return view()
         finally:
             self.running.discard(request)
-            self._quotas.release(request.client_name)
+            self._quotas.release(request.client_name, num_threads)
+
+    def _num_threads(self, environ: Mapping[str, Any]) -> int:
+        """Return the number of threads that a request counts for: its own, and more for a large body."""
+        size = environ.get("CONTENT_LENGTH", "")
+        if "HTTP_TRANSFER_ENCODING" in environ:
+            num_bytes = _UNKNOWN_BODY_SHARE * self._max_body_bytes
+        else:
+            num_bytes = min(self._max_body_bytes, int(size[:MAX_LENGTH_DIGITS])) if size.isdecimal() else 0
+        return 1 + int(num_bytes * self._threads_per_byte)
 
     @cached_property
     def _rates(self) -> RateLimits:

@@ -20,32 +20,36 @@ class ThreadQuotas:
         limit per client = 7 * (free threads - reserved threads), reserved threads = all threads // 16
 
     So a client alone gets at most 7/8 of the threads that are not reserved, several greedy clients get less each, and
-    some threads stay free for the next client. A client that holds none always gets one.
+    some threads stay free for the next client. A client that holds none always gets one. A request with a large body
+    counts for several threads, so the bodies of all requests are bounded too.
     """
 
     def __init__(self, num_threads: int):
+        self._num_threads = num_threads
         self._num_free = num_threads
         self._num_reserved = num_threads // THREADS_PER_RESERVED
         self._num_held: dict[str, int] = {}
         self._lock = Lock()
 
-    def acquire(self, client: str) -> None:
-        """Count one more thread for the client; raises Overloaded if it holds its limit."""
+    def acquire(self, client: str, num: int = 1) -> None:
+        """Count so many more threads for the client; raises Overloaded if it would hold more than its limit."""
         with self._lock:
             num_held = self._num_held.get(client, 0)
-            if not num_held or num_held < LIMIT_PER_FREE * (self._num_free - self._num_reserved):
-                self._num_held[client] = num_held + 1
-                self._num_free -= 1
+            limit = LIMIT_PER_FREE * (self._num_free - (num - 1) - self._num_reserved)
+            if num_held + num <= limit or (not num_held and num <= max(1, self._num_free)):
+                self._num_held[client] = num_held + num
+                self._num_free -= num
                 return
         raise Overloaded(
-            f"{num_held:,} requests of this client are being answered, the most that this server grants it now: "
-            "send fewer at a time"
+            f"the requests of this client that are being answered count for {num_held:,} of {self._num_threads:,} "
+            f"threads of this server, and this one for {num:,}, more than it grants now: send fewer or smaller ones at "
+            "a time"
         )
 
-    def release(self, client: str) -> None:
-        """Count one thread less."""
+    def release(self, client: str, num: int = 1) -> None:
+        """Count so many threads less."""
         with self._lock:
-            self._num_free += 1
-            num_held = self._num_held.pop(client) - 1
+            self._num_free += num
+            num_held = self._num_held.pop(client) - num
             if num_held:
                 self._num_held[client] = num_held
