@@ -27,6 +27,7 @@ from shoal.errors import BadSetting
 from shoal_api.access.api_keys import Keyring
 from shoal_api.dialects import DIALECTS, OWN
 from shoal_api.errors import STATUS
+from shoal_api.request import MSGPACK_TYPES
 
 pytest_plugins = ["api_fixtures"]
 
@@ -127,6 +128,14 @@ def test_described_route(quick: FlaskClient, data: st.DataObject) -> None:
         ),
         about,
     )
+
+
+@fuzz(60, data=st.data())
+def test_bodies_in_msgpack(quick: FlaskClient, data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(sorted(BODIES)))
+    good = st.just(packed(BODIES[path]))
+    body = data.draw(changed(BODIES[path]).map(packed) | ODD.map(packed) | mutated(good) | st.binary(max_size=30))
+    check(quick.post(path, data=body, content_type=data.draw(st.sampled_from(MSGPACK_TYPES))))
 
 
 @fuzz(

@@ -1,4 +1,4 @@
-"""Requests: their body as a JSON object, and what access control found out about them."""
+"""Requests: their body, a JSON object or a msgpack map, and what access control found out about them."""
 
 import json
 import time
@@ -11,7 +11,9 @@ from flask import Request
 from flask.globals import request_ctx
 from werkzeug.exceptions import RequestEntityTooLarge
 
-from shoal.errors import InvalidJson, InvalidRequest, InvalidText, ShoalError, TooLarge
+from shoal import wire
+from shoal.errors import InvalidJson, InvalidRequest, InvalidText, MalformedJob, ShoalError, TooLarge
+from shoal.jobs import MAX_VALUES
 
 #: A body that is too large is read and discarded up to this many times the limit; then the connection is closed.
 MAX_DISCARDED = 8
@@ -20,12 +22,15 @@ MAX_DISCARDED = 8
 #: objects takes 1.5 GB and some seconds, in which the process answers no other request.
 MAX_BRACKETS = 500_000
 
+#: Content types of bodies that are msgpack.
+MSGPACK_TYPES = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
+
 #: Most digits of a content length that are looked at: more would still be over every limit, and slow to convert.
 MAX_LENGTH_DIGITS = 18
 
 
 class JsonRequest(Request):
-    """A request whose body is a JSON object under any content type."""
+    """A request whose body is a msgpack map under the content types of msgpack, and a JSON object under any other."""
 
     #: The client: the name of its API key or its address, once access control has let the request in.
     client_name = ""
@@ -47,19 +52,14 @@ class JsonRequest(Request):
         """Read the body and return it as a dict.
 
         Raises InvalidJson, InvalidText for half of a surrogate pair, InvalidRequest for JSON that is no object, and
-        TooLarge for more than `MAX_BRACKETS`.
+        TooLarge for JSON of more than `MAX_BRACKETS`, or msgpack of more than `MAX_VALUES` values.
         """
         self.is_receiving = True
         data = self._read()
         self.is_receiving = False
-        if (num_brackets := data.count(b"[") + data.count(b"{")) > MAX_BRACKETS:
-            raise TooLarge(
-                f"the body has {num_brackets:,} opening brackets and braces, those in texts included, and may have "
-                f"{MAX_BRACKETS:,}: split the list"
-            )
         try:
-            body = orjson.loads(data)
-        except orjson.JSONDecodeError as error:
+            body = self._parse(data)
+        except (orjson.JSONDecodeError, MalformedJob) as error:
             if self.content_length is None and len(data) == self.max_content_length:
                 self.is_receiving = True
                 self._discard((MAX_DISCARDED - 1) * len(data))
@@ -69,6 +69,17 @@ class JsonRequest(Request):
             raise InvalidRequest(f"the body is a JSON {_json_type(body)}: send an object with named fields")
         self.field_names = frozenset(body)
         return body
+
+    def _parse(self, data: bytes) -> Any:
+        kind = self.environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+        if kind in MSGPACK_TYPES:
+            return wire.unpack(data, MAX_VALUES)
+        if (num_brackets := data.count(b"[") + data.count(b"{")) > MAX_BRACKETS:
+            raise TooLarge(
+                f"the body has {num_brackets:,} opening brackets and braces, those in texts included, and may have "
+                f"{MAX_BRACKETS:,}: split the list"
+            )
+        return orjson.loads(data)
 
     def _read(self) -> bytes:
         """Read the body: directly where the server bounds it, as werkzeug's bounds take a fifth of a request's time."""
@@ -98,7 +109,9 @@ def json_request() -> JsonRequest:
     return cast(JsonRequest, request_ctx.request)
 
 
-def _parse_error(data: bytes, error: orjson.JSONDecodeError) -> ShoalError:
+def _parse_error(data: bytes, error: orjson.JSONDecodeError | MalformedJob) -> ShoalError:
+    if isinstance(error, MalformedJob):
+        return InvalidJson(f"the body cannot be read: {error}")
     place = f"line {error.lineno} column {error.colno}"
     if _is_json_with_surrogate(data):
         return InvalidText(

@@ -17,6 +17,7 @@ from shoal.errors import NotAcceptable
 from shoal.excerpt import excerpt
 from shoal.replies import Reply
 from shoal_api.number_type import Arrays, convert
+from shoal_api.request import MSGPACK_TYPES
 from shoal_api.response import cost_headers, rendered, sent
 
 JSON = "application/json"
@@ -76,9 +77,7 @@ def _arrow(arrays: Arrays) -> bytes:
 
 #: The function that renders arrays, for each media type but JSON.
 FORMATS: dict[str, Callable[[Arrays], bytes]] = {
-    "application/msgpack": _msgpack,
-    "application/x-msgpack": _msgpack,
-    "application/vnd.msgpack": _msgpack,
+    **dict.fromkeys(MSGPACK_TYPES, _msgpack),
     "application/octet-stream": _raw,
     "application/x-npy": _npy,
     "application/x-safetensors": _safetensors,

@@ -31,7 +31,7 @@ class InvalidRequest(ShoalError):
 
 
 class InvalidJson(ShoalError):
-    """Error raised when the body of an HTTP request is not JSON."""
+    """Error raised when the body of an HTTP request is neither JSON nor, where it says so, a msgpack map."""
 
     code = "invalid_json"
 

@@ -15,6 +15,7 @@ from werkzeug import Response as AnyResponse
 
 from shoal_api.access.access_control import OPEN_ROUTES
 from shoal_api.context import Context, context
+from shoal_api.request import MSGPACK_TYPES
 from shoal_api.response import NO_FRAMES, SAFETY, WholeResponse, rendered
 from shoal_api.schema.responses import ERRORS
 
@@ -51,6 +52,9 @@ def openapi() -> Response:
     """Describe the API by OpenAPI."""
     assert isinstance(current_app, OpenAPI)
     description = current_app.api_doc
+    for operation in (about for methods in description["paths"].values() for about in methods.values()):
+        if content := operation.get("requestBody", {}).get("content"):
+            content |= dict.fromkeys(MSGPACK_TYPES, content["application/json"])
     if context().access.needs_keys:
         description["security"] = [{name: []} for name in _SECURITY_SCHEMES]
         for operation in (description["paths"][route]["get"] for route in OPEN_ROUTES):
