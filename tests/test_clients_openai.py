@@ -1,5 +1,6 @@
 """Clients of OpenAI's API, at a running service: their vectors are those of Sentence Transformers."""
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -88,3 +89,14 @@ def test_llama_index(url: str, model: str, reference: Reference) -> None:
     embeddings = like.OpenAILikeEmbedding(model_name=model, api_base=f"{url}/v1", api_key="none")
     check_same(embeddings.get_text_embedding_batch(TEXTS[:1] + TEXTS[2:]), reference(TEXTS[:1] + TEXTS[2:]))
     check_same([embeddings.get_query_embedding(TEXTS[0])], reference(TEXTS[:1]))
+
+
+def test_haystack(url: str, model: str, reference: Reference) -> None:
+    embedders = pytest.importorskip("haystack.components.embedders")
+    haystack = pytest.importorskip("haystack")
+    secret = importlib.import_module("haystack.utils").Secret.from_token("none")
+    settings = {"api_base_url": f"{url}/v1", "api_key": secret, "model": model}
+    check_same([embedders.OpenAITextEmbedder(**settings).run("storm in europe")["embedding"]], reference(TEXTS[:1]))
+    documents = [haystack.Document(content=text) for text in TEXTS[2:]]
+    found = embedders.OpenAIDocumentEmbedder(**settings).run(documents)["documents"]
+    check_same([document.embedding for document in found], reference(TEXTS[2:]))
