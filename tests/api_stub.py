@@ -136,6 +136,10 @@ def _reply(job: Job) -> Reply:
         raise Expired("the deadline passed")
     if "fail" in job.texts:
         raise Internal("the stub was told to fail")
+    if job.op == "tokenize":
+        return Reply(job.id, pieces=[[_piece(job, text)] for text in job.texts])
+    if job.op == "decode":
+        return Reply(job.id, decoded=[f"{ids}, {job.special_tokens}" for ids in job.texts])
     lengths = [len(text.split()) + 2 for text in job.texts]
     if not job.options.truncate and max(lengths) > MAX_TOKENS:
         raise TextTooLong(f"a text has {max(lengths)} tokens and the model takes {MAX_TOKENS}")
@@ -148,6 +152,10 @@ def _reply(job: Job) -> Reply:
         model="stub",
     )
     return replace(reply, hits=_hits(job)) if job.op == "search" else replace(reply, vectors=_vectors(job, tokens))
+
+
+def _piece(job: Job, text: str) -> dict[str, Any]:
+    return {"id": len(text), "text": text, "special": job.special_tokens, "start": 0, "stop": len(text)}
 
 
 def _vectors(job: Job, tokens: list[int]) -> NDArray[np.float32]:

@@ -70,6 +70,14 @@ class TestTeiClient:
         means = [np.mean(tokens, axis=0) for tokens in client.embed_all(TEXTS[:2])]
         check_same(means, reference(TEXTS[:2]))
 
+    def test_tokens_lead_back_to_the_text(self, client: Any) -> None:
+        (found,) = client.tokenize("storm in europe")
+        assert [token.text for token in found.tokens] == ["[CLS]", "storm", "in", "europe", "[SEP]"]
+        assert [token.start for token in found.tokens] == [None, 0, 6, 9, None]
+        assert client.decode(found.get_ids()) == ["storm in europe"]
+        assert client.decode([found.get_ids()], skip_special_tokens=False) == ["[CLS] storm in europe [SEP]"]
+        assert client.prompt_names() == ["document", "query"]
+
     def test_the_service_is_healthy_and_described(self, client: Any, model: str) -> None:
         assert client.health()
         info = client.info()

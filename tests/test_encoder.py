@@ -134,7 +134,7 @@ def test_prompts_are_the_models_own(encoder: Encoder) -> None:
     assert encoder.prompt(Options()) == ""
     assert encoder.prompt(Options(), QUERY_PROMPTS) == "storm "
     assert encoder.prompt(Options(), DOCUMENT_PROMPTS) == ""
-    with pytest.raises(InvalidRequest, match=r'prompt_name is "x": .* has document, query'):
+    with pytest.raises(InvalidRequest, match=r'prompt_name is "x": .* prompts: \[document, query\]'):
         encoder.prompt(Options(prompt_name="x"))
 
 

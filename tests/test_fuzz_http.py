@@ -38,6 +38,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/jobs": {"op": "embed", "inputs": "storm", "lane": "bulk", "truncation_side": "left"},
     "/": {"inputs": ["storm", "rain"], "truncate": None, "truncation_direction": "Left", "dimensions": 2},
     "/embed_all": {"inputs": ["storm", "rain"], "truncate": True, "prompt_name": "query"},
+    "/tokenize": {"inputs": ["storm"], "add_special_tokens": True, "prompt_name": "query"},
+    "/decode": {"ids": [[5, 6], [7]], "skip_special_tokens": False},
     "/similarity": {"inputs": {"source_sentence": "storm", "sentences": ["rain"]}, "parameters": {"truncate": True}},
     "/embeddings": {"input": ["storm"], "model": None, "encoding_format": "float", "dimensions": 0, "modality": "text"},
     "/api/embed": {"model": "stub", "input": ["storm"], "truncate": True, "options": {}, "keep_alive": "5m"},

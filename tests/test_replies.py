@@ -134,3 +134,19 @@ def test_a_reply_of_another_shape_is_malformed(change: dict[str, Any]) -> None:
 def test_no_random_bytes_are_a_reply(data: bytes) -> None:
     with pytest.raises((MalformedJob, InvalidText)):
         Reply.unpack(data)
+
+
+def test_tokens_and_texts_survive_the_wire_and_come_together_in_order() -> None:
+    piece = {"id": 5, "text": "a", "special": False, "start": 0, "stop": None}
+    parts = [reply_of(pieces=[[piece], []]), reply_of(pieces=[[piece]])]
+    assert Reply.join([Reply.unpack(part.pack()) for part in parts]).pieces == [[piece], [], [piece]]
+    parts = [reply_of(decoded=["a", ""]), reply_of(decoded=["b"])]
+    assert Reply.join([Reply.unpack(part.pack()) for part in parts]).decoded == ["a", "", "b"]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"pieces": [5]}, {"pieces": [[5]]}, {"pieces": {}}, {"decoded": [5]}, {"decoded": ""}]
+)
+def test_tokens_and_texts_of_another_shape_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(MalformedJob):
+        Reply.unpack(msgpack.packb({"v": 1, "id": "x", "status": "done", **fields}))

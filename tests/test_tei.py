@@ -104,6 +104,27 @@ class TestSimilarity:
         assert "a text has 12 tokens" in tei_error_of(answer, 422)[1]
 
 
+@pytest.mark.usefixtures("stub")
+class TestTokenizer:
+    def test_each_text_has_its_tokens(self, api: FlaskClient) -> None:
+        expected = [{"id": len(text), "text": text, "special": True, "start": 0, "stop": len(text)} for text in TEXTS]
+        assert api.post("/tokenize", json={"inputs": TEXTS}).get_json() == [[piece] for piece in expected]
+        body = {"inputs": "a", "add_special_tokens": False, "prompt_name": None}
+        ((piece,),) = api.post("/tokenize", json=body).get_json()
+        assert (piece["text"], piece["special"]) == ("a", False)
+
+    def test_each_list_of_ids_has_its_text(self, api: FlaskClient) -> None:
+        assert api.post("/decode", json={"ids": [1, 2]}).get_json() == ["1 2, False"]
+        body = {"ids": [[1, 2], [3]], "skip_special_tokens": False}
+        assert api.post("/decode", json=body).get_json() == ["1 2, True", "3, True"]
+        assert api.post("/decode", json={"ids": [[]]}).get_json() == [", False"]
+
+    @pytest.mark.parametrize("ids", [5, ["a"], [[1], 2], [[1.5]], None])
+    def test_other_ids_are_refused(self, api: FlaskClient, ids: Any) -> None:
+        kind, message = tei_error_of(api.post("/decode", json={"ids": ids}), 422)
+        assert (kind, message.startswith("ids")) == ("Validation", True), message
+
+
 @pytest.mark.parametrize("path", ["/embed_sparse", "/predict", "/rerank"])
 def test_what_the_model_cannot_do_is_refused(api: FlaskClient, path: str) -> None:
     kind, message = tei_error_of(api.post(path, json={"inputs": "a"}), 424)

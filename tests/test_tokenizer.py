@@ -7,6 +7,7 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.errors import InvalidRequest, TooLarge
 from shoal_workers.encoding.tokenizer import CHARS_PER_TOKEN, Tokenizer, Tokens
 
 MAX_TOKENS = 48
@@ -114,3 +115,32 @@ def test_texts_do_not_touch_each_other(ours: Tokenizer) -> None:
     texts = ["storm", "rain " * 100, ""]
     assert ours.encode(texts) == [tokens for text in texts for tokens in ours.encode([text])]
     assert ours.encode([]) == []
+
+
+def test_a_text_is_described_token_by_token(ours: Tokenizer, plain: tokenizers.Tokenizer) -> None:
+    first, *pieces, last = ours.describe("storm  rain", special_tokens=True)
+    assert (first["text"], last["text"]) == ("[CLS]", "[SEP]")
+    assert {(piece["special"], piece["start"], piece["stop"]) for piece in (first, last)} == {(True, None, None)}
+    assert [(piece["text"], piece["start"], piece["stop"]) for piece in pieces] == [("storm", 0, 5), ("rain", 7, 11)]
+    assert [piece["id"] for piece in pieces] == plain.encode("storm rain", add_special_tokens=False).ids
+    assert ours.describe("storm  rain", special_tokens=False) == pieces
+    assert ours.describe("", special_tokens=False) == []
+
+
+def test_a_text_beyond_what_is_read_is_refused(ours: Tokenizer) -> None:
+    assert len(ours.describe("a " * (ours.max_chars // 2), special_tokens=False)) > MAX_TOKENS
+    with pytest.raises(TooLarge, match="8,193 characters, and 8,192 can be tokenized"):
+        ours.describe("a" * (ours.max_chars + 1), special_tokens=True)
+
+
+@given(st.sampled_from(["storm rain", "the storm in europe", ""]), st.booleans())
+def test_ids_stand_for_the_text_that_they_are_made_of(ours: Tokenizer, text: str, special_tokens: bool) -> None:
+    ids = [piece["id"] for piece in ours.describe(text, special_tokens=True)]
+    found = ours.decode(" ".join(map(str, ids)), special_tokens)
+    assert found == (" ".join(["[CLS]", *text.split(), "[SEP]"]) if special_tokens else text, len(ids))
+
+
+@pytest.mark.parametrize("ids", ["a", "-1", "1.5", "99999", "9" * 5_000, "1,2", "\u0663"])
+def test_an_id_that_the_tokenizer_does_not_have_is_refused(ours: Tokenizer, ids: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"the id of a token is .*: it takes a whole number from 0 to"):
+        ours.decode(f"1 {ids}", special_tokens=True)

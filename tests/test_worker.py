@@ -205,6 +205,29 @@ class BrokenIndex(Index):
         return super().search(queries, k)
 
 
+def test_jobs_for_the_tokenizer_are_answered_without_a_pass(worker: Worker, queue: Queue, engine: Engine) -> None:
+    jobs = [
+        Job("tokenize", ["rain", "storm rain"], Options(prompt_name="query"), special_tokens=False),
+        Job("tokenize", ["x" * 8_193]),
+        Job("decode", ["2 3", ""]),
+        Job("decode", ["x"]),
+    ]
+    queue.put("interactive", jobs)
+    drive(worker)
+    pieces, long, decoded, wrong = (queue.wait_result(job.id, PATIENCE_S) for job in jobs)
+    assert pieces
+    assert pieces.pieces
+    assert [[piece["text"] for piece in part] for part in pieces.pieces] == [
+        ["storm", "rain"],
+        ["storm", "storm", "rain"],
+    ]
+    assert (pieces.tokens, pieces.truncated, pieces.vectors) == ([2, 3], [False, False], None)
+    assert decoded
+    assert (len(decoded.decoded or ()), decoded.tokens) == (2, [2, 0])
+    assert [reply.error.code for reply in (long, wrong) if reply and reply.error] == ["too_large", "invalid_request"]
+    assert engine.passes == []
+
+
 def test_a_job_the_index_fails_on_harms_only_itself(queue: Queue, engine: Engine, index_folder: Path) -> None:
     worker = Worker(queue.consumer(), engine, {"default": BrokenIndex.open(index_folder)}, Bucketing(4_096))
     bad, good = (Job("search", ["storm"], k=k, reply_to="me") for k in (13, 12))

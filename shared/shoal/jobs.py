@@ -15,7 +15,7 @@ from shoal.keys import NAME, NAME_RULE
 
 # The words of the contract, as types: the HTTP schema is made from the same ones.
 Lane = Literal["interactive", "bulk"]
-Operation = Literal["embed", "search"]
+Operation = Literal["embed", "search", "tokenize", "decode"]
 Pooling = Literal["mean", "max", "cls"]
 Output = Literal["vector", "tokens"]
 TruncationSide = Literal["right", "left"]
@@ -25,6 +25,9 @@ LANES: tuple[str, ...] = get_args(Lane)
 
 #: All operations.
 OPERATIONS: tuple[str, ...] = get_args(Operation)
+
+#: The operations that need the model's tokenizer alone.
+TOKENIZER_OPERATIONS = ("tokenize", "decode")
 
 #: The values of each option that takes one of a few. None stands for the model's own.
 CHOICES: dict[str, tuple[str | None, ...]] = {
@@ -95,7 +98,10 @@ OPTION_NAMES = tuple(OPTION_DEFAULTS)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A few texts to embed, or a few queries to embed and search for.
+    """A few texts to embed or to tokenize, a few queries to embed and search for, or ids of tokens to decode.
+
+    A text to decode is ids in decimal, with spaces between them. `special_tokens` is about special tokens, such as
+    `[CLS]`: to tokenize, add them; to decode, keep them.
 
     `deadline` is in Unix seconds by Redis's clock. The reply goes to the reply address `reply_to`; a job without one
     has a record with its status, and its reply goes to a result key of its own. Raises InvalidRequest for a field that
@@ -110,6 +116,7 @@ class Job:
     index: str = "default"
     deadline: float | None = None
     reply_to: str | None = None
+    special_tokens: bool = True
 
     def __post_init__(self) -> None:
         if self.op not in OPERATIONS:
@@ -122,6 +129,8 @@ class Job:
             _check_deadline(self.deadline)
         if self.op == "search":
             self._check_search()
+        if self.op in TOKENIZER_OPERATIONS:
+            _check_type("special_tokens", self.special_tokens, bool, "true or false")
 
     def _check_search(self) -> None:
         _check_range("k", self.k, 1, MAX_K)
@@ -141,6 +150,8 @@ class Job:
         values |= {k: value for k, default in OPTION_DEFAULTS.items() if (value := getattr(self.options, k)) != default}
         if self.op == "search":
             values |= {"k": self.k, "index": self.index}
+        if self.op in TOKENIZER_OPERATIONS:
+            values["special_tokens"] = self.special_tokens
         if self.deadline is not None:
             values["deadline"] = self.deadline
         if reply_to := reply_to or self.reply_to:

@@ -30,8 +30,8 @@ class Reply:
 
     `vectors` is float32 `[texts, dimension]`, or `[sum(tokens), dimension]` with output "tokens". `tokens` has the
     number of tokens of each text, and `truncated` is true for each text that was cut. `hits` has one list for each
-    query, best first. `cached` counts the texts whose vectors came from the cache. A reply with an `error` has no more
-    than its id and status.
+    query, best first. `pieces` has the tokens of each text, and `decoded` the text of each list of ids. `cached` counts
+    the texts whose vectors came from the cache. A reply with an `error` has no more than its id and status.
     """
 
     id: str
@@ -40,6 +40,8 @@ class Reply:
     tokens: list[int] = field(default_factory=list)
     truncated: list[bool] = field(default_factory=list)
     hits: list[list[dict[str, Any]]] | None = None
+    pieces: list[list[dict[str, Any]]] | None = None
+    decoded: list[str] | None = None
     timings: dict[str, float] = field(default_factory=dict)
     cached: int = 0
     model: str = ""
@@ -59,8 +61,8 @@ class Reply:
         values |= {"timings": self.timings, "cached": self.cached}
         if self.vectors is not None:
             values["vectors"] = pack_vectors(self.vectors)
-        if self.hits is not None:
-            values["hits"] = self.hits
+        parts = {"hits": self.hits, "pieces": self.pieces, "decoded": self.decoded}
+        values |= {name: part for name, part in parts.items() if part is not None}
         return wire.pack(values)
 
     @classmethod
@@ -85,12 +87,13 @@ class Reply:
 
     def _is_valid(self) -> bool:
         """Return True if the values within its lists and maps have the documented types."""
-        tokens, hits = self.tokens, self.hits
+        tokens, lists = self.tokens, [found for found in (self.hits, self.pieces) if found is not None]
         return (
             all([type(count) is int and 0 <= count < 2**31 for count in tokens])
             and all([type(flag) is bool for flag in self.truncated])
             and all([isinstance(time_s, float | int) for time_s in self.timings.values()])
-            and (hits is None or all([type(found) is list and all([type(h) is dict for h in found]) for found in hits]))
+            and all([type(part) is list and all([type(m) is dict for m in part]) for found in lists for part in found])
+            and all([type(text) is str for text in self.decoded or ()])
         )
 
     @classmethod
@@ -112,6 +115,8 @@ class Reply:
             tokens=[count for r in replies for count in r.tokens],
             truncated=[flag for r in replies for flag in r.truncated],
             hits=None if first.hits is None else [hits for r in replies for hits in _present(r.hits)],
+            pieces=None if first.pieces is None else [part for r in replies for part in _present(r.pieces)],
+            decoded=None if first.decoded is None else [text for r in replies for text in _present(r.decoded)],
             timings={name: max(r.timings.get(name, 0.0) for r in replies) for name in TIMINGS},
             cached=sum(r.cached for r in replies),
             model=first.model,
@@ -128,6 +133,8 @@ _TYPES: dict[str, Any] = {
     "tokens": list,
     "truncated": list,
     "hits": list | None,
+    "pieces": list | None,
+    "decoded": list | None,
     "timings": dict,
     "cached": int,
     "model": str,

@@ -12,7 +12,7 @@ from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
 from shoal.errors import Expired, Internal, InvalidRequest, Poisoned, ShoalError, UnknownIndex
 from shoal.excerpt import excerpt
-from shoal.jobs import QUERY_PROMPTS, Job, check_deadline
+from shoal.jobs import QUERY_PROMPTS, TOKENIZER_OPERATIONS, Job, check_deadline
 from shoal.keys import NAME
 from shoal.outline import Outline
 from shoal.queue.consumer import Answer, Consumer, Delivery
@@ -210,7 +210,10 @@ class Admission:
                 refusals.append((delivery, error))
         self.refuse(refusals)
         works = self._start(works)
-        self._look_up(works)
+        for work in works:
+            if work.job.op in TOKENIZER_OPERATIONS:
+                work.use_tokenizer(self._encoder.tokenizer)
+        self._look_up([work for work in works if not work.is_complete])
         for work in works:
             if work.is_complete:
                 work.begin()

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from shoal.cache.entry import Entry
 from shoal.errors import Internal, ShoalError, TextTooLong, TooLarge
-from shoal.jobs import Job
+from shoal.jobs import TOKENIZER_OPERATIONS, Job
 from shoal.queue.consumer import Answer, Delivery
 from shoal.queue.lane import Source
 from shoal.replies import TIMINGS, Reply, finish
 from shoal_workers.encoding.encoder import TokenizedText
-from shoal_workers.encoding.tokenizer import Tokens
+from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +37,8 @@ class Work:
     tokenized: dict[int, TokenizedText] = field(default_factory=dict)
     has_begun: bool = False
     hits: list[list[dict[str, Any]]] | None = None
+    pieces: list[list[dict[str, Any]]] | None = None
+    decoded: list[tuple[str, int]] | None = None
     error: ShoalError | None = None
     now: Callable[[], float] = time.time
     timings: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TIMINGS, 0.0))
@@ -79,6 +81,22 @@ class Work:
     def prompted(self, number: int) -> str:
         """Return the text of that number after the prompt."""
         return self.prompt + self.job.texts[number]
+
+    def use_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Do the job of an operation that needs no more than the tokenizer, or set the error."""
+        self.begin()
+        started, special_tokens = time.perf_counter(), self.job.special_tokens
+        try:
+            if self.job.op == "tokenize":
+                self.pieces = [tokenizer.describe(self.prompt + text, special_tokens) for text in self.job.texts]
+            else:
+                self.decoded = [tokenizer.decode(ids, special_tokens) for ids in self.job.texts]
+        except ShoalError as error:
+            self.error = error
+        except Exception as error:  # any that a tokenizer may raise
+            self.fail("the tokenizer failed", error)
+        self.untokenized.clear()
+        self.timings["tokenize_s"] += time.perf_counter() - started
 
     def check_length(self, number: int, tokens: Tokens, max_tokens: int) -> None:
         """Set the error if the text had to be cut and the options refuse that."""
@@ -132,6 +150,8 @@ class Work:
             return None
 
     def _answer(self, model: str) -> Answer:
+        if self.job.op in TOKENIZER_OPERATIONS:
+            return Answer(self.delivery, self._tokenizer_reply(model), self.job.reply_to)
         entries = self.entries()
         reply = Reply(
             id=self.job.id,
@@ -144,6 +164,18 @@ class Work:
             model=model,
         )
         return Answer(self.delivery, reply, self.job.reply_to)
+
+    def _tokenizer_reply(self, model: str) -> Reply:
+        counts = [len(part) for part in self.pieces or ()] + [count for _, count in self.decoded or ()]
+        return Reply(
+            id=self.job.id,
+            pieces=self.pieces,
+            decoded=None if self.decoded is None else [text for text, _ in self.decoded],
+            tokens=counts,
+            truncated=[False] * len(counts),
+            timings=self.timings,
+            model=model,
+        )
 
 
 def _entry(text: TokenizedText) -> Entry:

@@ -1,4 +1,4 @@
-"""Text Embeddings Inference: /embed, /embed_all, /similarity, POST / and the routes that other models have.
+"""Text Embeddings Inference: /embed, /embed_all, /similarity, /tokenize, /decode, POST /, and what other models can.
 
 At the root, POST /embed, GET /info and GET /health are Shoal's own, which take and answer what its clients need.
 """
@@ -19,13 +19,17 @@ from shoal_api.routes import health as own_health
 from shoal_api.routes import info as own_info
 from shoal_api.schema.responses import Info, Ready
 from shoal_api.schema.tei import (
+    DecodeBody,
     Similarities,
     SimilarityBody,
     TeiEmbedBody,
     TeiError,
+    TeiPieces,
+    TeiTexts,
     TeiTokensBody,
     TeiTokenVectors,
     TeiVectors,
+    TokenizeBody,
     VectorsOrSimilarities,
 )
 from shoal_api.vector_format import VectorFormat, arrays_of
@@ -72,6 +76,18 @@ def embed_or_compare() -> Response:
     if isinstance(body.get("inputs"), dict):
         return _similarities(validation.checked(SimilarityBody, body))
     return _vectors(validation.checked(TeiEmbedBody, body))
+
+
+@api.post("/tokenize", responses={200: TeiPieces})
+def tokenize(body: TokenizeBody) -> Response:
+    """Tell the tokens of texts, which are not cut."""
+    return rendered(call(body.job(), remedy="split the list").pieces)
+
+
+@api.post("/decode", responses={200: TeiTexts})
+def decode(body: DecodeBody) -> Response:
+    """Tell the text that ids of tokens stand for."""
+    return rendered(call(body.job(), remedy="split the list").decoded)
 
 
 @api.post("/embed_sparse", responses={424: TeiError})

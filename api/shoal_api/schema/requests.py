@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from shoal.errors import InvalidRequest
-from shoal.jobs import MAX_K, OPTION_DEFAULTS, Job, Lane, Operation, Options, Output, Pooling, TruncationSide
+from shoal.jobs import MAX_K, OPTION_DEFAULTS, Job, Lane, Options, Output, Pooling, TruncationSide
 from shoal_api.number_type import NumberType
 
 #: Longest that a request for a job's result may wait, in seconds.
@@ -103,7 +103,7 @@ class JobBody(EmbedOptions):
     """A job to submit: `inputs` to embed, or `queries` to search for."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"op": "embed", "inputs": ["a text"], "lane": "bulk"}})
-    op: Operation = Field(description="What to do")
+    op: Literal["embed", "search"] = Field(description="What to do")
     inputs: Texts | None = Field(None, description="Texts of op embed")
     queries: Texts | None = Field(None, description="Queries of op search")
     k: int = Field(5, ge=1, le=MAX_K, description="Hits for each query, with op search")

@@ -1,11 +1,11 @@
 """The shapes of Text Embeddings Inference's requests and responses."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from shoal.jobs import Job, Options
-from shoal_api.schema.requests import Body, TextsOrIds, TruncationDirection, listed_texts
+from shoal_api.schema.requests import Body, Texts, TextsOrIds, TruncationDirection, as_list, listed_texts
 from shoal_api.schema.responses import IN_ANY_FORMAT
 
 
@@ -69,6 +69,54 @@ class SimilarityBody(Body):
         """Return the job that embeds the source sentence and then the others."""
         options = (self.parameters or TeiOptions.model_construct()).options()
         return Job("embed", [self.inputs.source_sentence, *self.inputs.sentences], options)
+
+
+class TokenizeBody(Body):
+    """Texts to tokenize."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"inputs": ["a text", "another text"]}})
+    inputs: Texts = Field(description="One text or several")
+    add_special_tokens: bool = Field(True, description="Add special tokens, such as [CLS]")
+    prompt_name: str | None = Field(None, description="Name of the model's prompt to put before each text")
+
+    def job(self) -> Job:
+        """Return the job that does it."""
+        options = Options(prompt_name=self.prompt_name)
+        return Job("tokenize", as_list(self.inputs), options, special_tokens=self.add_special_tokens)
+
+
+class DecodeBody(Body):
+    """Ids of tokens to decode."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"ids": [[101, 102]]}})
+    ids: Annotated[list[int], Field(fail_fast=True)] | Annotated[list[list[int]], Field(fail_fast=True)] = Field(
+        description="The ids of one text, or of several"
+    )
+    skip_special_tokens: bool = Field(True, description="Leave special tokens out")
+
+    def job(self) -> Job:
+        """Return the job that does it; raises InvalidRequest for ids of one text beside those of several."""
+        lists = [part for part in self.ids if isinstance(part, list)] or [cast(list[int], self.ids)]
+        texts = [" ".join(map(str, ids)) for ids in lists]
+        return Job("decode", texts, special_tokens=not self.skip_special_tokens)
+
+
+class TeiPiece(BaseModel):
+    """A token of a text, and its place there in characters; null for one that was added."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
+
+
+class TeiPieces(RootModel[list[list[TeiPiece]]]):
+    """The tokens of each text."""
+
+
+class TeiTexts(RootModel[list[str]]):
+    """The text of each list of ids."""
 
 
 class TeiVectors(RootModel[list[list[float]]]):

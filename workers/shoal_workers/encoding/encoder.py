@@ -93,8 +93,10 @@ class Encoder:
         try:
             return self.model.prompt_for(options.prompt_name, fallbacks)
         except KeyError:
-            name, known = options.prompt_name, ", ".join(sorted(self.model.prompts)) or "none"
-            raise InvalidRequest(f"prompt_name is {excerpt(name)}: {self.model.name} has {known}") from None
+            name, known = options.prompt_name, ", ".join(sorted(self.model.prompts))
+            raise InvalidRequest(
+                f"prompt_name is {excerpt(name)}: {self.model.name} has no such prompt. Available prompts: [{known}]"
+            ) from None
 
     def check(self, options: Options) -> None:
         """Raise InvalidRequest for options that the model cannot follow."""

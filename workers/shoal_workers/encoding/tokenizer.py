@@ -3,8 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tokenizers
+
+from shoal.errors import InvalidRequest, TooLarge
+from shoal.excerpt import excerpt
 
 #: Characters read first of a long text, for each token that the model takes. English has four to five.
 CHARS_PER_TOKEN = 4
@@ -39,6 +43,10 @@ class Tokenizer:
         self.max_tokens = max_tokens
         self.max_chars = max(MIN_MAX_CHARS, MAX_CHARS_PER_TOKEN * max_tokens)
         self._num_special = self._tokenizer.num_special_tokens_to_add(is_pair=False)
+        nothing = self._tokenizer.encode("")
+        self._added_ids = {
+            number for number, is_special in zip(nothing.ids, nothing.special_tokens_mask, strict=True) if is_special
+        }
 
     def encode(self, texts: Sequence[str], side: str = "right") -> list[Tokens]:
         """Return the tokens of each text; one that is too long loses its end, or its beginning if `side` is `left`."""
@@ -50,6 +58,39 @@ class Tokenizer:
             else self._encode_long(text, short, side)
             for text, encoding in zip(texts, encodings, strict=True)
         ]
+
+    def describe(self, text: str, special_tokens: bool) -> list[dict[str, Any]]:
+        """Return a map for each token of the text: `id`, `text`, `special`, and its place, `start` to `stop`.
+
+        Places are counted in characters; a token that is added to the text has none. Raises TooLarge for a text of more
+        than `max_chars` characters.
+        """
+        if len(text) > self.max_chars:
+            raise TooLarge(
+                f"a text has {len(text):,} characters, and {self.max_chars:,} can be tokenized: cut it into passages"
+            )
+        found = self._tokenizer.encode(text, add_special_tokens=special_tokens)
+        tokens = zip(found.ids, found.tokens, found.offsets, found.special_tokens_mask, strict=True)
+        return [
+            {"id": number, "text": token, "special": True, "start": None, "stop": None}
+            if is_special
+            else {"id": number, "text": text[start:stop], "special": False, "start": start, "stop": stop}
+            for number, token, (start, stop), is_special in tokens
+        ]
+
+    def decode(self, ids: str, special_tokens: bool) -> tuple[str, int]:
+        """Return the text of ids that are written in decimal, with spaces between them, and their number.
+
+        Raises InvalidRequest for an id that the tokenizer does not have.
+        """
+        words, most = ids.split(), self._tokenizer.get_vocab_size() - 1
+        for word in words:
+            if not (word.isascii() and word.isdecimal() and len(word) <= len(str(most)) and int(word) <= most):
+                raise InvalidRequest(
+                    f"the id of a token is {excerpt(word)}: it takes a whole number from 0 to {most:,}"
+                )
+        ids_kept = [int(word) for word in words if special_tokens or int(word) not in self._added_ids]
+        return self._tokenizer.decode(ids_kept, skip_special_tokens=not special_tokens), len(words)
 
     def _encode_long(self, text: str, num_chars: int, side: str) -> Tokens:
         """Return the tokens of a text of which a part is read, and more of it until the tokens are used up."""
