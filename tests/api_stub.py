@@ -139,7 +139,7 @@ def _reply(job: Job) -> Reply:
     if job.op == "tokenize":
         return Reply(job.id, pieces=[[_piece(job, text)] for text in job.texts])
     if job.op == "decode":
-        return Reply(job.id, decoded=[f"{ids}, {job.special_tokens}" for ids in job.texts])
+        return Reply(job.id, decoded=[f"text {ids}, {job.special_tokens}" for ids in job.texts])
     lengths = [len(text.split()) + 2 for text in job.texts]
     if not job.options.truncate and max(lengths) > MAX_TOKENS:
         raise TextTooLong(f"a text has {max(lengths)} tokens and the model takes {MAX_TOKENS}")

@@ -68,6 +68,13 @@ class TestEmbeddings:
         assert (kind, code) == ("invalid_request_error", "invalid_request")
         assert "OpenAIEmbeddings(check_embedding_ctx_length=False)" in message
 
+    def test_those_of_the_models_own_tokenizer_are_decoded(self, make_app: MakeApp) -> None:
+        api = make_app(token_ids="own").test_client()
+        for ids, texts in (([5, 6], ["5 6"]), ([[5, 6], [7]], ["5 6", "7"])):
+            data = embed(api, input=ids).get_json()["data"]
+            found = np.array([item["embedding"] for item in data], np.float32)
+            assert np.array_equal(found, [vector_of(f"text {text}, False") for text in texts])
+
     @pytest.mark.parametrize(
         ("body", "words"),
         [

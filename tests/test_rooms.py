@@ -36,6 +36,7 @@ ROOMS: dict[str, set[str]] = {
     "shoal_api.context": {"shoal", "shoal.client", "shoal_api.access", "shoal_api.server", "shoal_api.pool_state"},
     "shoal_api.errors": {"shoal", "shoal_api", "shoal_api.context"},
     "shoal_api.enqueue": {"shoal", "shoal_api", "shoal_api.context"},
+    "shoal_api.token_ids": {"shoal", "shoal_api.context", "shoal_api.enqueue"},
     "shoal_api.served_model": {"shoal", "shoal_api.context"},
     "shoal_api.routes": {
         "shoal",
@@ -45,6 +46,7 @@ ROOMS: dict[str, set[str]] = {
         "shoal_api.access",
         "shoal_api.context",
         "shoal_api.enqueue",
+        "shoal_api.token_ids",
     },
     "shoal_api.protocols": {
         "shoal",
@@ -53,6 +55,7 @@ ROOMS: dict[str, set[str]] = {
         "shoal_api.context",
         "shoal_api.enqueue",
         "shoal_api.served_model",
+        "shoal_api.token_ids",
         "shoal_api.routes",
     },
     "shoal_api.app": {

@@ -66,6 +66,14 @@ class TestEmbed:
         kind, message = tei_error_of(api.post("/", json={"inputs": [[101, 102]]}), 422)
         assert (kind, "send texts" in message) == ("Validation", True)
 
+    @pytest.mark.parametrize("path", ["/", "/embed"])
+    def test_its_own_token_ids_are_decoded(self, make_app: MakeApp, path: str) -> None:
+        api = make_app(token_ids="own").test_client()
+        expected = [vector_of("text 5 6, False"), vector_of("text 7, False")]
+        assert np.array_equal(rows(api.post(path, json={"inputs": [[5, 6], [7]]})), expected)
+        assert np.array_equal(rows(api.post(path, json={"inputs": [5, 6]})), expected[:1])
+        assert np.shape(api.post("/embed_all", json={"inputs": [[5, 6]]}).get_json()) == (1, 6, 4)
+
     def test_a_failure_is_the_backends(self, api: FlaskClient) -> None:
         assert tei_error_of(api.post("/", json={"inputs": "fail"}), 424)[0] == "Backend"
 
@@ -114,10 +122,10 @@ class TestTokenizer:
         assert (piece["text"], piece["special"]) == ("a", False)
 
     def test_each_list_of_ids_has_its_text(self, api: FlaskClient) -> None:
-        assert api.post("/decode", json={"ids": [1, 2]}).get_json() == ["1 2, False"]
+        assert api.post("/decode", json={"ids": [1, 2]}).get_json() == ["text 1 2, False"]
         body = {"ids": [[1, 2], [3]], "skip_special_tokens": False}
-        assert api.post("/decode", json=body).get_json() == ["1 2, True", "3, True"]
-        assert api.post("/decode", json={"ids": [[]]}).get_json() == [", False"]
+        assert api.post("/decode", json=body).get_json() == ["text 1 2, True", "text 3, True"]
+        assert api.post("/decode", json={"ids": [[]]}).get_json() == ["text , False"]
 
     @pytest.mark.parametrize("ids", [5, ["a"], [[1], 2], [[1.5]], None])
     def test_other_ids_are_refused(self, api: FlaskClient, ids: Any) -> None:

@@ -33,6 +33,7 @@ from shoal.settings import Settings
     "trusted_proxies",
     "protocols",
     "model_aliases",
+    "token_ids",
     "log_level",
 )
 def api(settings: Settings) -> None:

@@ -87,6 +87,13 @@ class Settings:
         "", "Further names by which compatible requests may ask for the model, separated by commas; * is any name."
     )
 
+    token_ids: str = _setting(
+        "refuse",
+        "Token ids in place of texts: refuse them, as those of another tokenizer give wrong vectors; own: they are of "
+        "the model's tokenizer.",
+        choices=("refuse", "own"),
+    )
+
     model: str = _setting("sentence-transformers/all-MiniLM-L6-v2", "Model: a Hugging Face id or a local folder.")
     engine: str = _setting("openvino", "Library that runs the model.", choices=("openvino", "torch"))
     precision: str = _setting(

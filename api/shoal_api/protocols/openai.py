@@ -12,6 +12,7 @@ from shoal_api.enqueue import call
 from shoal_api.response import base64_rows, rendered
 from shoal_api.schema.openai import EmbeddingList, EmbeddingsBody, ModelBody, ModelList, ModelPath, OpenAIError
 from shoal_api.served_model import check_model, served_models
+from shoal_api.token_ids import as_texts
 from shoal_api.vector_format import VectorFormat, arrays_of
 
 api = APIBlueprint(
@@ -24,7 +25,7 @@ def embeddings(body: EmbeddingsBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
     check_model(body.model)
     wanted = VectorFormat.of_request()
-    reply = call(body.job(), remedy="split the list")
+    reply = call(body.job(as_texts("input", body.input)), remedy="split the list")
     return wanted.answer(reply, arrays_of(reply), in_json=embedding_list(reply, body.encoding_format))
 
 

@@ -32,6 +32,7 @@ from shoal_api.schema.tei import (
     TokenizeBody,
     VectorsOrSimilarities,
 )
+from shoal_api.token_ids import as_texts
 from shoal_api.vector_format import VectorFormat, arrays_of
 
 api = APIBlueprint(
@@ -59,7 +60,7 @@ def embed(body: TeiEmbedBody) -> Response:
 def embed_all(body: TeiTokensBody) -> Response:
     """Embed the tokens of texts: one vector for each token, as the model makes it."""
     wanted = VectorFormat.of_request()
-    reply = call(body.job(), remedy="split the list")
+    reply = call(body.job(as_texts("inputs", body.inputs)), remedy="split the list")
     return wanted.answer(reply, arrays_of(reply, by_token=True))
 
 
@@ -122,7 +123,7 @@ def health() -> Response:
 
 def _vectors(body: TeiEmbedBody) -> Response:
     wanted = VectorFormat.of_request()
-    reply = call(body.job(), remedy="split the list")
+    reply = call(body.job(as_texts("inputs", body.inputs)), remedy="split the list")
     return wanted.answer(reply, arrays_of(reply))
 
 

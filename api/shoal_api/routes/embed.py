@@ -9,6 +9,7 @@ from shoal_api.enqueue import PREFER, PREFERENCE_APPLIED, call, prefers_async, s
 from shoal_api.number_type import NUMBER_TYPES
 from shoal_api.schema.requests import EmbedBody
 from shoal_api.schema.responses import ERRORS, Embeddings, Submitted
+from shoal_api.token_ids import as_texts
 from shoal_api.vector_format import VectorFormat, arrays_of
 
 api = APIBlueprint("embed", __name__, abp_tags=[Tag(name="wait for the answer")], abp_responses=ERRORS)
@@ -17,7 +18,7 @@ api = APIBlueprint("embed", __name__, abp_tags=[Tag(name="wait for the answer")]
 @api.post("/embed", responses={200: Embeddings, 202: Submitted}, openapi_extensions={"parameters": [PREFER]})
 def embed(body: EmbedBody) -> Response:
     """Embed texts: one vector for each, in order."""
-    job = body.job()
+    job = body.job(as_texts("inputs", body.inputs))
     if prefers_async():
         _check_default(body.output_dtype)
         return submit(job, headers=PREFERENCE_APPLIED)

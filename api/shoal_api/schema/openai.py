@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.jobs import Job, Options
-from shoal_api.schema.requests import Body, TextsOrIds, listed_texts
+from shoal_api.schema.requests import Body, TextsOrIds
 from shoal_api.schema.responses import IN_ANY_FORMAT
 
 
@@ -13,7 +13,7 @@ class EmbeddingsBody(Body):
     """Texts to embed."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"input": ["a text", "another text"]}})
-    input: TextsOrIds = Field(description="One text or several; token ids are refused")
+    input: TextsOrIds = Field(description="One text or several; or token ids, if `SHOAL_TOKEN_IDS` allows them")
     model: str | None = Field(None, description="The served model, or an alias of it; null: the served one")
     encoding_format: Literal["float", "base64"] | None = Field(
         None, description="base64: the numbers as little-endian 32-bit floats; null: lists of numbers"
@@ -23,9 +23,9 @@ class EmbeddingsBody(Body):
     )
     user: str | None = Field(None, description="Ignored")
 
-    def job(self) -> Job:
-        """Return the job that does it; raises InvalidRequest for token ids."""
-        return Job("embed", listed_texts("input", self.input), Options(dimensions=self.dimensions))
+    def job(self, texts: list[str]) -> Job:
+        """Return the job that embeds the texts of `input`."""
+        return Job("embed", texts, Options(dimensions=self.dimensions))
 
 
 class Embedding(BaseModel):

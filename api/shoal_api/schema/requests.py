@@ -1,6 +1,6 @@
 """The shapes that requests are checked against: bodies, paths and queries. The OpenAPI page is made from them."""
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
@@ -24,7 +24,7 @@ def _kind_of_input(value: Any) -> str | None:
     if not isinstance(value, list):
         return None
     first = value[0] if value else ""
-    if isinstance(first, list):
+    if isinstance(first, list) and all(type(item) is int for item in first[:1]):
         return "lists of token ids"
     return "token ids" if type(first) is int else "several texts"
 
@@ -71,19 +71,19 @@ class EmbedBody(EmbedOptions):
     """Texts to embed. Bodies of Text Embeddings Inference's clients are taken too."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"inputs": ["a text", "another text"]}})
-    inputs: Texts = Field(description="One text or several")
+    inputs: TextsOrIds = Field(description="One text or several; or token ids, if `SHOAL_TOKEN_IDS` allows them")
     truncate: bool | None = _option("truncate", "Cut texts that are too long for the model; false refuses them")  # type: ignore[assignment]
     truncation_direction: TruncationDirection | None = Field(
         None, description="Another name of truncation_side, which it overrides"
     )
     output_dtype: NumberType = Field("float32", description="Type of the numbers in the answer")
 
-    def job(self) -> Job:
-        """Return the job that does it; raises InvalidRequest for options that do not go together."""
+    def job(self, texts: list[str]) -> Job:
+        """Return the job that embeds the texts of `inputs`; raises InvalidRequest for options at odds."""
         options = vars(self) | {"truncate": self.truncate is not False}
         if self.truncation_direction is not None:
             options["truncation_side"] = self.truncation_direction.lower()
-        return Job("embed", as_list(self.inputs), Options.from_map(options))
+        return Job("embed", texts, Options.from_map(options))
 
 
 class SearchBody(TextOptions):
@@ -150,18 +150,6 @@ class ReadyQuery(BaseModel):
     """The condition to check beside a ready worker."""
 
     index: str | None = Field(None, description="Name of an index that a ready worker must serve")
-
-
-def listed_texts(name: str, value: str | list[str] | list[int] | list[list[int]]) -> list[str]:
-    """Return the texts of a field called `name`; raises InvalidRequest for token ids."""
-    if isinstance(value, str):
-        return [value]
-    if value and not isinstance(value[0], str):
-        raise InvalidRequest(
-            f"{name} has token ids, and those of another model's tokenizer would give wrong vectors: send texts "
-            "(langchain-openai does with OpenAIEmbeddings(check_embedding_ctx_length=False))"
-        )
-    return cast(list[str], value)
 
 
 def as_list(texts: str | list[str]) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from shoal.jobs import Job, Options
-from shoal_api.schema.requests import Body, Texts, TextsOrIds, TruncationDirection, as_list, listed_texts
+from shoal_api.schema.requests import Body, Texts, TextsOrIds, TruncationDirection, as_list
 from shoal_api.schema.responses import IN_ANY_FORMAT
 
 
@@ -28,25 +28,25 @@ class TeiTokensBody(TeiOptions):
     """Texts whose token vectors are wanted."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"inputs": ["a text", "another text"]}})
-    inputs: TextsOrIds = Field(description="One text or several; token ids are refused")
+    inputs: TextsOrIds = Field(description="One text or several; or token ids, if `SHOAL_TOKEN_IDS` allows them")
 
-    def job(self) -> Job:
-        """Return the job that does it; raises InvalidRequest for token ids."""
-        return Job("embed", listed_texts("inputs", self.inputs), self.options(output="tokens", normalize=False))
+    def job(self, texts: list[str]) -> Job:
+        """Return the job that embeds the texts of `inputs`."""
+        return Job("embed", texts, self.options(output="tokens", normalize=False))
 
 
 class TeiEmbedBody(TeiOptions):
     """Texts to embed."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"inputs": ["a text", "another text"]}})
-    inputs: TextsOrIds = Field(description="One text or several; token ids are refused")
+    inputs: TextsOrIds = Field(description="One text or several; or token ids, if `SHOAL_TOKEN_IDS` allows them")
     normalize: bool = Field(True, description="Scale vectors to length 1")
     dimensions: Annotated[int, Field(ge=1)] | None = Field(None, description="Keep this many numbers of each vector")
 
-    def job(self) -> Job:
-        """Return the job that does it; raises InvalidRequest for token ids."""
+    def job(self, texts: list[str]) -> Job:
+        """Return the job that embeds the texts of `inputs`."""
         options = self.options(normalize=self.normalize, dimensions=self.dimensions)
-        return Job("embed", listed_texts("inputs", self.inputs), options)
+        return Job("embed", texts, options)
 
 
 class SimilarityInputs(Body):
