@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import redis
-from conftest import RedisServer, wait_until
+from conftest import PATIENCE_S, RedisServer, wait_until
 from queues import Queue
 
 from shoal import Client
+from shoal.broker import connections
 from shoal.broker.broker import Broker
 from shoal.broker.script import Script, ScriptCall
 from shoal.errors import Overloaded, Unavailable
@@ -105,6 +107,51 @@ class TestBreaking:
             client.pool.workers()
             client.submit("embed", "storm").status()
             wait_until(lambda: num_clients(broker) == 2)
+
+
+class TestBound:
+    @pytest.fixture
+    def two(self, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+        """A broker that may have two connections."""
+        monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
+        monkeypatch.setattr(connections, "MAX_WAIT_S", PATIENCE_S)
+        broker = Broker.connect(own_redis.url)
+        yield broker
+        broker.close()
+
+    def test_threads_wait_for_a_connection(self, broker: Broker, two: Broker) -> None:
+        with ThreadPoolExecutor(20) as threads:
+            results = [threads.submit(two.execute, "BLPOP", "list", 0, block_s=PATIENCE_S) for _ in range(20)]
+            for num_left in range(20, 0, -1):
+                wait_until(partial(is_blocked, broker, min(2, num_left)))
+                broker.execute("RPUSH", "list", "x")
+            assert [result.result() for result in results] == [[b"list", b"x"]] * 20
+
+    def test_a_thread_that_waits_for_long_is_told(
+        self, broker: Broker, two: Broker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with ThreadPoolExecutor(2) as threads:
+            results = [threads.submit(two.execute, "BLPOP", "list", 0, block_s=PATIENCE_S) for _ in range(2)]
+            wait_until(partial(is_blocked, broker, 2))
+            monkeypatch.setattr(connections, "MAX_WAIT_S", 0.01)
+            with pytest.raises(Unavailable, match="all connections of this process to Redis were in use"):
+                two.ping()
+            with pytest.raises(Unavailable, match="all connections"), two.lending():
+                pass
+            broker.execute("RPUSH", "list", "x", "x")
+            assert [result.result() for result in results] == [[b"list", b"x"]] * 2
+        two.ping()
+
+    def test_a_broken_connection_is_free_again(self, own_redis: RedisServer, two: Broker) -> None:
+        own_redis.stop()
+        for _ in range(5):
+            with pytest.raises(Unavailable, match="does not answer"):
+                two.ping()
+
+
+def is_blocked(broker: Broker, num_connections: int) -> bool:
+    """Return True if so many connections wait in Redis."""
+    return f"blocked_clients:{num_connections}\r" in broker.execute("INFO", "clients").decode()
 
 
 def _asks(broker: Broker, answers: list[object]) -> bool:

@@ -54,7 +54,7 @@ class RateLimits:
     def count(self, key: ApiKey) -> RateUsage:
         """Count one request, in one round trip if it is within the rate; raises Unavailable without Redis."""
         rate = _parse(key.rate)
-        with self._broker.translated():
+        with self._broker.lending():
             wait_s = 0 if self._limiter.hit(rate, key.name) else self._wait_s(rate, key)
         return RateUsage(key, rate.amount, rate.get_expiry(), wait_s)
 

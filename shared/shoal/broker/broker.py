@@ -107,8 +107,14 @@ class Broker:
         return [_error(a) if isinstance(a, redis.ResponseError) else wire.unpack_result(a) for a in answers]
 
     @contextmanager
+    def lending(self) -> Iterator[None]:
+        """Reserve a connection for a library that was given `connection_pool`, and translate its errors."""
+        with self.translated(), self._connections.reserved():
+            yield
+
+    @contextmanager
     def translated(self) -> Iterator[None]:
-        """Translate redis-py's errors, for a library that is given `connection_pool`."""
+        """Translate redis-py's errors."""
         try:
             yield
         except redis.RedisError as error:

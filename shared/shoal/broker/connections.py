@@ -7,8 +7,9 @@ redis-py still opens the connections, so passwords, TLS and time limits are thos
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Semaphore
 from typing import Any
 
 import redis
@@ -36,15 +37,18 @@ MIN_BYTES_PER_S = 1_000_000
 #: Most bytes of a command that needs no more time: to set a time limit takes two calls of the system.
 SMALL_BYTES = 65_536
 
-#: Most connections of a process: each thread that waits for the result of a submitted job holds one.
-MAX_CONNECTIONS = 10_000
+#: Most connections of a process. A thread holds one for the time of a round trip, so few are in use at a time.
+MAX_CONNECTIONS = 64
+
+#: Longest that a thread waits for one of them.
+MAX_WAIT_S = 5.0
 
 #: How connections behave, where the URL does not say otherwise.
 _OPTIONS: dict[str, Any] = {
     "protocol": 2,
     "retry": Retry(NoBackoff(), 0),
     "retry_on_error": [redis.ReadOnlyError],  # no retry either, but the connection to the demoted primary is closed
-    "max_connections": MAX_CONNECTIONS,
+    "max_connections": 2 * MAX_CONNECTIONS,  # as many for a library that takes them from the pool itself
     "driver_info": None,  # a round trip less, and a command less that rules must allow
 }
 
@@ -101,6 +105,7 @@ class Connections:
     def __init__(self, pool: redis.ConnectionPool):
         self._pool = pool
         self._idle: deque[Any] = deque()
+        self._set_free()
         self._breaker: CircuitBreaker = pool.connection_kwargs.get("breaker") or CircuitBreaker()
 
     def check(self) -> None:
@@ -113,7 +118,33 @@ class Connections:
         The commands may block in Redis for `block_s` altogether, and have a second more for `MIN_BYTES_PER_S` bytes.
         Raises redis.RedisError when the answers do not come, and redis.ReadOnlyError when a replica gives them.
         """
-        connection = self._take()
+        with self.reserved():
+            return self._ask(self._take(), commands, block_s)
+
+    @contextmanager
+    def reserved(self) -> Iterator[None]:
+        """Reserve one of the process's connections while the context lasts, waiting until one is free.
+
+        Raises Unavailable if that takes longer than `MAX_WAIT_S`.
+        """
+        if self._pid != os.getpid():
+            self._set_free()  # in the process that this one was forked from, other threads hold some
+        free = self._free
+        if not free.acquire(timeout=MAX_WAIT_S):
+            raise Unavailable(
+                f"all connections of this process to Redis were in use for {MAX_WAIT_S:g} s: try again, ask for less "
+                "at a time, or start more processes"
+            )
+        try:
+            yield
+        finally:
+            free.release()
+
+    def _set_free(self) -> None:
+        self._pid = os.getpid()
+        self._free = Semaphore(min(MAX_CONNECTIONS, self._pool.max_connections))
+
+    def _ask(self, connection: Any, commands: Sequence[Sequence[Any]], block_s: float) -> list[Any]:
         try:
             packed = connection.pack_commands(commands)
             connection.send_packed_command(_pieces(packed, connection.socket_timeout), check_health=False)

@@ -91,9 +91,10 @@ class PendingNote:
         self._settled.set()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for the note, or until the time is over. Raises the error that it was settled with."""
+        """Wait for the note, which comes once, or until the time is over. Raises the error that it was settled with."""
         if self._settled.wait(timeout_s) and self._error:
             raise self._error
+        self._settled.clear()
 
 
 class Dispatcher:
@@ -159,13 +160,16 @@ class Dispatcher:
         if self._pid != os.getpid():
             self._start_after_fork()
         until = time.monotonic() + timeout_s
-        while True:
-            reply, left_s = self._producer.read_result(job_id), until - time.monotonic()
-            if reply is not None or left_s <= 0:
-                return reply
-            with self._awaited(job_id) as note:
-                if self._producer.watch_result(job_id, self.address):
+        reply = self._producer.read_result(job_id)
+        if reply is not None or timeout_s <= 0:
+            return reply
+        with self._awaited(job_id) as note:
+            is_open = self._producer.watch_result(job_id, self.address)
+            while reply is None and (left_s := until - time.monotonic()) > 0:
+                if is_open:
                     note.wait(min(left_s, LOOK_AGAIN_S))
+                reply, is_open = self._producer.read_result(job_id), True
+        return reply
 
     @contextlib.contextmanager
     def _awaited(self, job_id: str) -> Iterator["PendingNote"]:
