@@ -1,14 +1,18 @@
 """Large jobs: refused before they are put, and answered where they were put by plain XADD."""
 
 import tracemalloc
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgpack
 import pytest
 from queues import Queue
 
+from shoal.broker.broker import Broker
+from shoal.broker.script import Script
 from shoal.errors import ShoalError, TooLarge
-from shoal.jobs import LANES, MAX_VALUES, Job
-from shoal.queue.consumer import HEAD_BYTES
+from shoal.jobs import MAX_VALUES, Job
+from shoal.queue.consumer import HEAD_BYTES, Consumer
 from shoal.queue.lane import MAX_PUT_BYTES, Source
 from shoal.replies import Reply
 from shoal_workers.worker import Worker
@@ -33,6 +37,18 @@ def map_of_texts(texts: bytes) -> bytes:
     return b"\x84" + bytes(msgpack.packb({"v": 1, "id": "x", "op": "embed"}))[1:] + b"\xa5texts" + texts
 
 
+class NotesSizes(Broker):
+    """A broker that notes how many bytes of a job its scripts returned."""
+
+    job_bytes = 0
+
+    def run(self, script: Script, keys: Sequence[str], arguments: Mapping[str, Any]) -> Any:
+        result = super().run(script, keys, arguments)
+        for job in result.get("jobs", [result]):
+            self.job_bytes = max(self.job_bytes, len(job.get("job", b"")))
+        return result
+
+
 def test_jobs_of_too_many_bytes_are_not_put(queue: Queue) -> None:
     large = Job("embed", ["x" * (TOO_MANY_BYTES // 2)] * 2)
     with pytest.raises(TooLarge, match="33,554,432: split the list"):
@@ -54,11 +70,12 @@ def test_a_job_of_too_many_bytes_is_answered(queue: Queue, worker: Worker, block
     assert code(*queue.inbox("me").wait()) == "done"
 
 
-def test_a_job_of_too_many_bytes_is_claimed_and_answered(queue: Queue, worker: Worker) -> None:
-    large = Job("embed", ["x" * TOO_MANY_BYTES])
+def test_of_a_job_of_too_many_bytes_the_beginning_is_claimed(queue: Queue, worker: Worker) -> None:
+    large, broker = Job("embed", ["x" * TOO_MANY_BYTES]), NotesSizes(queue.broker.connection_pool)
     put_plainly(queue, large)
-    queue.take("dead", LANES, 1)
-    claimed = queue.claim("w", alive=set())
+    assert len(Consumer(broker, queue.keys, "dead").take({Source("interactive"): 1})) == 1
+    claimed = Consumer(broker, queue.keys, "w").claim(set)
+    assert broker.job_bytes == HEAD_BYTES
     assert claimed is not None
     assert (len(claimed.data), claimed.size_bytes) == (HEAD_BYTES, len(large.pack()))
     while queue.backlog()["interactive"]:  # "w" is no worker that is alive
