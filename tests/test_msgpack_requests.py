@@ -1,5 +1,6 @@
 """Bodies in msgpack: taken by every route like JSON, and refused with the same errors."""
 
+import gzip
 from typing import Any
 
 import msgpack
@@ -93,6 +94,15 @@ class TestRefused:
     @pytest.mark.parametrize("claim", CLAIMS)
     def test_claims_of_more_than_there_is(self, api: FlaskClient, claim: bytes) -> None:
         assert post(api, b"\x81" + packed("inputs") + claim).status_code in (400, 413, 422)
+
+    @pytest.mark.parametrize("encoding", ["gzip", "zstd", "br, gzip"])
+    def test_compressed_bodies_are_not_read(self, api: FlaskClient, encoding: str) -> None:
+        body = gzip.compress(b'{"inputs": "a"}')
+        response = api.post("/embed", data=body, headers={"Content-Encoding": encoding})
+        assert error_of(response, 400) == (
+            "invalid_json",
+            f'the body has Content-Encoding "{encoding}": send it without, as plain JSON',
+        )
 
     def test_larger_bodies_than_the_limit(self, make_app: MakeApp, stub: StubWorker) -> None:
         api = make_app(max_request_bytes=100).test_client()

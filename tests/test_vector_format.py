@@ -7,13 +7,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from http.client import HTTPConnection
 from typing import Any
 
+import formats
 import msgpack
 import numpy as np
 import pyarrow as pa
 import pytest
 from api_stub import DIMENSION, MakeApp, StubWorker, error_of, vector_of
+from conftest import PATIENCE_S
 from flask.testing import FlaskClient
 from hypothesis import given
 from hypothesis import strategies as st
@@ -325,6 +329,17 @@ def test_the_reader_of_json_restores_int8(url: str, number_type: str) -> None:
     code, names = snippets("python")[0].replace('"float32"', f'"{number_type}"'), dict[str, Any]()
     exec(code.replace("http://localhost:8080", url), names)
     assert is_close(names["vectors"], code)
+
+
+def test_the_script_reads_the_same_vectors_in_every_format(url: str) -> None:
+    texts = [f"text {n}" for n in range(40)]
+    expected = np.array([vector_of(text) for text in texts])
+    with closing(HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE_S)) as connection:
+        for name, way in formats.FORMATS.items():
+            found = way.decode(way.ask(connection, texts))
+            assert found.shape[1] == 1 if "ubinary" in name else np.allclose(found, expected, rtol=0, atol=0.02), name
+        assert formats.times(connection, texts, 1).keys() == formats.FORMATS.keys()
+        assert formats.accuracy(connection, texts, 4)["float16"][1] > 0.999
 
 
 @pytest.mark.parametrize("code", snippets("js"))

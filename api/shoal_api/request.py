@@ -13,6 +13,7 @@ from werkzeug.exceptions import RequestEntityTooLarge
 
 from shoal import wire
 from shoal.errors import InvalidJson, InvalidRequest, InvalidText, MalformedJob, ShoalError, TooLarge
+from shoal.excerpt import excerpt
 from shoal.jobs import MAX_VALUES
 
 #: A body that is too large is read and discarded up to this many times the limit; then the connection is closed.
@@ -64,11 +65,18 @@ class JsonRequest(Request):
                 self.is_receiving = True
                 self._discard((MAX_DISCARDED - 1) * len(data))
                 raise RequestEntityTooLarge from None  # werkzeug cuts a chunked body at the limit without an error
+            self._check_encoding()
             raise _parse_error(data, error) from None
         if not isinstance(body, dict):
             raise InvalidRequest(f"the body is a JSON {_json_type(body)}: send an object with named fields")
         self.field_names = frozenset(body)
         return body
+
+    def _check_encoding(self) -> None:
+        """Raise InvalidJson if the body is said to be compressed."""
+        encoding = self.environ.get("HTTP_CONTENT_ENCODING", "identity")
+        if encoding.lower() not in ("", "identity"):
+            raise InvalidJson(f"the body has Content-Encoding {excerpt(encoding)}: send it without, as plain JSON")
 
     def _parse(self, data: bytes) -> Any:
         kind = self.environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
