@@ -50,6 +50,7 @@ class TestOpenAI:
     def test_models_are_listed_and_found(self, client: Any, model: str) -> None:
         (found,) = client.models.list().data
         assert (found.id, found.object, found.owned_by) == (model, "model", "shoal")
+        assert client.models.retrieve(model) == found
 
     def test_an_unknown_model_is_not_found(self, client: Any) -> None:
         with pytest.raises(openai.NotFoundError, match="is not served here") as failure:

@@ -2,6 +2,7 @@
 
 import base64
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -108,11 +109,12 @@ class TestEmbeddings:
 
 class TestModels:
     def test_the_served_model_is_listed_and_found(self, api: FlaskClient, stub: StubWorker) -> None:
-        stub.announce(model="org/stub")
-        about = {"id": "org/stub", "object": "model", "created": 0, "owned_by": "shoal"}
-        assert api.get("/v1/models").get_json() == {"object": "list", "data": [about]}
-        assert api.get("/v1/models/org/stub").get_json() == about
-        assert api.get("/v1/models/org%2Fstub").get_json() == about
+        for name in ("stub", "org/stub", "/folder/of/stub"):
+            stub.announce(model=name)
+            about = {"id": name, "object": "model", "created": 0, "owned_by": "shoal"}
+            assert api.get("/v1/models").get_json() == {"object": "list", "data": [about]}
+            assert api.get(f"/v1/models/{name}").get_json() == about
+            assert api.get(f"/v1/models/{quote(name, safe='')}").get_json() == about
 
     @pytest.mark.usefixtures("stub")
     def test_any_other_name_is_unknown(self, api: FlaskClient) -> None:

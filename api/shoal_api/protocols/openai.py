@@ -5,6 +5,7 @@ from typing import Any
 from flask import Response
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
+from werkzeug.routing import BaseConverter
 
 from shoal.errors import ModelNotFound
 from shoal.replies import Reply
@@ -18,6 +19,16 @@ from shoal_api.vector_format import VectorFormat, arrays_of
 api = APIBlueprint(
     "openai", __name__, abp_tags=[Tag(name="OpenAI")], abp_responses={"4XX": OpenAIError, "5XX": OpenAIError}
 )
+
+
+class ModelName(BaseConverter):
+    """The rest of a path as a model's name, which may have slashes, also at its beginning if it is a folder."""
+
+    regex = ".+"
+    part_isolating = False
+
+
+api.record(lambda state: state.app.url_map.converters.update(model_name=ModelName))
 
 
 @api.post("/v1/embeddings", responses={200: EmbeddingList})
@@ -50,7 +61,7 @@ def models() -> Response:
     return rendered({"object": "list", "data": [_about(name) for name in served_models()]})
 
 
-@api.get("/v1/models/<path:model>", responses={200: ModelBody})
+@api.get("/v1/models/<model_name:model>", responses={200: ModelBody})
 def model(path: ModelPath) -> Response:
     """Tell that a model is served; an alias is answered with the model that it stands for."""
     check_model(path.model)
