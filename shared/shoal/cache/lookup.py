@@ -12,7 +12,7 @@ from shoal.cache.entry import Entry
 from shoal.cache.table import Table
 from shoal.errors import ShoalError
 from shoal.jobs import Job
-from shoal.queue.pool import Pool
+from shoal.queue.pool import ALIVE_S, Pool
 from shoal.replies import TIMINGS, Reply, finish
 
 
@@ -58,12 +58,13 @@ class LookupResult:
 class CacheLookup:
     """A client's look-up of texts in the cache of the pool. Thread-safe; a failure counts as a missing text.
 
-    Workers announce the shape of the cache in their heartbeats; those of new workers are read after `refresh_s`.
+    Workers announce the shape of the cache in their heartbeats; those of new workers are read after `refresh_s`,
+    by default the time after which a worker that has died is known to be dead.
     Without workers or a cache, or while workers announce different shapes, all texts are missing. `num_hits` and
     `num_misses` count texts.
     """
 
-    def __init__(self, pool: Pool, refresh_s: float = 1.0):
+    def __init__(self, pool: Pool, refresh_s: float = ALIVE_S):
         self.num_hits = 0
         self.num_misses = 0
         self._pool = pool
