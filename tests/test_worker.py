@@ -256,6 +256,19 @@ def test_a_job_for_very_many_hits_is_refused(worker: Worker, queue: Queue) -> No
     assert code(replies(queue)[job.id]) == "too_large"
 
 
+@pytest.mark.parametrize(("op", "text", "num_texts"), [("tokenize", "x" * 8_000, 9), ("decode", "1 " * 4_000, 132)])
+def test_a_job_of_much_text_for_the_tokenizer_is_refused(
+    queue: Queue, engine: Engine, op: str, text: str, num_texts: int
+) -> None:
+    worker = Worker(queue.consumer(), engine, {}, Bucketing(4_096))
+    job, fitting = (Job(op, [text] * n, reply_to="me") for n in (num_texts, 1))
+    queue.put("interactive", [job, fitting])
+    while len(found := replies(queue)) < 2 and queue.backlog()["interactive"]:
+        drive(worker)
+    assert code(found[job.id]) == "too_large"
+    assert found[fitting.id].error is None
+
+
 def test_a_search_for_many_hits_does_not_make_others_find_as_many(
     queue: Queue, engine: Engine, index_folder: Path
 ) -> None:

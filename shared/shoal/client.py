@@ -35,7 +35,7 @@ from shoal.queue.lane import LaneLimits
 from shoal.queue.producer import Producer
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS, Settings
-from shoal.size_limit import MAX_JOB_HITS, check_hits, check_token_vectors
+from shoal.size_limit import MAX_JOB_HITS, MAX_TOKENIZER_CHARS, check_hits, check_token_vectors
 
 #: Most texts in one job. Longer lists are split: several workers share them, and no job behind them waits long.
 TEXTS_PER_JOB = 32
@@ -45,6 +45,9 @@ MAX_HITS_PER_JOB = 5_000
 
 #: Most texts in one job for token vectors: 1.5 MB where a text has 256 tokens of 384 dimensions.
 TEXTS_PER_TOKENS_JOB = 4
+
+#: Texts of a job for the tokenizer: the longest that most models take fit into one.
+TEXTS_PER_TOKENIZER_JOB = 8
 
 #: Parts of a request for token vectors that are under way at a time: the others wait, so replies take little memory.
 MAX_TOKENS_PARTS = 4
@@ -371,6 +374,8 @@ def _wait(pending: PendingReply, until: float, is_wanted: Callable[[], bool] | N
 def _texts_per_job(job: Job) -> int:
     if job.op == "search":
         return max(1, min(TEXTS_PER_JOB, MAX_HITS_PER_JOB // job.k))
+    if job.op in MAX_TOKENIZER_CHARS:
+        return TEXTS_PER_TOKENIZER_JOB
     return TEXTS_PER_TOKENS_JOB if job.options.output == "tokens" else TEXTS_PER_JOB
 
 

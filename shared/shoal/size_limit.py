@@ -11,6 +11,10 @@ COUNTED_CHARS = 8_192
 #: Most hits that a job may ask for, with all its queries. A worker serves nothing else while it reads their documents.
 MAX_JOB_HITS = 10_000
 
+#: Most characters of the texts of a job for the tokenizer, by operation, unless it has one text. A worker serves no
+#: other job meanwhile: to tokenize so many takes a quarter of a second at most, and some 300 bytes of memory each.
+MAX_TOKENIZER_CHARS = {"tokenize": 65_536, "decode": 2**20}
+
 #: Most hits that an HTTP request may ask for, which the API holds at the same time.
 MAX_REQUEST_HITS = 100_000
 
@@ -33,6 +37,15 @@ def check_hits(job: Job, most: int, subject: str) -> None:
     """Raise TooLarge if a search asks for more than `most` hits; the message names the `subject` that asks."""
     if job.op == "search" and (num_hits := len(job.texts) * job.k) > most:
         raise TooLarge(f"the {subject} asks for {num_hits:,} hits and may ask for {most:,}: split the list, or lower k")
+
+
+def check_tokenizer_job(job: Job) -> None:
+    """Raise TooLarge if a job for the tokenizer has several texts with too many characters altogether."""
+    most = MAX_TOKENIZER_CHARS.get(job.op)
+    if most is not None and len(job.texts) > 1 and (num_chars := sum(map(len, job.texts))) > most:
+        raise TooLarge(
+            f"the texts have {num_chars:,} characters, and a job to {job.op} may have {most:,}: split the list"
+        )
 
 
 def check_token_vectors(

@@ -20,7 +20,7 @@ from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.lane import SOURCES, Source
 from shoal.queue.pool import ALIVE_S, Pool
 from shoal.replies import Reply
-from shoal.size_limit import MAX_JOB_HITS, check_hits, check_texts
+from shoal.size_limit import MAX_JOB_HITS, check_hits, check_texts, check_tokenizer_job
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 from shoal_workers.process.crash_report import CrashReports
@@ -235,6 +235,7 @@ class Admission:
             check_deadline(job.deadline, now)
         check_texts(job.texts, self._limits.max_job_texts, self._limits.max_text_chars, "job", "split it")
         check_hits(job, MAX_JOB_HITS, "job")
+        check_tokenizer_job(job)
         if job.op == "search" and job.index not in self._indexes:
             known = ", ".join(sorted(self._indexes)) or "none"
             raise UnknownIndex(f"no index {excerpt(job.index)}: this worker serves {known}")
