@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.jobs import Job, Options
+from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.requests import Body
 
 Format = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
@@ -58,7 +59,7 @@ class CohereFloats(CohereAnswer):
     embeddings: list[list[float]] | dict[Format, list[list[float]] | list[list[int]] | list[str]]
 
 
-class CohereError(BaseModel):
+class CohereError(ErrorShape):
     """The body of a response with an error."""
 
     message: str

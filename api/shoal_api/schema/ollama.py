@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.jobs import Job, Options
+from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.requests import Body, Texts, as_list
 from shoal_api.schema.responses import IN_ANY_FORMAT
 
@@ -111,7 +112,7 @@ class OllamaVersion(BaseModel):
     version: str
 
 
-class OllamaError(BaseModel):
+class OllamaError(ErrorShape):
     """The body of a response with an error."""
 
     error: str

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.jobs import Job, Options
+from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.requests import Body, TextsOrIds
 from shoal_api.schema.responses import IN_ANY_FORMAT
 
@@ -84,7 +85,7 @@ class OpenAIErrorDetail(BaseModel):
     code: str = Field(description="One of Shoal's error codes")
 
 
-class OpenAIError(BaseModel):
+class OpenAIError(ErrorShape):
     """The body of a response with an error."""
 
     error: OpenAIErrorDetail

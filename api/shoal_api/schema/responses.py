@@ -8,6 +8,7 @@ from flask_openapi3.models.schema import Schema
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from shoal.replies import Status
+from shoal_api.schema.errors import ErrorShape
 from shoal_api.vector_format import FORMATS
 
 
@@ -18,7 +19,7 @@ class ErrorDetail(BaseModel):
     message: str = Field(description="A sentence for a person; may change")
 
 
-class ErrorBody(BaseModel):
+class ErrorBody(ErrorShape):
     """The body of every response with an error."""
 
     error: ErrorDetail

@@ -5,6 +5,7 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from shoal.jobs import Job, Options
+from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.requests import Body, Texts, TextsOrIds, TruncationDirection, as_list
 from shoal_api.schema.responses import IN_ANY_FORMAT
 
@@ -141,7 +142,7 @@ class VectorsOrSimilarities(RootModel[list[list[float]] | list[float]]):
     model_config = IN_ANY_FORMAT
 
 
-class TeiError(BaseModel):
+class TeiError(ErrorShape):
     """The body of a response with an error."""
 
     error: str

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.errors import InvalidRequest
 from shoal.jobs import Job, Options
+from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.requests import Body
 from shoal_api.schema.responses import IN_ANY_FORMAT
 
@@ -47,7 +48,7 @@ class WeaviateVectors(BaseModel):
     dim: int
 
 
-class WeaviateError(BaseModel):
+class WeaviateError(ErrorShape):
     """The body of a response with an error."""
 
     error: str

@@ -1,8 +1,8 @@
 """The `shoal` command: a group that imports a command's module only when the command is used."""
 
 import errno
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from importlib import import_module
+from typing import Any, cast
 
 import click
 
@@ -30,11 +30,19 @@ class _Group(click.Group):
     """A group whose commands are loaded on use, and whose errors are printed as one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_commands())
+        from importlib.metadata import entry_points  # slow, and seldom needed
+
+        return sorted({*_OWN, *entry_points(group=_GROUP).names})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = _commands().get(cmd_name)
-        return entry.load() if entry else None
+        if place := _OWN.get(cmd_name):
+            module, _, name = place.partition(":")
+            return cast(click.Command, getattr(import_module(module), name))
+        from importlib.metadata import entry_points
+
+        for entry in entry_points(group=_GROUP, name=cmd_name):
+            return cast(click.Command, entry.load())
+        return None
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -42,11 +50,6 @@ class _Group(click.Group):
         except (ShoalError, ModuleNotFoundError, OSError) as error:
             click.echo(_translate(error).line, err=True)
             ctx.exit(1)
-
-
-def _commands() -> dict[str, EntryPoint]:
-    own = {name: EntryPoint(name, value, _GROUP) for name, value in _OWN.items()}
-    return {entry.name: entry for entry in entry_points(group=_GROUP)} | own
 
 
 def _translate(error: Exception) -> ShoalError:
