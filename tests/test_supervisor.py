@@ -272,17 +272,20 @@ class TestRetries:
     def test_a_worker_that_ends_twice_is_started_a_third_time(self, supervisor: Supervisor, tmp_path: Path) -> None:
         starts = self.fail(supervisor, tmp_path, MAX_RETRIES, "filesystem error")
         supervisor.start()
+        supervisor.wait_until_ready()
         assert starts.stat().st_size == MAX_RETRIES + 1
         assert is_ready(supervisor.settings)
 
     def test_after_that_it_is_given_up_with_the_reason(self, supervisor: Supervisor, tmp_path: Path) -> None:
         starts = self.fail(supervisor, tmp_path, 9, "filesystem error")
+        supervisor.start()
         with pytest.raises(NotReady, match="worker 1 ended with exit code 3 before it was ready: filesystem error"):
-            supervisor.start()
+            supervisor.wait_until_ready()
         assert starts.stat().st_size == MAX_RETRIES + 1
 
     def test_an_error_with_a_remedy_is_not_tried_again(self, supervisor: Supervisor, tmp_path: Path) -> None:
         starts = self.fail(supervisor, tmp_path, 9, "shoal: no index [index_not_found]")
+        supervisor.start()
         with pytest.raises(IndexNotFound, match="worker 1 could not start: no index"):
-            supervisor.start()
+            supervisor.wait_until_ready()
         assert starts.stat().st_size == 1

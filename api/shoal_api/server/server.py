@@ -1,5 +1,6 @@
 """The server that runs the application: Granian, processes with many threads each."""
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -111,6 +112,7 @@ def _load_app(settings: Settings) -> Callable[..., Any]:
     """Make the application in the process that serves it, as its threads would not survive a fork."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # `_stop` waits until Granian has set its own handler
     _use_batch_scheduling()
+    gc.disable()  # while modules load it finds nothing and takes a tenth of the time
     from shoal_api.app import create_app
     from shoal_api.context import Context
     from shoal_api.server.slow_clients import SlowClients
@@ -122,6 +124,7 @@ def _load_app(settings: Settings) -> Callable[..., Any]:
         app = create_app(settings)
     except ShoalError as error:
         raise SystemExit(error.line) from error
+    gc.enable()
     on_stop_signal(partial(_stop, settings.port, Context.of(app).stopping))
     SlowClients(settings.port, Context.of(app).access.running, settings.receive_timeout_s).start()
     return app

@@ -25,8 +25,9 @@ def serve(settings: Settings, *, query: str | None = None, log: Path | None = No
         signal.signal(signal.SIGINT, lambda *_: supervisor.ask_to_stop(impatiently=True))
         try:
             supervisor.start()
-            from shoal.supervisor.summary import print_summary  # with the client, which loads longer than Redis starts
+            from shoal.supervisor.summary import print_summary  # with the client, which loads while the others start
 
+            supervisor.wait_until_ready()
             print_summary(settings, query, log)
             supervisor.watch()
         finally:

@@ -62,11 +62,7 @@ class Supervisor:
             find_addresses("127.0.0.1", EMBEDDED_PORT, remedy)
 
     def start(self) -> None:
-        """Start all processes and return when they are ready to serve.
-
-        A process that ends before that is started again, `MAX_RETRIES` times at most. Raises NotReady if it ends once
-        more; the error with which it ended, if that is one of Shoal's; and Unavailable without Redis.
-        """
+        """Start all processes, the others once Redis answers; raises Unavailable if it does not."""
         if self.redis:
             self._start_redis(self.redis)
         else:
@@ -74,6 +70,13 @@ class Supervisor:
                 broker.ping()
         for service in self.services:
             service.start()
+
+    def wait_until_ready(self) -> None:
+        """Return when all processes are ready to serve.
+
+        A process that ends before that is started again, `MAX_RETRIES` times at most. Raises NotReady if it ends once
+        more, and the error with which it ended, if that is one of Shoal's.
+        """
         wait_until("the API and the workers", self._is_ready, READY_WITHIN_S)
 
     def watch(self) -> None:
