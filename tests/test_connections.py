@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 
 import pytest
@@ -141,6 +142,16 @@ class TestBound:
             broker.execute("RPUSH", "list", "x", "x")
             assert [result.result() for result in results] == [[b"list", b"x"]] * 2
         two.ping()
+
+    def test_a_library_gets_one_of_few_that_the_url_allows(self, broker: Broker, own_redis: RedisServer) -> None:
+        with closing(Broker.connect(f"{own_redis.url}?max_connections=4")) as few, ThreadPoolExecutor(4) as threads:
+            results = [threads.submit(few.execute, "BLPOP", "list", 0, block_s=PATIENCE_S) for _ in range(4)]
+            for _ in results:
+                wait_until(lambda: not is_blocked(broker, 0))
+                broker.execute("RPUSH", "list", "x")
+            assert [result.result() for result in results] == [[b"list", b"x"]] * 4
+            with few.lending():
+                few.connection_pool.release(few.connection_pool.get_connection())
 
     def test_a_broken_connection_is_free_again(self, own_redis: RedisServer, two: Broker) -> None:
         own_redis.stop()

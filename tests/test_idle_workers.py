@@ -1,8 +1,10 @@
 """Idle workers of a large pool: few of them block on the streams, and every job is taken as soon as any is idle."""
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, cast
 
 import pytest
 from conftest import PATIENCE_S, RedisServer, wait_until
@@ -11,9 +13,10 @@ from queues import Queue
 import shoal.queue.consumer
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.queue.consumer import MAX_LISTENING, Consumer, Delivery
+from shoal.queue.consumer import GROUP, MAX_LISTENING, Consumer, Delivery
 from shoal.queue.lane import SOURCES
 from shoal.queue.pool import Pool
+from shoal_workers.admission import Admission, Limits
 
 NUM_WORKERS = 3 * MAX_LISTENING
 
@@ -206,3 +209,43 @@ def test_with_the_memory_full_workers_are_woken(own_redis: RedisServer, keys: Ke
         assert is_woken(queue, "first")
     finally:
         queue.close()
+
+
+class TestLeaving:
+    """A worker that ends in order has no place any more."""
+
+    def test_one_that_listened_wakes_another(self, queue: Queue) -> None:
+        large_pool(queue)
+        sleeper(queue, "first")
+        queue.consumer("w0").leave()
+        assert is_woken(queue, "first")
+
+    def test_one_that_slept_is_not_woken(self, queue: Queue) -> None:
+        large_pool(queue)
+        first = sleeper(queue, "first")
+        sleeper(queue, "second")
+        first.leave()
+        queue.consumer("w0").leave()
+        assert is_woken(queue, "second")
+        assert not is_woken(queue, "first")
+
+
+class TestLostJobs:
+    """A job whose delivery did not arrive, as the connection broke."""
+
+    @pytest.fixture
+    def admission(self, queue: Queue) -> Admission:
+        """The admission of a worker that sleeps and has lost a job."""
+        large_pool(queue)
+        pool, nothing = Pool(queue.broker, queue.keys), cast(Any, None)
+        consumer = sleeper(queue, "first")
+        put(queue, 1)
+        queue.redis.xreadgroup(GROUP, "first", {queue.keys.lane("interactive"): ">"})
+        return Admission(consumer, pool, nothing, {}, Limits(), None, nothing, nothing, Counter())
+
+    def test_a_worker_that_sleeps_takes_it_back_after_the_outage(self, admission: Admission) -> None:
+        admission.distrust_heartbeats()
+        assert admission._claim([])
+
+    def test_without_an_outage_it_need_not_look(self, admission: Admission) -> None:
+        assert admission._claim([]) is None

@@ -71,6 +71,16 @@ def test_threads_that_wait_hold_no_connections_and_each_gets_its_result(queue: Q
         assert [reply.id if reply else None for reply in (result.result() for result in results)] == ids
 
 
+def test_a_thread_that_waits_is_told_whatever_the_id_is(queue: Queue, dispatcher: Dispatcher) -> None:
+    queue.put("interactive", [Job("embed", ["storm"], id="a:job:b")])
+    with waits(queue, ["a:job:b"], dispatcher) as (result,):
+        answer_all(queue)
+        reply = result.result()
+    assert reply is not None
+    assert reply.id == "a:job:b"
+    assert list(queue.redis.scan_iter("*:job:*:replies:*")) == []  # the note is at the address of the process
+
+
 def test_several_threads_and_processes_wait_for_one_result_and_all_get_it(queue: Queue, dispatcher: Dispatcher) -> None:
     other = Dispatcher(queue)
     (job_id,) = submit(queue)

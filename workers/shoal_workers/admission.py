@@ -175,9 +175,10 @@ class Admission:
         sources = list(takewhile(lambda source: source not in sources_alone, SOURCES))
         if self._has_more_to_sweep:
             self._sweep()
-        if time.monotonic() < self._next_claim or self._consumer.is_asleep or not sources:
-            return None
         looks_for_dead = time.monotonic() >= self._trust_heartbeats_at
+        need_not_look = self._consumer.is_asleep and looks_for_dead  # others look, and this one has lost none
+        if time.monotonic() < self._next_claim or need_not_look or not sources:
+            return None
         takes_turn = looks_for_dead and len(sources) == len(SOURCES) and self._next_claim > 0  # it looks when it starts
         if takes_turn and not self._consumer.take_claim_turn(CLAIM_TURN_S):
             self._next_claim = time.monotonic() + CLAIM_EVERY_S

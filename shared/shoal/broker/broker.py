@@ -73,7 +73,7 @@ class Broker:
             run = call.command("EVALSHA", script.digest)
             answer, outcome = self._connections.ask([command, run], block_s)
             if isinstance(outcome, NoScriptError):
-                with suppress(redis.RedisError):
+                with suppress(redis.RedisError, ShoalError):
                     self._connections.ask([call.command("EVAL", script.text)])
             if isinstance(answer, redis.ResponseError):
                 raise answer

@@ -141,8 +141,8 @@ class Connections:
             free.release()
 
     def _set_free(self) -> None:
-        self._pid = os.getpid()
-        self._free = Semaphore(min(MAX_CONNECTIONS, self._pool.max_connections))
+        self._free = Semaphore(max(1, min(MAX_CONNECTIONS, self._pool.max_connections // 2)))
+        self._pid = os.getpid()  # last: another thread that sees it takes what was set before
 
     def _ask(self, connection: Any, commands: Sequence[Sequence[Any]], block_s: float) -> list[Any]:
         try:

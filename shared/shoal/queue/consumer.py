@@ -204,7 +204,8 @@ class Consumer:
         self.broker.run(_JOIN, list(self._source_of), {"forget_after_ms": FORGET_AFTER_MS})
 
     def leave(self) -> None:
-        """Leave the consumer group, unless jobs are still pending for this consumer."""
+        """Leave the consumer group, unless jobs are still pending for this consumer, and hand its idle place on."""
+        self.broker.run(_HAND_ON, self._idle_keys, self._idle)
         self.broker.run(_LEAVE, list(self._source_of), {"consumer": self.name})
 
     # Take
@@ -242,7 +243,7 @@ class Consumer:
 
     def _sleep(self, sources: Sequence[Source], block_s: float) -> list[Delivery]:
         """Sleep until another consumer wakes this one, then wait for the first job of any of the sources."""
-        wakes = self.broker.execute("BLPOP", self.keys.wake(self.name), f"{block_s:.3f}", block_s=block_s)
+        wakes = self.broker.execute("BLPOP", self.keys.wake(self.name), f"{max(0.001, block_s):.3f}", block_s=block_s)
         if wakes is None:
             return []
         self.is_asleep, self._asleep_until = False, 0.0

@@ -112,7 +112,7 @@ end
 
 -- Tell the processes that wait for the result of a job, at the addresses that its record names.
 local function tell_watchers(record, ttl_s)
-  local pool, id = string.match(record, '^(.*):job:(.*)$')
+  local pool, id = string.match(record, '^(.-}):job:(.*)$')
   for address in string.gmatch(redis.call('HGET', record, 'watchers') or '', '%S+') do
     redis.pcall('XADD', pool .. ':replies:' .. address, '*', 'answered', id)
     redis.call('EXPIRE', pool .. ':replies:' .. address, ttl_s)
