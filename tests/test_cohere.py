@@ -1,12 +1,15 @@
 """Cohere's routes: vectors in several formats, and the prompt of each type of input."""
 
 import base64
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 from api_stub import MakeApp, StubWorker, vector_of
 from flask.testing import FlaskClient
+
+from shoal_api.protocols import cohere
 
 pytest_plugins = ["api_fixtures"]
 
@@ -39,6 +42,14 @@ class TestEmbed:
         assert body["response_type"] == "embeddings_floats"
         body = api.post("/v1/embed", json={"texts": TEXTS, "embedding_types": ["int8"]}).get_json()
         assert (list(body["embeddings"]), body["response_type"]) == (["int8"], "embeddings_by_type")
+
+    def test_a_format_that_is_asked_for_twice_is_made_once(
+        self, api: FlaskClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        num_made = itertools.count(1)
+        monkeypatch.setitem(cohere._FORMATS, "float", lambda vectors: [next(num_made)])
+        body = api.post("/v2/embed", json={"texts": TEXTS, "embedding_types": ["float"] * 9}).get_json()
+        assert body["embeddings"] == {"float": [1]}
 
     def test_bits_take_a_multiple_of_eight_numbers(self, api: FlaskClient) -> None:
         response = api.post("/v2/embed", json={"texts": TEXTS, "embedding_types": ["binary"]})

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 from werkzeug.test import TestResponse
 
+from shoal import size_limit
 from shoal_api.access import api_keys
 
 pytest_plugins = ["api_fixtures"]
@@ -208,3 +209,26 @@ def test_the_metrics_have_its_names_too(api: FlaskClient) -> None:
     assert found["te_request_duration_count",] == found["te_request_duration_bucket", "+Inf"] == 3
     assert found["te_request_duration_sum",] > 0
     assert found["te_queue_size",] in (0, 2)
+
+
+class TestSizes:
+    @pytest.mark.parametrize(
+        ("path", "body", "words"),
+        [
+            ("/tokenize", {"inputs": ["abc", "def", "g"]}, "7 characters"),
+            ("/decode", {"ids": [[1, 2, 3], [4, 5, 6, 7]]}, "7 ids"),
+            ("/decode", {"ids": [1, 2, 3, 4, 5, 6, 7]}, "7 ids"),
+        ],
+    )
+    def test_a_request_with_too_much_to_tokenize_or_decode_is_refused(
+        self, api: FlaskClient, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], words: str
+    ) -> None:
+        monkeypatch.setattr(size_limit, "MAX_REQUEST_PIECES", 6)
+        message = f"the request has {words} and may have 6: split the list"
+        assert tei_error_of(api.post(path, json=body), 413) == ("Validation", message)
+
+    @pytest.mark.usefixtures("stub")
+    def test_a_request_at_the_limit_is_answered(self, api: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(size_limit, "MAX_REQUEST_PIECES", 3)
+        assert api.post("/tokenize", json={"inputs": ["ab", "c"]}).status_code == 200
+        assert api.post("/decode", json={"ids": [[1, 2], [3]]}).status_code == 200

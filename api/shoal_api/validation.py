@@ -23,6 +23,9 @@ _TAKES = {
 }
 
 
+#: Most errors of a field that are looked at: one for each kind of value that it takes.
+_MAX_KINDS = 8
+
 #: Names that pydantic gives to the kinds of a value, where it tells the place of an error.
 _KINDS = {"str", "int", "bool", "float"}
 
@@ -48,7 +51,7 @@ def refuse(error: ValidationError) -> NoReturn:
 def _sentence(details: list[ErrorDetails]) -> str:
     detail = details[0]
     name = "".join(map(_step, detail["loc"])).removeprefix(".")
-    takes = " or ".join(_takes(detail) for detail in details)
+    takes = " or ".join(dict.fromkeys(map(_takes, details[:_MAX_KINDS])))
     if detail["type"] == "missing":
         return f"{name} is missing: it is required"
     return f"{name} is {excerpt(detail['input'])}: it takes {takes}"

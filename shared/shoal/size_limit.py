@@ -15,6 +15,10 @@ MAX_JOB_HITS = 10_000
 #: other job meanwhile: to tokenize so many takes a quarter of a second at most, and some 300 bytes of memory each.
 MAX_TOKENIZER_CHARS = {"tokenize": 65_536, "decode": 2**20}
 
+#: Most characters that an HTTP request may have tokenized, and most ids that it may have decoded: the answer takes some
+#: hundred bytes of memory for each.
+MAX_REQUEST_PIECES = 2**20
+
 #: Most hits that an HTTP request may ask for, which the API holds at the same time.
 MAX_REQUEST_HITS = 100_000
 
@@ -46,6 +50,12 @@ def check_tokenizer_job(job: Job) -> None:
         raise TooLarge(
             f"the texts have {num_chars:,} characters, and a job to {job.op} may have {most:,}: split the list"
         )
+
+
+def check_tokenizer_request(unit: str, number: int) -> None:
+    """Raise TooLarge if a request to tokenize or decode has too many of a `unit`, such as "characters"."""
+    if number > MAX_REQUEST_PIECES:
+        raise TooLarge(f"the request has {number:,} {unit} and may have {MAX_REQUEST_PIECES:,}: split the list")
 
 
 def check_token_vectors(

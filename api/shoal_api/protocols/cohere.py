@@ -51,7 +51,7 @@ def embed_v1(body: CohereBody) -> Response:
 def _by_type(body: CohereBody, types: Sequence[str], version: str) -> Response:
     reply = _call(body)
     assert reply.vectors is not None
-    embeddings = {name: _FORMATS[name](reply.vectors) for name in types}
+    embeddings = {name: _FORMATS[name](reply.vectors) for name in dict.fromkeys(types)}
     answer = {"response_type": "embeddings_by_type", "embeddings": embeddings}
     return rendered(answer | _about(body, reply, version), headers=cost_headers(reply))
 

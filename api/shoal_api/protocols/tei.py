@@ -11,6 +11,7 @@ from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
 from shoal.errors import Unsupported
+from shoal.size_limit import check_tokenizer_request
 from shoal_api import validation
 from shoal_api.enqueue import call
 from shoal_api.request import json_request
@@ -82,12 +83,15 @@ def embed_or_compare() -> Response:
 @api.post("/tokenize", responses={200: TeiPieces})
 def tokenize(body: TokenizeBody) -> Response:
     """Tell the tokens of texts, which are not cut."""
-    return rendered(call(body.job(), remedy="split the list").pieces)
+    job = body.job()
+    check_tokenizer_request("characters", sum(map(len, job.texts)))
+    return rendered(call(job, remedy="split the list").pieces)
 
 
 @api.post("/decode", responses={200: TeiTexts})
 def decode(body: DecodeBody) -> Response:
     """Tell the text that ids of tokens stand for."""
+    check_tokenizer_request("ids", body.num_ids())
     return rendered(call(body.job(), remedy="split the list").decoded)
 
 

@@ -19,7 +19,9 @@ class CohereBody(Body):
     texts: Annotated[list[str], Field(fail_fast=True, description="The texts")]
     model: str | None = Field(None, description="The served model, or an alias of it; null: the served one")
     input_type: InputType | None = Field(None, description="Chooses the prompt of the model, if it has one for this")
-    embedding_types: list[Format] | None = Field(None, description="Formats of the vectors")
+    embedding_types: Annotated[list[Format], Field(fail_fast=True)] | None = Field(
+        None, description="Formats of the vectors"
+    )
     truncate: Literal["NONE", "START", "END"] = Field("END", description="End at which texts are cut; NONE refuses")
 
     output_dimension: Annotated[int, Field(ge=1)] | None = Field(

@@ -29,12 +29,18 @@ def _kind_of_input(value: Any) -> str | None:
     return "token ids" if type(first) is int else "several texts"
 
 
+#: The token ids of a text.
+Ids = Annotated[list[int], Field(fail_fast=True)]
+
+#: The token ids of several texts.
+IdLists = Annotated[list[Ids], Field(fail_fast=True)]
+
 #: A text, several texts, the token ids of a text, or those of several texts.
 TextsOrIds = Annotated[
     Annotated[str, Tag("a text")]
     | Annotated[list[str], Field(fail_fast=True), Tag("several texts")]
-    | Annotated[list[int], Field(fail_fast=True), Tag("token ids")]
-    | Annotated[list[list[int]], Field(fail_fast=True), Tag("lists of token ids")],
+    | Annotated[Ids, Tag("token ids")]
+    | Annotated[IdLists, Tag("lists of token ids")],
     Discriminator(_kind_of_input),
 ]
 

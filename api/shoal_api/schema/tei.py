@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from shoal.jobs import Job, Options
 from shoal_api.schema.errors import ErrorShape
-from shoal_api.schema.requests import Body, Texts, TextsOrIds, TruncationDirection, as_list
+from shoal_api.schema.requests import Body, IdLists, Ids, Texts, TextsOrIds, TruncationDirection, as_list
 from shoal_api.schema.responses import IN_ANY_FORMAT
 
 
@@ -90,16 +90,20 @@ class DecodeBody(Body):
     """Ids of tokens to decode."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"ids": [[101, 102]]}})
-    ids: Annotated[list[int], Field(fail_fast=True)] | Annotated[list[list[int]], Field(fail_fast=True)] = Field(
-        description="The ids of one text, or of several"
-    )
+    ids: Ids | IdLists = Field(description="The ids of one text, or of several")
     skip_special_tokens: bool = Field(True, description="Leave special tokens out")
+
+    def num_ids(self) -> int:
+        """Return the number of ids of all texts."""
+        return sum(len(ids) for ids in self._lists())
 
     def job(self) -> Job:
         """Return the job that does it; raises InvalidRequest for ids of one text beside those of several."""
-        lists = [part for part in self.ids if isinstance(part, list)] or [cast(list[int], self.ids)]
-        texts = [" ".join(map(str, ids)) for ids in lists]
+        texts = [" ".join(map(str, ids)) for ids in self._lists()]
         return Job("decode", texts, special_tokens=not self.skip_special_tokens)
+
+    def _lists(self) -> list[list[int]]:
+        return [part for part in self.ids if isinstance(part, list)] or [cast(list[int], self.ids)]
 
 
 class TeiPiece(BaseModel):

@@ -1,0 +1,38 @@
+"""Messages for bodies that have the wrong shape."""
+
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from pydantic import ValidationError
+
+from shoal_api.schema.cohere import CohereBody
+from shoal_api.schema.openai import EmbeddingsBody
+from shoal_api.schema.requests import Body, EmbedBody
+from shoal_api.schema.tei import DecodeBody, TeiEmbedBody, TeiTokensBody
+
+pytest_plugins = ["api_fixtures"]
+
+MANY = 100_000
+
+BODIES = [
+    ("/v2/embed", CohereBody, {"texts": ["a"], "embedding_types": ["wrong"] * MANY}),
+    ("/embed", EmbedBody, {"inputs": [[1, *["a"] * MANY]]}),
+    ("/", TeiEmbedBody, {"inputs": [[1, *["a"] * MANY]]}),
+    ("/embed_all", TeiTokensBody, {"inputs": [[1, *["a"] * MANY]]}),
+    ("/v1/embeddings", EmbeddingsBody, {"input": [[1, *["a"] * MANY]]}),
+    ("/decode", DecodeBody, {"ids": [["a"] * MANY]}),
+    ("/decode", DecodeBody, {"ids": ["a"] * MANY}),
+]
+
+
+@pytest.mark.parametrize(("path", "shape", "body"), BODIES, ids=[path for path, _, _ in BODIES])
+def test_a_list_of_wrong_elements_gives_a_short_message(
+    api: FlaskClient, path: str, shape: type[Body], body: dict[str, Any]
+) -> None:
+    with pytest.raises(ValidationError) as caught:
+        shape.model_validate(body)
+    assert caught.value.error_count() <= 2
+    response = api.post(path, json=body)
+    assert response.status_code in (400, 422)
+    assert len(response.get_data()) < 400
