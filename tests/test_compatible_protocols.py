@@ -38,7 +38,18 @@ def test_without_any_the_own_routes_are_left(make_app: MakeApp) -> None:
 
 
 @pytest.mark.parametrize(
-    "protocols", ["opneai", "openai,openai", "openai=v1", "openai=/", "openai=/a b", "=/a", "openai=/<a>"]
+    "protocols",
+    [
+        "opneai",
+        "openai,openai",
+        "openai=v1",
+        "openai=/",
+        "openai=/a b",
+        "=/a",
+        "openai=/<a>",
+        "tei=/docs",
+        "tei=/docs/a",
+    ],
 )
 def test_a_setting_that_cannot_be_read_is_refused(protocols: str) -> None:
     with pytest.raises(BadSetting, match="protocols has "):

@@ -23,6 +23,9 @@ EMBEDDED_URL = f"redis://127.0.0.1:{EMBEDDED_PORT}/0"
 
 
 #: A path below which a protocol may be mounted, or none.
+#: Paths that begin so are those of the page at /docs, which is read without a key.
+OPEN_PATH = "/docs/"
+
 _PREFIX = re.compile(r"(/[A-Za-z0-9._-]+)*")
 
 
@@ -178,6 +181,8 @@ class Settings:
                 raise BadSetting(
                     f"protocols has {excerpt(part)}: it takes {', '.join(PROTOCOLS)}, each at most once, or name=/path"
                 )
+            if f"{prefix}/".startswith(OPEN_PATH):
+                raise BadSetting(f"protocols has {excerpt(part)}: what is below {OPEN_PATH} needs no key, name another")
             prefixes[name] = prefix
         return prefixes
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from shoal.broker.broker import Broker
 from shoal.errors import Forbidden
 from shoal.excerpt import excerpt
-from shoal.settings import Settings
+from shoal.settings import OPEN_PATH, Settings
 from shoal_api.access.api_keys import ApiKey, Keyring
 from shoal_api.access.client_name import network_of
 from shoal_api.access.rate_limit import RateLimits
@@ -107,7 +107,7 @@ class AccessControl:
         if self._keyring is None:
             self._check_browser(environ)
             return None
-        if environ["REQUEST_METHOD"] in _SAFE_METHODS and (route in OPEN_ROUTES or route.startswith("/docs/")):
+        if environ["REQUEST_METHOD"] in _SAFE_METHODS and (route in OPEN_ROUTES or route.startswith(OPEN_PATH)):
             return None
         key = self._keyring.authenticate(environ)
         if key.role != "admin" and route.startswith(_ADMIN_ROUTES):
