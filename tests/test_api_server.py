@@ -6,11 +6,13 @@ import os
 import shutil
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -22,6 +24,7 @@ from queues import Queue
 
 from shoal.address import find_addresses
 from shoal.settings import Settings
+from shoal_api.server import server as server_module
 
 pytest_plugins = ["api_fixtures"]
 
@@ -283,3 +286,11 @@ class TestRefusingToStart:
         assert result.returncode == 1
         assert "the Redis URL cannot be read" in result.stderr
         assert "Traceback" not in result.stderr
+
+
+def test_a_server_stops_though_its_connections_cannot_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped, stopping = [], threading.Event()
+    monkeypatch.setattr(server_module, "drain", Mock(side_effect=OSError("no such file")))
+    monkeypatch.setattr(signal, "getsignal", lambda number: lambda *arguments: stopped.append(number))
+    server_module._stop(free_port(), stopping)
+    assert (stopped, stopping.is_set()) == ([signal.SIGTERM], True)

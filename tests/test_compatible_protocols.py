@@ -54,3 +54,15 @@ def test_without_any_the_own_routes_are_left(make_app: MakeApp) -> None:
 def test_a_setting_that_cannot_be_read_is_refused(protocols: str) -> None:
     with pytest.raises(BadSetting, match="protocols has "):
         Settings(protocols=protocols)
+
+
+@pytest.mark.parametrize(
+    ("protocols", "message"),
+    [
+        ("openai,infinity=/v1", "openai and infinity, which both answer POST /v1/embeddings"),
+        ("cohere,tei=/v2", "cohere and tei, which both answer POST /v2/embed"),
+    ],
+)
+def test_two_with_the_same_route_are_refused(make_app: MakeApp, protocols: str, message: str) -> None:
+    with pytest.raises(BadSetting, match=message):
+        make_app(protocols=protocols)

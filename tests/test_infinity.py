@@ -25,6 +25,10 @@ class TestEmbeddings:
         (item,) = api.post("/embeddings", json=asked).get_json()["data"]
         assert np.array_equal(np.frombuffer(base64.b64decode(item["embedding"]), "<f4"), vector_of("a")[:2])
 
+    def test_the_name_that_stands_for_none_is_taken(self, api: FlaskClient) -> None:
+        body = api.post("/embeddings", json={"input": "a", "model": "default/not-specified"}).get_json()
+        assert body["model"] == "stub"
+
     def test_errors_have_openai_s_shape(self, api: FlaskClient) -> None:
         for body, status in (({"input": [1]}, 400), ({"input": "a", "modality": "image"}, 400)):
             response = api.post("/embeddings", json=body)

@@ -64,6 +64,28 @@ class TestModels:
             }
         assert api.post("/api/show", json={"model": "llama3"}).status_code == 404
 
+    @pytest.mark.usefixtures("stub")
+    def test_an_alias_may_end_in_the_tag(self, make_app: MakeApp) -> None:
+        api = make_app(model_aliases="mine:latest").test_client()
+        assert api.post("/api/embed", json={"model": "mine:latest", "input": "a"}).status_code == 200
+        assert api.post("/api/embeddings", json={"model": "mine:latest", "prompt": "a"}).status_code == 200
+        assert api.post("/api/show", json={"model": "mine:latest"}).status_code == 200
+        assert api.post("/api/show", json={"model": "mine"}).status_code == 404
+
+    @pytest.mark.usefixtures("stub")
+    @pytest.mark.parametrize(
+        ("asked", "status"),
+        [
+            ({"name": "stub"}, 200),
+            ({"model": "", "name": "stub:latest"}, 200),
+            ({"model": "stub", "name": ""}, 200),
+            ({"name": "other"}, 404),
+            ({}, 400),
+        ],
+    )
+    def test_it_may_be_named_by_the_older_field(self, api: FlaskClient, asked: dict[str, str], status: int) -> None:
+        assert api.post("/api/show", json=asked).status_code == status
+
     def test_without_a_worker_there_is_none(self, api: FlaskClient) -> None:
         assert api.get("/api/tags").get_json() == {"models": []}
         assert api.post("/api/show", json={"model": "stub"}).status_code == 404

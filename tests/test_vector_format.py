@@ -220,6 +220,10 @@ class TestAccept:
         assert code == "not_acceptable"
         assert f"vectors come as {', '.join(OFFERED)}" in message
 
+    def test_token_ids_are_not_decoded_before_that(self, make_app: MakeApp) -> None:
+        api = make_app(token_ids="own", request_timeout_s=0.1).test_client()  # there is no worker that could
+        error_of(api.post("/embed", json={"inputs": [5, 6]}, headers={"Accept": "text/html"}), 406)
+
     @pytest.mark.parametrize(("num_chars", "status"), [(1_000, 200), (1_001, 406)])
     def test_a_long_header_is_refused(self, api: FlaskClient, num_chars: int, status: int) -> None:
         header = "*/*," + "a" * (num_chars - 4)
@@ -276,6 +280,11 @@ class TestNumberTypes:
     def test_a_vector_of_zeros_has_the_scale_0(self) -> None:
         found = convert(np.zeros((1, 3), np.float32), "int8")
         assert (found["embeddings"].tolist(), found["scales"].tolist()) == ([[0, 0, 0]], [0.0])
+
+    def test_int8_stays_in_its_bounds(self) -> None:
+        least = np.finfo(np.float32).smallest_subnormal
+        found = convert(np.array([[190, -190, 0]], np.float32) * least, "int8")
+        assert (found["embeddings"].tolist(), found["scales"].tolist()) == ([[127, -127, 0]], [least])
 
     def test_float16_stays_finite(self) -> None:
         assert convert(floats([1e9, -1e9, 0.1]), "float16")["embeddings"].tolist() == [

@@ -1,6 +1,7 @@
 """The routes of Weaviate's container of transformers."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,18 @@ class TestVectors:
         body = api.post("/vectors", json={"texts": ["a", "b"], "config": {"dimensions": 2}}).get_json()
         assert np.array_equal(np.array(body["vectors"], np.float32), [vector_of("a")[:2], vector_of("b")[:2]])
         assert body["dims"] == 2
+
+    @pytest.mark.usefixtures("stub")
+    def test_of_one_text_and_several_the_one_counts(self, api: FlaskClient) -> None:
+        body = api.post("/vectors", json={"text": "a", "texts": ["b", "c"]}).get_json()
+        assert np.array_equal(np.array(body["vector"], np.float32), vector_of("a"))
+        assert (body["text"], body.keys() & {"texts", "vectors"}) == ("a", set())
+
+    @pytest.mark.usefixtures("stub")
+    @pytest.mark.parametrize("config", [None, {"task_type": None, "dimensions": None}])
+    def test_options_may_be_null(self, api: FlaskClient, config: Any) -> None:
+        body = api.post("/vectors", json={"text": "a", "config": config}).get_json()
+        assert np.array_equal(np.array(body["vector"], np.float32), vector_of("a"))
 
     def test_the_task_chooses_the_prompt(self, api: FlaskClient, stub: StubWorker) -> None:
         for task in ("query", "passage"):

@@ -12,6 +12,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 
 from shoal import __version__
 from shoal.client import Client
+from shoal.errors import BadSetting
 from shoal.settings import Settings
 from shoal_api import errors, validation
 from shoal_api.access import cors
@@ -75,7 +76,8 @@ class _App(FastFlask):
 def create_app(settings: Settings, client: Client | None = None) -> Flask:
     """Return the application, connected to the queue by `client` or, without one, by a client of its own.
 
-    Redis may start later. Raises BadSetting for a key file or an origin that cannot be used.
+    Redis may start later. Raises BadSetting for a key file or an origin that cannot be used, and for two protocols with
+    the same route.
     """
     client = client or Client.from_settings(settings)
     access = AccessControl(settings, client.queue.broker)
@@ -99,12 +101,29 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
     for name, prefix in settings.protocol_prefixes().items():
         api = copy(PROTOCOL_MODULES[name].api)  # register_api writes the prefix into the object
         app.register_api(api, url_prefix=prefix or None)
+    _refuse_shared_routes(app)
     docs.install(app)
     if settings.cors_origins:
         cors.install(app, settings.cors_origins)
     if settings.trusted_proxies:
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=settings.trusted_proxies, x_proto=0)  # type: ignore[method-assign]
     return app
+
+
+def _refuse_shared_routes(app: Flask) -> None:
+    """Raise BadSetting if two protocols have the same route, of which only the first would answer."""
+    owners: dict[tuple[str, str], str] = {}
+    for rule in app.url_map.iter_rules():
+        protocol = rule.endpoint.partition(".")[0]
+        if protocol not in PROTOCOL_MODULES:
+            continue
+        for method in sorted((rule.methods or set()) - {"OPTIONS"}):
+            other = owners.setdefault((rule.rule, method), protocol)
+            if other != protocol:
+                raise BadSetting(
+                    f"protocols has {other} and {protocol}, which both answer {method} {rule.rule}: mount one of them "
+                    "below another path"
+                )
 
 
 def from_environment() -> Flask:

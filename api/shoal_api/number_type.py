@@ -38,8 +38,9 @@ def _float16(vectors: NDArray[np.float32]) -> Arrays:
 def _int8(vectors: NDArray[np.float32]) -> Arrays:
     """Scale each vector so that its largest number, without the sign, is 127; zeros have the scale 0."""
     scales = np.abs(vectors).max(axis=1) / np.float32(_MAX_INT8)
-    rows = np.rint(vectors / np.where(scales > 0, scales, 1)[:, None]).astype("i1")
-    return {"embeddings": rows, "scales": scales.astype("<f4", copy=False)}
+    rows = np.rint(vectors / np.where(scales > 0, scales, 1)[:, None])
+    within = np.clip(rows, -_MAX_INT8, _MAX_INT8)  # scales near 0 are rounded much
+    return {"embeddings": within.astype("i1"), "scales": scales.astype("<f4", copy=False)}
 
 
 def _ubinary(vectors: NDArray[np.float32]) -> Arrays:

@@ -22,10 +22,14 @@ api = APIBlueprint(
 )
 
 
+#: The model that Infinity's client names if it was told none.
+_UNSPECIFIED = "default/not-specified"
+
+
 @api.post("/embeddings", responses={200: InfinityEmbeddings})
 def embeddings(body: InfinityBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
-    check_model(body.model)
+    check_model(None if body.model == _UNSPECIFIED else body.model)
     wanted = VectorFormat.of_request()
     reply = call(body.job(), remedy="split the list")
     about = {"id": f"infinity-{reply.id}", "created": int(time.time())}

@@ -41,7 +41,7 @@ _NEVER = datetime.fromtimestamp(0, UTC).isoformat()
 @api.post("/api/embed", responses={200: OllamaEmbeddings})
 def embed(body: OllamaEmbedBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
-    check_model(body.model.removesuffix(_DEFAULT_TAG))
+    _known(body.model)
     wanted = VectorFormat.of_request()
     reply = call(body.job(), remedy="split the list")
     spent_ns = int((time.perf_counter() - json_request().started_s) * 1e9)
@@ -53,7 +53,7 @@ def embed(body: OllamaEmbedBody) -> Response:
 @api.post("/api/embeddings", responses={200: OllamaEmbedding})
 def embeddings(body: OllamaPromptBody) -> Response:
     """Embed one text."""
-    check_model(body.model.removesuffix(_DEFAULT_TAG))
+    _known(body.model)
     wanted = VectorFormat.of_request()
     reply = call(body.job(), remedy="cut the text")
     assert reply.vectors is not None
@@ -75,9 +75,7 @@ def running() -> Response:
 @api.post("/api/show", responses={200: OllamaShow})
 def show(body: OllamaShowBody) -> Response:
     """Tell about a model."""
-    name = body.model.removesuffix(_DEFAULT_TAG)
-    check_model(name)
-    model = describe_model(name)
+    model = describe_model(_known(body.asked()))
     if model is None:
         raise ModelNotFound("no model is served: no worker is ready")
     sizes = {"embedding_length": model.get("dimension"), "context_length": model.get("max_tokens")}
@@ -90,6 +88,16 @@ def show(body: OllamaShowBody) -> Response:
 def version() -> Response:
     """Tell the version of Shoal."""
     return rendered({"version": __version__})
+
+
+def _known(name: str) -> str:
+    """Return the name if it is known, else without the tag that clients add; raises ModelNotFound."""
+    try:
+        check_model(name)
+    except ModelNotFound:
+        name = name.removesuffix(_DEFAULT_TAG)
+        check_model(name)
+    return name
 
 
 def _about(name: str) -> dict[str, Any]:

@@ -19,17 +19,19 @@ api = APIBlueprint(
 )
 
 #: The names of the prompts that each type of task may have.
-_PROMPTS = {"query": QUERY_PROMPTS, "passage": DOCUMENT_PROMPTS, "": ()}
+_PROMPTS = {"query": QUERY_PROMPTS, "passage": DOCUMENT_PROMPTS}
 
 
 @api.post("/vectors", responses={200: WeaviateVectors})
 def vectors(body: WeaviateBody) -> Response:
     """Embed the text of an object or a query, or several: vectors of length 1."""
     wanted = VectorFormat.of_request()
-    reply = call(body.job(prompt_among(_PROMPTS[body.config.task_type])), remedy="split the list")
+    task = body.config.task_type if body.config else None
+    reply = call(body.job(prompt_among(_PROMPTS.get(task or "", ()))), remedy="split the list")
     assert reply.vectors is not None
     rows, dims = reply.vectors, reply.vectors.shape[1]
-    found = {"text": body.text, "vector": rows[0]} if body.texts is None else {"texts": body.texts, "vectors": rows}
+    one = body.text is not None
+    found = {"text": body.text, "vector": rows[0]} if one else {"texts": body.texts, "vectors": rows}
     return wanted.answer(reply, arrays_of(reply), in_json={**found, "dims": dims, "dim": dims})
 
 

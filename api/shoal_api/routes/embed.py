@@ -18,11 +18,11 @@ api = APIBlueprint("embed", __name__, abp_tags=[Tag(name="wait for the answer")]
 @api.post("/embed", responses={200: Embeddings, 202: Submitted}, openapi_extensions={"parameters": [PREFER]})
 def embed(body: EmbedBody) -> Response:
     """Embed texts: one vector for each, in order."""
+    wanted = None if prefers_async() else VectorFormat.of_request()
     job = body.job(as_texts("inputs", body.inputs))
-    if prefers_async():
+    if wanted is None:
         _check_default(body.output_dtype)
         return submit(job, headers=PREFERENCE_APPLIED)
-    wanted = VectorFormat.of_request()
     reply = call(job, remedy="split the list, or stream it with `shoal embed` or Client.embed_stream")
     return wanted.answer(reply, arrays_of(reply, body.output_dtype, by_token=job.options.output == "tokens"))
 

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from shoal.errors import InvalidRequest
 from shoal.jobs import Job, Options
 from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.requests import Body, Texts, as_list
@@ -16,7 +17,7 @@ class OllamaEmbedBody(Body):
     model_config = ConfigDict(
         json_schema_extra={"example": {"model": "sentence-transformers/all-MiniLM-L6-v2", "input": ["a text"]}}
     )
-    model: str = Field(description="The served model, or an alias of it; `:latest` at its end is ignored")
+    model: str = Field(description="The served model, or an alias of it, also with `:latest` after it")
     input: Texts = Field(description="One text or several")
     truncate: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
     dimensions: Annotated[int, Field(ge=1)] | None = Field(None, description="Keep this many numbers of each vector")
@@ -35,7 +36,7 @@ class OllamaPromptBody(Body):
     model_config = ConfigDict(
         json_schema_extra={"example": {"model": "sentence-transformers/all-MiniLM-L6-v2", "prompt": "a text"}}
     )
-    model: str = Field(description="The served model, or an alias of it; `:latest` at its end is ignored")
+    model: str = Field(description="The served model, or an alias of it, also with `:latest` after it")
     prompt: str = Field(description="The text")
     options: dict[str, Any] | None = Field(None, description="Ignored")
     keep_alive: str | float | None = Field(None, description="Ignored: the model stays in memory")
@@ -49,7 +50,14 @@ class OllamaShowBody(Body):
     """A model to tell about."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"model": "sentence-transformers/all-MiniLM-L6-v2"}})
-    model: str = Field(description="The served model, or an alias of it; `:latest` at its end is ignored")
+    model: str | None = Field(None, description="The served model, or an alias of it, also with `:latest` after it")
+    name: str | None = Field(None, description="Older name of `model`, read where that is missing or empty")
+
+    def asked(self) -> str:
+        """Return the name of the model; raises InvalidRequest without one."""
+        if name := self.model or self.name:
+            return name
+        raise InvalidRequest("model is missing: it is required, or name in its place")
 
 
 class OllamaEmbeddings(BaseModel):

@@ -14,7 +14,9 @@ from shoal_api.schema.responses import IN_ANY_FORMAT
 class WeaviateConfig(Body):
     """The way to embed; other fields are ignored."""
 
-    task_type: Literal["", "query", "passage"] = Field("", description="Chooses the prompt of the model, if it has one")
+    task_type: Literal["", "query", "passage"] | None = Field(
+        None, description="Chooses the prompt of the model, if it has one"
+    )
     dimensions: Annotated[int, Field(ge=1)] | None = Field(None, description="Keep this many numbers of each vector")
 
 
@@ -24,16 +26,17 @@ class WeaviateBody(Body):
     model_config = ConfigDict(json_schema_extra={"example": {"text": "a text", "config": {"task_type": "passage"}}})
     text: str | None = Field(None, description="The text")
     texts: Annotated[list[str], Field(fail_fast=True)] | None = Field(
-        None, description="The texts, if there are several"
+        None, description="The texts, if there are several; not read beside `text`"
     )
-    config: WeaviateConfig = Field(default_factory=WeaviateConfig.model_construct, description="The way to embed them")
+    config: WeaviateConfig | None = Field(None, description="The way to embed them")
 
     def job(self, prompt_name: str | None) -> Job:
         """Return the job that does it, with the prompt of that name; raises InvalidRequest without a text."""
         texts = self.texts if self.text is None else [self.text]
         if texts is None:
             raise InvalidRequest("text is missing: it is required, or texts in its place")
-        return Job("embed", texts, Options(prompt_name=prompt_name, dimensions=self.config.dimensions))
+        dimensions = self.config.dimensions if self.config else None
+        return Job("embed", texts, Options(prompt_name=prompt_name, dimensions=dimensions))
 
 
 class WeaviateVectors(BaseModel):

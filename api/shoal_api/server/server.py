@@ -133,7 +133,10 @@ def _load_app(settings: Settings) -> Callable[..., Any]:
 def _stop(port: int, stopping: threading.Event) -> None:
     """Drain the connections, then let Granian stop this process."""
     stopping.set()
-    drain(port)
+    try:
+        drain(port)
+    except OSError:
+        _log.exception("could not wait for the connections to become idle: the server stops now")
     while not callable(stop := signal.getsignal(signal.SIGTERM)):  # Granian is still starting
         time.sleep(SETTLE_S)
     stop(signal.SIGTERM, None)
