@@ -23,7 +23,11 @@ IDLE_S = 1.0
 #: Longest time that a process keeps connections that are not idle once it was told to stop.
 DRAIN_S = 5.0
 
-#: Time for connections that have begun to be established, once no new ones may begin.
+#: Time for connections that have begun to be established, once no new ones may begin: the process cannot see them, and
+#: on a starved machine packets are late.
+HANDSHAKE_S = 0.3
+
+#: Interval at which connections are looked at.
 SETTLE_S = 0.05
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -57,7 +61,7 @@ def drain(port: int) -> None:
     for listener in listeners_on(port):
         _drop_new_connections(listener)
     until_s = time.monotonic() + DRAIN_S
-    time.sleep(SETTLE_S)
+    time.sleep(HANDSHAKE_S)
     while time.monotonic() < until_s and (_has_unaccepted(port) or not all(map(_is_idle, connections_on(port)))):
         time.sleep(SETTLE_S)
 
