@@ -39,7 +39,7 @@ SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "servers": servers.run,
 }
 
-#: Those that run only when they are named.
+#: Scenarios that run only when they are named.
 ON_DEMAND = ("compare", "nearest", "servers")
 
 

@@ -14,7 +14,7 @@ from shoal.bench.service import sample
 from shoal.bench.trial import Figures, Row, Trial, interleave
 from shoal.errors import ShoalError
 
-#: An article is used from every so many words on: models see only the beginning of a text.
+#: Number of words between the places from which an article is used: models see only the beginning of a text.
 ARTICLE_STEP = 400
 
 #: The headlines that loads send: those after the ones that are in the index.

@@ -31,7 +31,7 @@ ADDRESSES = [f"127.0.0.{n}" for n in range(2, 8)]
 #: How long a slow reader waits after each piece of its answer.
 SLOW_PAUSE_S = 0.1
 
-#: One in so many is submitted a second time with the same key, for no reason.
+#: Of this many jobs with a key, one is submitted a second time with it, for no reason.
 ASKED_AGAIN = 10
 
 #: Codes after which the same request may succeed.

@@ -14,10 +14,10 @@ from shoal.errors import ShoalError
 #: Its address, which no other client has.
 ADDRESS = "127.0.0.99"
 
-#: Texts of each job: so many go to the overflow.
+#: Texts of each job: enough to go to the overflow.
 NUM_TEXTS = 33
 
-#: One in so many jobs has huge texts, and one in so many requests is no job.
+#: Number of jobs of which one has huge texts, and of requests of which one is no job.
 EVERY_HUGE, EVERY_BROKEN = 40, 10
 
 #: Huge texts in a job, and their characters.

@@ -10,8 +10,8 @@ CHUNK_BYTES = 65_536
 
 #: Modes of a link. `pass` mends it. `cut` ends its connections once; `refuse` ends them and all new ones; `swallow`
 #: takes everything and hands on nothing, and ends what lost bytes so; `stall` holds everything until it is mended;
-#: `delay` holds each piece for so many seconds; `slow` lets so many bytes a second through on each connection and way;
-#: `tear` hands on such a share of the next reply and ends the connection.
+#: With a number each: `delay` holds each piece for seconds; `slow` lets bytes a second through on each connection and
+#: way; `tear` hands on a share of the next reply and ends the connection.
 MODES = ("pass", "cut", "refuse", "swallow", "stall", "delay", "slow", "tear")
 
 #: Bytes that a slow link hands on at a time.

@@ -19,7 +19,8 @@ from shoal.queue.pool import ALIVE_S, Pool
 #: Time between two looks.
 LOOK_EVERY_S = 0.05
 
-#: The promise: others begin with the interactive jobs of a worker within so many seconds after its death.
+#: The promise: others begin with the interactive jobs of a worker within this time after its death, in
+#: seconds.
 BEGUN_WITHIN_S = 5.0
 
 #: How long a fault hinders workers after its end: they do not trust heartbeats, and look for jobs every second.
