@@ -137,7 +137,6 @@ class TestDrain:
         client = socket.create_connection(listener.getsockname())
         accepted: list[socket.socket] = []
         drain_with(
-            lambda: None,
             lambda: accepted.append(listener.accept()[0]),
             lambda: None,
             client.close,
@@ -145,14 +144,27 @@ class TestDrain:
             idle_s=PATIENCE_S,
         )
 
+    def test_it_waits_for_connections_that_are_not_established_yet(
+        self, listener: socket.socket, drain_with: Callable[..., None]
+    ) -> None:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, int(PATIENCE_S))  # established with its data
+        with socket.create_connection(listener.getsockname()) as client:
+            accepted: list[socket.socket] = []
+            drain_with(
+                lambda: client.sendall(b"a request"),
+                lambda: accepted.append(listener.accept()[0]),
+                lambda: accepted.pop().close(),
+                idle_s=PATIENCE_S,
+            )
+
     def test_of_idle_connections_it_waits_for_those_with_a_request(
         self, listener: socket.socket, drain_with: Callable[..., None]
     ) -> None:
         with socket.create_connection(listener.getsockname()) as client, listener.accept()[0] as accepted:
-            drain_with(lambda: None, idle_s=-1)
+            drain_with(idle_s=-1)
             client.sendall(b"a request")
             wait_until(lambda: select.select([accepted], [], [], 0)[0])
-            drain_with(lambda: None, lambda: accepted.recv(100), idle_s=-1)
+            drain_with(lambda: accepted.recv(100), idle_s=-1)
 
 
 class TestWorkers:

@@ -15,17 +15,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from shoal_api.server.sockets import HAS_TCP_INFO, connections_on, listeners_on, tcp_info
+from shoal_api.server.sockets import HAS_TCP_INFO, connections_on, has_handshakes, listeners_on, tcp_info
 
 #: Time without data after which a connection counts as idle.
 IDLE_S = 1.0
 
 #: Longest time that a process keeps connections that are not idle once it was told to stop.
 DRAIN_S = 5.0
-
-#: Time for connections that have begun to be established, once no new ones may begin: the process cannot see them, and
-#: on a starved machine packets are late.
-HANDSHAKE_S = 0.3
 
 #: Interval at which connections are looked at.
 SETTLE_S = 0.05
@@ -61,9 +57,16 @@ def drain(port: int) -> None:
     for listener in listeners_on(port):
         _drop_new_connections(listener)
     until_s = time.monotonic() + DRAIN_S
-    time.sleep(HANDSHAKE_S)
-    while time.monotonic() < until_s and (_has_unaccepted(port) or not all(map(_is_idle, connections_on(port)))):
+    while time.monotonic() < until_s and not _is_drained(port):
         time.sleep(SETTLE_S)
+
+
+def _is_drained(port: int) -> bool:
+    """Return true if no client is connected or about to be, but for idle ones.
+
+    The order is that of a connection's life, so one that moves on meanwhile is seen at its next stage.
+    """
+    return not (has_handshakes(port) or _has_unaccepted(port)) and all(map(_is_idle, connections_on(port)))
 
 
 def _has_unaccepted(port: int) -> bool:

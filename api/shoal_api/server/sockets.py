@@ -1,12 +1,14 @@
 """The process's sockets on the port that it serves, and what the system tells about them, as Granian does not."""
 
 import os
+import re
 import socket
 import stat
 import struct
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 #: Folder with an entry for each file that the process has open.
@@ -17,6 +19,13 @@ HAS_TCP_INFO = sys.platform == "linux"
 
 #: The fields of `struct tcp_info` of Linux that `TcpInfo` has.
 _TCP_INFO = struct.Struct("=B23xI16xI4xI72xQ")
+
+
+#: The system's tables of TCP connections, of IPv4 and IPv6.
+_CONNECTION_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+
+#: A connection in these tables that a client has begun and not yet established, with its local port.
+_HANDSHAKE = re.compile(r"^ *\d+: [0-9A-F]+:([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} 03 ", re.MULTILINE)
 
 
 class TcpInfo(NamedTuple):
@@ -46,6 +55,15 @@ def connections_on(port: int) -> Iterator[socket.socket]:
 def listeners_on(port: int) -> Iterator[socket.socket]:
     """Yield the sockets that take connections on the port, each open until the next one is asked for."""
     return (sock for sock in _sockets_on(port) if _is_listening(sock))
+
+
+def has_handshakes(port: int) -> bool:
+    """Return true if a client has begun to connect to the port of this machine and is not connected yet.
+
+    No socket of the process shows such a client. False where the system does not tell.
+    """
+    tables = [table.read_text() for table in _CONNECTION_TABLES if table.exists()]
+    return any(int(local_port, 16) == port for table in tables for local_port in _HANDSHAKE.findall(table))
 
 
 def tcp_info(sock: socket.socket) -> TcpInfo:
