@@ -8,7 +8,7 @@ import numpy as np
 from conftest import PATIENCE_S, WORDS, wait_until
 
 from shoal import Client
-from shoal.client import Handle
+from shoal.client.handle import Handle
 from shoal.errors import ShoalError
 
 PAIRS = [f"{first} {second}" for first in WORDS for second in WORDS]

@@ -9,7 +9,7 @@ import pytest
 from conftest import WORDS, wait_until
 
 from shoal import Client
-from shoal.client import TEXTS_PER_JOB
+from shoal.client.parts import TEXTS_PER_JOB
 from shoal.errors import (
     Cancelled,
     InvalidRequest,

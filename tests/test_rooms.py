@@ -257,7 +257,7 @@ class TestLibraries:
 
 class TestLoading:
     @pytest.mark.parametrize(
-        "statement", ["import shoal", "from shoal import *", "import shoal.client", "import shoal.cli.main"]
+        "statement", ["import shoal", "from shoal import *", "import shoal.client.client", "import shoal.cli.main"]
     )
     def test_the_light_client_loads_nothing_heavy(self, statement: str) -> None:
         assert not loaded_after(statement) & HEAVY

@@ -11,7 +11,7 @@ from flask_openapi3.models.info import Info
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from shoal import __version__
-from shoal.client import Client
+from shoal.client.client import Client
 from shoal.errors import BadSetting
 from shoal.settings import Settings
 from shoal_api import errors, validation

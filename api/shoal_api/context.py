@@ -7,7 +7,7 @@ from typing import Self, cast
 from flask import Flask
 from flask.globals import app_ctx
 
-from shoal.client import Client
+from shoal.client.client import Client
 from shoal.settings import Settings
 from shoal_api.access.access_control import AccessControl
 from shoal_api.pool_state import PoolReader

@@ -4,7 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.client import Client, Handle
+    from shoal.client.client import Client
+    from shoal.client.handle import Handle
     from shoal.errors import ShoalError
     from shoal.jobs import Job, Options
     from shoal.replies import Reply
@@ -14,8 +15,8 @@ __version__ = "0.1.0"
 __all__ = ["Client", "Handle", "Job", "Options", "Reply", "Settings", "ShoalError"]
 
 _HOMES = {
-    "Client": "client",
-    "Handle": "client",
+    "Client": "client.client",
+    "Handle": "client.handle",
     "Job": "jobs",
     "Options": "jobs",
     "Reply": "replies",

@@ -9,7 +9,7 @@ import click
 
 from shoal.cli import vector_file
 from shoal.cli.options import REDIS_SETTINGS, settings_options
-from shoal.client import Client
+from shoal.client.client import Client
 from shoal.settings import Settings
 
 

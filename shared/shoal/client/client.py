@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from threading import Lock
@@ -16,38 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.cache.lookup import CacheLookup
-from shoal.errors import (
-    Cancelled,
-    Expired,
-    Internal,
-    InvalidRequest,
-    InvalidText,
-    Overloaded,
-    TextTooLong,
-    Timeout,
-    TooLarge,
-)
-from shoal.excerpt import excerpt
-from shoal.jobs import LANES, Job, Options, check_deadline, new_id
+from shoal.client.handle import Handle
+from shoal.client.parts import TEXTS_PER_JOB, TEXTS_PER_TOKENS_JOB, as_list, check_key, check_lane, texts_per_job
+from shoal.errors import Cancelled, Expired, Internal, InvalidText, Overloaded, TextTooLong, Timeout, TooLarge
+from shoal.jobs import Job, Options, check_deadline, new_id
 from shoal.keys import Keys
 from shoal.queue.dispatcher import Dispatcher, PendingReply
 from shoal.queue.lane import LaneLimits
 from shoal.queue.producer import Producer
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS, Settings
-from shoal.size_limit import MAX_JOB_HITS, MAX_TOKENIZER_CHARS, check_hits, check_token_vectors
-
-#: Most texts in one job. Longer lists are split: several workers share them, and no job behind them waits long.
-TEXTS_PER_JOB = 32
-
-#: Most hits that one job asks for: with documents of 1.5 KB, 8 MB. Lists of queries with a large `k` are split further.
-MAX_HITS_PER_JOB = 5_000
-
-#: Most texts in one job for token vectors: 1.5 MB where a text has 256 tokens of 384 dimensions.
-TEXTS_PER_TOKENS_JOB = 4
-
-#: Texts of a job for the tokenizer: the longest that most models take fit into one.
-TEXTS_PER_TOKENIZER_JOB = 8
+from shoal.size_limit import MAX_JOB_HITS, check_hits, check_token_vectors
 
 #: Parts of a request for token vectors that are under way at a time: the others wait, so replies take little memory.
 MAX_TOKENS_PARTS = 4
@@ -138,7 +117,7 @@ class Client:
 
         With `output="tokens"`, return a list with one `[tokens, dimension]` array for each text.
         """
-        job = Job("embed", _as_list(texts), Options(**options))
+        job = Job("embed", as_list(texts), Options(**options))
         vectors = _vectors(self.call(job), job.options)
         return vectors[0] if isinstance(texts, str) else vectors
 
@@ -147,7 +126,7 @@ class Client:
 
         A hit is a dict with `id`, `score`, `text` and the document's other fields.
         """
-        hits = self.call(Job("search", _as_list(queries), Options(**options), k=k, index=index)).hits or []
+        hits = self.call(Job("search", as_list(queries), Options(**options), k=k, index=index)).hits or []
         return hits[0] if isinstance(queries, str) else hits
 
     def embed_stream(
@@ -186,14 +165,14 @@ class Client:
         idempotency_key: str | None = None,
         client: str = "",
         **options: Any,
-    ) -> "Handle":
+    ) -> Handle:
         """Put a job and return at once; any program that knows its id can fetch the result, until it expires.
 
         All texts stay in one job, which has no deadline. Submitting the same again with the same `idempotency_key`
         within a day returns the job that was put first. `client` is the client that the job counts for, by default this
         one.
         """
-        job = Job(op, _as_list(texts), Options(**options), k=k, index=index)
+        job = Job(op, as_list(texts), Options(**options), k=k, index=index)
         return Handle(self, self.put(job, lane, client, idempotency_key))
 
     def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
@@ -213,7 +192,7 @@ class Client:
         self.queue.put(check_lane(lane), [job], client or self.name)
         return job.id
 
-    def job(self, job_id: str) -> "Handle":
+    def job(self, job_id: str) -> Handle:
         """Return the handle of a job that was submitted earlier, perhaps by another program."""
         return Handle(self, job_id)
 
@@ -258,7 +237,7 @@ class Client:
         """
         self.queue.clock.refresh()
         deadline = self.queue.clock.now() + until - time.monotonic()
-        parts = [replace(part, deadline=deadline) for part in job.split(_texts_per_job(job))]
+        parts = [replace(part, deadline=deadline) for part in job.split(texts_per_job(job))]
         send = partial(self._send, lane=lane, client=client, until=until, is_wanted=is_wanted)
         if job.options.output != "tokens":
             return Reply.join(send(parts))
@@ -316,49 +295,6 @@ class Client:
         return Timeout(f"no answer within {timeout_s:g} s: {cause if num_alive else 'no worker is alive; start one'}")
 
 
-@dataclass(frozen=True, slots=True)
-class Handle:
-    """A submitted job."""
-
-    client: Client
-    id: str
-
-    def result(self, timeout_s: float | None = None) -> Reply:
-        """Return the job's reply, waiting for it.
-
-        Raises the reply's error, Timeout, or UnknownJob once the result has expired.
-        """
-        timeout_s = self.client.timeout_s if timeout_s is None else timeout_s
-        reply = self.client.connect().wait_result(self.id, timeout_s)
-        if reply is None:
-            raise Timeout(f"job {self.id} has no answer after {timeout_s:g} s: it keeps its place, ask again")
-        return Reply.join([reply])
-
-    def status(self) -> str:
-        """Return one of queued, running, done, failed, cancelled and expired."""
-        return self.client.queue.status(self.id)[0]
-
-    def cancel(self) -> str:
-        """Cancel the job unless it is answered; return its status after that."""
-        return self.client.queue.cancel(self.id)
-
-
-def check_lane(lane: str) -> str:
-    """Return `lane`; raise InvalidRequest if there is none of that name."""
-    if lane not in LANES:
-        raise InvalidRequest(f"lane is {excerpt(lane)}: it takes one of {', '.join(LANES)}")
-    return lane
-
-
-def check_key(idempotency_key: str) -> str:
-    """Return `idempotency_key`; raise InvalidRequest unless it is 1 to 255 printable characters."""
-    if not (0 < len(idempotency_key) <= 255 and idempotency_key.isprintable()):
-        raise InvalidRequest(
-            f"the idempotency key is {excerpt(idempotency_key)}: it takes 1 to 255 printable characters, such as a UUID"
-        )
-    return idempotency_key
-
-
 def _wait(pending: PendingReply, until: float, is_wanted: Callable[[], bool] | None) -> Reply:
     while True:
         left_s = max(0.0, until - time.monotonic())
@@ -371,21 +307,9 @@ def _wait(pending: PendingReply, until: float, is_wanted: Callable[[], bool] | N
                 raise Cancelled("the caller has disconnected") from None
 
 
-def _texts_per_job(job: Job) -> int:
-    if job.op == "search":
-        return max(1, min(TEXTS_PER_JOB, MAX_HITS_PER_JOB // job.k))
-    if job.op in MAX_TOKENIZER_CHARS:
-        return TEXTS_PER_TOKENIZER_JOB
-    return TEXTS_PER_TOKENS_JOB if job.options.output == "tokens" else TEXTS_PER_JOB
-
-
 def _vectors(reply: Reply, options: Options) -> NDArray[np.float32] | list[NDArray[np.float32]]:
     """Return the vectors of a reply to an embed: one row for each text, or one array of token vectors."""
     if options.output == "tokens":
         return reply.rows_by_text()
     assert reply.vectors is not None
     return reply.vectors
-
-
-def _as_list(texts: str | Iterable[str]) -> list[str]:
-    return [texts] if isinstance(texts, str) else list(texts)

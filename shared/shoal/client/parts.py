@@ -1,0 +1,50 @@
+"""Checks and limits of a client before it sends: lanes, keys, and how a long list is split into jobs."""
+
+from collections.abc import Iterable
+
+from shoal.errors import InvalidRequest
+from shoal.excerpt import excerpt
+from shoal.jobs import LANES, Job
+from shoal.size_limit import MAX_TOKENIZER_CHARS
+
+#: Most texts in one job. Longer lists are split: several workers share them, and no job behind them waits long.
+TEXTS_PER_JOB = 32
+
+#: Most hits that one job asks for: with documents of 1.5 KB, 8 MB. Lists of queries with a large `k` are split further.
+MAX_HITS_PER_JOB = 5_000
+
+#: Most texts in one job for token vectors: 1.5 MB where a text has 256 tokens of 384 dimensions.
+TEXTS_PER_TOKENS_JOB = 4
+
+#: Texts of a job for the tokenizer: the longest that most models take fit into one.
+TEXTS_PER_TOKENIZER_JOB = 8
+
+
+def check_lane(lane: str) -> str:
+    """Return `lane`; raise InvalidRequest if there is none of that name."""
+    if lane not in LANES:
+        raise InvalidRequest(f"lane is {excerpt(lane)}: it takes one of {', '.join(LANES)}")
+    return lane
+
+
+def check_key(idempotency_key: str) -> str:
+    """Return `idempotency_key`; raise InvalidRequest unless it is 1 to 255 printable characters."""
+    if not (0 < len(idempotency_key) <= 255 and idempotency_key.isprintable()):
+        raise InvalidRequest(
+            f"the idempotency key is {excerpt(idempotency_key)}: it takes 1 to 255 printable characters, such as a UUID"
+        )
+    return idempotency_key
+
+
+def texts_per_job(job: Job) -> int:
+    """Return the most texts that one job of the kind takes."""
+    if job.op == "search":
+        return max(1, min(TEXTS_PER_JOB, MAX_HITS_PER_JOB // job.k))
+    if job.op in MAX_TOKENIZER_CHARS:
+        return TEXTS_PER_TOKENIZER_JOB
+    return TEXTS_PER_TOKENS_JOB if job.options.output == "tokens" else TEXTS_PER_JOB
+
+
+def as_list(texts: str | Iterable[str]) -> list[str]:
+    """Return the texts as a list: of one for a single str."""
+    return [texts] if isinstance(texts, str) else list(texts)
