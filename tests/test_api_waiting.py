@@ -210,6 +210,14 @@ class TestNoAnswer:
         assert error_of(response, 429)[0] == "overloaded"
         assert response.headers["Retry-After"] == "60"  # no worker makes room
 
+    @pytest.mark.parametrize(("path", "name"), [("/embed", "inputs"), ("/search", "queries")])
+    def test_a_request_waits_in_the_lane_that_it_names(self, make_app: MakeApp, path: str, name: str) -> None:
+        api = make_app(max_backlog=1, request_timeout_s=0.05).test_client()
+        body = {name: "a", "lane": "bulk"}
+        assert api.post(path, json=body, headers={"Prefer": "respond-async"}).status_code == 202
+        assert "bulk" in error_of(post(api, path, **body), 429)[1]
+        assert error_of(post(api, path, **{name: "a"}), 504)[0] == "timeout"
+
 
 class TestRedisAway:
     def test_it_may_come_after_the_api(self, make_app: MakeApp, own_redis: RedisServer) -> None:

@@ -34,7 +34,7 @@ def prefers_async() -> bool:
     return any(part.partition(";")[0].strip().lower() == "respond-async" for part in header.split(","))
 
 
-def call(job: Job, remedy: str) -> Reply:
+def call(job: Job, remedy: str, lane: str = "interactive") -> Reply:
     """Send the job and return its reply. The job is withdrawn if the client disconnects.
 
     Raises the reply's error, TooLarge with the `remedy` for too many texts, Overloaded, Unavailable and Timeout.
@@ -43,7 +43,7 @@ def call(job: Job, remedy: str) -> Reply:
     check_texts(job.texts, settings.max_request_texts, settings.max_text_chars, "request", remedy)
     check_hits(job, MAX_REQUEST_HITS, "request")
     name, timeout_s = json_request().client_name, settings.request_timeout_s
-    return client.call(job, timeout_s=timeout_s, client=name, is_wanted=_connection_check())
+    return client.call(job, lane=lane, timeout_s=timeout_s, client=name, is_wanted=_connection_check())
 
 
 def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | None = None) -> Response:

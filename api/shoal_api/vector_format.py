@@ -33,14 +33,13 @@ _MAX_ACCEPT_CHARS = 1_000
 _MAX_REMEMBERED = 64
 
 
-def _msgpack(arrays: Arrays) -> bytes:
-    """Return a map of the arrays, each a map of its dtype, shape and bytes."""
-    return wire.pack(
-        {
-            name: {"dtype": array.dtype.name, "shape": list(array.shape), "data": array.tobytes()}
-            for name, array in arrays.items()
-        }
-    )
+def _msgpack(arrays: Arrays, fields: Mapping[str, Any] | None = None) -> bytes:
+    """Return a map of the arrays, each a map of its dtype, shape and bytes, with the fields beside them."""
+    maps = {
+        name: {"dtype": array.dtype.name, "shape": list(array.shape), "data": array.tobytes()}
+        for name, array in arrays.items()
+    }
+    return wire.pack({**(fields or {}), **maps})
 
 
 def _raw(arrays: Arrays) -> bytes:
@@ -107,17 +106,23 @@ class VectorFormat:
             raise NotAcceptable(f"Accept is {excerpt(header)}: vectors come as {', '.join(OFFERED)}{more}")
         return cls(media_type)
 
-    def answer(self, reply: Reply, arrays: Arrays, in_json: Any = None) -> Response:
+    def answer(
+        self, reply: Reply, arrays: Arrays, in_json: Any = None, fields: Mapping[str, Any] | None = None
+    ) -> Response:
         """Return a response of the arrays, with the cost of the reply in headers; in JSON it is the value `in_json`.
 
-        Without that value, the JSON is the list of vectors alone, or a map of the arrays if there are scales.
+        In JSON and in msgpack the `fields` stand beside the arrays. Without either, the JSON is the list of vectors
+        alone, or a map of the arrays if there are scales.
         """
         headers = cost_headers(reply) | _VARY
+        if self.media_type == JSON and fields is not None:
+            return rendered({**fields, **listed(arrays)}, headers=headers)
         if self.media_type == JSON:
             return rendered(_bare(arrays) if in_json is None else in_json, headers=headers)
         vectors = arrays["embeddings"]
         headers |= {"X-Dtype": vectors.dtype.name, "X-Shape": ",".join(map(str, vectors.shape))}
-        return sent(FORMATS[self.media_type](arrays), self.media_type, headers=headers)
+        data = _msgpack(arrays, fields) if self.media_type in MSGPACK_TYPES else FORMATS[self.media_type](arrays)
+        return sent(data, self.media_type, headers=headers)
 
 
 def arrays_of(reply: Reply, number_type: str = "float32", by_token: bool = False) -> Arrays:

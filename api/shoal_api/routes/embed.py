@@ -22,8 +22,8 @@ def embed(body: EmbedBody) -> Response:
     job = body.job(as_texts("inputs", body.inputs))
     if wanted is None:
         _check_default(body.output_dtype)
-        return submit(job, headers=PREFERENCE_APPLIED)
-    reply = call(job, remedy="split the list, or stream it with `shoal embed` or Client.embed_stream")
+        return submit(job, body.lane, headers=PREFERENCE_APPLIED)
+    reply = call(job, "split the list, or stream it with `shoal embed` or Client.embed_stream", body.lane)
     return wanted.answer(reply, arrays_of(reply, body.output_dtype, by_token=job.options.output == "tokens"))
 
 

@@ -1,6 +1,5 @@
 """/v1/jobs: submit jobs, fetch their status and result later, or cancel them."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from flask import Response
@@ -13,7 +12,7 @@ from shoal_api.enqueue import submit
 from shoal_api.response import rendered
 from shoal_api.schema.requests import JobBody, JobPath, ResultQuery
 from shoal_api.schema.responses import ERRORS, JobResult, JobStatus, Submitted
-from shoal_api.vector_format import VectorFormat, arrays_of, listed
+from shoal_api.vector_format import VectorFormat, arrays_of
 
 api = APIBlueprint("jobs", __name__, abp_tags=[Tag(name="submit and fetch")], abp_responses=ERRORS)
 
@@ -47,9 +46,9 @@ def job_result(path: JobPath, query: ResultQuery) -> Response:
         return rendered({"id": path.id, "status": client.queue.status(path.id)[0]}, 202)
     reply = Reply.join([reply])
     if reply.vectors is None:
-        return rendered(_result(reply, {"results": reply.hits}))
+        return rendered({**_fields(reply), "results": reply.hits})
     arrays = arrays_of(reply, query.output_dtype, by_token=len(reply.vectors) != len(reply.tokens))
-    return wanted.answer(reply, arrays, in_json=_result(reply, listed(arrays)))
+    return wanted.answer(reply, arrays, fields=_fields(reply))
 
 
 @api.delete("/v1/jobs/<id>", responses={200: Submitted})
@@ -58,11 +57,11 @@ def cancel_job(path: JobPath) -> Response:
     return rendered({"id": path.id, "status": context().client.queue.cancel(path.id)})
 
 
-def _result(reply: Reply, outcome: Mapping[str, Any]) -> dict[str, Any]:
+def _fields(reply: Reply) -> dict[str, Any]:
+    """Return the fields of a result beside the vectors or hits."""
     return {
         "id": reply.id,
         "status": reply.status,
-        **outcome,
         "tokens": reply.tokens,
         "truncated": reply.truncated,
         "timings": reply.timings,

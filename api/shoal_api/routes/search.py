@@ -17,6 +17,6 @@ def search(body: SearchBody) -> Response:
     """Find the documents nearest in meaning to each query, best first."""
     job = body.job()
     if prefers_async():
-        return submit(job, headers=PREFERENCE_APPLIED)
-    reply = call(job, remedy="split the list")
+        return submit(job, body.lane, headers=PREFERENCE_APPLIED)
+    reply = call(job, "split the list", body.lane)
     return rendered({"results": reply.hits}, headers=cost_headers(reply))

@@ -50,6 +50,11 @@ def _option(name: str, description: str) -> Any:
     return Field(OPTION_DEFAULTS[name], description=description)
 
 
+_LANE: Any = Field(
+    "interactive", description="Bulk jobs let interactive ones go first; a small share of them always runs"
+)
+
+
 class Body(BaseModel):
     """A JSON body: types are taken strictly, unknown fields are ignored."""
 
@@ -83,6 +88,7 @@ class EmbedBody(EmbedOptions):
         None, description="Another name of truncation_side, which it overrides"
     )
     output_dtype: NumberType = Field("float32", description="Type of the numbers in the answer")
+    lane: Lane = _LANE
 
     def job(self, texts: list[str]) -> Job:
         """Return the job that embeds the texts of `inputs`; raises InvalidRequest for options at odds."""
@@ -99,6 +105,7 @@ class SearchBody(TextOptions):
     queries: Texts = Field(description="One query or several")
     k: int = Field(5, ge=1, le=MAX_K, description="Hits for each query")
     index: str = Field("default", description="Name of the index")
+    lane: Lane = _LANE
 
     def job(self) -> Job:
         """Return the job that does it; raises InvalidRequest for options that do not go together."""
@@ -114,9 +121,7 @@ class JobBody(EmbedOptions):
     queries: Texts | None = Field(None, description="Queries of op search")
     k: int = Field(5, ge=1, le=MAX_K, description="Hits for each query, with op search")
     index: str = Field("default", description="Name of the index, with op search")
-    lane: Lane = Field(
-        "interactive", description="Bulk jobs let interactive ones go first; a small share of them always runs"
-    )
+    lane: Lane = _LANE
 
     def job(self) -> Job:
         """Return the job; raises InvalidRequest if the texts are not under the name that fits `op`."""
