@@ -1,6 +1,6 @@
 """The broker: every command that a process sends to Redis, and Redis's errors in Shoal's terms."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Self
 
@@ -8,6 +8,7 @@ import redis
 from redis.exceptions import NoScriptError
 
 from shoal import wire
+from shoal.blocking import run_now
 from shoal.broker.connections import ANSWER_S, Connections, open_pool
 from shoal.broker.script import Script, ScriptCall
 from shoal.errors import Overloaded, ShoalError, Unavailable
@@ -82,11 +83,7 @@ class Broker:
     def pipeline(self, *commands: Sequence[Any], block_s: float = 0.0) -> list[Any]:
         """Return the answers to several commands, sent in one round trip; raise the first error among them."""
         with self.translated():
-            answers = self._connections.ask(commands, block_s)
-            for answer in answers:
-                if isinstance(answer, redis.ResponseError):
-                    raise answer
-        return answers
+            return checked(self._connections.ask(commands, block_s))
 
     def run(self, script: Script, keys: Sequence[str], arguments: Mapping[str, Any]) -> Any:
         """Return the result of a script."""
@@ -97,14 +94,12 @@ class Broker:
 
     def run_many(self, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
         """Run the script once for each call, in one round trip; return for each its result, or its error unraised."""
+
+        async def ask(commands: Sequence[Sequence[Any]]) -> list[Any]:
+            return self._connections.ask(commands)
+
         with self.translated():
-            answers = self._connections.ask([call.command("EVALSHA", script.digest) for call in calls])
-            unknown = [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
-            if unknown:  # Redis was started since
-                texts = [calls[n].command("EVAL", script.text) for n in unknown]
-                for n, answer in zip(unknown, self._connections.ask(texts), strict=True):
-                    answers[n] = answer
-        return [_error(a) if isinstance(a, redis.ResponseError) else wire.unpack_result(a) for a in answers]
+            return run_now(run_calls(ask, script, calls))
 
     @contextmanager
     def lending(self) -> Iterator[None]:
@@ -118,10 +113,34 @@ class Broker:
         try:
             yield
         except redis.RedisError as error:
-            raise _error(error) from error
+            raise translate(error) from error
 
 
-def _error(error: redis.RedisError) -> ShoalError:
+def checked(answers: list[Any]) -> list[Any]:
+    """Return the answers; raise the first error among them."""
+    for answer in answers:
+        if isinstance(answer, redis.ResponseError):
+            raise answer
+    return answers
+
+
+async def run_calls(
+    ask: Callable[[Sequence[Sequence[Any]]], Awaitable[list[Any]]], script: Script, calls: Sequence[ScriptCall]
+) -> list[Any]:
+    """Run the script once for each call; return for each its result, or its error unraised.
+
+    `ask` sends commands in one round trip and returns their answers.
+    """
+    answers = await ask([call.command("EVALSHA", script.digest) for call in calls])
+    unknown = [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+    if unknown:  # Redis was started since
+        texts = [calls[n].command("EVAL", script.text) for n in unknown]
+        for n, answer in zip(unknown, await ask(texts), strict=True):
+            answers[n] = answer
+    return [translate(a) if isinstance(a, redis.ResponseError) else wire.unpack_result(a) for a in answers]
+
+
+def translate(error: redis.RedisError) -> ShoalError:
     """Return the error in Shoal's terms, with the remedy if Redis said why it refuses."""
     words = str(error).casefold()
     if "when used memory > 'maxmemory'" in words:

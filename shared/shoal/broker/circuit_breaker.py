@@ -6,6 +6,7 @@ would wait for its own time limit, and requests behind it in a queue once more.
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -25,24 +26,26 @@ class CircuitBreaker:
     It opens when a command gets no answer in its time and no other command was answered since it was sent, or when a
     connection took long to fail. A single connection that breaks does not open it. Nor does a refused connection: that
     fails at once, so nothing is won by keeping others from trying.
+    `caller` names the thread or task that calls: one of them tries at a time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, caller: Callable[[], int] = threading.get_ident) -> None:
         self._lock = threading.Lock()
+        self._caller = caller
         self._answered_at = 0.0
         self._cause = ""
         self._next_try_at = 0.0
-        self._trying_thread = 0
+        self._trying = 0
 
     def check(self) -> None:
-        """Raise redis.ConnectionError while Redis is away; let one thread pass every `TRY_EVERY_S`, to try."""
+        """Raise redis.ConnectionError while Redis is away; let one caller pass every `TRY_EVERY_S`, to try."""
         if not self._cause:
             return
         with self._lock:
-            now, thread = time.monotonic(), threading.get_ident()
-            if self._cause and now < self._next_try_at and self._trying_thread != thread:
+            now, caller = time.monotonic(), self._caller()
+            if self._cause and now < self._next_try_at and self._trying != caller:
                 raise redis.ConnectionError(self._cause)
-            self._trying_thread = thread  # may pass again: the idle connection that it got may have been closed
+            self._trying = caller  # may pass again: the idle connection that it got may have been closed
             self._next_try_at = now + _TRY_WITHIN_S
 
     def record_failure(self, error: Exception, since: float, is_silence: bool) -> None:
@@ -54,7 +57,7 @@ class CircuitBreaker:
             if self._cause or (is_silence and self._answered_at <= since):
                 self._cause = str(error)
                 self._next_try_at = time.monotonic() + TRY_EVERY_S
-                self._trying_thread = 0
+                self._trying = 0
 
     def record_success(self) -> None:
         """Record an answer, which closes the breaker."""

@@ -72,22 +72,38 @@ class PasswordFile(redis.CredentialProvider):
 def open_pool(url: str, answer_s: float = ANSWER_S) -> redis.ConnectionPool:
     """Return a connection pool for `url` that never retries; nothing is sent yet.
 
-    A command fails when its answer takes longer than `answer_s`, and at once while Redis is away. The option
-    `?password_file=<path>` names a file with the password. Raises Unavailable for a URL that cannot be read, without
-    repeating the URL: it may hold a password.
+    A command fails when its answer takes longer than `answer_s`, and at once while Redis is away. Raises Unavailable
+    for a URL that cannot be read.
     """
-    try:
-        options = parse_url(url)  # type: ignore[no-untyped-call]
-        if path := options.pop("password_file", None):
-            options["credential_provider"] = PasswordFile(path, options.pop("username", None))
-        options["connection_class"] = WATCHED[options.get("connection_class", redis.Connection)]
-        limits = {"socket_timeout": answer_s, "socket_connect_timeout": answer_s}
-        pool = redis.ConnectionPool(**(_OPTIONS | limits | options), breaker=CircuitBreaker())
+    with readable_url():
+        options = read_url(url, answer_s)
+        options["connection_class"] = WATCHED[options["connection_class"]]
+        pool = redis.ConnectionPool(**options, breaker=CircuitBreaker())
         pool.connection_class(**pool.connection_kwargs)  # refuses options that it does not know
+    return pool
+
+
+def read_url(url: str, answer_s: float) -> dict[str, Any]:
+    """Return the options of a connection, with redis-py's class of it for threads as `connection_class`.
+
+    The option `?password_file=<path>` of a URL names a file with the password.
+    """
+    options = parse_url(url)  # type: ignore[no-untyped-call]
+    if path := options.pop("password_file", None):
+        options["credential_provider"] = PasswordFile(path, options.pop("username", None))
+    limits = {"socket_timeout": answer_s, "socket_connect_timeout": answer_s}
+    values: dict[str, Any] = _OPTIONS | limits | {"connection_class": redis.Connection} | options
+    return values
+
+
+@contextmanager
+def readable_url() -> Iterator[None]:
+    """Raise Unavailable where a URL cannot be read, without repeating the URL: it may hold a password."""
+    try:
+        yield
     except (ValueError, TypeError, redis.RedisError) as error:
         remedy = "write redis://host:port/db or rediss://…, with special characters of a password as %XX"
         raise Unavailable(f"the Redis URL cannot be read ({type(error).__name__}): {remedy}") from None
-    return pool
 
 
 def shown(url: str) -> str:
@@ -131,25 +147,21 @@ class Connections:
             self._set_free()  # in the process that this one was forked from, other threads hold some
         free = self._free
         if not free.acquire(timeout=MAX_WAIT_S):
-            raise Unavailable(
-                f"all connections of this process to Redis were in use for {MAX_WAIT_S:g} s: try again, ask for less "
-                "at a time, or start more processes"
-            )
+            raise all_in_use()
         try:
             yield
         finally:
             free.release()
 
     def _set_free(self) -> None:
-        self._free = Semaphore(max(1, min(MAX_CONNECTIONS, self._pool.max_connections // 2)))
+        self._free = Semaphore(num_connections(self._pool.max_connections))
         self._pid = os.getpid()  # last: another thread that sees it takes what was set before
 
     def _ask(self, connection: Any, commands: Sequence[Sequence[Any]], block_s: float) -> list[Any]:
         try:
             packed = connection.pack_commands(commands)
-            connection.send_packed_command(_pieces(packed, connection.socket_timeout), check_health=False)
-            size = sum(map(len, packed))
-            more_s = block_s + (size / MIN_BYTES_PER_S if size > SMALL_BYTES else 0.0)
+            connection.send_packed_command(pieces(packed, connection.socket_timeout), check_health=False)
+            more_s = block_s + sending_s(sum(map(len, packed)))
             limit = {"timeout": more_s + connection.socket_timeout} if more_s else {}
             answers = [_answer(connection, limit) for _ in commands]
         except BaseException as error:
@@ -185,7 +197,25 @@ class Connections:
         self._pool.release(connection)
 
 
-def _pieces(packed: Sequence[bytes], timeout_s: float) -> Iterator[bytes | memoryview]:
+def num_connections(max_connections: int) -> int:
+    """Return how many of the connections that the URL allows are used: half, the rest is for a library."""
+    return max(1, min(MAX_CONNECTIONS, max_connections // 2))
+
+
+def all_in_use() -> Unavailable:
+    """Return the error for a caller that waited `MAX_WAIT_S` for a connection."""
+    return Unavailable(
+        f"all connections of this process to Redis were in use for {MAX_WAIT_S:g} s: try again, ask for less "
+        "at a time, or start more processes"
+    )
+
+
+def sending_s(num_bytes: int) -> float:
+    """Return how much longer a command of so many bytes may take."""
+    return num_bytes / MIN_BYTES_PER_S if num_bytes > SMALL_BYTES else 0.0
+
+
+def pieces(packed: Sequence[bytes], timeout_s: float) -> Iterator[bytes | memoryview]:
     """Yield the bytes in pieces that take `timeout_s` at the least speed: the socket limits the time of each piece."""
     most = max(1, int(timeout_s * MIN_BYTES_PER_S))
     for data in packed:
@@ -207,6 +237,11 @@ def _answer(connection: Any, limit: Mapping[str, float]) -> Any:
     try:
         return connection.read_response(**limit)
     except redis.ResponseError as error:
-        if "read only replica" in str(error):
-            raise redis.ReadOnlyError(str(error)) from error  # Redis 6.2 gives a script's error no class of its own
-        return error
+        return refused(error)
+
+
+def refused(error: redis.ResponseError) -> redis.ResponseError:
+    """Return an error that Redis answers; raise redis.ReadOnlyError if a replica does."""
+    if "read only replica" in str(error):
+        raise redis.ReadOnlyError(str(error)) from error  # Redis 6.2 gives a script's error no class of its own
+    return error

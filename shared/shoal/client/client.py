@@ -1,12 +1,7 @@
 """The client: programs, the HTTP front end and the command line use it to put jobs in and get replies out."""
 
-import secrets
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from dataclasses import replace
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from threading import Lock
 from types import TracebackType
@@ -15,30 +10,21 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.cache.lookup import CacheLookup
+from shoal.blocking import iterate_now, run_now
+from shoal.cache.lookup import CacheLookup, LookupResult
+from shoal.client.calls import Calls, vectors
 from shoal.client.handle import Handle
-from shoal.client.parts import TEXTS_PER_JOB, TEXTS_PER_TOKENS_JOB, as_list, check_key, check_lane, texts_per_job
-from shoal.errors import Cancelled, Expired, Internal, InvalidText, Overloaded, TextTooLong, Timeout, TooLarge
-from shoal.jobs import Job, Options, check_deadline, new_id
+from shoal.client.parts import TEXTS_PER_JOB, TEXTS_PER_TOKENS_JOB, as_list
+from shoal.jobs import Job, Options
 from shoal.keys import Keys
 from shoal.queue.dispatcher import Dispatcher, PendingReply
 from shoal.queue.lane import LaneLimits
 from shoal.queue.producer import Producer
 from shoal.replies import Reply
-from shoal.settings import DEFAULTS, Settings
-from shoal.size_limit import MAX_JOB_HITS, check_hits, check_token_vectors
-
-#: Parts of a request for token vectors that are under way at a time: the others wait, so replies take little memory.
-MAX_TOKENS_PARTS = 4
-
-#: Seconds between two calls of `is_wanted` while a reply is waited for.
-WANTED_EVERY_S = 1.0
-
-#: Errors that may name a text by its number in the job. A job of which the cache has some texts is then sent whole.
-_ERRORS_OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal)
+from shoal.settings import DEFAULTS
 
 
-class Client:
+class Client(Calls[PendingReply]):
     """A program's end of the queue. Thread-safe; connects on first use.
 
     The queue is fair between clients of different `name`; by default the name is random.
@@ -61,27 +47,12 @@ class Client:
         name: str = "",
         max_reply_mb: int = DEFAULTS.max_reply_mb,
     ):
+        super().__init__(name, timeout_s, max_reply_mb)
         self.queue = Producer.connect(redis_url, Keys(key_prefix, pool), limits, result_ttl_s)
         self.pool = self.queue.pool
         self.cache_lookup = CacheLookup(self.pool)
-        self.name = name or secrets.token_hex(8)
-        self.timeout_s = timeout_s
-        self.max_reply_bytes = max_reply_mb * 2**20
         self._dispatcher: Dispatcher | None = None
         self._lock = Lock()
-
-    @classmethod
-    def from_settings(cls, settings: Settings) -> Self:
-        """Return a client of the pool that the settings name, with their limits and their `request_timeout_s`."""
-        return cls(
-            settings.redis_url,
-            key_prefix=settings.key_prefix,
-            pool=settings.pool,
-            timeout_s=settings.request_timeout_s,
-            limits=LaneLimits.from_settings(settings),
-            result_ttl_s=settings.result_ttl_s,
-            max_reply_mb=settings.max_reply_mb,
-        )
 
     def __enter__(self) -> Self:
         return self
@@ -118,8 +89,8 @@ class Client:
         With `output="tokens"`, return a list with one `[tokens, dimension]` array for each text.
         """
         job = Job("embed", as_list(texts), Options(**options))
-        vectors = _vectors(self.call(job), job.options)
-        return vectors[0] if isinstance(texts, str) else vectors
+        rows = vectors(self.call(job), job.options)
+        return rows[0] if isinstance(texts, str) else rows
 
     def search(self, queries: str | Iterable[str], k: int = 5, index: str = "default", **options: Any) -> list[Any]:
         """Return the `k` nearest documents of each query, best first: a list of hits for each, or one for a single str.
@@ -137,22 +108,9 @@ class Client:
         Memory stays constant however many texts there are. While the lane is full, a job is sent again until it has
         been refused for `timeout_s`.
         """
-        check_lane(lane)
-        parsed, source, dispatcher = Options(**options), iter(texts), self.connect()
+        parsed = Options(**options)
         num_texts = TEXTS_PER_TOKENS_JOB if parsed.output == "tokens" else TEXTS_PER_JOB
-        chunks = iter(lambda: list(islice(source, num_texts)), [])
-        sent: deque[tuple[Job, PendingReply]] = deque()
-        try:
-            while True:
-                while len(sent) < window and (chunk := next(chunks, None)):
-                    job = Job("embed", chunk, parsed)
-                    sent.append((job, dispatcher.call(lane, [job], self.name)[0]))
-                if not sent:
-                    return
-                yield from _vectors(self._wait_until_admitted(dispatcher, lane, *sent[0]), parsed)
-                sent.popleft()
-        finally:
-            dispatcher.forget([job for job, _ in sent])
+        yield from iterate_now(self._stream(_chunks(texts, num_texts), window, lane, parsed))
 
     def submit(
         self,
@@ -181,16 +139,7 @@ class Client:
         Raises Overloaded, TooLarge for too many hits or token vectors, and InvalidRequest if the key was used for
         a job that asked something else, or if the job has a deadline that is too far away.
         """
-        check_hits(job, MAX_JOB_HITS, "job")
-        self._check_token_vectors(job)
-        if job.deadline is not None:
-            self.queue.clock.refresh()
-            check_deadline(job.deadline, self.queue.clock.now())
-        if idempotency_key is not None:
-            name = check_key(idempotency_key)
-            return self.queue.put_once(check_lane(lane), job, name, owner=client, client=client or self.name)
-        self.queue.put(check_lane(lane), [job], client or self.name)
-        return job.id
+        return run_now(self._put(job, lane, client, idempotency_key))
 
     def job(self, job_id: str) -> Handle:
         """Return the handle of a job that was submitted earlier, perhaps by another program."""
@@ -212,104 +161,41 @@ class Client:
         Raises the reply's error, TooLarge for token vectors of more than `max_reply_mb` altogether, Timeout, or
         Cancelled once `is_wanted` returns False.
         """
-        check_lane(lane)
-        self._check_token_vectors(job)
-        timeout_s = self.timeout_s if timeout_s is None else timeout_s
-        until = time.monotonic() + timeout_s
-        cached = self.cache_lookup.find(job)
-        if not cached.missing:
-            return cached.reply()
-        run = partial(self._run, lane=lane, client=client or self.name, until=until, is_wanted=is_wanted)
-        try:
-            if len(cached.missing) < len(job.texts):
-                with suppress(*_ERRORS_OF_A_TEXT):
-                    rest = run(replace(job, texts=cached.missing, id=new_id()))
-                    if rest.model == cached.model:
-                        return cached.reply(rest)
-            return run(job)
-        except (TimeoutError, Expired) as error:
-            raise self._timeout(timeout_s) from error
+        return run_now(self._call(job, lane, timeout_s, client, is_wanted))
 
-    def _run(self, job: Job, lane: str, client: str, until: float, is_wanted: Callable[[], bool] | None) -> Reply:
-        """Return the workers' reply to the job, which is sent in parts if it is long; token vectors a few at a time.
+    # The I/O of threads
 
-        Raises TimeoutError at `until` on the monotonic clock, and Cancelled once the reply is not wanted any more.
-        """
+    def _sender(self) -> Dispatcher:
+        return self.connect()
+
+    async def _result(self, pending: PendingReply, timeout_s: float) -> Reply:
+        return pending.result(timeout_s)
+
+    async def _sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    async def _now(self) -> float:
         self.queue.clock.refresh()
-        deadline = self.queue.clock.now() + until - time.monotonic()
-        parts = [replace(part, deadline=deadline) for part in job.split(texts_per_job(job))]
-        send = partial(self._send, lane=lane, client=client, until=until, is_wanted=is_wanted)
-        if job.options.output != "tokens":
-            return Reply.join(send(parts))
-        replies: list[Reply] = []
-        for n in range(0, len(parts), MAX_TOKENS_PARTS):
-            replies += [Reply.join([reply]) for reply in send(parts[n : n + MAX_TOKENS_PARTS])]
-            num_bytes = sum(reply.vectors.nbytes for reply in replies if reply.vectors is not None)
-            if num_bytes > self.max_reply_bytes:
-                raise TooLarge(
-                    f"the token vectors of {len(replies)} of {len(parts)} parts have {num_bytes:,} bytes, and a reply "
-                    f"may have {self.max_reply_bytes:,}: split the list"
-                )
-        return Reply.join(replies)
+        return self.queue.clock.now()
 
-    def _send(
-        self, parts: list[Job], lane: str, client: str, until: float, is_wanted: Callable[[], bool] | None
-    ) -> list[Reply]:
-        """Put the jobs, all or none, and return their replies; what is not answered at an error is withdrawn."""
-        dispatcher = self.connect()
-        pending = dispatcher.call(lane, parts, client)
-        try:
-            return [_wait(reply, until, is_wanted) for reply in pending]
-        finally:
-            dispatcher.forget(parts)
+    async def _find(self, job: Job) -> LookupResult:
+        return self.cache_lookup.find(job)
 
-    def _check_token_vectors(self, job: Job) -> None:
-        """Raise TooLarge if the job asks for token vectors that are certainly too large for a reply."""
-        if job.options.output != "tokens":
-            return
-        sizes = [(about.get("dimension"), about.get("max_tokens")) for about in self.pool.first_heartbeats().values()]
-        if known := [(d, m) for d, m in sizes if isinstance(d, int) and isinstance(m, int)]:
-            dimension, max_tokens = min(d for d, _ in known), min(m for _, m in known)
-            check_token_vectors(job.texts, job.options.truncation_side, max_tokens, dimension, self.max_reply_bytes)
+    async def _heartbeats(self) -> Mapping[str, Mapping[str, Any]]:
+        return self.pool.first_heartbeats()
 
-    def _wait_until_admitted(self, dispatcher: Dispatcher, lane: str, job: Job, pending: PendingReply) -> Reply:
-        """Return the reply to the job, sending it again while the lane is full.
+    async def _num_alive(self) -> int:
+        return len(self.pool.alive())
 
-        Raises Overloaded once that took `timeout_s`, and Timeout if a job in the lane has no answer for so long.
-        """
-        until = time.monotonic() + self.timeout_s
-        while True:
-            try:
-                return Reply.join([pending.result(self.timeout_s)])
-            except TimeoutError as error:
-                raise self._timeout(self.timeout_s) from error
-            except Overloaded as error:
-                if time.monotonic() + error.retry_after_s > until:
-                    raise
-                time.sleep(error.retry_after_s)
-            (pending,) = dispatcher.call(lane, [job], self.name)
+    async def _enqueue(self, lane: str, job: Job, client: str) -> None:
+        self.queue.put(lane, [job], client)
 
-    def _timeout(self, timeout_s: float) -> Timeout:
-        num_alive = len(self.pool.alive())
-        cause = f"{num_alive} workers are alive but busy; try again or add some"
-        return Timeout(f"no answer within {timeout_s:g} s: {cause if num_alive else 'no worker is alive; start one'}")
+    async def _enqueue_once(self, lane: str, job: Job, idempotency_key: str, owner: str, client: str) -> str:
+        return self.queue.put_once(lane, job, idempotency_key, owner=owner, client=client)
 
 
-def _wait(pending: PendingReply, until: float, is_wanted: Callable[[], bool] | None) -> Reply:
-    while True:
-        left_s = max(0.0, until - time.monotonic())
-        try:
-            return pending.result(min(left_s, WANTED_EVERY_S) if is_wanted else left_s)
-        except TimeoutError:
-            if is_wanted is None or left_s <= WANTED_EVERY_S:
-                raise
-            if not is_wanted():
-                raise Cancelled("the caller has disconnected") from None
-
-
-def _vectors(reply: Reply, options: Options) -> NDArray[np.float32] | list[NDArray[np.float32]]:
-    """Return the vectors of a reply to an embed: one row for each text, or one array of token vectors."""
-    if options.output == "tokens":
-        return reply.rows_by_text()
-    assert reply.vectors is not None
-    return reply.vectors
+async def _chunks(texts: Iterable[str], num_texts: int) -> AsyncIterator[list[str]]:
+    """Yield the texts as lists of so many."""
+    source = iter(texts)
+    while chunk := list(islice(source, num_texts)):
+        yield chunk
