@@ -1,7 +1,10 @@
 """Compatible protocols can be switched off and mounted elsewhere, and each tells of errors in its own dialect."""
 
+from typing import Any
+
 import pytest
 from api_stub import MakeApp
+from flask.testing import FlaskClient
 
 from shoal.errors import BadSetting
 from shoal.settings import PROTOCOLS, Settings
@@ -66,3 +69,42 @@ def test_a_setting_that_cannot_be_read_is_refused(protocols: str) -> None:
 def test_two_with_the_same_route_are_refused(make_app: MakeApp, protocols: str, message: str) -> None:
     with pytest.raises(BadSetting, match=message):
         make_app(protocols=protocols)
+
+
+@pytest.mark.usefixtures("stub")
+class TestUnknownPaths:
+    """An unknown path and a wrong method have the shape of the protocol that they are below."""
+
+    @pytest.mark.parametrize(
+        ("method", "path", "status", "shape"),
+        [
+            ("GET", "/v1/embeddings", 405, {"error": {"message", "type", "param", "code"}}),
+            ("POST", "/v1/models/a", 405, {"error": {"message", "type", "param", "code"}}),
+            ("POST", "/v1/embeddings/a", 404, {"error": {"message", "type", "param", "code"}}),
+            ("GET", "/embed_all", 405, {"error", "error_type"}),
+            ("POST", "/embed_all/", 404, {"error", "error_type"}),
+            ("GET", "/api/embed", 405, {"error"}),
+            ("GET", "/v2/embed", 405, {"message"}),
+            ("DELETE", "/predict", 405, {"error", "error_type"}),
+            ("GET", "/embed", 405, {"error": {"code", "message"}}),
+            ("POST", "/embed/a", 404, {"error": {"code", "message"}}),
+            ("DELETE", "/", 405, {"error": {"code", "message"}}),
+            ("GET", "/v1/jobs", 405, {"error": {"code", "message"}}),
+            ("POST", "/v1/nothing", 404, {"error": {"code", "message"}}),
+            ("POST", "/a//embed", 404, {"error": {"code", "message"}}),
+        ],
+    )
+    def test_at_the_root(self, api: FlaskClient, method: str, path: str, status: int, shape: Any) -> None:
+        response = api.open(path, method=method)
+        body = response.get_json()
+        assert response.status_code == status
+        assert body.keys() == (shape if isinstance(shape, set) else shape.keys())
+        if isinstance(shape, dict):
+            assert body["error"].keys() == shape["error"]
+
+    def test_below_a_prefix(self, make_app: MakeApp) -> None:
+        api = make_app(protocols="cohere=/ai/cohere,ollama=/ai").test_client()
+        assert list(api.post("/ai/cohere/v2/chat").get_json()) == ["message"]
+        assert list(api.get("/ai/cohere").get_json()) == ["message"]
+        assert isinstance(api.post("/ai/api/pull").get_json()["error"], str)
+        assert api.post("/v2/embed").get_json()["error"]["code"] == "not_found"

@@ -123,6 +123,7 @@ def test_every_command_is_listed() -> None:
 def test_every_metric_is_listed(api: FlaskClient, stub: StubWorker) -> None:
     stub.announce()
     api.get("/nowhere")
+    api.post("/embed", json={"inputs": ["a", "b"]})
     rows = table("docs/metrics.md", "Name")
     exposed = api.get("/metrics").get_data(as_text=True)
     kinds = dict(re.findall(r"^# TYPE (\w+(?<!_created)) (\w+)$", exposed, re.MULTILINE))
@@ -135,6 +136,7 @@ def test_every_metric_is_listed(api: FlaskClient, stub: StubWorker) -> None:
 def test_every_metric_has_the_labels_that_are_listed(api: FlaskClient, stub: StubWorker) -> None:
     stub.announce()
     api.get("/nowhere")
+    api.post("/embed", json={"inputs": ["a", "b"]})
     rows = {name.strip("`"): cells for name, cells in table("docs/metrics.md", "Name").items()}
     for family in text_string_to_metric_families(api.get("/metrics").get_data(as_text=True)):
         name = f"{family.name}_total" if family.type == "counter" else family.name

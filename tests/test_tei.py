@@ -100,7 +100,6 @@ class TestSimilarity:
             ({"source_sentence": "a"}, "inputs.sentences is missing"),
             ({"source_sentence": 5, "sentences": ["a"]}, "inputs.source_sentence is 5: it takes a string"),
             ({"source_sentence": "a", "sentences": ["a", 5]}, "inputs.sentences[1] is 5: it takes a string"),
-            ({"source_sentence": "a", "sentences": []}, "inputs.sentences is []"),
         ],
     )
     def test_a_wrong_field_is_named(self, api: FlaskClient, inputs: dict[str, Any], words: str) -> None:
@@ -132,6 +131,45 @@ class TestTokenizer:
     def test_other_ids_are_refused(self, api: FlaskClient, ids: Any) -> None:
         kind, message = tei_error_of(api.post("/decode", json={"ids": ids}), 422)
         assert (kind, message.startswith("ids")) == ("Validation", True), message
+
+
+class TestEmptyLists:
+    @pytest.mark.parametrize(
+        ("path", "body", "name"),
+        [
+            ("/", {"inputs": []}, "inputs"),
+            ("/embed_all", {"inputs": []}, "inputs"),
+            ("/tokenize", {"inputs": []}, "inputs"),
+            ("/decode", {"ids": []}, "ids"),
+            ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, "inputs.sentences"),
+        ],
+    )
+    def test_they_have_a_type_of_their_own(self, api: FlaskClient, path: str, body: dict[str, Any], name: str) -> None:
+        kind, message = tei_error_of(api.post(path, json=body), 400)
+        assert (kind, message) == ("Empty", f"{name} is an empty list: send at least one item")
+
+    def test_a_body_that_is_not_json_is_none_of_them(self, api: FlaskClient) -> None:
+        assert tei_error_of(api.post("/embed_all", data=b"{"), 400)[0] == "Validation"
+
+
+@pytest.mark.usefixtures("stub")
+class TestHeaders:
+    @pytest.mark.parametrize(
+        ("path", "body"),
+        [
+            ("/", {"inputs": TEXTS}),
+            ("/embed", {"inputs": TEXTS}),
+            ("/embed_all", {"inputs": TEXTS}),
+            ("/similarity", {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}}),
+        ],
+    )
+    def test_they_tell_what_the_request_took(self, api: FlaskClient, path: str, body: dict[str, Any]) -> None:
+        headers = api.post(path, json=body).headers
+        assert headers["X-Compute-Type"] == "cpu"
+        assert (headers["X-Compute-Characters"], headers["X-Compute-Tokens"]) == ("22", "10")
+        assert int(headers["X-Total-Time"]) == int(headers["X-Compute-Time"]) >= 0
+        steps = ("X-Tokenization-Time", "X-Queue-Time", "X-Inference-Time")
+        assert [headers[name] for name in steps] == ["1", "1", "1"]
 
 
 @pytest.mark.parametrize("path", ["/embed_sparse", "/predict", "/rerank"])
@@ -194,6 +232,8 @@ def test_the_metrics_have_its_names_too(api: FlaskClient) -> None:
         for path in ("/embed", "/"):
             api.post(path, json=body)
     api.post("/v1/embeddings", json={"input": "a"})
+    for texts in (["a", "b"], ["a", "fail"]):
+        api.post("/embed", json={"inputs": texts})
     api.post("/search", json={"queries": "a"})
     api.post("/v1/jobs", json={"op": "embed", "inputs": ["a", "b"], "lane": "bulk"})
     families = text_string_to_metric_families(api.get("/metrics").get_data(as_text=True))
@@ -203,10 +243,11 @@ def test_the_metrics_have_its_names_too(api: FlaskClient) -> None:
         for sample in family.samples
         if sample.name.startswith("te_")
     }
-    assert (found["te_request_count",], found["te_request_success",]) == (7, 3)
+    assert (found["te_request_count", "single"], found["te_request_success", "single"]) == (7, 3)
+    assert (found["te_request_count", "batch"], found["te_request_success", "batch"]) == (2, 1)
     failures = [found["te_request_failure", word] for word in ("validation", "overloaded", "inference")]
-    assert failures == [2, 0, 2]
-    assert found["te_request_duration_count",] == found["te_request_duration_bucket", "+Inf"] == 3
+    assert failures == [2, 0, 3]
+    assert found["te_request_duration_count",] == found["te_request_duration_bucket", "+Inf"] == 4
     assert found["te_request_duration_sum",] > 0
     assert found["te_queue_size",] in (0, 2)
 

@@ -1,25 +1,30 @@
 """The application: Flask with every route, error and metric in place."""
 
 import time
+from collections.abc import Mapping
 from copy import copy
+from functools import partial
+from types import MappingProxyType
 from typing import Any, cast
 
 from flask import Flask, Response
 from flask.globals import request_ctx
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.info import Info
+from flask_openapi3.models.path_item import PathItem
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from shoal import __version__
 from shoal.client.client import Client
-from shoal.errors import BadSetting
 from shoal.settings import Settings
 from shoal_api import errors, validation
 from shoal_api.access import cors
 from shoal_api.access.access_control import AccessControl
 from shoal_api.context import Context
+from shoal_api.description import joined
 from shoal_api.pool_state import PoolReader
-from shoal_api.protocols import cohere, infinity, ollama, openai, tei, weaviate
+from shoal_api.protocol_paths import ProtocolPaths
+from shoal_api.protocols import cohere, infinity, ollama, openai, predict, similar, tei, weaviate, wire_formats
 from shoal_api.request import JsonRequest
 from shoal_api.response import WholeResponse
 from shoal_api.routes import dead_letters, docs, embed, health, indexes, info, jobs, metrics, search
@@ -38,6 +43,9 @@ PROTOCOL_MODULES = {
     "ollama": ollama,
     "cohere": cohere,
     "weaviate": weaviate,
+    "similar": similar,
+    "predict": predict,
+    "wire_formats": wire_formats,
 }
 
 
@@ -47,18 +55,26 @@ class _App(FastFlask):
     request_class = JsonRequest
     response_class = WholeResponse
 
+    #: The description of Shoal's own routes, by their paths.
+    own_paths: Mapping[str, PathItem] = MappingProxyType({})
+
     def register_api(self, api: APIBlueprint, **options: Any) -> None:
-        """Add the routes of a blueprint, and describe them; a route that is there already stays as it was."""
+        """Add the routes of a blueprint, and describe them; an own route that is there already stays as it was."""
         earlier = dict(self.paths)
         super().register_api(api, **options)
         for path, item in earlier.items():
-            if self.paths[path] is not item:
-                kept = {method: getattr(item, method) for method in item.model_fields_set}
-                self.paths[path] = self.paths[path].model_copy(update=kept)
+            if (later := self.paths[path]) is not item:
+                self.paths[path] = joined(item, later, self.own_paths.get(path))
 
     def dispatch_request(self) -> Any:
         """Return what the view answers, if access control lets the request in."""
-        return Context.of(self).access.answer(cast(JsonRequest, request_ctx.request), super().dispatch_request)
+        request = cast(JsonRequest, request_ctx.request)
+        return Context.of(self).access.answer(request, partial(self._answer, request))
+
+    def _answer(self, request: JsonRequest) -> Any:
+        """Return what the view of the protocol answers that the request is meant for."""
+        Context.of(self).paths.choose(request)
+        return super().dispatch_request()
 
     def process_response(self, response: Response) -> Response:
         """Run the hooks, count the request, and add the headers of its rate and of a server that stops."""
@@ -67,7 +83,7 @@ class _App(FastFlask):
             response.headers.update(request.rate_headers)
         route, method = (request.url_rule.rule, request.method) if request.url_rule else ("unmatched", "")
         seconds, context = time.perf_counter() - request.started_s, Context.of(self)
-        context.metrics.observe(route, method, response.status_code, seconds)
+        context.metrics.observe(route, method, response.status_code, seconds, request.num_texts)
         if context.stopping.is_set():
             response.headers["Connection"] = "close"
         return response
@@ -93,37 +109,22 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
     )
     app.url_map.merge_slashes = False  # a path with an empty part is unknown, and is not redirected
     app.config["MAX_CONTENT_LENGTH"] = settings.max_request_bytes
-    disconnects = Disconnects(settings.port, settings.api_threads)
-    Context(settings, client, Metrics(client), access, PoolReader(client.pool), disconnects).attach(app)
     errors.install(app)
     for routes in _ROUTES:
         app.register_api(routes.api)
-    for name, prefix in settings.protocol_prefixes().items():
+    app.own_paths = dict(app.paths)
+    prefixes = settings.protocol_prefixes()
+    for name, prefix in prefixes.items():
         api = copy(PROTOCOL_MODULES[name].api)  # register_api writes the prefix into the object
         app.register_api(api, url_prefix=prefix or None)
-    _refuse_shared_routes(app)
+    paths, disconnects = ProtocolPaths(app, prefixes), Disconnects(settings.port, settings.api_threads)
+    Context(settings, client, Metrics(client), access, PoolReader(client.pool), disconnects, paths).attach(app)
     docs.install(app)
     if settings.cors_origins:
         cors.install(app, settings.cors_origins)
     if settings.trusted_proxies:
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=settings.trusted_proxies, x_proto=0)  # type: ignore[method-assign]
     return app
-
-
-def _refuse_shared_routes(app: Flask) -> None:
-    """Raise BadSetting if two protocols have the same route, of which only the first would answer."""
-    owners: dict[tuple[str, str], str] = {}
-    for rule in app.url_map.iter_rules():
-        protocol = rule.endpoint.partition(".")[0]
-        if protocol not in PROTOCOL_MODULES:
-            continue
-        for method in sorted((rule.methods or set()) - {"OPTIONS"}):
-            other = owners.setdefault((rule.rule, method), protocol)
-            if other != protocol:
-                raise BadSetting(
-                    f"protocols has {other} and {protocol}, which both answer {method} {rule.rule}: mount one of them "
-                    "below another path"
-                )
 
 
 def from_environment() -> Flask:

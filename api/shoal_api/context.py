@@ -11,6 +11,7 @@ from shoal.client.client import Client
 from shoal.settings import Settings
 from shoal_api.access.access_control import AccessControl
 from shoal_api.pool_state import PoolReader
+from shoal_api.protocol_paths import ProtocolPaths
 from shoal_api.server.disconnects import Disconnects
 from shoal_api.server.metrics import Metrics
 
@@ -27,6 +28,7 @@ class Context:
     access: AccessControl
     pool: PoolReader
     disconnects: Disconnects
+    paths: ProtocolPaths
     stopping: Event = field(default_factory=Event)
 
     def attach(self, app: Flask) -> None:

@@ -49,7 +49,8 @@ def _openai_body(code: str, message: str, status: int) -> dict[str, Any]:
 
 
 def _tei_body(code: str, message: str, status: int) -> dict[str, Any]:
-    return {"error": message, "error_type": _TEI_TYPES.get(status, "Validation")}
+    kind = "Empty" if (code, status) == ("invalid_request", 400) else _TEI_TYPES.get(status, "Validation")
+    return {"error": message, "error_type": kind}
 
 
 def _sentence_body(name: str) -> Callable[[str, str, int], dict[str, Any]]:
@@ -67,11 +68,12 @@ DIALECTS = {
     "ollama": Dialect(_sentence_body("error"), _BAD_REQUEST),
     "cohere": Dialect(_sentence_body("message"), _BAD_REQUEST),
     "weaviate": Dialect(_sentence_body("error")),
+    **dict.fromkeys(("similar", "predict", "wire_formats"), OWN),
 }
 
 
-def dialect_of(blueprint: str | None, field_names: Collection[str]) -> Dialect:
+def dialect_of(blueprint: str, field_names: Collection[str]) -> Dialect:
     """Return the dialect of a request's route, whose blueprint has that name, and whose body has these fields."""
     if blueprint == "embed" and not _TEI_FIELDS.isdisjoint(field_names):
         return DIALECTS["tei"]
-    return DIALECTS.get(blueprint or "", OWN)
+    return DIALECTS.get(blueprint, OWN)

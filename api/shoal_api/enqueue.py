@@ -40,6 +40,7 @@ def call(job: Job, remedy: str, lane: str = "interactive") -> Reply:
     Raises the reply's error, TooLarge with the `remedy` for too many texts, Overloaded, Unavailable and Timeout.
     """
     settings, client = context().settings, context().client
+    json_request().num_texts = len(job.texts)
     check_texts(job.texts, settings.max_request_texts, settings.max_text_chars, "request", remedy)
     check_hits(job, MAX_REQUEST_HITS, "request")
     name, timeout_s = json_request().client_name, settings.request_timeout_s

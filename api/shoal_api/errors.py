@@ -100,5 +100,5 @@ def _rendered(code: str, message: str, status: int, headers: Mapping[str, str]) 
 
 
 def _dialect() -> Dialect:
-    """Return the dialect of the current request."""
-    return dialect_of(request.blueprint, json_request().field_names)
+    """Return the dialect of the current request: of its route, or without one that of what is nearest to its path."""
+    return dialect_of(request.blueprint or context().paths.owner(request.path), json_request().field_names)

@@ -42,6 +42,12 @@ class JsonRequest(Request):
     #: The names of the fields of the body, once it was read.
     field_names: Collection[str] = ()
 
+    #: The number of texts of its job.
+    num_texts = 0
+
+    #: The body, while it was only looked at.
+    _peeked: dict[str, Any] | None = None
+
     #: Headers that the response gets from the rate limit of the request's key.
     rate_headers: Mapping[str, str] = MappingProxyType({})
 
@@ -55,6 +61,9 @@ class JsonRequest(Request):
         Raises InvalidJson, InvalidText for half of a surrogate pair, InvalidRequest for JSON that is no object, and
         TooLarge for JSON of more than `MAX_BRACKETS`, or msgpack of more than `MAX_VALUES` values.
         """
+        if self._peeked is not None:
+            body, self._peeked = self._peeked, None
+            return body
         self.is_receiving = True
         data = self._read()
         self.is_receiving = False
@@ -71,6 +80,11 @@ class JsonRequest(Request):
             raise InvalidRequest(f"the body is a JSON {_json_type(body)}: send an object with named fields")
         self.field_names = frozenset(body)
         return body
+
+    def peek_json(self) -> dict[str, Any]:
+        """Read the body as `get_json` does, which returns it once more."""
+        self._peeked = self.get_json()
+        return cast(dict[str, Any], self._peeked)
 
     def _check_encoding(self) -> None:
         """Raise InvalidJson if the body is said to be compressed."""

@@ -21,6 +21,7 @@ from shoal_api.request import MSGPACK_TYPES
 from shoal_api.response import cost_headers, rendered, sent
 
 JSON = "application/json"
+RAW = "application/octet-stream"
 ARROW = "application/vnd.apache.arrow.stream"
 
 #: Header of every response whose format the request chooses.
@@ -80,7 +81,7 @@ def _arrow(arrays: Arrays) -> bytes:
 #: The function that renders arrays, for each media type but JSON.
 FORMATS: dict[str, Callable[[Arrays], bytes]] = {
     **dict.fromkeys(MSGPACK_TYPES, _msgpack),
-    "application/octet-stream": _raw,
+    RAW: _raw,
     "application/x-npy": _npy,
     "application/x-safetensors": _safetensors,
     ARROW: _arrow,

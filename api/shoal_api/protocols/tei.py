@@ -9,13 +9,14 @@ import numpy as np
 from flask import Response
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
+from werkzeug.exceptions import BadRequest
 
 from shoal.errors import Unsupported
 from shoal.size_limit import check_tokenizer_request
 from shoal_api import validation
 from shoal_api.enqueue import call
 from shoal_api.request import json_request
-from shoal_api.response import cost_headers, rendered
+from shoal_api.response import cost_headers, rendered, with_tei_headers
 from shoal_api.routes import health as own_health
 from shoal_api.routes import info as own_info
 from shoal_api.schema.responses import Info, Ready
@@ -60,9 +61,7 @@ def embed(body: TeiEmbedBody) -> Response:
 @api.post("/embed_all", responses={200: TeiTokenVectors})
 def embed_all(body: TeiTokensBody) -> Response:
     """Embed the tokens of texts: one vector for each token, as the model makes it."""
-    wanted = VectorFormat.of_request()
-    reply = call(body.job(as_texts("inputs", body.inputs)), remedy="split the list")
-    return wanted.answer(reply, arrays_of(reply, by_token=True))
+    return _vectors(body)
 
 
 @api.post("/similarity", responses={200: Similarities})
@@ -83,6 +82,7 @@ def embed_or_compare() -> Response:
 @api.post("/tokenize", responses={200: TeiPieces})
 def tokenize(body: TokenizeBody) -> Response:
     """Tell the tokens of texts, which are not cut."""
+    _refuse_empty("inputs", body.inputs)
     job = body.job()
     check_tokenizer_request("characters", sum(map(len, job.texts)))
     return rendered(call(job, remedy="split the list").pieces)
@@ -91,6 +91,7 @@ def tokenize(body: TokenizeBody) -> Response:
 @api.post("/decode", responses={200: TeiTexts})
 def decode(body: DecodeBody) -> Response:
     """Tell the text that ids of tokens stand for."""
+    _refuse_empty("ids", body.ids)
     check_tokenizer_request("ids", body.num_ids())
     return rendered(call(body.job(), remedy="split the list").decoded)
 
@@ -125,14 +126,25 @@ def health() -> Response:
     return rendered({"status": "ready", "workers": own_health.num_ready()})
 
 
-def _vectors(body: TeiEmbedBody) -> Response:
+def _vectors(body: TeiEmbedBody | TeiTokensBody) -> Response:
+    _refuse_empty("inputs", body.inputs)
     wanted = VectorFormat.of_request()
-    reply = call(body.job(as_texts("inputs", body.inputs)), remedy="split the list")
-    return wanted.answer(reply, arrays_of(reply))
+    job = body.job(as_texts("inputs", body.inputs))
+    reply = call(job, remedy="split the list")
+    arrays = arrays_of(reply, by_token=job.options.output == "tokens")
+    return with_tei_headers(wanted.answer(reply, arrays), reply, job.texts)
 
 
 def _similarities(body: SimilarityBody) -> Response:
-    reply = call(body.job(), remedy="split the list")
+    _refuse_empty("inputs.sentences", body.inputs.sentences)
+    job = body.job()
+    reply = call(job, remedy="split the list")
     assert reply.vectors is not None
     first, *others = reply.vectors
-    return rendered(np.array(others) @ first, headers=cost_headers(reply))
+    return with_tei_headers(rendered(np.array(others) @ first, headers=cost_headers(reply)), reply, job.texts)
+
+
+def _refuse_empty(name: str, items: Any) -> None:
+    """Raise BadRequest for an empty list, which this protocol tells from other wrong values."""
+    if items == []:
+        raise BadRequest(f"{name} is an empty list: send at least one item")

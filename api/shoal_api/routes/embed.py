@@ -7,6 +7,7 @@ from flask_openapi3.models.tag import Tag
 from shoal.errors import InvalidRequest
 from shoal_api.enqueue import PREFER, PREFERENCE_APPLIED, call, prefers_async, submit
 from shoal_api.number_type import NUMBER_TYPES
+from shoal_api.response import with_tei_headers
 from shoal_api.schema.requests import EmbedBody
 from shoal_api.schema.responses import ERRORS, Embeddings, Submitted
 from shoal_api.token_ids import as_texts
@@ -24,7 +25,8 @@ def embed(body: EmbedBody) -> Response:
         _check_default(body.output_dtype)
         return submit(job, body.lane, headers=PREFERENCE_APPLIED)
     reply = call(job, "split the list, or stream it with `shoal embed` or Client.embed_stream", body.lane)
-    return wanted.answer(reply, arrays_of(reply, body.output_dtype, by_token=job.options.output == "tokens"))
+    arrays = arrays_of(reply, body.output_dtype, by_token=job.options.output == "tokens")
+    return with_tei_headers(wanted.answer(reply, arrays), reply, job.texts)
 
 
 def _check_default(number_type: str) -> None:

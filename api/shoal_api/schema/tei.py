@@ -54,7 +54,7 @@ class SimilarityInputs(Body):
     """A text, and those to compare it with."""
 
     source_sentence: str
-    sentences: Annotated[list[str], Field(fail_fast=True, min_length=1)]
+    sentences: Annotated[list[str], Field(fail_fast=True)]
 
 
 class SimilarityBody(Body):
@@ -150,4 +150,4 @@ class TeiError(ErrorShape):
     """The body of a response with an error."""
 
     error: str
-    error_type: str = Field(description="One of Validation, Overloaded, Backend and Unhealthy")
+    error_type: str = Field(description="One of Validation, Empty, Overloaded, Backend and Unhealthy")

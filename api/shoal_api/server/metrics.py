@@ -65,6 +65,12 @@ class Metrics:
             buckets=_BUCKETS_S,
         )
         self._series: dict[tuple[str, str, int], Histogram] = {}
+        self.batches = Counter(
+            "shoal_http_batches",
+            "Requests with several texts, of those whose texts were sent to be computed.",
+            ("route", "status"),
+            registry=own,
+        )
         self.errors = Counter("shoal_http_errors", "Requests answered with an error.", ("code",), registry=own)
         self._cache_counters = CacheCounters(client, own)
         build = Gauge(
@@ -76,11 +82,13 @@ class Metrics:
         )
         build.labels(__version__).set(1)
 
-    def observe(self, route: str, method: str, status: int, seconds: float) -> None:
-        """Count one answered request."""
+    def observe(self, route: str, method: str, status: int, seconds: float, num_texts: int) -> None:
+        """Count one answered request, whose job had so many texts."""
         kind = (route, method, status)
         series = self._series.get(kind) or self._series.setdefault(kind, self.requests.labels(*kind))
         series.observe(seconds)
+        if num_texts > 1:
+            self.batches.labels(route, status).inc()
         self._cache_counters.update()
 
     def render(self) -> bytes:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import Metric
 from prometheus_client.samples import Sample
 
-#: The last part of the routes that embed, of all protocols: those of a protocol may be mounted below a path.
-_ROUTES = ("/embed", "/embed_all", "/similarity", "/", "/embeddings", "/vectors")
+#: The last part of the routes that embed or compare, of all protocols: those of one may be mounted below a path.
+_ROUTES = ("/embed", "/embed_all", "/similarity", "/", "/embeddings", "/vectors", "/predict", "/rerank")
 
 
 def tei_metrics(families: Iterable[Metric]) -> Iterator[Metric]:
@@ -22,22 +22,33 @@ def tei_metrics(families: Iterable[Metric]) -> Iterator[Metric]:
     for sample in counted:
         if word := _failure(int(sample.labels["status"])):
             failed[word] += int(sample.value)
-    num_requests = sum(sample.value for sample in counted)
-    yield _untyped("te_request_count", "Requests to embed or compare texts.", num_requests)
-    yield _untyped("te_request_success", "Those that were answered.", num_requests - failed.total())
+    batches = [sample for sample in found.get("shoal_http_batches", ()) if _embeds(sample)]
+    yield _by_method("te_request_count", "Requests to embed or compare texts.", counted, batches)
+    answered = [[sample for sample in group if _is_answered(sample)] for group in (counted, batches)]
+    yield _by_method("te_request_success", "Those that were answered.", *answered)
     failures = Metric("te_request_failure", "Those that were answered with an error.", "unknown")
     for word in ("validation", "overloaded", "inference"):
         failures.add_sample(failures.name, {"err": word}, failed[word])
     yield failures
-    yield _durations([sample for sample in requests if int(sample.labels["status"]) < 400])
+    yield _durations([sample for sample in requests if _is_answered(sample)])
     if "shoal_lane_texts" in found:
-        num_texts = sum(sample.value for sample in found["shoal_lane_texts"])
-        yield _untyped("te_queue_size", "Texts that wait or are being embedded, of all lanes.", num_texts)
+        waiting = Metric("te_queue_size", "Texts that wait or are being embedded, of all lanes.", "unknown")
+        waiting.add_sample(waiting.name, {}, _total(found["shoal_lane_texts"]))
+        yield waiting
 
 
 def _embeds(sample: Sample) -> bool:
-    route, method = sample.labels.get("route", ""), sample.labels.get("method")
-    return method == "POST" and route.endswith(_ROUTES)
+    """Return true for a count or time of requests to embed or compare, and not of their `_created` time."""
+    route, method = sample.labels.get("route", ""), sample.labels.get("method", "POST")
+    return method == "POST" and route.endswith(_ROUTES) and not sample.name.endswith("_created")
+
+
+def _is_answered(sample: Sample) -> bool:
+    return int(sample.labels["status"]) < 400
+
+
+def _total(samples: Iterable[Sample]) -> float:
+    return sum(sample.value for sample in samples)
 
 
 def _failure(status: int) -> str:
@@ -47,9 +58,11 @@ def _failure(status: int) -> str:
     return "" if status < 400 else "inference" if status >= 500 or status == 424 else "validation"
 
 
-def _untyped(name: str, meaning: str, value: float) -> Metric:
-    metric = Metric(name, meaning, "unknown")
-    metric.add_sample(name, {}, value)
+def _by_method(name: str, meaning: str, counted: Iterable[Sample], batches: Iterable[Sample]) -> Metric:
+    """Return the numbers of requests with one text and with several; one whose texts were not read has one."""
+    metric, num_batches = Metric(name, meaning, "unknown"), _total(batches)
+    metric.add_sample(name, {"method": "single"}, _total(counted) - num_batches)
+    metric.add_sample(name, {"method": "batch"}, num_batches)
     return metric
 
 
@@ -57,10 +70,8 @@ def _durations(answered: Iterable[Sample]) -> Metric:
     """Return the histogram of the times to answer, of all routes and statuses together."""
     sums: dict[tuple[str, str], float] = {}
     for sample in answered:
-        suffix = sample.name.rpartition("_")[2]
-        if suffix != "created":
-            key = (suffix, sample.labels.get("le", ""))
-            sums[key] = sums.get(key, 0.0) + sample.value
+        key = (sample.name.rpartition("_")[2], sample.labels.get("le", ""))
+        sums[key] = sums.get(key, 0.0) + sample.value
     metric = Metric("te_request_duration", "Time to answer those that were answered, in seconds.", "histogram")
     for (suffix, limit), value in sums.items():
         metric.add_sample(f"{metric.name}_{suffix}", {"le": limit} if limit else {}, value)

@@ -1,0 +1,83 @@
+"""Paths of the compatible protocols: those that several of them share, and those below which one of them answers."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from flask import Flask
+from werkzeug.routing import Rule
+
+from shoal.errors import BadSetting
+from shoal_api.request import JsonRequest
+
+#: The endpoints that may share their path, each with the fields that tell that a body is meant for it. The first that
+#: has one of a body's fields answers; the last of a path answers bodies that have none of them.
+TOLD_BY = {
+    "tei.predict": {"inputs"},
+    "predict.predict": {"text"},
+}
+
+
+class ProtocolPaths:
+    """The paths of the protocols of an application, whose routes are all registered.
+
+    `prefixes` has the path below which each protocol is mounted. Raises BadSetting for two protocols with a route that
+    nothing tells apart.
+    """
+
+    def __init__(self, app: Flask, prefixes: Mapping[str, str]):
+        self._owners: dict[str, str] = {}
+        for rule in app.url_map.iter_rules():
+            self._owners.setdefault(rule.rule.partition("/<")[0].rstrip("/"), _blueprint(rule))
+        for name, prefix in prefixes.items():
+            self._owners.setdefault(prefix, name)
+        self._shared = _shared_rules(app, prefixes)
+
+    def choose(self, request: JsonRequest) -> None:
+        """Give the request the rule of the protocol that its body is meant for, if several have its path.
+
+        Raises what reading the body raises.
+        """
+        if request.method != "POST" or request.url_rule is None:
+            return
+        if rules := self._shared.get(request.url_rule.rule):
+            names = request.peek_json().keys()
+            fitting = (rule for rule in rules if not TOLD_BY[rule.endpoint].isdisjoint(names))
+            request.url_rule = next(fitting, rules[-1])
+
+    def owner(self, path: str) -> str:
+        """Return the name of the blueprint that has the route, or the prefix, that the path is or is below."""
+        path = path.rstrip("/")
+        while path and path not in self._owners:
+            path = path.rpartition("/")[0]
+        return self._owners.get(path, "")
+
+
+def _blueprint(rule: Rule) -> str:
+    return str(rule.endpoint).partition(".")[0]
+
+
+def _shared_rules(app: Flask, prefixes: Mapping[str, str]) -> dict[str, list[Rule]]:
+    """Return the rules of each path that several protocols answer, in the order of `TOLD_BY`."""
+    found: defaultdict[tuple[str, str], list[Rule]] = defaultdict(list)
+    for rule in app.url_map.iter_rules():
+        if _blueprint(rule) in prefixes:
+            for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}:
+                found[method, rule.rule].append(rule)
+    shared = {path: rules for (_, path), rules in found.items() if len(rules) > 1}
+    for path, rules in shared.items():
+        _check_told_apart(path, rules)
+        rules.sort(key=lambda rule: list(TOLD_BY).index(rule.endpoint))
+    return shared
+
+
+def _check_told_apart(path: str, rules: list[Rule]) -> None:
+    """Raise BadSetting for two rules of the path of which no field tells which a body is meant for."""
+    for n, rule in enumerate(rules):
+        for other in rules[:n]:
+            fields, others = (TOLD_BY.get(found.endpoint) for found in (rule, other))
+            if not fields or not others or fields == others:
+                method = min((rule.methods or set()) - {"HEAD", "OPTIONS"})
+                raise BadSetting(
+                    f"protocols has {_blueprint(other)} and {_blueprint(rule)}, which both answer {method} {path}: "
+                    "mount one of them below another path"
+                )

@@ -1,0 +1,22 @@
+"""POST /predict with a `text`: its vector, or those of its tokens. With `inputs`, Text Embeddings Inference answers."""
+
+from flask import Response
+from flask_openapi3.blueprint import APIBlueprint
+from flask_openapi3.models.tag import Tag
+
+from shoal_api.enqueue import call
+from shoal_api.schema.predict import PredictBody, Predictions, PredictQuery
+from shoal_api.schema.responses import ERRORS
+from shoal_api.vector_format import VectorFormat, arrays_of
+
+api = APIBlueprint("predict", __name__, abp_tags=[Tag(name="Predictions")], abp_responses=ERRORS)
+
+
+@api.post("/predict", responses={200: Predictions})
+def predict(query: PredictQuery, body: PredictBody) -> Response:
+    """Embed texts: one vector of length 1 for each, in order; with output `tokens` one for each token."""
+    wanted = VectorFormat.of_request()
+    reply = call(body.job(query.output), remedy="split the list")
+    if query.output == "tokens":
+        return wanted.answer(reply, arrays_of(reply, by_token=True), in_json={"ys": reply.rows_by_text()})
+    return wanted.answer(reply, arrays_of(reply), in_json={"embeddings": reply.vectors})

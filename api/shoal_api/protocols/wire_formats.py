@@ -1,0 +1,39 @@
+"""POST /json_embed/, /orjson_embed/ and /raw_embed/: vectors in a format that the path names."""
+
+from flask import Response
+from flask_openapi3.blueprint import APIBlueprint
+from flask_openapi3.models.tag import Tag
+
+from shoal_api.enqueue import call
+from shoal_api.schema.responses import ERRORS
+from shoal_api.schema.wire_formats import NamedModelBody, NamedModelVectors
+from shoal_api.served_model import check_model
+from shoal_api.vector_format import RAW, VectorFormat, arrays_of
+
+api = APIBlueprint("wire_formats", __name__, abp_tags=[Tag(name="Wire formats")], abp_responses=ERRORS)
+
+_BYTES = {"content": {RAW: {"schema": {"type": "string", "format": "binary"}}}}
+
+
+@api.post("/json_embed/", responses={200: NamedModelVectors}, strict_slashes=False)
+def json_embed(body: NamedModelBody) -> Response:
+    """Embed texts: one vector of length 1 for each, in order."""
+    return _in_format(body, VectorFormat.of_request())
+
+
+@api.post("/orjson_embed/", responses={200: NamedModelVectors}, strict_slashes=False)
+def orjson_embed(body: NamedModelBody) -> Response:
+    """Embed texts: one vector of length 1 for each, in order."""
+    return _in_format(body, VectorFormat.of_request())
+
+
+@api.post("/raw_embed/", responses={200: _BYTES}, strict_slashes=False)
+def raw_embed(body: NamedModelBody) -> Response:
+    """Embed texts: their vectors as little-endian 32-bit floats, one after the other, whatever is accepted."""
+    return _in_format(body, VectorFormat(RAW))
+
+
+def _in_format(body: NamedModelBody, wanted: VectorFormat) -> Response:
+    check_model(body.model_name)
+    reply = call(body.job(), remedy="split the list")
+    return wanted.answer(reply, arrays_of(reply), in_json={"model_name": reply.model, "embedding": reply.vectors})

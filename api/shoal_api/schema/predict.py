@@ -1,0 +1,32 @@
+"""The shapes of POST /predict with a `text`."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from shoal.jobs import Job, Options, Output
+from shoal_api.schema.requests import Body, Texts, as_list
+from shoal_api.schema.responses import IN_ANY_FORMAT
+
+
+class PredictBody(Body):
+    """Texts to embed."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"text": "a text"}})
+    text: Texts = Field(description="One text or several")
+
+    def job(self, output: Output) -> Job:
+        """Return the job that does it; vectors of tokens are as the model makes them."""
+        return Job("embed", as_list(self.text), Options(output=output, normalize=output == "vector"))
+
+
+class PredictQuery(BaseModel):
+    """The vectors that are wanted."""
+
+    output: Output = Field("vector", description="One vector for each text, or for each token")
+
+
+class Predictions(BaseModel):
+    """One vector for each text; or with `output=tokens`, for each text a list of one vector for each token."""
+
+    model_config = IN_ANY_FORMAT
+    embeddings: list[list[float]] | None = Field(None, description="Without `output=tokens`")
+    ys: list[list[list[float]]] | None = Field(None, description="With `output=tokens`")
