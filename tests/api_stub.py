@@ -148,6 +148,7 @@ def _reply(job: Job) -> Reply:
         job.id,
         tokens=tokens,
         truncated=[length > MAX_TOKENS for length in lengths],
+        characters=[len(" ".join(text.split()[: MAX_TOKENS - 2])) for text in job.texts],
         timings=dict.fromkeys(TIMINGS, 0.001),
         model="stub",
     )

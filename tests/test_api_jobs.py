@@ -33,6 +33,7 @@ class TestResult:
         assert response.status_code == 200
         assert np.array_equal(np.array(result["embeddings"], np.float32), [vector_of("a"), vector_of("b c d e f g h")])
         assert (result["tokens"], result["truncated"]) == ([3, 8], [False, True])
+        assert result["characters"] == [1, 11]
         assert (result["status"], result["model"], place) == ("done", "stub", f"/v1/jobs/{result['id']}")
         assert set(result["timings"]) == {"queue_s", "tokenize_s", "encode_s", "search_s"}
 

@@ -50,7 +50,7 @@ TABLE = Table("tiny", 32, "mean", "f", 1_000, {"query": "storm ", "empty": ""}, 
 MakeWorker = Callable[..., Worker]
 
 VECTORS = nps.arrays(np.float32, (1, 32), elements=st.floats(-1e6, 1e6, width=32))
-ENTRIES = st.builds(Entry, VECTORS, st.integers(0, 2**32 - 1), st.booleans())
+ENTRIES = st.builds(Entry, VECTORS, st.integers(0, 2**32 - 1), st.booleans(), st.integers(1, 2**24 - 1))
 DIGESTS = st.binary(min_size=16, max_size=16)
 
 
@@ -228,7 +228,7 @@ class TestTable:
 class TestTableInRedis:
     def test_what_is_stored_is_found_until_it_is_deleted(self, queue: Queue, keys: Keys) -> None:
         cache = cache_of(queue, TABLE)
-        entries = {own_places(n): Entry(np.full((1, 32), n, np.float32), n, n % 2 == 0) for n in range(40)}
+        entries = {own_places(n): Entry(np.full((1, 32), n, np.float32), n, n % 2 == 0, 7) for n in range(40)}
         cache.store(entries)
         found = cache.find([*entries, b"x" * 16])
         assert [entry and entry.num_tokens for entry in found] == [*range(40), None]
@@ -237,6 +237,19 @@ class TestTableInRedis:
         assert all(0 < queue.redis.ttl(name) <= 100 for name in names)
         queue.redis.delete(*names[:10])
         assert cache.find(list(entries)).count(None) == 10
+
+    def test_an_entry_tells_how_much_of_a_cut_text_was_read(self, queue: Queue) -> None:
+        cache, vector = cache_of(queue, TABLE), np.zeros((1, 32), np.float32)
+        cache.store({own_places(1): Entry(vector, 9, True, 2**24 - 1), own_places(2): Entry(vector, 9, False)})
+        cut, whole = cache.find([own_places(1), own_places(2)])
+        assert cut
+        assert whole
+        assert (cut.characters, whole.characters, whole.num_read("storm")) == (2**24 - 1, 0, 5)
+
+    def test_an_entry_that_does_not_tell_it_is_missing(self, queue: Queue) -> None:
+        cache = cache_of(queue, TABLE)
+        cache.store({own_places(1): Entry(np.zeros((1, 32), np.float32), 9, True)})
+        assert cache.find([own_places(1)]) == [None]
 
     def test_a_long_list_is_read_in_parts(self, queue: Queue, keys: Keys) -> None:
         cache = cache_of(queue, replace(TABLE, num_places=10**6))
@@ -334,6 +347,7 @@ class TestWorker:
         assert (first.cached, again.cached) == (0, 3)
         assert array(again).tobytes() == array(first).tobytes()
         assert (again.tokens, again.truncated) == (first.tokens, first.truncated) == ([5, 48, 2], [False, True, False])
+        assert again.characters == first.characters == [15, 275, 0]
         assert again.model == first.model
         assert again.timings["encode_s"] == 0 < again.timings["queue_s"]
         assert worker.counters["texts"] == worker.counters["cache_misses"] == worker.counters["cache_hits"] == 3
@@ -515,6 +529,8 @@ class TestClient:
         assert again.cached == 103
         np.testing.assert_array_equal(array(again), array(reply))
         assert (again.tokens, again.truncated) == (reply.tokens, reply.truncated)
+        assert again.characters == reply.characters
+        assert [count for count, text in zip(reply.characters, mixed, strict=True) if count < len(text)] == [275]
 
     def test_an_error_names_the_text_by_its_number_in_the_job(self, client: Client, worker: Worker) -> None:
         embed(worker, "storm", "rain")

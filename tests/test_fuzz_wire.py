@@ -35,6 +35,7 @@ REPLY = Reply(
     vectors=np.ones((2, 3), np.float32),
     tokens=[1, 2],
     truncated=[True, False],
+    characters=[5, 7],
     timings=dict.fromkeys(TIMINGS, 0.1),
 )
 FOUND = Reply("b", hits=[[{"id": "1", "score": 0.5, "text": "storm", "more": {"a": [1]}}]], tokens=[3], model="m")
@@ -44,7 +45,7 @@ ABOUT: dict[str, Any] = {"state": "ready", "model": "m", "dimension": 3, "poolin
 ABOUT |= {"cache": TABLE.to_heartbeat()}
 ABOUT |= {"indexes": {"default": {"count": 1}}, "counters": {"jobs": 1}, "prompts": ["query"], "texts_per_s": 2.0}
 DIGEST = bytes(range(16))
-ENTRY = Entry(np.ones((1, 3), np.float32), 4, False).pack(DIGEST)
+ENTRY = Entry(np.ones((1, 3), np.float32), 4, True, 9).pack(DIGEST)
 
 
 # Msgpack
@@ -126,7 +127,16 @@ def test_reply_of_damaged_bytes(data: bytes) -> None:
 @fuzz(
     60,
     values=changed(
-        {"v": 1, "id": "a", "status": "done", "tokens": [1], "truncated": [True], "timings": {}, "cached": 0}
+        {
+            "v": 1,
+            "id": "a",
+            "status": "done",
+            "tokens": [1],
+            "truncated": [True],
+            "characters": [1],
+            "timings": {},
+            "cached": 0,
+        }
     )
     | changed({"id": "a", "status": "done", "hits": [[{"id": "1"}]], "model": "m"})
     | changed({"code": "overloaded", "message": "m"}).map(lambda error: {"id": "a", "error": error}),

@@ -29,9 +29,11 @@ class Reply:
     """The answer to one job.
 
     `vectors` is float32 `[texts, dimension]`, or `[sum(tokens), dimension]` with output "tokens". `tokens` has the
-    number of tokens of each text, and `truncated` is true for each text that was cut. `hits` has one list for each
-    query, best first. `pieces` has the tokens of each text, and `decoded` the text of each list of ids. `cached` counts
-    the texts whose vectors came from the cache. A reply with an `error` has no more than its id and status.
+    number of tokens of each text, and `truncated` is true for each text that was cut. `characters` counts those of each
+    text that were read: the first so many, or the last if its beginning was cut off; it is empty if a worker of another
+    version does not tell. `hits` has one list for each query, best first. `pieces` has the tokens of each text, and
+    `decoded` the text of each list of ids. `cached` counts the texts whose vectors came from the cache. A reply with an
+    `error` has no more than its id and status.
     """
 
     id: str
@@ -39,6 +41,7 @@ class Reply:
     vectors: NDArray[np.float32] | None = None
     tokens: list[int] = field(default_factory=list)
     truncated: list[bool] = field(default_factory=list)
+    characters: list[int] = field(default_factory=list)
     hits: list[list[dict[str, Any]]] | None = None
     pieces: list[list[dict[str, Any]]] | None = None
     decoded: list[str] | None = None
@@ -58,7 +61,7 @@ class Reply:
         if self.error is not None:
             return wire.pack(values | {"error": {"code": self.error.code, "message": self.error.message}})
         values |= {"model": self.model, "tokens": self.tokens, "truncated": self.truncated}
-        values |= {"timings": self.timings, "cached": self.cached}
+        values |= {"characters": self.characters, "timings": self.timings, "cached": self.cached}
         if self.vectors is not None:
             values["vectors"] = pack_vectors(self.vectors)
         parts = {"hits": self.hits, "pieces": self.pieces, "decoded": self.decoded}
@@ -87,9 +90,9 @@ class Reply:
 
     def _is_valid(self) -> bool:
         """Return True if the values within its lists and maps have the documented types."""
-        tokens, lists = self.tokens, [found for found in (self.hits, self.pieces) if found is not None]
+        counts, lists = self.tokens + self.characters, [part for part in (self.hits, self.pieces) if part is not None]
         return (
-            all([type(count) is int and 0 <= count < 2**31 for count in tokens])
+            all([type(count) is int and 0 <= count < 2**31 for count in counts])
             and all([type(flag) is bool for flag in self.truncated])
             and all([isinstance(time_s, float | int) for time_s in self.timings.values()])
             and all([type(part) is list and all([type(m) is dict for m in part]) for found in lists for part in found])
@@ -114,6 +117,7 @@ class Reply:
             vectors=None if first.vectors is None else np.concatenate([_present(r.vectors) for r in replies]),
             tokens=[count for r in replies for count in r.tokens],
             truncated=[flag for r in replies for flag in r.truncated],
+            characters=[count for r in replies for count in r.characters] if all(r.characters for r in replies) else [],
             hits=None if first.hits is None else [hits for r in replies for hits in _present(r.hits)],
             pieces=None if first.pieces is None else [part for r in replies for part in _present(r.pieces)],
             decoded=None if first.decoded is None else [text for r in replies for text in _present(r.decoded)],
@@ -132,6 +136,7 @@ _TYPES: dict[str, Any] = {
     "status": str,
     "tokens": list,
     "truncated": list,
+    "characters": list,
     "hits": list | None,
     "pieces": list | None,
     "decoded": list | None,

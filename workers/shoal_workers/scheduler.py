@@ -291,5 +291,5 @@ def _next_chunk(works: Iterable[Work]) -> list[tuple[Work, int]]:
 
 
 def _key(work: Work, tokens: Tokens) -> Any:
-    """Return a key that is equal for texts that can share their computation."""
-    return (tokens.ids, work.job.options.pooling, work.job.options.output)
+    """Return a key that is equal for texts that can share their computation, and of which as much was read."""
+    return (tokens, work.job.options.pooling, work.job.options.output)

@@ -130,12 +130,22 @@ class Work:
 
     def entries(self) -> list[Entry]:
         """Return a cache entry for each text, once all are encoded."""
-        return [self.cached.get(n) or _entry(self.tokenized[n]) for n in range(len(self.job.texts))]
+        return [self.cached.get(n) or self._entry(n) for n in range(len(self.job.texts))]
 
     def new_entries(self) -> dict[bytes, Entry]:
         """Return the entries that the cache did not have, by digest."""
-        texts = {self.digests[n]: text for n, text in self.tokenized.items()} if self.digests else {}
-        return {digest: _entry(text) for digest, text in texts.items() if text.vectors is not None}
+        numbers = [n for n, text in self.tokenized.items() if text.vectors is not None] if self.digests else []
+        return {self.digests[n]: self._entry(n) for n in numbers}
+
+    def _entry(self, number: int) -> Entry:
+        """Return the cache entry of an encoded text; its characters are counted without the prompt."""
+        text, tokens = self.tokenized[number], self.tokenized[number].tokens
+        assert text.vectors is not None
+        if self.job.options.truncation_side == "right":
+            characters = max(0, tokens.characters - len(self.prompt))
+        else:
+            characters = min(tokens.characters, len(self.job.texts[number]))
+        return Entry(text.vectors, text.num_tokens, tokens.truncated, characters)
 
     def vectors(self) -> NDArray[np.float32]:
         """Return the finished vectors, as the job's options ask for them."""
@@ -158,6 +168,7 @@ class Work:
             vectors=self.vectors() if self.hits is None else None,
             tokens=[entry.num_tokens for entry in entries],
             truncated=[entry.truncated for entry in entries],
+            characters=[entry.num_read(text) for entry, text in zip(entries, self.job.texts, strict=True)],
             hits=self.hits,
             timings=self.timings,
             cached=len(self.cached),
@@ -173,11 +184,7 @@ class Work:
             decoded=None if self.decoded is None else [text for text, _ in self.decoded],
             tokens=counts,
             truncated=[False] * len(counts),
+            characters=[len(text) for text in self.job.texts],
             timings=self.timings,
             model=model,
         )
-
-
-def _entry(text: TokenizedText) -> Entry:
-    assert text.vectors is not None
-    return Entry(text.vectors, text.num_tokens, text.tokens.truncated)

@@ -64,6 +64,7 @@ def _fields(reply: Reply) -> dict[str, Any]:
         "status": reply.status,
         "tokens": reply.tokens,
         "truncated": reply.truncated,
+        "characters": reply.characters,
         "timings": reply.timings,
         "cached": reply.cached,
         "model": reply.model,

@@ -94,6 +94,7 @@ class JobResult(Submitted):
     results: list[list[Hit]] | None = None
     tokens: list[int] = Field(description="Tokens of each text")
     truncated: list[bool] = Field(description="True for each text that was cut")
+    characters: list[int] = Field(description="Characters of each text that were read, from the side that was kept")
     timings: Timings
     cached: int = Field(description="Texts whose vectors were not computed for this job")
     model: str

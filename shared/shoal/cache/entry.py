@@ -9,19 +9,30 @@ from numpy.typing import NDArray
 
 from shoal.jobs import Options
 
-_HEADER = struct.Struct("<16sI?3x")  # digest, tokens, whether the text was cut
+_HEADER = struct.Struct("<16sI?3s")  # digest, tokens, whether the text was cut, characters read of one that was
 _CHECKSUM = struct.Struct("<I")
+
+#: Most characters that an entry can count: more than a worker reads of a text.
+_MAX_CHARACTERS = 2**24 - 1
 
 #: The CRC-32 of any bytes that end with their own CRC-32, little-endian.
 _CRC_RESIDUE = 0x2144DF1C
 
 
 class Entry(NamedTuple):
-    """The pooled vector of a text, float32 `[1, dimension]`, its number of tokens, and whether it was cut."""
+    """The pooled vector of a text, float32 `[1, dimension]`, its number of tokens, and whether it was cut.
+
+    Of a text that was cut, `characters` counts those that were read; else it is 0.
+    """
 
     vectors: NDArray[np.float32]
     num_tokens: int
     truncated: bool
+    characters: int = 0
+
+    def num_read(self, text: str) -> int:
+        """Return how many characters of the text, which has this entry, were read."""
+        return self.characters if self.truncated else len(text)
 
     def answers(self, options: Options) -> bool:
         """Return True unless the options refuse truncation and the text was cut."""
@@ -30,18 +41,23 @@ class Entry(NamedTuple):
     def pack(self, digest: bytes) -> bytes:
         """Return the bytes to store (docs/protocol.md)."""
         vector = self.vectors.astype("<f4", copy=False).tobytes()
-        data = _HEADER.pack(digest, self.num_tokens, self.truncated) + vector
+        characters = min(self.characters, _MAX_CHARACTERS).to_bytes(3, "little")
+        data = _HEADER.pack(digest, self.num_tokens, self.truncated, characters) + vector
         return data + _CHECKSUM.pack(crc32(data))
 
     @classmethod
     def unpack(cls, data: bytes | None, digest: bytes, dimension: int) -> Self | None:
-        """Return the entry in `data`, its vector a read-only view; None if it has another digest or is damaged."""
+        """Return the entry in `data`, its vector a read-only view; None if it has another digest or is damaged.
+
+        One of a text that was cut, which does not say how much was read of it, is none either: older versions wrote it.
+        """
         if data is None or len(data) != size_bytes(dimension) or not data.startswith(digest):
             return None
         if crc32(data) != _CRC_RESIDUE:
             return None
-        _, num_tokens, truncated = _HEADER.unpack_from(data)
-        return cls(np.frombuffer(data, "<f4", dimension, _HEADER.size)[None], num_tokens, truncated)
+        _, num_tokens, truncated, read = _HEADER.unpack_from(data)
+        vectors, characters = np.frombuffer(data, "<f4", dimension, _HEADER.size)[None], int.from_bytes(read, "little")
+        return None if truncated and not characters else cls(vectors, num_tokens, truncated, characters)
 
 
 def size_bytes(dimension: int) -> int:

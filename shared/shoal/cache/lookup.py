@@ -31,12 +31,14 @@ class LookupResult:
 
     def reply(self, rest: Reply | None = None) -> Reply:
         """Return the reply to the job; `rest` is a worker's reply to the missing texts, if there are any."""
-        found = [entry for entry in self.entries if entry is not None]
+        pairs = [(entry, text) for entry, text in zip(self.entries, self.job.texts, strict=True) if entry is not None]
+        found = [entry for entry, _ in pairs]
         reply = Reply(
             self.job.id,
             vectors=finish([entry.vectors for entry in found], self.job.options),
             tokens=[entry.num_tokens for entry in found],
             truncated=[entry.truncated for entry in found],
+            characters=[entry.num_read(text) for entry, text in pairs],
             timings=dict.fromkeys(TIMINGS, 0.0),
             cached=len(found),
             model=self.model,
@@ -52,6 +54,7 @@ class LookupResult:
             vectors=reply.vectors[order],
             tokens=[reply.tokens[n] for n in order],
             truncated=[reply.truncated[n] for n in order],
+            characters=[reply.characters[n] for n in order if reply.characters],
         )
 
 

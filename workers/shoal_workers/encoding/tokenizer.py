@@ -27,10 +27,14 @@ MAX_WORD_CHARS = 128
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The ids of one text, special tokens included, and whether any of the text was left out."""
+    """The ids of one text, special tokens included, and whether any of the text was left out.
+
+    Of a text that was cut, `characters` counts those that were read, from the side that was kept; else it is 0.
+    """
 
     ids: tuple[int, ...]
     truncated: bool = False
+    characters: int = 0
 
 
 class Tokenizer:
@@ -48,9 +52,12 @@ class Tokenizer:
             number for number, is_special in zip(nothing.ids, nothing.special_tokens_mask, strict=True) if is_special
         }
 
-    def encode(self, texts: Sequence[str], side: str = "right") -> list[Tokens]:
-        """Return the tokens of each text; one that is too long loses its end, or its beginning if `side` is `left`."""
-        short = CHARS_PER_TOKEN * self.max_tokens
+    def encode(self, texts: Sequence[str], side: str = "right", num_chars: int | None = None) -> list[Tokens]:
+        """Return the tokens of each text; one that is too long loses its end, or its beginning if `side` is `left`.
+
+        At first at most `num_chars` characters of a text are read, by default as many as English needs.
+        """
+        short = num_chars or CHARS_PER_TOKEN * self.max_tokens
         encodings = self._tokenizer.encode_batch_fast([text if len(text) <= short else "" for text in texts])
         return [
             Tokens(tuple(encoding.ids))
@@ -58,6 +65,10 @@ class Tokenizer:
             else self._encode_long(text, short, side)
             for text, encoding in zip(texts, encodings, strict=True)
         ]
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """Return start and stop of each token of the whole text, in characters."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False).offsets)
 
     def describe(self, text: str, special_tokens: bool) -> list[dict[str, Any]]:
         """Return a map for each token of the text: `id`, `text`, `special`, and its place, `start` to `stop`.
@@ -96,18 +107,22 @@ class Tokenizer:
         """Return the tokens of a text of which a part is read, and more of it until the tokens are used up."""
         room = self.max_tokens - self._num_special
         while True:
-            part, splits_word = _cut(text, num_chars, side)
+            part, splits_word = cut_text(text, num_chars, side)
             body = self._tokenizer.encode(part, add_special_tokens=False)
             enough = room + MAX_WORD_CHARS if splits_word else room
             if len(body.ids) > enough or len(part) == len(text) or num_chars >= self.max_chars:
                 break
             num_chars = min(4 * num_chars, self.max_chars)
-        truncated = len(body.ids) > room or len(part) < len(text)
+        has_more_tokens, characters = len(body.ids) > room, len(part)
         body.truncate(room, direction=side)
-        return Tokens(tuple(self._tokenizer.post_process(body).ids), truncated)
+        if has_more_tokens:
+            characters = body.offsets[-1][1] if side == "right" else len(part) - body.offsets[0][0]
+        truncated = has_more_tokens or len(part) < len(text)
+        ids = tuple(self._tokenizer.post_process(body).ids)
+        return Tokens(ids, truncated, characters if truncated else 0)
 
 
-def _cut(text: str, num_chars: int, side: str) -> tuple[str, bool]:
+def cut_text(text: str, num_chars: int, side: str) -> tuple[str, bool]:
     """Return at most `num_chars` characters from one side of the text, and whether the cut may be within a word."""
     if len(text) <= num_chars:
         return text, False
