@@ -213,9 +213,10 @@ def test_when_redis_goes_waiting_clients_are_told_and_jobs_are_kept(
         row.check(**waiting.result().body["error"])
         running.worker.send(signal.SIGCONT)
         own_redis.start()
-        result = running.ask("GET", f"{submitted.headers['location']}/result?wait=60")
-        assert np.array(result.body["embeddings"]) == pytest.approx(good_vector, abs=1e-5)
         wait_until(running.is_ready)
+        result = running.ask("GET", f"{submitted.headers['location']}/result?wait=60")
+        assert result.status == 200, result.body
+        assert np.array(result.body["embeddings"]) == pytest.approx(good_vector, abs=1e-5)
         assert_still_serving(running, good_vector)
 
 

@@ -161,6 +161,7 @@ class TestDrain:
         self, listener: socket.socket, drain_with: Callable[..., None]
     ) -> None:
         with socket.create_connection(listener.getsockname()) as client, listener.accept()[0] as accepted:
+            drain_with(lambda: client.sendall(b"a request"), lambda: accepted.recv(100), idle_s=-1)
             drain_with(idle_s=-1)
             client.sendall(b"a request")
             wait_until(lambda: select.select([accepted], [], [], 0)[0])

@@ -75,12 +75,16 @@ def _has_unaccepted(port: int) -> bool:
 
 
 def _is_idle(connection: socket.socket) -> bool:
-    """Return true if no data came or went for `IDLE_S` and none waits to be read; false if the system does not tell."""
+    """Return true if no data came or went for `IDLE_S` and none waits to be read; false if the system does not tell.
+
+    A connection on which nothing has come yet is not idle: its first request is on its way.
+    """
     if not HAS_TCP_INFO:
         return False
     num_unread_bytes = struct.unpack("i", fcntl.ioctl(connection, termios.FIONREAD, b"\0" * 4))[0]
     info = tcp_info(connection)
-    return num_unread_bytes == 0 and min(info.sent_ms_ago, info.received_ms_ago) > IDLE_S * 1_000
+    is_quiet = info.num_received_bytes > 0 and min(info.sent_ms_ago, info.received_ms_ago) > IDLE_S * 1_000
+    return is_quiet and num_unread_bytes == 0
 
 
 def _drop_new_connections(listener: socket.socket) -> None:
