@@ -152,7 +152,9 @@ def _reply(job: Job) -> Reply:
         timings=dict.fromkeys(TIMINGS, 0.001),
         model="stub",
     )
-    return replace(reply, hits=_hits(job)) if job.op == "search" else replace(reply, vectors=_vectors(job, tokens))
+    if job.op == "search":
+        return replace(reply, hits=_hits(job))
+    return replace(reply, vectors=_vectors(job, tokens), output=job.options.output)
 
 
 def _piece(job: Job, text: str) -> dict[str, Any]:

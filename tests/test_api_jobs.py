@@ -122,7 +122,14 @@ REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
     ({"op": "search", "queries": "a", "k": 1_001}, 422, "invalid_request", "at most 1000"),
     ({"op": "search", "queries": "a", "output": "tokens"}, 422, "invalid_request", "do not go with a search"),
     ({"op": "embed", "inputs": []}, 422, "invalid_request", "empty"),
-    ({"op": "embed", "inputs": ["a"] * 1_025}, 413, "too_large", "1,025 texts and may have 1,024"),
+    (
+        {"op": "embed", "inputs": ["a"] * 1_025},
+        413,
+        "too_large",
+        "and may have 1,024 (SHOAL_MAX_JOB_TEXTS)",
+    ),
+    ({"op": "embed", "input": "a"}, 422, "invalid_request", 'unknown field "input": did you mean inputs?'),
+    ({"op": "search", "queries": "a", "lain": "bulk"}, 422, "invalid_request", "did you mean lane?"),
     ({"op": "embed", "inputs": "x" * 2_000_000}, 413, "too_large", "2,000,000 characters"),
     (
         {"op": "search", "queries": ["a"] * 101, "k": 100},
@@ -159,6 +166,6 @@ def test_a_full_lane_takes_no_job(make_app: MakeApp) -> None:
 def test_what_not_even_an_empty_lane_takes_is_too_large(make_app: MakeApp) -> None:
     api = make_app(max_backlog_texts=3).test_client()
     response = api.post("/v1/jobs", json={"op": "embed", "inputs": ["a"] * 4})
-    message = "4 texts at a time are over what the interactive lane takes, 3: split the list"
+    message = "4 texts at a time are over what the interactive lane takes, 3 (SHOAL_MAX_BACKLOG_TEXTS): split the list"
     assert error_of(response, 413) == ("too_large", message)
     assert "Retry-After" not in response.headers

@@ -72,7 +72,7 @@ class TestInfo:
         assert (info["workers"][0]["clock_offset_s"], info["workers"][0]["clock_error_s"]) == (0.5, 0.001)
         assert info["clock_offset_s"] == 0.0
         assert info["limits"]["max_k"] == 1_000
-        assert info["limits"]["max_request_texts"] == 10_000
+        assert info["limits"]["max_response_mb"] == 96
 
     def test_without_a_worker_it_says_what_it_knows(self, api: FlaskClient) -> None:
         response = api.get("/info")

@@ -58,8 +58,11 @@ class TestEmbed:
     def test_a_content_type_is_not_needed(self, api: FlaskClient) -> None:
         assert api.post("/embed", data=b'{"inputs": "a"}').status_code == 200
 
-    def test_unknown_fields_are_ignored(self, api: FlaskClient) -> None:
-        assert post(api, "/embed", inputs="a", model="other").status_code == 200
+    @pytest.mark.parametrize("of_others", [{"truncation_direction": "Left"}, {"options": {"wait_for_model": True}}])
+    def test_unknown_fields_of_other_clients_are_ignored(self, api: FlaskClient, of_others: dict[str, Any]) -> None:
+        assert post(api, "/embed", inputs="a", model="other", **of_others).status_code == 200
+        error = post(api, "/embed", inputs=5, model="other", **of_others).get_json()
+        assert (error["error_type"], error["error"][:11]) == ("Validation", "inputs is 5")
 
     def test_many_callers_each_get_their_own_answer(self, make_app: MakeApp) -> None:
         app, texts = make_app(), [f"text {n}" for n in range(200)]
@@ -108,6 +111,87 @@ class TestRespondAsync:
     def test_other_preferences_change_nothing(self, api: FlaskClient) -> None:
         assert api.post("/embed", json={"inputs": "a"}, headers={"Prefer": "handling=strict"}).status_code == 200
 
+    @pytest.mark.parametrize("body", [("/embed", {"inputs": "a"}), ("/search", {"queries": "a"})])
+    def test_it_submits_once_with_an_idempotency_key(self, api: FlaskClient, body: tuple[str, Any]) -> None:
+        headers = {"Prefer": "respond-async", "Idempotency-Key": "one"}
+        first, second = (api.post(body[0], json=body[1], headers=headers).get_json()["id"] for _ in range(2))
+        assert first == second
+        other = {name: [text] * 2 for name, text in body[1].items()}
+        assert "used for job" in error_of(api.post(body[0], json=other, headers=headers), 422)[1]
+
+    @pytest.mark.parametrize("body", [("/embed", {"inputs": "a"}), ("/search", {"queries": "a"})])
+    @pytest.mark.parametrize("key", ["one", ""])
+    def test_a_request_that_waits_may_have_no_idempotency_key(
+        self, api: FlaskClient, body: tuple[str, Any], key: str
+    ) -> None:
+        code, message = error_of(api.post(body[0], json=body[1], headers={"Idempotency-Key": key}), 422)
+        assert (code, "add Prefer: respond-async to submit it" in message) == ("invalid_request", True)
+
+    @pytest.mark.usefixtures("stub")
+    def test_clients_of_other_services_may_have_one(self, api: FlaskClient) -> None:
+        for path, body in (("/v1/embeddings", {"input": "a"}), ("/", {"inputs": "a"})):
+            assert api.post(path, json=body, headers={"Idempotency-Key": "one"}).status_code == 200
+
+
+class TestLargeRequests:
+    def test_a_list_is_split_into_jobs(self, api: FlaskClient, stub: StubWorker) -> None:
+        texts = [f"text {n % 100}" for n in range(12_000)]
+        response = api.post("/embed", json={"inputs": texts}, headers={"Accept": "application/octet-stream"})
+        rows = np.frombuffer(response.get_data(), np.float32).reshape(12_000, 4)
+        assert np.array_equal(rows, [vector_of(text) for text in texts[:100]] * 120)
+        assert response.headers["X-Tokens"] == str(12_000 * 4)
+
+    @pytest.mark.parametrize(
+        ("path", "name"), [("/embed", "inputs"), ("/", "inputs"), ("/v1/embeddings", "input"), ("/v2/embed", "texts")]
+    )
+    def test_more_vectors_than_a_response_may_have_are_refused(
+        self, make_app: MakeApp, stub: StubWorker, path: str, name: str
+    ) -> None:
+        api = make_app(max_response_mb=1).test_client()
+        stub.announce(dimension=65_536)
+        assert api.post(path, json={name: ["a"] * 4}).status_code == 200
+        refused = api.post(path, json={name: ["a"] * 5})
+        assert refused.status_code == 413
+        words = "the vectors of 5 texts take 1,310,720 bytes, and a response may have 1,048,576 (SHOAL_MAX_RESPONSE_MB)"
+        assert words in refused.get_data(as_text=True)
+
+    def test_dimensions_make_room(self, make_app: MakeApp, stub: StubWorker) -> None:
+        api = make_app(max_response_mb=1).test_client()
+        stub.announce(dimension=65_536)
+        assert api.post("/embed", json={"inputs": ["a"] * 100, "dimensions": 4}).status_code == 200
+        assert api.post("/search", json={"queries": ["a"] * 100}).status_code == 200
+
+    def test_one_client_has_few_large_responses_at_a_time(self, make_app: MakeApp, stub: StubWorker) -> None:
+        app = make_app(max_response_mb=1, api_threads=16)
+        stub.announce(dimension=65_536)
+        stub.pause()
+        large = {"inputs": ["a"] * 4}  # each counts for 3 of the 15 threads that are not reserved
+        with ThreadPoolExecutor(16) as pool:
+            waiting = [pool.submit(post, app.test_client(), "/embed", **large) for _ in range(8)]
+            wait_until(lambda: any(answer.done() for answer in waiting))
+            stub.resume()
+            statuses = {answer.result().status_code for answer in waiting}
+        assert statuses == {200, 429}
+        assert app.test_client().post("/embed", json=large).status_code == 200
+
+
+#: The tags of Shoal's own routes.
+OWN = {"wait for the answer", "submit and fetch", "dead letters", "service"}
+
+
+def test_a_query_parameter_that_a_route_lacks_is_refused(api: FlaskClient, stub: StubWorker) -> None:
+    paths = api.get("/openapi.json").get_json()["paths"]
+    own = [
+        (path, method) for path, methods in paths.items() for method, about in methods.items() if OWN & {*about["tags"]}
+    ]
+    assert len(own) > 15
+    for path, method in own:
+        code, message = error_of(api.open(f"{path}?a%20b=1", method=method), 422)
+        assert (code, 'unknown query parameter "a b": ' in message) == ("invalid_request", True)
+    assert "did you mean wait?" in error_of(api.get("/v1/jobs/a/result?wiat=1"), 422)[1]
+    assert "there are wait, output_dtype" in error_of(api.get("/v1/jobs/a/result?zzz"), 422)[1]
+    assert api.post("/v1/embeddings?a=b", json={"input": "a"}).status_code == 200
+
 
 MANY = ["x"] * 100_000
 
@@ -130,7 +214,27 @@ REFUSED: list[tuple[str, Any, int, str, str]] = [
     ("/embed", {"inputs": ["a", 5]}, 422, "invalid_request", "inputs[1] is 5: it takes a string"),
     ("/embed", {"inputs": [["a"]]}, 422, "invalid_request", 'inputs[0] is ["a"]: it takes a string'),
     ("/embed", {"inputs": []}, 422, "invalid_request", "the list of texts is empty"),
-    ("/embed", {"inputs": MANY}, 413, "too_large", "100,000 texts and may have 10,000: split the list, or stream"),
+    ("/embed", {"inputs": MANY}, 413, "too_large", "interactive lane takes, 87,500 (SHOAL_MAX_BACKLOG_TEXTS): split"),
+    (
+        "/embed",
+        {"inputs": [*MANY, "x"]},
+        413,
+        "too_large",
+        "may have 100,000 (SHOAL_MAX_BACKLOG_TEXTS): split",
+    ),
+    ("/embed", {"normalise": 5, "inputs": 5}, 422, "invalid_request", '"normalise": did you mean normalize?'),
+    ("/embed", {"inputs": "a", "Output_Type": "int8"}, 422, "invalid_request", "did you mean output_dtype?"),
+    (
+        "/embed",
+        {"inputs": "a", "zzz": 1},
+        422,
+        "invalid_request",
+        'field "zzz": there are pooling, prompt_name, ',
+    ),
+    ("/embed", {"inputs": "a", "n" * 100_000: 1}, 422, "invalid_request", "there are pooling"),
+    ("/embed?normalize=true", {"inputs": "a"}, 422, "invalid_request", 'parameter "normalize": there are none here'),
+    ("/search", {"query": "a"}, 422, "invalid_request", 'unknown field "query": did you mean queries?'),
+    ("/search", {"queries": "a", "normalize": True}, 422, "invalid_request", 'unknown field "normalize"'),
     ("/embed", {"inputs": ["a", "x" * 10_000_000]}, 413, "too_large", "text 1 has 10,000,000 characters"),
     ("/embed", {"inputs": "a", "normalize": 1}, 422, "invalid_request", "normalize is 1: it takes true or false"),
     ("/embed", {"inputs": "a", "truncate": "no"}, 422, "invalid_request", 'truncate is "no": it takes true or false'),
@@ -158,7 +262,7 @@ REFUSED: list[tuple[str, Any, int, str, str]] = [
     ("/search", {"queries": "a", "k": True}, 422, "invalid_request", "k is true: it takes a whole number"),
     ("/search", {"queries": "a", "k": "5"}, 422, "invalid_request", 'k is "5": it takes a whole number'),
     ("/search", {"queries": "a", "index": 1}, 422, "invalid_request", "index is 1: it takes a string"),
-    ("/search", {"queries": MANY}, 413, "too_large", "100,000 texts"),
+    ("/search", {"queries": MANY}, 413, "too_large", "asks for 500,000 hits"),
 ]
 
 

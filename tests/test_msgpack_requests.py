@@ -16,7 +16,8 @@ from shoal_api.request import MSGPACK_TYPES
 pytest_plugins = ["api_fixtures"]
 
 TEXTS = ["a storm", "é\0🌊"]
-GOOD = {"inputs": TEXTS, "normalize": True, "dimensions": None, "another": {"a": [1.5, b"x"]}}
+IGNORED = {"a": [1.5, b"x"], "b": msgpack.Timestamp(5)}
+GOOD = {"inputs": TEXTS, "normalize": True, "dimensions": None, "options": IGNORED}
 
 
 def post(api: FlaskClient, body: bytes, path: str = "/embed", kind: str = MSGPACK_TYPES[0]) -> TestResponse:
@@ -71,7 +72,7 @@ class TestRefused:
             (packed({"inputs": nested(5_000)}), 400, "invalid_json", "nested too deeply"),
             (packed({"inputs": nested(900)}), 422, "invalid_request", "inputs[0] is [[["),
             (b"\x81\x05" + packed("a"), 400, "invalid_json", "a key of a map is not a string"),
-            (b"\x81\xc4\x06inputs" + packed("a"), 422, "invalid_request", "inputs is missing"),
+            (b"\x81\xc4\x06inputs" + packed("a"), 422, "invalid_request", "unknown field bytes 696e70757473: there"),
             (packed({"inputs": msgpack.ExtType(5, b"a")}), 400, "invalid_json", "extension type 5"),
             (packed({"inputs": msgpack.Timestamp(5)}), 422, "invalid_request", "inputs is "),
             (packed({"inputs": b"a"}), 422, "invalid_request", "inputs is bytes 61: it takes a string"),
@@ -82,7 +83,8 @@ class TestRefused:
             (packed({"inputs": "a", "dimensions": 2**64 - 1}), 422, "invalid_request", "dimensions is 18446744"),
             (b"\x81" + packed("inputs") + b"\xa3\xed\xa0\x80", 422, "invalid_text", "not UTF-8"),
             (b"\x81\xa3\xed\xa0\x80" + packed("a"), 422, "invalid_text", "not UTF-8"),
-            (packed({"inputs": ["a"] * 10_001}), 413, "too_large", "may have 10,000"),
+            (packed({"inputs": ["a"] * 100_001}), 413, "too_large", "may have 100,000 (SHOAL_MAX_BACKLOG_TEXTS)"),
+            (packed({"inputs": "a", "at": msgpack.Timestamp(5)}), 422, "invalid_request", 'unknown field "at"'),
             (packed({"x": [[]] * 2**18, "inputs": "a"}), 413, "too_large", "over 1,048,576 values"),
             (packed({"inputs": "x" * 1_048_577}), 413, "too_large", "may have 1,048,576"),
         ],

@@ -97,7 +97,7 @@ class TestEmbeddings:
         assert words in message
 
     def test_too_many_texts_are_refused(self, make_app: MakeApp) -> None:
-        response = embed(make_app(max_request_texts=2).test_client(), input=["a"] * 3)
+        response = embed(make_app(max_backlog_texts=2).test_client(), input=["a"] * 3)
         assert error_of(response, 413)[:2] == ("invalid_request_error", "too_large")
 
     def test_a_failure_is_the_servers(self, api: FlaskClient) -> None:

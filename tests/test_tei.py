@@ -199,7 +199,7 @@ class TestService:
         info = api.get("/info").get_json()
         assert (info["model_id"], info["served_model_name"], info["model_dtype"]) == ("stub", "stub", "bfloat16")
         assert info["model_type"] == {"embedding": {"pooling": "cls"}}
-        assert (info["max_input_length"], info["max_client_batch_size"], info["auto_truncate"]) == (8, 10_000, True)
+        assert (info["max_input_length"], info["max_client_batch_size"], info["auto_truncate"]) == (8, 100_000, True)
         assert [info[name] for name in ("sha", "docker_label", "max_batch_requests")] == [None] * 3
 
     def test_below_a_path_it_has_all_of_its_routes(self, make_app: MakeApp, stub: StubWorker) -> None:

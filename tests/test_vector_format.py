@@ -89,6 +89,8 @@ READERS: dict[str, Callable[[TestResponse], dict[str, NDArray[Any]]]] = {
 
 def body_for(route: str) -> dict[str, Any]:
     """Return a body that asks this route for the vectors of the texts."""
+    if route == "/embed":
+        return {"inputs": TEXTS}
     return {**dict.fromkeys(("input", "inputs", "texts"), TEXTS), "model": "stub"}
 
 
@@ -157,6 +159,14 @@ class TestFormats:
             *("float32", "float16", "int8", "ubinary", "binary"),
         )
 
+    @pytest.mark.parametrize(("path", "name"), [("/embed", "inputs"), ("/v1/embeddings", "input")])
+    def test_an_error_varies_with_the_header_if_that_was_read(self, make_app: MakeApp, path: str, name: str) -> None:
+        api = make_app(cors_origins="https://a.example").test_client()
+        asked = {"Accept": "application/x-npy", "Origin": "https://a.example"}
+        assert api.post(path, json={name: []}, headers=asked).headers["Vary"] == "Origin, Accept"
+        assert api.post(path, json={name: 5}, headers=asked).headers["Vary"] == "Origin"
+        assert "Accept" not in api.get("/health", headers=asked).headers["Vary"]
+
 
 class TestResult:
     @pytest.mark.parametrize("media_type", FORMATS)
@@ -223,8 +233,9 @@ class TestAccept:
 
     @pytest.mark.parametrize("header", ["text/html", "*/json", "application", "*/*;q=0", "a/b, application/json;q=0"])
     def test_other_formats_are_refused_before_anything_is_computed(self, api: FlaskClient, header: str) -> None:
-        code, message = error_of(api.post("/embed", json={"inputs": "fail"}, headers={"Accept": header}), 406)
-        assert code == "not_acceptable"
+        response = api.post("/embed", json={"inputs": "fail"}, headers={"Accept": header})
+        code, message = error_of(response, 406)
+        assert (code, response.headers["Vary"]) == ("not_acceptable", "Accept")
         assert f"vectors come as {', '.join(OFFERED)}" in message
 
     def test_token_ids_are_not_decoded_before_that(self, make_app: MakeApp) -> None:

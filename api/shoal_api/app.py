@@ -1,9 +1,9 @@
 """The application: Flask with every route, error and metric in place."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import copy
-from functools import partial
+from functools import partial, wraps
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -79,6 +79,8 @@ class _App(FastFlask):
     def process_response(self, response: Response) -> Response:
         """Run the hooks, count the request, and add the headers of its rate and of a server that stops."""
         response, request = super().process_response(response), cast(JsonRequest, request_ctx.request)
+        if request.is_negotiated:
+            response.vary.add("Accept")
         if request.rate_headers:
             response.headers.update(request.rate_headers)
         route, method = (request.url_rule.rule, request.method) if request.url_rule else ("unmatched", "")
@@ -120,11 +122,32 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
     paths, disconnects = ProtocolPaths(app, prefixes), Disconnects(settings.port, settings.api_threads)
     Context(settings, client, Metrics(client), access, PoolReader(client.pool), disconnects, paths).attach(app)
     docs.install(app)
+    _refuse_unknown_parameters(app)
     if settings.cors_origins:
         cors.install(app, settings.cors_origins)
     if settings.trusted_proxies:
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=settings.trusted_proxies, x_proto=0)  # type: ignore[method-assign]
     return app
+
+
+def _refuse_unknown_parameters(app: Flask) -> None:
+    """Let Shoal's own routes refuse query parameters that they do not have."""
+    own = {routes.api.name for routes in (*_ROUTES, docs)}
+    for endpoint, view in app.view_functions.items():
+        if endpoint.partition(".")[0] in own:
+            query = view.__annotations__.get("query")
+            app.view_functions[endpoint] = _with_known_parameters(view, query.model_fields if query else ())
+
+
+def _with_known_parameters(view: Callable[..., Any], known: Collection[str]) -> Callable[..., Any]:
+    @wraps(view)
+    def checked(**path: str) -> Any:
+        request = request_ctx.request
+        if request.environ.get("QUERY_STRING"):
+            validation.check_names("query parameter", request.args, known)
+        return view(**path)
+
+    return checked
 
 
 def from_environment() -> Flask:

@@ -24,7 +24,7 @@ from shoal.settings import Settings
     "api_threads",
     "request_timeout_s",
     "max_request_bytes",
-    "max_request_texts",
+    "max_response_mb",
     "max_text_chars",
     "receive_timeout_s",
     "api_keys_file",

@@ -23,8 +23,9 @@ _TEI_STATUSES = {
     **dict.fromkeys(("expired", "timeout"), 503),
 }
 
-#: The fields by which a body of Shoal's own POST /embed is known as one of Text Embeddings Inference's clients.
-_TEI_FIELDS = frozenset(("truncation_direction",))
+#: The fields by which a body of Shoal's own POST /embed is known as one of Text Embeddings Inference's clients:
+#: `options` is sent by those that know Hugging Face's other services too, such as Weaviate.
+_TEI_FIELDS = frozenset(("truncation_direction", "options"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,11 @@ DIALECTS = {
 
 def dialect_of(blueprint: str, field_names: Collection[str]) -> Dialect:
     """Return the dialect of a request's route, whose blueprint has that name, and whose body has these fields."""
-    if blueprint == "embed" and not _TEI_FIELDS.isdisjoint(field_names):
+    if blueprint == "embed" and is_tei_body(field_names):
         return DIALECTS["tei"]
     return DIALECTS.get(blueprint, OWN)
+
+
+def is_tei_body(field_names: Collection[str]) -> bool:
+    """Return True if a body of POST /embed with these fields is one of Text Embeddings Inference's clients."""
+    return any(name in field_names for name in _TEI_FIELDS)

@@ -7,7 +7,8 @@ from typing import Any
 
 from flask import Response, request
 
-from shoal.jobs import Job
+from shoal.errors import InvalidRequest, TooLarge
+from shoal.jobs import MAX_DIMENSIONS, Job
 from shoal.replies import Reply
 from shoal.size_limit import MAX_REQUEST_HITS, check_hits, check_texts
 from shoal_api.context import context
@@ -22,27 +23,50 @@ PREFER: dict[str, Any] = {
     "schema": {"type": "string"},
 }
 
+#: The header of a submit that is made once, for the description of a route.
+IDEMPOTENCY_KEY: dict[str, Any] = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "Of a submit: the same key and request within a day answer the job that was submitted first",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+}
+
+#: The headers of a route that submits where it is asked to, for its description.
+MAY_SUBMIT: dict[str, Any] = {"parameters": [PREFER, IDEMPOTENCY_KEY]}
+
 #: Headers of a response that did what `Prefer` asked for.
 PREFERENCE_APPLIED = {"Preference-Applied": "respond-async"}
 
 
 def prefers_async() -> bool:
-    """Return true if the current request has `Prefer: respond-async` (RFC 7240)."""
-    header = request.environ.get("HTTP_PREFER")
-    if header is None:
-        return False
-    return any(part.partition(";")[0].strip().lower() == "respond-async" for part in header.split(","))
+    """Return true if the current request has `Prefer: respond-async` (RFC 7240).
+
+    Raises InvalidRequest for a request without it that has an idempotency key.
+    """
+    parts = request.environ.get("HTTP_PREFER", "").split(",")
+    if any(part.partition(";")[0].strip().lower() == "respond-async" for part in parts):
+        return True
+    refuse_idempotency_key("add Prefer: respond-async to submit it, or repeat it without a key, which does no harm")
+    return False
+
+
+def refuse_idempotency_key(remedy: str) -> None:
+    """Raise InvalidRequest, with the remedy, if the current request has an idempotency key, which only submits have."""
+    if "HTTP_IDEMPOTENCY_KEY" in request.environ:
+        raise InvalidRequest(f"Idempotency-Key goes with a submit, which this request is not: {remedy}")
 
 
 def call(job: Job, remedy: str, lane: str = "interactive") -> Reply:
-    """Send the job and return its reply. The job is withdrawn if the client disconnects.
+    """Send the job, as several if it has many texts, and return its reply. It is withdrawn if the client disconnects.
 
-    Raises the reply's error, TooLarge with the `remedy` for too many texts, Overloaded, Unavailable and Timeout.
+    Raises the reply's error, TooLarge with the `remedy` for more texts than a lane holds or vectors than a response
+    has, Overloaded, Unavailable and Timeout.
     """
     settings, client = context().settings, context().client
     json_request().num_texts = len(job.texts)
-    check_texts(job.texts, settings.max_request_texts, settings.max_text_chars, "request", remedy)
+    check_texts(job.texts, settings.max_backlog_texts, settings.max_text_chars, "request", remedy)
     check_hits(job, MAX_REQUEST_HITS, "request")
+    _reserve_memory(job, remedy)
     name, timeout_s = json_request().client_name, settings.request_timeout_s
     return client.call(job, lane=lane, timeout_s=timeout_s, client=name, is_wanted=_connection_check())
 
@@ -53,11 +77,35 @@ def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | None =
     Raises TooLarge, Overloaded, Unavailable, and InvalidRequest for an idempotency key that cannot be used.
     """
     settings, client = context().settings, context().client
-    max_texts = min(settings.max_request_texts, settings.max_job_texts)
-    check_texts(job.texts, max_texts, settings.max_text_chars, "request", "split the list over several jobs")
+    remedy = f"submit several jobs, or wait for the answer of POST /{job.op}, which splits the list"
+    check_texts(job.texts, settings.max_job_texts, settings.max_text_chars, "job", remedy)
     job_id = client.put(job, lane, json_request().client_name, request.headers.get("Idempotency-Key"))
     status = "queued" if job_id == job.id else client.queue.status(job_id)[0]
     return rendered({"id": job_id, "status": status}, 202, {"Location": f"/v1/jobs/{job_id}", **(headers or {})})
+
+
+def _reserve_memory(job: Job, remedy: str) -> None:
+    """Count the request for more threads if its vectors are many; token vectors have a limit of their own.
+
+    Raises TooLarge if they are over the limit of a response, as far as a ready worker tells their dimension, and
+    Overloaded if the client has too many such requests.
+    """
+    most = context().settings.max_response_mb * 2**20
+    if job.op != "embed" or job.options.output != "vector" or _num_bytes(job, MAX_DIMENSIONS) <= most:
+        return
+    dimensions = [about.get("dimension") for about in context().pool.read().ready.values()]
+    dimension = max((known for known in dimensions if isinstance(known, int)), default=0)
+    num_bytes = _num_bytes(job, job.options.dimensions or dimension)
+    if num_bytes > most:
+        raise TooLarge(
+            f"the vectors of {len(job.texts):,} texts take {num_bytes:,} bytes, and a response may have {most:,} "
+            f"(SHOAL_MAX_RESPONSE_MB): {remedy}"
+        )
+    context().access.reserve(json_request(), num_bytes / most)
+
+
+def _num_bytes(job: Job, dimension: int) -> int:
+    return 4 * dimension * len(job.texts)
 
 
 def _connection_check() -> Callable[[], bool] | None:

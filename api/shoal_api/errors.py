@@ -90,7 +90,7 @@ def _describe(error: HTTPException) -> str:
         return f"this path does not take the method {excerpt(request.method)}: /docs lists its methods"
     if error.code == 413:
         limit = context().settings.max_request_bytes
-        return f"the body is larger than {limit:,} bytes: split the list, or stream with `shoal embed`"
+        return f"the body is larger than {limit:,} bytes (SHOAL_MAX_REQUEST_BYTES): split the list"
     return error.description or error.name
 
 

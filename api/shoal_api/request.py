@@ -36,8 +36,14 @@ class JsonRequest(Request):
     #: The client: the name of its API key or its address, once access control has let the request in.
     client_name = ""
 
+    #: The threads that the request counts for while it is answered.
+    num_threads = 0
+
     #: True while the request waits for its body.
     is_receiving = False
+
+    #: True once the Accept header was read to choose the format of the response.
+    is_negotiated = False
 
     #: The names of the fields of the body, once it was read.
     field_names: Collection[str] = ()

@@ -1,5 +1,7 @@
-"""Error messages for requests that pydantic refuses."""
+"""Error messages for requests that pydantic refuses, and for names that a request should not have."""
 
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -29,7 +31,29 @@ _MAX_KINDS = 8
 #: Names that pydantic gives to the kinds of a value, where it tells the place of an error.
 _KINDS = {"str", "int", "bool", "float"}
 
+#: Longest name that is compared with the known ones: no longer one can be meant for any of them.
+_MAX_NAME_CHARS = 40
+
 _Shape = TypeVar("_Shape", bound=BaseModel)
+
+
+def check_names(kind: str, names: Iterable[str | bytes], known: Collection[str]) -> None:
+    """Raise InvalidRequest for the first of the names that is not known; the message has the name that is meant.
+
+    `kind` is what they name, such as "field". Those in a msgpack map may be bytes.
+    """
+    unknown = next((name for name in names if name not in known), None)
+    if unknown is not None:
+        raise InvalidRequest(f"unknown {kind} {excerpt(unknown)}: {_advice(unknown, known)}")
+
+
+def _advice(name: str | bytes, known: Collection[str]) -> str:
+    if not known:
+        return "there are none here"
+    if isinstance(name, str) and len(name) <= _MAX_NAME_CHARS:
+        for similar in get_close_matches(name.lower(), known, n=1):
+            return f"did you mean {similar}?"
+    return f"there are {', '.join(known)}"
 
 
 def checked(shape: type[_Shape], value: Any) -> _Shape:

@@ -17,15 +17,12 @@ from shoal.errors import NotAcceptable
 from shoal.excerpt import excerpt
 from shoal.replies import Reply
 from shoal_api.number_type import Arrays, convert
-from shoal_api.request import MSGPACK_TYPES
+from shoal_api.request import MSGPACK_TYPES, json_request
 from shoal_api.response import cost_headers, rendered, sent
 
 JSON = "application/json"
 RAW = "application/octet-stream"
 ARROW = "application/vnd.apache.arrow.stream"
-
-#: Header of every response whose format the request chooses.
-_VARY = {"Vary": "Accept"}
 
 #: Longest Accept header that is read: one of 64 KiB would take a third of a second. Browsers send some 150 characters.
 _MAX_ACCEPT_CHARS = 1_000
@@ -100,6 +97,7 @@ class VectorFormat:
     @classmethod
     def of_request(cls) -> "VectorFormat":
         """Return the format that the current request accepts; JSON if it does not say. Raises NotAcceptable."""
+        json_request().is_negotiated = True
         header = request.environ.get("HTTP_ACCEPT", "")
         media_type = _best(header) if len(header) <= _MAX_ACCEPT_CHARS else None
         if media_type is None:
@@ -115,7 +113,7 @@ class VectorFormat:
         In JSON and in msgpack the `fields` stand beside the arrays. Without either, the JSON is the list of vectors
         alone, or a map of the arrays if there are scales.
         """
-        headers = cost_headers(reply) | _VARY
+        headers = cost_headers(reply)
         if self.media_type == JSON and fields is not None:
             return rendered({**fields, **listed(arrays)}, headers=headers)
         if self.media_type == JSON:
@@ -126,7 +124,7 @@ class VectorFormat:
         return sent(data, self.media_type, headers=headers)
 
 
-def arrays_of(reply: Reply, number_type: str = "float32", by_token: bool = False) -> Arrays:
+def arrays_of(reply: Reply, number_type: str = "float32") -> Arrays:
     """Return the vectors of a reply as arrays of the number type.
 
     With a vector for each token, `offsets` is there too, int64 `[texts + 1]`: the vectors of text `n` are the rows from
@@ -134,7 +132,7 @@ def arrays_of(reply: Reply, number_type: str = "float32", by_token: bool = False
     """
     assert reply.vectors is not None
     arrays = convert(reply.vectors, number_type)
-    if by_token:
+    if reply.output == "tokens":
         arrays["offsets"] = np.cumsum([0, *reply.tokens], dtype="<i8")
     return arrays
 

@@ -28,7 +28,7 @@ _STATUS_OF_CODE = {"cancelled": "cancelled", "expired": "expired"}
 class Reply:
     """The answer to one job.
 
-    `vectors` is float32 `[texts, dimension]`, or `[sum(tokens), dimension]` with output "tokens". `tokens` has the
+    `vectors` is float32 `[texts, dimension]`, or `[sum(tokens), dimension]` with `output` "tokens". `tokens` has the
     number of tokens of each text, and `truncated` is true for each text that was cut. `characters` counts those of each
     text that were read: the first so many, or the last if its beginning was cut off; it is empty if a worker of another
     version does not tell. `hits` has one list for each query, best first. `pieces` has the tokens of each text, and
@@ -39,6 +39,7 @@ class Reply:
     id: str
     status: str = "done"
     vectors: NDArray[np.float32] | None = None
+    output: str = "vector"
     tokens: list[int] = field(default_factory=list)
     truncated: list[bool] = field(default_factory=list)
     characters: list[int] = field(default_factory=list)
@@ -63,7 +64,7 @@ class Reply:
         values |= {"model": self.model, "tokens": self.tokens, "truncated": self.truncated}
         values |= {"characters": self.characters, "timings": self.timings, "cached": self.cached}
         if self.vectors is not None:
-            values["vectors"] = pack_vectors(self.vectors)
+            values |= {"output": self.output, "vectors": pack_vectors(self.vectors)}
         parts = {"hits": self.hits, "pieces": self.pieces, "decoded": self.decoded}
         values |= {name: part for name, part in parts.items() if part is not None}
         return wire.pack(values)
@@ -115,6 +116,7 @@ class Reply:
         return cls(
             first.id,
             vectors=None if first.vectors is None else np.concatenate([_present(r.vectors) for r in replies]),
+            output=first.output,
             tokens=[count for r in replies for count in r.tokens],
             truncated=[flag for r in replies for flag in r.truncated],
             characters=[count for r in replies for count in r.characters] if all(r.characters for r in replies) else [],
@@ -134,6 +136,7 @@ class Reply:
 _TYPES: dict[str, Any] = {
     "id": str,
     "status": str,
+    "output": str,
     "tokens": list,
     "truncated": list,
     "characters": list,

@@ -67,7 +67,9 @@ class Settings:
     api_threads: int = _setting(320, "Most requests under way at a time in a process of the API.", 1)
     request_timeout_s: float = _setting(30.0, "Longest time that a request waits for its answer, in seconds.", 0.001)
     max_request_bytes: int = _setting(32 * 2**20, "Largest HTTP body.", 1)
-    max_request_texts: int = _setting(10_000, "Most texts or queries in one HTTP request.", 1)
+    max_response_mb: int = _setting(
+        96, "Largest vectors of an HTTP response, as 32-bit floats, in MB; JSON takes three times as much.", 1
+    )
     max_text_chars: int = _setting(2**20, "Longest text, in characters.", 1)
     receive_timeout_s: float = _setting(
         30.0, "Longest time to receive the headers of a request, and then its body, in seconds.", 0.1

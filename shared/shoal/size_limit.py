@@ -22,18 +22,24 @@ MAX_REQUEST_PIECES = 2**20
 #: Most hits that an HTTP request may ask for, which the API holds at the same time.
 MAX_REQUEST_HITS = 100_000
 
+#: The variable of the setting that limits the texts of a request, which become jobs in one lane, and of a job.
+_MAX_TEXTS = {"request": "SHOAL_MAX_BACKLOG_TEXTS", "job": "SHOAL_MAX_JOB_TEXTS"}
+
 
 def check_texts(texts: Sequence[str], max_texts: int, max_text_chars: int, subject: str, remedy: str) -> None:
     """Raise TooLarge if there are more than `max_texts` texts, or if one has more than `max_text_chars` characters.
 
-    The message names the `subject` that has the texts, such as "request", and the `remedy` for too many of them.
+    The message names the `subject` that has the texts, "request" or "job", and the `remedy` for too many of them.
     """
     if len(texts) > max_texts:
-        raise TooLarge(f"the {subject} has {len(texts):,} texts and may have {max_texts:,}: {remedy}")
+        raise TooLarge(
+            f"the {subject} has {len(texts):,} texts and may have {max_texts:,} ({_MAX_TEXTS[subject]}): {remedy}"
+        )
     for number, text in enumerate(texts):
         if len(text) > max_text_chars:
             raise TooLarge(
-                f"text {number} has {len(text):,} characters and may have {max_text_chars:,}: cut it into passages"
+                f"text {number} has {len(text):,} characters and may have {max_text_chars:,} (SHOAL_MAX_TEXT_CHARS): "
+                "cut it into passages"
             )
 
 
@@ -70,5 +76,5 @@ def check_token_vectors(
     if 4 * dimension * num_tokens > max_reply_bytes:
         raise TooLarge(
             f"the texts have at least {num_tokens:,} tokens, whose vectors take {4 * dimension * num_tokens:,} bytes, "
-            f"and a reply may have {max_reply_bytes:,}: split the list"
+            f"and a reply may have {max_reply_bytes:,} (SHOAL_MAX_REPLY_MB): split the list"
         )

@@ -166,6 +166,7 @@ class Work:
         reply = Reply(
             id=self.job.id,
             vectors=self.vectors() if self.hits is None else None,
+            output=self.job.options.output,
             tokens=[entry.num_tokens for entry in entries],
             truncated=[entry.truncated for entry in entries],
             characters=[entry.num_read(text) for entry, text in zip(entries, self.job.texts, strict=True)],

@@ -24,9 +24,9 @@ _ADMIN_ROUTES = ("/v1/dead",)
 #: Routes that are outside the thread quotas, so that monitoring does not take a busy server for a dead one.
 _ALWAYS_ANSWERED = ("/health", "/ready")
 
-#: Part of the threads that a body of the largest size counts for beside its own, so a process has about as many such
-#: bodies in memory.
-_LARGEST_BODY_SHARE = 1 / 8
+#: Part of the threads that a body, or a response, of the largest size counts for beside its own, so a process has about
+#: as many of them in memory.
+_LARGEST_SHARE = 1 / 8
 
 #: Part of the largest size that a body counts as whose size is not said.
 _UNKNOWN_BODY_SHARE = 1 / 8
@@ -54,7 +54,7 @@ class AccessControl:
         self._origins = {origin.strip() for origin in settings.cors_origins.split(",")}
         self._quotas = ThreadQuotas(settings.api_threads)
         self._max_body_bytes = settings.max_request_bytes
-        self._threads_per_byte = _LARGEST_BODY_SHARE * settings.api_threads / settings.max_request_bytes
+        self._threads_of_largest = _LARGEST_SHARE * settings.api_threads
         #: The requests that are being answered.
         self.running: set[JsonRequest] = set()
 
@@ -73,8 +73,8 @@ class AccessControl:
             return view()
         key = self._authorize(request.environ, route)
         request.client_name = key.name if key else network_of(request.environ.get("REMOTE_ADDR", ""))
-        num_threads = self._num_threads(request.environ)
-        self._quotas.acquire(request.client_name, num_threads)
+        request.num_threads = self._num_threads(request.environ)
+        self._quotas.acquire(request.client_name, request.num_threads)
         self.running.add(request)
         try:
             if key and key.rate:
@@ -82,7 +82,16 @@ class AccessControl:
             return view()
         finally:
             self.running.discard(request)
-            self._quotas.release(request.client_name, num_threads)
+            self._quotas.release(request.client_name, request.num_threads)
+
+    def reserve(self, request: JsonRequest, share: float) -> None:
+        """Count the request for more threads until it is answered, as its response has this share of the largest size.
+
+        Raises Overloaded.
+        """
+        if num_threads := int(share * self._threads_of_largest):
+            self._quotas.acquire(request.client_name, num_threads)
+            request.num_threads += num_threads
 
     def _num_threads(self, environ: Mapping[str, Any]) -> int:
         """Return the number of threads that a request counts for: its own, and more for a large body."""
@@ -91,7 +100,7 @@ class AccessControl:
             num_bytes = _UNKNOWN_BODY_SHARE * self._max_body_bytes
         else:
             num_bytes = min(self._max_body_bytes, int(size[:MAX_LENGTH_DIGITS])) if size.isdecimal() else 0
-        return 1 + int(num_bytes * self._threads_per_byte)
+        return 1 + int(num_bytes / self._max_body_bytes * self._threads_of_largest)
 
     @cached_property
     def _rates(self) -> RateLimits:

@@ -131,8 +131,7 @@ def _vectors(body: TeiEmbedBody | TeiTokensBody) -> Response:
     wanted = VectorFormat.of_request()
     job = body.job(as_texts("inputs", body.inputs))
     reply = call(job, remedy="split the list")
-    arrays = arrays_of(reply, by_token=job.options.output == "tokens")
-    return with_tei_headers(wanted.answer(reply, arrays), reply, job.texts)
+    return with_tei_headers(wanted.answer(reply, arrays_of(reply)), reply, job.texts)
 
 
 def _similarities(body: SimilarityBody) -> Response:

@@ -9,6 +9,7 @@ from flask_openapi3.models.tag import Tag
 
 from shoal.queue.dead_letters import DeadLetter, DeadLetters
 from shoal_api.context import context
+from shoal_api.enqueue import refuse_idempotency_key
 from shoal_api.response import rendered
 from shoal_api.schema.requests import DeadLetterPath, DeadLettersQuery
 from shoal_api.schema.responses import ERRORS, DeadLetterBody, DeadLetterList, Dropped, Submitted
@@ -39,6 +40,7 @@ def dead_letter(path: DeadLetterPath) -> Response:
 @api.post("/v1/dead/<id>/retry", responses={202: Submitted})
 def retry_dead_letter(path: DeadLetterPath) -> Response:
     """Submit the job again, under a new id by which its result can be fetched."""
+    refuse_idempotency_key("repeat it without a key, as a dead letter is put again once")
     job_id = _letters().retry(path.id)
     return rendered({"id": job_id, "status": "queued"}, 202, {"Location": f"/v1/jobs/{job_id}"})
 

@@ -5,7 +5,7 @@ from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
 from shoal.errors import InvalidRequest
-from shoal_api.enqueue import PREFER, PREFERENCE_APPLIED, call, prefers_async, submit
+from shoal_api.enqueue import MAY_SUBMIT, PREFERENCE_APPLIED, call, prefers_async, submit
 from shoal_api.number_type import NUMBER_TYPES
 from shoal_api.response import with_tei_headers
 from shoal_api.schema.requests import EmbedBody
@@ -16,7 +16,7 @@ from shoal_api.vector_format import VectorFormat, arrays_of
 api = APIBlueprint("embed", __name__, abp_tags=[Tag(name="wait for the answer")], abp_responses=ERRORS)
 
 
-@api.post("/embed", responses={200: Embeddings, 202: Submitted}, openapi_extensions={"parameters": [PREFER]})
+@api.post("/embed", responses={200: Embeddings, 202: Submitted}, openapi_extensions=MAY_SUBMIT)
 def embed(body: EmbedBody) -> Response:
     """Embed texts: one vector for each, in order."""
     wanted = None if prefers_async() else VectorFormat.of_request()
@@ -25,8 +25,7 @@ def embed(body: EmbedBody) -> Response:
         _check_default(body.output_dtype)
         return submit(job, body.lane, headers=PREFERENCE_APPLIED)
     reply = call(job, "split the list, or stream it with `shoal embed` or Client.embed_stream", body.lane)
-    arrays = arrays_of(reply, body.output_dtype, by_token=job.options.output == "tokens")
-    return with_tei_headers(wanted.answer(reply, arrays), reply, job.texts)
+    return with_tei_headers(wanted.answer(reply, arrays_of(reply, body.output_dtype)), reply, job.texts)
 
 
 def _check_default(number_type: str) -> None:

@@ -25,7 +25,7 @@ _DTYPES = {"bf16": "bfloat16", "int8": "int8"}
 
 _LIMITS = (
     "max_request_bytes",
-    "max_request_texts",
+    "max_response_mb",
     "max_text_chars",
     "max_job_texts",
     "max_backlog",
@@ -84,7 +84,7 @@ def _tei_fields(worker: Mapping[str, Any], settings: Settings) -> dict[str, Any]
         "max_input_length": worker.get("max_tokens"),
         "max_batch_tokens": settings.max_batch_tokens,
         "max_batch_requests": None,
-        "max_client_batch_size": settings.max_request_texts,
+        "max_client_batch_size": settings.max_backlog_texts,
         "auto_truncate": True,
         "tokenization_workers": None,
         "sha": None,

@@ -8,7 +8,7 @@ from flask_openapi3.models.tag import Tag
 
 from shoal.replies import Reply
 from shoal_api.context import context
-from shoal_api.enqueue import submit
+from shoal_api.enqueue import IDEMPOTENCY_KEY, submit
 from shoal_api.response import rendered
 from shoal_api.schema.requests import JobBody, JobPath, ResultQuery
 from shoal_api.schema.responses import ERRORS, JobResult, JobStatus, Submitted
@@ -16,15 +16,8 @@ from shoal_api.vector_format import VectorFormat, arrays_of
 
 api = APIBlueprint("jobs", __name__, abp_tags=[Tag(name="submit and fetch")], abp_responses=ERRORS)
 
-_IDEMPOTENCY_KEY = {
-    "name": "Idempotency-Key",
-    "in": "header",
-    "description": "Submitting the same again with the same key within a day answers the job that was submitted first",
-    "schema": {"type": "string", "minLength": 1, "maxLength": 255},
-}
 
-
-@api.post("/v1/jobs", responses={202: Submitted}, openapi_extensions={"parameters": [_IDEMPOTENCY_KEY]})
+@api.post("/v1/jobs", responses={202: Submitted}, openapi_extensions={"parameters": [IDEMPOTENCY_KEY]})
 def submit_job(body: JobBody) -> Response:
     """Submit a job; its result can be fetched until it expires."""
     return submit(body.job(), body.lane)
@@ -47,8 +40,7 @@ def job_result(path: JobPath, query: ResultQuery) -> Response:
     reply = Reply.join([reply])
     if reply.vectors is None:
         return rendered({**_fields(reply), "results": reply.hits})
-    arrays = arrays_of(reply, query.output_dtype, by_token=len(reply.vectors) != len(reply.tokens))
-    return wanted.answer(reply, arrays, fields=_fields(reply))
+    return wanted.answer(reply, arrays_of(reply, query.output_dtype), fields=_fields(reply))
 
 
 @api.delete("/v1/jobs/<id>", responses={200: Submitted})

@@ -4,7 +4,7 @@ from flask import Response
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
-from shoal_api.enqueue import PREFER, PREFERENCE_APPLIED, call, prefers_async, submit
+from shoal_api.enqueue import MAY_SUBMIT, PREFERENCE_APPLIED, call, prefers_async, submit
 from shoal_api.response import cost_headers, rendered
 from shoal_api.schema.requests import SearchBody
 from shoal_api.schema.responses import ERRORS, SearchResults, Submitted
@@ -12,7 +12,7 @@ from shoal_api.schema.responses import ERRORS, SearchResults, Submitted
 api = APIBlueprint("search", __name__, abp_tags=[Tag(name="wait for the answer")], abp_responses=ERRORS)
 
 
-@api.post("/search", responses={200: SearchResults, 202: Submitted}, openapi_extensions={"parameters": [PREFER]})
+@api.post("/search", responses={200: SearchResults, 202: Submitted}, openapi_extensions=MAY_SUBMIT)
 def search(body: SearchBody) -> Response:
     """Find the documents nearest in meaning to each query, best first."""
     job = body.job()

@@ -2,11 +2,13 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from shoal.errors import InvalidRequest
 from shoal.jobs import MAX_K, OPTION_DEFAULTS, Job, Lane, Options, Output, Pooling, TruncationSide
+from shoal_api.dialects import is_tei_body
 from shoal_api.number_type import NumberType
+from shoal_api.validation import check_names
 
 #: Longest that a request for a job's result may wait, in seconds.
 MAX_WAIT_S = 60
@@ -61,7 +63,26 @@ class Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
 
-class TextOptions(Body):
+class OwnBody(Body):
+    """A body of Shoal's own routes: unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def check_fields(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the values; raise InvalidRequest for an unknown field, with the name that is meant."""
+        if not cls.is_of_others(values):
+            check_names("field", values, cls.model_fields)
+        return values
+
+    @classmethod
+    def is_of_others(cls, values: dict[str, Any]) -> bool:
+        """Return True for a body of another service's clients, which may have unknown fields."""
+        return False
+
+
+class TextOptions(OwnBody):
     """Options of how the model reads texts."""
 
     pooling: Pooling | None = _option("pooling", "null: as the model says")
@@ -79,9 +100,9 @@ class EmbedOptions(TextOptions):
 
 
 class EmbedBody(EmbedOptions):
-    """Texts to embed. Bodies of Text Embeddings Inference's clients are taken too."""
+    """Texts to embed. Bodies of Text Embeddings Inference's clients are taken too, with any unknown field."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"inputs": ["a text", "another text"]}})
+    model_config = ConfigDict(extra="ignore", json_schema_extra={"example": {"inputs": ["a text", "another text"]}})
     inputs: TextsOrIds = Field(description="One text or several; or token ids, if `SHOAL_TOKEN_IDS` allows them")
     truncate: bool | None = _option("truncate", "Cut texts that are too long for the model; false refuses them")  # type: ignore[assignment]
     truncation_direction: TruncationDirection | None = Field(
@@ -89,6 +110,11 @@ class EmbedBody(EmbedOptions):
     )
     output_dtype: NumberType = Field("float32", description="Type of the numbers in the answer")
     lane: Lane = _LANE
+
+    @classmethod
+    def is_of_others(cls, values: dict[str, Any]) -> bool:
+        """Return True for a body of Text Embeddings Inference's clients."""
+        return is_tei_body(values)
 
     def job(self, texts: list[str]) -> Job:
         """Return the job that embeds the texts of `inputs`; raises InvalidRequest for options at odds."""

@@ -166,7 +166,7 @@ class Calls(ABC, Generic[P]):
             if num_bytes > self.max_reply_bytes:
                 raise TooLarge(
                     f"the token vectors of {len(replies)} of {len(parts)} parts have {num_bytes:,} bytes, and a reply "
-                    f"may have {self.max_reply_bytes:,}: split the list"
+                    f"may have {self.max_reply_bytes:,} (SHOAL_MAX_REPLY_MB): split the list"
                 )
         return Reply.join(replies)
 

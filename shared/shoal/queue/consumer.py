@@ -152,7 +152,8 @@ class Answer:
             return fields
         reply, data = self.reply, self.reply.pack()
         if len(data) > max_reply_bytes:  # Redis serves no other client while it reads and copies a value
-            error = TooLarge(f"the reply has {len(data):,} bytes and may have {max_reply_bytes:,}: split the job")
+            most = f"{max_reply_bytes:,} (SHOAL_MAX_REPLY_MB)"
+            error = TooLarge(f"the reply has {len(data):,} bytes and may have {most}: split the job")
             reply = Reply.failure(reply.id, error)
             data = reply.pack()
         fields["reply"] = data

@@ -7,13 +7,16 @@ from typing import Any, NamedTuple, Self
 
 from shoal.errors import InvalidRequest, Overloaded, TooLarge
 from shoal.jobs import Job
-from shoal.queue.lane import LaneLimits
+from shoal.queue.lane import MAX_PUT_BYTES, LaneLimits
 
 #: Longest `retry_after_s` of a refusal.
 MAX_RETRY_S = 60
 
 #: Longest name of a client: it is kept with each of its jobs.
 MAX_CLIENT_BYTES = 256
+
+#: The variable of the setting that limits the jobs of a lane, their texts, and their bytes.
+_SETTINGS = {"jobs": "SHOAL_MAX_BACKLOG", "texts": "SHOAL_MAX_BACKLOG_TEXTS", "bytes": "SHOAL_MAX_BACKLOG_MB"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +85,11 @@ def too_large(put: PackedJobs, refusal: Mapping[str, Any]) -> TooLarge:
     """
     exceeded = refusal["exceeded"].decode()
     number = {"jobs": len(put.jobs), "texts": put.num_texts, "bytes": put.num_bytes}[exceeded]
+    is_fixed = exceeded == "bytes" and refusal["most"] == MAX_PUT_BYTES
+    setting = "" if is_fixed else f" ({_SETTINGS[exceeded]})"
     return TooLarge(
-        f"{number:,} {exceeded} at a time are over what the {put.lane} lane takes, {refusal['most']:,}: split the list"
+        f"{number:,} {exceeded} at a time are over what the {put.lane} lane takes, {refusal['most']:,}{setting}: "
+        "split the list"
     )
 
 
