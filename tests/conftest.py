@@ -35,6 +35,7 @@ ROOT = Path(__file__).parent.parent
 
 if TYPE_CHECKING:
     from shoal_workers.encoding.encoder import Encoder
+    from shoal_workers.encoding.reranker import Reranker
     from shoal_workers.index.index import Index
     from shoal_workers.worker import Worker
 
@@ -342,11 +343,12 @@ def tiny_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def home(tiny_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home folder of this process's own, in which the tiny model is prepared for serving."""
+    """A home folder of this process's own, in which the tiny models are prepared for serving."""
     from shoal_workers.model.model import prepared_folder
 
     home = tmp_path_factory.mktemp("home")
-    shutil.copytree(tiny_source.parent / "prepared", prepared_folder(home, str(tiny_source)))
+    for name in ("model", "reranker"):
+        shutil.copytree(tiny_source.parent / "prepared" / name, prepared_folder(home, str(tiny_source.with_name(name))))
     return home
 
 
@@ -364,6 +366,21 @@ def encoder(tiny_model: Path) -> "Encoder":
     from shoal_workers.encoding.encoder import Encoder
 
     return Encoder.open(tiny_model, "openvino", "f32", 1)
+
+
+@pytest.fixture(scope="session")
+def reranker_source(tiny_source: Path) -> Path:
+    """A tiny cross-encoder with random weights, prepared for serving in the same home."""
+    return tiny_source.with_name("reranker")
+
+
+@pytest.fixture(scope="session")
+def reranker(reranker_source: Path, home: Path) -> "Reranker":
+    """The tiny cross-encoder, opened in f32."""
+    from shoal_workers.encoding.reranker import Reranker
+    from shoal_workers.model.model import prepared_folder
+
+    return Reranker.open(prepared_folder(home, str(reranker_source)), "openvino", "f32", 1)
 
 
 @pytest.fixture(scope="session")

@@ -26,12 +26,8 @@ class ExpectedOutputs:
 
     def pack(self, numbers: Sequence[int], num_positions: int) -> tuple[Packing, TextSpans]:
         """Return the texts of these numbers packed, with their token types where the model has scores."""
-        packing, spans = pack([self.texts[n].tolist() for n in numbers])
-        if self.has_scores:
-            flat = packing.positions.reshape(-1)
-            for n, start, length in zip(numbers, *spans, strict=True):
-                flat[start : start + length] += self.types[n].astype(np.int32) * num_positions
-        return packing, spans
+        offsets = [self.types[n].astype(np.int32) * num_positions for n in numbers] if self.has_scores else None
+        return pack([self.texts[n].tolist() for n in numbers], offsets=offsets)
 
     def errors(self, numbers: Sequence[int], spans: TextSpans, found: NDArray[np.float32]) -> tuple[float, float]:
         """Return the largest error and the lowest cosine of `[rows, length, dimension]` that was found."""

@@ -302,7 +302,7 @@ for (const name of Object.keys(blocks).filter((block) => block.startsWith('json 
     assert.equal(unpack(await redis.call('LINDEX', key, 0)).id, id);
     assert.equal(await redis.call('EXPIRE', key, 60), 1);
   }
-  found.examples[id] = reply.error ? reply.error.code : reply.hits ? reply.hits[0].length : reply.vectors.shape[0];
+  found.examples[id] = reply.error ? reply.error.code : (reply.hits?.[0] ?? reply.scores)?.length ?? reply.vectors.shape[0];
 }
 
 const [seconds] = await redis.call('TIME');

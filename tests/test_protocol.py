@@ -41,6 +41,7 @@ from shoal_workers import service
 from shoal_workers.admission import MAX_DELIVERIES
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.index.builder import build
 from shoal_workers.index.document import DocumentSource
 from shoal_workers.index.index import Index
@@ -63,7 +64,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "unknown_index": MINIMAL | {"op": "search", "index": "news"},
     "expired": MINIMAL | {"deadline": 1},
 }
-OTHER_CODES = {"cancelled", "invalid_text", "poisoned", "internal"}
+OTHER_CODES = {"cancelled", "invalid_text", "poisoned", "internal", "unsupported"}
 
 #: Errors that the modules behind a reply know, and that are never in one.
 NOT_IN_REPLIES = {"unavailable", "overloaded", "unknown_job", "model_mismatch"}
@@ -132,8 +133,8 @@ def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Index:
 
 
 @pytest.fixture
-def worker(queue: Queue, encoder: Encoder, index: Index) -> Worker:
-    return Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096))
+def worker(queue: Queue, encoder: Encoder, index: Index, reranker: Reranker) -> Worker:
+    return Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096), reranker=reranker)
 
 
 def add(queue: Queue, data: bytes, lane: str = "interactive") -> Any:
@@ -215,6 +216,14 @@ def test_search(worker: Worker) -> None:
     assert hits[0][0]["score"] >= hits[0][1]["score"]
 
 
+def test_rerank(worker: Worker) -> None:
+    reply = answer(worker, example("job", "rerank"))
+    job = msgpack.unpackb(example("job", "rerank"))
+    raw = answer(worker, msgpack.packb(job | {"raw_scores": True, "reply_to": None}))
+    assert all(0 < score < 1 for score in reply["scores"])
+    np.testing.assert_allclose(np.log(np.divide(reply["scores"], np.subtract(1, reply["scores"]))), raw["scores"], 1e-4)
+
+
 def test_the_error_example_is_what_the_worker_sends(worker: Worker) -> None:
     add(queue_of(worker), example("job", "unknown-index"))
     worker.step(block_s=0)
@@ -222,14 +231,17 @@ def test_the_error_example_is_what_the_worker_sends(worker: Worker) -> None:
 
 
 def test_the_client_reads_the_reply_examples() -> None:
-    names = ("vectors", "hits", "error", "cancelled")
-    vectors, hits, error, cancelled = (Reply.unpack(example("reply", name)) for name in names)
+    names = ("vectors", "hits", "scores", "error", "cancelled")
+    vectors, hits, scores, error, cancelled = (Reply.unpack(example("reply", name)) for name in names)
     assert vectors.vectors is not None
     np.testing.assert_array_equal(vectors.vectors, np.array([[1, 0, 0], [0.6, -0.8, 0]], np.float32))
     assert vectors.pack() == example("reply", "vectors")
     assert hits.hits is not None
     assert hits.hits[0][0] == {"id": "17", "score": 0.75, "text": "storm hits coast", "year": 2021}
     assert hits.pack() == example("reply", "hits")
+    assert scores.scores is not None
+    assert scores.scores.tolist() == [0.75, 0.03125]
+    assert scores.pack() == example("reply", "scores")
     assert (error.status, error.error and error.error.code) == ("failed", "unknown_index")
     assert (cancelled.status, cancelled.error and cancelled.error.code) == ("cancelled", "cancelled")
 

@@ -28,6 +28,7 @@ from shoal.queue.pool import Pool
 from shoal_api.access import api_keys
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.index.index import Index
 from shoal_workers.service import about
 from shoal_workers.worker import Worker
@@ -37,7 +38,7 @@ ACL = ROOT / "docs" / "redis-users.acl"
 #: A producer in JavaScript, and what it finds: see there.
 PRODUCER = Path(__file__).parent / "producer.mjs"
 FOUND = {
-    "replies": ["done", "done", "failed", "cancelled"],
+    "replies": ["done", "done", "done", "failed", "cancelled"],
     "put": [":lane:interactive"] * 3,
     "again": {"status": "ok", "entries": [{"is_known": True}]},
     "queued": ["queued", "none", "queued"],
@@ -55,7 +56,7 @@ FOUND = {
         "ERR Redis cannot read the argument, one msgpack map: write byte strings as str, not as bin",
     ],
     "done": ["done", "none"],
-    "examples": {"php-7-1": 2, "q-1": 2, "all-1": 1, "tok-1": 7, "q-2": "unknown_index"},
+    "examples": {"php-7-1": 2, "q-1": 2, "all-1": 1, "tok-1": 7, "rank-1": 2, "q-2": "unknown_index"},
     "deadlines": ["expired", "done"],
     "broken": {
         "code": "malformed_job",
@@ -265,10 +266,12 @@ def test_each_user_may_do_what_it_does_and_nothing_else(
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="there is no node")
-def test_a_producer_made_of_the_pages_needs_what_its_user_may_do(place: Place, encoder: Encoder, index: Index) -> None:
+def test_a_producer_made_of_the_pages_needs_what_its_user_may_do(
+    place: Place, encoder: Encoder, reranker: Reranker, index: Index
+) -> None:
     with closing(Queue.connect(place.worker, Keys())) as queue, Watch(place.server.url) as watch:
         queue.join()
-        worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096))
+        worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096), reranker=reranker)
         Pool(queue.broker, queue.keys, alive_s=PATIENCE_S).announce(worker.id, about(worker))
         socket = place.api.partition("@")[2].partition("?")[0]
         pages = [str(ROOT / "docs" / name) for name in ("protocol.md", "scripts.md")]

@@ -19,14 +19,12 @@ from shoal.queue.lane import OVERFLOW_SHARE, SOURCES, Source
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
+from shoal_workers.pipeline import MAX_CHUNKS, MAX_TOKENIZED_CHARS, WINDOW_PASSES, Pipeline
 from shoal_workers.scheduler import (
     BULK_SHARE,
     INTERACTIVE,
-    MAX_CHUNKS,
     MAX_PASSES_AHEAD,
     MAX_PREEMPTIBLE_TOKENS,
-    MAX_TOKENIZED_CHARS,
-    WINDOW_PASSES,
     Batch,
     Scheduler,
 )
@@ -72,7 +70,7 @@ def words(num_words: int) -> str:
 
 def scheduler(max_tokens: int = 100, **options: Any) -> Scheduler:
     """A scheduler whose passes have at most `max_tokens`."""
-    return Scheduler(tokenize, 100, Bucketing(max_tokens), **options)
+    return Scheduler(Pipeline(tokenize, 100, Bucketing(max_tokens)), **options)
 
 
 def finish(scheduler: Scheduler, batch: Batch, seconds: float = 0.0) -> list[Work]:
@@ -125,6 +123,29 @@ def test_texts_of_other_options_are_not_the_same() -> None:
     batch = chosen.next_batch()
     assert batch is not None
     assert len(batch.texts) == 4
+
+
+def rerank(*texts: str) -> Work:
+    """An admitted rerank of the texts."""
+    job = Job("rerank", list(texts), query="w")
+    return Work(make_delivery(INTERACTIVE, b"%d-0" % next(numbers), job.pack(), 1), job)
+
+
+def tokenize_pairs(pairs: Sequence[tuple[str, str]], side: str) -> list[Tokens]:
+    """A token for each word of a pair."""
+    return tokenize([" ".join(pair) for pair in pairs], side)
+
+
+def test_embeds_and_reranks_take_turns_while_both_wait() -> None:
+    chosen = Scheduler(Pipeline(tokenize, 100, Bucketing(100)), Pipeline(tokenize_pairs, 100, Bucketing(100)))
+    reranks, embeds = rerank(*(words(49) for _ in range(8))), work(*(words(50) for _ in range(4)))
+    chosen.add([reranks, embeds])
+    kinds = []
+    while batch := chosen.next_batch():
+        assert len({one.is_rerank for one in batch.works}) == 1
+        kinds.append(batch.works[0].is_rerank)
+        finish(chosen, batch)
+    assert kinds == [True, False, True, False, True, True]
 
 
 def test_a_pass_has_the_oldest_text_and_is_within_its_budget() -> None:
@@ -247,7 +268,7 @@ def test_tokenizing_before_a_pass_is_bounded_however_few_tokens_come_of_it() -> 
         sizes.append(sum(map(len, texts)))
         return [Tokens((1,)) for _ in texts]
 
-    chosen = Scheduler(measure, 100, Bucketing(100))
+    chosen = Scheduler(Pipeline(measure, 100, Bucketing(100)))
     chosen.add([work(*("x" * 8_000 for _ in range(500)))])
     assert chosen.next_batch()
     assert sum(sizes) <= MAX_CHUNKS * MAX_TOKENIZED_CHARS
@@ -379,7 +400,7 @@ def test_texts_are_tokenized_by_so_many_characters_at_a_time() -> None:
         sizes.append(sum(map(len, texts)))
         return [Tokens((1,)) for _ in texts]
 
-    chosen = Scheduler(measure, 100, Bucketing(100))
+    chosen = Scheduler(Pipeline(measure, 100, Bucketing(100)))
     chosen.add([work(*("x" * 6_000 for _ in range(5)), "y" * 10**6)])
     chosen.next_batch()
     assert sizes[:2] == [12_000, 12_000]

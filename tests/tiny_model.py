@@ -1,4 +1,7 @@
-"""A tiny BERT with random weights and a word-piece tokenizer, as a Sentence Transformers folder and prepared."""
+"""A tiny BERT with random weights and a word-piece tokenizer, as a Sentence Transformers folder and prepared.
+
+So is a tiny cross-encoder, as a folder of transformers.
+"""
 
 import json
 import string
@@ -19,9 +22,43 @@ WIDTH, INNER, LAYERS, POSITIONS = 32, 64, 2, 64
 
 def save(folder: Path) -> None:
     """Save a model of 32 dimensions and 2 layers that takes 48 tokens and has prompts for queries and documents."""
+    layers = [("", "models.Transformer"), ("1_Pooling", "models.Pooling"), ("2_Normalize", "models.Normalize")]
+    files: dict[str, Any] = {
+        "modules.json": [
+            {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.{kind}"}
+            for n, (path, kind) in enumerate(layers)
+        ],
+        "1_Pooling/config.json": {"word_embedding_dimension": WIDTH, "pooling_mode": "mean"},
+        "sentence_bert_config.json": {"max_seq_length": 48, "do_lower_case": False},
+        "config_sentence_transformers.json": {"prompts": {"query": "storm ", "document": ""}},
+    }
+    for path, _ in layers:
+        (folder / path).mkdir(parents=True, exist_ok=True)
+    for name, value in files.items():
+        (folder / name).write_text(json.dumps(value))
+    _save(folder, "BertModel", weights())
+
+
+def save_reranker(folder: Path) -> None:
+    """Save a cross-encoder with one label that takes 48 tokens.
+
+    Its weights are larger than those of a new model, or all scores would be about the same.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(11)
+    tensors = {f"bert.{name}": tensor for name, tensor in weights(0.3).items()}
+    tensors["classifier.weight"] = random.normal(0, 0.3, (1, WIDTH)).astype(np.float32)
+    tensors["classifier.bias"] = np.array([0.25], np.float32)
+    _save(folder, "BertForSequenceClassification", tensors, {"id2label": {"0": "LABEL_0"}})
+
+
+def _save(
+    folder: Path, architecture: str, tensors: dict[str, np.ndarray], settings: dict[str, Any] | None = None
+) -> None:
+    """Save what both models have in a folder: config.json, the tokenizer and the weights."""
     tokenizer = word_piece()
     config = {
-        "architectures": ["BertModel"],
+        "architectures": [architecture],
         "model_type": "bert",
         "vocab_size": tokenizer.get_vocab_size(),
         "hidden_size": WIDTH,
@@ -34,30 +71,18 @@ def save(folder: Path) -> None:
         "type_vocab_size": 2,
         "pad_token_id": 0,
     }
-    layers = [("", "models.Transformer"), ("1_Pooling", "models.Pooling"), ("2_Normalize", "models.Normalize")]
-    files: dict[str, Any] = {
-        "config.json": config,
-        "modules.json": [
-            {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.{kind}"}
-            for n, (path, kind) in enumerate(layers)
-        ],
-        "1_Pooling/config.json": {"word_embedding_dimension": WIDTH, "pooling_mode": "mean"},
-        "sentence_bert_config.json": {"max_seq_length": 48, "do_lower_case": False},
-        "config_sentence_transformers.json": {"prompts": {"query": "storm ", "document": ""}},
-        "tokenizer_config.json": {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "unk_token": "[UNK]",
-            "pad_token": "[PAD]",
-            "cls_token": "[CLS]",
-            "sep_token": "[SEP]",
-        },
+    tokenizer_config = {
+        "tokenizer_class": "BertTokenizer",
+        "unk_token": "[UNK]",
+        "pad_token": "[PAD]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "model_max_length": 48,
     }
-    for path, _ in layers:
-        (folder / path).mkdir(parents=True, exist_ok=True)
-    for name, value in files.items():
-        (folder / name).write_text(json.dumps(value))
+    (folder / "config.json").write_text(json.dumps(config | (settings or {})))
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
     tokenizer.save(str(folder / "tokenizer.json"))
-    save_file(weights(tokenizer.get_vocab_size()), folder / "model.safetensors", {"format": "pt"})
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
 
 def word_piece() -> Tokenizer:
@@ -71,20 +96,20 @@ def word_piece() -> Tokenizer:
     return tokenizer
 
 
-def weights(num_words: int) -> dict[str, np.ndarray]:
-    """Return random weights, as BERT has them before its training."""
-    random = np.random.default_rng(7)
+def weights(scale: float = 0.02) -> dict[str, np.ndarray]:
+    """Return random weights, as BERT has them before its training unless the scale is another."""
+    random, num_words = np.random.default_rng(7), word_piece().get_vocab_size()
     tensors: dict[str, np.ndarray] = {}
 
     def linear(name: str, outputs: int, inputs: int) -> None:
-        tensors[f"{name}.weight"] = random.normal(0, 0.02, (outputs, inputs)).astype(np.float32)
+        tensors[f"{name}.weight"] = random.normal(0, scale, (outputs, inputs)).astype(np.float32)
         tensors[f"{name}.bias"] = np.zeros(outputs, np.float32)
 
     def norm(name: str) -> None:
         tensors[f"{name}.weight"], tensors[f"{name}.bias"] = np.ones(WIDTH, np.float32), np.zeros(WIDTH, np.float32)
 
     for name, rows in (("word", num_words), ("position", POSITIONS), ("token_type", 2)):
-        table = random.normal(0, 0.02, (rows, WIDTH)).astype(np.float32)
+        table = random.normal(0, scale, (rows, WIDTH)).astype(np.float32)
         tensors[f"embeddings.{name}_embeddings.weight"] = table
     norm("embeddings.LayerNorm")
     for n in range(LAYERS):
@@ -100,9 +125,11 @@ def weights(num_words: int) -> dict[str, np.ndarray]:
 
 
 def main(folder: Path) -> None:
-    """Save the model in `folder`/model, and prepare it for serving in `folder`/prepared."""
+    """Save the models in `folder`/model and `folder`/reranker, and prepare each for serving, in `folder`/prepared."""
     save(folder / "model")
-    prepare(str(folder / "model"), folder / "model", folder / "prepared")
+    save_reranker(folder / "reranker")
+    for name in ("model", "reranker"):
+        prepare(str(folder / name), folder / name, folder / "prepared" / name)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from shoal.keys import NAME, NAME_RULE
 
 # The words of the contract, as types: the HTTP schema is made from the same ones.
 Lane = Literal["interactive", "bulk"]
-Operation = Literal["embed", "search", "tokenize", "decode"]
+Operation = Literal["embed", "search", "rerank", "tokenize", "decode"]
 Pooling = Literal["mean", "max", "cls"]
 Output = Literal["vector", "tokens"]
 TruncationSide = Literal["right", "left"]
@@ -35,6 +35,9 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
     "output": get_args(Output),
     "truncation_side": get_args(TruncationSide),
 }
+
+#: The options that go with a rerank.
+RERANK_OPTIONS = ("truncate", "truncation_side")
 
 #: Names of the prompts for the two sides of a search, in order of preference.
 QUERY_PROMPTS = ("query", "search_query")
@@ -98,9 +101,10 @@ OPTION_NAMES = tuple(OPTION_DEFAULTS)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A few texts to embed or to tokenize, a few queries to embed and search for, or ids of tokens to decode.
+    """A few texts to embed, to score for a query or to tokenize, queries to search for, or ids of tokens to decode.
 
-    A text to decode is ids in decimal, with spaces between them. `special_tokens` is about special tokens, such as
+    A rerank has a `query`; `raw_scores` asks for the reranker's numbers as they are, else each is between 0 and 1. A
+    text to decode is ids in decimal, with spaces between them. `special_tokens` is about special tokens, such as
     `[CLS]`: to tokenize, add them; to decode, keep them.
 
     `deadline` is in Unix seconds by Redis's clock. The reply goes to the reply address `reply_to`; a job without one
@@ -117,6 +121,8 @@ class Job:
     deadline: float | None = None
     reply_to: str | None = None
     special_tokens: bool = True
+    query: str | None = None
+    raw_scores: bool = False
 
     def __post_init__(self) -> None:
         if self.op not in OPERATIONS:
@@ -129,6 +135,8 @@ class Job:
             _check_deadline(self.deadline)
         if self.op == "search":
             self._check_search()
+        if self.op == "rerank":
+            self._check_rerank()
         if self.op in TOKENIZER_OPERATIONS:
             _check_type("special_tokens", self.special_tokens, bool, "true or false")
 
@@ -141,6 +149,15 @@ class Job:
         if self.options.output != "vector" or self.options.dimensions is not None or not self.options.normalize:
             raise InvalidRequest("output, dimensions and normalize do not go with a search: leave them out")
 
+    def _check_rerank(self) -> None:
+        _check_type("query", self.query, str, "a string")
+        _check_type("raw_scores", self.raw_scores, bool, "true or false")
+        if not str(self.query).strip():
+            raise InvalidRequest("query is empty: it takes the text that the texts are scored for")
+        for name, default in OPTION_DEFAULTS.items():
+            if name not in RERANK_OPTIONS and getattr(self.options, name) != default:
+                raise InvalidRequest(f"{name} does not go with a rerank: leave it out")
+
     def pack(self, reply_to: str | None = None) -> bytes:
         """Return the job as msgpack (docs/protocol.md), with `reply_to` as its reply address if one is given.
 
@@ -150,6 +167,8 @@ class Job:
         values |= {k: value for k, default in OPTION_DEFAULTS.items() if (value := getattr(self.options, k)) != default}
         if self.op == "search":
             values |= {"k": self.k, "index": self.index}
+        if self.op == "rerank":
+            values |= {"query": self.query, "raw_scores": self.raw_scores}
         if self.op in TOKENIZER_OPERATIONS:
             values["special_tokens"] = self.special_tokens
         if self.deadline is not None:
@@ -159,7 +178,7 @@ class Job:
         try:
             return wire.pack(values)
         except InvalidText:
-            _check_encodable(self.texts)
+            _check_encodable(self.texts, self.query if self.op == "rerank" else None)
             raise
 
     @classmethod
@@ -237,12 +256,12 @@ def _check_texts(texts: Any) -> None:
             raise InvalidRequest(f"text {n} is {kind(text)}: it must be a string")
 
 
-def _check_encodable(texts: list[str]) -> None:
-    for n, text in enumerate(texts):
+def _check_encodable(texts: list[str], query: str | None) -> None:
+    for name, text in [("query", query or ""), *((f"text {n}", text) for n, text in enumerate(texts))]:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise InvalidText(f"text {n}: {wire.describe_surrogate(error)}") from error
+            raise InvalidText(f"{name}: {wire.describe_surrogate(error)}") from error
 
 
 def _check_deadline(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Replies: the vectors or hits with which a worker answers a job, or the error."""
+"""Replies: the vectors, hits or scores with which a worker answers a job, or the error."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,9 +31,9 @@ class Reply:
     `vectors` is float32 `[texts, dimension]`, or `[sum(tokens), dimension]` with `output` "tokens". `tokens` has the
     number of tokens of each text, and `truncated` is true for each text that was cut. `characters` counts those of each
     text that were read: the first so many, or the last if its beginning was cut off; it is empty if a worker of another
-    version does not tell. `hits` has one list for each query, best first. `pieces` has the tokens of each text, and
-    `decoded` the text of each list of ids. `cached` counts the texts whose vectors came from the cache. A reply with an
-    `error` has no more than its id and status.
+    version does not tell. `hits` has one list for each query, best first. `scores` is float32 `[texts]`. `pieces` has
+    the tokens of each text, and `decoded` the text of each list of ids. `cached` counts the texts whose vectors came
+    from the cache. A reply with an `error` has no more than its id and status.
     """
 
     id: str
@@ -44,6 +44,7 @@ class Reply:
     truncated: list[bool] = field(default_factory=list)
     characters: list[int] = field(default_factory=list)
     hits: list[list[dict[str, Any]]] | None = None
+    scores: NDArray[np.float32] | None = None
     pieces: list[list[dict[str, Any]]] | None = None
     decoded: list[str] | None = None
     timings: dict[str, float] = field(default_factory=dict)
@@ -65,6 +66,8 @@ class Reply:
         values |= {"characters": self.characters, "timings": self.timings, "cached": self.cached}
         if self.vectors is not None:
             values |= {"output": self.output, "vectors": pack_vectors(self.vectors)}
+        if self.scores is not None:
+            values["scores"] = self.scores.tolist()
         parts = {"hits": self.hits, "pieces": self.pieces, "decoded": self.decoded}
         values |= {name: part for name, part in parts.items() if part is not None}
         return wire.pack(values)
@@ -81,8 +84,12 @@ class Reply:
                 code, message = (_typed(name, error[name], str) for name in ("code", "message"))
                 return cls.failure(_typed("id", values["id"], str), BY_CODE.get(code, ShoalError)(message))
             known = {name: _typed(name, values[name], type_) for name, type_ in _TYPES.items() if name in values}
-            vectors = values.get("vectors")
-            reply = cls(**known, vectors=None if vectors is None else unpack_vectors(vectors))
+            vectors, scores = values.get("vectors"), values.get("scores")
+            reply = cls(
+                **known,
+                vectors=None if vectors is None else unpack_vectors(vectors),
+                scores=None if scores is None else _unpack_scores(scores),
+            )
         except (KeyError, TypeError, ValueError, OverflowError, InvalidText) as error:
             raise MalformedJob(f"the reply is not of the documented shape ({error!s:.200})") from error
         if not reply._is_valid():
@@ -121,6 +128,7 @@ class Reply:
             truncated=[flag for r in replies for flag in r.truncated],
             characters=[count for r in replies for count in r.characters] if all(r.characters for r in replies) else [],
             hits=None if first.hits is None else [hits for r in replies for hits in _present(r.hits)],
+            scores=None if first.scores is None else np.concatenate([_present(r.scores) for r in replies]),
             pieces=None if first.pieces is None else [part for r in replies for part in _present(r.pieces)],
             decoded=None if first.decoded is None else [text for r in replies for text in _present(r.decoded)],
             timings={name: max(r.timings.get(name, 0.0) for r in replies) for name in TIMINGS},
@@ -162,6 +170,11 @@ def _present(value: T | None) -> T:
     if value is None:
         raise MalformedJob("a part of the reply lacks what the other parts have")
     return value
+
+
+def _unpack_scores(values: Any) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        return np.array([_typed("a score", value, float) for value in _typed("scores", values, list)], np.float32)
 
 
 def finish(vectors: Sequence[NDArray[np.float32]], options: Options) -> NDArray[np.float32]:

@@ -43,6 +43,12 @@ def check_texts(texts: Sequence[str], max_texts: int, max_text_chars: int, subje
             )
 
 
+def check_query(job: Job, max_text_chars: int) -> None:
+    """Raise TooLarge if the query of a rerank has more than `max_text_chars` characters."""
+    if job.op == "rerank" and len(job.query or "") > max_text_chars:
+        raise TooLarge(f"query has {len(job.query or ''):,} characters and may have {max_text_chars:,}: shorten it")
+
+
 def check_hits(job: Job, most: int, subject: str) -> None:
     """Raise TooLarge if a search asks for more than `most` hits; the message names the `subject` that asks."""
     if job.op == "search" and (num_hits := len(job.texts) * job.k) > most:

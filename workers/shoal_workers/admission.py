@@ -10,7 +10,7 @@ from itertools import islice, takewhile
 
 from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
-from shoal.errors import Expired, Internal, InvalidRequest, Poisoned, ShoalError, UnknownIndex
+from shoal.errors import Expired, Internal, InvalidRequest, Poisoned, ShoalError, UnknownIndex, Unsupported
 from shoal.excerpt import excerpt
 from shoal.jobs import QUERY_PROMPTS, TOKENIZER_OPERATIONS, Job, check_deadline
 from shoal.keys import NAME
@@ -20,7 +20,7 @@ from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.lane import SOURCES, Source
 from shoal.queue.pool import ALIVE_S, Pool
 from shoal.replies import Reply
-from shoal.size_limit import MAX_JOB_HITS, check_hits, check_texts, check_tokenizer_job
+from shoal.size_limit import MAX_JOB_HITS, check_hits, check_query, check_texts, check_tokenizer_job
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 from shoal_workers.process.crash_report import CrashReports
@@ -73,6 +73,7 @@ class Admission:
         crash_reports: CrashReports,
         clock: Clock,
         counters: "Counter[str]",
+        serves_reranks: bool = False,
     ):
         self._consumer = consumer
         self._pool = pool
@@ -83,6 +84,7 @@ class Admission:
         self._crash_reports = crash_reports
         self._clock = clock
         self._counters = counters
+        self._serves_reranks = serves_reranks
         self._next_claim = 0.0
         self._next_check = 0.0
         self._has_more_to_sweep = False
@@ -235,15 +237,20 @@ class Admission:
         if job.deadline is not None:
             check_deadline(job.deadline, now)
         check_texts(job.texts, self._limits.max_job_texts, self._limits.max_text_chars, "job", "split it")
+        check_query(job, self._limits.max_text_chars)
         check_hits(job, MAX_JOB_HITS, "job")
         check_tokenizer_job(job)
         if job.op == "search" and job.index not in self._indexes:
             known = ", ".join(sorted(self._indexes)) or "none"
             raise UnknownIndex(f"no index {excerpt(job.index)}: this worker serves {known}")
+        if job.op == "rerank" and not self._serves_reranks:
+            raise Unsupported("this worker has no reranker: set SHOAL_RERANKER to a cross-encoder, on all workers")
         self._encoder.check(job.options)
         return job
 
     def _prompt(self, job: Job) -> str:
+        if job.op == "rerank":
+            return ""
         return self._encoder.prompt(job.options, QUERY_PROMPTS if job.op == "search" else ())
 
     def _start(self, works: list[Work]) -> list[Work]:
@@ -260,7 +267,7 @@ class Admission:
 
     def _look_up(self, works: Sequence[Work]) -> None:
         """Look up the jobs' texts in the cache, and take over its entries."""
-        works = [work for work in works if work.job.options.output == "vector"]
+        works = [work for work in works if work.job.options.output == "vector" and not work.is_rerank]
         if self._cache is None or not works:
             return
         table = self._cache.table

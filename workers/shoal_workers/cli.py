@@ -35,7 +35,9 @@ PROCESS_SETTINGS = ("stall_timeout_s", "workers", "log_level")
 
 
 @click.command()
-@settings_options(*REDIS_SETTINGS, *MODEL_SETTINGS, "indexes", *JOB_SETTINGS, *CACHE_SETTINGS, *PROCESS_SETTINGS)
+@settings_options(
+    *REDIS_SETTINGS, *MODEL_SETTINGS, "reranker", "indexes", *JOB_SETTINGS, *CACHE_SETTINGS, *PROCESS_SETTINGS
+)
 def worker(settings: Settings) -> None:
     """Run one worker until it is told to stop (SIGTERM or Ctrl-C)."""
     _limit_native_threads(settings)
@@ -97,18 +99,22 @@ def model() -> None:
 @model.command()
 @click.option("--force", is_flag=True, help="Prepare the model again even if it is prepared.")
 @click.option("--quiet", is_flag=True, help="Do not print the folder of the prepared model.")
-@settings_options("model", "home")
+@settings_options("model", "reranker", "home")
 def prepare(settings: Settings, force: bool, quiet: bool) -> None:
-    """Prepare the model for serving, which is done once. Some architectures need the `export` extra for it."""
+    """Prepare the model, and the reranker if one is named, which is done once.
+
+    Some architectures need the `export` extra for it.
+    """
     from shoal_workers.model.model import is_prepared, prepared_folder
 
-    folder = prepared_folder(settings.home_folder, settings.model)
-    if force or not is_prepared(folder):
-        from shoal_workers.model.prepare import prepare_if_needed  # which loads OpenVINO
+    for name in filter(None, (settings.model, settings.reranker)):
+        folder = prepared_folder(settings.home_folder, name)
+        if force or not is_prepared(folder):
+            from shoal_workers.model.prepare import prepare_if_needed  # which loads OpenVINO
 
-        prepare_if_needed(settings.home_folder, settings.model, force=force)
-    if not quiet:
-        click.echo(folder)
+            prepare_if_needed(settings.home_folder, name, force=force)
+        if not quiet:
+            click.echo(folder)
 
 
 @model.command("info")

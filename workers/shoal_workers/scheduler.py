@@ -8,13 +8,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from shoal.errors import ShoalError
 from shoal.queue.lane import OVERFLOW_SHARE, SOURCES, Source
-from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import TokenizedText
-from shoal_workers.encoding.tokenizer import Tokens
+from shoal_workers.pipeline import Pipeline
 from shoal_workers.work import Work
 
 #: Most tokens of bulk or overflow jobs in one pass while interactive jobs are expected, which wait until it is over.
@@ -27,27 +24,15 @@ EXPECTED_S = 1.0
 #: Tokens that bulk is served for each token of interactive jobs while both wait.
 BULK_SHARE = 1 / 8
 
-#: Passes for which texts are tokenized ahead, so that texts of like length can be batched.
-WINDOW_PASSES = 2
-
-#: Most characters that are tokenized at a time: with the longest texts and the slowest scripts, that takes 50 ms.
-MAX_TOKENIZED_CHARS = 16_384
-
-#: Most times that so many characters are tokenized before a pass: the rest follows after it.
-MAX_CHUNKS = 8
-
 #: Most passes of other jobs of its source before one of a job that runs alone.
 MAX_PASSES_AHEAD = 4
 
 INTERACTIVE = SOURCES[0]
 
-#: Tokenizes texts, cut on the named side: `Encoder.tokenize`.
-Tokenize = Callable[[Sequence[str], str], list[Tokens]]
-
 
 @dataclass(slots=True)
 class Batch:
-    """The texts of one forward pass, all different, and the jobs that wait for them."""
+    """The texts of one forward pass of a model, all different, and the jobs that wait for them."""
 
     source: Source
     texts: list[TokenizedText]
@@ -69,11 +54,13 @@ class _Waiting:
     """The jobs of one source in order, and the tokens that jobs of higher priority owe them.
 
     `passes_ahead` counts the passes of other jobs since a job that runs alone waits, or since its last pass.
+    `was_rerank` is true if the last shared pass was the reranker's.
     """
 
     works: dict[Work, None] = field(default_factory=dict)  # ordered, as a set
     credit: float = 0.0
     passes_ahead: int = 0
+    was_rerank: bool = False
 
     def next_works(self) -> list[Work]:
         """Return the jobs of which the next pass is: all that can share one, or a single one that runs alone."""
@@ -81,7 +68,13 @@ class _Waiting:
         shared = [work for work in self.works if not work.runs_alone]
         is_turn_of_others = shared and (not alone or self.passes_ahead < MAX_PASSES_AHEAD)
         self.passes_ahead = self.passes_ahead + 1 if alone and is_turn_of_others else 0
-        return shared if is_turn_of_others else alone[:1]
+        return self._of_one_model(shared) if is_turn_of_others else alone[:1]
+
+    def _of_one_model(self, works: list[Work]) -> list[Work]:
+        """Return the jobs of one model: the two models take turns while jobs of both wait."""
+        others = [work for work in works if work.is_rerank != self.was_rerank]
+        self.was_rerank = self.was_rerank != bool(others)
+        return others or works
 
     @property
     def num_texts(self) -> int:
@@ -92,22 +85,22 @@ class _Waiting:
 class Scheduler:
     """The jobs that a worker has admitted and not answered. For one thread.
 
+    `reranks` is the pipeline of reranks, if they are served, and `embeds` that of all other jobs.
     `isolate` is called with the job that runs alone before anything of it is computed, and with None before another is.
     A job for token vectors fails as soon as its texts have more than `max_reply_tokens` tokens.
     """
 
     def __init__(
         self,
-        tokenize: Tokenize,
-        max_tokens: int,
-        batcher: Bucketing[TokenizedText],
+        embeds: Pipeline,
+        reranks: Pipeline | None = None,
         max_batch_texts: int = 64,
         isolate: Callable[[Work | None], object] = lambda _: None,
         max_reply_tokens: int = sys.maxsize,
     ):
-        self._tokenize_texts = tokenize
-        self._max_tokens = max_tokens
-        self._bucketing = batcher
+        self._embeds = embeds
+        self._reranks = reranks or embeds
+        self._max_batch_tokens = embeds.bucketing.max_batch_tokens
         self._max_batch_texts = max_batch_texts
         self._isolate = isolate
         self._max_reply_tokens = max_reply_tokens
@@ -163,7 +156,7 @@ class Scheduler:
         while source := self._choose():
             works = self._waiting[source].next_works()
             self._isolate(works[0] if works[0].runs_alone else None)
-            self._tokenize(works)
+            self._pipeline(works).fill(works, self._max_reply_tokens)
             self._collect(works)
             if window := _window(works):
                 batch = self._batch(source, window, works)
@@ -188,7 +181,7 @@ class Scheduler:
     def _choose(self) -> Source | None:
         """Return the source that is served next: one that is owed a share, else that of the highest priority."""
         waiting = [source for source in SOURCES if self._waiting[source].works]
-        pass_tokens = self._bucketing.max_batch_tokens
+        pass_tokens = self._max_batch_tokens
         if self._expects_interactive():
             pass_tokens = min(pass_tokens, MAX_PREEMPTIBLE_TOKENS)
         owed = (source for source in waiting[1:] if self._waiting[source].credit >= pass_tokens)
@@ -200,19 +193,20 @@ class Scheduler:
             waiting = self._waiting[source]
             share = OVERFLOW_SHARE if source.is_overflow else 1.0
             share *= BULK_SHARE if source.lane != served.lane else 1.0
-            waiting.credit = min(waiting.credit + share * num_tokens, self._bucketing.max_batch_tokens)
+            waiting.credit = min(waiting.credit + share * num_tokens, self._max_batch_tokens)
             if not waiting.works:
                 waiting.credit = 0.0
         # A long text can take more than is owed: the source then waits the longer for its next share.
-        most = self._bucketing.max_batch_tokens
-        self._waiting[served].credit = max(-most, self._waiting[served].credit - num_tokens)
+        credit = self._waiting[served].credit - num_tokens
+        self._waiting[served].credit = max(-self._max_batch_tokens, credit)
 
     def _batch(self, source: Source, window: list[TokenizedText], works: Sequence[Work]) -> Batch:
         """Return the batch that has the oldest text, or a small one while interactive jobs are expected."""
+        bucketing = self._pipeline(works).bucketing
         if source != INTERACTIVE and self._expects_interactive():
-            texts = self._bucketing.first(window, MAX_PREEMPTIBLE_TOKENS)
+            texts = bucketing.first(window, MAX_PREEMPTIBLE_TOKENS)
         else:
-            texts = next(batch for batch in self._bucketing.cut(window) if window[0] in batch)
+            texts = next(batch for batch in bucketing.cut(window) if window[0] in batch)
         chosen = set(texts)
         wanting = [work for work in works if not work.error and not chosen.isdisjoint(work.tokenized.values())]
         return Batch(source, texts, wanting)
@@ -224,72 +218,12 @@ class Scheduler:
                 del self._waiting[work.source].works[work]
                 self._completed.append(work)
 
-    # Tokenizing
-
-    def _tokenize(self, works: Sequence[Work]) -> None:
-        """Tokenize texts of the jobs, in order, until a few passes are full. Texts that are the same become one."""
-        known = {
-            _key(work, text.tokens): text for work in works for text in work.tokenized.values() if not text.is_done
-        }
-        num_tokens = sum(text.num_tokens for text in known.values())
-        for _ in range(MAX_CHUNKS):
-            if num_tokens >= WINDOW_PASSES * self._bucketing.max_batch_tokens or not (chunk := _next_chunk(works)):
-                return
-            for (work, number), tokens in zip(chunk, self._tokenize_chunk(chunk), strict=True):
-                work.check_length(number, tokens, self._max_tokens)
-                new = TokenizedText(tokens, work.job.options.pooling, work.job.options.output)
-                work.tokenized[number] = known.setdefault(_key(work, tokens), new)
-                num_tokens += new.num_tokens if work.tokenized[number] is new else 0
-            for work in dict.fromkeys(work for work, _ in chunk):
-                work.check_num_tokens(self._max_reply_tokens)
-
-    def _tokenize_chunk(self, chunk: list[tuple[Work, int]]) -> list[Tokens]:
-        """Return the tokens of the texts, tokenized together; a job on which the tokenizer fails gets an error."""
-        started = time.perf_counter()
-        for work, _ in chunk:
-            work.begin()
-        sides = {work.job.options.truncation_side for work, _ in chunk}
-        works = dict.fromkeys(work for work, _ in chunk)
-        try:
-            if len(sides) == 1:
-                found = self._tokenize_texts([work.prompted(number) for work, number in chunk], sides.pop())
-            else:
-                found = [self._tokenize_one(work, number) for work, number in chunk]
-        except Exception:  # any that a tokenizer may raise
-            found = [self._tokenize_one(work, number) for work, number in chunk]
-        for work in works:
-            work.timings["tokenize_s"] += time.perf_counter() - started
-        return found
-
-    def _tokenize_one(self, work: Work, number: int) -> Tokens:
-        try:
-            return self._tokenize_texts([work.prompted(number)], work.job.options.truncation_side)[0]
-        except ShoalError as error:
-            work.error = error
-        except Exception as error:  # any that a tokenizer may raise
-            work.fail("the tokenizer failed", error)
-        return Tokens(())
+    def _pipeline(self, works: Sequence[Work]) -> Pipeline:
+        """Return the pipeline of the jobs, which is the same for all of them."""
+        return self._reranks if works[0].is_rerank else self._embeds
 
 
 def _window(works: Iterable[Work]) -> list[TokenizedText]:
     """Return the tokenized texts that are not encoded yet, in the order of their jobs, each once."""
     texts = (text for work in works if work.error is None for text in work.tokenized.values())
     return list(dict.fromkeys(text for text in texts if not text.is_done))
-
-
-def _next_chunk(works: Iterable[Work]) -> list[tuple[Work, int]]:
-    """Take the next texts that are not tokenized, up to `MAX_TOKENIZED_CHARS`, but at least one: (job, number)."""
-    chunk: list[tuple[Work, int]] = []
-    num_chars = 0
-    for work in works:
-        while work.untokenized and work.error is None:
-            num_chars += len(work.job.texts[work.untokenized[0]])
-            if chunk and num_chars > MAX_TOKENIZED_CHARS:
-                return chunk
-            chunk.append((work, work.untokenized.popleft()))
-    return chunk
-
-
-def _key(work: Work, tokens: Tokens) -> Any:
-    """Return a key that is equal for texts that can share their computation, and of which as much was read."""
-    return (tokens, work.job.options.pooling, work.job.options.output)

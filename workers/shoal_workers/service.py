@@ -27,6 +27,7 @@ from shoal.settings import Settings
 from shoal_workers.admission import Limits
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.index.index import Index
 from shoal_workers.index.manifest import Manifest
 from shoal_workers.model.model import Model, prepared_folder
@@ -67,6 +68,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
         stopping,
         open_cache(settings, encoder, broker),
         crash_reports,
+        reranker=open_reranker(settings, threads),
     )
     with suppress(ShoalError):  # Redis may be away; the next worker that starts here, or reads a report, does it too
         crash_reports.forward_files()
@@ -127,6 +129,14 @@ def open_encoder(settings: Settings, threads: int) -> Encoder:
     return Encoder.open(folder, settings.engine, settings.precision, threads)
 
 
+def open_reranker(settings: Settings, threads: int) -> Reranker | None:
+    """Open the reranker that the settings name, prepared first if it never was; None if they name none."""
+    if not settings.reranker:
+        return None
+    folder = prepare_if_needed(settings.home_folder, settings.reranker)
+    return Reranker.open(folder, settings.engine, settings.precision, threads)
+
+
 def open_indexes(settings: Settings, model: Model, threads: int) -> dict[str, Index]:
     """Open the indexes that the settings name, by name. Raises IndexNotFound, IndexCorrupt or IndexMismatch."""
     indexes = {}
@@ -172,6 +182,7 @@ def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, An
         "max_tokens": model.max_tokens,
         "pooling": model.pooling,
         "prompts": sorted(model.prompts),
+        "reranker": worker.reranker.model.name if worker.reranker else None,
         "cache": worker.cache.table.to_heartbeat() if worker.cache else None,
         "engine": engine.name,
         "precision": engine.precision,

@@ -16,6 +16,7 @@ from shoal.queue.consumer import Answer, Delivery
 from shoal.queue.lane import Source
 from shoal.replies import TIMINGS, Reply, finish
 from shoal_workers.encoding.encoder import TokenizedText
+from shoal_workers.encoding.reranker import sigmoid
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
 
 
@@ -57,6 +58,11 @@ class Work:
         return self.delivery.is_suspect
 
     @property
+    def is_rerank(self) -> bool:
+        """True if the texts are scored by the reranker; the model of all other jobs is the one that makes vectors."""
+        return self.job.op == "rerank"
+
+    @property
     def num_waiting(self) -> int:
         """Number of texts that are not encoded yet."""
         return len(self.untokenized) + sum(not text.is_done for text in self.tokenized.values())
@@ -78,9 +84,14 @@ class Work:
         self.cached = suited
         self.untokenized = deque(n for n in self.untokenized if n not in suited)
 
-    def prompted(self, number: int) -> str:
-        """Return the text of that number after the prompt."""
-        return self.prompt + self.job.texts[number]
+    def num_chars(self, number: int) -> int:
+        """Return how many characters are tokenized for the text of that number."""
+        return sum(map(len, self.model_input(number))) if self.is_rerank else len(self.job.texts[number])
+
+    def model_input(self, number: int) -> str | tuple[str, str]:
+        """Return what the model takes for the text of that number: the text after the prompt, or query and text."""
+        text = self.job.texts[number]
+        return (self.job.query or "", text) if self.is_rerank else self.prompt + text
 
     def use_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Do the job of an operation that needs no more than the tokenizer, or set the error."""
@@ -101,8 +112,9 @@ class Work:
     def check_length(self, number: int, tokens: Tokens, max_tokens: int) -> None:
         """Set the error if the text had to be cut and the options refuse that."""
         if tokens.truncated and not self.job.options.truncate and self.error is None:
+            subject = f"text {number} and the query have" if self.is_rerank else f"text {number} has"
             self.error = TextTooLong(
-                f"text {number} has more than the {max_tokens} tokens that the model takes: "
+                f"{subject} more than the {max_tokens} tokens that the model takes: "
                 "shorten it, cut it into passages, or let it be truncated (truncate: true)"
             )
 
@@ -151,6 +163,11 @@ class Work:
         """Return the finished vectors, as the job's options ask for them."""
         return finish([entry.vectors for entry in self.entries()], self.job.options)
 
+    def scores(self) -> NDArray[np.float32]:
+        """Return the scores of a rerank, as the job asks for them."""
+        raw = np.concatenate([entry.vectors[:, 0] for entry in self.entries()])
+        return raw if self.job.raw_scores else sigmoid(raw)
+
     def answer(self, model: str) -> Answer | None:
         """Return the reply of a job without error, and its address; if that fails, set the error and return None."""
         try:
@@ -165,8 +182,9 @@ class Work:
         entries = self.entries()
         reply = Reply(
             id=self.job.id,
-            vectors=self.vectors() if self.hits is None else None,
+            vectors=self.vectors() if self.job.op == "embed" else None,
             output=self.job.options.output,
+            scores=self.scores() if self.is_rerank else None,
             tokens=[entry.num_tokens for entry in entries],
             truncated=[entry.truncated for entry in entries],
             characters=[entry.num_read(text) for entry, text in zip(entries, self.job.texts, strict=True)],

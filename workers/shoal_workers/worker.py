@@ -6,6 +6,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,7 +21,9 @@ from shoal.size_limit import MAX_JOB_HITS
 from shoal_workers.admission import Admission, Limits
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
+from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.index.index import Index
+from shoal_workers.pipeline import Pipeline
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.throughput import Throughput
 from shoal_workers.process.watchdog import Progress
@@ -54,6 +57,7 @@ class Worker:
         cache: Cache | None = None,
         crash_reports: CrashReports | None = None,
         clock: Clock | None = None,
+        reranker: Reranker | None = None,
     ):
         limits = limits or Limits()
         crash_reports = crash_reports or CrashReports(consumer.broker, consumer.keys)
@@ -61,21 +65,31 @@ class Worker:
         self.clock = clock or Clock(consumer.broker)
         self.pool = Pool(consumer.broker, consumer.keys)
         self.encoder = encoder
+        self.reranker = reranker
         self.indexes = indexes
         self.cache = cache
         self.counters: Counter[str] = Counter()
         self.progress = Progress()
         self.throughput = Throughput()
+        pairs = replace(batcher, shares_rows=True)
         self.scheduler = Scheduler(
-            encoder.tokenize,
-            encoder.model.max_tokens,
-            batcher,
+            Pipeline(encoder.tokenize, encoder.model.max_tokens, batcher),
+            None if reranker is None else Pipeline(reranker.tokenize_pairs, reranker.model.max_tokens, pairs),
             limits.max_batch_texts,
             self._isolate,
             consumer.max_reply_bytes // (4 * encoder.model.dimension),
         )
         self.admission = Admission(
-            consumer, self.pool, encoder, indexes, limits, cache, crash_reports, self.clock, self.counters
+            consumer,
+            self.pool,
+            encoder,
+            indexes,
+            limits,
+            cache,
+            crash_reports,
+            self.clock,
+            self.counters,
+            serves_reranks=reranker is not None,
         )
         self.limits = limits
         self._stopping = stopping or threading.Event()
@@ -194,29 +208,33 @@ class Worker:
         self.progress.mark("encoding")
         self.counters["batches"] += 1
         try:
-            return self.encoder.start(batch.texts)
+            return self._encoder_of(batch.works[0]).start(batch.texts)
         except Exception as error:  # any that an engine may raise
             traceback.clear_frames(error.__traceback__)  # they hold memory
             return None
 
     def _finish(self, batch: Batch, encoding: list[EncodingPass] | None) -> None:
         """Wait for the pass. If the engine fails, encode text by text, so that a bad text harms only its own job."""
+        encoder = self._encoder_of(batch.works[0])
         self.progress.mark("encoding")
         try:
             if encoding:
-                self.encoder.finish(encoding)
+                encoder.finish(encoding)
                 return
         except Exception as error:  # any that an engine may raise
             traceback.clear_frames(error.__traceback__)
         for text in batch.texts:
-            self._encode_alone(text)
+            self._encode_alone(text, encoder)
 
-    def _encode_alone(self, text: TokenizedText) -> None:
+    def _encoder_of(self, work: Work) -> Encoder:
+        return self.reranker if work.is_rerank and self.reranker else self.encoder
+
+    def _encode_alone(self, text: TokenizedText, encoder: Encoder) -> None:
         """Encode one text in a pass of its own, and set its error if the engine fails on it."""
         self.progress.mark("encoding")
         self.counters["batches"] += 1
         try:
-            self.encoder.encode([text])
+            encoder.encode([text])
         except Exception as error:  # any that an engine may raise
             traceback.clear_frames(error.__traceback__)
             text.error = error
@@ -246,8 +264,8 @@ class Worker:
         for work in works:
             work.check_encoded()
         self._search([work for work in works if work.job.op == "search" and not work.error])
-        model = self.encoder.model.name
-        answers = [answer for work in works if not work.error and (answer := work.answer(model))]
+        done = [work for work in works if not work.error]
+        answers = [answer for work in done if (answer := work.answer(self._encoder_of(work).model.name))]
         num_answered = self.consumer.reply(answers, lambda: self.progress.mark("replying"))
         num_answered += self.admission.refuse([(work.delivery, work.error) for work in works if work.error])
         self._count(works)

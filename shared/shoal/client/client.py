@@ -100,6 +100,19 @@ class Client(Calls[PendingReply]):
         hits = self.call(Job("search", as_list(queries), Options(**options), k=k, index=index)).hits or []
         return hits[0] if isinstance(queries, str) else hits
 
+    def rerank(
+        self, query: str, texts: Iterable[str], *, raw_scores: bool = False, **options: Any
+    ) -> NDArray[np.float32]:
+        """Return the score of each text for the query, in the order of the texts: float32 `[texts]`.
+
+        A score is between 0 and 1; with `raw_scores`, it is the reranker's number before the sigmoid. The options are
+        truncate and truncation_side. Raises Unsupported where the workers have no reranker.
+        """
+        job = Job("rerank", as_list(texts), Options(**options), query=query, raw_scores=raw_scores)
+        scores = self.call(job).scores
+        assert scores is not None
+        return scores
+
     def embed_stream(
         self, texts: Iterable[str], *, window: int = 64, lane: str = "bulk", **options: Any
     ) -> Iterator[NDArray[np.float32]]:
@@ -120,6 +133,8 @@ class Client(Calls[PendingReply]):
         lane: str = "interactive",
         k: int = 5,
         index: str = "default",
+        query: str | None = None,
+        raw_scores: bool = False,
         idempotency_key: str | None = None,
         client: str = "",
         **options: Any,
@@ -130,7 +145,8 @@ class Client(Calls[PendingReply]):
         within a day returns the job that was put first. `client` is the client that the job counts for, by default this
         one.
         """
-        job = Job(op, as_list(texts), Options(**options), k=k, index=index)
+        parsed = Options(**options)
+        job = Job(op, as_list(texts), parsed, k=k, index=index, query=query, raw_scores=raw_scores)
         return Handle(self, self.put(job, lane, client, idempotency_key))
 
     def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from shoal.jobs import Options
 from shoal.replies import finish
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.engines import Engine, ForwardPass, open_engine
-from shoal_workers.encoding.packing import TextSpans, pack
+from shoal_workers.encoding.packing import Packing, TextSpans, pack
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
 from shoal_workers.model import parity
 from shoal_workers.model.model import Model
@@ -59,23 +60,32 @@ class EncodingPass:
 class Encoder:
     """A model ready to encode. Not thread-safe."""
 
+    #: True for rerankers, whose model is a cross-encoder.
+    is_reranker: ClassVar[bool] = False
+
     def __init__(self, model: Model, tokenizer: Tokenizer, engine: Engine):
         self.model = model
         self.tokenizer = tokenizer
         self.engine = engine
 
     @classmethod
-    def open(cls, folder: Path, engine: str, precision: str, threads: int) -> "Encoder":
+    def open(cls, folder: Path, engine: str, precision: str, threads: int) -> Self:
         """Open the model prepared in `folder` and check it against its reference vectors.
 
-        Raises ModelMismatch when a file is damaged or the engine does not reproduce the reference.
+        Raises ModelMismatch when a file is damaged, the model is of another kind, or the engine does not reproduce the
+        reference.
         """
         model = Model.open(folder)
+        if model.is_reranker != cls.is_reranker:
+            raise ModelMismatch(
+                f"{model.name} scores pairs of texts and makes no vectors: name it as SHOAL_RERANKER alone"
+                if model.is_reranker
+                else f"{model.name} makes vectors and scores no pairs: name a cross-encoder as SHOAL_RERANKER"
+            )
         try:
             tokenizer = Tokenizer(folder / "tokenizer.json", model.max_tokens)
             encoder = cls(model, tokenizer, open_engine(engine, model, folder, precision, threads))
-            min_cosine = parity.MIN_COSINE_INT8 if precision == "int8" else parity.MIN_COSINE
-            parity.check(folder, lambda texts: encoder.embed(texts, Options(), prompt=""), min_cosine)
+            encoder.check_parity(folder, precision)
         except (ShoalError, ModuleNotFoundError):
             raise
         except Exception as error:  # each library has its own
@@ -84,6 +94,11 @@ class Encoder:
                 f"the model in {folder} cannot be used ({reason}): prepare it again (shoal model prepare --force)"
             ) from error
         return encoder
+
+    def check_parity(self, folder: Path, precision: str) -> None:
+        """Raise ModelMismatch unless the engine reproduces the reference vectors in the folder."""
+        min_cosine = parity.MIN_COSINE_INT8 if precision == "int8" else parity.MIN_COSINE
+        parity.check(folder, lambda texts: self.embed(texts, Options(), prompt=""), min_cosine)
 
     def prompt(self, options: Options, fallbacks: tuple[str, ...] = ()) -> str:
         """Return the text of the prompt that the options name, else of the first of `fallbacks` that the model has.
@@ -115,7 +130,7 @@ class Encoder:
         Texts of `MIN_SPLIT_TOKENS` together are split into passes side by side, about as large as each other.
         """
         parts = self._split(texts)
-        packed = [pack([text.tokens.ids for text in part], self.model.shares_rows) for part in parts]
+        packed = [self._pack(part) for part in parts]
         running = self.engine.start([packing for packing, _ in packed])
         return [EncodingPass(part, spans, one) for part, (_, spans), one in zip(parts, packed, running, strict=True)]
 
@@ -129,6 +144,11 @@ class Encoder:
                 failures.append(error)
         if failures:
             raise failures[0]
+
+    def _pack(self, texts: Sequence[TokenizedText]) -> tuple[Packing, TextSpans]:
+        offset = self.model.type_offset
+        offsets = [np.multiply(text.tokens.types, offset, dtype=np.int32) for text in texts] if offset else None
+        return pack([text.tokens.ids for text in texts], self.model.shares_rows, offsets)
 
     def _finish(self, one: EncodingPass) -> None:
         poolings = [self._pooling(text) for text in one.texts]

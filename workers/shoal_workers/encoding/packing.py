@@ -25,8 +25,8 @@ MAX_ROW_LENGTH = 96
 class Packing(NamedTuple):
     """The inputs of a forward pass over `rows` rows of `length` tokens each, with padding.
 
-    `ids` and `positions` (within the text) are int32 `[rows, length]`; `bias` float32 `[rows, 1, length, length]` is 0
-    between two tokens of one text and `MASKED` between all others.
+    `ids` and `positions` (within the text, plus an offset for its type) are int32 `[rows, length]`; `bias` float32
+    `[rows, 1, length, length]` is 0 between two tokens of one text and `MASKED` between all others.
     """
 
     ids: NDArray[np.int32]
@@ -41,8 +41,15 @@ class TextSpans(NamedTuple):
     lengths: NDArray[np.intp]
 
 
-def pack(texts: Sequence[Sequence[int]], shares_rows: bool = True) -> tuple[Packing, TextSpans]:
-    """Return the packed token ids of the texts and the place of each. Without `shares_rows`, each has its own row."""
+def pack(
+    texts: Sequence[Sequence[int]],
+    shares_rows: bool = True,
+    offsets: Sequence[Sequence[int] | NDArray[np.int32]] | None = None,
+) -> tuple[Packing, TextSpans]:
+    """Return the packed token ids of the texts and the place of each. Without `shares_rows`, each has its own row.
+
+    `offsets`, one for each token of each text, are added to the positions.
+    """
     lengths = [len(text) for text in texts]
     num_rows, row_length, starts = _share_rows(lengths) if shares_rows else _own_rows(lengths)
     spans = TextSpans(np.array(starts), np.array(lengths))
@@ -50,6 +57,8 @@ def pack(texts: Sequence[Sequence[int]], shares_rows: bool = True) -> tuple[Pack
     ids, positions, owners = (np.zeros(num_rows * row_length, np.int32) for _ in range(3))
     ids[flat] = np.concatenate([np.asarray(text, np.int32) for text in texts])
     positions[flat] = flat - np.repeat(spans.starts, spans.lengths)
+    if offsets is not None:
+        positions[flat] += np.concatenate(offsets)
     owners[flat] = np.repeat(np.arange(1, len(texts) + 1), spans.lengths)
     owner = owners.reshape(num_rows, 1, row_length, 1)
     bias = np.where(owner == owner.transpose(0, 1, 3, 2), np.float32(0), MASKED)

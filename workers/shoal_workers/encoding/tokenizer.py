@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tokenizers
 
@@ -27,14 +27,24 @@ MAX_WORD_CHARS = 128
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The ids of one text, special tokens included, and whether any of the text was left out.
+    """The ids of a text or a pair, special tokens included, and whether any of it was left out.
 
-    Of a text that was cut, `characters` counts those that were read, from the side that was kept; else it is 0.
+    Of a text that was cut, `characters` counts those that were read, from the side that was kept; else it is 0. Of a
+    pair that was cut, they are those of its second text. `types` says of each token of a pair to which text it belongs.
     """
 
     ids: tuple[int, ...]
     truncated: bool = False
     characters: int = 0
+    types: tuple[int, ...] = ()
+
+
+class _Part(NamedTuple):
+    """The part of a text that was read, its tokens without special ones, and whether that is less than the text."""
+
+    num_chars: int
+    tokens: Any
+    is_less: bool
 
 
 class Tokenizer:
@@ -65,6 +75,34 @@ class Tokenizer:
             else self._encode_long(text, short, side)
             for text, encoding in zip(texts, encodings, strict=True)
         ]
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]], side: str = "right") -> list[Tokens]:
+        """Return the tokens of each pair; of one that is too long, the longer text loses tokens until both are as long.
+
+        Texts lose their end, or their beginning if `side` is `left`. A text in several pairs is read once.
+        """
+        short = CHARS_PER_TOKEN * self.max_tokens
+        room = self.max_tokens - self._tokenizer.num_special_tokens_to_add(is_pair=True)
+        texts = {text for pair in pairs for text in pair}
+        parts = {text: self._read(text, short, side, room) for text in texts}
+        self._tokenizer.enable_truncation(self.max_tokens, strategy="longest_first", direction=side)
+        try:
+            return [self._join(parts[first], parts[second], side, room) for first, second in pairs]
+        finally:
+            self._tokenizer.no_truncation()
+
+    def _join(self, first: _Part, second: _Part, side: str, room: int) -> Tokens:
+        """Return the tokens of a pair, which the tokenizer truncates while it is told to."""
+        pair = self._tokenizer.post_process(first.tokens, second.tokens)
+        ids, types = tuple(pair.ids), tuple(pair.type_ids)
+        has_more_tokens = len(first.tokens.ids) + len(second.tokens.ids) > room
+        if not has_more_tokens and not first.is_less and not second.is_less:
+            return Tokens(ids, types=types)
+        kept = [place for place, text in zip(pair.offsets, pair.sequence_ids, strict=True) if text == 1]
+        characters = second.num_chars
+        if len(kept) < len(second.tokens.ids):
+            characters = kept[-1][1] if side == "right" else second.num_chars - kept[0][0]
+        return Tokens(ids, True, characters, types)
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """Return start and stop of each token of the whole text, in characters."""
@@ -104,8 +142,19 @@ class Tokenizer:
         return self._tokenizer.decode(ids_kept, skip_special_tokens=not special_tokens), len(words)
 
     def _encode_long(self, text: str, num_chars: int, side: str) -> Tokens:
-        """Return the tokens of a text of which a part is read, and more of it until the tokens are used up."""
+        """Return the tokens of a text of which a part is read."""
         room = self.max_tokens - self._num_special
+        characters, body, is_less = self._read(text, num_chars, side, room)
+        has_more_tokens = len(body.ids) > room
+        body.truncate(room, direction=side)
+        if has_more_tokens:
+            characters = body.offsets[-1][1] if side == "right" else characters - body.offsets[0][0]
+        truncated = has_more_tokens or is_less
+        ids = tuple(self._tokenizer.post_process(body).ids)
+        return Tokens(ids, truncated, characters if truncated else 0)
+
+    def _read(self, text: str, num_chars: int, side: str, room: int) -> _Part:
+        """Read a part of a text, and more of it until it has over `room` tokens."""
         while True:
             part, splits_word = cut_text(text, num_chars, side)
             body = self._tokenizer.encode(part, add_special_tokens=False)
@@ -113,13 +162,7 @@ class Tokenizer:
             if len(body.ids) > enough or len(part) == len(text) or num_chars >= self.max_chars:
                 break
             num_chars = min(4 * num_chars, self.max_chars)
-        has_more_tokens, characters = len(body.ids) > room, len(part)
-        body.truncate(room, direction=side)
-        if has_more_tokens:
-            characters = body.offsets[-1][1] if side == "right" else len(part) - body.offsets[0][0]
-        truncated = has_more_tokens or len(part) < len(text)
-        ids = tuple(self._tokenizer.post_process(body).ids)
-        return Tokens(ids, truncated, characters if truncated else 0)
+        return _Part(len(part), body, len(part) < len(text))
 
 
 def cut_text(text: str, num_chars: int, side: str) -> tuple[str, bool]:

@@ -30,6 +30,9 @@ class Model:
     SHA-256 of the weights; `weights_state` shows without reading them whether they have changed since. `shares_rows` is
     true if the forward pass takes several texts in a row. `reference` names the library that made the vectors of the
     parity check: `sentence-transformers`, or `openvino`: the engine is then compared with OpenVINO's vectors in f32.
+
+    `is_reranker` is true for a cross-encoder, which makes one score of a pair of texts. `type_offset` is added to the
+    position of a token for each token type, and is 0 where there are no types.
     """
 
     name: str
@@ -43,6 +46,8 @@ class Model:
     weights_state: str = ""
     shares_rows: bool = False
     reference: str = ""
+    is_reranker: bool = False
+    type_offset: int = 0
     layout: int = LAYOUT
 
     @classmethod
@@ -75,7 +80,7 @@ class Model:
     def _checked(self) -> Self:
         prompts = self.prompts if isinstance(self.prompts, dict) else {None: None}
         words = (self.name, self.source, self.digest, self.pooling, self.weights_state, *prompts, *prompts.values())
-        sizes = (self.dimension, self.max_tokens)
+        sizes = (self.dimension, self.max_tokens, self.type_offset + 1)
         is_size = [type(n) is int and 0 < n <= MAX_SIZE for n in sizes]
         if not all(isinstance(word, str) for word in words) or not all(is_size):
             raise ModelMismatch(

@@ -33,11 +33,16 @@ TEXTS = (
     "the northern schools, and a petition signed by four thousand residents who want the night bus back. " * 4,
 )
 
+#: Pairs of texts whose scores are compared, and the largest difference with which a worker serves, beside 1 + score.
+PAIRS = tuple(zip(TEXTS, reversed(TEXTS), strict=True))
+MAX_DIFFERENCE, MAX_DIFFERENCE_INT8 = 0.05, 0.15
+
 #: The golden vectors, for the weights, pooling and length that the file names.
 #: `python -m shoal_workers.model.reference` writes it, with the `export` extra.
 GOLDEN = Path(__file__).with_name("golden.safetensors")
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
+Score = Callable[[Sequence[tuple[str, str]]], NDArray[np.float32]]
 
 
 def check(folder: Path, encode: Encode, min_cosine: float = MIN_COSINE) -> float:
@@ -53,6 +58,21 @@ def check(folder: Path, encode: Encode, min_cosine: float = MIN_COSINE) -> float
             "prepare the model again (shoal model prepare --force) or use --precision f32"
         )
     return lowest
+
+
+def check_scores(folder: Path, score: Score, max_difference: float = MAX_DIFFERENCE) -> float:
+    """Return the largest difference between the raw scores `[pairs]` of `score` and the stored ones, beside 1 + these.
+
+    Raises ModelMismatch if it is over `max_difference`.
+    """
+    reference = load_file(folder / FILE)["vectors"][:, 0]
+    largest = float((np.abs(score(PAIRS) - reference) / (1 + np.abs(reference))).max())
+    if not largest <= max_difference:  # also if it is NaN
+        raise ModelMismatch(
+            f"the engine's scores differ by {largest:.5f} from the fp32 reference, over {max_difference}: "
+            "prepare the model again (shoal model prepare --force) or use --precision f32"
+        )
+    return largest
 
 
 def golden_vectors(model: Model) -> NDArray[np.float32] | None:

@@ -38,7 +38,7 @@ from shoal_workers.model.source import (
     transformer_folder,
     with_own_graph,
 )
-from shoal_workers.model.transformer import read_transformer
+from shoal_workers.model.transformer import Transformer, read_transformer
 
 #: Largest tokenizer.json that is read, in bytes. XLM-R's, one of the largest, has 17 MB.
 MAX_TOKENIZER_BYTES = 64 << 20
@@ -94,12 +94,22 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
     path = folder / "tokenizer.json"
     shutil.copyfile(_tokenizer(folder_of_weights), path)
     if not (reason := architecture.find_unsupported(config)):
-        transformer = read_transformer(config, weights.read(folder_of_weights))
-        model = replace(model, shares_rows=True, max_tokens=min(model.max_tokens, transformer.num_positions))
-        _check_tokenizer(path, len(transformer.words), model.max_tokens, read_tokenizer_config(source))
+        transformer = read_transformer(config, weights.read(folder_of_weights), model.is_reranker)
+        model = replace(
+            model,
+            shares_rows=True,
+            max_tokens=min(model.max_tokens, transformer.num_positions),
+            type_offset=_type_offset(transformer, read_tokenizer_config(source)),
+        )
+        _check_tokenizer(path, len(transformer.words), model, read_tokenizer_config(source))
         model = _save(model, build(transformer), folder)
+    elif model.is_reranker:
+        raise ModelMismatch(
+            f"{model.name} is of an architecture that Shoal cannot score pairs with ({reason}): use a cross-encoder "
+            f"of one of {', '.join(architecture.ARCHITECTURES)}"
+        )
     elif own := own_graph.find(with_own_graph(model.name, source)):
-        _check_tokenizer(path, config.get("vocab_size"), model.max_tokens, read_tokenizer_config(source))
+        _check_tokenizer(path, config.get("vocab_size"), model, read_tokenizer_config(source))
         model = replace(model, digest=hashlib.sha256(own.read_bytes()).hexdigest())
         model = _save(model, own_graph.read(own, model.dimension), folder)
     else:
@@ -108,6 +118,13 @@ def _fill(model: Model, source: Path, folder: Path) -> None:
     model.save(folder)
     for path in folder.iterdir():
         path.chmod(0o644)
+
+
+def _type_offset(transformer: Transformer, settings: dict[str, Any]) -> int:
+    """Return the number of rows from one token type to the next; 0 if all tokens of the model are of one type."""
+    has_types, inputs = len(transformer.positions) > transformer.num_positions, settings.get("model_input_names")
+    wants_types = not isinstance(inputs, list) or "token_type_ids" in inputs
+    return transformer.num_positions if has_types and wants_types else 0
 
 
 def _tokenizer(folder: Path) -> Path:
@@ -119,16 +136,18 @@ def _tokenizer(folder: Path) -> Path:
     return path
 
 
-def _check_tokenizer(path: Path, num_words: object, max_tokens: int, settings: dict[str, Any]) -> None:
+def _check_tokenizer(path: Path, num_words: object, model: Model, settings: dict[str, Any]) -> None:
     """Raise ModelMismatch for a tokenizer that fails, leaves no room for a text, or makes ids that have no vector."""
+    max_tokens = model.max_tokens
     if type(num_words) is not int:
         raise ModelMismatch(f"vocab_size in config.json is {excerpt(num_words)}: it must be a number")
     try:
         tokenizer = Tokenizer.from_file(str(path))
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        num_special = tokenizer.num_special_tokens_to_add(is_pair=False)
-        encodings = tokenizer.encode_batch(parity.TEXTS) if num_special < max_tokens else []
+        num_special = tokenizer.num_special_tokens_to_add(is_pair=model.is_reranker)
+        texts = parity.PAIRS if model.is_reranker else parity.TEXTS
+        encodings = tokenizer.encode_batch(texts) if num_special < max_tokens else []
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # the library's own panics, as of a hopeless pattern, are no `Exception`
@@ -144,6 +163,8 @@ def _check_tokenizer(path: Path, num_words: object, max_tokens: int, settings: d
             f"do_lower_case is {excerpt(lower)} in tokenizer_config.json, and {excerpt(normalizer.lowercase)} in "
             "tokenizer.json: let both say what the model was trained with"
         )
+    if model.is_reranker and (not num_special or max(type_ for found in encodings for type_ in found.type_ids) > 1):
+        raise ModelMismatch("tokenizer.json does not say how the two texts of a pair are put together: fetch it again")
     ids = {*tokenizer.get_vocab().values(), *(id for encoding in encodings for id in encoding.ids)}
     if max(ids, default=0) >= num_words:
         raise ModelMismatch(
@@ -154,8 +175,9 @@ def _check_tokenizer(path: Path, num_words: object, max_tokens: int, settings: d
 def _save(model: Model, graph: ov.Model, folder: Path) -> Model:
     """Write the graph and the reference vectors; return the model with the origin of these.
 
-    Weights are stored as fp16: their rounding is an eighth of bf16's, and cosines to fp32 stay above 0.999998. The
-    reference is the golden vectors if these are the model's, else the same graph, in f32 and before the rounding.
+    Weights are stored as fp16: their rounding is an eighth of bf16's, and cosines to fp32 stay above 0.999998. Those of
+    a reranker are not rounded, as no cosine evens out the error of a score. The reference is the golden vectors if
+    these are the model's, else the same graph, in f32 and before the rounding.
     """
     vectors, origin = parity.golden_vectors(model), "sentence-transformers"
     if vectors is None:
@@ -165,7 +187,7 @@ def _save(model: Model, graph: ov.Model, folder: Path) -> Model:
             raise ModelMismatch(f"OpenVINO cannot compute {model.name} ({error!s:.200}): use another model") from error
     save_file({"vectors": vectors}, folder / parity.FILE)
     try:
-        ov.save_model(graph, folder / GRAPH, compress_to_fp16=True)
+        ov.save_model(graph, folder / GRAPH, compress_to_fp16=not model.is_reranker)
     except RuntimeError as error:
         free = shutil.disk_usage(folder).free
         raise DiskFull(f"{folder / GRAPH} cannot be written ({error}), {free >> 20:,} MiB are free") from error
@@ -173,19 +195,22 @@ def _save(model: Model, graph: ov.Model, folder: Path) -> Model:
 
 
 def _reference(graph: ov.Model, model: Model, path: Path) -> NDArray[np.float32]:
-    """Return the normalised vectors `[texts, dimension]` of the parity check's texts, each in a row of its own."""
+    """Return the normalised vectors `[texts, dimension]` of the parity check's texts, each in a row of its own.
+
+    Those of a reranker are the scores of its pairs, `[pairs, 1]`.
+    """
     compiled = ov.Core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     tokenizer = Tokenizer.from_file(str(path))
     tokenizer.no_padding()
     tokenizer.enable_truncation(model.max_tokens)
     vectors = []
-    for text in parity.TEXTS:
-        ids = np.array([tokenizer.encode(text).ids], np.int32)
+    for encoding in tokenizer.encode_batch(parity.PAIRS if model.is_reranker else parity.TEXTS):
+        ids, types = (np.array([numbers], np.int32) for numbers in (encoding.ids, encoding.type_ids))
         length = ids.shape[1]
-        inputs = (ids, np.arange(length, dtype=np.int32)[None], np.zeros((1, 1, length, length), np.float32))
-        tokens = compiled(inputs)[0][0]
+        positions = np.arange(length, dtype=np.int32) + np.int32(model.type_offset) * types
+        tokens = compiled((ids, positions, np.zeros((1, 1, length, length), np.float32)))[0][0]
         vector = tokens[0] if model.pooling == "cls" else getattr(tokens, model.pooling)(axis=0)
-        vectors.append(vector / max(np.linalg.norm(vector), 1e-12))
+        vectors.append(vector if model.is_reranker else vector / max(np.linalg.norm(vector), 1e-12))
     return np.array(vectors, np.float32)
 
 

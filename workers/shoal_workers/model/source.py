@@ -1,7 +1,7 @@
 """The original of a model, a folder of Sentence Transformers: finding it, and reading what its files say.
 
-Nothing in the folder is run: its layers must be Sentence Transformers' own, its weights safetensors, and no link may
-lead out of it.
+A cross-encoder may be a folder of transformers, which has no modules.json. Nothing in a folder is run: its layers must
+be Sentence Transformers' own, its weights safetensors, and no link may lead out of it.
 """
 
 import json
@@ -23,6 +23,9 @@ PACKAGED_DIGEST = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d
 
 _LAYERS = {"Transformer", "Pooling", "Normalize"}
 
+#: End of the name of a class in transformers that has a head which scores texts.
+_SCORES = "ForSequenceClassification"
+
 #: Largest JSON file that is read, in bytes. Those of known models have under 2 MB, their tokenizer.json apart.
 MAX_JSON_BYTES = 8 << 20
 
@@ -35,7 +38,7 @@ def find_source(name: str) -> Path:
 
     Raises ModelNotFound.
     """
-    if _has_modules(name):
+    if _is_model(name):
         return Path(name)
     if name == PACKAGED and (spec := find_spec(PACKAGED_MODULE)) and spec.submodule_search_locations:
         return Path(spec.submodule_search_locations[0]) / "model"
@@ -52,27 +55,43 @@ def read_properties(name: str, source: Path) -> dict[str, Any]:
     """
     _refuse_links_out(source)
     try:
-        transformer = transformer_folder(source)
-        pooling = _read_json(source / _layers(source)["Pooling"] / "config.json")
-        if not pooling.get("include_prompt", True):
-            raise ModelMismatch(
-                f"{name} leaves its prompt out of the pooling, which Shoal cannot do: use another model"
-            )
+        transformer, config = transformer_folder(source), read_config(source)
         if _read_json(transformer / "sentence_bert_config.json", optional=True).get("do_lower_case"):
             raise ModelMismatch(f"{name} makes texts lower-case before its tokenizer does: let tokenizer.json say so")
-        config = read_config(source)
-        prompts = _read_json(source / "config_sentence_transformers.json", optional=True)
-        return {
+        return (_read_reranker(name, config) if _is_reranker(source, config) else _read_embedder(name, source)) | {
             "digest": _digest(name, transformer),
-            "dimension": next(config[key] for key in _DIMENSION if key in config),
             "max_tokens": _max_tokens(transformer, config),
-            "pooling": _pooling(name, pooling),
-            "prompts": prompts.get("prompts") or {},
-            "default_prompt": prompts.get("default_prompt_name"),
             "weights_state": weights_state(source),
         }
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, StopIteration, OSError) as error:
         raise ModelMismatch(f"{source} is no model that Shoal knows ({error!r:.200}): use another model") from error
+
+
+def _is_reranker(source: Path, config: dict[str, Any]) -> bool:
+    classes = config.get("architectures") or [""]
+    has_pooling = (source / "modules.json").exists() and "Pooling" in _layers(source)
+    return str(classes[0]).endswith(_SCORES) and not has_pooling
+
+
+def _read_reranker(name: str, config: dict[str, Any]) -> dict[str, Any]:
+    if (num_labels := len(config.get("id2label") or "01")) != 1:
+        raise ModelMismatch(
+            f"{name} has {num_labels} labels, and a reranker makes one score of a pair: use a cross-encoder with one"
+        )
+    return {"dimension": 1, "pooling": "cls", "is_reranker": True}
+
+
+def _read_embedder(name: str, source: Path) -> dict[str, Any]:
+    config, pooling = read_config(source), _read_json(source / _layers(source)["Pooling"] / "config.json")
+    if not pooling.get("include_prompt", True):
+        raise ModelMismatch(f"{name} leaves its prompt out of the pooling, which Shoal cannot do: use another model")
+    prompts = _read_json(source / "config_sentence_transformers.json", optional=True)
+    return {
+        "dimension": next(config[key] for key in _DIMENSION if key in config),
+        "pooling": _pooling(name, pooling),
+        "prompts": prompts.get("prompts") or {},
+        "default_prompt": prompts.get("default_prompt_name"),
+    }
 
 
 def transformer_folder(source: Path) -> Path:
@@ -80,6 +99,8 @@ def transformer_folder(source: Path) -> Path:
 
     Raises ModelNotFound or ModelMismatch.
     """
+    if not (source / "modules.json").exists() and (source / "config.json").exists():
+        return source
     return source / _layers(source)["Transformer"]
 
 
@@ -105,9 +126,9 @@ def weights_state(source: Path) -> str:
     return ",".join(f"{stat.st_size}:{stat.st_mtime_ns}" for stat in stats)
 
 
-def _has_modules(name: str) -> bool:
+def _is_model(name: str) -> bool:
     try:
-        return (Path(name) / "modules.json").exists()
+        return any((Path(name) / file).exists() for file in ("modules.json", "config.json"))
     except OSError:  # a name that no file can have
         return False
 

@@ -60,7 +60,8 @@ def _module(model: Model) -> torch.nn.Module:
     """Return the forward pass of the model, from its original's files."""
     if model.shares_rows:
         source = Path(model.source)
-        return PackedTransformer(read_transformer(read_config(source), weights.read(transformer_folder(source))))
+        read = weights.read(transformer_folder(source))
+        return PackedTransformer(read_transformer(read_config(source), read, model.is_reranker))
     from shoal_workers.model.export import PaddedModel
     from shoal_workers.model.reference import load
 

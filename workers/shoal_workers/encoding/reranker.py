@@ -1,0 +1,40 @@
+"""The reranker: an encoder whose model makes one score of a pair of texts."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal_workers.encoding.encoder import Encoder, TokenizedText
+from shoal_workers.encoding.tokenizer import Tokens
+from shoal_workers.model import parity
+
+
+class Reranker(Encoder):
+    """A cross-encoder ready to score. Not thread-safe.
+
+    The vector of a pair, `[1, 1]`, is its raw score: the model's number before the sigmoid.
+    """
+
+    is_reranker = True
+
+    def tokenize_pairs(self, pairs: Sequence[tuple[str, str]], truncation_side: str = "right") -> list[Tokens]:
+        """Return the tokens of each pair, cut on the named side where the pair is too long for the model."""
+        return self.tokenizer.encode_pairs(pairs, truncation_side)
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
+        """Return the raw scores `[pairs]` of a few pairs, which are computed in one pass."""
+        texts = [TokenizedText(tokens) for tokens in self.tokenize_pairs(pairs)]
+        self.encode(texts)
+        return np.concatenate([text.vectors[:, 0] for text in texts if text.vectors is not None])
+
+    def check_parity(self, folder: Path, precision: str) -> None:
+        """Raise ModelMismatch unless the engine reproduces the reference scores in the folder."""
+        largest = parity.MAX_DIFFERENCE_INT8 if precision == "int8" else parity.MAX_DIFFERENCE
+        parity.check_scores(folder, self.score, largest)
+
+
+def sigmoid(scores: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the raw scores as numbers from 0 to 1."""
+    return np.exp(-np.logaddexp(np.float32(0), -scores))
