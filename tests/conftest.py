@@ -416,6 +416,14 @@ def worker(queue: Queue, encoder: "Encoder", index: "Index") -> "Worker":
 @pytest.fixture
 def serving(worker: "Worker") -> Iterator["Worker"]:
     """The same worker, announced to the pool and run by a thread."""
+    worker.pool.announce(worker.id, {"state": "ready"})
+    with running(worker):
+        yield worker
+
+
+@contextlib.contextmanager
+def running(worker: "Worker") -> Iterator[None]:
+    """Step a worker in a thread."""
     stopped = threading.Event()
 
     def serve() -> None:
@@ -423,8 +431,9 @@ def serving(worker: "Worker") -> Iterator["Worker"]:
             worker.step(block_s=0.05)
 
     thread = threading.Thread(target=serve)
-    worker.pool.announce(worker.id, {"state": "ready"})
     thread.start()
-    yield worker
-    stopped.set()
-    thread.join()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()

@@ -3,7 +3,6 @@
 import os
 import signal
 import struct
-import threading
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ import numpy as np
 import pytest
 import redis
 from api_stub import MakeApp
-from conftest import PATIENCE_S, RedisServer, wait_until
+from conftest import PATIENCE_S, RedisServer, running, wait_until
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -93,20 +92,9 @@ def announce(worker: Worker) -> None:
 @contextmanager
 def at_work(worker: Worker) -> Iterator[None]:
     """Announce the worker and step it in a thread."""
-    stopped = threading.Event()
-
-    def serve() -> None:
-        while not stopped.is_set():
-            worker.step(block_s=0.05)
-
-    thread = threading.Thread(target=serve)
     announce(worker)
-    thread.start()
-    try:
+    with running(worker):
         yield
-    finally:
-        stopped.set()
-        thread.join()
 
 
 def ask(worker: Worker, job: Job) -> Reply:

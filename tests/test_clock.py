@@ -133,7 +133,7 @@ class TestClock:
         breaker.record_failure(redis.TimeoutError("no answer"), time.monotonic(), True)
         clock, is_measuring, is_released = Clock(broker), threading.Event(), threading.Event()
 
-        def execute(*_: Any) -> tuple[int, int]:
+        def execute(*_: Any, **__: Any) -> tuple[int, int]:
             is_measuring.set()
             is_released.wait(PATIENCE_S)
             return 0, 0

@@ -1,5 +1,6 @@
 """README.md and the pages under docs/ say what the code says."""
 
+import asyncio
 import json
 import os
 import re
@@ -186,7 +187,7 @@ def test_the_rates_in_the_readme_are_those_of_the_performance_page() -> None:
 
 @pytest.mark.parametrize("name", ["README.md", "docs/python.md"])
 def test_the_program_of_a_page_runs(name: str, serving: Worker, redis_url: str, keys: Keys) -> None:
-    (program,) = blocks(name, "python")
+    program, *_ = blocks(name, "python")
     assert DEFAULTS.redis_url in program
     place = f"{redis_url!r}, key_prefix={keys.prefix!r}, pool={keys.pool!r}"
     found: dict[str, Any] = {}
@@ -195,8 +196,25 @@ def test_the_program_of_a_page_runs(name: str, serving: Worker, redis_url: str, 
     assert len(found["hits" if "hits" in found else "second"]) == 3
 
 
+@pytest.mark.usefixtures("serving")
+def test_the_async_program_of_the_python_page_runs(redis_url: str, keys: Keys) -> None:
+    pytest.importorskip("fastapi")
+    _, program = blocks("docs/python.md", "python")
+    place = f"{redis_url!r}, key_prefix={keys.prefix!r}, pool={keys.pool!r}"
+    found: dict[str, Any] = {}
+    exec(program.replace(f'"{DEFAULTS.redis_url}"', place), found)
+
+    async def ask() -> list[Any]:
+        async with found["lifespan"](found["app"]):
+            return list(await found["similar"]("storm"))
+
+    assert len(asyncio.run(ask())) == 3
+
+
 def test_every_method_of_the_python_page_exists() -> None:
-    methods = [name.strip("`") for name in table("docs/python.md", "method")]
+    cells = [*table("docs/python.md", "method"), *table("docs/python.md", "awaited method")]
+    methods = [name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)]
+    assert len(methods) > 10
     assert all(callable(attrgetter(name)(shoal)) for name in methods)
 
 

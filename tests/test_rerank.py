@@ -17,8 +17,7 @@ from queues import Queue, drive
 from test_worker_process import NUM_JOBS, assert_all_done, kill_at_work, num_pending
 
 from shoal import Client
-from shoal.client.parts import TEXTS_PER_JOB
-from shoal.errors import InvalidRequest, InvalidText, ModelMismatch, ShoalError, TextTooLong, Unsupported
+from shoal.errors import InvalidRequest, InvalidText, ModelMismatch, ShoalError, Unsupported
 from shoal.jobs import Job, Options
 from shoal.keys import Keys
 from shoal.replies import Reply
@@ -378,35 +377,6 @@ def test_a_job_and_its_reply_are_packed_and_unpacked() -> None:
 
 def test_scores_stay_between_0_and_1_however_large_they_are() -> None:
     assert sigmoid(np.array([-1e4, 0, 1e4], np.float32)).tolist() == [0, 0.5, 1]
-
-
-# The client
-
-
-@pytest.mark.usefixtures("serving")
-def test_the_client_splits_a_long_list_and_keeps_its_order(worker: Worker, client: Client, reranker: Reranker) -> None:
-    texts = [f"rain {n} {text}" for text in DOCUMENTS for n in range(20)]
-    found = client.rerank(QUERY, iter(texts))
-    assert (found.shape, found.dtype) == ((100,), np.dtype(np.float32))
-    raw = reranker.score([(QUERY, text) for text in texts])
-    assert found == pytest.approx(sigmoid(raw), abs=MAX_ERROR)
-    assert client.rerank(QUERY, texts, raw_scores=True) == pytest.approx(raw, abs=MAX_ERROR)
-    wait_until(lambda: worker.counters["jobs"] == 2 * -(-len(texts) // TEXTS_PER_JOB))
-    with pytest.raises(TextTooLong):
-        client.rerank(QUERY, [LONG], truncate=False)
-    with pytest.raises(InvalidRequest, match="the list of texts is empty"):
-        client.rerank(QUERY, [])
-
-
-@pytest.mark.usefixtures("serving")
-def test_a_submitted_rerank_is_fetched_like_any_job(client: Client) -> None:
-    handle = client.submit("rerank", DOCUMENTS, query=QUERY, lane="bulk", idempotency_key="k")
-    again = client.submit("rerank", DOCUMENTS, query=QUERY, lane="bulk", idempotency_key="k")
-    with pytest.raises(InvalidRequest, match="the idempotency key"):
-        client.submit("rerank", DOCUMENTS, query="another", lane="bulk", idempotency_key="k")
-    assert handle.id == again.id
-    assert scores(handle.result()) == pytest.approx(client.rerank(QUERY, DOCUMENTS), abs=MAX_ERROR)
-    assert handle.status() == "done"
 
 
 # The process

@@ -23,7 +23,7 @@ ROOMS: dict[str, set[str]] = {
     "shoal.broker": {"shoal"},
     "shoal.queue": {"shoal", "shoal.broker"},
     "shoal.cache": {"shoal", "shoal.broker", "shoal.queue"},
-    "shoal.client": {"shoal", "shoal.queue", "shoal.cache"},
+    "shoal.client": {"shoal", "shoal.broker", "shoal.queue", "shoal.cache"},
     "shoal.bench": {"shoal"},
     "shoal.supervisor": {"shoal", "shoal.broker", "shoal.client"},
     "shoal.cli": {"shoal", "shoal.queue", "shoal.client", "shoal.bench", "shoal.supervisor"},
@@ -104,7 +104,7 @@ HEAVY = {"torch", "flask", "rq", "safetensors", "openvino", "sentence_transforme
 #: The rooms and modules that may import each library of one purpose.
 HOMES = {
     "msgpack": {"shoal.wire", "shoal.outline"},
-    "redis": {"shoal.broker.broker", "shoal.broker.circuit_breaker", "shoal.broker.connections"},
+    "redis": {"shoal.broker"},
     "numkong": {"shoal_workers.index.upper_bounds"},
     "openvino": {
         "shoal_workers.encoding.engines.int8",

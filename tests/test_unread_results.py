@@ -9,6 +9,7 @@ from conftest import RedisServer
 from queues import Queue, drive, queue_of
 
 from shoal import Client
+from shoal.blocking import run_now
 from shoal.errors import InvalidRequest, Overloaded
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
@@ -266,7 +267,7 @@ class TestLostCounts:
     def test_without_its_record_a_result_counts_until_it_is_gone(self, queue: Queue) -> None:
         (job,) = answered(queue)
         queue.redis.delete(queue.keys.record(job.id))
-        queue._mark_read(job.id, size_of(queue, job) - KEYS_BYTES)
+        run_now(queue.asynchronous._mark_read(job.id, size_of(queue, job) - KEYS_BYTES))
         queue.redis.delete(queue.keys.result(job.id))
         sweep(queue)
         assert queue.unread.load() == NOTHING

@@ -8,7 +8,7 @@ import pytest
 from conftest import PATIENCE_S, RedisServer, wait_until
 from queues import Queue
 
-import shoal.queue.dispatcher
+import shoal.queue.dispatching
 from shoal.errors import Cancelled, Unavailable, UnknownJob
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
@@ -23,7 +23,7 @@ NUM_JOBS = 40
 @pytest.fixture(autouse=True)
 def look_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads look for a result again when they are told to only."""
-    monkeypatch.setattr(shoal.queue.dispatcher, "LOOK_AGAIN_S", 2 * PATIENCE_S)
+    monkeypatch.setattr(shoal.queue.dispatching, "LOOK_AGAIN_S", 2 * PATIENCE_S)
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_a_job_that_is_answered_while_the_thread_begins_to_wait_is_found(queue: 
 def test_without_a_note_a_thread_looks_again(
     queue: Queue, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shoal.queue.dispatcher, "LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr(shoal.queue.dispatching, "LOOK_AGAIN_S", 0.01)
     monkeypatch.setattr(Queue, "watch_result", lambda *_: True)
     (job_id,) = submit(queue)
     with ThreadPoolExecutor(1) as threads:

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 
 from shoal.broker.broker import Broker
+from shoal.broker.commands import BlockingCommands, Commands, blocking
 from shoal.broker.script import Script
 from shoal.cache.entry import Entry
 from shoal.cache.table import Table
@@ -23,16 +24,15 @@ _TWO_NUMBERS = struct.Struct("<QQ")
 _STORE = Script.load("shoal.cache", "store")
 
 
-class Cache:
-    """The table of a pool, for reading and writing. Thread-safe."""
+class AsyncCache:
+    """The table of a pool, for reading."""
 
-    def __init__(self, broker: Broker, keys: Keys, table: Table, ttl_s: int = DEFAULTS.cache_ttl_s):
+    def __init__(self, commands: Commands, keys: Keys, table: Table):
         self.table = table
-        self._ttl_s = ttl_s
         self._prefix = keys.cache("")
-        self._broker = broker
+        self._commands = commands
 
-    def find(self, digests: Sequence[bytes]) -> list[Entry | None]:
+    async def find(self, digests: Sequence[bytes]) -> list[Entry | None]:
         """Return the entry of each digest, or None where there is none.
 
         Raises Unavailable.
@@ -40,20 +40,11 @@ class Cache:
         entries: list[Entry | None] = []
         for start in range(0, len(digests), MAX_TEXTS_PER_READ):
             chunk = digests[start : start + MAX_TEXTS_PER_READ]
-            values = iter(self._broker.execute("MGET", *self._places(chunk)))
+            values = iter(await self._commands.execute("MGET", *self.places(chunk)))
             entries += [self._unpack(digest, next(values), next(values)) for digest in chunk]
         return entries
 
-    def store(self, entries: Mapping[bytes, Entry]) -> None:
-        """Put each entry into one of the two places of its digest.
-
-        Raises Overloaded when Redis is full, and Unavailable.
-        """
-        if entries:
-            values = [entry.pack(digest) for digest, entry in entries.items()]
-            self._broker.run(_STORE, self._places(entries), {"ttl_s": self._ttl_s, "entries": values})
-
-    def _places(self, digests: Iterable[bytes]) -> list[str]:
+    def places(self, digests: Iterable[bytes]) -> list[str]:
         """Return the keys of both places of each digest."""
         numbers = (number for digest in digests for number in _TWO_NUMBERS.unpack(digest))
         return [f"{self._prefix}{number % self.table.num_places}" for number in numbers]
@@ -63,3 +54,24 @@ class Cache:
             if entry := Entry.unpack(data, digest, self.table.dimension):
                 return entry
         return None
+
+
+class Cache:
+    """The table of a pool, for reading and writing. Thread-safe."""
+
+    def __init__(self, broker: Broker, keys: Keys, table: Table, ttl_s: int = DEFAULTS.cache_ttl_s):
+        self.asynchronous = AsyncCache(BlockingCommands(broker), keys, table)
+        self.table = table
+        self._ttl_s = ttl_s
+        self._broker = broker
+
+    find = blocking(AsyncCache.find)
+
+    def store(self, entries: Mapping[bytes, Entry]) -> None:
+        """Put each entry into one of the two places of its digest.
+
+        Raises Overloaded when Redis is full, and Unavailable.
+        """
+        if entries:
+            values = [entry.pack(digest) for digest, entry in entries.items()]
+            self._broker.run(_STORE, self.asynchronous.places(entries), {"ttl_s": self._ttl_s, "entries": values})

@@ -1,5 +1,6 @@
 """A client's look-up in the cache: texts that it finds are not sent to a worker."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Sequence
@@ -7,12 +8,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shoal.cache.cache import Cache
+from shoal.blocking import run_now
+from shoal.broker.commands import BlockingCommands, Commands
+from shoal.cache.cache import AsyncCache
 from shoal.cache.entry import Entry
 from shoal.cache.table import Table
 from shoal.errors import ShoalError
 from shoal.jobs import Job
-from shoal.queue.pool import ALIVE_S, Pool
+from shoal.keys import Keys
+from shoal.queue.pool import ALIVE_S, AsyncPool, Pool
 from shoal.replies import TIMINGS, Reply, finish
 
 
@@ -58,8 +62,8 @@ class LookupResult:
         )
 
 
-class CacheLookup:
-    """A client's look-up of texts in the cache of the pool. Thread-safe; a failure counts as a missing text.
+class _Lookup:
+    """A client's look-up of texts in the cache of the pool. A failure counts as a missing text.
 
     Workers announce the shape of the cache in their heartbeats; those of new workers are read after `refresh_s`,
     by default the time after which a worker that has died is known to be dead.
@@ -67,50 +71,82 @@ class CacheLookup:
     `num_misses` count texts.
     """
 
-    def __init__(self, pool: Pool, refresh_s: float = ALIVE_S):
+    def __init__(self, commands: Commands, keys: Keys, pool: AsyncPool, refresh_s: float):
         self.num_hits = 0
         self.num_misses = 0
+        self._commands = commands
+        self._keys = keys
         self._pool = pool
         self._refresh_s = refresh_s
-        self._cache: Cache | None = None
+        self._cache: AsyncCache | None = None
         self._refresh_at = 0.0
-        self._lock = threading.Lock()
+        self._counting = threading.Lock()
 
-    def find(self, job: Job) -> LookupResult:
-        """Look up the texts of a job that embeds; those of other jobs, and token vectors, are all missing."""
+    async def _find(self, job: Job) -> LookupResult:
         all_missing = LookupResult(job, [None] * len(job.texts))
-        options = job.options
-        cache = self._current_cache() if job.op == "embed" and options.output == "vector" else None
-        if cache is None or not cache.table.supports(options):
+        cache, options = self._cache, job.options
+        if cache is None or not _is_cached(job) or not cache.table.supports(options):
             return all_missing
         digests = cache.table.digests(job.texts, cache.table.prompt(options.prompt_name), options)
         try:
-            found = cache.find(digests)
+            found = await cache.find(digests)
         except ShoalError:  # the queue raises the same when the job is put
             return all_missing
         entries = [entry if entry and entry.answers(options) else None for entry in found]
         self._count(len(entries), entries.count(None))
         return LookupResult(job, entries, cache.table.model)
 
-    def _current_cache(self) -> Cache | None:
-        if time.monotonic() >= self._refresh_at:
-            with self._lock:
-                if time.monotonic() >= self._refresh_at:
-                    self._refresh()
-        return self._cache
+    def _is_due(self) -> bool:
+        return time.monotonic() >= self._refresh_at
 
-    def _refresh(self) -> None:
+    async def _refresh(self) -> None:
         try:
-            table = Table.from_heartbeats(self._pool.first_heartbeats().values())
+            table = Table.from_heartbeats((await self._pool.first_heartbeats()).values())
         except ShoalError:
             table = None
         if table is None:
             self._cache = None
         elif self._cache is None or self._cache.table != table:
-            self._cache = Cache(self._pool.broker, self._pool.keys, table)
+            self._cache = AsyncCache(self._commands, self._keys, table)
         self._refresh_at = time.monotonic() + self._refresh_s
 
     def _count(self, num_texts: int, num_misses: int) -> None:
-        with self._lock:
+        with self._counting:
             self.num_hits += num_texts - num_misses
             self.num_misses += num_misses
+
+
+class CacheLookup(_Lookup):
+    """The look-up for threads. Thread-safe."""
+
+    def __init__(self, pool: Pool, refresh_s: float = ALIVE_S):
+        super().__init__(BlockingCommands(pool.broker), pool.keys, pool.asynchronous, refresh_s)
+        self._refreshing = threading.Lock()
+
+    def find(self, job: Job) -> LookupResult:
+        """Look up the texts of a job that embeds; those of other jobs, and token vectors, are all missing."""
+        if _is_cached(job) and self._is_due():
+            with self._refreshing:
+                if self._is_due():
+                    run_now(self._refresh())
+        return run_now(self._find(job))
+
+
+class AsyncCacheLookup(_Lookup):
+    """The look-up for the tasks of an event loop."""
+
+    def __init__(self, commands: Commands, keys: Keys, pool: AsyncPool, refresh_s: float = ALIVE_S):
+        super().__init__(commands, keys, pool, refresh_s)
+        self._refreshing = asyncio.Lock()
+
+    async def find(self, job: Job) -> LookupResult:
+        """Look up the texts of a job as `CacheLookup` does."""
+        if _is_cached(job) and self._is_due():
+            async with self._refreshing:
+                if self._is_due():
+                    await self._refresh()
+        return await self._find(job)
+
+
+def _is_cached(job: Job) -> bool:
+    return job.op == "embed" and job.options.output == "vector"

@@ -1,1 +1,1 @@
-"""The client of programs and of the API: puts jobs, gets replies. Imports the contract, the queue and the cache."""
+"""The clients of programs and of the API put jobs and get replies. Imports the contract, broker, queue and cache."""

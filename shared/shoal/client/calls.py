@@ -4,8 +4,8 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -14,10 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.cache.lookup import LookupResult
-from shoal.client.parts import check_key, check_lane, texts_per_job
+from shoal.client.parts import (
+    TEXTS_PER_JOB,
+    TEXTS_PER_TOKENS_JOB,
+    as_list,
+    check_key,
+    check_lane,
+    chunks,
+    texts_per_job,
+)
 from shoal.errors import Cancelled, Expired, Internal, InvalidText, Overloaded, TextTooLong, Timeout, TooLarge
 from shoal.jobs import Job, Options, check_deadline, new_id
 from shoal.queue.lane import LaneLimits
+from shoal.queue.producer import AsyncProducer
 from shoal.replies import Reply
 from shoal.settings import Settings
 from shoal.size_limit import MAX_JOB_HITS, check_hits, check_token_vectors
@@ -30,6 +39,9 @@ WANTED_EVERY_S = 1.0
 
 #: Errors that may name a text by its number in the job. A job of which the cache has some texts is then sent whole.
 _ERRORS_OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal)
+
+#: Vectors of texts, float32 `[texts, dimension]`, or token vectors, `[tokens, dimension]` for each text.
+Vectors = NDArray[np.float32] | list[NDArray[np.float32]]
 
 #: A reply on its way.
 P = TypeVar("P")
@@ -93,22 +105,30 @@ class Calls(ABC, Generic[P]):
         """Look up the texts of a job in the cache."""
 
     @abstractmethod
-    async def _heartbeats(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return a heartbeat of each living worker by its id, for fields that a worker never changes."""
-
-    @abstractmethod
-    async def _num_alive(self) -> int:
-        """Return the number of living workers."""
-
-    @abstractmethod
-    async def _enqueue(self, lane: str, job: Job, client: str) -> None:
-        """Put a submitted job."""
-
-    @abstractmethod
-    async def _enqueue_once(self, lane: str, job: Job, idempotency_key: str, owner: str, client: str) -> str:
-        """Put a submitted job unless its owner put one with the key; return the id of this or that job."""
+    def _producer(self) -> AsyncProducer:
+        """Return the queue's producing end."""
 
     # What is done with it
+
+    async def _embed(self, texts: str | Iterable[str], options: Mapping[str, Any]) -> Vectors:
+        """Return the vectors of the texts, or of a single str."""
+        job = Job("embed", as_list(texts), Options(**options))
+        rows = vectors(await self._call(job), job.options)
+        return rows[0] if isinstance(texts, str) else rows
+
+    async def _search(self, queries: str | Iterable[str], k: int, index: str, options: Mapping[str, Any]) -> list[Any]:
+        """Return the nearest documents of each query, or of a single str."""
+        hits = (await self._call(Job("search", as_list(queries), Options(**options), k=k, index=index))).hits or []
+        return hits[0] if isinstance(queries, str) else hits
+
+    async def _rerank(
+        self, query: str, texts: Iterable[str], raw_scores: bool, options: Mapping[str, Any]
+    ) -> NDArray[np.float32]:
+        """Return the score of each text for the query."""
+        job = Job("rerank", as_list(texts), Options(**options), query=query, raw_scores=raw_scores)
+        scores = (await self._call(job)).scores
+        assert scores is not None
+        return scores
 
     async def _put(self, job: Job, lane: str, client: str, idempotency_key: str | None) -> str:
         """Put a job; return its id, or the id of the job that was put first with the key."""
@@ -118,16 +138,18 @@ class Calls(ABC, Generic[P]):
             check_deadline(job.deadline, await self._now())
         if idempotency_key is not None:
             name = check_key(idempotency_key)
-            return await self._enqueue_once(check_lane(lane), job, name, owner=client, client=client or self.name)
-        await self._enqueue(check_lane(lane), job, client or self.name)
+            return await self._producer().put_once(
+                check_lane(lane), job, name, owner=client, client=client or self.name
+            )
+        await self._producer().put(check_lane(lane), [job], client or self.name)
         return job.id
 
     async def _call(
         self,
         job: Job,
-        lane: str,
-        timeout_s: float | None,
-        client: str,
+        lane: str = "interactive",
+        timeout_s: float | None = None,
+        client: str = "",
         is_wanted: Callable[[], bool] | None = None,
     ) -> Reply:
         """Return the reply to the job, waiting for it; texts that the cache has are not sent to a worker."""
@@ -193,21 +215,23 @@ class Calls(ABC, Generic[P]):
                     raise Cancelled("the caller has disconnected") from None
 
     async def _stream(
-        self, chunks: AsyncIterator[list[str]], window: int, lane: str, options: Options
+        self, texts: Iterable[str] | AsyncIterable[str], window: int, lane: str, options: Mapping[str, Any]
     ) -> AsyncGenerator[NDArray[np.float32], None]:
-        """Yield the vectors of texts that come in chunks, in order, with at most `window` jobs unanswered at a time."""
+        """Yield the vectors of any number of texts in order, with at most `window` jobs unanswered at a time."""
         check_lane(lane)
-        sender, sent = self._sender(), deque[tuple[Job, P]]()
+        parsed, sender, sent = Options(**options), self._sender(), deque[tuple[Job, P]]()
+        num_texts = TEXTS_PER_TOKENS_JOB if parsed.output == "tokens" else TEXTS_PER_JOB
         try:
-            while True:
-                while len(sent) < window and (chunk := await anext(chunks, None)):
-                    job = Job("embed", chunk, options)
-                    sent.append((job, sender.call(lane, [job], self.name)[0]))
-                if not sent:
-                    return
-                for rows in vectors(await self._admitted(sender, lane, *sent[0]), options):
-                    yield rows
-                sent.popleft()
+            async with aclosing(chunks(texts, num_texts)) as source:
+                while True:
+                    while len(sent) < window and (chunk := await anext(source, None)):
+                        job = Job("embed", chunk, parsed)
+                        sent.append((job, sender.call(lane, [job], self.name)[0]))
+                    if not sent:
+                        return
+                    for rows in vectors(await self._admitted(sender, lane, *sent[0]), parsed):
+                        yield rows
+                    sent.popleft()
         finally:
             sender.forget([job for job, _ in sent])
 
@@ -232,18 +256,19 @@ class Calls(ABC, Generic[P]):
         """Raise TooLarge if the job asks for token vectors that are certainly too large for a reply."""
         if job.options.output != "tokens":
             return
-        sizes = [(about.get("dimension"), about.get("max_tokens")) for about in (await self._heartbeats()).values()]
+        heartbeats = await self._producer().pool.first_heartbeats()
+        sizes = [(about.get("dimension"), about.get("max_tokens")) for about in heartbeats.values()]
         if known := [(d, m) for d, m in sizes if isinstance(d, int) and isinstance(m, int)]:
             dimension, max_tokens = min(d for d, _ in known), min(m for _, m in known)
             check_token_vectors(job.texts, job.options.truncation_side, max_tokens, dimension, self.max_reply_bytes)
 
     async def _timeout(self, timeout_s: float) -> Timeout:
-        num_alive = await self._num_alive()
+        num_alive = len(await self._producer().pool.alive())
         cause = f"{num_alive} workers are alive but busy; try again or add some"
         return Timeout(f"no answer within {timeout_s:g} s: {cause if num_alive else 'no worker is alive; start one'}")
 
 
-def vectors(reply: Reply, options: Options) -> NDArray[np.float32] | list[NDArray[np.float32]]:
+def vectors(reply: Reply, options: Options) -> Vectors:
     """Return the vectors of a reply to an embed: one row for each text, or one array of token vectors."""
     if options.output == "tokens":
         return reply.rows_by_text()

@@ -1,8 +1,7 @@
 """The client: programs, the HTTP front end and the command line use it to put jobs in and get replies out."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
 from types import TracebackType
 from typing import Any, Self
@@ -12,14 +11,14 @@ from numpy.typing import NDArray
 
 from shoal.blocking import iterate_now, run_now
 from shoal.cache.lookup import CacheLookup, LookupResult
-from shoal.client.calls import Calls, vectors
+from shoal.client.calls import Calls, Vectors
 from shoal.client.handle import Handle
-from shoal.client.parts import TEXTS_PER_JOB, TEXTS_PER_TOKENS_JOB, as_list
+from shoal.client.parts import as_list
 from shoal.jobs import Job, Options
 from shoal.keys import Keys
 from shoal.queue.dispatcher import Dispatcher, PendingReply
 from shoal.queue.lane import LaneLimits
-from shoal.queue.producer import Producer
+from shoal.queue.producer import AsyncProducer, Producer
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS
 
@@ -83,22 +82,19 @@ class Client(Calls[PendingReply]):
                 self._dispatcher = None
         self.queue.close()
 
-    def embed(self, texts: str | Iterable[str], **options: Any) -> NDArray[np.float32] | list[NDArray[np.float32]]:
+    def embed(self, texts: str | Iterable[str], **options: Any) -> Vectors:
         """Return the vectors of the texts: float32 `[texts, dimension]`, or `[dimension]` for a single str.
 
         With `output="tokens"`, return a list with one `[tokens, dimension]` array for each text.
         """
-        job = Job("embed", as_list(texts), Options(**options))
-        rows = vectors(self.call(job), job.options)
-        return rows[0] if isinstance(texts, str) else rows
+        return run_now(self._embed(texts, options))
 
     def search(self, queries: str | Iterable[str], k: int = 5, index: str = "default", **options: Any) -> list[Any]:
         """Return the `k` nearest documents of each query, best first: a list of hits for each, or one for a single str.
 
         A hit is a dict with `id`, `score`, `text` and the document's other fields.
         """
-        hits = self.call(Job("search", as_list(queries), Options(**options), k=k, index=index)).hits or []
-        return hits[0] if isinstance(queries, str) else hits
+        return run_now(self._search(queries, k, index, options))
 
     def rerank(
         self, query: str, texts: Iterable[str], *, raw_scores: bool = False, **options: Any
@@ -108,10 +104,7 @@ class Client(Calls[PendingReply]):
         A score is between 0 and 1; with `raw_scores`, it is the reranker's number before the sigmoid. The options are
         truncate and truncation_side. Raises Unsupported where the workers have no reranker.
         """
-        job = Job("rerank", as_list(texts), Options(**options), query=query, raw_scores=raw_scores)
-        scores = self.call(job).scores
-        assert scores is not None
-        return scores
+        return run_now(self._rerank(query, texts, raw_scores, options))
 
     def embed_stream(
         self, texts: Iterable[str], *, window: int = 64, lane: str = "bulk", **options: Any
@@ -121,9 +114,7 @@ class Client(Calls[PendingReply]):
         Memory stays constant however many texts there are. While the lane is full, a job is sent again until it has
         been refused for `timeout_s`.
         """
-        parsed = Options(**options)
-        num_texts = TEXTS_PER_TOKENS_JOB if parsed.output == "tokens" else TEXTS_PER_JOB
-        yield from iterate_now(self._stream(_chunks(texts, num_texts), window, lane, parsed))
+        yield from iterate_now(self._stream(texts, window, lane, options))
 
     def submit(
         self,
@@ -197,21 +188,5 @@ class Client(Calls[PendingReply]):
     async def _find(self, job: Job) -> LookupResult:
         return self.cache_lookup.find(job)
 
-    async def _heartbeats(self) -> Mapping[str, Mapping[str, Any]]:
-        return self.pool.first_heartbeats()
-
-    async def _num_alive(self) -> int:
-        return len(self.pool.alive())
-
-    async def _enqueue(self, lane: str, job: Job, client: str) -> None:
-        self.queue.put(lane, [job], client)
-
-    async def _enqueue_once(self, lane: str, job: Job, idempotency_key: str, owner: str, client: str) -> str:
-        return self.queue.put_once(lane, job, idempotency_key, owner=owner, client=client)
-
-
-async def _chunks(texts: Iterable[str], num_texts: int) -> AsyncIterator[list[str]]:
-    """Yield the texts as lists of so many."""
-    source = iter(texts)
-    while chunk := list(islice(source, num_texts)):
-        yield chunk
+    def _producer(self) -> AsyncProducer:
+        return self.queue.asynchronous

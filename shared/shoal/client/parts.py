@@ -1,6 +1,7 @@
 """Checks and limits of a client before it sends: lanes, keys, and how a long list is split into jobs."""
 
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+from itertools import islice
 
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
@@ -48,3 +49,20 @@ def texts_per_job(job: Job) -> int:
 def as_list(texts: str | Iterable[str]) -> list[str]:
     """Return the texts as a list: of one for a single str."""
     return [texts] if isinstance(texts, str) else list(texts)
+
+
+async def chunks(texts: Iterable[str] | AsyncIterable[str], num_texts: int) -> AsyncGenerator[list[str], None]:
+    """Yield the texts as lists of so many."""
+    if isinstance(texts, AsyncIterable):
+        chunk = []
+        async for text in texts:
+            chunk.append(text)
+            if len(chunk) == num_texts:
+                yield chunk
+                chunk = []
+        if chunk:
+            yield chunk
+    else:
+        source = iter(texts)
+        while chunk := list(islice(source, num_texts)):
+            yield chunk

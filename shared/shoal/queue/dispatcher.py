@@ -6,38 +6,22 @@ trip and a connection of its own for every request, the same two cores answer a 
 """
 
 import contextlib
-import logging
 import os
-import secrets
 import threading
-import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from queue import Empty, SimpleQueue
 
-from shoal.errors import Internal, ShoalError, Unavailable
+from shoal.blocking import run_now
+from shoal.errors import ShoalError
 from shoal.jobs import Job
+from shoal.queue.dispatching import Dispatching, closed
 from shoal.queue.packed_jobs import PackedJobs, StreamEntry
 from shoal.queue.producer import Producer
 from shoal.replies import Reply
 
-#: Time for which Redis may be away before the threads that wait for a reply are told.
-GRACE_S = 0.8
-
 #: Most bytes of jobs that the sender puts for a thread. All that it puts together is accepted when the last of it has
 #: arrived, so larger jobs would delay those of other threads.
 MAX_SENDER_BYTES = 65_536
-
-#: Time after which a thread looks for a result by itself: a note is lost with a Redis that fails, and a program that
-#: cancels a job by an old copy of the script sends none.
-LOOK_AGAIN_S = 2.0
-
-#: Time that the receiver waits before it tries Redis again.
-RETRY_S = 0.1
-
-_log = logging.getLogger(__name__)
-
-_CLOSED = "the client was closed while this waited: make a new one"
 
 
 class PendingReply:
@@ -97,7 +81,7 @@ class PendingNote:
         self._settled.clear()
 
 
-class Dispatcher:
+class Dispatcher(Dispatching[PendingReply, PendingNote]):
     """The sender and the receiver of a process. Thread-safe; starts its two threads at once."""
 
     def __init__(self, producer: Producer):
@@ -107,14 +91,11 @@ class Dispatcher:
 
     def _start(self) -> None:
         self._pid = os.getpid()
-        self.address = secrets.token_hex(8)
+        self._begin()
         self._inbox = self._producer.inbox(self.address)
         self._outgoing: SimpleQueue[PackedJobs | StreamEntry | None] = (
             SimpleQueue()
         )  # to put, to withdraw; None ends the sender
-        self._pending: dict[str, PendingReply] = {}
-        self._watched: dict[str, list[PendingNote]] = {}
-        self._watching = threading.Lock()
         self._closed = threading.Event()
         loops = (self._send, self._receive)
         self._threads = [threading.Thread(target=self._run, args=(loop,), daemon=True) for loop in loops]
@@ -128,28 +109,22 @@ class Dispatcher:
         """
         if self._pid != os.getpid():
             self._start_after_fork()
-        pending = [PendingReply() for _ in jobs]
-        self._pending.update(zip((job.id for job in jobs), pending, strict=True))
-        try:
-            put = PackedJobs.pack(lane, jobs, self.address, client)
-        except ShoalError as error:
-            self._settle(jobs, error)
+        pending, put = self._expect(lane, jobs, client)
+        if put is None:
             return pending
         is_alone = len(self._pending) <= len(jobs)  # no other thread's jobs could go along: the sender only costs time
         if is_alone or put.num_bytes > MAX_SENDER_BYTES:
-            self._put([put])
+            run_now(self._put([put]))
         else:
             self._outgoing.put(put)
-        if self._closed.is_set():
-            self._settle_all(Unavailable(_CLOSED))
+        if self._is_closed():
+            self._settle_all(closed())
         return pending
 
     def forget(self, jobs: Sequence[Job]) -> None:
         """Drop interest in the jobs' replies; jobs that are not answered yet are withdrawn."""
-        for job in jobs:
-            pending = self._pending.pop(job.id, None)
-            if pending is not None and pending.place is not None:
-                self._outgoing.put(pending.place)
+        for place in self._drop(jobs):
+            self._outgoing.put(place)
 
     def wait_result(self, job_id: str, timeout_s: float) -> Reply | None:
         """Return the reply to a submitted job; None if it takes over `timeout_s`.
@@ -159,34 +134,7 @@ class Dispatcher:
         """
         if self._pid != os.getpid():
             self._start_after_fork()
-        until = time.monotonic() + timeout_s
-        reply = self._producer.read_result(job_id)
-        if reply is not None or timeout_s <= 0:
-            return reply
-        with self._awaited(job_id) as note:
-            is_open = self._producer.watch_result(job_id, self.address)
-            while reply is None and (left_s := until - time.monotonic()) > 0:
-                if is_open:
-                    note.wait(min(left_s, LOOK_AGAIN_S))
-                reply, is_open = self._producer.read_result(job_id), True
-        return reply
-
-    @contextlib.contextmanager
-    def _awaited(self, job_id: str) -> Iterator["PendingNote"]:
-        note = PendingNote()
-        with self._watching:
-            self._watched.setdefault(job_id, []).append(note)
-        try:
-            if self._closed.is_set():
-                raise Unavailable(_CLOSED)
-            yield note
-        finally:
-            with self._watching:
-                notes = self._watched.get(job_id, [])
-                if note in notes:
-                    notes.remove(note)
-                if not notes:
-                    self._watched.pop(job_id, None)
+        return run_now(self._result_of(job_id, timeout_s))
 
     def is_alive(self) -> bool:
         """Return True while both threads run, as they do until it is closed."""
@@ -200,7 +148,7 @@ class Dispatcher:
             self._inbox.wake()
         for thread in self._threads:
             thread.join()
-        self._settle_all(Unavailable(_CLOSED))
+        self._settle_all(closed())
 
     def _start_after_fork(self) -> None:
         """Start anew: a fork copies neither the threads nor the right to the parent's address."""
@@ -208,27 +156,16 @@ class Dispatcher:
             if self._pid != os.getpid():
                 self._start()
 
-    def _run(self, loop: Callable[[], None]) -> None:
-        """Run the loop until the dispatcher is closed, and again after an unforeseen error.
-
-        The error is logged without its message, which could hold a text.
-        """
-        while not self._closed.is_set():
-            try:
-                loop()
-            except Exception as error:
-                frames = "".join(traceback.format_tb(error.__traceback__))
-                _log.error("the dispatcher met %s and goes on\n%s", type(error).__name__, frames)
-                self._settle_all(Internal("the client failed in an unforeseen way; its log has the traceback"))
-                self._closed.wait(RETRY_S)
+    def _run(self, loop: Callable[[], Awaitable[None]]) -> None:
+        run_now(self._keep(loop))
 
     # The sender
 
-    def _send(self) -> None:
+    async def _send(self) -> None:
         while (first := self._outgoing.get()) is not None:
             parcels = [first, *self._drain()]
-            self._put([parcel for parcel in parcels if isinstance(parcel, PackedJobs)])
-            self._withdraw([parcel for parcel in parcels if isinstance(parcel, StreamEntry)])
+            await self._put([parcel for parcel in parcels if isinstance(parcel, PackedJobs)])
+            await self._withdraw([parcel for parcel in parcels if isinstance(parcel, StreamEntry)])
 
     def _drain(self) -> list[PackedJobs | StreamEntry]:
         """Return all that waits to be sent."""
@@ -239,69 +176,37 @@ class Dispatcher:
             self._outgoing.put(None)  # for `_send`, which it ends
         return parcels
 
-    def _put(self, puts: Sequence[PackedJobs]) -> None:
-        """Put the jobs that are still wanted, and note their places; settle those that are refused."""
-        puts = [put for put in puts if any(job.id in self._pending for job in put.jobs)]
-        if not puts:
-            return
-        try:
-            outcomes = self._producer.put_many(puts)
-        except ShoalError as error:
-            outcomes = [error] * len(puts)
-        abandoned = []
-        for put, outcome in zip(puts, outcomes, strict=True):
-            if isinstance(outcome, ShoalError):
-                self._settle(put.jobs, outcome)
-                continue
-            for job, place in zip(put.jobs, outcome, strict=True):
-                if pending := self._pending.get(job.id):
-                    pending.place = place
-                elif place is not None:  # forgotten meanwhile, or answered already: then it is no longer there
-                    abandoned.append(place)
-        self._withdraw(abandoned)
+    # The I/O of threads
 
-    def _withdraw(self, places: Sequence[StreamEntry]) -> None:
-        with contextlib.suppress(ShoalError):  # then they are computed without need, or expire
-            self._producer.withdraw(places)
+    def _new_pending(self) -> PendingReply:
+        return PendingReply()
 
-    # The receiver
+    def _new_note(self) -> PendingNote:
+        return PendingNote()
 
-    def _receive(self) -> None:
-        answered_at, is_away = time.monotonic(), False
-        while not self._closed.is_set():
-            try:
-                replies = self._inbox.wait()
-            except ShoalError as error:
-                self._producer.clock.invalidate()
-                if time.monotonic() - answered_at > GRACE_S:
-                    _log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
-                    is_away = True
-                    self._settle_all(error)
-                self._closed.wait(RETRY_S)
-                continue
-            if is_away:
-                _log.info("Redis answers again")
-            answered_at, is_away = time.monotonic(), False
-            for reply in replies:
-                if pending := self._pending.pop(reply.id, None):
-                    pending.settle(reply)
-            for job_id in self._inbox.answered:
-                self._note(job_id)
+    def _is_closed(self) -> bool:
+        return self._closed.is_set()
 
-    def _note(self, job_id: str, error: ShoalError | None = None) -> None:
-        """Wake the threads that wait for the result of the job, or have them raise the error."""
-        with self._watching:
-            for note in self._watched.pop(job_id, []):
-                note.settle(error)
+    async def _put_many(self, puts: Sequence[PackedJobs]) -> list[list[StreamEntry | None] | ShoalError]:
+        return self._producer.put_many(puts)
 
-    def _settle(self, jobs: Sequence[Job], error: ShoalError) -> None:
-        for job in jobs:
-            if pending := self._pending.pop(job.id, None):
-                pending.settle(error)
+    async def _take_back(self, places: Sequence[StreamEntry]) -> None:
+        self._producer.withdraw(places)
 
-    def _settle_all(self, error: ShoalError) -> None:
-        for job_id in list(self._pending):
-            if pending := self._pending.pop(job_id, None):
-                pending.settle(error)
-        for job_id in list(self._watched):
-            self._note(job_id, error)
+    async def _read_result(self, job_id: str) -> Reply | None:
+        return self._producer.read_result(job_id)
+
+    async def _watch_result(self, job_id: str) -> bool:
+        return self._producer.watch_result(job_id, self.address)
+
+    async def _wait_for_note(self, note: PendingNote, timeout_s: float) -> None:
+        note.wait(timeout_s)
+
+    async def _wait_for_replies(self) -> tuple[Sequence[Reply], Sequence[str]]:
+        return self._inbox.wait(), self._inbox.answered
+
+    async def _pause(self, seconds: float) -> None:
+        self._closed.wait(seconds)
+
+    def _doubt_clock(self) -> None:
+        self._producer.clock.invalidate()

@@ -5,11 +5,11 @@ kilobytes: it is written every few seconds, and read by few and rarely.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from shoal import wire
 from shoal.broker.broker import Broker
+from shoal.broker.commands import BlockingCommands, Commands, blocking
 from shoal.broker.script import Script
 from shoal.errors import ShoalError
 from shoal.keys import Keys
@@ -23,14 +23,58 @@ _KEPT_FOR = 5
 _ANNOUNCE, _ALIVE = (Script.load("shoal.queue", "lane", name) for name in ("announce", "alive"))
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """The workers of one pool."""
+class AsyncPool:
+    """The workers of one pool, as its clients see them."""
 
-    broker: Broker
-    keys: Keys
-    alive_s: float = field(default=ALIVE_S)
-    _first: dict[str, dict[str, Any]] = field(default_factory=dict)
+    def __init__(self, commands: Commands, keys: Keys):
+        self._commands = commands
+        self._keys = keys
+        self._first: dict[str, dict[str, Any]] = {}
+
+    async def alive(self) -> set[str]:
+        """Return the ids of the living workers."""
+        found = await self._commands.run(_ALIVE, [self._keys.alive], {})
+        return {member.decode(errors="replace") for member in found["workers"]}
+
+    async def workers(self) -> dict[str, dict[str, Any]]:
+        """Return the heartbeat of each living worker by its id."""
+        return await self._heartbeats(sorted(await self.alive()))
+
+    async def first_heartbeats(self) -> dict[str, dict[str, Any]]:
+        """Return for each living worker the heartbeat that was read first: for fields that a worker never changes.
+
+        Only heartbeats of new workers are read.
+        """
+        ids = await self.alive()
+        new = await self._heartbeats(sorted(ids - self._first.keys()))
+        for worker_id in self._first.keys() - ids:
+            self._first.pop(worker_id, None)
+        self._first.update(new)
+        return {worker_id: about for worker_id in sorted(ids) if (about := self._first.get(worker_id)) is not None}
+
+    async def texts_per_s(self) -> float:
+        """Return the texts per second of all living workers, as they measured it lately."""
+        return sum(float(about.get("texts_per_s", 0.0)) for about in (await self.workers()).values())
+
+    async def _heartbeats(self, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return the heartbeats of the workers, without those that Redis does not have."""
+        beats = await self._commands.execute("MGET", *map(self._keys.worker, ids)) if ids else []
+        return {worker_id: _read(beat) for worker_id, beat in zip(ids, beats, strict=True) if beat is not None}
+
+
+class Pool:
+    """The workers of one pool. Thread-safe."""
+
+    def __init__(self, broker: Broker, keys: Keys, alive_s: float = ALIVE_S):
+        self.broker = broker
+        self.keys = keys
+        self.asynchronous = AsyncPool(BlockingCommands(broker), keys)
+        self.alive_s = alive_s
+
+    alive = blocking(AsyncPool.alive)
+    workers = blocking(AsyncPool.workers)
+    first_heartbeats = blocking(AsyncPool.first_heartbeats)
+    texts_per_s = blocking(AsyncPool.texts_per_s)
 
     def announce(self, worker_id: str, about: dict[str, Any] | None = None) -> bool:
         """Announce that the worker is alive, with the contents of its heartbeat or, to say less, without.
@@ -47,38 +91,9 @@ class Pool:
         """Take a worker off the list."""
         self.broker.pipeline(("ZREM", self.keys.alive, worker_id), ("DEL", self.keys.worker(worker_id)))
 
-    def alive(self) -> set[str]:
-        """Return the ids of the living workers."""
-        return {member.decode(errors="replace") for member in self.broker.run(_ALIVE, [self.keys.alive], {})["workers"]}
-
-    def workers(self) -> dict[str, dict[str, Any]]:
-        """Return the heartbeat of each living worker by its id."""
-        return self._heartbeats(sorted(self.alive()))
-
-    def first_heartbeats(self) -> dict[str, dict[str, Any]]:
-        """Return for each living worker the heartbeat that was read first: for fields that a worker never changes.
-
-        Only heartbeats of new workers are read.
-        """
-        ids = self.alive()
-        new = self._heartbeats(sorted(ids - self._first.keys()))
-        for worker_id in self._first.keys() - ids:
-            self._first.pop(worker_id, None)
-        self._first.update(new)
-        return {worker_id: about for worker_id in sorted(ids) if (about := self._first.get(worker_id)) is not None}
-
     def ready(self) -> dict[str, dict[str, Any]]:
         """Return the heartbeats of the living workers that have their model and indexes open."""
         return {worker_id: about for worker_id, about in self.workers().items() if about.get("state") == "ready"}
-
-    def texts_per_s(self) -> float:
-        """Return the texts per second of all living workers, as they measured it lately."""
-        return sum(float(about.get("texts_per_s", 0.0)) for about in self.workers().values())
-
-    def _heartbeats(self, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return the heartbeats of the workers, without those that Redis does not have."""
-        beats = self.broker.execute("MGET", *map(self.keys.worker, ids)) if ids else []
-        return {worker_id: _read(beat) for worker_id, beat in zip(ids, beats, strict=True) if beat is not None}
 
 
 def _read(beat: bytes) -> dict[str, Any]:

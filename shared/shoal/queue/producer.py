@@ -14,6 +14,7 @@ from typing import Any, Self
 from shoal import wire
 from shoal.broker.broker import Broker
 from shoal.broker.clock import Clock
+from shoal.broker.commands import BlockingCommands, Commands, blocking
 from shoal.broker.script import Script, ScriptCall
 from shoal.errors import Cancelled, InvalidRequest, ShoalError, UnknownJob
 from shoal.excerpt import excerpt
@@ -28,9 +29,9 @@ from shoal.queue.packed_jobs import (
     too_large,
     too_much_unread,
 )
-from shoal.queue.pool import Pool
-from shoal.queue.reply_stream import ReplyStream
-from shoal.queue.unread import UnreadResults
+from shoal.queue.pool import AsyncPool, Pool
+from shoal.queue.reply_stream import AsyncReplyStream, ReplyStream
+from shoal.queue.unread import UnreadResults, sweep
 from shoal.replies import Reply
 
 #: Version of the scripts that other programs have copies of, and of their arguments.
@@ -55,88 +56,74 @@ _WITHDRAW, _MARK_READ, _WATCH = (
 )
 
 
-class Producer:
-    """The lanes, results and records of one pool, for programs that put jobs. Thread-safe.
+class AsyncProducer:
+    """The lanes, results and records of one pool, for programs that put jobs.
 
     Every method raises Unavailable when Redis does not answer.
     """
 
-    def __init__(self, broker: Broker, keys: Keys, limits: LaneLimits | None = None, result_ttl_s: int = 3_600):
-        self.broker = broker
+    def __init__(self, commands: Commands, keys: Keys, limits: LaneLimits | None = None, result_ttl_s: int = 3_600):
         self.keys = keys
         self.limits = limits or LaneLimits()
         self.result_ttl_s = result_ttl_s
-        self.pool = Pool(broker, keys)
-        self.clock = Clock(broker)
-        self.unread = UnreadResults(broker, keys, result_ttl_s)
+        self.pool = AsyncPool(commands, keys)
+        self._commands = commands
+        self._unread_keys = (keys.unread, keys.unread_load)
         self._lane_keys = {lane: keys.of_lane(lane) for lane in LANES}
         self._all_keys = [key for of_lane in self._lane_keys.values() for key in of_lane]
         self._source_of = {keys.lane(lane): Source(lane) for lane in LANES}
         self._source_of |= {keys.overflow(lane): Source(lane, True) for lane in LANES}
         self._texts_per_s, self._speed_known_until = 0.0, 0.0
 
-    @classmethod
-    def connect(cls, url: str, keys: Keys, limits: LaneLimits | None = None, result_ttl_s: int = 3_600) -> Self:
-        """Return a producer with connections of its own to the Redis at `url`."""
-        return cls(Broker.connect(url), keys, limits, result_ttl_s)
-
-    def close(self) -> None:
-        """Close all connections."""
-        self.broker.close()
-
-    def ping(self) -> None:
-        """Raise Unavailable if Redis does not answer."""
-        self.broker.ping()
-
     # Put
 
-    def put(self, lane: str, jobs: Sequence[Job], client: str = "") -> None:
+    async def put(self, lane: str, jobs: Sequence[Job], client: str = "") -> None:
         """Add the client's jobs to the lane, all or none.
 
         A job without a reply address gets a record; putting it a second time does nothing. Raises Overloaded.
         """
-        (outcome,) = self.put_many([PackedJobs.pack(lane, jobs, client=client)])
+        (outcome,) = await self.put_many([PackedJobs.pack(lane, jobs, client=client)])
         if isinstance(outcome, ShoalError):
             raise outcome
 
-    def put_once(self, lane: str, job: Job, idempotency_key: str, owner: str = "", client: str = "") -> str:
+    async def put_once(self, lane: str, job: Job, idempotency_key: str, owner: str = "", client: str = "") -> str:
         """Add the job unless its owner put one with the same key within a day; return the id of this or that job.
 
         Raises Overloaded, and InvalidRequest if that job asked something else.
         """
         name = blake2b(f"{owner}\0{idempotency_key}".encode(), digest_size=16).hexdigest()
         put = PackedJobs.pack(lane, [job], client=client or owner, idempotency_key=IdempotencyKey(name, job.digest()))
-        (outcome,) = self._put(put)
+        (outcome,) = await self._put(put)
         if isinstance(outcome, ShoalError):
             raise outcome
         return bytes(outcome["id"]).decode() if outcome["status"] == b"known" else job.id
 
-    def put_many(self, puts: Sequence[PackedJobs]) -> list[list[StreamEntry | None] | ShoalError]:
+    async def put_many(self, puts: Sequence[PackedJobs]) -> list[list[StreamEntry | None] | ShoalError]:
         """Make several puts in one round trip, each accepted or refused by itself.
 
         Returns for each put the places of its jobs, with None for a job that was there already; or its error:
         Overloaded, TooLarge for more than an empty lane takes, or InvalidRequest if its idempotency key was used for
         something else.
         """
-        outcomes = zip(puts, self._put(*puts), strict=True)
+        outcomes = zip(puts, await self._put(*puts), strict=True)
         return [outcome if isinstance(outcome, ShoalError) else _places(put, outcome) for put, outcome in outcomes]
 
-    def _put(self, *puts: PackedJobs) -> list[dict[str, Any] | ShoalError]:
+    async def _put(self, *puts: PackedJobs) -> list[dict[str, Any] | ShoalError]:
         """Return for each put the result of the script, or the error."""
-        outcomes = self.broker.run_many(_PUT, [self._call(put) for put in puts])
+        outcomes = await self._commands.run_many(_PUT, [self._call(put) for put in puts])
         refused = [n for n, outcome in enumerate(outcomes) if _is_refused_for_unread(outcome)]
         if refused:  # some results may have expired, or been taken without a script
-            self.unread.sweep()
-            again = self.broker.run_many(_PUT, [self._call(puts[n]) for n in refused])
+            await sweep(self._commands, self.keys, self.result_ttl_s)
+            again = await self._commands.run_many(_PUT, [self._call(puts[n]) for n in refused])
             for n, outcome in zip(refused, again, strict=True):
                 outcomes[n] = outcome
-        return [self._checked(put, outcome) for put, outcome in zip(puts, outcomes, strict=True)]
+        return [await self._checked(put, outcome) for put, outcome in zip(puts, outcomes, strict=True)]
 
-    def _checked(self, put: PackedJobs, outcome: dict[str, Any] | ShoalError) -> dict[str, Any] | ShoalError:
+    async def _checked(self, put: PackedJobs, outcome: dict[str, Any] | ShoalError) -> dict[str, Any] | ShoalError:
         if isinstance(outcome, ShoalError):
             return outcome
         if outcome["status"] == b"full":
-            return overloaded(put, outcome, self.limits, self._speed())
+            return overloaded(put, outcome, self.limits, await self._speed())
         if outcome["status"] == b"too_large":
             return too_large(put, outcome)
         if outcome["status"] == b"unread":
@@ -166,66 +153,66 @@ class Producer:
             arguments["once"] = asdict(put.idempotency_key) | {"ttl_s": ONCE_TTL_S}
         return ScriptCall(keys, arguments)
 
-    def _speed(self) -> float:
+    async def _speed(self) -> float:
         """Return the texts per second of the pool."""
         if time.monotonic() > self._speed_known_until:
-            self._texts_per_s = self.pool.texts_per_s()
+            self._texts_per_s = await self.pool.texts_per_s()
             self._speed_known_until = time.monotonic() + SPEED_KNOWN_S
         return self._texts_per_s
 
     # Take back
 
-    def withdraw(self, places: Sequence[StreamEntry]) -> int:
+    async def withdraw(self, places: Sequence[StreamEntry]) -> int:
         """Take jobs back without a reply, whether a worker has them or not; return how many were still unanswered."""
         if not places:
             return 0
         jobs = [{**self._source_of[p.stream]._asdict(), "entry": p.entry, "id": p.job_id} for p in places]
-        return int(self.broker.run(_WITHDRAW, self._all_keys, {"lanes": LANES, "jobs": jobs})["withdrawn"])
+        return int((await self._commands.run(_WITHDRAW, self._all_keys, {"lanes": LANES, "jobs": jobs}))["withdrawn"])
 
-    def cancel(self, job_id: str) -> str:
+    async def cancel(self, job_id: str) -> str:
         """Cancel a submitted job that is not answered yet, and return the status that it then has.
 
         A worker that computes it stops as soon as it notices. Raises UnknownJob.
         """
         reply = Reply.failure(job_id, Cancelled(f"job {job_id} was cancelled"))
         record = self.keys.record(job_id)
-        reply_to = self.broker.execute("HGET", record, "reply_to")
+        reply_to = await self._commands.execute("HGET", record, "reply_to")
         address = self.keys.replies(reply_to.decode(errors="replace")) if reply_to else self.keys.result(job_id)
-        keys = [*self._all_keys, *self.unread.script_keys, record, address]
+        keys = [*self._all_keys, *self._unread_keys, record, address]
         arguments = {"version": SCRIPT_VERSION, "lanes": LANES, "id": job_id, "result_ttl_s": self.result_ttl_s}
-        status = self.broker.run(_CANCEL, keys, arguments | {"reply": reply.pack()}).get("status")
+        status = (await self._commands.run(_CANCEL, keys, arguments | {"reply": reply.pack()})).get("status")
         if status is None:
             raise _unknown(job_id)
         return bytes(status).decode()
 
     # Results
 
-    def inbox(self, address: str) -> ReplyStream:
+    def inbox(self, address: str) -> AsyncReplyStream:
         """Return the stream of the replies to jobs with that reply address, and of notes of watched results."""
-        return ReplyStream(self.broker, self.keys.replies(address), self.result_ttl_s)
+        return AsyncReplyStream(self._commands, self.keys.replies(address), self.result_ttl_s)
 
-    def status(self, job_id: str) -> tuple[str, dict[str, float]]:
+    async def status(self, job_id: str) -> tuple[str, dict[str, float]]:
         """Return the status of a submitted job, and its timings once it is done.
 
         Raises UnknownJob.
         """
-        status, timings = self.broker.execute("HMGET", self.keys.record(job_id), "status", "timings")
+        status, timings = await self._commands.execute("HMGET", self.keys.record(job_id), "status", "timings")
         if status is None:
             raise _unknown(job_id)
         return status.decode(), wire.unpack(timings) if timings else {}
 
-    def read_result(self, job_id: str) -> Reply | None:
+    async def read_result(self, job_id: str) -> Reply | None:
         """Return the reply to a submitted job; None if it is not answered yet.
 
         It can be read again for `READ_TTL_S`. Raises UnknownJob.
         """
         read = ("HMGET", self.keys.record(job_id), "status", "reply_to")
-        (status, reply_to), data = self.broker.pipeline(read, ("LINDEX", self.keys.result(job_id), 0))
+        (status, reply_to), data = await self._commands.pipeline(read, ("LINDEX", self.keys.result(job_id), 0))
         if status is None:
             raise _unknown(job_id)
         if data is not None:
             with suppress(ShoalError):  # then the result is kept and counted as one that was not read
-                self._mark_read(job_id, len(data))
+                await self._mark_read(job_id, len(data))
             return Reply.unpack(data)
         if reply_to is not None:
             address = reply_to.decode(errors="replace")
@@ -237,14 +224,62 @@ class Producer:
             )
         return None
 
-    def watch_result(self, job_id: str, address: str) -> bool:
+    async def watch_result(self, job_id: str, address: str) -> bool:
         """Have a note sent to the address when the job is answered; return False if it is answered already."""
         arguments = {"address": address, "max_watchers": MAX_WATCHERS}
-        return bool(self.broker.run(_WATCH, [self.keys.record(job_id)], arguments)["is_open"])
+        return bool((await self._commands.run(_WATCH, [self.keys.record(job_id)], arguments))["is_open"])
 
-    def _mark_read(self, job_id: str, num_bytes: int) -> None:
-        keys = [*self.unread.script_keys, self.keys.result(job_id), self.keys.record(job_id)]
-        self.broker.run(_MARK_READ, keys, {"id": job_id, "num_bytes": num_bytes, "ttl_s": READ_TTL_S})
+    async def _mark_read(self, job_id: str, num_bytes: int) -> None:
+        keys = [*self._unread_keys, self.keys.result(job_id), self.keys.record(job_id)]
+        await self._commands.run(_MARK_READ, keys, {"id": job_id, "num_bytes": num_bytes, "ttl_s": READ_TTL_S})
+
+
+class Producer:
+    """The same for threads, with what operators ask. Thread-safe."""
+
+    def __init__(self, broker: Broker, keys: Keys, limits: LaneLimits | None = None, result_ttl_s: int = 3_600):
+        self.asynchronous = AsyncProducer(BlockingCommands(broker), keys, limits, result_ttl_s)
+        self.broker = broker
+        self.keys = keys
+        self.result_ttl_s = result_ttl_s
+        self.pool = Pool(broker, keys)
+        self.clock = Clock(broker)
+        self.unread = UnreadResults(broker, keys, result_ttl_s)
+
+    @classmethod
+    def connect(cls, url: str, keys: Keys, limits: LaneLimits | None = None, result_ttl_s: int = 3_600) -> Self:
+        """Return a producer with connections of its own to the Redis at `url`."""
+        return cls(Broker.connect(url), keys, limits, result_ttl_s)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.broker.close()
+
+    def ping(self) -> None:
+        """Raise Unavailable if Redis does not answer."""
+        self.broker.ping()
+
+    put = blocking(AsyncProducer.put)
+    put_once = blocking(AsyncProducer.put_once)
+    put_many = blocking(AsyncProducer.put_many)
+    withdraw = blocking(AsyncProducer.withdraw)
+    cancel = blocking(AsyncProducer.cancel)
+    status = blocking(AsyncProducer.status)
+    read_result = blocking(AsyncProducer.read_result)
+    watch_result = blocking(AsyncProducer.watch_result)
+
+    @property
+    def limits(self) -> LaneLimits:
+        """Return the most that its lanes may hold."""
+        return self.asynchronous.limits
+
+    @limits.setter
+    def limits(self, limits: LaneLimits) -> None:
+        self.asynchronous.limits = limits
+
+    def inbox(self, address: str) -> ReplyStream:
+        """Return the stream of the replies to jobs with that reply address, and of notes of watched results."""
+        return ReplyStream(self.broker, self.keys.replies(address), self.result_ttl_s)
 
     # Loads
 

@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from shoal.broker.broker import Broker
+from shoal.broker.commands import BlockingCommands, Commands, blocking
 from shoal.broker.connections import SHORT_BLOCK_S
 from shoal.errors import MalformedJob
 from shoal.replies import Reply
@@ -28,21 +29,21 @@ _BEGINNING = b"0"
 _ANSWERED = b"answered"
 
 
-class ReplyStream:
-    """The replies at one address. For one thread at a time, except for `wake`.
+class AsyncReplyStream:
+    """The replies at one address. For one thread or task at a time, except for `wake`.
 
     `answered` has the ids of the watched jobs whose results the last call of `wait` has found to be there.
     """
 
-    def __init__(self, broker: Broker, key: str, ttl_s: int):
+    def __init__(self, commands: Commands, key: str, ttl_s: int):
         self.answered: list[str] = []
-        self._broker = broker
+        self._commands = commands
         self._key = key
         self._ttl_s = ttl_s
         self._read: list[bytes] = []  # and not deleted yet
         self._max_replies = FIRST_REPLIES
 
-    def wait(self, timeout_s: float = SHORT_BLOCK_S) -> list[Reply]:
+    async def wait(self, timeout_s: float = SHORT_BLOCK_S) -> list[Reply]:
         """Return replies that have come, the oldest first, waiting up to `timeout_s` for one.
 
         There are so many that they probably have `READ_BYTES` at most. After an error, replies may come a second time.
@@ -53,7 +54,7 @@ class ReplyStream:
         if self._read:
             commands.insert(0, ("XDEL", self._key, *self._read))
         try:
-            found = self._broker.pipeline(*commands, block_s=block_ms / 1000)[-1]
+            found = (await self._commands.pipeline(*commands, block_s=block_ms / 1000))[-1]
         finally:
             self._read = []  # after an error as well: Redis may be another one now
         self.answered = []
@@ -74,9 +75,24 @@ class ReplyStream:
         of_this_size = num_replies * READ_BYTES // max(1, num_bytes)
         self._max_replies = max(1, min(of_this_size, 2 * self._max_replies, REPLIES_AT_ONCE))
 
-    def wake(self) -> None:
-        """End the wait of the thread that reads here."""
-        self._broker.pipeline(("XADD", self._key, "*", "reply", b""), ("EXPIRE", self._key, self._ttl_s))
+    async def wake(self) -> None:
+        """End the wait of the thread or task that reads here."""
+        await self._commands.pipeline(("XADD", self._key, "*", "reply", b""), ("EXPIRE", self._key, self._ttl_s))
+
+
+class ReplyStream:
+    """The replies at one address, for a thread that blocks until they come."""
+
+    def __init__(self, broker: Broker, key: str, ttl_s: int):
+        self.asynchronous = AsyncReplyStream(BlockingCommands(broker), key, ttl_s)
+
+    wait = blocking(AsyncReplyStream.wait)
+    wake = blocking(AsyncReplyStream.wake)
+
+    @property
+    def answered(self) -> list[str]:
+        """Return the ids of the watched jobs whose results the last call of `wait` has found to be there."""
+        return self.asynchronous.answered
 
 
 def _readable(found: Iterable[bytes]) -> Iterator[Reply]:

@@ -7,7 +7,9 @@ A result that a reader took without a script, or that has expired, is found by l
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from shoal.blocking import run_now
 from shoal.broker.broker import Broker
+from shoal.broker.commands import BlockingCommands, Commands
 from shoal.broker.script import Script
 from shoal.keys import Keys
 
@@ -47,12 +49,18 @@ class UnreadResults:
 
         Return True if more are due.
         """
-        due = self._run([])
-        return bool(due) and bool(self._run(due))
+        return run_now(sweep(BlockingCommands(self.broker), self.keys, self.result_ttl_s))
 
-    def _run(self, results: list[bytes]) -> list[bytes]:
+
+async def sweep(commands: Commands, keys: Keys, result_ttl_s: int) -> bool:
+    """Sweep as `UnreadResults` does."""
+
+    async def run(results: list[bytes]) -> list[bytes]:
         """Look at the results, and return those that are due then."""
         names = [result.partition(b" ")[0].decode() for result in results]
-        found = [self.keys.once(name[1:]) if name[:1] == "=" else self.keys.result(name) for name in names]
-        arguments = {"results": results, "max_results": MAX_SWEPT, "result_ttl_s": self.result_ttl_s}
-        return list(self.broker.run(_SWEEP, [*self.script_keys, *found], arguments)["due"])
+        found = [keys.once(name[1:]) if name[:1] == "=" else keys.result(name) for name in names]
+        arguments = {"results": results, "max_results": MAX_SWEPT, "result_ttl_s": result_ttl_s}
+        return list((await commands.run(_SWEEP, [keys.unread, keys.unread_load, *found], arguments))["due"])
+
+    due = await run([])
+    return bool(due) and bool(await run(due))

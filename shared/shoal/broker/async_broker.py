@@ -1,0 +1,179 @@
+"""The broker for an event loop: commands of many tasks go to Redis in one round trip."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from copy import copy
+from typing import Any, NamedTuple
+
+import redis
+
+from shoal.broker.async_connection import AsyncConnection, ConnectionMaker
+from shoal.broker.broker import checked, run_calls, translate
+from shoal.broker.connections import MAX_WAIT_S, SMALL_BYTES, all_in_use, num_connections
+from shoal.broker.script import Script, ScriptCall
+from shoal.errors import ShoalError
+
+#: Most bytes of commands in one round trip for many tasks.
+MAX_TOGETHER_BYTES = 2**20
+
+
+class _Question(NamedTuple):
+    """Commands of one task, packed, and the future of their answers or of the error."""
+
+    packed: bytes
+    num_answers: int
+    outcome: asyncio.Future[list[Any] | Exception]
+
+
+class AsyncBroker:
+    """A way to Redis for the tasks of one event loop; connects on first use.
+
+    Small commands go over one connection: all that tasks ask while one round trip is under way are sent with the next.
+    Commands that block in Redis or are large have a connection for themselves.
+    Every method raises Overloaded when Redis is out of memory, and Unavailable when it does not answer or refuses.
+    """
+
+    def __init__(self, maker: ConnectionMaker):
+        self._maker = maker
+        self._packer = maker.make()
+        self._idle: deque[AsyncConnection] = deque()
+        self._free = asyncio.Semaphore(num_connections(maker.max_connections))
+        self._questions: deque[_Question] = deque()
+        self._asking: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    async def close(self) -> None:
+        """Close all connections; commands that are under way fail."""
+        self._is_closed = True
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.wait([self._asking])
+        await self._drop_idle(is_patient=True)
+
+    async def execute(self, *command: Any, block_s: float = 0.0) -> Any:
+        """Return the answer to one command, which may block in Redis for `block_s`."""
+        return (await self.pipeline(command, block_s=block_s))[0]
+
+    async def pipeline(self, *commands: Sequence[Any], block_s: float = 0.0) -> list[Any]:
+        """Return the answers to several commands, sent in one round trip; raise the first error among them."""
+        try:
+            return checked(await self._ask(commands, block_s))
+        except redis.RedisError as error:
+            raise translate(error) from error
+
+    async def run(self, script: Script, keys: Sequence[str], arguments: Mapping[str, Any]) -> Any:
+        """Return the result of a script."""
+        (outcome,) = await self.run_many(script, [ScriptCall(keys, arguments)])
+        if isinstance(outcome, ShoalError):
+            raise outcome
+        return outcome
+
+    async def run_many(self, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
+        """Run the script once for each call, in one round trip; return for each its result, or its error unraised."""
+        try:
+            return await run_calls(self._ask, script, calls)
+        except redis.RedisError as error:
+            raise translate(error) from error
+
+    async def _ask(self, commands: Sequence[Sequence[Any]], block_s: float = 0.0) -> list[Any]:
+        """Return the answers to the commands; an error that Redis answers is one of them."""
+        if self._is_closed:
+            raise _closed()
+        packed = self._packer.pack_commands(commands)
+        if block_s or sum(map(len, packed)) > SMALL_BYTES:
+            return await self._round_trip(packed, len(commands), block_s)
+        question = _Question(b"".join(packed), len(commands), asyncio.get_running_loop().create_future())
+        self._questions.append(question)
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask_together())
+        outcome = await question.outcome
+        if isinstance(outcome, Exception):
+            raise copy(outcome)  # for each task one of its own, to which its traceback is added
+        return outcome
+
+    async def _ask_together(self) -> None:
+        """Send what waits, in as many round trips as it takes; a task that has been cancelled is left out."""
+        while questions := self._next_questions():
+            outcome: list[Any] | Exception
+            try:
+                packed, num_answers = [q.packed for q in questions], sum(q.num_answers for q in questions)
+                outcome = await self._round_trip(packed, num_answers)
+            except Exception as error:
+                outcome = error
+            except asyncio.CancelledError:
+                _settle([*questions, *self._questions], _closed())
+                raise
+            _settle(questions, outcome)
+
+    def _next_questions(self) -> list[_Question]:
+        questions, num_bytes = [], 0
+        while self._questions and num_bytes < MAX_TOGETHER_BYTES:
+            question = self._questions.popleft()
+            if not question.outcome.done():
+                questions.append(question)
+                num_bytes += len(question.packed)
+        return questions
+
+    async def _round_trip(self, packed: Sequence[bytes], num_answers: int, block_s: float = 0.0) -> list[Any]:
+        async with self._reserved():
+            connection = await self._take()
+            try:
+                answers = await connection.ask(packed, num_answers, block_s)
+            except BaseException as error:
+                await connection.disconnect(nowait=True)
+                if isinstance(error, redis.ReadOnlyError):
+                    await self._drop_idle()  # after a failover they lead to the former primary
+                raise
+            if self._is_closed:
+                await connection.disconnect()
+            else:
+                self._idle.append(connection)
+            return answers
+
+    @asynccontextmanager
+    async def _reserved(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(MAX_WAIT_S):
+                await self._free.acquire()
+        except TimeoutError:
+            raise all_in_use() from None
+        try:
+            yield
+        finally:
+            self._free.release()
+
+    async def _take(self) -> AsyncConnection:
+        """Return a connection that is open as far as can be told."""
+        self._maker.breaker.check()
+        while self._idle:
+            connection = self._idle.pop()
+            if await connection.is_open():
+                return connection
+            await connection.disconnect(nowait=True)
+        connection = self._maker.make()
+        try:
+            await connection.connect()
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        return connection
+
+    async def _drop_idle(self, is_patient: bool = False) -> None:
+        while self._idle:
+            await self._idle.pop().disconnect(nowait=not is_patient)
+
+
+def _closed() -> redis.ConnectionError:
+    return redis.ConnectionError("the client was closed")
+
+
+def _settle(questions: Sequence[_Question], outcome: list[Any] | Exception) -> None:
+    """Give each question its answers, or all of them the error."""
+    first = 0
+    for question in questions:
+        after = first + question.num_answers
+        if not question.outcome.done():
+            question.outcome.set_result(outcome if isinstance(outcome, Exception) else outcome[first:after])
+        first = after

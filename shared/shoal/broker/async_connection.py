@@ -1,0 +1,140 @@
+"""A connection to Redis for an event loop: redis-py's, with time limits of its own and a circuit breaker."""
+
+import asyncio
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+from redis.asyncio import connection as asyncio_connection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from shoal.broker import circuit_breaker
+from shoal.broker.circuit_breaker import CircuitBreaker
+from shoal.broker.connections import ANSWER_S, pieces, read_url, readable_url, refused, sending_s
+
+#: Time after a time limit in which an answer may still be read: when something else has held the loop up, the limit is
+#: reached before the loop reads what has come meanwhile.
+LATE_S = 0.05
+
+
+class _CountingParser(asyncio_connection.DefaultParser):  # type: ignore[misc, valid-type]
+    """redis-py's parser, with the number of pieces that it has read."""
+
+    num_pieces = 0
+
+    async def read_from_socket(self) -> Any:
+        read = await super().read_from_socket()
+        self.num_pieces += 1
+        return read
+
+
+class AsyncConnection(asyncio_connection.AbstractConnection):
+    """A connection that reports its outcomes to a circuit breaker, and does not open while the breaker is open."""
+
+    def __init__(self, *, breaker: CircuitBreaker, **options: Any):
+        self.breaker = breaker
+        super().__init__(parser_class=_CountingParser, **options)
+
+    async def connect(self) -> None:
+        """Connect unless connected; raise redis.ConnectionError at once while Redis is away."""
+        self.breaker.check()
+        started = time.monotonic()
+        try:
+            await super().connect()  # type: ignore[no-untyped-call]
+        except redis.RedisError as error:
+            self.breaker.record_failure(error, started, time.monotonic() - started > circuit_breaker.TRY_EVERY_S)
+            raise
+
+    async def ask(self, packed: Sequence[bytes], num_answers: int, block_s: float) -> list[Any]:
+        """Send packed commands, which may block for `block_s` altogether, and return their answers.
+
+        An error that Redis answers is one of the answers. Raises redis.RedisError when they do not come.
+        """
+        assert self.socket_timeout is not None
+        for piece in pieces(packed, self.socket_timeout):
+            await self.send_packed_command([piece], check_health=False)  # type: ignore[list-item]
+        limit_s = self.socket_timeout + block_s + sending_s(sum(map(len, packed)))
+        return [await self._answer(limit_s) for _ in range(num_answers)]
+
+    async def _answer(self, limit_s: float) -> Any:
+        """Return the next answer; each piece of it may take `limit_s`."""
+        try:
+            answer = await self._read(limit_s)
+        except redis.ResponseError as error:
+            self.breaker.record_success()
+            return refused(error)
+        except redis.RedisError as error:
+            is_silence = isinstance(error, redis.TimeoutError)
+            self.breaker.record_failure(error, time.monotonic() - limit_s, is_silence)
+            raise
+        self.breaker.record_success()
+        return answer
+
+    async def _read(self, limit_s: float) -> Any:
+        is_late = False
+        while True:
+            num_pieces = self._num_pieces()
+            try:
+                async with asyncio.timeout(LATE_S if is_late else limit_s):
+                    return await self.read_response(timeout=math.inf, disconnect_on_error=False)
+            except TimeoutError:
+                is_silent = self._num_pieces() == num_pieces
+                if is_late and is_silent:
+                    raise redis.TimeoutError("Timeout reading from socket") from None
+                is_late = is_silent
+
+    def _num_pieces(self) -> int:
+        return getattr(self._parser, "num_pieces", 0)
+
+    async def is_open(self) -> bool:
+        """Return True as far as can be told: Redis may have closed an idle connection."""
+        try:
+            return not await self.can_read()
+        except (OSError, redis.ConnectionError):
+            return False
+
+
+class _WatchedTcp(AsyncConnection, asyncio_connection.Connection):
+    pass
+
+
+class _WatchedTls(AsyncConnection, asyncio_connection.SSLConnection):
+    pass
+
+
+class _WatchedUnix(AsyncConnection, asyncio_connection.UnixDomainSocketConnection):
+    pass
+
+
+#: The class to use in place of each of redis-py's kinds of connection for threads.
+_CLASSES: dict[type, type[AsyncConnection]] = {
+    redis.Connection: _WatchedTcp,
+    redis.SSLConnection: _WatchedTls,
+    redis.UnixDomainSocketConnection: _WatchedUnix,
+}
+
+
+class ConnectionMaker:
+    """The URL of a Redis as the options of its connections, which share a circuit breaker.
+
+    `max_connections` is the number that the URL allows. Raises Unavailable for a URL that cannot be read.
+    """
+
+    def __init__(self, url: str, answer_s: float = ANSWER_S):
+        self.breaker = CircuitBreaker(_task)
+        with readable_url():
+            self._options = read_url(url, answer_s) | {"retry": Retry(NoBackoff(), 0), "breaker": self.breaker}
+            self.max_connections = int(self._options.pop("max_connections"))
+            self._class = _CLASSES[self._options.pop("connection_class")]
+            self.make()  # refuses options that it does not know
+
+    def make(self) -> AsyncConnection:
+        """Return a new connection, which is not open yet."""
+        return self._class(**self._options)
+
+
+def _task() -> int:
+    return id(asyncio.current_task())

@@ -1,0 +1,345 @@
+"""All clients against a real worker in a thread, on a real Redis and the tiny model: the same tests for each."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from client_adapters import KINDS, AnyClient, embed_one, embed_together, end
+from conftest import PATIENCE_S, WORDS, free_port, running, wait_until
+from queues import Queue
+
+from shoal.client.parts import TEXTS_PER_JOB
+from shoal.errors import (
+    Cancelled,
+    InvalidRequest,
+    InvalidText,
+    Overloaded,
+    TextTooLong,
+    Timeout,
+    TooLarge,
+    Unavailable,
+    UnknownIndex,
+    UnknownJob,
+)
+from shoal.jobs import Job, Options
+from shoal.keys import Keys
+from shoal.queue.lane import LaneLimits
+from shoal.queue.pool import Pool
+from shoal.settings import Settings
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.encoding.reranker import Reranker, sigmoid
+from shoal_workers.service import about, open_cache
+from shoal_workers.worker import Worker
+
+TEXTS = [f"{word} {n}" for n in range(25) for word in WORDS]
+
+QUERY = "storm in europe"
+
+MakeClient = Callable[..., AnyClient]
+
+
+@pytest.fixture(params=KINDS)
+def make_client(request: pytest.FixtureRequest, redis_url: str, keys: Keys) -> Iterator[MakeClient]:
+    """Make clients of one kind for the test's own pool, with other settings where they are given."""
+    made: list[AnyClient] = []
+
+    def make(redis_url: str = redis_url, **settings: Any) -> AnyClient:
+        own: dict[str, Any] = {"key_prefix": keys.prefix, "pool": keys.pool, "timeout_s": PATIENCE_S}
+        made.append(KINDS[request.param](redis_url, **(own | settings)))
+        return made[-1]
+
+    yield make
+    for client in made:
+        end(client)
+
+
+@pytest.fixture
+def client(make_client: MakeClient) -> AnyClient:
+    """A client of the test's own pool."""
+    return make_client()
+
+
+@pytest.mark.usefixtures("serving")
+class TestEmbed:
+    def test_a_single_text_gives_one_vector(self, client: AnyClient) -> None:
+        vector = embed_one(client, "storm")
+        assert vector.shape == (32,)
+        assert vector.dtype == np.dtype(np.float32)
+        assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-6)
+
+    def test_a_list_gives_a_row_each(self, client: AnyClient) -> None:
+        vectors = client.embed(["storm", "rain"])
+        assert isinstance(vectors, np.ndarray)
+        assert vectors.shape == (2, 32)
+        assert vectors[1] == pytest.approx(embed_one(client, "rain"), abs=1e-5)
+
+    def test_a_long_list_is_split_and_stays_in_order(self, client: AnyClient, worker: Worker) -> None:
+        vectors = client.embed(TEXTS)
+        assert isinstance(vectors, np.ndarray)
+        assert vectors.shape == (len(TEXTS), 32)
+        wait_until(lambda: worker.counters["jobs"] == -(-len(TEXTS) // TEXTS_PER_JOB))
+        for n in (0, TEXTS_PER_JOB - 1, TEXTS_PER_JOB, len(TEXTS) - 1):
+            assert vectors[n] == pytest.approx(embed_one(client, TEXTS[n]), abs=1e-5)
+
+    def test_any_iterable_will_do(self, client: AnyClient) -> None:
+        assert np.shape(client.embed(word for word in WORDS)) == (len(WORDS), 32)
+
+    def test_token_vectors_come_as_one_array_a_text(self, client: AnyClient) -> None:
+        texts = ["storm", "storm in europe"] * TEXTS_PER_JOB
+        rows = client.embed(texts, output="tokens")
+        assert [row.shape for row in rows] == [(3, 32), (5, 32)] * TEXTS_PER_JOB
+        assert np.shape(client.embed("storm", output="tokens")) == (3, 32)
+
+    def test_options_reach_the_worker(self, client: AnyClient) -> None:
+        cut = client.embed(["storm rain"], dimensions=8, normalize=False, pooling="max", prompt_name="query")
+        assert np.shape(cut) == (1, 8)
+        assert cut[0] != pytest.approx(embed_one(client, "storm rain")[:8], abs=1e-3)
+
+    def test_the_empty_text_and_nul_bytes_are_embedded(self, client: AnyClient) -> None:
+        assert np.isfinite(client.embed(["", "storm\0rain"])).all()
+
+    def test_a_refused_option_is_named(self, client: AnyClient) -> None:
+        with pytest.raises(InvalidRequest, match='pooling is "last": it takes one of null, mean, max, cls'):
+            client.embed("storm", pooling="last")
+        with pytest.raises(InvalidRequest, match=r'prompt_name is "nobody".*document, query'):
+            client.embed("storm", prompt_name="nobody")
+        with pytest.raises(InvalidRequest, match="list of texts is empty"):
+            client.embed([])
+        with pytest.raises(InvalidRequest, match=r"dimensions is 33.*32"):
+            client.embed("storm", dimensions=33)
+
+    def test_a_text_that_is_too_long_is_named_when_it_may_not_be_cut(self, client: AnyClient) -> None:
+        with pytest.raises(TextTooLong, match="text 1 has more than the 48 tokens"):
+            client.embed(["storm", "storm " * 50], truncate=False)
+
+    def test_one_text_that_utf8_cannot_hold_fails_alone(self, client: AnyClient) -> None:
+        outcomes = embed_together(client, ["\ud800", "storm"] * 20)
+        assert all(isinstance(outcome, InvalidText) for outcome in outcomes[::2])
+        assert all(np.shape(outcome) == (32,) for outcome in outcomes[1::2])
+
+    def test_many_are_embedded_at_the_same_time(self, client: AnyClient, encoder: Encoder) -> None:
+        assert np.stack(embed_together(client, TEXTS)) == pytest.approx(encoder.embed(TEXTS, Options(), ""), abs=1e-5)
+
+    def test_a_reply_says_more_than_the_vectors(self, client: AnyClient) -> None:
+        reply = client.call(Job("embed", ["storm", "storm " * 50]), lane="bulk", client="other")
+        assert (reply.tokens, reply.truncated, reply.cached) == ([3, 48], [False, True], 0)
+
+
+def test_texts_that_the_cache_has_are_not_sent(
+    client: AnyClient, queue: Queue, encoder: Encoder, redis_url: str, keys: Keys, home: Path, tiny_source: Path
+) -> None:
+    where: dict[str, Any] = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
+    settings = Settings(**where, home=str(home), model=str(tiny_source), cache_mb=1)
+    cache = open_cache(settings, encoder, queue.broker)
+    worker = Worker(queue.consumer(), encoder, {}, Bucketing(4_096), cache=cache)
+    Pool(queue.broker, keys, alive_s=3_600).announce(worker.id, about(worker))
+    with running(worker):
+        first = client.embed(["storm", "rain"])
+        reply = client.call(Job("embed", ["rain", "market", "storm"]))
+        assert reply.cached == 2
+        assert client.call(Job("embed", ["storm", "rain", "market"])).cached == 3
+        assert reply.vectors is not None
+        assert reply.vectors[[2, 0]] == pytest.approx(first, abs=1e-5)
+    queue.redis.delete(*queue.redis.keys(f"{keys.root}:worker:*"))
+
+
+@pytest.mark.usefixtures("serving")
+class TestSearch:
+    def test_hits_come_best_first(self, client: AnyClient) -> None:
+        hits = client.search("storm europe", k=7)
+        assert len(hits) == 7
+        assert [hit["score"] for hit in hits] == sorted((hit["score"] for hit in hits), reverse=True)
+        assert set(hits[0]) == {"id", "score", "text"}
+
+    def test_each_query_has_its_hits(self, client: AnyClient) -> None:
+        queries = [f"{word} rain" for word in WORDS] * TEXTS_PER_JOB
+        found = client.search(queries, k=3)
+        assert len(found) == len(queries)
+        best = {query: hits[0]["id"] for query, hits in zip(queries, found, strict=True)}
+        assert len(set(best.values())) > 1
+        assert client.search(queries[3], k=1)[0]["id"] == best[queries[3]]
+
+    def test_no_more_hits_than_documents(self, client: AnyClient) -> None:
+        assert len(client.search("storm", k=1_000)) == len(WORDS) ** 2
+
+    def test_an_unknown_index_is_named_with_those_there_are(self, client: AnyClient) -> None:
+        with pytest.raises(UnknownIndex, match='no index "other": this worker serves default'):
+            client.search("storm", index="other")
+
+
+class TestRerank:
+    @pytest.fixture
+    def worker(self, queue: Queue, encoder: Encoder, reranker: Reranker) -> Worker:
+        """A worker that reranks."""
+        return Worker(queue.consumer(), encoder, {}, Bucketing(4_096), reranker=reranker)
+
+    @pytest.mark.usefixtures("serving")
+    def test_a_long_list_is_split_and_stays_in_order(
+        self, client: AnyClient, worker: Worker, reranker: Reranker
+    ) -> None:
+        found = client.rerank(QUERY, iter(TEXTS))
+        assert (found.shape, found.dtype) == ((len(TEXTS),), np.dtype(np.float32))
+        raw = reranker.score([(QUERY, text) for text in TEXTS])
+        assert found == pytest.approx(sigmoid(raw), abs=1e-4)
+        assert client.rerank(QUERY, TEXTS, raw_scores=True) == pytest.approx(raw, abs=1e-4)
+        wait_until(lambda: worker.counters["jobs"] == 2 * -(-len(TEXTS) // TEXTS_PER_JOB))
+        with pytest.raises(TextTooLong):
+            client.rerank(QUERY, ["rain and change " * 20], truncate=False)
+        with pytest.raises(InvalidRequest, match="the list of texts is empty"):
+            client.rerank(QUERY, [])
+
+    @pytest.mark.usefixtures("serving")
+    def test_a_submitted_one_is_fetched_like_any_job(self, client: AnyClient) -> None:
+        handle = client.submit("rerank", TEXTS[:5], query=QUERY, lane="bulk", idempotency_key="k")
+        again = client.submit("rerank", TEXTS[:5], query=QUERY, lane="bulk", idempotency_key="k")
+        with pytest.raises(InvalidRequest, match="the idempotency key"):
+            client.submit("rerank", TEXTS[:5], query="another", lane="bulk", idempotency_key="k")
+        assert handle.id == again.id
+        assert handle.result().scores == pytest.approx(client.rerank(QUERY, TEXTS[:5]), abs=1e-4)
+        assert handle.status() == "done"
+
+
+@pytest.mark.usefixtures("serving")
+class TestSubmit:
+    def test_the_same_key_is_the_same_job(self, client: AnyClient) -> None:
+        first, second = (client.submit("embed", "storm", idempotency_key="a") for _ in range(2))
+        assert first.id == second.id
+        with pytest.raises(InvalidRequest, match="the idempotency key was used for job"):
+            client.put(Job("embed", ["rain"]), idempotency_key="a")
+        assert first.result().vectors is not None
+
+    def test_the_result_is_there_for_anyone_who_knows_the_id(self, client: AnyClient) -> None:
+        handle = client.submit("embed", TEXTS, lane="bulk")
+        reply = client.job(handle.id).result()
+        assert reply.vectors is not None
+        assert reply.vectors.shape == (len(TEXTS), 32)
+        assert handle.status() == "done"
+        assert set(reply.timings) == {"queue_s", "tokenize_s", "encode_s", "search_s"}
+
+    def test_a_search_can_be_submitted(self, client: AnyClient) -> None:
+        hits = client.submit("search", "storm", k=2).result().hits
+        assert hits is not None
+        assert [len(found) for found in hits] == [2]
+
+    def test_an_error_is_raised_when_the_result_is_fetched(self, client: AnyClient) -> None:
+        handle = client.submit("search", "storm", index="other")
+        with pytest.raises(UnknownIndex):
+            handle.result()
+        assert handle.status() == "failed"
+
+
+def test_a_job_that_no_worker_has_started_can_be_cancelled(client: AnyClient) -> None:
+    handle = client.submit("embed", "storm")
+    assert handle.status() == "queued"
+    assert handle.cancel() == "cancelled"
+    with pytest.raises(Cancelled):
+        handle.result()
+
+
+def test_a_job_that_was_never_put_is_unknown(client: AnyClient) -> None:
+    for use in (client.job("nobody").result, client.job("nobody").status, client.job("nobody").cancel):
+        with pytest.raises(UnknownJob, match='no job "nobody"'):
+            use()
+
+
+def test_a_lane_that_is_not_there_is_refused(client: AnyClient) -> None:
+    for use in (
+        lambda: client.submit("embed", "storm", lane="fast"),
+        lambda: list(client.embed_stream(["storm"], lane="fast")),
+    ):
+        with pytest.raises(InvalidRequest, match='lane is "fast": it takes one of interactive, bulk'):
+            use()
+
+
+class TestStream:
+    @pytest.mark.usefixtures("serving")
+    def test_thousands_of_texts_come_in_order_with_few_on_their_way(self, client: AnyClient, queue: Queue) -> None:
+        window, num_read, most_ahead, most_waiting = 4, 0, 0, 0
+
+        def source() -> Iterator[str]:
+            nonlocal num_read
+            for num_read in range(1, 5_001):
+                yield TEXTS[num_read % len(TEXTS)]
+
+        expected = client.embed(TEXTS)
+        for n, found in enumerate(client.embed_stream(source(), window=window), 1):
+            most_ahead = max(most_ahead, num_read - n)
+            if n % 500 == 0:
+                most_waiting = max(most_waiting, queue.backlog()["bulk"])
+                assert found == pytest.approx(expected[n % len(TEXTS)], abs=1e-5)
+        assert n == num_read == 5_000
+        assert most_ahead < window * TEXTS_PER_JOB
+        assert most_waiting <= window
+
+    @pytest.mark.usefixtures("serving")
+    def test_token_vectors_stream_too(self, client: AnyClient) -> None:
+        shapes = [rows.shape for rows in client.embed_stream(["storm", "storm rain"], output="tokens")]
+        assert shapes == [(3, 32), (4, 32)]
+
+    def test_no_texts_no_vectors(self, client: AnyClient) -> None:
+        assert list(client.embed_stream([])) == []
+
+    @pytest.mark.usefixtures("serving")
+    def test_it_can_be_left_early(self, client: AnyClient, queue: Queue, worker: Worker) -> None:
+        stream = client.embed_stream(TEXTS * 10, window=3)
+        next(stream)
+        stream.close()
+        wait_until(lambda: queue.backlog()["bulk"] == 0)
+        assert worker.counters["texts"] <= 3 * TEXTS_PER_JOB
+
+    def test_a_full_lane_is_said(self, make_client: MakeClient, queue: Queue) -> None:
+        client = make_client(limits=LaneLimits(max_jobs=1), timeout_s=0.2)
+        queue.put("bulk", [Job("embed", ["storm"])])
+        with pytest.raises(Overloaded):
+            list(client.embed_stream(TEXTS))
+
+    def test_without_a_worker_it_ends(self, make_client: MakeClient) -> None:
+        with pytest.raises(Timeout, match="no worker is alive; start one"):
+            next(make_client(timeout_s=0.2).embed_stream(TEXTS))
+
+
+def test_without_a_worker_the_caller_is_told(make_client: MakeClient) -> None:
+    client = make_client(timeout_s=0.2)
+    with pytest.raises(Timeout, match=r"no answer within 0.2 s: no worker is alive; start one"):
+        client.embed("storm")
+    with pytest.raises(Timeout, match="keeps its place"):
+        client.submit("embed", "storm").result()
+
+
+def test_a_full_lane_refuses_all_parts_of_a_call(make_client: MakeClient, queue: Queue) -> None:
+    client = make_client(limits=LaneLimits(max_jobs=7))
+    client.submit("embed", "storm")
+    with pytest.raises(Overloaded, match="no room in the interactive lane"):
+        client.embed(TEXTS)
+    assert queue.backlog()["interactive"] == 1
+
+
+def test_more_than_an_empty_lane_takes_is_too_large(make_client: MakeClient, queue: Queue) -> None:
+    client = make_client(limits=LaneLimits(max_jobs=3))
+    with pytest.raises(TooLarge, match=r"7 jobs at a time are over what .* takes, 3 \(SHOAL_MAX_BACKLOG\): split"):
+        client.embed(TEXTS)
+    assert queue.backlog()["interactive"] == 0
+
+
+def test_without_redis_the_caller_is_told(make_client: MakeClient) -> None:
+    client = make_client(f"redis://127.0.0.1:{free_port()}/0")
+    uses: list[Callable[[], Any]] = [lambda: client.embed("storm"), lambda: next(client.embed_stream(TEXTS))]
+    for use in uses:
+        with pytest.raises(Unavailable, match=r"Redis does not answer .*: check that it runs and that the Redis URL"):
+            use()
+
+
+def test_a_url_that_cannot_be_read_is_not_repeated(make_client: MakeClient) -> None:
+    with pytest.raises(Unavailable, match="the Redis URL cannot be read") as caught:
+        make_client("nowhere://:secret@localhost")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("serving")
+def test_a_closed_client_connects_again(client: AnyClient) -> None:
+    embed_one(client, "storm")
+    client.close()
+    assert np.shape(embed_one(client, "storm")) == (32,)
