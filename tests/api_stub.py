@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from queues import Queue
 from werkzeug.test import TestResponse
 
-from shoal.errors import Expired, Internal, ShoalError, TextTooLong, UnknownIndex
+from shoal.errors import Expired, Internal, ShoalError, TextTooLong, UnknownIndex, Unsupported
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.queue.consumer import Answer, Delivery
@@ -50,6 +50,7 @@ ABOUT = {
     "clock_error_s": 0.001,
     "indexes": {"default": INDEX},
     "prompts": ["query"],
+    "reranker": "stub-reranker",
     "counters": COUNTERS,
 }
 
@@ -58,6 +59,11 @@ def vector_of(text: str) -> NDArray[np.float32]:
     """Return the vector that the stub worker makes of a text."""
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
     return np.random.default_rng(seed).standard_normal(DIMENSION, dtype=np.float32)
+
+
+def raw_score_of(query: str, text: str) -> np.float32:
+    """Return the score that the stub worker makes of a text for a query."""
+    return np.float32(vector_of(f"{query} {text}")[0])
 
 
 class StubWorker:
@@ -152,6 +158,8 @@ def _reply(job: Job) -> Reply:
         timings=dict.fromkeys(TIMINGS, 0.001),
         model="stub",
     )
+    if job.op == "rerank":
+        return replace(reply, scores=_scores(job), model="stub-reranker")
     if job.op == "search":
         return replace(reply, hits=_hits(job))
     return replace(reply, vectors=_vectors(job, tokens), output=job.options.output)
@@ -166,6 +174,13 @@ def _vectors(job: Job, tokens: list[int]) -> NDArray[np.float32]:
     return (
         np.repeat(vectors, tokens, axis=0) if job.options.output == "tokens" else vectors[:, : job.options.dimensions]
     )
+
+
+def _scores(job: Job) -> NDArray[np.float32]:
+    if "unscored" in job.texts:
+        raise Unsupported("this worker has no reranker")
+    raw = np.array([raw_score_of(job.query or "", text) for text in job.texts])
+    return raw if job.raw_scores else 1 / (1 + np.exp(-raw))
 
 
 def _hits(job: Job) -> list[list[dict[str, Any]]]:

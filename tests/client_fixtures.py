@@ -16,10 +16,10 @@ from shoal_api.access import api_keys
 
 
 @pytest.fixture(scope="session")
-def served_settings(redis_server: RedisServer, tiny_source: Path, home: Path) -> dict[str, Any]:
+def served_settings(redis_server: RedisServer, tiny_source: Path, reranker_source: Path, home: Path) -> dict[str, Any]:
     """The settings of the service that clients talk to."""
     pool = {"redis_url": redis_server.url, "key_prefix": "clients", "pool": "tiny"}
-    return pool | {"model": tiny_source, "home": home, "precision": "f32", "threads": 1}
+    return pool | {"model": tiny_source, "reranker": reranker_source, "home": home, "precision": "f32", "threads": 1}
 
 
 @pytest.fixture(scope="session")

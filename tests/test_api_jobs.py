@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from api_stub import MakeApp, StubWorker, error_of, vector_of
+from api_stub import MakeApp, StubWorker, error_of, raw_score_of, vector_of
 from conftest import wait_until
 from flask.testing import FlaskClient
 
@@ -47,6 +47,13 @@ class TestResult:
         result = api.get(f"{place}/result?wait=20").get_json()
         assert [hit["text"] for hit in result["results"][0]] == ["document 0", "document 1"]
         assert "embeddings" not in result
+
+    def test_a_rerank_job_has_scores(self, api: FlaskClient) -> None:
+        place = submit(api, op="rerank", inputs=["a", "b"], query="c", raw_scores=True)
+        found = api.get(f"{place}/result?wait=20").get_json()
+        assert found["scores"] == [pytest.approx(float(raw_score_of("c", text)), rel=1e-6) for text in "ab"]
+        assert found["model"] == "stub-reranker"
+        assert "results" not in found
 
     def test_it_can_be_read_again(self, api: FlaskClient) -> None:
         place = submit(api, op="embed", inputs="a")
@@ -115,7 +122,7 @@ class TestCancel:
 
 REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
     ({}, 422, "invalid_request", "op is missing"),
-    ({"op": "train", "inputs": "a"}, 422, "invalid_request", "it takes 'embed' or 'search'"),
+    ({"op": "train", "inputs": "a"}, 422, "invalid_request", "it takes 'embed', 'search' or 'rerank'"),
     ({"op": "embed"}, 422, "invalid_request", "inputs is missing: op embed takes"),
     ({"op": "search", "inputs": "a"}, 422, "invalid_request", "queries is missing: op search takes"),
     ({"op": "embed", "inputs": "a", "lane": "fast"}, 422, "invalid_request", "it takes 'interactive' or 'bulk'"),

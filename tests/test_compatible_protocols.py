@@ -85,7 +85,7 @@ class TestUnknownPaths:
             ("POST", "/embed_all/", 404, {"error", "error_type"}),
             ("GET", "/api/embed", 405, {"error"}),
             ("GET", "/v2/embed", 405, {"message"}),
-            ("DELETE", "/predict", 405, {"error", "error_type"}),
+            ("DELETE", "/predict", 405, {"error": {"code", "message"}}),
             ("GET", "/embed", 405, {"error": {"code", "message"}}),
             ("POST", "/embed/a", 404, {"error": {"code", "message"}}),
             ("DELETE", "/", 405, {"error": {"code", "message"}}),

@@ -1,7 +1,9 @@
 """POST /similar: items of the default index as lines."""
 
+import re
 from typing import Any
 
+import numpy as np
 import pytest
 from api_stub import error_of
 from flask.testing import FlaskClient
@@ -36,3 +38,12 @@ class TestSimilar:
     def test_a_wrong_field_is_named(self, api: FlaskClient, body: dict[str, Any], words: str) -> None:
         code, message = error_of(api.post("/similar", json=body), 422)
         assert (code, words in message) == ("invalid_request", True), message
+
+
+@pytest.mark.usefixtures("serving")
+def test_the_items_are_those_that_a_search_finds(api: FlaskClient) -> None:
+    (hits,) = api.post("/search", json={"queries": "storm rain", "k": 4}).get_json()["results"]
+    lines = api.post("/similar", json={"keywords": "storm rain", "num_results": 4}).get_json()["text"]
+    found = [re.fullmatch(r"Item:(.+) \(index: (\d+) score:(\d\.\d+)\)", line) for line in lines]
+    assert [(match[1], match[2]) for match in found if match] == [(hit["text"], hit["id"]) for hit in hits]
+    assert [np.float32(match[3]) for match in found if match] == [np.float32(hit["score"]) for hit in hits]

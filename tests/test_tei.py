@@ -142,6 +142,7 @@ class TestEmptyLists:
             ("/tokenize", {"inputs": []}, "inputs"),
             ("/decode", {"ids": []}, "ids"),
             ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, "inputs.sentences"),
+            ("/rerank", {"query": "a", "texts": []}, "texts"),
         ],
     )
     def test_they_have_a_type_of_their_own(self, api: FlaskClient, path: str, body: dict[str, Any], name: str) -> None:
@@ -172,7 +173,7 @@ class TestHeaders:
         assert [headers[name] for name in steps] == ["1", "1", "1"]
 
 
-@pytest.mark.parametrize("path", ["/embed_sparse", "/predict", "/rerank"])
+@pytest.mark.parametrize("path", ["/embed_sparse", "/predict"])
 def test_what_the_model_cannot_do_is_refused(api: FlaskClient, path: str) -> None:
     kind, message = tei_error_of(api.post(path, json={"inputs": "a"}), 424)
     assert (kind, "the served model" in message) == ("Backend", True)

@@ -24,7 +24,7 @@ from shoal_api.context import Context
 from shoal_api.description import joined
 from shoal_api.pool_state import PoolReader
 from shoal_api.protocol_paths import ProtocolPaths
-from shoal_api.protocols import cohere, infinity, ollama, openai, predict, similar, tei, weaviate, wire_formats
+from shoal_api.protocols import cohere, infinity, jina, ollama, openai, predict, similar, tei, weaviate, wire_formats
 from shoal_api.request import JsonRequest
 from shoal_api.response import WholeResponse
 from shoal_api.routes import dead_letters, docs, embed, health, indexes, info, jobs, metrics, search
@@ -42,6 +42,7 @@ PROTOCOL_MODULES = {
     "infinity": infinity,
     "ollama": ollama,
     "cohere": cohere,
+    "jina": jina,
     "weaviate": weaviate,
     "similar": similar,
     "predict": predict,

@@ -18,6 +18,9 @@ _TEI_TYPES = {424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
 #: The codes for which Shoal's own routes have 422 and most other protocols 400.
 _BAD_REQUEST = dict.fromkeys(("invalid_request", "invalid_text", "text_too_long"), 400)
 
+#: The status of what the model cannot do: clients that repeat a request after one of 500 and above need not do so.
+_UNSUPPORTED = {"unsupported": 400}
+
 _TEI_STATUSES = {
     **dict.fromkeys(("internal", "poisoned", "unsupported"), 424),
     **dict.fromkeys(("expired", "timeout"), 503),
@@ -65,9 +68,10 @@ OWN = Dialect(_own_body)
 DIALECTS = {
     "openai": Dialect(_openai_body, _BAD_REQUEST),
     "tei": Dialect(_tei_body, _TEI_STATUSES),
-    "infinity": Dialect(_openai_body, _BAD_REQUEST),
+    "infinity": Dialect(_openai_body, _BAD_REQUEST | _UNSUPPORTED),
     "ollama": Dialect(_sentence_body("error"), _BAD_REQUEST),
-    "cohere": Dialect(_sentence_body("message"), _BAD_REQUEST),
+    "cohere": Dialect(_sentence_body("message"), _BAD_REQUEST | _UNSUPPORTED),
+    "jina": Dialect(_sentence_body("detail"), _UNSUPPORTED),
     "weaviate": Dialect(_sentence_body("error")),
     **dict.fromkeys(("similar", "predict", "wire_formats"), OWN),
 }

@@ -10,7 +10,7 @@ from flask import Response, request
 from shoal.errors import InvalidRequest, TooLarge
 from shoal.jobs import MAX_DIMENSIONS, Job
 from shoal.replies import Reply
-from shoal.size_limit import MAX_REQUEST_HITS, check_hits, check_texts
+from shoal.size_limit import MAX_REQUEST_HITS, check_hits, check_query, check_texts
 from shoal_api.context import context
 from shoal_api.request import json_request
 from shoal_api.response import rendered
@@ -65,6 +65,7 @@ def call(job: Job, remedy: str, lane: str = "interactive") -> Reply:
     settings, client = context().settings, context().client
     json_request().num_texts = len(job.texts)
     check_texts(job.texts, settings.max_backlog_texts, settings.max_text_chars, "request", remedy)
+    check_query(job, settings.max_text_chars)
     check_hits(job, MAX_REQUEST_HITS, "request")
     _reserve_memory(job, remedy)
     name, timeout_s = json_request().client_name, settings.request_timeout_s
@@ -79,6 +80,7 @@ def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | None =
     settings, client = context().settings, context().client
     remedy = f"submit several jobs, or wait for the answer of POST /{job.op}, which splits the list"
     check_texts(job.texts, settings.max_job_texts, settings.max_text_chars, "job", remedy)
+    check_query(job, settings.max_text_chars)
     job_id = client.put(job, lane, json_request().client_name, request.headers.get("Idempotency-Key"))
     status = "queued" if job_id == job.id else client.queue.status(job_id)[0]
     return rendered({"id": job_id, "status": status}, 202, {"Location": f"/v1/jobs/{job_id}", **(headers or {})})

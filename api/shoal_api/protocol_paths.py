@@ -14,6 +14,12 @@ from shoal_api.request import JsonRequest
 TOLD_BY = {
     "tei.predict": {"inputs"},
     "predict.predict": {"text"},
+    "weaviate.rerank": {"property"},
+    "infinity.rerank": {"documents"},
+    "tei.rerank": {"texts"},
+    "cohere.rerank_v1": {"rank_fields", "max_chunks_per_doc"},
+    "jina.rerank": {"documents"},
+    "cohere.rerank": {"documents"},
 }
 
 
@@ -31,6 +37,7 @@ class ProtocolPaths:
         for name, prefix in prefixes.items():
             self._owners.setdefault(prefix, name)
         self._shared = _shared_rules(app, prefixes)
+        self._owners |= {path: _blueprint(rules[-1]) for path, rules in self._shared.items()}
 
     def choose(self, request: JsonRequest) -> None:
         """Give the request the rule of the protocol that its body is meant for, if several have its path.
@@ -40,9 +47,10 @@ class ProtocolPaths:
         if request.method != "POST" or request.url_rule is None:
             return
         if rules := self._shared.get(request.url_rule.rule):
+            request.url_rule = rules[-1]  # for the error of a body that cannot be read
             names = request.peek_json().keys()
             fitting = (rule for rule in rules if not TOLD_BY[rule.endpoint].isdisjoint(names))
-            request.url_rule = next(fitting, rules[-1])
+            request.url_rule = next(fitting, request.url_rule)
 
     def owner(self, path: str) -> str:
         """Return the name of the blueprint that has the route, or the prefix, that the path is or is below."""

@@ -2,7 +2,7 @@
 
 import time
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from flask import Response
 from numpy.typing import NDArray
 from werkzeug.datastructures import Headers
 
+from shoal.jobs import Job
 from shoal.replies import TIMINGS, Reply
 from shoal_api.request import json_request
 
@@ -62,15 +63,15 @@ def base64_rows(vectors: NDArray[np.float32]) -> list[str]:
     return [b64encode(row).decode() for row in vectors.astype("<f4", copy=False)]
 
 
-def with_tei_headers(response: Response, reply: Reply, texts: Sequence[str]) -> Response:
-    """Add what a request with these texts took, as Text Embeddings Inference tells it: times in whole ms."""
+def with_tei_headers(response: Response, reply: Reply, job: Job) -> Response:
+    """Add what the job took, as Text Embeddings Inference tells it: times in whole ms."""
     total_ms = str(int((time.perf_counter() - json_request().started_s) * 1000))
     timings = {name: str(int(seconds * 1000)) for name, seconds in reply.timings.items()}
     response.headers.update(
         {
             "X-Compute-Type": "cpu",
             "X-Compute-Time": total_ms,
-            "X-Compute-Characters": str(sum(map(len, texts))),
+            "X-Compute-Characters": str(len(job.texts) * len(job.query or "") + sum(map(len, job.texts))),
             "X-Compute-Tokens": str(sum(reply.tokens)),
             "X-Total-Time": total_ms,
             "X-Tokenization-Time": timings.get("tokenize_s", "0"),

@@ -42,14 +42,26 @@ def check_model(name: str | None) -> None:
 
     While no worker is ready, any name is taken, and the request waits for a worker.
     """
+    _check(name, "model")
+
+
+def check_reranker(name: str | None) -> None:
+    """Raise ModelNotFound for a name that is neither the served reranker's nor an alias.
+
+    Where no ready worker has a reranker, any name is taken: a worker will say so.
+    """
+    _check(name, "reranker")
+
+
+def _check(name: str | None, part: str) -> None:
+    """Raise ModelNotFound if `part` of the heartbeats of ready workers tells of models, and none has the name."""
     if name is None:
         return
     shared = context()
-    if any(about.get("model") == name for about in shared.pool.read().ready.values()):
-        return
-    aliases, served = shared.settings.model_alias_names(), served_models()
-    if served and name not in aliases and ANY_NAME not in aliases:
+    served = {about.get(part) for about in shared.pool.read().ready.values()} - {None}
+    aliases = shared.settings.model_alias_names()
+    if served and name not in served and name not in aliases and ANY_NAME not in aliases:
         raise ModelNotFound(
-            f"the model {excerpt(name)} is not served here: ask for {', '.join(served)}, or make the name an alias "
-            "with SHOAL_MODEL_ALIASES"
+            f"the {part} {excerpt(name)} is not served here: ask for {', '.join(sorted(map(str, served)))}, or make "
+            "the name an alias with SHOAL_MODEL_ALIASES"
         )

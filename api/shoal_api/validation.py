@@ -14,6 +14,7 @@ from shoal.excerpt import excerpt
 _TAKES = {
     "string_type": "a string",
     "list_type": "a list of strings",
+    "dict_type": "an object",
     "bool_type": "true or false",
     "int_type": "a whole number",
     "float_parsing": "a number",

@@ -16,7 +16,7 @@ from shoal.keys import NAME, NAME_RULE, Keys
 EMBEDDED_PORT = 6390
 
 #: The compatible protocols that the API can speak beside its own.
-PROTOCOLS = ("openai", "tei", "infinity", "ollama", "cohere", "weaviate", "similar", "predict", "wire_formats")
+PROTOCOLS = ("openai", "tei", "infinity", "ollama", "cohere", "jina", "weaviate", "similar", "predict", "wire_formats")
 
 #: The URL of that Redis.
 EMBEDDED_URL = f"redis://127.0.0.1:{EMBEDDED_PORT}/0"

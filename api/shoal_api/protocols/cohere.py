@@ -1,4 +1,4 @@
-"""Cohere: POST /v2/embed and POST /v1/embed."""
+"""Cohere: POST /v2/embed and /v1/embed, POST /v2/rerank and /v1/rerank."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,9 +14,18 @@ from shoal.jobs import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from shoal.replies import Reply
 from shoal_api.enqueue import call
 from shoal_api.number_type import convert
+from shoal_api.ranking import results
 from shoal_api.response import base64_rows, cost_headers, rendered
-from shoal_api.schema.cohere import CohereBody, CohereEmbeddings, CohereError, CohereFloats
-from shoal_api.served_model import check_model, prompt_among
+from shoal_api.schema.cohere import (
+    CohereBody,
+    CohereEmbeddings,
+    CohereError,
+    CohereFieldsBody,
+    CohereFloats,
+    CohereRanking,
+    CohereRerankBody,
+)
+from shoal_api.served_model import check_model, check_reranker, prompt_among
 
 api = APIBlueprint(
     "cohere", __name__, abp_tags=[Tag(name="Cohere")], abp_responses={"4XX": CohereError, "5XX": CohereError}
@@ -46,6 +55,35 @@ def embed_v1(body: CohereBody) -> Response:
     reply = _call(body)
     answer = {"response_type": "embeddings_floats", "embeddings": reply.vectors}
     return rendered(answer | _about(body, reply, "1"), headers=cost_headers(reply))
+
+
+@api.post("/v2/rerank", responses={200: CohereRanking})
+def rerank(body: CohereRerankBody) -> Response:
+    """Score documents for a query, best first."""
+    return _ranking(body, version="2")
+
+
+@api.post("/v1/rerank", responses={200: CohereRanking})
+def rerank_v1(body: CohereFieldsBody) -> Response:
+    """Score documents for a query by some of their fields, best first."""
+    return _ranking(body, version="1")
+
+
+def rerank_meta(reply: Reply, version: str) -> dict[str, Any]:
+    """Return what Cohere tells about a rerank."""
+    return {
+        "api_version": {"version": version, "is_experimental": False},
+        "billed_units": {"search_units": 1},
+        "tokens": {"input_tokens": sum(reply.tokens)},
+    }
+
+
+def _ranking(body: CohereRerankBody, version: str) -> Response:
+    check_reranker(body.model)
+    reply = call(body.job(), remedy="split the list")
+    found = results(reply, body.top_n, body.document if body.return_documents else None)
+    answer = {"id": reply.id, "results": found, "meta": rerank_meta(reply, version)}
+    return rendered(answer, headers=cost_headers(reply))
 
 
 def _by_type(body: CohereBody, types: Sequence[str], version: str) -> Response:

@@ -1,4 +1,4 @@
-"""Infinity: POST /embeddings and GET /models, which are OpenAI's with more fields."""
+"""Infinity: POST /embeddings and GET /models, which are OpenAI's with more fields, and POST /rerank."""
 
 import time
 from typing import Any
@@ -11,10 +11,17 @@ from shoal.jobs import LANES
 from shoal_api.context import context
 from shoal_api.enqueue import call
 from shoal_api.protocols.openai import embedding_list
-from shoal_api.response import rendered
-from shoal_api.schema.infinity import InfinityBody, InfinityEmbeddings, InfinityModels
+from shoal_api.ranking import results, usage
+from shoal_api.response import cost_headers, rendered
+from shoal_api.schema.infinity import (
+    InfinityBody,
+    InfinityEmbeddings,
+    InfinityModels,
+    InfinityRanking,
+    InfinityRerankBody,
+)
 from shoal_api.schema.openai import OpenAIError
-from shoal_api.served_model import check_model, served_models
+from shoal_api.served_model import check_model, check_reranker, served_models
 from shoal_api.vector_format import VectorFormat, arrays_of
 
 api = APIBlueprint(
@@ -34,6 +41,17 @@ def embeddings(body: InfinityBody) -> Response:
     reply = call(body.job(), remedy="split the list")
     about = {"id": f"infinity-{reply.id}", "created": int(time.time())}
     return wanted.answer(reply, arrays_of(reply), in_json=embedding_list(reply, body.encoding_format) | about)
+
+
+@api.post("/rerank", responses={200: InfinityRanking})
+def rerank(body: InfinityRerankBody) -> Response:
+    """Score texts for a query, best first."""
+    check_reranker(None if body.model == _UNSPECIFIED else body.model)
+    reply = call(body.job(), remedy="split the list")
+    found = results(reply, body.top_n, body.documents.__getitem__ if body.return_documents else None)
+    answer = {"object": "rerank", "results": found, "model": reply.model, "usage": usage(reply)}
+    about = {"id": f"infinity-{reply.id}", "created": int(time.time())}
+    return rendered(answer | about, headers=cost_headers(reply))
 
 
 @api.get("/models", responses={200: InfinityModels})

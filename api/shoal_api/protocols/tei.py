@@ -1,4 +1,4 @@
-"""Text Embeddings Inference: /embed, /embed_all, /similarity, /tokenize, /decode, POST /, and what other models can.
+"""Text Embeddings Inference: /embed, /embed_all, /similarity, /rerank, /tokenize, /decode, POST /, and others.
 
 At the root, POST /embed, GET /info and GET /health are Shoal's own, which take and answer what its clients need.
 """
@@ -15,6 +15,7 @@ from shoal.errors import Unsupported
 from shoal.size_limit import check_tokenizer_request
 from shoal_api import validation
 from shoal_api.enqueue import call
+from shoal_api.ranking import ranked
 from shoal_api.request import json_request
 from shoal_api.response import cost_headers, rendered, with_tei_headers
 from shoal_api.routes import health as own_health
@@ -27,6 +28,8 @@ from shoal_api.schema.tei import (
     TeiEmbedBody,
     TeiError,
     TeiPieces,
+    TeiRanks,
+    TeiRerankBody,
     TeiTexts,
     TeiTokensBody,
     TeiTokenVectors,
@@ -108,10 +111,19 @@ def predict() -> NoReturn:
     raise Unsupported("the served model is no classifier: it makes vectors, by /embed")
 
 
-@api.post("/rerank", responses={424: TeiError})
-def rerank() -> NoReturn:
-    """Refuse: the model scores no pairs of texts."""
-    raise Unsupported("the served model is no re-ranker: compare texts with /similarity")
+@api.post("/rerank", responses={200: TeiRanks, 424: TeiError})
+@api.post("/v1/rerank", responses={200: TeiRanks, 424: TeiError})
+@api.post("/v2/rerank", responses={200: TeiRanks, 424: TeiError})
+def rerank(body: TeiRerankBody) -> Response:
+    """Score texts for a query, best first."""
+    _refuse_empty("texts", body.texts)
+    job = body.job()
+    reply = call(job, remedy="split the list")
+    ranks = [
+        {"index": n, "score": score, **({"text": body.texts[n]} if body.return_text else {})}
+        for n, score in ranked(reply)
+    ]
+    return with_tei_headers(rendered(ranks, headers=cost_headers(reply)), reply, job)
 
 
 @api.get("/info", responses={200: Info})
@@ -131,7 +143,7 @@ def _vectors(body: TeiEmbedBody | TeiTokensBody) -> Response:
     wanted = VectorFormat.of_request()
     job = body.job(as_texts("inputs", body.inputs))
     reply = call(job, remedy="split the list")
-    return with_tei_headers(wanted.answer(reply, arrays_of(reply)), reply, job.texts)
+    return with_tei_headers(wanted.answer(reply, arrays_of(reply)), reply, job)
 
 
 def _similarities(body: SimilarityBody) -> Response:
@@ -140,7 +152,7 @@ def _similarities(body: SimilarityBody) -> Response:
     reply = call(job, remedy="split the list")
     assert reply.vectors is not None
     first, *others = reply.vectors
-    return with_tei_headers(rendered(np.array(others) @ first, headers=cost_headers(reply)), reply, job.texts)
+    return with_tei_headers(rendered(np.array(others) @ first, headers=cost_headers(reply)), reply, job)
 
 
 def _refuse_empty(name: str, items: Any) -> None:

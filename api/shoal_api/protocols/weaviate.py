@@ -1,4 +1,6 @@
-"""Weaviate's container of transformers: POST /vectors, GET /meta, GET /.well-known/ready and /.well-known/live."""
+"""Weaviate's containers: POST /vectors, POST /rerank, GET /meta, GET /.well-known/ready and /.well-known/live."""
+
+from typing import Any
 
 from flask import Response
 from flask_openapi3.blueprint import APIBlueprint
@@ -6,11 +8,11 @@ from flask_openapi3.models.tag import Tag
 
 from shoal.jobs import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from shoal_api.enqueue import call
-from shoal_api.response import WholeResponse, rendered
+from shoal_api.response import WholeResponse, cost_headers, rendered
 from shoal_api.routes import health as own_health
 from shoal_api.routes import info as own_info
 from shoal_api.schema.responses import Info
-from shoal_api.schema.weaviate import WeaviateBody, WeaviateError, WeaviateVectors
+from shoal_api.schema.weaviate import WeaviateBody, WeaviateError, WeaviateRerankBody, WeaviateScores, WeaviateVectors
 from shoal_api.served_model import prompt_among
 from shoal_api.vector_format import VectorFormat, arrays_of
 
@@ -33,6 +35,21 @@ def vectors(body: WeaviateBody) -> Response:
     one = body.text is not None
     found = {"text": body.text, "vector": rows[0]} if one else {"texts": body.texts, "vectors": rows}
     return wanted.answer(reply, arrays_of(reply), in_json={**found, "dims": dims, "dim": dims})
+
+
+@api.post("/rerank", responses={200: WeaviateScores})
+@api.post("/v1/rerank", responses={200: WeaviateScores})
+@api.post("/v2/rerank", responses={200: WeaviateScores})
+def rerank(body: WeaviateRerankBody) -> Response:
+    """Score texts for a query, in order."""
+    reply = call(body.job(), remedy="split the list")
+    assert reply.scores is not None
+    if body.documents is None:
+        found: dict[str, Any] = {"property": body.property, "score": reply.scores[0]}
+    else:
+        pairs = zip(body.documents, reply.scores, strict=True)
+        found = {"scores": [{"document": document, "score": score} for document, score in pairs]}
+    return rendered({"query": body.query, **found}, headers=cost_headers(reply))
 
 
 @api.get("/meta", responses={200: Info})

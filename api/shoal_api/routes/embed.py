@@ -25,7 +25,7 @@ def embed(body: EmbedBody) -> Response:
         _check_default(body.output_dtype)
         return submit(job, body.lane, headers=PREFERENCE_APPLIED)
     reply = call(job, "split the list, or stream it with `shoal embed` or Client.embed_stream", body.lane)
-    return with_tei_headers(wanted.answer(reply, arrays_of(reply, body.output_dtype)), reply, job.texts)
+    return with_tei_headers(wanted.answer(reply, arrays_of(reply, body.output_dtype)), reply, job)
 
 
 def _check_default(number_type: str) -> None:

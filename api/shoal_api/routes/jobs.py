@@ -38,6 +38,8 @@ def job_result(path: JobPath, query: ResultQuery) -> Response:
     if reply is None:
         return rendered({"id": path.id, "status": client.queue.status(path.id)[0]}, 202)
     reply = Reply.join([reply])
+    if reply.scores is not None:
+        return rendered({**_fields(reply), "scores": reply.scores})
     if reply.vectors is None:
         return rendered({**_fields(reply), "results": reply.hits})
     return wanted.answer(reply, arrays_of(reply, query.output_dtype), fields=_fields(reply))
@@ -50,7 +52,7 @@ def cancel_job(path: JobPath) -> Response:
 
 
 def _fields(reply: Reply) -> dict[str, Any]:
-    """Return the fields of a result beside the vectors or hits."""
+    """Return the fields of a result beside the vectors, hits or scores."""
     return {
         "id": reply.id,
         "status": reply.status,

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from shoal.jobs import Job, Options
 from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.requests import Body
+from shoal_api.schema.rerank import RankedDocument, RerankBody
 
 Format = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 InputType = Literal["search_document", "search_query", "classification", "clustering"]
@@ -39,6 +40,24 @@ class CohereBody(Body):
         return Job("embed", self.texts, options)
 
 
+class CohereRerankBody(RerankBody):
+    """A query, and documents to score for it."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"query": "a storm", "documents": ["rain", "market"]}})
+
+
+class CohereFieldsBody(CohereRerankBody):
+    """A query, and documents to score for it, which may have several fields."""
+
+    rank_fields: Annotated[list[str], Field(fail_fast=True, min_length=1)] | None = Field(
+        None, description="Names of the fields that are read of documents that are objects; null: `text`"
+    )
+
+    def job(self) -> Job:
+        """Return the job that does it; raises InvalidRequest for a document without such a field."""
+        return Job("rerank", self._texts(self.rank_fields or ("text",)), query=self.query)
+
+
 class CohereAnswer(BaseModel):
     """The fields of both answers."""
 
@@ -59,6 +78,14 @@ class CohereFloats(CohereAnswer):
 
     response_type: Literal["embeddings_floats", "embeddings_by_type"]
     embeddings: list[list[float]] | dict[Format, list[list[float]] | list[list[int]] | list[str]]
+
+
+class CohereRanking(BaseModel):
+    """The documents, best first."""
+
+    id: str
+    results: list[RankedDocument]
+    meta: dict[str, Any] = Field(description="The version of the protocol, and the tokens of all pairs")
 
 
 class CohereError(ErrorShape):

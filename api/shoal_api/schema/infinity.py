@@ -5,8 +5,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.jobs import Job, Options
-from shoal_api.schema.openai import EmbeddingList, ModelBody
+from shoal_api.schema.openai import EmbeddingList, ModelBody, Usage
 from shoal_api.schema.requests import Body, Texts, as_list
+from shoal_api.schema.rerank import RerankBody
 
 
 class InfinityBody(Body):
@@ -23,6 +24,37 @@ class InfinityBody(Body):
     def job(self) -> Job:
         """Return the job that does it."""
         return Job("embed", as_list(self.input), Options(dimensions=self.dimensions or None))
+
+
+class InfinityRerankBody(RerankBody):
+    """A query, and documents to score for it."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"query": "a storm", "documents": ["rain", "market"]}})
+    documents: Annotated[list[str], Field(fail_fast=True)] = Field(description="The texts")  # type: ignore[assignment]
+    raw_scores: bool = Field(False, description="Answer the reranker's numbers as they are")
+
+    def job(self) -> Job:
+        """Return the job that does it."""
+        return Job("rerank", self.documents, query=self.query, raw_scores=self.raw_scores)
+
+
+class RankedText(BaseModel):
+    """The place of a text in the request, and its score."""
+
+    index: int
+    relevance_score: float
+    document: str | None = Field(None, description="The text, if it is asked for")
+
+
+class InfinityRanking(BaseModel):
+    """The texts, best first."""
+
+    object: Literal["rerank"]
+    results: list[RankedText]
+    model: str
+    usage: Usage
+    id: str
+    created: int
 
 
 class InfinityEmbeddings(EmbeddingList):

@@ -139,23 +139,26 @@ class SearchBody(TextOptions):
 
 
 class JobBody(EmbedOptions):
-    """A job to submit: `inputs` to embed, or `queries` to search for."""
+    """A job to submit: `inputs` to embed or to score for a query, or `queries` to search for."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"op": "embed", "inputs": ["a text"], "lane": "bulk"}})
-    op: Literal["embed", "search"] = Field(description="What to do")
-    inputs: Texts | None = Field(None, description="Texts of op embed")
+    op: Literal["embed", "search", "rerank"] = Field(description="What to do")
+    inputs: Texts | None = Field(None, description="Texts of op embed and rerank")
     queries: Texts | None = Field(None, description="Queries of op search")
     k: int = Field(5, ge=1, le=MAX_K, description="Hits for each query, with op search")
     index: str = Field("default", description="Name of the index, with op search")
+    query: str | None = Field(None, description="The text that the others are scored for, with op rerank")
+    raw_scores: bool = Field(False, description="Answer the reranker's numbers as they are, with op rerank")
     lane: Lane = _LANE
 
     def job(self) -> Job:
         """Return the job; raises InvalidRequest if the texts are not under the name that fits `op`."""
-        name = "inputs" if self.op == "embed" else "queries"
+        name = "queries" if self.op == "search" else "inputs"
         texts = getattr(self, name)
         if texts is None:
             raise InvalidRequest(f"{name} is missing: op {self.op} takes a string or a list of strings there")
-        return Job(self.op, as_list(texts), Options.from_map(vars(self)), k=self.k, index=self.index)
+        rest = {name: getattr(self, name) for name in ("k", "index", "query", "raw_scores")}
+        return Job(self.op, as_list(texts), Options.from_map(vars(self)), **rest)
 
 
 class JobPath(BaseModel):

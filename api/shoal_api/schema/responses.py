@@ -86,12 +86,13 @@ class JobStatus(Submitted):
 
 
 class JobResult(Submitted):
-    """The result of a job: `embeddings` or `results`, and what it cost."""
+    """The result of a job: `embeddings`, `results` or `scores`, and what it cost."""
 
     model_config = IN_ANY_FORMAT
     embeddings: list[list[float]] | list[list[list[float]]] | None = None
     scales: list[float] | list[list[float]] | None = Field(None, description="Scales of int8 vectors")
     results: list[list[Hit]] | None = None
+    scores: list[float] | None = Field(None, description="The score of each text of a rerank")
     tokens: list[int] = Field(description="Tokens of each text")
     truncated: list[bool] = Field(description="True for each text that was cut")
     characters: list[int] = Field(description="Characters of each text that were read, from the side that was kept")

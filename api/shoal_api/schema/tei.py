@@ -72,6 +72,23 @@ class SimilarityBody(Body):
         return Job("embed", [self.inputs.source_sentence, *self.inputs.sentences], options)
 
 
+class TeiRerankBody(Body):
+    """A query, and texts to score for it."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"query": "a storm", "texts": ["rain", "market"]}})
+    query: str = Field(description="The text that the others are scored for")
+    texts: Annotated[list[str], Field(fail_fast=True)] = Field(description="The texts")
+    raw_scores: bool = Field(False, description="Answer the reranker's numbers as they are, not from 0 to 1")
+    return_text: bool = Field(False, description="Answer the texts too")
+    truncate: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
+    truncation_direction: TruncationDirection = Field("Right", description="End at which texts are cut")
+
+    def job(self) -> Job:
+        """Return the job that does it."""
+        options = Options(truncate=self.truncate is not False, truncation_side=self.truncation_direction.lower())
+        return Job("rerank", self.texts, options, query=self.query, raw_scores=self.raw_scores)
+
+
 class TokenizeBody(Body):
     """Texts to tokenize."""
 
@@ -138,6 +155,18 @@ class TeiTokenVectors(RootModel[list[list[list[float]]]]):
 
 class Similarities(RootModel[list[float]]):
     """The cosine of the source sentence and each other one."""
+
+
+class TeiRank(BaseModel):
+    """The place of a text in the request, and its score."""
+
+    index: int
+    score: float
+    text: str | None = Field(None, description="The text, if it is asked for")
+
+
+class TeiRanks(RootModel[list[TeiRank]]):
+    """The texts, best first."""
 
 
 class VectorsOrSimilarities(RootModel[list[list[float]] | list[float]]):

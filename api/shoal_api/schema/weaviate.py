@@ -39,6 +39,40 @@ class WeaviateBody(Body):
         return Job("embed", texts, Options(prompt_name=prompt_name, dimensions=dimensions))
 
 
+class WeaviateRerankBody(Body):
+    """A query, and texts to score for it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"query": "a storm", "property": "title", "documents": ["rain", "market"]}}
+    )
+    query: str = Field(description="The text that the others are scored for")
+    property: str | None = Field(None, description="The only text, without `documents`; not read beside them")
+    documents: Annotated[list[str], Field(fail_fast=True)] | None = Field(None, description="The texts")
+
+    def job(self) -> Job:
+        """Return the job that does it; raises InvalidRequest without a text."""
+        texts = self.documents if self.property is None or self.documents is not None else [self.property]
+        if texts is None:
+            raise InvalidRequest("documents is missing: it is required, or one text as property in its place")
+        return Job("rerank", texts, query=self.query)
+
+
+class WeaviateScore(BaseModel):
+    """A text and its score."""
+
+    document: str
+    score: float
+
+
+class WeaviateScores(BaseModel):
+    """`scores` of the documents, in their order; or without documents the `property` and its `score`."""
+
+    query: str
+    scores: list[WeaviateScore] | None = None
+    property: str | None = None
+    score: float | None = None
+
+
 class WeaviateVectors(BaseModel):
     """`text` and its `vector`, or `texts` and their `vectors`, with the number of their dimensions under two names."""
 

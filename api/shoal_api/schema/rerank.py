@@ -1,0 +1,54 @@
+"""The shapes of rerank requests with `documents`, which several protocols share."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from shoal.errors import InvalidRequest
+from shoal.excerpt import excerpt
+from shoal.jobs import Job
+from shoal_api.schema.requests import Body
+
+Documents = Annotated[list[str | dict[str, Any]], Field(fail_fast=True)]
+
+
+class RerankBody(Body):
+    """A query, and documents to score for it."""
+
+    query: str = Field(description="The text that the documents are scored for")
+    documents: Documents = Field(description="Texts, or objects with a `text`")
+    model: str | None = Field(None, description="The served reranker, or an alias of it; null: the served one")
+    top_n: Annotated[int, Field(ge=1)] | None = Field(None, description="Answer this many of the best; null: all")
+    return_documents: bool = Field(False, description="Answer the documents too")
+
+    def job(self) -> Job:
+        """Return the job that does it; raises InvalidRequest for a document without a text."""
+        return Job("rerank", self._texts(("text",)), query=self.query)
+
+    def document(self, number: int) -> dict[str, Any]:
+        """Return the document of that number as an object."""
+        document = self.documents[number]
+        return {"text": document} if isinstance(document, str) else document
+
+    def _texts(self, fields: Sequence[str]) -> list[str]:
+        """Return the text of each document: of an object, the values of the fields, a line each."""
+        return [
+            document if isinstance(document, str) else "\n".join(_value(n, document, name) for name in fields)
+            for n, document in enumerate(self.documents)
+        ]
+
+
+class RankedDocument(BaseModel):
+    """The place of a document in the request, and its score from 0 to 1."""
+
+    index: int
+    relevance_score: float
+    document: dict[str, Any] | None = Field(None, description="The document, if it is asked for")
+
+
+def _value(number: int, document: dict[str, Any], name: str) -> str:
+    if not isinstance(value := document.get(name), str):
+        words = excerpt(value) if name in document else "missing"
+        raise InvalidRequest(f"documents[{number}].{excerpt(name)[1:-1]} is {words}: it takes a string")
+    return value

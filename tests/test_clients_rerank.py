@@ -1,0 +1,108 @@
+"""Clients that rerank, at a running service: their scores are those of Sentence Transformers' CrossEncoder."""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest_plugins = ["client_fixtures"]
+
+httpx = pytest.importorskip("httpx")
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # those of the clients are not ours
+
+QUERY = "storm in europe"
+TEXTS = ["market falls", "the storm rises", "rain and change " * 40, "", "a change of climate"]
+
+#: Largest difference of two scores that are the same but for rounding.
+MAX_DIFFERENCE = 1e-3
+
+#: Fails the test unless these are the numbers of the best texts, in order, and their scores.
+CheckRanking = Callable[[list[tuple[int, float]]], None]
+
+
+@pytest.fixture(scope="session")
+def expected(reranker_source: Path, torch_reference: None) -> list[float]:
+    """The scores of the texts by Sentence Transformers."""
+    from sentence_transformers import CrossEncoder
+
+    transformer = CrossEncoder(str(reranker_source), device="cpu", local_files_only=True)
+    return [float(score) for score in transformer.predict([(QUERY, text) for text in TEXTS])]
+
+
+@pytest.fixture
+def check_ranking(expected: list[float]) -> CheckRanking:
+    """A function that compares a ranking with the expected scores."""
+
+    def check(found: list[tuple[int, float]]) -> None:
+        best = [int(n) for n in np.argsort([-score for score in expected], kind="stable")]
+        assert [n for n, _ in found] == best[: len(found)]
+        assert [score for _, score in found] == pytest.approx([expected[n] for n, _ in found], abs=MAX_DIFFERENCE)
+
+    return check
+
+
+@pytest.fixture
+def reranker(reranker_source: Path) -> str:
+    """The name of the reranker that is served."""
+    return str(reranker_source)
+
+
+def test_the_scores_differ(expected: list[float]) -> None:
+    assert np.diff(sorted(expected)).min() > 2 * MAX_DIFFERENCE
+
+
+class TestCohere:
+    @pytest.fixture
+    def make(self, url: str) -> Any:
+        """A function that makes a client of the named class."""
+        cohere = pytest.importorskip("cohere")
+        with httpx.Client(timeout=60) as transport:
+            yield lambda name: getattr(cohere, name)(api_key="none", base_url=url, httpx_client=transport)
+
+    def test_documents_come_best_first(self, make: Any, reranker: str, check_ranking: CheckRanking) -> None:
+        found = make("ClientV2").rerank(model=reranker, query=QUERY, documents=TEXTS)
+        check_ranking([(item.index, item.relevance_score) for item in found.results])
+        assert len(found.results) == len(TEXTS)
+        found = make("ClientV2").rerank(model=reranker, query=QUERY, documents=TEXTS, top_n=2)
+        check_ranking([(item.index, item.relevance_score) for item in found.results])
+        assert len(found.results) == 2
+
+    def test_the_older_version(self, make: Any, reranker: str, check_ranking: CheckRanking) -> None:
+        documents = [{"title": text} for text in TEXTS]
+        found = make("Client").rerank(
+            model=reranker, query=QUERY, documents=documents, rank_fields=["title"], return_documents=True
+        )
+        check_ranking([(item.index, item.relevance_score) for item in found.results])
+        found = make("Client").rerank(model=reranker, query=QUERY, documents=TEXTS, return_documents=True)
+        check_ranking([(item.index, item.relevance_score) for item in found.results])
+        assert [item.document.text for item in found.results] == [TEXTS[item.index] for item in found.results]
+
+    def test_an_error_is_raised(self, make: Any) -> None:
+        cohere = importlib.import_module("cohere")
+        with pytest.raises(cohere.NotFoundError, match="is not served here: ask for"):
+            make("ClientV2").rerank(model="rerank-v3.5", query=QUERY, documents=TEXTS)
+
+
+def test_infinity(url: str, reranker: str, check_ranking: CheckRanking) -> None:
+    infinity_client = pytest.importorskip("infinity_client")
+    rerank = importlib.import_module("infinity_client.api.default.rerank")
+    shapes = importlib.import_module("infinity_client.models")
+    with infinity_client.Client(base_url=url) as client:
+        body = shapes.RerankInput(query=QUERY, documents=TEXTS, model=reranker, return_documents=True)
+        found = rerank.sync(client=client, body=body)
+    check_ranking([(item.index, item.relevance_score) for item in found.results])
+    assert [item.document for item in found.results] == [TEXTS[item.index] for item in found.results]
+
+
+def test_llama_index(url: str, check_ranking: CheckRanking) -> None:
+    tei = pytest.importorskip("llama_index.postprocessor.tei_rerank")
+    schema = importlib.import_module("llama_index.core.schema")
+    nodes = [schema.NodeWithScore(node=schema.TextNode(text=text, id_=str(n))) for n, text in enumerate(TEXTS)]
+    ranker = tei.TextEmbeddingInference(base_url=url, top_n=3)
+    found = ranker.postprocess_nodes(nodes, query_str=QUERY)
+    check_ranking([(int(item.node.node_id), item.score) for item in found])
+    assert len(found) == 3

@@ -1,0 +1,213 @@
+"""The routes that score texts for a query, in the shapes of five protocols, which share their paths."""
+
+from typing import Any
+
+import pytest
+from api_stub import MakeApp, StubWorker, raw_score_of
+from flask.testing import FlaskClient
+
+from shoal.errors import BadSetting
+
+pytest_plugins = ["api_fixtures"]
+
+QUERY = "storm in europe"
+TEXTS = ["rain in the sea", "market falls", "a storm"]
+RAW = {text: float(raw_score_of(QUERY, text)) for text in TEXTS}
+RANKED = sorted(TEXTS, key=lambda text: -RAW[text])
+PATHS = ["/rerank", "/v1/rerank", "/v2/rerank"]
+
+
+def score_of(text: str) -> Any:
+    """The score of a text, from 0 to 1."""
+    return pytest.approx(1 / (1 + 2.718281828459045 ** -RAW[text]), rel=1e-5)
+
+
+def results(num: int | None = None, **documents: Any) -> list[dict[str, Any]]:
+    """The best texts as most protocols have them; with `document`, a function that makes it of a text."""
+    document = documents.get("document")
+    return [
+        {
+            "index": TEXTS.index(text),
+            "relevance_score": score_of(text),
+            **({"document": document(text)} if document else {}),
+        }
+        for text in RANKED[:num]
+    ]
+
+
+@pytest.mark.usefixtures("stub")
+class TestTei:
+    @pytest.mark.parametrize("path", PATHS)
+    def test_texts_come_best_first(self, api: FlaskClient, path: str) -> None:
+        response = api.post(path, json={"query": QUERY, "texts": TEXTS})
+        assert response.get_json() == [{"index": TEXTS.index(text), "score": score_of(text)} for text in RANKED]
+        assert response.headers["X-Tokens"] == response.headers["X-Compute-Tokens"] == "14"
+        assert response.headers["X-Compute-Characters"] == str(3 * len(QUERY) + sum(map(len, TEXTS)))
+
+    def test_raw_scores_and_texts_come_if_they_are_asked_for(self, api: FlaskClient) -> None:
+        asked = {"raw_scores": True, "return_text": True, "truncate": None, "truncation_direction": "left"}
+        found = api.post("/rerank", json={"query": QUERY, "texts": TEXTS, **asked}).get_json()
+        expected = [
+            {"index": TEXTS.index(text), "score": pytest.approx(RAW[text], rel=1e-5), "text": text} for text in RANKED
+        ]
+        assert found == expected
+
+    def test_a_query_that_is_too_long_is_refused(self, make_app: MakeApp) -> None:
+        api = make_app(max_text_chars=20).test_client()
+        response = api.post("/rerank", json={"query": "a" * 21, "texts": ["a"]})
+        assert (response.status_code, response.get_json()["error_type"]) == (413, "Validation")
+
+    @pytest.mark.parametrize(
+        ("body", "status", "kind"),
+        [
+            ({"query": QUERY}, 422, "Validation"),
+            ({"query": QUERY, "texts": "a"}, 422, "Validation"),
+            ({"query": QUERY, "texts": ["a b c d e f g"], "truncate": False}, 422, "Validation"),
+            ({"query": QUERY, "texts": ["unscored"]}, 424, "Backend"),
+        ],
+    )
+    def test_errors_have_its_shape(self, api: FlaskClient, body: dict[str, Any], status: int, kind: str) -> None:
+        response = api.post("/rerank", json=body)
+        assert (response.status_code, response.get_json()["error_type"]) == (status, kind)
+
+
+@pytest.mark.usefixtures("stub")
+class TestCohere:
+    def test_documents_come_best_first(self, api: FlaskClient) -> None:
+        body = {"query": QUERY, "documents": TEXTS, "model": "stub-reranker", "max_tokens_per_doc": 4096, "top_n": 2}
+        found = api.post("/v2/rerank", json=body).get_json()
+        assert found["results"] == results(2)
+        assert found["meta"]["api_version"] == {"version": "2", "is_experimental": False}
+        assert found["id"]
+
+    def test_documents_may_be_objects(self, api: FlaskClient) -> None:
+        documents = [TEXTS[0], *({"text": text, "page": 3} for text in TEXTS[1:])]
+        body = {"query": QUERY, "documents": documents, "return_documents": True}
+        expected = results(document=lambda text: {"text": text} | ({"page": 3} if text != TEXTS[0] else {}))
+        assert api.post("/v2/rerank", json=body).get_json()["results"] == expected
+
+    @pytest.mark.parametrize("path", ["/v1/rerank", "/cohere/v1/rerank"])
+    def test_the_older_route_reads_the_fields_that_are_named(self, make_app: MakeApp, path: str) -> None:
+        api = make_app(protocols="cohere=/cohere" if "cohere" in path else "cohere,jina").test_client()
+        body = {"query": QUERY, "documents": [{"title": "a", "body": "b"}, "c"], "rank_fields": ["body", "title"]}
+        found = {item["index"]: item for item in api.post(path, json=body).get_json()["results"]}
+        raw = float(raw_score_of(QUERY, "b\na"))
+        assert found[0] == {"index": 0, "relevance_score": pytest.approx(1 / (1 + 2.718281828459045**-raw), rel=1e-5)}
+        assert found.keys() == {0, 1}
+
+    @pytest.mark.parametrize(
+        ("changes", "status", "words"),
+        [
+            ({"documents": ["a", {"title": "b"}]}, 400, "documents[1].text is missing: it takes a string"),
+            ({"documents": ["a", {"text": 5}]}, 400, "documents[1].text is 5: it takes a string"),
+            ({"documents": ["a", 5]}, 400, "documents[1] is 5: it takes a string or an object"),
+            ({"query": " "}, 400, "query is empty"),
+            ({"top_n": 0}, 400, "top_n is 0: it takes at least 1"),
+            ({"model": "other"}, 404, 'the reranker "other" is not served here: ask for stub-reranker'),
+            ({"documents": ["unscored"]}, 400, "this worker has no reranker"),
+        ],
+    )
+    def test_errors_have_its_shape(self, api: FlaskClient, changes: dict[str, Any], status: int, words: str) -> None:
+        response = api.post("/v2/rerank", json={"query": QUERY, "documents": TEXTS, **changes})
+        assert (response.status_code, list(response.get_json())) == (status, ["message"])
+        assert words in response.get_json()["message"]
+
+
+@pytest.mark.usefixtures("stub")
+class TestJina:
+    def test_documents_come_back_unless_they_are_not_wanted(self, api: FlaskClient) -> None:
+        found = api.post("/v1/rerank", json={"query": QUERY, "documents": TEXTS}).get_json()
+        assert found["results"] == results(document=lambda text: {"text": text})
+        assert (found["model"], found["usage"]) == ("stub-reranker", {"prompt_tokens": 14, "total_tokens": 14})
+        assert found["meta"]["api_version"]["version"] == "1"
+        body = {"query": QUERY, "documents": TEXTS, "return_documents": False, "top_n": 1}
+        assert api.post("/v1/rerank", json=body).get_json()["results"] == results(1)
+
+    @pytest.mark.parametrize(
+        ("changes", "status"), [({"query": 5}, 422), ({"model": "other"}, 404), ({"documents": ["unscored"]}, 400)]
+    )
+    def test_errors_have_its_shape(self, api: FlaskClient, changes: dict[str, Any], status: int) -> None:
+        response = api.post("/v1/rerank", json={"query": QUERY, "documents": TEXTS, **changes})
+        assert (response.status_code, list(response.get_json())) == (status, ["detail"])
+
+
+@pytest.mark.usefixtures("stub")
+class TestInfinity:
+    def test_texts_come_best_first(self, api: FlaskClient) -> None:
+        body = {"query": QUERY, "documents": TEXTS, "model": "default/not-specified", "return_documents": True}
+        found = api.post("/rerank", json=body).get_json()
+        assert found["results"] == results(document=str)
+        assert (found["object"], found["model"]) == ("rerank", "stub-reranker")
+        assert found["usage"] == {"prompt_tokens": 14, "total_tokens": 14}
+        assert found["created"] > 0
+
+    def test_raw_scores_come_if_they_are_asked_for(self, api: FlaskClient) -> None:
+        body = {"query": QUERY, "documents": TEXTS, "raw_scores": True, "top_n": 1}
+        found = api.post("/rerank", json=body).get_json()["results"]
+        assert [item["relevance_score"] for item in found] == [pytest.approx(RAW[RANKED[0]], rel=1e-5)]
+
+    def test_errors_have_its_shape(self, api: FlaskClient) -> None:
+        response = api.post("/rerank", json={"query": QUERY, "documents": ["unscored"]})
+        assert (response.status_code, response.get_json()["error"]["code"]) == (400, "unsupported")
+
+
+@pytest.mark.usefixtures("stub")
+class TestWeaviate:
+    @pytest.mark.parametrize("path", PATHS)
+    def test_scores_come_in_the_order_of_the_documents(self, api: FlaskClient, path: str) -> None:
+        found = api.post(path, json={"query": QUERY, "property": "", "documents": TEXTS}).get_json()
+        scores = [{"document": text, "score": score_of(text)} for text in TEXTS]
+        assert found == {"query": QUERY, "scores": scores}
+
+    def test_one_text_has_one_score(self, api: FlaskClient) -> None:
+        found = api.post("/rerank", json={"query": QUERY, "property": TEXTS[0]}).get_json()
+        assert found == {"query": QUERY, "property": TEXTS[0], "score": score_of(TEXTS[0])}
+
+    def test_without_a_text_it_is_refused(self, make_app: MakeApp) -> None:
+        api = make_app(protocols="weaviate").test_client()
+        response = api.post("/rerank", json={"query": QUERY, "property": None})
+        assert "documents is missing" in response.get_json()["error"]
+
+
+@pytest.mark.usefixtures("stub")
+class TestSharedPaths:
+    @pytest.mark.parametrize(
+        ("path", "fields"),
+        [("/rerank", {"error", "error_type"}), ("/v1/rerank", {"detail"}), ("/v2/rerank", {"message"})],
+    )
+    def test_a_body_without_texts_is_answered_by_the_protocol_of_the_path(
+        self, api: FlaskClient, path: str, fields: set[str]
+    ) -> None:
+        assert api.post(path, json={"query": QUERY}).get_json().keys() == fields
+        assert api.post(path, data=b"{").get_json().keys() == fields
+        assert api.get(path).get_json().keys() == api.post(f"{path}/a").get_json().keys() == fields
+
+    def test_each_protocol_answers_alone_below_its_path(self, make_app: MakeApp) -> None:
+        api = make_app(protocols="tei=/tei,infinity=/infinity,jina=/jina").test_client()
+        body = {"query": QUERY, "texts": TEXTS, "documents": TEXTS, "property": "a"}
+        assert isinstance(api.post("/tei/rerank", json=body).get_json(), list)
+        assert api.post("/infinity/rerank", json=body).get_json()["object"] == "rerank"
+        assert api.post("/jina/v1/rerank", json=body).get_json()["object"] == "list"
+        assert api.post("/rerank", json=body).status_code == 404
+
+    def test_two_that_nothing_tells_apart_are_refused(self, make_app: MakeApp) -> None:
+        with pytest.raises(BadSetting, match="jina and infinity, which both answer POST /v1/rerank"):
+            make_app(protocols="jina,infinity=/v1")
+
+    def test_an_alias_stands_for_the_reranker(self, make_app: MakeApp, stub: StubWorker) -> None:
+        api = make_app(model_aliases="rerank-v3.5").test_client()
+        body = {"query": QUERY, "documents": TEXTS, "model": "rerank-v3.5"}
+        assert api.post("/v1/rerank", json=body).get_json()["model"] == "stub-reranker"
+        stub.announce(reranker=None)
+        assert api.post("/v2/rerank", json=body | {"model": "any"}).status_code == 200
+
+    def test_the_description_has_all(self, api: FlaskClient) -> None:
+        paths = api.get("/openapi.json").get_json()["paths"]
+        tags = {path: set(paths[path]["post"]["tags"]) for path in PATHS}
+        shared = {"Text Embeddings Inference", "Weaviate"}
+        assert tags["/rerank"] == shared | {"Infinity"}
+        assert tags["/v1/rerank"] == shared | {"Cohere", "Jina"}
+        assert tags["/v2/rerank"] == shared | {"Cohere"}
+        body = paths["/v2/rerank"]["post"]["requestBody"]["content"]["application/json"]["schema"]["anyOf"]
+        names = {schema["$ref"].rpartition("/")[2] for schema in body}
+        assert names == {"TeiRerankBody", "CohereRerankBody", "WeaviateRerankBody"}
