@@ -2,13 +2,14 @@
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 import redis
+from client_adapters import KINDS, end
 from conftest import PATIENCE_S, RedisServer, free_port, redis_program, wait_until
 from process import Process, run
 from queues import connect
@@ -21,13 +22,24 @@ PASSWORD = "hard to/guess?&@:#é"
 SECRET = "guess"
 
 
-def use(url: str) -> str:
-    """Puts a job, waits a moment for its result in vain, and returns its status."""
-    with Client(url) as client:
-        job = client.submit("embed", "storm")
-        with pytest.raises(Timeout):
-            job.result(timeout_s=0.01)
-        return job.status()
+Use = Callable[[str], str]
+
+
+@pytest.fixture(params=["Client", "AsyncClient"])
+def use(request: pytest.FixtureRequest) -> Use:
+    """A function that puts a job, waits a moment for its result in vain, and returns its status."""
+
+    def use(url: str) -> str:
+        client = KINDS[request.param](url)
+        try:
+            job = client.submit("embed", "storm")
+            with pytest.raises(Timeout):
+                job.result(timeout_s=0.01)
+            return job.status()
+        finally:
+            end(client)
+
+    return use
 
 
 def with_password(url: str, password: str, user: str = "") -> str:
@@ -44,7 +56,7 @@ def locked(own_redis: RedisServer) -> RedisServer:
 
 
 class TestPassword:
-    def test_in_the_url(self, locked: RedisServer) -> None:
+    def test_in_the_url(self, locked: RedisServer, use: Use) -> None:
         assert use(with_password(locked.url, PASSWORD)) == "queued"
         assert use(with_password(locked.url, PASSWORD, "default")) == "queued"
 
@@ -52,12 +64,12 @@ class TestPassword:
         ("password", "message"),
         [("", "put the password into the Redis URL"), (SECRET, "check the user and the password")],
     )
-    def test_the_error_says_what_is_wrong(self, locked: RedisServer, password: str, message: str) -> None:
+    def test_the_error_says_what_is_wrong(self, locked: RedisServer, password: str, message: str, use: Use) -> None:
         with pytest.raises(Unavailable, match=message) as raised:
             use(with_password(locked.url, password) if password else locked.url)
         assert SECRET not in str(raised.value)
 
-    def test_in_a_file(self, locked: RedisServer, tmp_path: Path) -> None:
+    def test_in_a_file(self, locked: RedisServer, tmp_path: Path, use: Use) -> None:
         file = tmp_path / "pass word"
         url = f"{locked.url}?password_file={quote(str(file))}"
         with pytest.raises(Unavailable, match="check its path"):
@@ -200,18 +212,20 @@ class TestTls:
         options = f"ssl_ca_certs={files}/ca.pem&ssl_certfile={files}/{name}.pem&ssl_keyfile={files}/{name}.key"
         return f"rediss://127.0.0.1:{server.port}/0?{options}"
 
-    def test_with_certificates_on_both_sides(self, server: RedisServer) -> None:
+    def test_with_certificates_on_both_sides(self, server: RedisServer, use: Use) -> None:
         assert use(server.url) == "queued"
         done = run("status", redis_url=server.url)
         assert "1 unanswered jobs" in done.stdout
 
-    def test_a_client_without_one_or_with_a_strangers_is_not_let_in(self, server: RedisServer, files: Path) -> None:
+    def test_a_client_without_one_or_with_a_strangers_is_not_let_in(
+        self, server: RedisServer, files: Path, use: Use
+    ) -> None:
         alone = f"rediss://127.0.0.1:{server.port}/0?ssl_ca_certs={files}/ca.pem"
         for url in (alone, self.url(server, files, "stranger")):
             with pytest.raises(Unavailable, match="Redis does not answer"):
                 use(url)
 
-    def test_a_server_that_cannot_be_trusted_is_not_spoken_to(self, server: RedisServer, files: Path) -> None:
+    def test_a_server_that_cannot_be_trusted_is_not_spoken_to(self, server: RedisServer, files: Path, use: Use) -> None:
         for url in (
             f"rediss://127.0.0.1:{server.port}/0",
             server.url.replace("ca.pem", "stranger.pem"),
@@ -219,11 +233,13 @@ class TestTls:
             with pytest.raises(Unavailable, match="certificate verify failed"):
                 use(url)
 
-    def test_a_server_whose_certificate_names_another_is_not_spoken_to(self, server: RedisServer, files: Path) -> None:
+    def test_a_server_whose_certificate_names_another_is_not_spoken_to(
+        self, server: RedisServer, files: Path, use: Use
+    ) -> None:
         self.show(server, files, "elsewhere")
         with pytest.raises(Unavailable, match="certificate verify failed"):
             use(server.url)
 
-    def test_without_tls_it_does_not_answer(self, server: RedisServer) -> None:
+    def test_without_tls_it_does_not_answer(self, server: RedisServer, use: Use) -> None:
         with pytest.raises(Unavailable):
             use(f"redis://127.0.0.1:{server.port}/0")

@@ -147,18 +147,18 @@ class AsyncBroker:
     async def _take(self) -> AsyncConnection:
         """Return a connection that is open as far as can be told."""
         self._maker.breaker.check()
-        while self._idle:
-            connection = self._idle.pop()
-            if await connection.is_open():
-                return connection
+        while True:
+            connection = self._idle.pop() if self._idle else self._maker.make()
+            try:
+                if not connection.is_connected:
+                    await connection.connect()
+                    return connection
+                if await connection.is_open():
+                    return connection
+            except BaseException:
+                await connection.disconnect(nowait=True)
+                raise
             await connection.disconnect(nowait=True)
-        connection = self._maker.make()
-        try:
-            await connection.connect()
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
-        return connection
 
     async def _drop_idle(self, is_patient: bool = False) -> None:
         while self._idle:

@@ -91,6 +91,8 @@ class AsyncConnection(asyncio_connection.AbstractConnection):
 
     async def is_open(self) -> bool:
         """Return True as far as can be told: Redis may have closed an idle connection."""
+        for _ in range(2):  # the loop reads what has come in its next round, after the tasks that are ready in this one
+            await asyncio.sleep(0)
         try:
             return not await self.can_read()
         except (OSError, redis.ConnectionError):
