@@ -37,7 +37,7 @@ DEFAULT_MODEL = ROOT / "default-model.txt"
 PARTS: dict[str, tuple[list[str], list[str]]] = {
     "serve": (["api", "workers", "embedded"], []),
     "export": (["export"], []),
-    "test": (["parquet"], ["test"]),
+    "test": (["http", "parquet"], ["test"]),
     "lint": ([], ["lint"]),
     "bench": ([], ["bench"]),
     "clients": ([], ["clients"]),

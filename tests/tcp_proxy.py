@@ -47,6 +47,10 @@ class Proxy:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
+    def num_open(self) -> int:
+        """Return the number of open ends: two for each connection."""
+        return len(self._sockets)
+
     def hold(self) -> None:
         """Hold everything back silently, until `release`."""
         self._flows.clear()

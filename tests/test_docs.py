@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 from api_stub import MakeApp, StubWorker
 from flask.testing import FlaskClient
@@ -18,6 +19,7 @@ from page import ROOT, read, table
 from prometheus_client.parser import text_string_to_metric_families
 
 import shoal
+from shoal import HttpClient
 from shoal.cli.main import main
 from shoal.jobs import CHOICES, OPTION_DEFAULTS
 from shoal.keys import Keys
@@ -26,7 +28,7 @@ from shoal_workers.cli import SAMPLE
 from shoal_workers.index.document import DocumentSource
 from shoal_workers.worker import Worker
 
-pytest_plugins = ["api_fixtures"]
+pytest_plugins = ["api_fixtures", "http_fixtures"]
 
 PAGES = ["README.md", "SECURITY.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 
@@ -199,7 +201,7 @@ def test_the_program_of_a_page_runs(name: str, serving: Worker, redis_url: str, 
 @pytest.mark.usefixtures("serving")
 def test_the_async_program_of_the_python_page_runs(redis_url: str, keys: Keys) -> None:
     pytest.importorskip("fastapi")
-    _, program = blocks("docs/python.md", "python")
+    (program,) = [block for block in blocks("docs/python.md", "python") if "AsyncClient" in block]
     place = f"{redis_url!r}, key_prefix={keys.prefix!r}, pool={keys.pool!r}"
     found: dict[str, Any] = {}
     exec(program.replace(f'"{DEFAULTS.redis_url}"', place), found)
@@ -209,6 +211,14 @@ def test_the_async_program_of_the_python_page_runs(redis_url: str, keys: Keys) -
             return list(await found["similar"]("storm"))
 
     assert len(asyncio.run(ask())) == 3
+
+
+def test_the_program_over_http_runs(http: HttpClient, capsys: pytest.CaptureFixture[str]) -> None:
+    (program,) = [block for block in blocks("docs/python.md", "python") if "HttpClient" in block]
+    found: dict[str, Any] = {}
+    exec(program.replace('"http://localhost:8080"', repr(http.url)), found)
+    assert np.shape(found["vectors"]) == (2, 16)
+    assert capsys.readouterr().out.endswith("(1, 32)\n")
 
 
 def test_every_method_of_the_python_page_exists() -> None:

@@ -105,6 +105,7 @@ HEAVY = {"torch", "flask", "rq", "safetensors", "openvino", "sentence_transforme
 HOMES = {
     "msgpack": {"shoal.wire", "shoal.outline"},
     "redis": {"shoal.broker"},
+    "httpx2": {"shoal.client.http_session"},
     "numkong": {"shoal_workers.index.upper_bounds"},
     "openvino": {
         "shoal_workers.encoding.engines.int8",
@@ -264,13 +265,23 @@ class TestLibraries:
 
 class TestLoading:
     @pytest.mark.parametrize(
-        "statement", ["import shoal", "from shoal import *", "import shoal.client.client", "import shoal.cli.main"]
+        "statement",
+        [
+            "import shoal",
+            "from shoal import *",
+            "import shoal.client.client",
+            "from shoal import HttpClient; HttpClient()",
+            "import shoal.cli.main",
+        ],
     )
     def test_the_light_client_loads_nothing_heavy(self, statement: str) -> None:
         assert not loaded_after(statement) & HEAVY
 
     def test_the_command_line_loads_neither_numpy_nor_redis_before_a_command_needs_it(self) -> None:
         assert not loaded_after("import shoal.cli.main") & {"numpy", "redis", "msgpack"}
+
+    def test_the_client_over_http_loads_no_redis(self) -> None:
+        assert not loaded_after("from shoal import HttpClient; HttpClient()") & {"redis", "click"}
 
     def test_the_api_loads_no_model_library(self) -> None:
         assert not loaded_after("import shoal_api.app, shoal_api.server.server") & (HEAVY - {"flask"})

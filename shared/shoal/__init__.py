@@ -7,19 +7,32 @@ if TYPE_CHECKING:
     from shoal.client.async_client import AsyncClient
     from shoal.client.client import Client
     from shoal.client.handle import AsyncHandle, Handle
+    from shoal.client.http_client import HttpClient
     from shoal.errors import ShoalError
     from shoal.jobs import Job, Options
     from shoal.replies import Reply
     from shoal.settings import Settings
 
 __version__ = "0.1.0"
-__all__ = ["AsyncClient", "AsyncHandle", "Client", "Handle", "Job", "Options", "Reply", "Settings", "ShoalError"]
+__all__ = [
+    "AsyncClient",
+    "AsyncHandle",
+    "Client",
+    "Handle",
+    "HttpClient",
+    "Job",
+    "Options",
+    "Reply",
+    "Settings",
+    "ShoalError",
+]
 
 _HOMES = {
     "AsyncClient": "client.async_client",
     "AsyncHandle": "client.handle",
     "Client": "client.client",
     "Handle": "client.handle",
+    "HttpClient": "client.http_client",
     "Job": "jobs",
     "Options": "jobs",
     "Reply": "replies",

@@ -141,7 +141,7 @@ class Overloaded(ShoalError):
 
 
 class Unavailable(ShoalError):
-    """Error raised when Redis does not answer, or refuses."""
+    """Error raised when Redis does not answer, or refuses; over HTTP also when the API does not answer."""
 
     code = "unavailable"
 
@@ -228,7 +228,7 @@ class FileError(ShoalError):
 
 
 class MissingExtra(ShoalError):
-    """Error raised when a command needs a package or program that is not installed."""
+    """Error raised when a command or a client needs a package or program that is not installed."""
 
     code = "missing_extra"
 

@@ -1,6 +1,6 @@
 """Replies: the vectors, hits or scores with which a worker answers a job, or the error."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeVar, get_args
 
@@ -80,6 +80,14 @@ class Reply:
         """
         try:
             values = wire.unpack(data)
+        except InvalidText as error:
+            raise MalformedJob(f"the reply is not of the documented shape ({error!s:.200})") from error
+        return cls.from_map(values)
+
+    @classmethod
+    def from_map(cls, values: Mapping[str, Any]) -> Self:
+        """Return the reply with these values, as `unpack` does; unknown names are ignored."""
+        try:
             if error := values.get("error"):
                 code, message = (_typed(name, error[name], str) for name in ("code", "message"))
                 return cls.failure(_typed("id", values["id"], str), BY_CODE.get(code, ShoalError)(message))
@@ -90,7 +98,7 @@ class Reply:
                 vectors=None if vectors is None else unpack_vectors(vectors),
                 scores=None if scores is None else _unpack_scores(scores),
             )
-        except (KeyError, TypeError, ValueError, OverflowError, InvalidText) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise MalformedJob(f"the reply is not of the documented shape ({error!s:.200})") from error
         if not reply._is_valid():
             raise MalformedJob("the reply is not of the documented shape: a value in a list or map has a wrong type")

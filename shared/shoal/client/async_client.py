@@ -13,9 +13,9 @@ from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
 from shoal.broker.clock import AsyncClock
 from shoal.cache.lookup import AsyncCacheLookup, LookupResult
-from shoal.client.calls import Calls, Vectors
+from shoal.client.calls import Calls
 from shoal.client.handle import AsyncHandle
-from shoal.client.parts import as_list
+from shoal.client.parts import Vectors, as_list
 from shoal.jobs import Job, Options
 from shoal.keys import Keys
 from shoal.queue.async_dispatcher import AsyncDispatcher, AsyncPendingReply

@@ -17,11 +17,13 @@ from shoal.cache.lookup import LookupResult
 from shoal.client.parts import (
     TEXTS_PER_JOB,
     TEXTS_PER_TOKENS_JOB,
+    Vectors,
     as_list,
     check_key,
     check_lane,
     chunks,
     texts_per_job,
+    vectors,
 )
 from shoal.errors import Cancelled, Expired, Internal, InvalidText, Overloaded, TextTooLong, Timeout, TooLarge
 from shoal.jobs import Job, Options, check_deadline, new_id
@@ -39,9 +41,6 @@ WANTED_EVERY_S = 1.0
 
 #: Errors that may name a text by its number in the job. A job of which the cache has some texts is then sent whole.
 _ERRORS_OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal)
-
-#: Vectors of texts, float32 `[texts, dimension]`, or token vectors, `[tokens, dimension]` for each text.
-Vectors = NDArray[np.float32] | list[NDArray[np.float32]]
 
 #: A reply on its way.
 P = TypeVar("P")
@@ -266,11 +265,3 @@ class Calls(ABC, Generic[P]):
         num_alive = len(await self._producer().pool.alive())
         cause = f"{num_alive} workers are alive but busy; try again or add some"
         return Timeout(f"no answer within {timeout_s:g} s: {cause if num_alive else 'no worker is alive; start one'}")
-
-
-def vectors(reply: Reply, options: Options) -> Vectors:
-    """Return the vectors of a reply to an embed: one row for each text, or one array of token vectors."""
-    if options.output == "tokens":
-        return reply.rows_by_text()
-    assert reply.vectors is not None
-    return reply.vectors

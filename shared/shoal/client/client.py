@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from shoal.blocking import iterate_now, run_now
 from shoal.cache.lookup import CacheLookup, LookupResult
-from shoal.client.calls import Calls, Vectors
+from shoal.client.calls import Calls
 from shoal.client.handle import Handle
-from shoal.client.parts import as_list
+from shoal.client.parts import Vectors, as_list
 from shoal.jobs import Job, Options
 from shoal.keys import Keys
 from shoal.queue.dispatcher import Dispatcher, PendingReply

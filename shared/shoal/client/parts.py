@@ -1,12 +1,19 @@
-"""Checks and limits of a client before it sends: lanes, keys, and how a long list is split into jobs."""
+"""Parts of all clients: checks before they send, limits by which a long list is split, and the vectors of replies."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from itertools import islice
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
-from shoal.jobs import LANES, Job
+from shoal.jobs import LANES, Job, Options
+from shoal.replies import Reply
 from shoal.size_limit import MAX_TOKENIZER_CHARS
+
+#: Vectors of texts, float32 `[texts, dimension]`, or token vectors, `[tokens, dimension]` for each text.
+Vectors = NDArray[np.float32] | list[NDArray[np.float32]]
 
 #: Most texts in one job. Longer lists are split: several workers share them, and no job behind them waits long.
 TEXTS_PER_JOB = 32
@@ -66,3 +73,11 @@ async def chunks(texts: Iterable[str] | AsyncIterable[str], num_texts: int) -> A
         source = iter(texts)
         while chunk := list(islice(source, num_texts)):
             yield chunk
+
+
+def vectors(reply: Reply, options: Options) -> Vectors:
+    """Return the vectors of a reply to an embed: one row for each text, or one array of token vectors."""
+    if options.output == "tokens":
+        return reply.rows_by_text()
+    assert reply.vectors is not None
+    return reply.vectors

@@ -1,0 +1,109 @@
+"""The bodies of requests to the API and the replies in its answers: how jobs are written, split and read over HTTP."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from shoal import wire
+from shoal.client.parts import MAX_HITS_PER_JOB, TEXTS_PER_TOKENS_JOB
+from shoal.errors import InvalidText, MalformedJob
+from shoal.jobs import OPTION_DEFAULTS, Job, new_id
+from shoal.replies import Reply
+
+#: Most texts, and bytes of texts, in one request, if the API takes as much. Longer lists are split.
+MAX_REQUEST_TEXTS, MAX_REQUEST_BYTES = 256, 4 * 2**20
+
+#: Bytes of a request for all but its texts, and for the head of each text.
+_BYTES_OF_OPTIONS, _BYTES_OF_A_HEAD = 4_096, 5
+
+#: The names in `Reply` of the fields of an answer that have others there.
+_NAMES = {"embeddings": "vectors", "results": "hits"}
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """The most texts, and bytes of texts, that go into one request."""
+
+    max_texts: int
+    max_bytes: int
+
+    @classmethod
+    def from_info(cls, info: Mapping[str, Any]) -> Self:
+        """Return the limits of the API that describes itself so; raise MalformedJob for a description without them."""
+        try:
+            limits, dimension = info["limits"], int(info["dimension"] or 1)  # null while no worker is ready
+            max_vectors = int(limits["max_response_mb"]) * 2**20 // (4 * max(1, dimension))
+            max_texts = min(MAX_REQUEST_TEXTS, int(limits["max_backlog_texts"]), max_vectors)
+            max_bytes = min(MAX_REQUEST_BYTES, int(limits["max_request_bytes"]) - _BYTES_OF_OPTIONS)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise MalformedJob(f"/info has no limits that can be read ({error!s:.200}): check the URL") from error
+        return cls(max(1, max_texts), max_bytes)
+
+    def split(self, job: Job) -> list[Job]:
+        """Return jobs that each go into one request, and together ask the same."""
+        max_texts, num_bytes = self._texts_of(job), 0
+        parts: list[list[str]] = [[]]
+        for text in job.texts:
+            size = len(text.encode(errors="surrogatepass")) + _BYTES_OF_A_HEAD
+            if parts[-1] and (len(parts[-1]) >= max_texts or num_bytes + size > self.max_bytes):
+                parts.append([])
+                num_bytes = 0
+            parts[-1].append(text)
+            num_bytes += size
+        return [job] if len(parts) == 1 else [replace(job, texts=texts, id=new_id()) for texts in parts]
+
+    def _texts_of(self, job: Job) -> int:
+        if job.op == "search":
+            return min(self.max_texts, max(1, MAX_HITS_PER_JOB // job.k))
+        return min(self.max_texts, TEXTS_PER_TOKENS_JOB) if job.options.output == "tokens" else self.max_texts
+
+
+def body_of(job: Job, **fields: Any) -> bytes:
+    """Return the body of a request for the job, as msgpack, with further fields. Raises InvalidText, with the text."""
+    values: dict[str, Any] = {"inputs" if job.op == "embed" else "queries": job.texts, **fields}
+    values |= {k: value for k, default in OPTION_DEFAULTS.items() if (value := getattr(job.options, k)) != default}
+    if job.op == "search":
+        values |= {"k": job.k, "index": job.index}
+    try:
+        return wire.pack(values)
+    except InvalidText:
+        job.pack()  # raises the error that names the text
+        raise
+
+
+def reply_of(job_id: str, values: Mapping[str, Any]) -> Reply:
+    """Return the reply to a job that an answer with these values holds.
+
+    Raises the reply's error, and MalformedJob for values that cannot be right.
+    """
+    named = {"id": job_id} | {_NAMES.get(name, name): value for name, value in values.items()}
+    by_token = "offsets" in named
+    if by_token:
+        named |= {"output": "tokens", "tokens": _lengths(named["offsets"])}
+    reply = Reply.join([Reply.from_map(named)])
+    num_vectors = sum(reply.tokens) if by_token else len(reply.tokens)
+    if reply.vectors is not None and reply.tokens and len(reply.vectors) != num_vectors:
+        raise MalformedJob(f"the answer has {len(reply.vectors):,} vectors, and {num_vectors:,} are expected")
+    return reply
+
+
+def reply_to(job: Job, values: Mapping[str, Any]) -> Reply:
+    """Return the reply as `reply_of` does; raise MalformedJob too if it does not have what the job asks for."""
+    reply = reply_of(job.id, values)
+    found = reply.hits if job.op == "search" else reply.vectors
+    if found is None or len(reply.tokens if job.options.output == "tokens" else found) != len(job.texts):
+        raise MalformedJob(f"the answer is not to a request with {len(job.texts):,} texts")
+    return reply
+
+
+def _lengths(offsets: Any) -> list[int]:
+    """Return the difference of each offset and the next one."""
+    try:
+        if offsets["dtype"] != "int64":
+            raise ValueError(f"dtype {offsets['dtype']!s:.100}")
+        lengths: list[int] = np.diff(np.frombuffer(offsets["data"], "<i8")).tolist()
+        return lengths
+    except (KeyError, TypeError, ValueError) as error:
+        raise MalformedJob(f"the offsets of the answer cannot be read ({error})") from error

@@ -1,0 +1,233 @@
+"""Requests to an API over HTTP: connections that stay open, further attempts, and answers or their errors."""
+
+import json
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any
+
+import httpx2
+
+from shoal import __version__, wire
+from shoal.errors import BY_CODE, InvalidRequest, InvalidText, MalformedJob, ShoalError, TooLarge, Unavailable
+from shoal.excerpt import excerpt
+from shoal.jobs import MAX_VALUES
+
+#: Most connections at a time; further requests wait for one.
+MAX_CONNECTIONS = 100
+
+#: Seconds for which an idle connection is kept: less than the 30 s after which an API closes it.
+KEEP_ALIVE_S = 15.0
+
+#: Longest time to connect, in seconds. Then it is tried again.
+CONNECT_TIMEOUT_S = 5.0
+
+#: Largest answer that is read: to what a client asks for, no API sends a larger one.
+MAX_ANSWER_BYTES = 2**28
+
+#: Seconds before the second attempt, which double with each further one, and the most. Answers may name a longer time.
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 2.0
+
+#: Largest random share of a pause that is added to it, so that clients that were refused together come back apart.
+JITTER = 0.25
+
+#: Statuses after which the same request may succeed a little later.
+_TRANSIENT = (429, 503)
+
+_MSGPACK, _JSON = "application/msgpack", "application/json"
+
+#: Headers of every request.
+_HEADERS = {
+    "Accept": f"{_MSGPACK}, {_JSON};q=0.5",
+    "Accept-Encoding": "identity",
+    "Content-Type": _MSGPACK,
+    "User-Agent": f"shoal/{__version__}",
+}
+
+#: The characters of a key.
+_KEY = re.compile("[!-~]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer of the server at the URL `source`: its status, headers and body."""
+
+    source: str
+    status: int
+    headers: httpx2.Headers
+    data: bytes
+
+    @property
+    def media_type(self) -> str:
+        """The media type of the body; empty if the answer does not tell it."""
+        return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+    @property
+    def retry_after_s(self) -> int:
+        """The seconds to wait before another attempt; 0 if the answer does not tell them."""
+        seconds = self.headers.get("Retry-After", "")
+        return int(seconds) if re.fullmatch("[0-9]{1,9}", seconds) else 0
+
+    def values(self) -> dict[str, Any]:
+        """Return the map that the body is.
+
+        Raises MalformedJob if it is none, and Unavailable for an answer of another program.
+        """
+        if self.media_type not in (_MSGPACK, _JSON):
+            raise self._foreign()
+        try:
+            values = json.loads(self.data) if self.media_type == _JSON else wire.unpack(self.data, MAX_VALUES)
+        except (ValueError, RecursionError, InvalidText, MalformedJob, TooLarge) as error:
+            raise MalformedJob(f"the answer of {self.source} cannot be read: {str(error)[:200]}") from error
+        if not isinstance(values, dict):
+            raise MalformedJob(f"the answer of {self.source} is no object with named fields: check Shoal's version")
+        return values
+
+    def error(self) -> ShoalError | None:
+        """Return the error that the answer tells; None if it tells none."""
+        if self.status in (200, 202):
+            return None
+        try:
+            about = self.values()["error"]
+            code, message = str(about["code"]), str(about["message"])
+        except (ShoalError, KeyError, TypeError):
+            return self._foreign()
+        if code not in BY_CODE:
+            return Unavailable(f"{self.source} answered {self.status} ({message}): check the URL and Shoal's version")
+        error = BY_CODE[code](message)
+        if hasattr(error, "retry_after_s"):
+            error.retry_after_s = self.retry_after_s
+        return error
+
+    def _foreign(self) -> Unavailable:
+        found = self.media_type or "without a media type"
+        if 300 <= self.status < 400:
+            found = f"a redirect to {excerpt(self.headers.get('Location', ''))}"
+        return Unavailable(
+            f"{self.source} answered {self.status} ({found}), as no Shoal does: check the URL, and any proxy on the way"
+        )
+
+
+class HttpSession:
+    """Connections to one API, and the key for it. Thread-safe; after a fork, each process has connections of its own.
+
+    The options are those of `httpx2.Client`. Raises InvalidRequest for a URL or a key that cannot be right.
+    """
+
+    def __init__(self, url: str, key: str, **options: Any):
+        if not _KEY.fullmatch(key):
+            raise InvalidRequest("the key has a space, a line end or another character that no key has: remove it")
+        #: The URL of the API, without a slash at its end.
+        self.url = _check_url(url)
+        self._options = options | {"base_url": self.url, "mounts": _mounts(self.url, options)}
+        self._options["headers"] = _HEADERS | ({"Authorization": f"Bearer {key}"} if key else {})
+        self._options["limits"] = httpx2.Limits(
+            max_connections=MAX_CONNECTIONS,
+            max_keepalive_connections=MAX_CONNECTIONS,
+            keepalive_expiry=KEEP_ALIVE_S,
+        )
+        self._clients: dict[int, httpx2.Client] = {}
+        self._client()
+
+    def close(self) -> None:
+        """Close the connections of this process; a later request makes new ones."""
+        client = self._clients.pop(os.getpid(), None)
+        if client is not None:
+            client.close()
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        until: float,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> Answer:
+        """Send a request that may be repeated, and return its answer.
+
+        It is sent again after 429, 503 and errors of the connection, until `until` on the monotonic clock. `pause`
+        waits for so many seconds before that, and returns true to give up. Raises the error of the answer, Unavailable
+        if none of Shoal's comes, and TimeoutError.
+        """
+        pause_s = FIRST_PAUSE_S
+        while True:
+            wait_s = pause_s
+            try:
+                answer = self._send(method, path, until, body, headers or {})
+            except httpx2.TransportError as cause:
+                if time.monotonic() >= until:
+                    raise TimeoutError from cause
+                error: ShoalError = self._unreachable(cause)
+            else:
+                found = answer.error()
+                if found is None:
+                    return answer
+                if answer.status not in _TRANSIENT:
+                    raise found
+                error, wait_s = found, max(wait_s, answer.retry_after_s)
+            wait_s *= random.uniform(1, 1 + JITTER)  # noqa: S311 - no secret
+            if time.monotonic() + wait_s >= until or pause(wait_s):
+                raise error
+            pause_s = min(MAX_PAUSE_S, 2 * pause_s)
+
+    def _send(self, method: str, path: str, until: float, body: bytes | None, headers: dict[str, str]) -> Answer:
+        """Send a request once, and return its answer when all of it is there."""
+        left_s = max(0.001, until - time.monotonic())
+        timeout = httpx2.Timeout(left_s, connect=min(left_s, CONNECT_TIMEOUT_S))
+        data = bytearray()
+        with self._client().stream(method, path, content=body, headers=headers, timeout=timeout) as response:
+            self._check_size(int(response.headers.get("Content-Length", 0)))
+            for chunk in response.iter_raw():
+                data += chunk
+                self._check_size(len(data))
+                if time.monotonic() >= until:
+                    raise httpx2.ReadTimeout("the answer comes too slowly")
+        return Answer(self.url, response.status_code, response.headers, bytes(data))
+
+    def _check_size(self, num_bytes: int) -> None:
+        if num_bytes > MAX_ANSWER_BYTES:
+            raise Unavailable(
+                f"{self.url} answers with {num_bytes:,} bytes, and a client reads {MAX_ANSWER_BYTES:,}: check the URL, "
+                "or ask for less at a time"
+            )
+
+    def _unreachable(self, cause: Exception) -> Unavailable:
+        reason = str(cause) or type(cause).__name__
+        error = Unavailable(f"{self.url} does not answer ({reason}): check that the API runs and that the URL is right")
+        error.__cause__ = cause
+        return error
+
+    def _client(self) -> httpx2.Client:
+        """Return the connections of this process: those of its parent stay in use there after a fork."""
+        client = self._clients.get(os.getpid())
+        return client or self._clients.setdefault(os.getpid(), httpx2.Client(**self._options))
+
+
+def _check_url(url: str) -> str:
+    """Return the URL without a slash at its end; raise InvalidRequest unless it can be that of an API."""
+    try:
+        parsed = httpx2.URL(url)
+    except (httpx2.InvalidURL, TypeError):
+        parsed = httpx2.URL("")
+    if parsed.userinfo:
+        raise InvalidRequest("the URL has a user name or a password, which no API takes: give the API's key apart")
+    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
+        raise InvalidRequest(f"url is {excerpt(url)}: it takes one such as http://localhost:8080")
+    return str(parsed).rstrip("/")
+
+
+def _mounts(url: str, options: Mapping[str, Any]) -> dict[str, None]:
+    """Return the pattern of URLs that no proxy of the environment is asked for: that of an API on this machine."""
+    host = httpx2.URL(url).host
+    try:
+        is_local = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        is_local = False
+    return (
+        {f"all://[{host}]" if ":" in host else f"all://{host}": None} if is_local and not options.get("proxy") else {}
+    )

@@ -1,0 +1,76 @@
+"""Servers on ports of their own for the tests of the client over HTTP: applications, and made-up answers."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import BaseServer
+from typing import Any, NamedTuple
+
+from flask import Flask
+
+#: Serves an application on a port of its own until the test ends; returns its URL.
+Listen = Callable[[Flask], str]
+
+
+class Canned(NamedTuple):
+    """A made-up answer; one without a status breaks the connection."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: dict[str, str] = {}  # noqa: RUF012
+
+
+class CannedServer(ThreadingHTTPServer):
+    """A server that gives the answers of a list, one after the other, and the last one again and again."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answers: list[Canned] = []
+        #: The path and the headers of each request so far.
+        self.requests: list[tuple[str, dict[str, str]]] = []
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def next_answer(self) -> Canned:
+        """Return the next answer."""
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: clients that go away are expected."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: CannedServer
+
+    def _answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.requests.append((self.path, dict(self.headers)))
+        status, body, headers = self.server.next_answer()
+        if not status:
+            self.close_connection = True
+            return
+        self.send_response(status)
+        for name, value in ({"Content-Length": str(len(body))} | headers).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST = do_DELETE = _answer
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Write no log."""
+
+
+@contextmanager
+def running(server: BaseServer) -> Iterator[None]:
+    """Serve until the end of the `with`."""
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,216 @@
+"""The client over HTTP beside servers with made-up answers: further attempts, and answers that cannot be right."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import PATIENCE_S, free_port
+from http_servers import Canned, CannedServer
+
+from shoal import HttpClient, wire
+from shoal.client.http_messages import RequestLimits
+from shoal.errors import MalformedJob, Overloaded, Unavailable, UnknownJob
+from shoal.jobs import Job
+
+pytest_plugins = ["api_fixtures", "http_fixtures"]
+
+#: A key that must be in no message.
+KEY = "a-secret-key"
+
+MSGPACK = {"Content-Type": "application/msgpack"}
+JSON = {"Content-Type": "application/json"}
+
+
+def vectors_map(rows: Any) -> dict[str, Any]:
+    """Return the map of an array in an answer."""
+    array = np.asarray(rows, "<f4")
+    return {"dtype": "float32", "shape": list(array.shape), "data": array.tobytes()}
+
+
+def in_msgpack(**values: Any) -> Canned:
+    """Return an answer with these values."""
+    return Canned(200, wire.pack(values), MSGPACK)
+
+
+def error_body(code: str, message: str = "words") -> bytes:
+    """Return the body of an error."""
+    return json.dumps({"error": {"code": code, "message": message}}).encode()
+
+
+GOOD = in_msgpack(embeddings=vectors_map([[1, 2]]))
+
+
+class TestAttempts:
+    @pytest.mark.parametrize(
+        "first",
+        [
+            Canned(0),
+            Canned(200, b"short", MSGPACK | {"Content-Length": "100"}),
+            Canned(503, b"<html>", {"Content-Type": "text/html"}),
+            Canned(503, error_body("unavailable"), JSON | {"Retry-After": "0"}),
+            Canned(429, error_body("rate_limited"), JSON | {"Retry-After": "soon"}),
+        ],
+    )
+    def test_what_may_pass_is_tried_again(self, canned: CannedServer, first: Canned) -> None:
+        canned.answers = [first, first, GOOD]
+        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http:
+            assert np.asarray(http.embed("a")).tolist() == [1, 2]
+        assert len(canned.requests) == 3
+
+    def test_a_submit_that_is_repeated_is_the_same_job(self, canned: CannedServer) -> None:
+        canned.answers = [Canned(0), Canned(503), Canned(202, b'{"id": "a1"}', JSON)]
+        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http:
+            assert http.submit("embed", "a").id == "a1"
+            assert http.submit("embed", "a").id == "a1"
+        keys = [headers["Idempotency-Key"] for _, headers in canned.requests]
+        assert keys[0] == keys[1] == keys[2] != keys[3]
+
+    def test_longer_than_there_is_time_is_not_waited(self, canned: CannedServer) -> None:
+        canned.answers = [Canned(429, error_body("overloaded"), JSON | {"Retry-After": "999999999"})]
+        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http, pytest.raises(Overloaded, match="words") as found:
+            http.embed("a")
+        assert (found.value.retry_after_s, len(canned.requests)) == (999_999_999, 1)
+
+    def test_the_pause_is_at_least_what_the_answer_says(self, canned: CannedServer) -> None:
+        canned.answers = [Canned(503, b"", {"Retry-After": "7"})] * 2 + [Canned(503)] * 6 + [GOOD]
+        pauses: list[float] = []
+        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http:
+            http._wait(Job("embed", ["a"]), http._until(), pauses.append)
+        least = [7, 7, 0.4, 0.8, 1.6, 2, 2, 2]
+        assert all(low <= pause <= 1.25 * low for low, pause in zip(least, pauses, strict=True))
+
+    @pytest.mark.parametrize("status", [400, 401, 404, 413, 422, 500, 504])
+    def test_other_errors_are_not(self, canned: CannedServer, status: int) -> None:
+        canned.answers = [Canned(status, error_body("unknown_job"), JSON)]
+        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http, pytest.raises(UnknownJob, match="words"):
+            http.embed("a")
+        assert len(canned.requests) == 1
+
+
+def offsets(*numbers: int) -> dict[str, Any]:
+    """Return the map of offsets in an answer."""
+    return {"dtype": "int64", "shape": [len(numbers)], "data": np.array(numbers, "<i8").tobytes()}
+
+
+#: Answers that cannot be right, to a request for the vectors of two texts.
+WRONG = {
+    "no map": Canned(200, b"[[1, 2]]", JSON),
+    "not msgpack": Canned(200, b"\xc1", MSGPACK),
+    "not utf-8": Canned(200, b"\x81\xa1\xff\x01", MSGPACK),
+    "too many values": Canned(200, b"\x81\xa1a\xdd\xff\xff\xff\xff" + b"\x90" * 2**20, MSGPACK),
+    "nested": Canned(200, b"[" * 100_000, JSON),
+    "nothing": in_msgpack(),
+    "no array": in_msgpack(embeddings=[[1, 2]]),
+    "other numbers": in_msgpack(embeddings=vectors_map([[1], [2]]) | {"dtype": "float64"}),
+    "other shape": in_msgpack(embeddings=vectors_map([[1], [2]]) | {"shape": [2, 2]}),
+    "shape of words": in_msgpack(embeddings=vectors_map([[1], [2]]) | {"shape": ["2", "1"]}),
+    "one row": in_msgpack(embeddings=vectors_map([[1]])),
+    "three rows": in_msgpack(embeddings=vectors_map([[1], [2], [3]])),
+    "hits": in_msgpack(results=[[], []]),
+}
+
+#: The same for token vectors.
+WRONG_TOKENS = {
+    "no offsets": in_msgpack(embeddings=vectors_map([[1], [2]])),
+    "offsets of another type": in_msgpack(
+        embeddings=vectors_map([[1], [2]]), offsets=offsets(0, 1, 2) | {"dtype": "f8"}
+    ),
+    "odd offsets": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets=offsets(0, 1, 2) | {"data": b"123"}),
+    "few offsets": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets=offsets(0, 2)),
+    "many offsets": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets=offsets(0, 1, 3)),
+    "falling offsets": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets=offsets(0, 3, 2)),
+    "offsets of words": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets="0,1,2"),
+}
+
+
+class TestHostile:
+    @pytest.mark.parametrize("answer", WRONG.values(), ids=list(WRONG))
+    def test_an_answer_that_cannot_be_right_is_refused(self, canned: CannedServer, answer: Canned) -> None:
+        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http:
+            http._limits = RequestLimits(256, 2**20)
+            canned.answers = [answer]
+            with pytest.raises(MalformedJob):
+                http.embed(["a", "b"])
+
+    @pytest.mark.parametrize("answer", WRONG_TOKENS.values(), ids=list(WRONG_TOKENS))
+    def test_so_are_token_vectors(self, canned: CannedServer, answer: Canned) -> None:
+        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http:
+            http._limits = RequestLimits(256, 2**20)
+            canned.answers = [answer]
+            with pytest.raises(MalformedJob):
+                http.embed(["a", "b"], output="tokens")
+
+    @pytest.mark.parametrize("results", ["words", [1], [[1]], [[], []], None])
+    def test_so_are_hits(self, canned: CannedServer, results: Any) -> None:
+        canned.answers = [Canned(200, json.dumps({"results": results}).encode(), JSON)]
+        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http, pytest.raises(MalformedJob):
+            http.search("a")
+
+    @pytest.mark.parametrize(
+        "info", [{}, {"limits": 5, "dimension": 4}, {"limits": {"max_backlog_texts": "x"}, "dimension": None}]
+    )
+    def test_so_are_limits(self, canned: CannedServer, info: Mapping[str, Any]) -> None:
+        canned.answers = [Canned(200, json.dumps(info).encode(), JSON)]
+        with (
+            HttpClient(canned.url, timeout_s=PATIENCE_S) as http,
+            pytest.raises(MalformedJob, match="/info has no limits"),
+        ):
+            http.embed(["a", "b"])
+
+    @pytest.mark.parametrize("body", [b"{}", b'{"id": 5}', b"[]"])
+    def test_so_are_ids_of_jobs(self, canned: CannedServer, body: bytes) -> None:
+        canned.answers = [Canned(202, body, JSON)]
+        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http, pytest.raises(MalformedJob):
+            http.submit("embed", "a")
+
+    def test_a_result_whose_counts_differ_is_refused(self, canned: CannedServer) -> None:
+        canned.answers = [in_msgpack(embeddings=vectors_map([[1], [2]]), tokens=[1, 2, 3])]
+        with (
+            HttpClient(canned.url, timeout_s=PATIENCE_S) as http,
+            pytest.raises(MalformedJob, match="and 3 are"),
+        ):
+            http.job("a1").result()
+
+    @pytest.mark.parametrize(
+        ("answer", "words"),
+        [
+            (Canned(502, b"<html>Bad Gateway", {"Content-Type": "text/html; charset=utf-8"}), r"502 \(text/html\)"),
+            (Canned(200, b"<html>Log in", {"Content-Type": "text/html"}), r"200 \(text/html\), as no Shoal does"),
+            (Canned(200, b"words"), r"200 \(without a media type\)"),
+            (Canned(500, b"[]", JSON), r"500 \(application/json\)"),
+            (Canned(500, b'{"error": "words"}', JSON), r"500 \(application/json\)"),
+            (Canned(404, error_body("not_found"), JSON), r"404 \(words\): check the URL and Shoal's version"),
+            (Canned(200, b"", MSGPACK | {"Content-Length": str(10**15)}), "answers with 1,000,000,000,000,000 bytes"),
+        ],
+    )
+    def test_what_no_shoal_answers_is_named(self, canned: CannedServer, answer: Canned, words: str) -> None:
+        canned.answers = [answer]
+        with HttpClient(canned.url, KEY, timeout_s=PATIENCE_S) as http:
+            with pytest.raises(Unavailable, match=words) as found:
+                http.embed("a")
+            assert canned.url in found.value.message
+            assert KEY not in repr(found.getrepr(chain=True)) + repr(http)
+        assert len(canned.requests) == 1
+
+    def test_a_redirect_is_not_followed(self, canned: CannedServer) -> None:
+        canned.answers = [Canned(307, b"", {"Location": f"{canned.url}/elsewhere"})]
+        with (
+            HttpClient(canned.url, KEY, timeout_s=PATIENCE_S) as http,
+            pytest.raises(Unavailable, match="a redirect to"),
+        ):
+            http.embed("a")
+        assert [(path, headers["Authorization"]) for path, headers in canned.requests] == [("/embed", f"Bearer {KEY}")]
+
+    def test_a_server_that_is_away_is_named(self) -> None:
+        url = f"http://127.0.0.1:{free_port()}"
+        with HttpClient(url, KEY, timeout_s=0.3) as http, pytest.raises(Unavailable) as found:
+            http.embed("a")
+        assert found.value.message.startswith(f"{url} does not answer ([Errno 111] Connection refused): check that")
+
+    @pytest.mark.parametrize("job_id", ["..", ".", "", "a/b", "../health", "a b", "x" * 129])
+    def test_an_id_cannot_name_another_path(self, canned: CannedServer, job_id: str) -> None:
+        with HttpClient(canned.url) as http, pytest.raises(UnknownJob, match="no job"):
+            http.job(job_id).status()
+        assert canned.requests == []

@@ -1,0 +1,337 @@
+"""The client over HTTP against an application with a real worker, the service as it runs, and hostile servers."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from api_stub import MakeApp, StubWorker, vector_of
+from conftest import PATIENCE_S, WORDS, RedisServer, free_port, wait_until
+from http_servers import Canned, CannedServer, Listen
+from process import Process
+from tcp_proxy import Proxy
+
+from shoal import Client, HttpClient
+from shoal.client.http_messages import RequestLimits
+from shoal.errors import (
+    Cancelled,
+    InvalidRequest,
+    Overloaded,
+    ShoalError,
+    Timeout,
+    TooLarge,
+    Unauthorized,
+    Unavailable,
+)
+from shoal.jobs import Job, Options
+from shoal.settings import DEFAULTS, Settings
+from shoal_api.access import api_keys
+from shoal_workers.worker import Worker
+
+pytest_plugins = ["api_fixtures", "http_fixtures"]
+
+TEXTS = [f"{word} {n}" for n in range(40) for word in WORDS]
+
+#: A key that must be in no message.
+KEY = "a-secret-key"
+
+#: The answer to a submit.
+SUBMITTED = Canned(202, b'{"id": "a1"}', {"Content-Type": "application/json"})
+
+#: Uses a client, forks, and uses the same client on both sides: `python -c FORKS URL KEY`.
+FORKS = """
+import os, sys
+from shoal import HttpClient
+
+client = HttpClient(sys.argv[1], sys.argv[2], timeout_s=180)
+assert client.embed("storm").shape == (4,)
+child = os.fork()
+ours = client.embed([f"storm {child == 0}"])[0]
+assert all((client.embed(f"storm {child == 0}") == ours).all() for _ in range(50))
+if child == 0:
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+client.close()
+"""
+
+
+class TestSameAsClient:
+    def test_vectors(self, http: HttpClient, client: Client) -> None:
+        for texts in ("storm", ["storm", "", "rain\0"], TEXTS):
+            found = http.embed(texts)
+            assert isinstance(found, np.ndarray)
+            assert found.dtype == np.float32
+            assert found == pytest.approx(client.embed(texts), abs=1e-5)
+
+    def test_any_iterable_and_every_option(self, http: HttpClient, client: Client) -> None:
+        options = {"normalize": False, "pooling": "max", "dimensions": 8, "prompt_name": "query"}
+        options |= {"truncate": False, "truncation_side": "left"}
+        assert http.embed((word for word in WORDS), **options) == pytest.approx(
+            client.embed(WORDS, **options), abs=1e-5
+        )
+
+    def test_token_vectors(self, http: HttpClient) -> None:
+        texts = ["storm", "storm in europe"] * 20
+        assert [rows.shape for rows in http.embed(texts, output="tokens")] == [(3, 32), (5, 32)] * 20
+        assert np.shape(http.embed("storm", output="tokens")) == (3, 32)
+
+    def test_hits(self, http: HttpClient, client: Client) -> None:
+        assert http.search("storm europe", k=3) == client.search("storm europe", k=3)
+        queries = [f"{word} rain" for word in WORDS] * 40
+        assert [[hit["id"] for hit in hits] for hits in http.search(queries, k=2)] == [
+            [hit["id"] for hit in hits] for hits in client.search(queries, k=2)
+        ]
+
+    def test_streams(self, http: HttpClient) -> None:
+        num_read, most_ahead, expected = 0, 0, http.embed(TEXTS)
+
+        def source() -> Iterator[str]:
+            nonlocal num_read
+            for num_read in range(1, 1_001):
+                yield TEXTS[num_read % len(TEXTS)]
+
+        for n, vector in enumerate(http.embed_stream(source(), window=3), 1):
+            most_ahead = max(most_ahead, num_read - n)
+            assert vector == pytest.approx(expected[n % len(TEXTS)], abs=1e-5)
+        assert n == num_read == 1_000
+        assert most_ahead < 3 * 32
+        assert list(http.embed_stream([])) == []
+        assert [rows.shape for rows in http.embed_stream(["storm"], output="tokens")] == [(3, 32)]
+
+    def test_a_stream_can_be_left_early(self, http: HttpClient, client: Client, worker: Worker) -> None:
+        stream = http.embed_stream(TEXTS * 10, window=3)
+        next(stream)
+        stream.close()  # type: ignore[attr-defined]
+        wait_until(lambda: client.queue.backlog()["bulk"] == 0)
+        assert worker.counters["texts"] <= 3 * 32
+
+    def test_results_of_jobs(self, http: HttpClient, client: Client) -> None:
+        handle = http.submit("embed", ["storm", "storm rain " * 40], lane="bulk")
+        found, expected = http.job(handle.id).result(), client.job(handle.id).result()
+        assert found.vectors is not None
+        assert expected.vectors is not None
+        assert np.array_equal(found.vectors, expected.vectors)
+        for name in ("id", "status", "tokens", "truncated", "timings", "cached", "model"):
+            assert getattr(found, name) == getattr(expected, name), name
+        assert handle.status() == client.job(handle.id).status() == "done"
+        assert handle.cancel() == "done"
+        hits = http.submit("search", ["storm"], k=2).result().hits
+        assert hits == [client.search("storm", k=2)]
+        rows = http.submit("embed", ["storm", "storm rain"], output="tokens").result().rows_by_text()
+        assert [len(row) for row in rows] == [3, 4]
+
+    def test_a_submit_with_a_key_is_the_job_that_was_put_first(self, http: HttpClient) -> None:
+        first = http.submit("embed", "storm", idempotency_key="one")
+        assert http.submit("embed", "storm", idempotency_key="one").id == first.id
+        assert http.submit("embed", "storm").id != http.submit("embed", "storm").id != first.id
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda c: c.embed([]),
+            lambda c: c.embed(["storm", 5]),
+            lambda c: c.embed("storm", pooling="last"),
+            lambda c: c.embed("storm", prompt_name="poem"),
+            lambda c: c.embed("storm", dimensions=33),
+            lambda c: c.embed(["storm", "storm " * 50], truncate=False),
+            lambda c: c.embed(["storm", "\ud800"]),
+            lambda c: c.search("storm", k=0),
+            lambda c: c.search(" "),
+            lambda c: c.search("storm", index="other"),
+            lambda c: c.search("storm", output="tokens"),
+            lambda c: list(c.embed_stream(["storm"], lane="fast")),
+            lambda c: c.submit("embed", "storm", lane="fast"),
+            lambda c: c.submit("train", "storm"),
+            lambda c: c.submit("embed", "storm", idempotency_key=""),
+            lambda c: c.submit("search", ["storm"] * 11, k=1_000),
+            lambda c: c.submit("search", "storm", index="other").result(),
+            lambda c: c.job("unknown").status(),
+            lambda c: c.job("unknown").result(),
+            lambda c: c.job("unknown").cancel(),
+        ],
+    )
+    def test_errors(self, http: HttpClient, client: Client, call: Callable[[Any], Any]) -> None:
+        with pytest.raises(ShoalError) as expected:
+            call(client)
+        with pytest.raises(type(expected.value)) as found:
+            call(http)
+        assert found.value.message == expected.value.message
+
+
+class TestLimits:
+    def test_a_list_is_split_by_the_limits_of_the_api(
+        self, listen: Listen, make_app: MakeApp, stub: StubWorker
+    ) -> None:
+        texts = [f"text {n}" for n in range(600)]
+        with HttpClient(listen(make_app()), timeout_s=PATIENCE_S) as http:
+            assert np.array_equal(http.embed(texts), [vector_of(text) for text in texts])
+        texts = ["a" * 20_000, "b" * 30_000, "c" * 40_000]
+        with HttpClient(listen(make_app(max_request_bytes=60_000)), timeout_s=PATIENCE_S) as http:
+            assert np.array_equal(http.embed(texts), [vector_of(text) for text in texts])
+            with pytest.raises(TooLarge, match="the body is larger than 60,000 bytes"):
+                http.embed("a" * 60_000)
+
+    @pytest.mark.parametrize(
+        ("limits", "dimension", "expected"),
+        [
+            ({}, None, RequestLimits(256, 4 * 2**20)),
+            ({"max_backlog_texts": 5}, 4, RequestLimits(5, 4 * 2**20)),
+            ({"max_response_mb": 1}, 4_096, RequestLimits(64, 4 * 2**20)),
+            ({"max_request_bytes": 10_000}, 4, RequestLimits(256, 5_904)),
+        ],
+    )
+    def test_they_are_those_of_the_api(self, limits: dict[str, Any], dimension: Any, expected: RequestLimits) -> None:
+        defaults = {name: getattr(DEFAULTS, name) for name in ("max_backlog_texts", "max_response_mb")}
+        limits = defaults | {"max_request_bytes": DEFAULTS.max_request_bytes} | limits
+        assert RequestLimits.from_info({"limits": limits, "dimension": dimension}) == expected
+
+    def test_a_request_has_few_hits_and_token_vectors(self) -> None:
+        limits = RequestLimits(256, 2**20)
+        jobs = [Job("search", ["a"] * 9, k=1_000), Job("embed", ["a"] * 9, Options(output="tokens"))]
+        assert [[len(part.texts) for part in limits.split(job)] for job in jobs] == [[5, 4], [4, 4, 1]]
+        assert len(limits.split(Job("embed", ["a"] * 9))) == 1
+
+
+class TestWaiting:
+    def test_without_an_answer_the_caller_is_told(self, listen: Listen, make_app: MakeApp) -> None:
+        with HttpClient(listen(make_app()), timeout_s=0.2) as http:
+            with pytest.raises(Timeout, match=r"no answer within 0.2 s from http://127.0.0.1:\d+: try again"):
+                http.embed("storm")
+            http.timeout_s = PATIENCE_S
+            handle = http.submit("embed", "storm")
+            with pytest.raises(Timeout, match=r"has no answer after 0\.2 s: it keeps its place"):
+                handle.result(0.2)
+            assert (handle.status(), handle.cancel()) == ("queued", "cancelled")
+            with pytest.raises(Cancelled):
+                handle.result()
+
+    def test_a_lane_that_stays_full_is_said_at_once(self, listen: Listen, make_app: MakeApp) -> None:
+        with HttpClient(listen(make_app(max_backlog=1)), timeout_s=30) as http:
+            http.submit("embed", "storm")
+            with pytest.raises(Overloaded, match="no room in the interactive lane") as found:
+                http.embed("storm")
+            assert found.value.retry_after_s == 60  # no worker makes room
+
+    def test_a_lane_that_gets_room_is_waited_for(self, listen: Listen, make_app: MakeApp, stub: StubWorker) -> None:
+        with (
+            HttpClient(listen(make_app(max_backlog=1)), timeout_s=PATIENCE_S) as http,
+            ThreadPoolExecutor(1) as threads,
+        ):
+            stub.pause()
+            http.submit("embed", "storm")
+            pauses = threading.Semaphore(0)
+            waiting = threads.submit(http._wait, Job("embed", ["a"]), http._until(), lambda _: pauses.release())
+            pauses.acquire()
+            stub.resume()
+            assert np.array_equal(np.asarray(waiting.result().vectors), [vector_of("a")])
+
+    def test_redis_may_come_back(
+        self, listen: Listen, make_app: MakeApp, own_redis: RedisServer, settings: Settings
+    ) -> None:
+        stub = StubWorker(own_redis.url, settings.keys)
+        stub.start()
+        with HttpClient(listen(make_app(redis_url=own_redis.url)), timeout_s=0.3) as http:
+            own_redis.stop()
+            with pytest.raises(Unavailable, match="Redis does not answer"):
+                http.embed("a")
+            http.timeout_s = PATIENCE_S
+            with ThreadPoolExecutor(1) as threads:
+                pauses = threading.Semaphore(0)
+                waiting = threads.submit(http._wait, Job("embed", ["a"]), http._until(), lambda _: pauses.release())
+                pauses.acquire()
+                own_redis.start()
+                assert np.array_equal(np.asarray(waiting.result().vectors), [vector_of("a")])
+        stub.stop()
+
+
+class Service(NamedTuple):
+    """An API in a process of its own, and two keys for it: one may be used without limit, the other twice a second."""
+
+    url: str
+    key: str
+    slow_key: str
+
+
+@pytest.fixture
+def service(settings: Settings, stub: StubWorker, tmp_path: Path) -> Iterator[Service]:
+    """An API, which has a stub worker."""
+    file, port = tmp_path / "keys", free_port()
+    keys = api_keys.add(file, "fast", "user", ""), api_keys.add(file, "slow", "user", "2/second")
+    pool = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
+    with Process(tmp_path / "log", "api", "--port", port, api_keys_file=file, **pool) as process:
+        wait_until(lambda: "http" in process.output)
+        yield Service(f"http://127.0.0.1:{port}", *keys)
+
+
+class TestService:
+    def test_a_key_over_its_rate_is_waited_for(self, service: Service) -> None:
+        with HttpClient(service.url, service.slow_key, timeout_s=PATIENCE_S) as http:
+            assert all(np.array_equal(http.embed(text), vector_of(text)) for text in ("a", "b", "c"))
+
+    def test_a_wrong_key_is_refused(self, service: Service) -> None:
+        for key in ("", "wrong"):
+            with HttpClient(service.url, key, timeout_s=PATIENCE_S) as http, pytest.raises(Unauthorized):
+                http.embed("a")
+
+    def test_threads_share_a_client(self, service: Service) -> None:
+        texts = [f"text {n}" for n in range(200)]
+        with HttpClient(service.url, service.key, timeout_s=PATIENCE_S) as http, ThreadPoolExecutor(16) as threads:
+            found = [np.asarray(rows) for rows in threads.map(http.embed, texts)]
+        assert np.array_equal(np.stack(found), [vector_of(text) for text in texts])
+
+    def test_it_works_on_both_sides_of_a_fork(self, service: Service) -> None:
+        command = [sys.executable, "-W", "ignore", "-c", FORKS, service.url, service.key]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+        assert done.returncode == 0, done.stderr
+
+    def test_connections_stay_open_and_broken_ones_are_made_anew(self, service: Service) -> None:
+        proxy = Proxy(int(service.url.rpartition(":")[2]))
+        with proxy, HttpClient(f"http://127.0.0.1:{proxy.port}", service.key, timeout_s=PATIENCE_S) as http:
+            for text in ("a", "b", "c"):
+                http.embed(text)
+            assert proxy.num_open() == 2
+            proxy.cut()
+            assert np.array_equal(http.embed("d"), vector_of("d"))
+
+
+class TestSettings:
+    @pytest.mark.parametrize("url", ["localhost:8080", "ftp://host", "http://", "", "http://host?q=1", "http://[::1"])
+    def test_a_url_that_cannot_be_right_is_refused(self, url: str) -> None:
+        with pytest.raises(InvalidRequest, match="it takes one such as http://localhost:8080"):
+            HttpClient(url)
+
+    def test_secrets_are_in_no_message(self) -> None:
+        with pytest.raises(InvalidRequest) as found:
+            HttpClient("http://user:password@host")
+        assert "password@" not in found.value.message
+        with pytest.raises(InvalidRequest) as found:
+            HttpClient(key=f"{KEY}\n")
+        assert KEY not in found.value.message
+
+    def test_a_url_may_have_a_path(self, canned: CannedServer) -> None:
+        canned.answers = [SUBMITTED]
+        with HttpClient(f"{canned.url}/shoal/", timeout_s=PATIENCE_S) as http:
+            http.submit("embed", "a")
+        assert canned.requests[0][0] == "/shoal/v1/jobs"
+
+    def test_the_environments_proxy_is_not_asked_for_this_machine(
+        self, canned: CannedServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
+        canned.answers = [SUBMITTED]
+        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http:
+            http.submit("embed", "a")
+        with HttpClient("http://shoal.invalid", timeout_s=0.3) as http, pytest.raises(Unavailable, match="refused"):
+            http.submit("embed", "a")
+
+    def test_a_missing_library_is_named_with_the_command(self) -> None:
+        script = "import sys; sys.modules['httpx2'] = None\nfrom shoal import *\nHttpClient()"
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert "MissingExtra: HttpClient needs 'httpx2', which is not installed: " in done.stderr
+        assert "pip install" in done.stderr
+        assert "[http]" in done.stderr
