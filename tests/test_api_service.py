@@ -67,6 +67,7 @@ class TestInfo:
         assert (info["version"], info["model"], info["dimension"], info["max_tokens"]) == (__version__, "stub", 4, 8)
         assert (info["engine"], info["precision"], info["digest"], info["prompts"]) == ("none", "f32", "d", ["query"])
         assert info["indexes"] == {"default": INDEX}
+        assert info["reranker"] == "stub-reranker"
         assert info["workers_alive"] == 1
         assert info["workers"][0]["id"] == "stub"
         assert (info["workers"][0]["clock_offset_s"], info["workers"][0]["clock_error_s"]) == (0.5, 0.001)

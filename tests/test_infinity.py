@@ -40,7 +40,8 @@ class TestEmbeddings:
 def test_models_have_the_load_of_the_lanes(api: FlaskClient, stub: StubWorker) -> None:
     stub.pause()
     api.post("/v1/jobs", json={"op": "embed", "inputs": ["a", "b"]})
-    (model,) = api.get("/models").get_json()["data"]
+    model, reranker = api.get("/models").get_json()["data"]
+    assert (reranker["id"], reranker["capabilities"]) == ("stub-reranker", ["rerank"])
     assert (model["id"], model["capabilities"], model["backend"]) == ("stub", ["embed"], "shoal")
     assert model["stats"] == {
         "queue_fraction": 2 / 200_000,

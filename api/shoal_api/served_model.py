@@ -13,7 +13,16 @@ ANY_NAME = "*"
 
 def served_models() -> list[str]:
     """Return the names of the models that ready workers serve: one, unless workers are being replaced."""
-    names = {about.get("model") for about in context().pool.read().ready.values()}
+    return _names("model")
+
+
+def served_rerankers() -> list[str]:
+    """Return the names of the rerankers that ready workers serve: one or none, unless workers are being replaced."""
+    return _names("reranker")
+
+
+def _names(part: str) -> list[str]:
+    names = {about.get(part) for about in context().pool.read().ready.values()}
     return sorted(name for name in names if isinstance(name, str))
 
 
@@ -57,11 +66,9 @@ def _check(name: str | None, part: str) -> None:
     """Raise ModelNotFound if `part` of the heartbeats of ready workers tells of models, and none has the name."""
     if name is None:
         return
-    shared = context()
-    served = {about.get(part) for about in shared.pool.read().ready.values()} - {None}
-    aliases = shared.settings.model_alias_names()
-    if served and name not in served and name not in aliases and ANY_NAME not in aliases:
+    served, aliases = _names(part), context().settings.model_alias_names()
+    if served and name not in (*served, *aliases) and ANY_NAME not in aliases:
         raise ModelNotFound(
-            f"the {part} {excerpt(name)} is not served here: ask for {', '.join(sorted(map(str, served)))}, or make "
-            "the name an alias with SHOAL_MODEL_ALIASES"
+            f"the {part} {excerpt(name)} is not served here: ask for {', '.join(served)}, or make the name an alias "
+            "with SHOAL_MODEL_ALIASES"
         )

@@ -21,7 +21,7 @@ from shoal_api.schema.infinity import (
     InfinityRerankBody,
 )
 from shoal_api.schema.openai import OpenAIError
-from shoal_api.served_model import check_model, check_reranker, served_models
+from shoal_api.served_model import check_model, check_reranker, served_models, served_rerankers
 from shoal_api.vector_format import VectorFormat, arrays_of
 
 api = APIBlueprint(
@@ -56,16 +56,11 @@ def rerank(body: InfinityRerankBody) -> Response:
 
 @api.get("/models", responses={200: InfinityModels})
 def models() -> Response:
-    """List the models that are served, with the load of the lanes."""
-    about = {
-        "object": "model",
-        "owned_by": "infinity",
-        "created": 0,
-        "backend": "shoal",
-        "capabilities": ["embed"],
-        "stats": _load(),
-    }
-    return rendered({"object": "list", "data": [{"id": name, **about} for name in served_models()]})
+    """List the model and the reranker that are served, with the load of the lanes."""
+    about = {"object": "model", "owned_by": "infinity", "created": 0, "backend": "shoal", "stats": _load()}
+    capabilities = [(name, "embed") for name in served_models()] + [(name, "rerank") for name in served_rerankers()]
+    data = [{"id": name, **about, "capabilities": [capability]} for name, capability in capabilities]
+    return rendered({"object": "list", "data": data})
 
 
 def _load() -> dict[str, Any]:

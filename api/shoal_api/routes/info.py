@@ -59,6 +59,7 @@ def describe() -> dict[str, Any]:
         "version": __version__,
         **{name: first.get(name) for name in _MODEL_FIELDS},
         "prompts": first.get("prompts", []),
+        "reranker": first.get("reranker"),
         "indexes": pool.indexes,
         "clock_offset_s": context().client.queue.clock.offset_s,
         "limits": _limits(settings),

@@ -180,6 +180,7 @@ class Info(BaseModel):
     engine: str | None
     precision: str | None
     prompts: list[str]
+    reranker: str | None
     indexes: dict[str, dict[str, Any]]
     clock_offset_s: float = Field(description="Seconds by which the clock of this API's machine is ahead of Redis's")
     limits: dict[str, float]
