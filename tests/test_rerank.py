@@ -5,11 +5,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from conftest import wait_until
 from numpy.typing import NDArray
 from process import Process
@@ -17,10 +19,13 @@ from queues import Queue, drive
 from test_worker_process import NUM_JOBS, assert_all_done, kill_at_work, num_pending
 
 from shoal import Client
+from shoal.cli.main import main
 from shoal.errors import InvalidRequest, InvalidText, ModelMismatch, ShoalError, Unsupported
 from shoal.jobs import Job, Options
 from shoal.keys import Keys
 from shoal.replies import Reply
+from shoal.settings import Settings
+from shoal.supervisor.summary import print_summary
 from shoal_workers import service
 from shoal_workers.admission import Limits
 from shoal_workers.encoding.bucketing import Bucketing
@@ -28,6 +33,7 @@ from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.reranker import Reranker, sigmoid
 from shoal_workers.index.index import Index
 from shoal_workers.model import parity
+from shoal_workers.model.model import Model
 from shoal_workers.model.prepare import prepare, prepare_if_needed
 from shoal_workers.worker import Worker
 
@@ -171,6 +177,16 @@ def test_a_tokenizer_that_names_no_token_types_gives_the_model_none(
     opened = Reranker.open(tmp_path / "prepared", "openvino", "f32", 1)
     assert (reranker.model.type_offset, opened.model.type_offset) == (64, 0)
     assert np.abs(opened.score(PAIRS) - reranker.score(PAIRS)).max() > 0.01
+
+
+@pytest.mark.parametrize(("num_weights", "max_tokens"), [(0, 2_048), (500, 2_048), (1_000, 2_048), (8_000, 256)])
+def test_a_larger_model_has_smaller_passes(reranker: Reranker, num_weights: int, max_tokens: int) -> None:
+    assert reranker.model.num_weights > 0
+    embedder = replace(reranker.model, num_weights=1_000)
+    larger = Reranker(replace(reranker.model, num_weights=num_weights), reranker.tokenizer, reranker.engine)
+    embeds: Bucketing[TokenizedText] = Bucketing(2_048, shares_rows=False)
+    assert larger.bucketing(embeds, embedder) == Bucketing(max_tokens, shares_rows=True)
+    assert larger.bucketing(embeds, replace(embedder, num_weights=0)) == Bucketing(2_048, shares_rows=True)
 
 
 def test_each_kind_of_model_is_refused_in_place_of_the_other(
@@ -379,7 +395,37 @@ def test_scores_stay_between_0_and_1_however_large_they_are() -> None:
     assert sigmoid(np.array([-1e4, 0, 1e4], np.float32)).tolist() == [0, 0.5, 1]
 
 
-# The process
+# Commands and the process
+
+
+@pytest.mark.usefixtures("serving")
+def test_the_command_prints_texts_and_scores_best_first(
+    client: Client, redis_url: str, keys: Keys, tmp_path: Path
+) -> None:
+    settings = ["--redis-url", redis_url, "--key-prefix", keys.prefix, "--pool", keys.pool]
+    (tmp_path / "texts.txt").write_text("\n".join(DOCUMENTS))
+    printed = CliRunner().invoke(main, ["rerank", QUERY, "--file", str(tmp_path / "texts.txt"), *settings]).stdout
+    expected = sorted(zip(client.rerank(QUERY, DOCUMENTS).tolist(), DOCUMENTS, strict=True), reverse=True)
+    assert printed.splitlines() == [f"{score:.3f}  {text}" for score, text in expected]
+    as_json = CliRunner().invoke(main, ["rerank", QUERY, *DOCUMENTS, "--raw-scores", "--json", *settings]).stdout
+    raw = client.rerank(QUERY, DOCUMENTS, raw_scores=True)
+    assert json.loads(as_json) == pytest.approx(raw.tolist(), abs=MAX_ERROR)
+
+
+def test_the_command_prepares_both_models(tiny_source: Path, reranker_source: Path, tmp_path: Path) -> None:
+    models = ["--model", str(tiny_source), "--reranker", str(reranker_source), "--home", str(tmp_path)]
+    done = CliRunner().invoke(main, ["model", "prepare", *models])
+    folders = [Path(line) for line in done.stdout.splitlines() if line.startswith("/")]
+    assert [Model.open(folder).is_reranker for folder in folders] == [False, True]
+
+
+def test_the_summary_names_the_reranker(
+    worker: Worker, reranker: Reranker, redis_url: str, keys: Keys, capsys: pytest.CaptureFixture[str]
+) -> None:
+    worker.pool.announce(worker.id, service.about(worker))
+    print_summary(Settings(redis_url=redis_url, key_prefix=keys.prefix, pool=keys.pool))
+    model, name = worker.encoder.model.name, reranker.model.name
+    assert f"ready:  1 worker with {model}, reranker {name}, index default" in capsys.readouterr().out
 
 
 def test_a_worker_that_is_killed_in_the_middle_of_reranks_loses_nothing(

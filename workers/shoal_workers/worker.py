@@ -6,7 +6,6 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -71,7 +70,7 @@ class Worker:
         self.counters: Counter[str] = Counter()
         self.progress = Progress()
         self.throughput = Throughput()
-        pairs = replace(batcher, shares_rows=True)
+        pairs = reranker.bucketing(batcher, encoder.model) if reranker else batcher
         self.scheduler = Scheduler(
             Pipeline(encoder.tokenize, encoder.model.max_tokens, batcher),
             None if reranker is None else Pipeline(reranker.tokenize_pairs, reranker.model.max_tokens, pairs),

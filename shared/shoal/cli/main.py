@@ -20,6 +20,7 @@ _OWN = {
     "bench": "shoal.cli.bench:bench",
     "dead": "shoal.cli.dead_letters:dead",
     "embed": "shoal.cli.embed:embed",
+    "rerank": "shoal.cli.rerank:rerank",
     "search": "shoal.cli.search:search",
     "serve": "shoal.cli.serve:serve",
     "status": "shoal.cli.status:status",

@@ -50,10 +50,11 @@ def print_summary(settings: Settings, query: str | None = None, log: Path | None
 
 
 def _described(workers: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the number of workers, with the model and the indexes of one, in words."""
+    """Return the number of workers, with the models and the indexes of one, in words."""
     if not workers:
         return "no worker runs, and requests are refused until one does: start one with `shoal worker`"
     about = next(iter(workers.values()))
     indexes = [f"index {name} with {index['count']:,} documents" for name, index in about.get("indexes", {}).items()]
     number = f"{len(workers)} worker{'s' * (len(workers) > 1)}"
-    return ", ".join([f"{number} with {about.get('model')}", *(indexes or ["no index"])])
+    reranker = [f"reranker {about['reranker']}"] if about.get("reranker") else []
+    return ", ".join([f"{number} with {about.get('model')}", *reranker, *(indexes or ["no index"])])

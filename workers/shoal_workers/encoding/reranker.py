@@ -1,14 +1,17 @@
 """The reranker: an encoder whose model makes one score of a pair of texts."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.model import parity
+from shoal_workers.model.model import Model
 
 
 class Reranker(Encoder):
@@ -18,6 +21,15 @@ class Reranker(Encoder):
     """
 
     is_reranker = True
+
+    def bucketing(self, embeds: Bucketing[TokenizedText], embedder: Model) -> Bucketing[TokenizedText]:
+        """Return the passes of pairs that take about as long as those of another model's texts, which wait for them.
+
+        A larger model gets as many fewer tokens a pass; one whose size is not known gets the same.
+        """
+        ratio = embedder.num_weights / self.model.num_weights if self.model.num_weights else 0.0
+        max_tokens = round(embeds.max_batch_tokens * min(1.0, ratio or 1.0))
+        return replace(embeds, max_batch_tokens=max(1, max_tokens), shares_rows=self.model.shares_rows)
 
     def tokenize_pairs(self, pairs: Sequence[tuple[str, str]], truncation_side: str = "right") -> list[Tokens]:
         """Return the tokens of each pair, cut on the named side where the pair is too long for the model."""

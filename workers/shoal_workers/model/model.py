@@ -32,7 +32,8 @@ class Model:
     parity check: `sentence-transformers`, or `openvino`: the engine is then compared with OpenVINO's vectors in f32.
 
     `is_reranker` is true for a cross-encoder, which makes one score of a pair of texts. `type_offset` is added to the
-    position of a token for each token type, and is 0 where there are no types.
+    position of a token for each token type, and is 0 where there are no types. `num_weights` counts the numbers in the
+    layers, with each of which a token is multiplied; 0: not known.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Model:
     reference: str = ""
     is_reranker: bool = False
     type_offset: int = 0
+    num_weights: int = 0
     layout: int = LAYOUT
 
     @classmethod
@@ -80,7 +82,7 @@ class Model:
     def _checked(self) -> Self:
         prompts = self.prompts if isinstance(self.prompts, dict) else {None: None}
         words = (self.name, self.source, self.digest, self.pooling, self.weights_state, *prompts, *prompts.values())
-        sizes = (self.dimension, self.max_tokens, self.type_offset + 1)
+        sizes = (self.dimension, self.max_tokens, self.type_offset + 1, self.num_weights + 1)
         is_size = [type(n) is int and 0 < n <= MAX_SIZE for n in sizes]
         if not all(isinstance(word, str) for word in words) or not all(is_size):
             raise ModelMismatch(
