@@ -63,6 +63,11 @@ class TestEmbed:
         assert response.status_code == 400
         assert "a text has 11 tokens" in response.get_json()["message"]
 
+    def test_null_stands_for_what_is_not_chosen(self, api: FlaskClient) -> None:
+        optional = ("model", "input_type", "embedding_types", "truncate", "output_dimension")
+        body = api.post("/v1/embed", json={"texts": TEXTS} | dict.fromkeys(optional)).get_json()
+        assert np.array_equal(np.array(body["embeddings"], np.float32), VECTORS)
+
     @pytest.mark.parametrize(
         ("body", "status"),
         [({}, 400), ({"texts": "a"}, 400), ({"texts": []}, 400), ({"texts": ["a"], "model": "embed-v4.0"}, 404)],

@@ -23,8 +23,9 @@ class CohereBody(Body):
     embedding_types: Annotated[list[Format], Field(fail_fast=True)] | None = Field(
         None, description="Formats of the vectors"
     )
-    truncate: Literal["NONE", "START", "END"] = Field("END", description="End at which texts are cut; NONE refuses")
-
+    truncate: Literal["NONE", "START", "END"] | None = Field(
+        "END", description="End at which texts are cut; null: END; NONE refuses"
+    )
     output_dimension: Annotated[int, Field(ge=1)] | None = Field(
         None, description="Keep this many numbers of each vector, and normalise again"
     )
