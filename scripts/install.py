@@ -3,7 +3,7 @@
 `scripts/install` runs it with any Python from 3.11, outside of .venv. The file .venv/.installed says for which folder
 and Python the environment is, and which parts are complete. An environment without that file, or of another folder or
 Python, is made anew: so one that was cut off, moved, or lost its Python repairs itself. SHOAL_VENV names another folder
-than .venv.
+than .venv, and SHOAL_CONSTRAINTS another file than constraints.txt.
 """
 
 import fcntl
@@ -30,7 +30,7 @@ from shoal.progress import Progress  # noqa: E402 - from this folder, as nothing
 
 VENV = ROOT / os.environ.get("SHOAL_VENV", ".venv")
 STATE = VENV / ".installed"
-CONSTRAINTS = ROOT / "constraints.txt"
+CONSTRAINTS = ROOT / os.environ.get("SHOAL_CONSTRAINTS", "constraints.txt")
 DEFAULT_MODEL = ROOT / "default-model.txt"
 
 #: The extras (of pyproject.toml) and the dependency groups of each part.
@@ -41,6 +41,7 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
     "lint": ([], ["lint"]),
     "bench": ([], ["bench"]),
     "clients": ([], ["clients"]),
+    "older-clients": ([], ["older-clients"]),
 }
 
 #: The modules that import all that a service runs.

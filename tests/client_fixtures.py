@@ -1,11 +1,14 @@
 """Fixtures of the tests with other projects' clients: a running service, and the vectors that are right."""
 
+import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from client_programs import Older, run
 from client_reference import Reference
 from conftest import RedisServer, free_port, wait_until
 from numpy.typing import NDArray
@@ -13,6 +16,8 @@ from process import Process
 from service import Service, service
 
 from shoal_api.access import api_keys
+
+pytest_plugins = ["client_versions"]
 
 
 @pytest.fixture(scope="session")
@@ -64,3 +69,12 @@ def reference(tiny_source: Path, torch_reference: None) -> Reference:
         return np.asarray(transformer.encode(list(texts), normalize_embeddings=True), np.float32)
 
     return encode
+
+
+@pytest.fixture(scope="session")
+def older() -> Older:
+    """Return what runs older clients; skip the test if `TEST_OLDER_CLIENTS` names no Python that has them."""
+    python = os.environ.get("TEST_OLDER_CLIENTS")
+    if not python:
+        pytest.skip("needs the environment of scripts/test-clients")
+    return partial(run, python)

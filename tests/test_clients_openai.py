@@ -1,5 +1,6 @@
 """Clients of OpenAI's API, at a running service: their vectors are those of Sentence Transformers."""
 
+import asyncio
 import importlib
 from typing import Any
 
@@ -25,6 +26,7 @@ def client(url: str) -> Any:
         yield client
 
 
+@pytest.mark.client("openai")
 class TestOpenAI:
     def test_vectors_by_default_are_those_of_the_reference(self, client: Any, model: str, reference: Reference) -> None:
         answer = client.embeddings.create(model=model, input=TEXTS)
@@ -57,6 +59,14 @@ class TestOpenAI:
             client.embeddings.create(model="text-embedding-3-small", input="a")
         assert (failure.value.code, failure.value.type) == ("model_not_found", "not_found_error")
 
+    def test_the_asynchronous_client_gets_the_same(self, url: str, model: str, reference: Reference) -> None:
+        async def vectors() -> list[list[float]]:
+            async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
+                answers = [client.embeddings.create(model=model, input=text) for text in TEXTS]
+                return [answer.data[0].embedding for answer in await asyncio.gather(*answers)]
+
+        check_same(asyncio.run(vectors()), reference(TEXTS))
+
     def test_wrong_input_is_a_bad_request(self, client: Any, model: str) -> None:
         with pytest.raises(openai.BadRequestError, match=r"dimensions is 33: the vectors of .* have 32"):
             client.embeddings.create(model=model, input="a", dimensions=33)
@@ -76,8 +86,9 @@ class TestOpenAI:
             client.embeddings.create(model=model, input="a")
 
 
+@pytest.mark.client("langchain-openai")
 def test_langchain(url: str, model: str, reference: Reference) -> None:
-    langchain_openai = pytest.importorskip("langchain_openai")
+    langchain_openai = importlib.import_module("langchain_openai")
     embeddings = langchain_openai.OpenAIEmbeddings(
         base_url=f"{url}/v1", api_key="none", model=model, check_embedding_ctx_length=False
     )
@@ -85,19 +96,29 @@ def test_langchain(url: str, model: str, reference: Reference) -> None:
     check_same([embeddings.embed_query(TEXTS[0])], reference(TEXTS[:1]))
 
 
+@pytest.mark.client("llama-index-embeddings-openai-like")
 def test_llama_index(url: str, model: str, reference: Reference) -> None:
-    like = pytest.importorskip("llama_index.embeddings.openai_like")
+    like = importlib.import_module("llama_index.embeddings.openai_like")
     embeddings = like.OpenAILikeEmbedding(model_name=model, api_base=f"{url}/v1", api_key="none")
     check_same(embeddings.get_text_embedding_batch(TEXTS[:1] + TEXTS[2:]), reference(TEXTS[:1] + TEXTS[2:]))
     check_same([embeddings.get_query_embedding(TEXTS[0])], reference(TEXTS[:1]))
 
 
+@pytest.mark.client("haystack-ai")
 def test_haystack(url: str, model: str, reference: Reference) -> None:
-    embedders = pytest.importorskip("haystack.components.embedders")
-    haystack = pytest.importorskip("haystack")
+    embedders = importlib.import_module("haystack.components.embedders")
+    haystack = importlib.import_module("haystack")
     secret = importlib.import_module("haystack.utils").Secret.from_token("none")
     settings = {"api_base_url": f"{url}/v1", "api_key": secret, "model": model}
     check_same([embedders.OpenAITextEmbedder(**settings).run("storm in europe")["embedding"]], reference(TEXTS[:1]))
     documents = [haystack.Document(content=text) for text in TEXTS[2:]]
     found = embedders.OpenAIDocumentEmbedder(**settings).run(documents)["documents"]
     check_same([document.embedding for document in found], reference(TEXTS[2:]))
+
+
+@pytest.mark.client("chromadb")
+def test_chroma(url: str, model: str, reference: Reference) -> None:
+    functions = importlib.import_module("chromadb.utils.embedding_functions")
+    embed = functions.OpenAIEmbeddingFunction(api_key="none", api_base=f"{url}/v1", model_name=model)
+    check_same(embed(TEXTS), reference(TEXTS))
+    embed.client.close()

@@ -1,5 +1,6 @@
 """Clients of Infinity, Ollama and Cohere, at a running service: their vectors are those of Sentence Transformers."""
 
+import base64
 import importlib
 from typing import Any
 
@@ -21,6 +22,7 @@ TEXTS = ["storm in europe", "market falls", "the rain " * 40]
 QUERY = "storm "
 
 
+@pytest.mark.client("infinity_client")
 def test_infinity(url: str, model: str, reference: Reference) -> None:
     embeddings = importlib.import_module("infinity_client.api.default.embeddings")
     models = importlib.import_module("infinity_client.api.default.models")
@@ -32,6 +34,7 @@ def test_infinity(url: str, model: str, reference: Reference) -> None:
         assert (found.id, found.stats["queue_absolute"]) == (model, 0)
 
 
+@pytest.mark.client("ollama")
 class TestOllama:
     @pytest.fixture
     def client(self, url: str) -> Any:
@@ -55,13 +58,27 @@ class TestOllama:
         with pytest.raises(ollama.ResponseError, match="is not served here"):
             client.embed(model="nomic-embed-text", input="a")
 
-    def test_langchain(self, url: str, model: str, reference: Reference) -> None:
-        langchain_ollama = pytest.importorskip("langchain_ollama")
-        embeddings = langchain_ollama.OllamaEmbeddings(base_url=url, model=model)
-        check_same(embeddings.embed_documents(TEXTS), reference(TEXTS))
-        check_same([embeddings.embed_query(TEXTS[0])], reference(TEXTS[:1]))
+
+@pytest.mark.client("langchain-ollama")
+def test_langchain(url: str, model: str, reference: Reference) -> None:
+    embeddings = importlib.import_module("langchain_ollama").OllamaEmbeddings(base_url=url, model=model)
+    check_same(embeddings.embed_documents(TEXTS), reference(TEXTS))
+    check_same([embeddings.embed_query(TEXTS[0])], reference(TEXTS[:1]))
 
 
+@pytest.mark.client("chromadb")
+def test_chroma(url: str, model: str, reference: Reference) -> None:
+    functions = importlib.import_module("chromadb.utils.embedding_functions")
+    embed = functions.OllamaEmbeddingFunction(url=url, model_name=model)
+    check_same(embed(TEXTS), reference(TEXTS))
+    embed._client.close()
+    embed = functions.CohereEmbeddingFunction(api_key="none", model_name=model)
+    with httpx.Client(timeout=60) as transport:
+        embed.client = cohere.Client(api_key="none", base_url=url, httpx_client=transport)
+        check_same(embed(TEXTS), reference(TEXTS))
+
+
+@pytest.mark.client("cohere")
 class TestCohere:
     @pytest.fixture
     def client(self, url: str) -> Any:
@@ -79,6 +96,12 @@ class TestCohere:
     def test_a_query_gets_the_prompt_of_queries(self, client: Any, model: str, reference: Reference) -> None:
         found = client.embed(model=model, texts=["rain"], input_type="search_query", embedding_types=["float"])
         check_same(found.embeddings.float_, reference([QUERY + "rain"]))
+
+    def test_other_formats_are_made_of_the_same_numbers(self, client: Any, model: str, reference: Reference) -> None:
+        formats = ["int8", "uint8", "base64"]
+        found = client.embed(model=model, texts=TEXTS, input_type="search_document", embedding_types=formats).embeddings
+        assert np.array_equal(np.array(found.uint8) - 128, found.int8)
+        check_same([np.frombuffer(base64.b64decode(row), "<f4") for row in found.base64], reference(TEXTS))
 
     def test_bits_are_the_signs(self, client: Any, model: str, reference: Reference) -> None:
         formats = ["binary", "ubinary"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from client_programs import Older, lines_of
 
 pytest_plugins = ["client_fixtures"]
 
@@ -55,6 +56,7 @@ def test_the_scores_differ(expected: list[float]) -> None:
     assert np.diff(sorted(expected)).min() > 2 * MAX_DIFFERENCE
 
 
+@pytest.mark.client("cohere")
 class TestCohere:
     @pytest.fixture
     def make(self, url: str) -> Any:
@@ -87,6 +89,7 @@ class TestCohere:
             make("ClientV2").rerank(model="rerank-v3.5", query=QUERY, documents=TEXTS)
 
 
+@pytest.mark.client("infinity_client")
 def test_infinity(url: str, reranker: str, check_ranking: CheckRanking) -> None:
     infinity_client = pytest.importorskip("infinity_client")
     rerank = importlib.import_module("infinity_client.api.default.rerank")
@@ -98,16 +101,19 @@ def test_infinity(url: str, reranker: str, check_ranking: CheckRanking) -> None:
     assert [item.document for item in found.results] == [TEXTS[item.index] for item in found.results]
 
 
+@pytest.mark.client("llama-index-postprocessor-tei-rerank")
 def test_llama_index(url: str, check_ranking: CheckRanking) -> None:
-    tei = pytest.importorskip("llama_index.postprocessor.tei_rerank")
+    client = "llama-index-postprocessor-tei-rerank"
+    names = vars(pytest.importorskip("llama_index.postprocessor.tei_rerank")).copy()
+    exec(lines_of(client).replace("http://localhost:8080", url), names)
     schema = importlib.import_module("llama_index.core.schema")
     nodes = [schema.NodeWithScore(node=schema.TextNode(text=text, id_=str(n))) for n, text in enumerate(TEXTS)]
-    ranker = tei.TextEmbeddingInference(base_url=url, top_n=3)
-    found = ranker.postprocess_nodes(nodes, query_str=QUERY)
+    found = names["ranker"].postprocess_nodes(nodes, query_str=QUERY)
     check_ranking([(int(item.node.node_id), item.score) for item in found])
     assert len(found) == 3
 
 
+@pytest.mark.client("huggingface-api-haystack")
 @pytest.mark.parametrize("raw_scores", [False, True])
 def test_haystack(url: str, raw_scores: bool, check_ranking: CheckRanking) -> None:
     rankers = pytest.importorskip("haystack_integrations.components.rankers.huggingface_api")
@@ -119,3 +125,25 @@ def test_haystack(url: str, raw_scores: bool, check_ranking: CheckRanking) -> No
     scores = np.array([item.score for item in found])
     scores = 1 / (1 + np.exp(-scores)) if raw_scores else scores
     check_ranking([(int(item.id), score) for item, score in zip(found, scores, strict=True)])
+
+
+@pytest.mark.client("langchain-cohere")
+def test_langchain(older: Older, url: str, reranker: str, check_ranking: CheckRanking) -> None:
+    code = """
+from langchain_cohere import CohereRerank
+found = CohereRerank(cohere_api_key="none", base_url=url, model=reranker, top_n=3).rerank(texts, query)
+"""
+    found = older(code, url=url, reranker=reranker, query=QUERY, texts=TEXTS)
+    check_ranking([(item["index"], item["relevance_score"]) for item in found])
+    assert len(found) == 3
+
+
+@pytest.mark.client("litellm")
+@pytest.mark.parametrize("provider", ["cohere", "hosted_vllm", "infinity", "jina_ai"])
+def test_litellm(older: Older, url: str, reranker: str, check_ranking: CheckRanking, provider: str) -> None:
+    code = "import litellm; found = litellm.rerank(**asked).results"
+    place = {"model": f"{provider}/{reranker}", "api_base": url, "api_key": "none"}
+    asked = {"query": QUERY, "documents": TEXTS, "top_n": 3, "return_documents": provider != "hosted_vllm"}
+    found = older(code, asked=asked | place)
+    check_ranking([(item["index"], item["relevance_score"]) for item in found])
+    assert len(found) == 3

@@ -1,5 +1,7 @@
 """Clients of Text Embeddings Inference, at a running service: their vectors are those of Sentence Transformers."""
 
+import asyncio
+import importlib
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # those of the clients are no
 TEXTS = ["storm in europe", "market falls", "the rain " * 40]
 
 
+@pytest.mark.client("huggingface_hub")
 class TestHub:
     @pytest.fixture
     def client(self, url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -24,6 +27,16 @@ class TestHub:
         with hub.InferenceClient(model=url, provider="hf-inference") as client:
             yield client
         hub.close_session()
+
+    def test_the_asynchronous_client_gets_the_same(
+        self, url: str, reference: Reference, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def features() -> Any:
+            async with hub.AsyncInferenceClient(model=url, provider="hf-inference") as client:
+                return await client.feature_extraction(TEXTS)
+
+        monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)
+        check_same(asyncio.run(features()), reference(TEXTS))
 
     def test_features_are_the_vectors(self, client: Any, reference: Reference) -> None:
         check_same(client.feature_extraction(TEXTS[0]), reference(TEXTS[:1]))
@@ -54,6 +67,7 @@ class TestHub:
         assert client.get_endpoint_info()["model_id"] == model
 
 
+@pytest.mark.client("tei-client")
 class TestTeiClient:
     @pytest.fixture
     def client(self, url: str) -> Any:
@@ -84,9 +98,29 @@ class TestTeiClient:
         assert (info.server_model_id, info.server_model_metadata.pooling) == (model, "mean")
 
 
+@pytest.mark.client("llama-index-embeddings-text-embeddings-inference")
 def test_llama_index(url: str, reference: Reference) -> None:
     tei = pytest.importorskip("llama_index.embeddings.text_embeddings_inference")
     embeddings = tei.TextEmbeddingsInference(model_name="any", base_url=url, query_instruction="", text_instruction="")
     found = embeddings.get_text_embedding_batch(TEXTS[:2])
     check_same(found, reference([text.strip() for text in TEXTS[:2]]))
     check_same([embeddings.get_query_embedding(TEXTS[0])], reference(TEXTS[:1]))
+
+
+@pytest.mark.client("huggingface-api-haystack")
+def test_haystack(url: str, reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)
+    embedders = importlib.import_module("haystack_integrations.components.embedders.huggingface_api")
+    haystack = importlib.import_module("haystack")
+    place = {"api_type": "text_embeddings_inference", "api_params": {"url": url}}
+    check_same([embedders.HuggingFaceAPITextEmbedder(**place).run(TEXTS[0])["embedding"]], reference(TEXTS[:1]))
+    documents = [haystack.Document(content=text) for text in TEXTS]
+    found = embedders.HuggingFaceAPIDocumentEmbedder(**place, normalize=True).run(documents)["documents"]
+    check_same([document.embedding for document in found], reference(TEXTS))
+    hub.close_session()
+
+
+@pytest.mark.client("chromadb")
+def test_chroma(url: str, reference: Reference) -> None:
+    functions = importlib.import_module("chromadb.utils.embedding_functions")
+    check_same(functions.HuggingFaceEmbeddingServer(url=f"{url}/embed")(TEXTS), reference(TEXTS))

@@ -107,9 +107,10 @@ def test_the_http_page_has_the_limits_of_the_api(make_app: MakeApp) -> None:
 
 def test_clients_of_others_are_listed_in_the_versions_that_are_tested() -> None:
     groups = tomllib.loads(read("pyproject.toml"))["dependency-groups"]
-    pinned = dict(line.split("==") for line in read("constraints.txt").splitlines() if "==" in line)
+    files = ("constraints-older-clients.txt", "constraints.txt")
+    pinned = dict(line.split("==") for name in files for line in read(name).splitlines() if "==" in line)
     rows = {name.strip("`"): version for name, (version, *_) in table("docs/compatibility.md", "client").items()}
-    assert set(groups["clients"]) <= rows.keys()
+    assert {*groups["clients"], *groups["older-clients"]} <= rows.keys()
     assert rows == {name: pinned[name] for name in rows}
 
 

@@ -1,0 +1,42 @@
+"""Programs that use a client of another project, and the lines that the page has for it."""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+from conftest import PATIENCE_S
+from page import table
+
+#: The page that has the clients.
+PAGE = "docs/compatibility.md"
+
+#: Runs code with these names where the older clients are; returns what it leaves in `found`.
+Older = Callable[..., Any]
+
+#: Runs code with names, both of them JSON on standard input, and prints what is then in `found`.
+PROGRAM = """
+import json, sys
+code, names = json.load(sys.stdin)
+exec(code, names)
+print()
+print(json.dumps(names["found"], default=lambda rows: rows.tolist()))
+"""
+
+
+def run(python: str, code: str, **names: Any) -> Any:
+    """Let a Python run code that has these names, and return what it leaves in `found`."""
+    command = [python, "-I", "-W", "ignore", "-c", PROGRAM]
+    variables = os.environ | {"HF_HUB_OFFLINE": "0", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    done = subprocess.run(
+        command, input=json.dumps([code, names]), env=variables, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert not done.returncode, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])  # clients print too
+
+
+def lines_of(client: str) -> str:
+    """Return the lines that the page has for a client."""
+    return "\n".join(re.findall(r"`([^`]+)`", table(PAGE, "client")[f"`{client}`"][2]))

@@ -1,0 +1,85 @@
+"""Clients that need older releases of libraries, at a running service: vectors are those of Sentence Transformers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from client_programs import Older
+from client_reference import Reference, check_same
+
+pytest_plugins = ["client_fixtures"]
+
+TEXTS = ["storm in europe", "market falls", "the rain " * 40]
+#: The prompt of the tiny model for queries.
+QUERY = "storm "
+
+
+@pytest.mark.client("langchain-cohere")
+def test_langchain_cohere(older: Older, url: str, model: str, reference: Reference) -> None:
+    code = """
+from langchain_cohere import CohereEmbeddings
+embeddings = CohereEmbeddings(model=model, cohere_api_key="none", base_url=url)
+found = embeddings.embed_documents(texts), [embeddings.embed_query(texts[0])]
+"""
+    documents, query = older(code, url=url, model=model, texts=TEXTS)
+    check_same(documents, reference(TEXTS))
+    check_same(query, reference([QUERY + TEXTS[0]]))
+
+
+@pytest.mark.client("langchain-huggingface")
+def test_langchain_huggingface(older: Older, url: str, reference: Reference) -> None:
+    code = """
+import asyncio
+from huggingface_hub import AsyncInferenceClient, InferenceClient
+from langchain_huggingface import HuggingFaceEndpointEmbeddings
+embeddings = HuggingFaceEndpointEmbeddings(model="any/name", model_kwargs={"truncate": True})
+embeddings.client = InferenceClient(model=url, provider="hf-inference")
+embeddings.async_client = AsyncInferenceClient(model=url, provider="hf-inference")
+documents, query = embeddings.embed_documents(texts), [embeddings.embed_query(texts[0])]
+found = documents, query, asyncio.run(embeddings.aembed_documents(texts))
+"""
+    documents, query, same = older(code, url=url, texts=TEXTS)
+    check_same(documents, reference(TEXTS))
+    check_same(query, reference(TEXTS[:1]))
+    check_same(same, reference(TEXTS))
+
+
+@pytest.mark.client("litellm")
+class TestLiteLLM:
+    @pytest.mark.parametrize(
+        ("provider", "path", "more"),
+        [
+            ("openai", "/v1", {"encoding_format": "float"}),
+            ("hosted_vllm", "/v1", {"dimensions": 8}),
+            ("infinity", "", {}),
+            ("ollama", "", {}),
+            ("cohere", "/v2/embed", {"input_type": "search_document"}),
+            ("huggingface", "/embed", {"input_type": "embed"}),
+        ],
+    )
+    def test_vectors_are_those_of_the_reference(
+        self,
+        older: Older,
+        url: str,
+        model: str,
+        reference: Reference,
+        provider: str,
+        path: str,
+        more: dict[str, Any],
+    ) -> None:
+        place = {"model": f"{provider}/{model}", "api_base": url + path, "api_key": "none"}
+        code = "import litellm; found = [item['embedding'] for item in litellm.embedding(**asked).data]"
+        found = older(code, asked={"input": TEXTS, **place, **more})
+        check_same(found, reference(TEXTS)[:, : more.get("dimensions")])
+        assert np.linalg.norm(found, axis=1) == pytest.approx(np.ones(len(TEXTS)), abs=1e-5)
+
+    def test_an_error_is_raised(self, older: Older, url: str) -> None:
+        place = {"model": "openai/text-embedding-3-small", "api_base": f"{url}/v1", "api_key": "none"}
+        code = """
+import litellm
+try:
+    litellm.embedding(**asked)
+except litellm.NotFoundError as error:
+    found = str(error)
+"""
+        assert "is not served here" in older(code, asked={"input": ["a"], **place})
