@@ -37,7 +37,7 @@ def results(num: int | None = None, **documents: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("stub")
 class TestTei:
-    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("path", ["/", *PATHS])
     def test_texts_come_best_first(self, api: FlaskClient, path: str) -> None:
         response = api.post(path, json={"query": QUERY, "texts": TEXTS})
         assert response.get_json() == [{"index": TEXTS.index(text), "score": score_of(text)} for text in RANKED]

@@ -159,7 +159,7 @@ class TestHeaders:
         ("path", "body"),
         [
             ("/", {"inputs": TEXTS}),
-            ("/embed", {"inputs": TEXTS}),
+            ("/embed", {"inputs": TEXTS, "truncation_direction": "Left"}),
             ("/embed_all", {"inputs": TEXTS}),
             ("/similarity", {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}}),
         ],
@@ -169,8 +169,12 @@ class TestHeaders:
         assert headers["X-Compute-Type"] == "cpu"
         assert (headers["X-Compute-Characters"], headers["X-Compute-Tokens"]) == ("22", "10")
         assert int(headers["X-Total-Time"]) == int(headers["X-Compute-Time"]) >= 0
+        assert headers["Server-Timing"]
         steps = ("X-Tokenization-Time", "X-Queue-Time", "X-Inference-Time")
         assert [headers[name] for name in steps] == ["1", "1", "1"]
+
+    def test_the_own_route_has_none_for_other_bodies(self, api: FlaskClient) -> None:
+        assert "X-Total-Time" not in api.post("/embed", json={"inputs": TEXTS}).headers
 
 
 @pytest.mark.parametrize("path", ["/embed_sparse", "/predict"])

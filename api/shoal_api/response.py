@@ -67,7 +67,7 @@ def with_tei_headers(response: Response, reply: Reply, job: Job) -> Response:
     """Add what the job took, as Text Embeddings Inference tells it: times in whole ms."""
     total_ms = str(int((time.perf_counter() - json_request().started_s) * 1000))
     timings = {name: str(int(seconds * 1000)) for name, seconds in reply.timings.items()}
-    response.headers.update(
+    response.headers.extend(
         {
             "X-Compute-Type": "cpu",
             "X-Compute-Time": total_ms,

@@ -35,7 +35,7 @@ from shoal_api.schema.tei import (
     TeiTokenVectors,
     TeiVectors,
     TokenizeBody,
-    VectorsOrSimilarities,
+    VectorsOrScores,
 )
 from shoal_api.token_ids import as_texts
 from shoal_api.vector_format import VectorFormat, arrays_of
@@ -47,11 +47,13 @@ api = APIBlueprint(
     abp_responses={"4XX": TeiError, "5XX": TeiError},
 )
 
-_EITHER_SHAPE = [{"$ref": f"#/components/schemas/{shape.__name__}"} for shape in (TeiEmbedBody, SimilarityBody)]
+_ANY_SHAPE = [
+    {"$ref": f"#/components/schemas/{shape.__name__}"} for shape in (TeiEmbedBody, SimilarityBody, TeiRerankBody)
+]
 
 #: The body of POST /, for the description.
-_EITHER_BODY: dict[str, Any] = {
-    "requestBody": {"required": True, "content": {"application/json": {"schema": {"oneOf": _EITHER_SHAPE}}}}
+_ANY_BODY: dict[str, Any] = {
+    "requestBody": {"required": True, "content": {"application/json": {"schema": {"oneOf": _ANY_SHAPE}}}}
 }
 
 
@@ -73,10 +75,12 @@ def similarity(body: SimilarityBody) -> Response:
     return _similarities(body)
 
 
-@api.post("/", responses={200: VectorsOrSimilarities}, openapi_extensions=_EITHER_BODY)
-def embed_or_compare() -> Response:
-    """Embed texts, or compare them if `inputs` is an object, as /embed and /similarity do."""
+@api.post("/", responses={200: VectorsOrScores}, openapi_extensions=_ANY_BODY)
+def embed_or_score() -> Response:
+    """Embed texts, compare them if `inputs` is an object, or score `texts`: as /embed, /similarity and /rerank do."""
     body = json_request().get_json()
+    if "texts" in body:
+        return _ranks(validation.checked(TeiRerankBody, body))
     if isinstance(body.get("inputs"), dict):
         return _similarities(validation.checked(SimilarityBody, body))
     return _vectors(validation.checked(TeiEmbedBody, body))
@@ -116,14 +120,7 @@ def predict() -> NoReturn:
 @api.post("/v2/rerank", responses={200: TeiRanks, 424: TeiError})
 def rerank(body: TeiRerankBody) -> Response:
     """Score texts for a query, best first."""
-    _refuse_empty("texts", body.texts)
-    job = body.job()
-    reply = call(job, remedy="split the list")
-    ranks = [
-        {"index": n, "score": score, **({"text": body.texts[n]} if body.return_text else {})}
-        for n, score in ranked(reply)
-    ]
-    return with_tei_headers(rendered(ranks, headers=cost_headers(reply)), reply, job)
+    return _ranks(body)
 
 
 @api.get("/info", responses={200: Info})
@@ -153,6 +150,17 @@ def _similarities(body: SimilarityBody) -> Response:
     assert reply.vectors is not None
     first, *others = reply.vectors
     return with_tei_headers(rendered(np.array(others) @ first, headers=cost_headers(reply)), reply, job)
+
+
+def _ranks(body: TeiRerankBody) -> Response:
+    _refuse_empty("texts", body.texts)
+    job = body.job()
+    reply = call(job, remedy="split the list")
+    ranks = [
+        {"index": n, "score": score, **({"text": body.texts[n]} if body.return_text else {})}
+        for n, score in ranked(reply)
+    ]
+    return with_tei_headers(rendered(ranks, headers=cost_headers(reply)), reply, job)
 
 
 def _refuse_empty(name: str, items: Any) -> None:

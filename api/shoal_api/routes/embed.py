@@ -5,8 +5,10 @@ from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
 from shoal.errors import InvalidRequest
+from shoal_api.dialects import is_tei_body
 from shoal_api.enqueue import MAY_SUBMIT, PREFERENCE_APPLIED, call, prefers_async, submit
 from shoal_api.number_type import NUMBER_TYPES
+from shoal_api.request import json_request
 from shoal_api.response import with_tei_headers
 from shoal_api.schema.requests import EmbedBody
 from shoal_api.schema.responses import ERRORS, Embeddings, Submitted
@@ -25,7 +27,8 @@ def embed(body: EmbedBody) -> Response:
         _check_default(body.output_dtype)
         return submit(job, body.lane, headers=PREFERENCE_APPLIED)
     reply = call(job, "split the list, or stream it with `shoal embed` or Client.embed_stream", body.lane)
-    return with_tei_headers(wanted.answer(reply, arrays_of(reply, body.output_dtype)), reply, job)
+    response = wanted.answer(reply, arrays_of(reply, body.output_dtype))
+    return with_tei_headers(response, reply, job) if is_tei_body(json_request().field_names) else response
 
 
 def _check_default(number_type: str) -> None:

@@ -169,8 +169,8 @@ class TeiRanks(RootModel[list[TeiRank]]):
     """The texts, best first."""
 
 
-class VectorsOrSimilarities(RootModel[list[list[float]] | list[float]]):
-    """The vectors of texts, or the similarities of sentences."""
+class VectorsOrScores(RootModel[list[list[float]] | list[float] | list[TeiRank]]):
+    """The vectors of texts, the similarities of sentences, or the scores of texts."""
 
     model_config = IN_ANY_FORMAT
 
