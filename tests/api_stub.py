@@ -23,6 +23,9 @@ from shoal.replies import TIMINGS, Reply
 #: Makes an application, with other settings where they are given.
 MakeApp = Callable[..., Flask]
 
+#: The tags of Shoal's own routes in the OpenAPI document.
+OWN = {"wait for the answer", "submit and fetch", "dead letters", "service"}
+
 DIMENSION = 4
 MAX_TOKENS = 8
 INDEX = {

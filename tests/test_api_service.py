@@ -15,7 +15,7 @@ from shoal import __version__
 from shoal.errors import BY_CODE
 from shoal.jobs import CHOICES, LANES, OPERATIONS, OPTION_NAMES, TOKENIZER_OPERATIONS
 from shoal.keys import Keys
-from shoal_api.errors import STATUS
+from shoal_api.dialects import STATUS
 from shoal_api.schema.requests import JobBody
 
 pytest_plugins = ["api_fixtures"]

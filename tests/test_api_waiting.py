@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from api_stub import MakeApp, StubWorker, error_of, vector_of
+from api_stub import OWN, MakeApp, StubWorker, error_of, vector_of
 from conftest import RedisServer, wait_until
 from flask.testing import FlaskClient
 from queues import Queue
@@ -173,10 +173,6 @@ class TestLargeRequests:
             statuses = {answer.result().status_code for answer in waiting}
         assert statuses == {200, 429}
         assert app.test_client().post("/embed", json=large).status_code == 200
-
-
-#: The tags of Shoal's own routes.
-OWN = {"wait for the answer", "submit and fetch", "dead letters", "service"}
 
 
 def test_a_query_parameter_that_a_route_lacks_is_refused(api: FlaskClient, stub: StubWorker) -> None:

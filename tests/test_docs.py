@@ -13,7 +13,7 @@ from typing import Any
 import click
 import numpy as np
 import pytest
-from api_stub import MakeApp, StubWorker
+from api_stub import OWN, MakeApp, StubWorker
 from flask.testing import FlaskClient
 from page import ROOT, read, table
 from prometheus_client.parser import text_string_to_metric_families
@@ -96,6 +96,21 @@ def test_the_http_page_lists_every_header_of_its_own(make_app: MakeApp) -> None:
     assert set(allowed["Access-Control-Allow-Headers"].split(", ")) == set(sent)
     assert received - set(read_by_pages.split(", ")) == {"Allow"}
     assert set(read_by_pages.split(", ")) <= received
+
+
+def test_the_description_has_the_headers_and_the_examples_of_the_http_page(api: FlaskClient) -> None:
+    description = api.get("/openapi.json").get_json()
+    operations = [about for methods in description["paths"].values() for about in methods.values()]
+    own = [about for about in operations if {*about["tags"]} & OWN]
+    responses = [response for about in own for response in about["responses"].values()]
+    described = {name for response in responses for name in response.get("headers", {})}
+    received = {name.strip("`") for name in table("docs/http.md", "response header")}
+    assert described == received - {"Allow", "RateLimit", "RateLimit-Policy"}
+    examples = [schema.get("example") for schema in description["components"]["schemas"].values()]
+    page = [json.loads(text) for text in re.findall(r"^ *```json\n(.*?)```", read("docs/http.md"), re.M | re.S)]
+    page += [json.loads(body) for body in re.findall(r"curl .* -d '([^']+)'", read("docs/http.md"))]
+    assert len(page) > 5
+    assert [example for example in page if example not in examples] == []
 
 
 def test_the_http_page_has_the_limits_of_the_api(make_app: MakeApp) -> None:

@@ -25,8 +25,7 @@ from werkzeug.test import TestResponse
 from shoal import wire
 from shoal.errors import BadSetting
 from shoal_api.access.api_keys import Keyring
-from shoal_api.dialects import DIALECTS, OWN
-from shoal_api.errors import STATUS
+from shoal_api.dialects import DIALECTS, OWN, STATUS
 from shoal_api.request import MSGPACK_TYPES
 
 pytest_plugins = ["api_fixtures"]

@@ -4,6 +4,35 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+#: HTTP status of each code that a response can have; an error of any other code is a defect of the server, and 500.
+STATUS = {
+    "invalid_json": 400,
+    "malformed_job": 400,
+    "unsupported_version": 400,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "unknown_index": 404,
+    "unknown_job": 404,
+    "model_not_found": 404,
+    "method_not_allowed": 405,
+    "not_acceptable": 406,
+    "cancelled": 409,
+    "too_large": 413,
+    "invalid_request": 422,
+    "invalid_text": 422,
+    "text_too_long": 422,
+    "overloaded": 429,
+    "rate_limited": 429,
+    "internal": 500,
+    "poisoned": 500,
+    "unsupported": 501,
+    "not_ready": 503,
+    "unavailable": 503,
+    "expired": 504,
+    "timeout": 504,
+}
+
 #: OpenAI's word for the kind of an error with this status; `invalid_request_error` for any other below 500.
 _OPENAI_TYPES = {
     401: "authentication_error",

@@ -10,38 +10,9 @@ from werkzeug.exceptions import HTTPException
 from shoal.errors import Internal, ShoalError
 from shoal.excerpt import excerpt
 from shoal_api.context import context
-from shoal_api.dialects import Dialect, dialect_of
+from shoal_api.dialects import STATUS, Dialect, dialect_of
 from shoal_api.request import json_request
 from shoal_api.response import rendered
-
-#: HTTP status of each code that a response can have; an error of any other code is a defect of the server, and 500.
-STATUS = {
-    "invalid_json": 400,
-    "malformed_job": 400,
-    "unsupported_version": 400,
-    "unauthorized": 401,
-    "forbidden": 403,
-    "not_found": 404,
-    "unknown_index": 404,
-    "unknown_job": 404,
-    "model_not_found": 404,
-    "method_not_allowed": 405,
-    "not_acceptable": 406,
-    "cancelled": 409,
-    "too_large": 413,
-    "invalid_request": 422,
-    "invalid_text": 422,
-    "text_too_long": 422,
-    "overloaded": 429,
-    "rate_limited": 429,
-    "internal": 500,
-    "poisoned": 500,
-    "unsupported": 501,
-    "not_ready": 503,
-    "unavailable": 503,
-    "expired": 504,
-    "timeout": 504,
-}
 
 #: Statuses after which the same request may succeed a little later.
 _TRANSIENT = (429, 503)

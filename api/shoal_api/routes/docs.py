@@ -3,7 +3,7 @@
 import re
 from base64 import b64encode
 from hashlib import sha256
-from typing import cast
+from typing import Any, cast
 
 from flask import Response, current_app, redirect
 from flask_openapi3.blueprint import APIBlueprint
@@ -17,6 +17,7 @@ from shoal_api.access.access_control import OPEN_ROUTES
 from shoal_api.context import Context, context
 from shoal_api.request import MSGPACK_TYPES
 from shoal_api.response import NO_FRAMES, SAFETY, WholeResponse, rendered
+from shoal_api.schema import headers
 from shoal_api.schema.responses import ERRORS
 
 api = APIBlueprint("docs", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
@@ -52,14 +53,23 @@ def openapi() -> Response:
     """Describe the API by OpenAPI."""
     assert isinstance(current_app, OpenAPI)
     description = current_app.api_doc
-    for operation in (about for methods in description["paths"].values() for about in methods.values()):
+    operations = [about for methods in description["paths"].values() for about in methods.values()]
+    for operation in operations:
         if content := operation.get("requestBody", {}).get("content"):
             content |= dict.fromkeys(MSGPACK_TYPES, content["application/json"])
     if context().access.needs_keys:
-        description["security"] = [{name: []} for name in _SECURITY_SCHEMES]
-        for operation in (description["paths"][route]["get"] for route in OPEN_ROUTES):
-            operation["security"] = []
+        _describe_keys(description, operations)
+    else:
+        description["components"].pop("securitySchemes", None)  # which are null
     return rendered(description)
+
+
+def _describe_keys(description: dict[str, Any], operations: list[dict[str, Any]]) -> None:
+    description["security"] = [{name: []} for name in _SECURITY_SCHEMES]
+    for response in (response for operation in operations for response in operation["responses"].values()):
+        response["headers"] = response.get("headers", {}) | headers.RATE
+    for operation in (description["paths"][route]["get"] for route in OPEN_ROUTES):
+        operation["security"] = []
 
 
 @api.get("/docs", responses={302: None})

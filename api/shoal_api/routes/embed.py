@@ -11,11 +11,17 @@ from shoal_api.number_type import NUMBER_TYPES
 from shoal_api.request import json_request
 from shoal_api.response import with_tei_headers
 from shoal_api.schema.requests import EmbedBody
-from shoal_api.schema.responses import ERRORS, Embeddings, Submitted
+from shoal_api.schema.responses import Embeddings, Submitted
+from shoal_api.schema.tei import OwnOrTeiError
 from shoal_api.token_ids import as_texts
 from shoal_api.vector_format import VectorFormat, arrays_of
 
-api = APIBlueprint("embed", __name__, abp_tags=[Tag(name="wait for the answer")], abp_responses=ERRORS)
+api = APIBlueprint(
+    "embed",
+    __name__,
+    abp_tags=[Tag(name="wait for the answer")],
+    abp_responses={"4XX": OwnOrTeiError, "5XX": OwnOrTeiError},
+)
 
 
 @api.post("/embed", responses={200: Embeddings, 202: Submitted}, openapi_extensions=MAY_SUBMIT)

@@ -11,7 +11,7 @@ from shoal_api.context import context
 from shoal_api.enqueue import IDEMPOTENCY_KEY, submit
 from shoal_api.response import rendered
 from shoal_api.schema.requests import JobBody, JobPath, ResultQuery
-from shoal_api.schema.responses import ERRORS, JobResult, JobStatus, Submitted
+from shoal_api.schema.responses import ERRORS, JobResult, JobState, JobStatus, Submitted
 from shoal_api.vector_format import VectorFormat, arrays_of
 
 api = APIBlueprint("jobs", __name__, abp_tags=[Tag(name="submit and fetch")], abp_responses=ERRORS)
@@ -30,7 +30,7 @@ def job_status(path: JobPath) -> Response:
     return rendered({"id": path.id, "status": status, "timings": timings})
 
 
-@api.get("/v1/jobs/<id>/result", responses={200: JobResult, 202: Submitted})
+@api.get("/v1/jobs/<id>/result", responses={200: JobResult, 202: JobState})
 def job_result(path: JobPath, query: ResultQuery) -> Response:
     """Fetch the result of a job, after up to `wait` seconds; 202 with the status of the job while there is none."""
     wanted, client = VectorFormat.of_request(), context().client
@@ -45,7 +45,7 @@ def job_result(path: JobPath, query: ResultQuery) -> Response:
     return wanted.answer(reply, arrays_of(reply, query.output_dtype), fields=_fields(reply))
 
 
-@api.delete("/v1/jobs/<id>", responses={200: Submitted})
+@api.delete("/v1/jobs/<id>", responses={200: JobState})
 def cancel_job(path: JobPath) -> Response:
     """Cancel a job that is not answered yet, whether a worker has it or not; return its status after that."""
     return rendered({"id": path.id, "status": context().client.queue.cancel(path.id)})

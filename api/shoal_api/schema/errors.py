@@ -2,13 +2,17 @@
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
+
+from shoal_api.schema import headers
 
 
 class ErrorShape(BaseModel):
     """A shape whose JSON schema is made once: making it for every route took a tenth of the API's start."""
+
+    model_config = cast(ConfigDict, {"openapi_extra": {"description": "An error", "headers": headers.ERROR}})
 
     @classmethod
     def model_json_schema(cls, *args: Any, **options: Any) -> dict[str, Any]:

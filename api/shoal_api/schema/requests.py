@@ -102,7 +102,9 @@ class EmbedOptions(TextOptions):
 class EmbedBody(EmbedOptions):
     """Texts to embed. Bodies of Text Embeddings Inference's clients are taken too, with any unknown field."""
 
-    model_config = ConfigDict(extra="ignore", json_schema_extra={"example": {"inputs": ["a text", "another text"]}})
+    model_config = ConfigDict(
+        extra="ignore", json_schema_extra={"example": {"inputs": ["first text", "second text"], "dimensions": 2}}
+    )
     inputs: TextsOrIds = Field(description="One text or several; or token ids, if `SHOAL_TOKEN_IDS` allows them")
     truncate: bool | None = _option("truncate", "Cut texts that are too long for the model; false refuses them")  # type: ignore[assignment]
     truncation_direction: TruncationDirection | None = Field(
@@ -127,7 +129,7 @@ class EmbedBody(EmbedOptions):
 class SearchBody(TextOptions):
     """Queries to search an index for."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"queries": "europe climate change storm", "k": 3}})
+    model_config = ConfigDict(json_schema_extra={"example": {"queries": "europe climate change storm", "k": 1}})
     queries: Texts = Field(description="One query or several")
     k: int = Field(5, ge=1, le=MAX_K, description="Hits for each query")
     index: str = Field("default", description="Name of the index")

@@ -8,6 +8,8 @@ from flask_openapi3.models.schema import Schema
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from shoal.replies import Status
+from shoal_api.dialects import STATUS
+from shoal_api.schema import headers
 from shoal_api.schema.errors import ErrorShape
 from shoal_api.vector_format import FORMATS
 
@@ -15,13 +17,25 @@ from shoal_api.vector_format import FORMATS
 class ErrorDetail(BaseModel):
     """An error, for a program and for a person."""
 
-    code: str = Field(description="A stable word, to decide by")
+    code: str = Field(description="A stable word, to decide by", json_schema_extra={"enum": list(STATUS)})
     message: str = Field(description="A sentence for a person; may change")
+
+
+def described(*, example: Any = None, content: Any = None, answer_headers: Any = None, links: Any = None) -> ConfigDict:
+    """Return the configuration of a shape with what the description of its response has beside it."""
+    extra = {"content": content, "headers": answer_headers, "links": links}
+    config: dict[str, Any] = {"openapi_extra": {name: value for name, value in extra.items() if value}}
+    return cast(ConfigDict, config | ({} if example is None else {"json_schema_extra": {"example": example}}))
 
 
 class ErrorBody(ErrorShape):
     """The body of every response with an error."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"error": {"code": "invalid_request", "message": "inputs is missing: it is required"}}
+        }
+    )
     error: ErrorDetail
 
 
@@ -31,8 +45,10 @@ ERRORS: dict[Any, Any] = {"4XX": ErrorBody, "5XX": ErrorBody}
 
 _BINARY = MediaType(schema=Schema(type=DataType.STRING, format="binary"))
 
+ANY_FORMAT = {"content": dict.fromkeys(FORMATS, _BINARY), "answer_headers": headers.VECTORS}
+
 #: Configuration of the shape of a response with vectors: `Accept` may ask for another format than JSON.
-IN_ANY_FORMAT = cast(ConfigDict, {"openapi_extra": {"content": dict.fromkeys(FORMATS, _BINARY)}})
+IN_ANY_FORMAT = described(**ANY_FORMAT)
 
 
 class ScaledEmbeddings(BaseModel):
@@ -45,7 +61,7 @@ class ScaledEmbeddings(BaseModel):
 class Embeddings(RootModel[list[list[float]] | list[list[list[float]]] | ScaledEmbeddings]):
     """One vector for each text, or with output `tokens` a list of vectors for each text; int8 ones have scales."""
 
-    model_config = IN_ANY_FORMAT
+    model_config = described(**ANY_FORMAT, example=[[-0.3032372, 0.95291513], [-0.17424214, 0.9847028]])
 
 
 class Hit(BaseModel):
@@ -57,9 +73,18 @@ class Hit(BaseModel):
     text: str
 
 
+_HIT = {
+    "id": "2",
+    "score": 0.6657422780990601,
+    "text": "Storms hitting western Europe now carry a fifth more rain than in 1970",
+    "topic": "climate",
+}
+
+
 class SearchResults(BaseModel):
     """One list of hits for each query, best first."""
 
+    model_config = described(answer_headers=headers.COST, example={"results": [[_HIT]]})
     results: list[list[Hit]]
 
 
@@ -72,23 +97,54 @@ class Timings(BaseModel):
     search_s: float
 
 
-class Submitted(BaseModel):
+class JobState(BaseModel):
     """A job and the status it now has."""
 
     id: str
     status: Status
 
 
-class JobStatus(Submitted):
+def _link(operation: str, description: str) -> dict[str, Any]:
+    return {"operationId": operation, "parameters": {"id": "$response.body#/id"}, "description": description}
+
+
+class Submitted(JobState):
+    """A job that was put, or was put before with the same idempotency key."""
+
+    model_config = described(
+        answer_headers=headers.SUBMITTED,
+        links={
+            "status": _link("jobs_job_status_v1_jobs__id__get", "The status of the job"),
+            "result": _link("jobs_job_result_v1_jobs__id__result_get", "The result of the job"),
+            "cancel": _link("jobs_cancel_job_v1_jobs__id__delete", "Cancels the job"),
+        },
+        example={"id": "05994f8ba4d8bac6959289ef", "status": "queued"},
+    )
+
+
+class JobStatus(JobState):
     """A job, its status, and its timings once it is done."""
 
     timings: Timings | dict[str, float]
 
 
-class JobResult(Submitted):
+class JobResult(JobState):
     """The result of a job: `embeddings`, `results` or `scores`, and what it cost."""
 
-    model_config = IN_ANY_FORMAT
+    model_config = described(
+        **ANY_FORMAT,
+        example={
+            "id": "8e726b305347c305c8f72f4a",
+            "status": "done",
+            "embeddings": [[-0.94, -0.32], [0.96, -0.26]],
+            "tokens": [3, 3],
+            "truncated": [False, False],
+            "characters": [5, 4],
+            "timings": {"queue_s": 0.0018, "tokenize_s": 0.0003, "encode_s": 0.0078, "search_s": 0.0},
+            "cached": 0,
+            "model": "sentence-transformers/all-MiniLM-L6-v2",
+        },
+    )
     embeddings: list[list[float]] | list[list[list[float]]] | None = None
     scales: list[float] | list[list[float]] | None = Field(None, description="Scales of int8 vectors")
     results: list[list[Hit]] | None = None

@@ -5,9 +5,10 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from shoal.jobs import Job, Options
+from shoal_api.schema import headers
 from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.requests import Body, IdLists, Ids, Texts, TextsOrIds, TruncationDirection, as_list
-from shoal_api.schema.responses import IN_ANY_FORMAT
+from shoal_api.schema.responses import ANY_FORMAT, ErrorBody, described
 
 
 class TeiOptions(Body):
@@ -141,16 +142,19 @@ class TeiTexts(RootModel[list[str]]):
     """The text of each list of ids."""
 
 
+_VECTORS = described(**ANY_FORMAT | {"answer_headers": headers.VECTORS | headers.TEI})
+
+
 class TeiVectors(RootModel[list[list[float]]]):
     """One vector for each text."""
 
-    model_config = IN_ANY_FORMAT
+    model_config = _VECTORS
 
 
 class TeiTokenVectors(RootModel[list[list[list[float]]]]):
     """A list of vectors for each text, one for each token."""
 
-    model_config = IN_ANY_FORMAT
+    model_config = _VECTORS
 
 
 class Similarities(RootModel[list[float]]):
@@ -172,7 +176,7 @@ class TeiRanks(RootModel[list[TeiRank]]):
 class VectorsOrScores(RootModel[list[list[float]] | list[float] | list[TeiRank]]):
     """The vectors of texts, the similarities of sentences, or the scores of texts."""
 
-    model_config = IN_ANY_FORMAT
+    model_config = _VECTORS
 
 
 class TeiError(ErrorShape):
@@ -180,3 +184,9 @@ class TeiError(ErrorShape):
 
     error: str
     error_type: str = Field(description="One of Validation, Empty, Overloaded, Backend and Unhealthy")
+
+
+class OwnOrTeiError(RootModel[ErrorBody | TeiError]):
+    """The body of a response with an error: of the second shape to a body of Text Embeddings Inference's clients."""
+
+    model_config = ErrorShape.model_config
