@@ -37,7 +37,7 @@ def _merged(first: Operation, second: Operation) -> Operation:
         "requestBody": RequestBody(content=_either(*bodies)) if any(bodies) else None,
         "responses": responses,
     }
-    return first.model_copy(update=update)
+    return first.model_copy(update={name: value for name, value in update.items() if value})
 
 
 def _content(body: Any) -> _Content:
