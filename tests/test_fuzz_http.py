@@ -48,6 +48,13 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v2/embed": {"texts": ["storm"], "input_type": "search_query", "embedding_types": ["int8", "uint8"]},
     "/vectors": {"text": "storm", "texts": None, "config": {"task_type": "query", "dimensions": 2}},
     "/v1/embeddings": {"input": ["storm", "rain"], "model": "stub", "encoding_format": "base64", "dimensions": 2},
+    "/rerank": {"query": "storm", "texts": ["rain"], "raw_scores": True, "truncation_direction": "Left"},
+    "/v1/rerank": {"query": "storm", "documents": [{"a": "rain", "b": "sea"}, "sun"], "rank_fields": ["b", "a"]},
+    "/v2/rerank": {"query": "storm", "documents": ["rain", {"text": "sun"}], "top_n": 1, "return_documents": True},
+    "/similar": {"text": "storm", "keywords": "rain", "num_results": 2},
+    "/predict": {"text": ["storm", "rain"]},
+    "/json_embed/": {"model_name": "stub", "input": ["storm", "rain"]},
+    "/raw_embed/": {"model_name": None, "input": "storm"},
 }
 KNOWN = (OWN, *DIALECTS.values())
 WORDS = st.text(max_size=12) | st.sampled_from(
@@ -102,7 +109,7 @@ def check(response: TestResponse, about: dict[str, Any] | None = None) -> None:
 
 def _told(body: dict[str, Any]) -> tuple[str | None, str]:
     """Return the code, if there is one, and the message of an error in any dialect."""
-    error: Any = body.get("error", body.get("message"))
+    error: Any = next(body[name] for name in ("error", "message", "detail") if name in body)
     return (None, error) if isinstance(error, str) else (error["code"], error["message"])
 
 

@@ -59,6 +59,7 @@ class TestSharedPath:
     def test_the_description_has_both(self, api: FlaskClient) -> None:
         shared = api.get("/openapi.json").get_json()["paths"]["/predict"]["post"]
         assert shared["tags"] == ["Text Embeddings Inference", "Predictions"]
+        assert [parameter["name"] for parameter in shared["parameters"]] == ["output"]
         assert {"200", "424", "4XX", "5XX"} <= shared["responses"].keys()
         errors = shared["responses"]["4XX"]["content"]["application/json"]["schema"]["anyOf"]
         assert [error["$ref"].rpartition("/")[2] for error in errors] == ["TeiError", "ErrorBody"]

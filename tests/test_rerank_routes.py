@@ -204,6 +204,7 @@ class TestSharedPaths:
     def test_the_description_has_all(self, api: FlaskClient) -> None:
         paths = api.get("/openapi.json").get_json()["paths"]
         tags = {path: set(paths[path]["post"]["tags"]) for path in PATHS}
+        assert None not in [value for path in PATHS for value in paths[path]["post"].values()]
         shared = {"Text Embeddings Inference", "Weaviate"}
         assert tags["/rerank"] == shared | {"Infinity"}
         assert tags["/v1/rerank"] == shared | {"Cohere", "Jina"}

@@ -79,7 +79,7 @@ def similarity(body: SimilarityBody) -> Response:
 def embed_or_score() -> Response:
     """Embed texts, compare them if `inputs` is an object, or score `texts`: as /embed, /similarity and /rerank do."""
     body = json_request().get_json()
-    if "texts" in body:
+    if "texts" in body and "inputs" not in body:
         return _ranks(validation.checked(TeiRerankBody, body))
     if isinstance(body.get("inputs"), dict):
         return _similarities(validation.checked(SimilarityBody, body))
