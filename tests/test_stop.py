@@ -131,6 +131,18 @@ class TestDrain:
 
         return drain_with
 
+    def test_new_connections_are_refused_meanwhile(
+        self, listener: socket.socket, drain_with: Callable[..., None]
+    ) -> None:
+        client, outcomes = socket.create_connection(listener.getsockname()), []
+        drain_with(
+            lambda: outcomes.append(listens(listener.getsockname()[1])),
+            lambda: listener.accept()[0].close(),
+            idle_s=PATIENCE_S,
+        )
+        client.close()
+        assert outcomes == [False]
+
     def test_it_waits_for_connections_that_are_not_accepted_yet(
         self, listener: socket.socket, drain_with: Callable[..., None]
     ) -> None:

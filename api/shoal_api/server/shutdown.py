@@ -4,11 +4,11 @@ Granian by itself closes connections on which nothing is being answered, though 
 signal, or a connection that comes at the same instant, can make it wait for ever.
 """
 
-import ctypes
 import fcntl
 import signal
 import socket
 import struct
+import sys
 import termios
 import threading
 import time
@@ -28,11 +28,9 @@ SETTLE_S = 0.05
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-_SO_ATTACH_FILTER = 26
-
-#: A classic BPF program for packets to a listening socket, (code, jump if true, jump if false, value) each: it drops
-#: packets that begin a connection (the TCP flags, byte 13, have SYN and no ACK).
-_DROP_SYN = ((0x30, 0, 0, 13), (0x54, 0, 0, 0x12), (0x15, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
+#: Socket option: packets are taken from the network interface with this index alone. No interface has the last index.
+_SO_BINDTOIFINDEX = 62
+_NO_INTERFACE = 2**31 - 1
 
 
 def on_stop_signal(callback: Callable[[], object]) -> None:
@@ -55,7 +53,7 @@ def drain(port: int) -> None:
     No new connection can begin meanwhile, so none is cut off when the server stops listening.
     """
     for listener in listeners_on(port):
-        _drop_new_connections(listener)
+        _refuse_new_connections(listener)
     until_s = time.monotonic() + DRAIN_S
     while time.monotonic() < until_s and not _is_drained(port):
         time.sleep(SETTLE_S)
@@ -87,11 +85,11 @@ def _is_idle(connection: socket.socket) -> bool:
     return is_quiet and num_unread_bytes == 0
 
 
-def _drop_new_connections(listener: socket.socket) -> None:
-    """Drop packets that begin a connection: the client's system sends them again, and is refused by then."""
-    program = b"".join(struct.pack("HBBI", *step) for step in _DROP_SYN)
-    steps = ctypes.create_string_buffer(program)
-    with suppress(OSError):  # where the system does not have it
-        listener.setsockopt(
-            socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", len(_DROP_SYN), ctypes.addressof(steps))
-        )
+def _refuse_new_connections(listener: socket.socket) -> None:
+    """Let the system refuse new connections, while those that have begun are established and can still be accepted.
+
+    It needs no privilege, but only once: the next process that shares the listener may be told that it may not.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError):
+            listener.setsockopt(socket.SOL_SOCKET, _SO_BINDTOIFINDEX, _NO_INTERFACE)
