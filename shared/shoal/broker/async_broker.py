@@ -37,7 +37,8 @@ class AsyncBroker:
 
     def __init__(self, maker: ConnectionMaker):
         self._maker = maker
-        self._packer = maker.make()
+        # It is not opened: it packs faster than the connections of an event loop.
+        self._packer = redis.Connection()  # type: ignore[no-untyped-call]
         self._idle: deque[AsyncConnection] = deque()
         self._free = asyncio.Semaphore(num_connections(maker.max_connections))
         self._questions: deque[_Question] = deque()
@@ -81,7 +82,7 @@ class AsyncBroker:
         """Return the answers to the commands; an error that Redis answers is one of them."""
         if self._is_closed:
             raise _closed()
-        packed = self._packer.pack_commands(commands)
+        packed = self._packer.pack_commands(commands)  # type: ignore[no-untyped-call]
         if block_s or sum(map(len, packed)) > SMALL_BYTES:
             return await self._round_trip(packed, len(commands), block_s)
         question = _Question(b"".join(packed), len(commands), asyncio.get_running_loop().create_future())
@@ -98,8 +99,8 @@ class AsyncBroker:
         while questions := self._next_questions():
             outcome: list[Any] | Exception
             try:
-                packed, num_answers = [q.packed for q in questions], sum(q.num_answers for q in questions)
-                outcome = await self._round_trip(packed, num_answers)
+                packed = b"".join([question.packed for question in questions])
+                outcome = await self._round_trip([packed], sum(question.num_answers for question in questions))
             except Exception as error:
                 outcome = error
             except asyncio.CancelledError:
@@ -153,7 +154,7 @@ class AsyncBroker:
                 if not connection.is_connected:
                     await connection.connect()
                     return connection
-                if await connection.is_open():
+                if connection.is_open():
                     return connection
             except BaseException:
                 await connection.disconnect(nowait=True)

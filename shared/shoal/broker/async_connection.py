@@ -2,8 +2,10 @@
 
 import asyncio
 import math
+import select
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import redis
@@ -34,16 +36,19 @@ class _CountingParser(asyncio_connection.DefaultParser):  # type: ignore[misc, v
 class AsyncConnection(asyncio_connection.AbstractConnection):
     """A connection that reports its outcomes to a circuit breaker, and does not open while the breaker is open."""
 
-    def __init__(self, *, breaker: CircuitBreaker, **options: Any):
+    def __init__(self, *, breaker: CircuitBreaker, socket_timeout: float, **options: Any):
         self.breaker = breaker
-        super().__init__(parser_class=_CountingParser, **options)
+        self.answer_s = socket_timeout
+        super().__init__(parser_class=_CountingParser, socket_timeout=None, **options)
 
     async def connect(self) -> None:
         """Connect unless connected; raise redis.ConnectionError at once while Redis is away."""
         self.breaker.check()
         started = time.monotonic()
         try:
-            await super().connect()  # type: ignore[no-untyped-call]
+            with limited("Timeout connecting to server"):
+                async with asyncio.timeout((self.socket_connect_timeout or 0.0) + self.answer_s):
+                    await super().connect()  # type: ignore[no-untyped-call]
         except redis.RedisError as error:
             self.breaker.record_failure(error, started, time.monotonic() - started > circuit_breaker.TRY_EVERY_S)
             raise
@@ -53,10 +58,11 @@ class AsyncConnection(asyncio_connection.AbstractConnection):
 
         An error that Redis answers is one of the answers. Raises redis.RedisError when they do not come.
         """
-        assert self.socket_timeout is not None
-        for piece in pieces(packed, self.socket_timeout):
-            await self.send_packed_command([piece], check_health=False)  # type: ignore[list-item]
-        limit_s = self.socket_timeout + block_s + sending_s(sum(map(len, packed)))
+        for piece in pieces(packed, self.answer_s):
+            with limited("Timeout writing to socket"):
+                async with asyncio.timeout(self.answer_s):
+                    await self.send_packed_command([piece], check_health=False)  # type: ignore[list-item]
+        limit_s = self.answer_s + block_s + sending_s(sum(map(len, packed)))
         return [await self._answer(limit_s) for _ in range(num_answers)]
 
     async def _answer(self, limit_s: float) -> Any:
@@ -89,14 +95,22 @@ class AsyncConnection(asyncio_connection.AbstractConnection):
     def _num_pieces(self) -> int:
         return getattr(self._parser, "num_pieces", 0)
 
-    async def is_open(self) -> bool:
-        """Return True as far as can be told: Redis may have closed an idle connection."""
-        for _ in range(2):  # the loop reads what has come in its next round, after the tasks that are ready in this one
-            await asyncio.sleep(0)
-        try:
-            return not await self.can_read()
-        except (OSError, redis.ConnectionError):
+    def is_open(self) -> bool:
+        """Return True as far as can be told: Redis may have closed an idle connection, and says nothing on one."""
+        if self._reader is None or self._writer is None or self._reader.at_eof():
             return False
+        poll = select.poll()  # the loop may not have looked since
+        poll.register(self._writer.get_extra_info("socket"), select.POLLIN)
+        return not poll.poll(0)
+
+
+@contextmanager
+def limited(message: str) -> Iterator[None]:
+    """Raise redis.TimeoutError with that message where a time limit is reached."""
+    try:
+        yield
+    except TimeoutError:
+        raise redis.TimeoutError(message) from None
 
 
 class _WatchedTcp(AsyncConnection, asyncio_connection.Connection):
