@@ -1,91 +1,29 @@
-"""The client for asyncio: many tasks in one loop, which may be cancelled, and a Redis that goes away meanwhile."""
+"""The client for asyncio: many tasks in one loop, which may be cancelled or read streams, and closing."""
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import ExitStack, aclosing, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, aclosing
 from typing import Any
 
 import numpy as np
 import pytest
-import redis
+from awaiting import answer_all, answering, async_client, num_interactive, outcomes, reply_to, url_of, wait_for
 from conftest import PATIENCE_S, WORDS, RedisServer
 from queues import Queue
 from tcp_proxy import Proxy
 
 from shoal import AsyncClient
-from shoal.broker import async_connection, circuit_breaker
-from shoal.broker.async_broker import AsyncBroker
-from shoal.broker.async_connection import ConnectionMaker
 from shoal.client.parts import TEXTS_PER_JOB
-from shoal.errors import Internal, Overloaded, ShoalError, Unavailable
-from shoal.jobs import LANES, Job, Options
+from shoal.errors import Internal, ShoalError, Unavailable
+from shoal.jobs import Job, Options
 from shoal.keys import Keys
-from shoal.queue import dispatching
 from shoal.queue.consumer import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.queue.packed_jobs import PackedJobs, StreamEntry
 from shoal.queue.producer import AsyncProducer
-from shoal.replies import Reply
 from shoal_workers.encoding.encoder import Encoder
 
 NUM_TASKS = 200
-
-
-def async_client(queue: Queue, url: str, **settings: Any) -> AsyncClient:
-    """Return a client of the queue's pool."""
-    own: dict[str, Any] = {"key_prefix": queue.keys.prefix, "pool": queue.keys.pool, "timeout_s": PATIENCE_S}
-    return AsyncClient(url, **(own | settings))
-
-
-async def wait_for(is_true: Callable[[], object]) -> None:
-    """Let other tasks run until the condition holds; fail the test if it does not."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not is_true():
-            await asyncio.sleep(0.01)
-
-
-def answer_all(queue: Queue) -> int:
-    """Answer all jobs that wait, each text by the number of its characters; return how many there were."""
-    deliveries = queue.take("a", LANES, 1_000)
-    jobs = [Job.unpack(delivery.data) for delivery in deliveries]
-    pairs = zip(deliveries, jobs, strict=True)
-    return queue.reply([Answer(delivery, reply_to(job), job.reply_to) for delivery, job in pairs])
-
-
-def reply_to(job: Job) -> Reply:
-    """Return a reply to the job whose vectors are the numbers of characters of its texts."""
-    sizes = [len(text) for text in job.texts]
-    return Reply(job.id, vectors=np.array(sizes, np.float32)[:, None], tokens=sizes, truncated=[False] * len(sizes))
-
-
-@contextmanager
-def answering(queue: Queue) -> Iterator[None]:
-    """Answer jobs in a thread."""
-    stopped = threading.Event()
-
-    def serve() -> None:
-        while not stopped.wait(0.01):
-            answer_all(queue)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        thread.join()
-
-
-def num_interactive(queue: Queue) -> int:
-    """Return how many interactive jobs are unanswered."""
-    return queue.backlog()["interactive"]
-
-
-async def outcomes(tasks: Sequence[asyncio.Task[Any]]) -> list[Any]:
-    """Return the results and errors of the tasks."""
-    async with asyncio.timeout(PATIENCE_S):
-        return await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class TestManyTasks:
@@ -222,11 +160,6 @@ class TestCancelling:
         asyncio.run(use())
 
 
-def url_of(proxy: Proxy) -> str:
-    """Return the URL of the Redis behind the proxy, which may take any time to answer."""
-    return f"redis://127.0.0.1:{proxy.port}/0?socket_timeout={PATIENCE_S}&socket_connect_timeout={PATIENCE_S}"
-
-
 class TestStream:
     def test_an_async_iterable_is_read_no_further_than_the_window(self, queue: Queue, redis_url: str) -> None:
         window, num_texts, num_read = 3, 10 * TEXTS_PER_JOB + 5, 0
@@ -295,134 +228,6 @@ class TestStream:
         with stack:
             assert asyncio.run(use()) == [1.0] * TEXTS_PER_JOB + [2.0] * TEXTS_PER_JOB
         assert pauses
-
-
-class TestRedisAway:
-    def test_the_loop_runs_while_redis_does_not_answer(self, own_redis: RedisServer) -> None:
-        async def use(proxy: Proxy) -> None:
-            async with AsyncClient(url_of(proxy)) as client:
-                await client.queue.pool.alive()
-                proxy.hold()
-                tasks = [asyncio.create_task(client.queue.pool.alive()) for _ in range(3)]
-                for _ in range(100):
-                    await asyncio.sleep(0)
-                assert not any(task.done() for task in tasks)
-                proxy.release()  # which a blocked loop would never come to
-                assert await outcomes(tasks) == [set()] * 3
-
-        with Proxy(own_redis.port) as proxy:
-            asyncio.run(use(proxy))
-
-    def test_tasks_that_wait_learn_that_redis_went_and_it_goes_on_when_it_is_back(self, own_redis: RedisServer) -> None:
-        queue = Queue.connect(own_redis.url, Keys())
-        queue.join()
-
-        async def use() -> None:
-            async with async_client(queue, own_redis.url) as client:
-                handle = await client.submit("embed", "storm", lane="bulk")
-                tasks = [asyncio.create_task(client.embed("storm")) for _ in range(20)]
-                tasks.append(asyncio.create_task(client.embed(["storm"] * 40)))
-                await wait_for(lambda: num_interactive(queue) == 22)
-                waiting = asyncio.create_task(handle.result())
-                await wait_for(lambda: queue.redis.hexists(queue.keys.record(handle.id), "watchers"))
-                own_redis.stop()
-                for error in await outcomes([*tasks, waiting]):
-                    assert isinstance(error, Unavailable)
-                with pytest.raises(Unavailable, match="check that it runs"):
-                    await client.embed("storm")
-                own_redis.start()
-                with answering(queue):
-                    assert np.array_equal(await client.embed("storm"), [5])
-                    assert (await handle.result()).tokens == [5]
-
-        asyncio.run(use())
-        queue.close()
-
-    def test_a_restart_that_takes_a_moment_loses_nothing(
-        self, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(dispatching, "GRACE_S", PATIENCE_S)
-        queue = Queue.connect(own_redis.url, Keys())
-        queue.join()
-
-        async def use() -> None:
-            async with async_client(queue, own_redis.url) as client:
-                tasks = [asyncio.create_task(client.embed("storm")) for _ in range(20)]
-                await wait_for(lambda: num_interactive(queue) == 20)
-                own_redis.stop()
-                own_redis.start()
-                assert answer_all(queue) == 20
-                assert [vector.tolist() for vector in await outcomes(tasks)] == [[5]] * 20
-
-        asyncio.run(use())
-        queue.close()
-
-    def test_while_it_is_silent_all_fail_at_once(self, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-        async def use(proxy: Proxy) -> None:
-            broker = AsyncBroker(ConnectionMaker(url_of(proxy), 0.0))
-            assert await broker.execute("PING") == b"PONG"
-            monkeypatch.setattr(circuit_breaker, "TRY_EVERY_S", PATIENCE_S)
-            monkeypatch.setattr(async_connection, "LATE_S", 0.0)
-            proxy.hold()
-            with pytest.raises(Unavailable):
-                await broker.execute("PING", block_s=-PATIENCE_S)  # its time is over at once
-            proxy.release()
-            for error in await outcomes([asyncio.create_task(broker.execute("PING")) for _ in range(20)]):
-                assert isinstance(error, Unavailable)  # although it would be answered
-            await broker.close()
-
-        with Proxy(own_redis.port) as proxy:
-            asyncio.run(use(proxy))
-
-    def test_an_answer_that_came_while_something_held_the_loop_up_is_read(
-        self, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        async def use() -> None:
-            connection = ConnectionMaker(own_redis.url, PATIENCE_S).make()
-            await connection.connect()
-            ping = connection.pack_command("PING")
-            assert await connection.ask(ping, 1, block_s=-PATIENCE_S) == [b"PONG"]  # its time is over at once
-            monkeypatch.setattr(async_connection, "LATE_S", 0.0)
-            with pytest.raises(redis.TimeoutError):
-                await connection.ask(connection.pack_command("BLPOP", "nothing", 0), 1, block_s=-PATIENCE_S)
-            await connection.disconnect()
-
-        monkeypatch.setattr(async_connection, "LATE_S", PATIENCE_S)
-        asyncio.run(use())
-
-    def test_connections_that_redis_has_closed_are_replaced(self, own_redis: RedisServer) -> None:
-        queue = Queue.connect(own_redis.url, Keys())
-
-        async def use() -> None:
-            async with async_client(queue, own_redis.url) as client:
-                for _ in range(3):
-                    assert await client.queue.pool.alive() == set()
-                    queue.redis.client_kill_filter(_type="normal", skipme=True)
-
-        asyncio.run(use())
-        queue.close()
-
-    def test_a_replica_is_left_for_the_primary(self, own_redis: RedisServer) -> None:
-        async def use() -> None:
-            async with AsyncClient(own_redis.url) as client:
-                with redis.Redis.from_url(own_redis.url) as connection:
-                    connection.replicaof("127.0.0.1", 1)
-                    with pytest.raises(Unavailable, match="it is a replica"):
-                        await client.submit("embed", "storm")
-                    connection.replicaof("NO", "ONE")
-                assert await (await client.submit("embed", "storm")).status() == "queued"
-
-        asyncio.run(use())
-
-    def test_a_full_redis_refuses(self, own_redis: RedisServer) -> None:
-        async def use() -> None:
-            async with AsyncClient(own_redis.url) as client:
-                with redis.Redis.from_url(own_redis.url) as connection:
-                    connection.config_set("maxmemory", 1)
-                with pytest.raises(Overloaded, match="no memory left"):
-                    await client.embed("storm")
-
-        asyncio.run(use())
 
 
 class TestClosing:

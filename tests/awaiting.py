@@ -1,0 +1,78 @@
+"""Helpers of the tests in an event loop: clients, jobs that are answered, and waiting for a condition."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from conftest import PATIENCE_S
+from queues import Queue
+from tcp_proxy import Proxy
+
+from shoal import AsyncClient
+from shoal.jobs import LANES, Job
+from shoal.queue.consumer import Answer
+from shoal.replies import Reply
+
+
+def async_client(queue: Queue, url: str, **settings: Any) -> AsyncClient:
+    """Return a client of the queue's pool."""
+    own: dict[str, Any] = {"key_prefix": queue.keys.prefix, "pool": queue.keys.pool, "timeout_s": PATIENCE_S}
+    return AsyncClient(url, **(own | settings))
+
+
+async def wait_for(is_true: Callable[[], object]) -> None:
+    """Let other tasks run until the condition holds; fail the test if it does not."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not is_true():
+            await asyncio.sleep(0.01)
+
+
+def answer_all(queue: Queue) -> int:
+    """Answer all jobs that wait, each text by the number of its characters; return how many there were."""
+    deliveries = queue.take("a", LANES, 1_000)
+    jobs = [Job.unpack(delivery.data) for delivery in deliveries]
+    pairs = zip(deliveries, jobs, strict=True)
+    return queue.reply([Answer(delivery, reply_to(job), job.reply_to) for delivery, job in pairs])
+
+
+def reply_to(job: Job) -> Reply:
+    """Return a reply to the job whose vectors are the numbers of characters of its texts."""
+    sizes = [len(text) for text in job.texts]
+    return Reply(job.id, vectors=np.array(sizes, np.float32)[:, None], tokens=sizes, truncated=[False] * len(sizes))
+
+
+@contextmanager
+def answering(queue: Queue) -> Iterator[None]:
+    """Answer jobs in a thread."""
+    stopped = threading.Event()
+
+    def serve() -> None:
+        while not stopped.wait(0.01):
+            answer_all(queue)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def num_interactive(queue: Queue) -> int:
+    """Return how many interactive jobs are unanswered."""
+    return queue.backlog()["interactive"]
+
+
+async def outcomes(tasks: Sequence[asyncio.Task[Any]]) -> list[Any]:
+    """Return the results and errors of the tasks."""
+    async with asyncio.timeout(PATIENCE_S):
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def url_of(proxy: Proxy) -> str:
+    """Return the URL of the Redis behind the proxy, which may take any time to answer."""
+    return f"redis://127.0.0.1:{proxy.port}/0?socket_timeout={PATIENCE_S}&socket_connect_timeout={PATIENCE_S}"
