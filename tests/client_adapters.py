@@ -7,10 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
+from werkzeug.serving import make_server
 
-from shoal import AsyncClient, AsyncHandle, Client
+from shoal import AsyncClient, AsyncHandle, Client, HttpClient
 from shoal.jobs import Job
+from shoal.queue.lane import LaneLimits
 from shoal.replies import Reply
+from shoal.settings import Settings
+from shoal_api.app import create_app
 
 
 class AnyHandle(Protocol):
@@ -130,6 +134,41 @@ class Awaited:
         self._loop.close()
 
 
+class OverHttp(HttpClient):
+    """An `HttpClient` and an API for it, which is made with the settings of `shoal.Client`. It tries nothing again."""
+
+    def __init__(
+        self, redis_url: str, *, key_prefix: str, pool: str, timeout_s: float, limits: LaneLimits | None = None
+    ):
+        max_jobs = (limits or LaneLimits()).max_jobs
+        settings = Settings(redis_url, key_prefix, pool, max_backlog=max_jobs, request_timeout_s=timeout_s)
+        self._owner = Client.from_settings(settings)
+        self._server = make_server("127.0.0.1", 0, create_app(settings, self._owner), threaded=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+        super().__init__(f"http://127.0.0.1:{self._server.server_port}", timeout_s=timeout_s + 5)
+
+    def ask(self, method: str, path: str, until: float | None = None, **options: Any) -> Any:
+        """Send a request once."""
+        return super().ask(method, path, until, **options | {"pause": lambda _: True})
+
+    def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:
+        """Put a job, and return its id."""
+        return self.submit(job.op, job.texts, lane=lane, idempotency_key=idempotency_key).id
+
+    def call(self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = "") -> Reply:
+        """Return the reply to a job."""
+        return self.submit(job.op, job.texts, lane=lane).result(timeout_s)
+
+    def end(self) -> None:
+        """Close the client and stop its API."""
+        self.close()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+        self._owner.close()
+
+
 class AwaitedHandle:
     """The handle of such a client."""
 
@@ -174,11 +213,11 @@ def embed_together(client: AnyClient, texts: Sequence[str]) -> list[Any]:
 
 def end(client: AnyClient) -> None:
     """Close the client for good."""
-    client.end() if isinstance(client, Awaited) else client.close()
+    client.end() if isinstance(client, Awaited | OverHttp) else client.close()
 
 
 #: Each kind of client by its name. All are made with the URL of Redis and the settings of `shoal.Client`.
-KINDS: dict[str, Callable[..., AnyClient]] = {"Client": Client, "AsyncClient": Awaited}
+KINDS: dict[str, Callable[..., AnyClient]] = {"Client": Client, "AsyncClient": Awaited, "HttpClient": OverHttp}
 
 
 def embed_one(client: AnyClient, text: str) -> np.ndarray:

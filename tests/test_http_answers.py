@@ -148,6 +148,17 @@ class TestHostile:
         with HttpClient(canned.url, timeout_s=PATIENCE_S) as http, pytest.raises(MalformedJob):
             http.search("a")
 
+    @pytest.mark.parametrize("scores", [[1], [1, 2, 3], ["a", "b"], "ab", None])
+    def test_so_are_scores(self, canned: CannedServer, scores: Any) -> None:
+        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http:
+            http._limits = RequestLimits(256, 2**20)
+            canned.answers = [
+                Canned(202, b'{"id": "a1"}', JSON),
+                Canned(200, json.dumps({"scores": scores}).encode(), JSON),
+            ]
+            with pytest.raises(MalformedJob):
+                http.rerank("a", ["b", "c"])
+
     @pytest.mark.parametrize(
         "info", [{}, {"limits": 5, "dimension": 4}, {"limits": {"max_backlog_texts": "x"}, "dimension": None}]
     )

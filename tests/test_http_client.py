@@ -1,4 +1,4 @@
-"""The client over HTTP against an application with a real worker, the service as it runs, and hostile servers."""
+"""The client over HTTP beside that over Redis, and against the API as it runs. `test_clients.py` has more."""
 
 import subprocess
 import sys
@@ -31,7 +31,6 @@ from shoal.errors import (
 from shoal.jobs import Job, Options
 from shoal.settings import DEFAULTS, Settings
 from shoal_api.access import api_keys
-from shoal_workers.worker import Worker
 
 pytest_plugins = ["api_fixtures", "http_fixtures"]
 
@@ -60,55 +59,24 @@ client.close()
 """
 
 
-class TestSameAsClient:
-    def test_vectors(self, http: HttpClient, client: Client) -> None:
-        for texts in ("storm", ["storm", "", "rain\0"], TEXTS):
-            found = http.embed(texts)
-            assert isinstance(found, np.ndarray)
-            assert found.dtype == np.float32
-            assert found == pytest.approx(client.embed(texts), abs=1e-5)
+class Pause:
+    """A short pause between attempts, however long it should be, and a flag that one has begun."""
 
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+
+    def __call__(self, seconds: float) -> bool:
+        self.begun.set()
+        return threading.Event().wait(0.02)
+
+
+class TestSameAsClient:
     def test_any_iterable_and_every_option(self, http: HttpClient, client: Client) -> None:
         options = {"normalize": False, "pooling": "max", "dimensions": 8, "prompt_name": "query"}
         options |= {"truncate": False, "truncation_side": "left"}
         assert http.embed((word for word in WORDS), **options) == pytest.approx(
             client.embed(WORDS, **options), abs=1e-5
         )
-
-    def test_token_vectors(self, http: HttpClient) -> None:
-        texts = ["storm", "storm in europe"] * 20
-        assert [rows.shape for rows in http.embed(texts, output="tokens")] == [(3, 32), (5, 32)] * 20
-        assert np.shape(http.embed("storm", output="tokens")) == (3, 32)
-
-    def test_hits(self, http: HttpClient, client: Client) -> None:
-        assert http.search("storm europe", k=3) == client.search("storm europe", k=3)
-        queries = [f"{word} rain" for word in WORDS] * 40
-        assert [[hit["id"] for hit in hits] for hits in http.search(queries, k=2)] == [
-            [hit["id"] for hit in hits] for hits in client.search(queries, k=2)
-        ]
-
-    def test_streams(self, http: HttpClient) -> None:
-        num_read, most_ahead, expected = 0, 0, http.embed(TEXTS)
-
-        def source() -> Iterator[str]:
-            nonlocal num_read
-            for num_read in range(1, 1_001):
-                yield TEXTS[num_read % len(TEXTS)]
-
-        for n, vector in enumerate(http.embed_stream(source(), window=3), 1):
-            most_ahead = max(most_ahead, num_read - n)
-            assert vector == pytest.approx(expected[n % len(TEXTS)], abs=1e-5)
-        assert n == num_read == 1_000
-        assert most_ahead < 3 * 32
-        assert list(http.embed_stream([])) == []
-        assert [rows.shape for rows in http.embed_stream(["storm"], output="tokens")] == [(3, 32)]
-
-    def test_a_stream_can_be_left_early(self, http: HttpClient, client: Client, worker: Worker) -> None:
-        stream = http.embed_stream(TEXTS * 10, window=3)
-        next(stream)
-        stream.close()  # type: ignore[attr-defined]
-        wait_until(lambda: client.queue.backlog()["bulk"] == 0)
-        assert worker.counters["texts"] <= 3 * 32
 
     def test_results_of_jobs(self, http: HttpClient, client: Client) -> None:
         handle = http.submit("embed", ["storm", "storm rain " * 40], lane="bulk")
@@ -147,6 +115,9 @@ class TestSameAsClient:
             lambda c: list(c.embed_stream(["storm"], lane="fast")),
             lambda c: c.submit("embed", "storm", lane="fast"),
             lambda c: c.submit("train", "storm"),
+            lambda c: c.rerank("storm", ["rain"]),
+            lambda c: c.rerank(" ", ["rain"]),
+            lambda c: c.submit("rerank", ["rain"], query="storm", raw_scores=1),
             lambda c: c.submit("embed", "storm", idempotency_key=""),
             lambda c: c.submit("search", ["storm"] * 11, k=1_000),
             lambda c: c.submit("search", "storm", index="other").result(),
@@ -224,9 +195,9 @@ class TestWaiting:
         ):
             stub.pause()
             http.submit("embed", "storm")
-            pauses = threading.Semaphore(0)
-            waiting = threads.submit(http._wait, Job("embed", ["a"]), http._until(), lambda _: pauses.release())
-            pauses.acquire()
+            pause = Pause()
+            waiting = threads.submit(http._wait, Job("embed", ["a"]), http._until(), pause)
+            pause.begun.wait()
             stub.resume()
             assert np.array_equal(np.asarray(waiting.result().vectors), [vector_of("a")])
 
@@ -235,15 +206,14 @@ class TestWaiting:
     ) -> None:
         stub = StubWorker(own_redis.url, settings.keys)
         stub.start()
-        with HttpClient(listen(make_app(redis_url=own_redis.url)), timeout_s=0.3) as http:
+        with HttpClient(listen(make_app(redis_url=own_redis.url)), timeout_s=PATIENCE_S) as http:
             own_redis.stop()
             with pytest.raises(Unavailable, match="Redis does not answer"):
-                http.embed("a")
-            http.timeout_s = PATIENCE_S
+                http._wait(Job("embed", ["a"]), http._until(), lambda _: True)
             with ThreadPoolExecutor(1) as threads:
-                pauses = threading.Semaphore(0)
-                waiting = threads.submit(http._wait, Job("embed", ["a"]), http._until(), lambda _: pauses.release())
-                pauses.acquire()
+                pause = Pause()
+                waiting = threads.submit(http._wait, Job("embed", ["a"]), http._until(), pause)
+                pause.begun.wait()
                 own_redis.start()
                 assert np.array_equal(np.asarray(waiting.result().vectors), [vector_of("a")])
         stub.stop()

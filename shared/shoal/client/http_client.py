@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
 from itertools import islice
 from threading import Event
 from types import TracebackType
@@ -14,13 +14,13 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.client.http_messages import RequestLimits, body_of, reply_of, reply_to
+from shoal.client.http_handle import HttpHandle
+from shoal.client.http_messages import RequestLimits, body_of, checked, reply_of
 from shoal.client.parts import TEXTS_PER_JOB, TEXTS_PER_TOKENS_JOB, Vectors, as_list, check_key, check_lane, vectors
-from shoal.errors import InvalidRequest, MalformedJob, MissingExtra, Timeout, TooLarge, UnknownJob
+from shoal.errors import InvalidRequest, MissingExtra, ShoalError, Timeout, TooLarge
 from shoal.excerpt import excerpt
 from shoal.extra import install_command
 from shoal.jobs import Job, Options
-from shoal.keys import NAME
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS
 
@@ -31,12 +31,6 @@ if TYPE_CHECKING:
 
 #: Most requests of one call that are under way at a time.
 MAX_REQUESTS = 4
-
-#: Longest time that one request waits for the result of a job: many proxies end those that take a minute.
-MAX_WAIT_S = 20.0
-
-#: Seconds for an answer to arrive, beside the time that its request waits for the result of a job.
-ROUND_TRIP_S = 5.0
 
 #: Waits for so many seconds; returns true if the caller gives up meanwhile.
 Pause = Callable[[float], object]
@@ -98,6 +92,19 @@ class HttpClient:
         hits = self._call(Job("search", as_list(queries), Options(**options), k=k, index=index)).hits or []
         return hits[0] if isinstance(queries, str) else hits
 
+    def rerank(
+        self, query: str, texts: Iterable[str], *, raw_scores: bool = False, **options: Any
+    ) -> NDArray[np.float32]:
+        """Return the score of each text for the query, in the order of the texts: float32 `[texts]`.
+
+        A score is between 0 and 1; with `raw_scores`, it is the reranker's number before the sigmoid. The options are
+        truncate and truncation_side. Raises Unsupported where the workers have no reranker.
+        """
+        job = Job("rerank", as_list(texts), Options(**options), query=query, raw_scores=raw_scores)
+        scores = self._call(job).scores
+        assert scores is not None
+        return scores
+
     def embed_stream(
         self, texts: Iterable[str], *, window: int = 8, lane: str = "bulk", **options: Any
     ) -> Iterator[NDArray[np.float32]]:
@@ -122,23 +129,23 @@ class HttpClient:
         lane: str = "interactive",
         k: int = 5,
         index: str = "default",
+        query: str | None = None,
+        raw_scores: bool = False,
         idempotency_key: str | None = None,
         **options: Any,
-    ) -> "HttpHandle":
+    ) -> HttpHandle:
         """Put a job and return at once; any program that knows its id can fetch the result, until it expires.
 
         All texts stay in one job, which has no deadline. Submitting the same again with the same `idempotency_key`
         within a day returns the job that was put first. Without one, the client makes one for its own attempts.
         """
-        job = Job(op, as_list(texts), Options(**options), k=k, index=index)
-        headers = {"Idempotency-Key": uuid4().hex if idempotency_key is None else check_key(idempotency_key)}
-        if not headers["Idempotency-Key"].isascii():
+        parsed = Options(**options)
+        job = Job(op, as_list(texts), parsed, k=k, index=index, query=query, raw_scores=raw_scores)
+        if idempotency_key is not None and not check_key(idempotency_key).isascii():
             raise InvalidRequest(f"the idempotency key is {excerpt(idempotency_key)}: over HTTP it takes ASCII alone")
-        body = body_of(job, op=op, lane=check_lane(lane))
-        answer = self.ask("POST", "/v1/jobs", self._until(), body=body, headers=headers)
-        return HttpHandle(self, _text(answer, "id"))
+        return self._submit(job, self._until(), lane=lane, idempotency_key=idempotency_key)
 
-    def job(self, job_id: str) -> "HttpHandle":
+    def job(self, job_id: str) -> HttpHandle:
         """Return the handle of a job that was submitted earlier, perhaps by another program."""
         return HttpHandle(self, job_id)
 
@@ -147,13 +154,10 @@ class HttpClient:
 
         Raises Timeout.
         """
-        started_s = time.monotonic()
-        until = self._until() if until is None else until
         try:
-            return self._session.ask(method, path, until, **options)
+            return self._session.ask(method, path, self._until() if until is None else until, **options)
         except TimeoutError as error:
-            within = f"within {until - started_s:.3g} s from {self.url}"
-            raise Timeout(f"no answer {within}: try again, or ask for less at a time") from error
+            raise self._timeout() from error
 
     def _call(self, job: Job) -> Reply:
         """Return the reply to the job, which is sent in parts if it is long."""
@@ -164,13 +168,39 @@ class HttpClient:
         return Reply.join(list(_in_order(lambda part, pause: self._wait(part, until, pause), parts, MAX_REQUESTS)))
 
     def _wait(self, job: Job, until: float, pause: Pause = time.sleep, lane: str = "interactive") -> Reply:
-        """Return the reply to a job that goes into one request."""
+        """Return the reply to a job that goes into one request; no route waits for a rerank, so that is submitted."""
         try:
+            if job.op == "rerank":
+                return checked(self._submit_and_wait(job, until, pause), job)
             answer = self.ask("POST", f"/{job.op}", until, body=body_of(job, lane=lane), pause=pause)
         except TooLarge:
             self._limits = None  # the API may have got lower ones
             raise
-        return reply_to(job, answer.values())
+        return checked(reply_of(job.id, answer.values()), job)
+
+    def _submit_and_wait(self, job: Job, until: float, pause: Pause) -> Reply:
+        """Return the reply to a job that is submitted, and cancelled if it is not answered in time."""
+        handle = self._submit(job, until, pause)
+        try:
+            return handle.result(until - time.monotonic())
+        except Timeout as error:
+            with suppress(ShoalError):
+                handle.cancel()
+            raise self._timeout() from error
+
+    def _submit(
+        self,
+        job: Job,
+        until: float,
+        pause: Pause = time.sleep,
+        lane: str = "interactive",
+        idempotency_key: str | None = None,
+    ) -> HttpHandle:
+        """Submit the job, once however often the request is sent."""
+        body, key = body_of(job, op=job.op, lane=check_lane(lane)), idempotency_key or uuid4().hex
+        headers = {"Idempotency-Key": key}
+        answer = self.ask("POST", "/v1/jobs", until, body=body, headers=headers, pause=pause)
+        return HttpHandle.of(self, answer)
 
     def _split(self, job: Job, until: float) -> list[Job]:
         """Return jobs that each go into one request, and together ask the same."""
@@ -180,45 +210,11 @@ class HttpClient:
             self._limits = RequestLimits.from_info(self.ask("GET", "/info", until).values())
         return self._limits.split(job)
 
+    def _timeout(self) -> Timeout:
+        return Timeout(f"no answer within {self.timeout_s:g} s from {self.url}: try again, or ask for less at a time")
+
     def _until(self) -> float:
         return time.monotonic() + self.timeout_s
-
-
-@dataclass(frozen=True, slots=True)
-class HttpHandle:
-    """A submitted job."""
-
-    client: HttpClient
-    id: str
-
-    def result(self, timeout_s: float | None = None) -> Reply:
-        """Return the job's reply, waiting for it.
-
-        Raises the reply's error, Timeout, or UnknownJob once the result has expired.
-        """
-        timeout_s = self.client.timeout_s if timeout_s is None else timeout_s
-        until = time.monotonic() + timeout_s
-        while True:
-            wait_s = max(0.0, min(MAX_WAIT_S, until - time.monotonic()))
-            path = f"{self._path()}/result?wait={wait_s:.3f}"
-            answer = self.client.ask("GET", path, time.monotonic() + wait_s + ROUND_TRIP_S)
-            if answer.status != 202:
-                return reply_of(self.id, answer.values())
-            if time.monotonic() >= until:
-                raise Timeout(f"job {self.id} has no answer after {timeout_s:g} s: it keeps its place, ask again")
-
-    def status(self) -> str:
-        """Return one of queued, running, done, failed, cancelled and expired."""
-        return _text(self.client.ask("GET", self._path()), "status")
-
-    def cancel(self) -> str:
-        """Cancel the job unless it is answered; return its status after that."""
-        return _text(self.client.ask("DELETE", self._path()), "status")
-
-    def _path(self) -> str:
-        if not NAME.fullmatch(self.id) or not self.id.strip("."):
-            raise UnknownJob(f"no job {excerpt(self.id)}: ids of jobs have letters and digits")
-        return f"/v1/jobs/{self.id}"
 
 
 def _in_order(wait: Callable[[Job, Pause], Reply], jobs: Iterable[Job], window: int) -> Iterator[Reply]:
@@ -235,14 +231,6 @@ def _in_order(wait: Callable[[Job, Pause], Reply], jobs: Iterable[Job], window: 
     finally:
         stopped.set()
         threads.shutdown(cancel_futures=True)
-
-
-def _text(answer: "Answer", name: str) -> str:
-    """Return a field of an answer; raise MalformedJob unless it is a string."""
-    value = answer.values().get(name)
-    if not isinstance(value, str):
-        raise MalformedJob(f"the answer of {answer.source} has no {name}: check Shoal's version")
-    return value
 
 
 def _open_session(url: str, key: str, **options: Any) -> "HttpSession":

@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from shoal import wire
-from shoal.client.parts import MAX_HITS_PER_JOB, TEXTS_PER_TOKENS_JOB
+from shoal.client.parts import MAX_HITS_PER_JOB, TEXTS_PER_JOB, TEXTS_PER_TOKENS_JOB
 from shoal.errors import InvalidText, MalformedJob
 from shoal.jobs import OPTION_DEFAULTS, Job, new_id
 from shoal.replies import Reply
@@ -57,15 +57,19 @@ class RequestLimits:
     def _texts_of(self, job: Job) -> int:
         if job.op == "search":
             return min(self.max_texts, max(1, MAX_HITS_PER_JOB // job.k))
+        if job.op == "rerank":
+            return min(self.max_texts, TEXTS_PER_JOB)  # it is submitted, and the API does not split that
         return min(self.max_texts, TEXTS_PER_TOKENS_JOB) if job.options.output == "tokens" else self.max_texts
 
 
 def body_of(job: Job, **fields: Any) -> bytes:
     """Return the body of a request for the job, as msgpack, with further fields. Raises InvalidText, with the text."""
-    values: dict[str, Any] = {"inputs" if job.op == "embed" else "queries": job.texts, **fields}
+    values: dict[str, Any] = {"queries" if job.op == "search" else "inputs": job.texts, **fields}
     values |= {k: value for k, default in OPTION_DEFAULTS.items() if (value := getattr(job.options, k)) != default}
     if job.op == "search":
         values |= {"k": job.k, "index": job.index}
+    if job.op == "rerank":
+        values |= {"query": job.query, "raw_scores": job.raw_scores}
     try:
         return wire.pack(values)
     except InvalidText:
@@ -89,10 +93,9 @@ def reply_of(job_id: str, values: Mapping[str, Any]) -> Reply:
     return reply
 
 
-def reply_to(job: Job, values: Mapping[str, Any]) -> Reply:
-    """Return the reply as `reply_of` does; raise MalformedJob too if it does not have what the job asks for."""
-    reply = reply_of(job.id, values)
-    found = reply.hits if job.op == "search" else reply.vectors
+def checked(reply: Reply, job: Job) -> Reply:
+    """Return the reply; raise MalformedJob if it does not have what the job asks for."""
+    found = {"embed": reply.vectors, "search": reply.hits, "rerank": reply.scores}[job.op]
     if found is None or len(reply.tokens if job.options.output == "tokens" else found) != len(job.texts):
         raise MalformedJob(f"the answer is not to a request with {len(job.texts):,} texts")
     return reply

@@ -160,7 +160,7 @@ class HttpSession:
             try:
                 answer = self._send(method, path, until, body, headers or {})
             except httpx2.TransportError as cause:
-                if time.monotonic() >= until:
+                if isinstance(cause, httpx2.TimeoutException) and time.monotonic() >= until:
                     raise TimeoutError from cause
                 error: ShoalError = self._unreachable(cause)
             else:

@@ -1,0 +1,74 @@
+"""The handle of a job that was submitted over HTTP."""
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from shoal.client.http_messages import reply_of
+from shoal.errors import MalformedJob, Timeout, UnknownJob
+from shoal.excerpt import excerpt
+from shoal.keys import NAME
+from shoal.replies import Reply
+
+if TYPE_CHECKING:
+    from shoal.client.http_client import HttpClient
+    from shoal.client.http_session import Answer
+
+#: Longest time that one request waits for the result of a job: many proxies end those that take a minute.
+MAX_WAIT_S = 20.0
+
+#: Seconds for an answer to arrive, beside the time that its request waits for the result of a job.
+ROUND_TRIP_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class HttpHandle:
+    """A submitted job."""
+
+    client: "HttpClient"
+    id: str
+
+    @classmethod
+    def of(cls, client: "HttpClient", answer: "Answer") -> Self:
+        """Return the handle of the job that an answer to a submit names."""
+        return cls(client, _text(answer, "id"))
+
+    def result(self, timeout_s: float | None = None) -> Reply:
+        """Return the job's reply, waiting for it.
+
+        Raises the reply's error, Timeout, or UnknownJob once the result has expired.
+        """
+        timeout_s = self.client.timeout_s if timeout_s is None else timeout_s
+        until = time.monotonic() + timeout_s
+        while True:
+            wait_s = max(0.0, min(MAX_WAIT_S, until - time.monotonic()))
+            path = f"{self._path()}/result?wait={wait_s:.3f}"
+            try:
+                answer = self.client.ask("GET", path, time.monotonic() + wait_s + ROUND_TRIP_S)
+            except Timeout:
+                answer = None
+            if answer is not None and answer.status != 202:
+                return reply_of(self.id, answer.values())
+            if time.monotonic() >= until:
+                raise Timeout(f"job {self.id} has no answer after {timeout_s:g} s: it keeps its place, ask again")
+
+    def status(self) -> str:
+        """Return one of queued, running, done, failed, cancelled and expired."""
+        return _text(self.client.ask("GET", self._path()), "status")
+
+    def cancel(self) -> str:
+        """Cancel the job unless it is answered; return its status after that."""
+        return _text(self.client.ask("DELETE", self._path()), "status")
+
+    def _path(self) -> str:
+        if not NAME.fullmatch(self.id) or not self.id.strip("."):
+            raise UnknownJob(f"no job {excerpt(self.id)}: ids of jobs have letters and digits")
+        return f"/v1/jobs/{self.id}"
+
+
+def _text(answer: "Answer", name: str) -> str:
+    """Return a field of an answer; raise MalformedJob unless it is a string."""
+    value = answer.values().get(name)
+    if not isinstance(value, str):
+        raise MalformedJob(f"the answer of {answer.source} has no {name}: check Shoal's version")
+    return value
