@@ -2,18 +2,24 @@
 
 from typing import Any
 
+import pytest
 from fuzzing import ODD, TEXTS, changed, fuzz, mutated, packed
 from hypothesis import strategies as st
 from queues import Queue
-from test_fuzz_wire import JOB, JOBS
+from test_fuzz_wire import JOB, JOBS, RERANK
 
 from shoal.jobs import LANES, Job
 from shoal.outline import Outline
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.encoding.reranker import Reranker
+from shoal_workers.index.index import Index
 from shoal_workers.worker import Worker
 
 #: Bytes that may be a job: good ones, damaged ones, ones of odd fields, and anything.
 DATA = JOBS | mutated(JOBS) | st.binary(max_size=50)
-DATA |= (changed(JOB) | changed(JOB | {"op": "embed", "texts": ["rain"], "k": 3})).map(packed) | ODD.map(packed)
+DATA |= (changed(JOB) | changed(RERANK) | changed(JOB | {"op": "embed", "texts": ["rain"], "k": 3})).map(packed)
+DATA |= ODD.map(packed)
 WORDS = st.sampled_from([b"1", b"64", b"-1", b"", b"nan", b"9" * 30, b"\xff", b"x"]) | st.binary(max_size=9)
 NAMES = st.sampled_from([b"texts", b"client", b"reply", b"Job", b"\xff"])
 #: A lane, which half of it, and the fields of an entry.
@@ -25,6 +31,12 @@ ENTRY = st.tuples(
         st.builds(lambda data, more: {b"job": data, **more}, DATA, st.dictionaries(NAMES, WORDS, max_size=3)),
     ),
 )
+
+
+@pytest.fixture
+def worker(queue: Queue, encoder: Encoder, index: Index, reranker: Reranker) -> Worker:
+    """A worker that serves every operation."""
+    return Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096), reranker=reranker)
 
 
 @fuzz(40, entries=st.lists(ENTRY, min_size=1, max_size=6), good=TEXTS)

@@ -23,6 +23,7 @@ from shoal.queue.pool import Pool
 from shoal.replies import TIMINGS, Reply
 
 JOB: dict[str, Any] = {"v": 1, "id": "a", "op": "search", "texts": ["storm"], "deadline": 4e9, "reply_to": "b"}
+RERANK = JOB | {"op": "rerank", "query": "rain", "raw_scores": True}
 JOBS = st.sampled_from(
     [
         Job("embed", ["storm", "", "rain é"], Options(pooling="cls", dimensions=3, prompt_name="query")).pack(),
@@ -93,7 +94,11 @@ def test_job_of_damaged_bytes(data: bytes) -> None:
 
 
 @fuzz(
-    80, values=changed(JOB) | changed(JOB | {"op": "embed"}) | changed(dict.fromkeys((*JOB_NAMES, *OPTION_NAMES)) | JOB)
+    80,
+    values=changed(JOB)
+    | changed(JOB | {"op": "embed"})
+    | changed(RERANK)
+    | changed(dict.fromkeys((*JOB_NAMES, *OPTION_NAMES)) | JOB),
 )
 def test_job_of_odd_fields(values: dict[str, Any]) -> None:
     check_job(packed(values))

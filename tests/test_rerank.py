@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openvino
 import pytest
 from click.testing import CliRunner
 from conftest import wait_until
@@ -30,10 +31,11 @@ from shoal_workers import service
 from shoal_workers.admission import Limits
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
+from shoal_workers.encoding.engines import int8
 from shoal_workers.encoding.reranker import Reranker, sigmoid
 from shoal_workers.index.index import Index
 from shoal_workers.model import parity
-from shoal_workers.model.model import Model
+from shoal_workers.model.model import GRAPH, Model
 from shoal_workers.model.prepare import prepare, prepare_if_needed
 from shoal_workers.worker import Worker
 
@@ -120,6 +122,14 @@ def test_the_torch_engine_makes_the_same_scores(
 def test_other_precisions_are_near_enough_to_serve(reranker_source: Path, home: Path, precision: str) -> None:
     folder = prepare_if_needed(home, str(reranker_source))
     assert np.isfinite(Reranker.open(folder, "openvino", precision, 1).score(PAIRS)).all()
+
+
+def test_the_layer_with_one_output_is_not_rounded_to_8_bits(reranker_source: Path, home: Path) -> None:
+    graph = openvino.Core().read_model(prepare_if_needed(home, str(reranker_source)) / GRAPH)
+    int8.compress(graph)
+    rounded = [tuple(node.shape) for node in graph.get_ops() if node.get_element_type().to_string() == "i8"]
+    assert (32, 32) in rounded
+    assert (1, 32) not in rounded
 
 
 def test_an_engine_whose_scores_are_off_is_refused(tiny_model: Path, reranker: Reranker, home: Path) -> None:
