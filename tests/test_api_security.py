@@ -246,6 +246,12 @@ class TestSizes:
         assert api.ask("GET", "/health", x="y" * 4 * MAX_HEADER_BYTES).status == 431
         assert api.ask("GET", "/health", **{f"x{n}": "y" for n in range(200)}).status == 431
 
+    def test_a_body_in_chunks_without_end_is_refused(self, start_api: StartApi) -> None:
+        api, chunk = start_api(max_request_bytes=10_000), b"1000\r\n" + b"x" * 4_096 + b"\r\n"
+        head = b"POST /embed HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        with closing(api.send(head + 25 * chunk)) as connection:
+            assert connection.recv(65_536).startswith(b"HTTP/1.1 413 ")
+
     def test_a_body_that_ends_early_is_no_request(self, start_api: StartApi) -> None:
         api = start_api()
         with closing(api.begin(15)) as connection:

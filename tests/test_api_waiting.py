@@ -185,7 +185,7 @@ def test_a_query_parameter_that_a_route_lacks_is_refused(api: FlaskClient, stub:
         code, message = error_of(api.open(f"{path}?a%20b=1", method=method), 422)
         assert (code, 'unknown query parameter "a b": ' in message) == ("invalid_request", True)
     assert "did you mean wait?" in error_of(api.get("/v1/jobs/a/result?wiat=1"), 422)[1]
-    assert "there are wait, output_dtype" in error_of(api.get("/v1/jobs/a/result?zzz"), 422)[1]
+    assert "the known ones are wait, output_dtype" in error_of(api.get("/v1/jobs/a/result?zzz"), 422)[1]
     assert api.post("/v1/embeddings?a=b", json={"input": "a"}).status_code == 200
 
 
@@ -198,6 +198,24 @@ REFUSED: list[tuple[str, Any, int, str, str]] = [
     ("/embed", b'{"inputs": NaN}', 400, "invalid_json", "column 12"),
     ("/embed", b'{"inputs": "\xff"}', 400, "invalid_json", "UTF-8"),
     ("/embed", b"[" * 5_000, 400, "invalid_json", "depth"),
+    ("/embed", b'{"inputs": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", 400, "invalid_json", "depth"),
+    ("/embed", b'{"a":' * 200_000 + b"1" + b"}" * 200_000, 400, "invalid_json", "depth"),
+    ("/embed", b'{"inputs": "a", "inputs": 5}', 422, "invalid_request", "inputs is 5"),
+    ("/embed", b'{"inputs": "a", "dimensions": ' + b"9" * 5_000 + b"}", 400, "invalid_json", "infinity"),
+    (
+        "/embed",
+        b'{"inputs": "a", "dimensions": 18446744073709551616}',
+        422,
+        "invalid_request",
+        "1.8446744073709552e+19",
+    ),
+    ("/embed", b'{"inputs": "a", "dimensions": -Infinity}', 400, "invalid_json", "column 32"),
+    ("/embed", '{"inputs": "a"}'.encode("utf-16"), 400, "invalid_json", "the body is not UTF-8"),
+    ("/embed", '{"inputs": "a"}'.encode("utf-32-le"), 400, "invalid_json", "not JSON"),
+    ("/embed", b'\xef\xbb\xbf{"inputs": "a"}', 400, "invalid_json", "byte order mark"),
+    ("/embed", b'{"inputs": "a", "\\u0000\\n": 1}', 422, "invalid_request", 'unknown field "\\u0000\\n"'),
+    ("/embed", b'{"inputs": "a", "\\ud800": 1}', 422, "invalid_text", "half of a surrogate pair"),
+    ("/embed", b'{"inputs": "a"' + b', "a"\n :1' * 500_000 + b"}", 413, "too_large", "over 500,000 names of fields"),
     ("/embed", b'"a"', 422, "invalid_request", "a JSON string"),
     ("/embed", b"[1]", 422, "invalid_request", "a JSON array"),
     ("/embed", b"null", 422, "invalid_request", "a JSON null"),
@@ -225,9 +243,9 @@ REFUSED: list[tuple[str, Any, int, str, str]] = [
         {"inputs": "a", "zzz": 1},
         422,
         "invalid_request",
-        'field "zzz": there are pooling, prompt_name, ',
+        'field "zzz": the known ones are pooling, ',
     ),
-    ("/embed", {"inputs": "a", "n" * 100_000: 1}, 422, "invalid_request", "there are pooling"),
+    ("/embed", {"inputs": "a", "n" * 100_000: 1}, 422, "invalid_request", "the known ones are"),
     ("/embed?normalize=true", {"inputs": "a"}, 422, "invalid_request", 'parameter "normalize": there are none here'),
     ("/search", {"query": "a"}, 422, "invalid_request", 'unknown field "query": did you mean queries?'),
     ("/search", {"queries": "a", "normalize": True}, 422, "invalid_request", 'unknown field "normalize"'),

@@ -1,8 +1,10 @@
 """Requests: their body, a JSON object or a msgpack map, and what access control found out about them."""
 
 import json
+import re
 import time
 from collections.abc import Collection, Mapping
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, NoReturn, cast
 
@@ -22,6 +24,12 @@ MAX_DISCARDED = 8
 #: Most brackets and braces that begin an array or an object in a body, those in texts included: to read 32 MiB of empty
 #: objects takes 1.5 GB and some seconds, in which the process answers no other request.
 MAX_BRACKETS = 500_000
+
+#: Most names of fields in a body, with what looks like one in texts: to read the 3 million of 32 MiB takes some seconds
+#: too.
+MAX_NAMES = 500_000
+
+_NAME = re.compile(rb'"\s*:')
 
 #: Content types of bodies that are msgpack.
 MSGPACK_TYPES = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
@@ -65,7 +73,7 @@ class JsonRequest(Request):
         """Read the body and return it as a dict.
 
         Raises InvalidJson, InvalidText for half of a surrogate pair, InvalidRequest for JSON that is no object, and
-        TooLarge for JSON of more than `MAX_BRACKETS`, or msgpack of more than `MAX_VALUES` values.
+        TooLarge for JSON of more than `MAX_BRACKETS` or `MAX_NAMES`, or msgpack of more than `MAX_VALUES` values.
         """
         if self._peeked is not None:
             body, self._peeked = self._peeked, None
@@ -107,6 +115,11 @@ class JsonRequest(Request):
                 f"the body has {num_brackets:,} opening brackets and braces, those in texts included, and may have "
                 f"{MAX_BRACKETS:,}: split the list"
             )
+        if data.count(b":") > MAX_NAMES and any(islice(_NAME.finditer(data), MAX_NAMES, None)):
+            raise TooLarge(
+                f"the body has over {MAX_NAMES:,} names of fields, quotation marks before a colon in texts included: "
+                "split the list"
+            )
         return orjson.loads(data)
 
     def _read(self) -> bytes:
@@ -145,6 +158,8 @@ def _parse_error(data: bytes, error: orjson.JSONDecodeError | MalformedJob) -> S
         return InvalidText(
             f"the body has half of a surrogate pair at {place}, which UTF-8 cannot hold: remove or replace it"
         )
+    if error.msg.startswith("str is not valid UTF-8"):
+        return InvalidJson("the body is not UTF-8: send JSON in that encoding")
     return InvalidJson(f"the body is not JSON ({error.msg} at {place}): send an object with named fields")
 
 

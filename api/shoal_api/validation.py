@@ -54,7 +54,7 @@ def _advice(name: str | bytes, known: Collection[str]) -> str:
     if isinstance(name, str) and len(name) <= _MAX_NAME_CHARS:
         for similar in get_close_matches(name.lower(), known, n=1):
             return f"did you mean {similar}?"
-    return f"there are {', '.join(known)}"
+    return f"the known ones are {', '.join(known)}"
 
 
 def checked(shape: type[_Shape], value: Any) -> _Shape:
