@@ -1,6 +1,7 @@
 """A worker with made-up numbers for the tests of the HTTP front end, and the check of an error's shape."""
 
 import hashlib
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -165,7 +166,17 @@ def _reply(job: Job) -> Reply:
         return replace(reply, scores=_scores(job), model="stub-reranker")
     if job.op == "search":
         return replace(reply, hits=_hits(job))
+    if job.options.output == "chunks":
+        chunks = [_chunks(text) for text in job.texts]
+        rows = np.repeat([vector_of(text) for text in job.texts], list(map(len, chunks)), axis=0)
+        return replace(reply, vectors=rows, output="chunks", chunks=chunks)
     return replace(reply, vectors=_vectors(job, tokens), output=job.options.output)
+
+
+def _chunks(text: str) -> list[dict[str, Any]]:
+    """A chunk for each word, or one for a text without words."""
+    places = [match.span() for match in re.finditer(r"\S+", text)] or [(0, 0)]
+    return [{"start": start, "stop": stop, "tokens": 3} for start, stop in places]
 
 
 def _piece(job: Job, text: str) -> dict[str, Any]:

@@ -76,6 +76,18 @@ class TestEmbed:
         assert vectors.shape == (2, 32)
         assert vectors[1] == pytest.approx(embed_one(client, "rain"), abs=1e-5)
 
+    def test_a_long_text_comes_in_chunks(self, client: AnyClient) -> None:
+        text = "The storm hit Europe. Rain falls in the market! " * 40
+        (none,), chunks = client.embed(["", text], output="chunks", chunk_tokens=30, chunk_overlap=5)
+        assert (none.start, none.stop, none.vector.shape) == (0, 0, (32,))
+        assert len(chunks) > 10
+        for chunk in chunks:
+            assert chunk.vector == pytest.approx(embed_one(client, text[chunk.start : chunk.stop]), abs=1e-5)
+        assert client.embed(text, output="chunks", chunk_tokens=30)[0].start == 0
+        whole = client.embed([text, text], chunk_tokens=30)
+        assert whole[0] == pytest.approx(whole[1], abs=1e-5)
+        assert whole[0] != pytest.approx(embed_one(client, text), abs=1e-3)
+
     def test_a_long_list_is_split_and_stays_in_order(self, client: AnyClient, worker: Worker) -> None:
         vectors = client.embed(TEXTS)
         assert isinstance(vectors, np.ndarray)

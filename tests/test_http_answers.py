@@ -124,6 +124,15 @@ WRONG_TOKENS = {
     "offsets of words": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets="0,1,2"),
 }
 
+#: The same for chunks.
+WRONG_CHUNKS = {
+    "no chunks": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets=offsets(0, 1, 2)),
+    "chunks of words": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets=offsets(0, 1, 2), chunks="0,1,2"),
+    "few chunks": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets=offsets(0, 1, 2), chunks=offsets(0, 1, 2)),
+    "half a chunk": in_msgpack(embeddings=vectors_map([[1]]), offsets=offsets(0, 1, 1), chunks=offsets(0, 1)),
+    "a text too few": in_msgpack(embeddings=vectors_map([[1]]), offsets=offsets(0, 1), chunks=offsets(0, 1, 2)),
+}
+
 
 class TestHostile:
     @pytest.mark.parametrize("answer", WRONG.values(), ids=list(WRONG))
@@ -141,6 +150,14 @@ class TestHostile:
             canned.answers = [answer]
             with pytest.raises(MalformedJob):
                 http.embed(["a", "b"], output="tokens")
+
+    @pytest.mark.parametrize("answer", WRONG_CHUNKS.values(), ids=list(WRONG_CHUNKS))
+    def test_so_are_chunks(self, canned: CannedServer, answer: Canned) -> None:
+        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http:
+            http._limits = RequestLimits(256, 2**20)
+            canned.answers = [answer]
+            with pytest.raises(MalformedJob):
+                http.embed(["a", "b"], output="chunks", chunk_tokens=9)
 
     @pytest.mark.parametrize("results", ["words", [1], [[1]], [[], []], None])
     def test_so_are_hits(self, canned: CannedServer, results: Any) -> None:

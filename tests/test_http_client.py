@@ -78,6 +78,19 @@ class TestSameAsClient:
             client.embed(WORDS, **options), abs=1e-5
         )
 
+    def test_chunks(self, http: HttpClient, client: Client) -> None:
+        text = "The storm hit Europe. Rain falls in the market! " * 20
+        options: dict[str, Any] = {"chunk_tokens": 30, "chunk_overlap": 5}
+        texts = [text, "", "storm"] * 3
+        found, expected = (c.embed(texts, output="chunks", **options) for c in (http, client))
+        assert [[chunk[:3] for chunk in part] for part in found] == [[chunk[:3] for chunk in part] for part in expected]
+        assert found[0][-1].vector == pytest.approx(expected[0][-1].vector, abs=1e-5)
+        assert http.embed(text, output="chunks", **options)[1][:3] == found[0][1][:3]
+        assert http.embed(texts, **options) == pytest.approx(client.embed(texts, **options), abs=1e-5)
+        reply = http.submit("embed", texts, output="chunks", **options).result()
+        assert [[chunk[:3] for chunk in part] for part in reply.chunks_by_text()[:1]] == [[c[:3] for c in found[0]]]
+        assert [len(part) for part in http.embed_stream(texts, output="chunks", **options)][:3] == [len(found[0]), 1, 1]
+
     def test_results_of_jobs(self, http: HttpClient, client: Client) -> None:
         handle = http.submit("embed", ["storm", "storm rain " * 40], lane="bulk")
         found, expected = http.job(handle.id).result(), client.job(handle.id).result()

@@ -124,6 +124,14 @@ def test_a_field_that_cannot_be_is_named(fields: dict[str, Any], message: str) -
         ({"dimensions": True}, "dimensions is true"),
         ({"dimensions": 10**30}, "dimensions is 1000"),
         ({"dimensions": 8, "output": "tokens"}, "dimensions does not go with output 'tokens'"),
+        ({"chunk_tokens": 0}, "chunk_tokens is 0: it takes a whole number from 1 to 1,000,000"),
+        ({"chunk_tokens": "9"}, 'chunk_tokens is "9": it takes a whole number'),
+        ({"chunk_tokens": 9, "chunk_overlap": -1}, "chunk_overlap is -1: it takes a whole number from 0"),
+        ({"chunk_tokens": 9, "chunk_overlap": 5}, "chunk_overlap is 5: it takes at most half of chunk_tokens, 4"),
+        ({"chunk_overlap": 5}, "chunk_overlap is 5, without chunk_tokens: set both"),
+        ({"output": "chunks"}, "output 'chunks' takes chunk_tokens"),
+        ({"chunk_tokens": 9, "output": "tokens"}, "chunk_tokens does not go with output 'tokens'"),
+        ({"chunk_tokens": 9, "truncation_side": "left"}, "chunk_tokens does not go with truncation_side 'left'"),
     ],
 )
 def test_an_option_that_cannot_be_is_named(values: dict[str, Any], message: str) -> None:
@@ -144,11 +152,24 @@ def test_an_option_that_cannot_be_is_named(values: dict[str, Any], message: str)
         ({"options": Options(normalize=False)}, "do not go with a search"),
         ({"options": Options(output="tokens")}, "do not go with a search"),
         ({"options": Options(dimensions=3)}, "do not go with a search"),
+        ({"options": Options(chunk_tokens=9)}, "chunk_tokens does not go with a search"),
     ],
 )
 def test_a_search_that_cannot_be_is_named(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         Job(**({"op": "search", "texts": ["a"]} | fields))
+
+
+def test_a_chunk_counts_as_a_text_in_the_lane_and_when_a_list_is_split() -> None:
+    texts = ["", "a" * 400, "b" * 4_000, "c" * 100, "d" * 100]
+    plain, job = Job("embed", texts), Job("embed", texts, Options(chunk_tokens=10, chunk_overlap=5))
+    assert (plain.num_lane_texts, job.num_lane_texts) == (5, 1 + 20 + 200 + 5 + 5)
+    parts = job.split(32)
+    assert [len(part.texts) for part in parts] == [2, 1, 2]
+    assert [text for part in parts for text in part.texts] == texts
+    assert len({part.id for part in parts}) == 3
+    assert job.split(231) == [job]
+    assert Job("embed", ["x" * 10**7], Options(chunk_tokens=1)).num_lane_texts == 999_999
 
 
 @pytest.mark.parametrize("field", ["id", "op", "texts"])

@@ -1,18 +1,41 @@
-"""Long texts through a worker: how much of each was read, whichever way it was cut."""
+"""Long texts through a worker: cut on either side, or in chunks."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from queues import Queue, drive
 
+from shoal.cache.cache import Cache
+from shoal.cache.table import Table
+from shoal.errors import InvalidRequest, TooLarge
 from shoal.jobs import Job, Options
-from shoal.replies import Reply
+from shoal.queue.consumer import Consumer
+from shoal.replies import Chunk, Reply
+from shoal.size_limit import check_chunk_vectors
 from shoal_workers.encoding.bucketing import Bucketing
-from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.worker import Worker
 
 WORDS = ["storm", "europe", "climate", "change", "rain", "market", "falls", "rises"]
+
+
+class Engine(Encoder):
+    """The real encoder, which fails on `poison`."""
+
+    def __init__(self, encoder: Encoder):
+        super().__init__(encoder.model, encoder.tokenizer, encoder.engine)
+        self.passes: list[int] = []
+
+    def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
+        """Start to encode, unless `poison` is among the texts."""
+        (poison,) = self.tokenizer.encode(["poison"])
+        self.passes.append(sum(text.num_tokens for text in texts))
+        if any(set(poison.ids) <= set(text.tokens.ids) for text in texts):
+            raise RuntimeError("the engine chokes")
+        return super().start(texts)
 
 
 @pytest.fixture
@@ -66,3 +89,142 @@ class TestTruncated:
         assert reply.characters == [len(whole), len(whole), len(whole) + 45]
         assert reply.vectors is not None
         np.testing.assert_allclose(reply.vectors[0], reply.vectors[1], atol=1e-5)
+
+
+def chunks_of(reply: Reply) -> list[list[Chunk]]:
+    """The chunks of a reply without error."""
+    assert reply.error is None, reply.error
+    return reply.chunks_by_text()
+
+
+def rows_of(reply: Reply) -> NDArray[np.float32]:
+    """The vectors of a reply without error."""
+    assert reply.error is None, reply.error
+    assert reply.vectors is not None
+    return reply.vectors
+
+
+TEXT = "The storm hit Europe. Rain falls in the market! Is the climate of Europe in change? The market rises. " * 20
+
+
+class TestChunked:
+    @pytest.mark.parametrize("options", [{}, {"prompt_name": "query"}, {"normalize": False, "dimensions": 7}])
+    def test_a_chunk_has_the_vector_of_its_part_of_the_text(
+        self, worker: Worker, queue: Queue, options: dict[str, Any]
+    ) -> None:
+        texts = [TEXT, "storm", "", TEXT[3:400]]
+        reply = embed(worker, queue, *texts, output="chunks", chunk_tokens=40, chunk_overlap=9, **options)
+        found = chunks_of(reply)
+        assert [len(part) > 10 for part in found] == [True, False, False, False]
+        assert [len(part) for part in found[1:3]] == [1, 1]
+        parts = [text[c.start : c.stop] for text, part in zip(texts, found, strict=True) for c in part]
+        alone = embed(worker, queue, *parts, **options)
+        np.testing.assert_allclose(np.stack([c.vector for part in found for c in part]), rows_of(alone), atol=1e-5)
+        assert [c.tokens for part in found for c in part] == alone.tokens
+        assert reply.tokens == [sum(c.tokens for c in part) for part in found]
+        assert (reply.characters, reply.truncated) == ([len(text) for text in texts], [False] * 4)
+
+    @pytest.mark.parametrize("options", [{}, {"normalize": False}, {"dimensions": 7}, {"pooling": "cls"}])
+    def test_one_vector_is_the_mean_of_the_chunks_by_their_tokens(
+        self, worker: Worker, queue: Queue, options: dict[str, Any]
+    ) -> None:
+        texts = [TEXT, "storm in europe", "  ", TEXT[:300]]
+        options |= {"chunk_tokens": 30}
+        found = chunks_of(embed(worker, queue, *texts, output="chunks", **options))
+        means = np.stack(
+            [np.average([c.vector for c in part], axis=0, weights=[c.tokens for c in part]) for part in found]
+        )
+        if options.get("normalize", True):
+            means /= np.linalg.norm(means, axis=1, keepdims=True)
+        reply = embed(worker, queue, *texts, **options)
+        np.testing.assert_allclose(rows_of(reply), means, atol=1e-5)
+        assert reply.tokens == [sum(c.tokens for c in part) for part in found]
+        assert reply.chunks is None
+
+    def test_a_text_of_one_chunk_has_the_vector_that_it_has_without(self, worker: Worker, queue: Queue) -> None:
+        texts = ["storm in europe", "", TEXT[:100]]
+        whole = embed(worker, queue, *texts)
+        np.testing.assert_allclose(rows_of(embed(worker, queue, *texts, chunk_tokens=46)), rows_of(whole), atol=1e-5)
+
+    def test_chunks_with_prompt_and_special_tokens_must_fit_into_the_model(self, worker: Worker, queue: Queue) -> None:
+        assert embed(worker, queue, TEXT, chunk_tokens=46).error is None
+        assert embed(worker, queue, TEXT, chunk_tokens=45, prompt_name="query").error is None
+        error = embed(worker, queue, TEXT, chunk_tokens=46, prompt_name="query").error
+        assert isinstance(error, InvalidRequest)
+        assert "takes 48 tokens, 3 of them special ones and the prompt's, so it takes at most 45" in str(error)
+
+    def test_chunks_beyond_what_a_reply_has_room_for_are_refused(self, queue: Queue, encoder: Encoder) -> None:
+        consumer = Consumer(queue.broker, queue.keys, "w", max_reply_bytes=4 * 32 * 20)
+        worker = Worker(consumer, encoder, {}, Bucketing(256))
+        error = embed(worker, queue, TEXT, output="chunks", chunk_tokens=10).error
+        assert isinstance(error, TooLarge)
+        assert "more chunks of 10 tokens than the 20 for whose vectors a reply has room" in str(error)
+        assert rows_of(embed(worker, queue, TEXT, chunk_tokens=10)).shape == (1, 32)
+
+    def test_a_long_text_lets_others_go_first_and_is_read_piece_by_piece(self, queue: Queue, encoder: Encoder) -> None:
+        worker = Worker(queue.consumer(), engine := Engine(encoder), {}, Bucketing(256))
+        long = Job("embed", [TEXT * 200], Options(chunk_tokens=46), reply_to="me")
+        queue.put("interactive", [long])
+        assert queue.loads()["interactive"].num_texts == long.num_lane_texts > 2_000
+        worker.step(block_s=0)
+        (work,) = worker.scheduler.waiting()
+        short = Job("embed", ["storm"], reply_to="me")
+        queue.put("interactive", [short])
+        num_passes = len(engine.passes)
+        for _ in range(3):
+            worker.step(block_s=0)
+        assert [reply.id for reply in queue.inbox("me").wait()] == [short.id]
+        assert len(engine.passes) <= num_passes + 3
+        assert work.chunked
+        assert work.num_waiting < long.num_lane_texts
+        assert len(work.tokenized) < long.num_lane_texts / 4
+        worker.scheduler.remove([work])
+
+    def test_a_deadline_ends_a_job_between_its_chunks(self, worker: Worker, queue: Queue) -> None:
+        worker.clock.measure()
+        job = Job("embed", [TEXT * 200], Options(chunk_tokens=46), reply_to="me", deadline=worker.clock.now() + 0.3)
+        queue.put("bulk", [job])
+        num_answered = drive(worker)
+        (reply,) = queue.inbox("me").wait()
+        assert (num_answered, reply.status) == (0, "expired")
+        assert 0 < worker.counters["batches"] < job.num_lane_texts / 5
+
+    def test_a_chunk_on_which_the_engine_fails_harms_only_its_own_job(self, queue: Queue, encoder: Encoder) -> None:
+        worker = Worker(queue.consumer(), engine := Engine(encoder), {}, Bucketing(256))
+        bad = Job("embed", ["storm", TEXT + "poison. " + TEXT * 50], Options(chunk_tokens=46), reply_to="me")
+        good = Job("embed", [TEXT], Options(chunk_tokens=46), reply_to="me")
+        queue.put("interactive", [bad])
+        queue.put("interactive", [good])
+        drive(worker)
+        found = {reply.id: reply for reply in queue.inbox("me").wait()}
+        assert "the engine failed on a chunk of text 1" in str(found[bad.id].error)
+        assert found[good.id].error is None
+        assert len(engine.passes) < 100
+
+    def test_chunks_are_neither_looked_up_nor_stored(self, queue: Queue, encoder: Encoder) -> None:
+        cache = Cache(queue.broker, queue.keys, Table(encoder.model.name, 32, "mean", "print", 1_000, {}, ""))
+        worker = Worker(queue.consumer(), encoder, {}, Bucketing(256), cache=cache)
+        whole = embed(worker, queue, "storm")
+        reply = embed(worker, queue, "storm", TEXT, chunk_tokens=20)
+        again = embed(worker, queue, "storm", TEXT)
+        assert (whole.cached, reply.cached, again.cached) == (0, 0, 1)
+        assert again.truncated == [False, True]
+
+    def test_texts_and_chunks_of_other_jobs_share_passes(self, queue: Queue, encoder: Encoder) -> None:
+        worker = Worker(queue.consumer(), engine := Engine(encoder), {}, Bucketing(4_096))
+        jobs = [Job("embed", ["storm", TEXT[:500]], Options(chunk_tokens=20), reply_to="me") for _ in range(3)]
+        jobs.append(Job("embed", ["storm", "rain"], reply_to="me"))
+        queue.put("interactive", jobs)
+        assert drive(worker) == 4
+        assert len(engine.passes) == 1
+        found = {reply.id: reply for reply in queue.inbox("me").wait()}
+        first, second, third, plain = (found[job.id] for job in jobs)
+        assert rows_of(first).tobytes() == rows_of(second).tobytes() == rows_of(third).tobytes()
+        np.testing.assert_allclose(rows_of(plain)[0], rows_of(first)[0], atol=1e-5)
+
+
+def test_chunks_that_are_certainly_too_many_are_refused_before_they_are_put() -> None:
+    texts = ["storm rain " * 5_000, "storm"]
+    check_chunk_vectors(texts, 10, 32, 4 * 32 * 1_000)
+    with pytest.raises(TooLarge, match=r"at least 99\d chunks of 10 tokens, whose vectors take 12\d,\d{3} bytes"):
+        check_chunk_vectors(texts, 10, 32, 4 * 32 * 900)

@@ -178,7 +178,7 @@ def test_a_job_example_is_what_the_client_packs(name: str) -> None:
 @pytest.mark.parametrize("name", JOB_EXAMPLES)
 def test_a_reply_has_the_fields_that_the_page_lists(worker: Worker, name: str) -> None:
     job, reply = msgpack.unpackb(example("job", name)), answer(worker, example("job", name))
-    kinds = {"all", "errors"} if "error" in reply else {"all", "done", job["op"]}
+    kinds = {"all", "errors"} if "error" in reply else {"all", "done", job["op"], f"output `{job.get('output')}`"}
     rows = table("Field", "The reply")
     assert reply.keys() == {field for field, row in rows.items() if row[1] in kinds}
     assert all(fits(value, rows[field][0]) for field, value in reply.items())
@@ -207,6 +207,14 @@ def test_token_vectors(worker: Worker) -> None:
     reply = answer(worker, example("job", "token-vectors"))
     assert reply["tokens"] == [4, 3]
     assert rows_of(reply).shape == (sum(reply["tokens"]), 32)
+
+
+def test_chunks(worker: Worker) -> None:
+    reply = answer(worker, example("job", "chunks"))
+    ((first, second),) = reply["chunks"]
+    assert rows_of(reply).shape == (2, 32)
+    assert (first, second) == ({"start": 0, "stop": 11, "tokens": 5}, {"start": 12, "stop": 29, "tokens": 6})
+    assert (reply["tokens"], reply["characters"], reply["truncated"]) == ([11], [29], [False])
 
 
 def test_search(worker: Worker) -> None:

@@ -19,7 +19,7 @@ from shoal.queue.lane import OVERFLOW_SHARE, SOURCES, Source
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
-from shoal_workers.pipeline import MAX_CHUNKS, MAX_TOKENIZED_CHARS, WINDOW_PASSES, Pipeline
+from shoal_workers.pipeline import MAX_PORTIONS, MAX_TOKENIZED_CHARS, WINDOW_PASSES, Pipeline
 from shoal_workers.scheduler import (
     BULK_SHARE,
     INTERACTIVE,
@@ -271,7 +271,7 @@ def test_tokenizing_before_a_pass_is_bounded_however_few_tokens_come_of_it() -> 
     chosen = Scheduler(Pipeline(measure, 100, Bucketing(100)))
     chosen.add([work(*("x" * 8_000 for _ in range(500)))])
     assert chosen.next_batch()
-    assert sum(sizes) <= MAX_CHUNKS * MAX_TOKENIZED_CHARS
+    assert sum(sizes) <= MAX_PORTIONS * MAX_TOKENIZED_CHARS
 
 
 def test_an_overflow_that_was_idle_has_nothing_to_catch_up() -> None:

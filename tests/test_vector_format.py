@@ -52,7 +52,10 @@ def read_raw(response: TestResponse) -> dict[str, NDArray[Any]]:
     rest, found = data[rows.nbytes :], {"embeddings": rows}
     if dtype == np.int8 and len(rest) >= 4 * len(rows):
         found["scales"], rest = np.frombuffer(rest, "<f4", len(rows)), rest[4 * len(rows) :]
-    return found | ({"offsets": np.frombuffer(rest, "<i8")} if rest else {})
+    numbers = np.frombuffer(rest, "<i8")
+    if len(numbers) == 4 + 3 * len(rows):
+        found["chunks"], numbers = numbers[4:].reshape(-1, 3), numbers[:4]
+    return found | ({"offsets": numbers} if len(numbers) else {})
 
 
 def read_npy(response: TestResponse) -> dict[str, NDArray[Any]]:
@@ -61,7 +64,7 @@ def read_npy(response: TestResponse) -> dict[str, NDArray[Any]]:
     while file.tell() < len(file.getvalue()):
         found.append(np.load(file, allow_pickle=False))
     names = ["embeddings", *(["scales"] if len(found) > 1 and found[1].dtype == np.float32 else [])]
-    return dict(zip([*names, "offsets"], found, strict=False))
+    return dict(zip([*names, "offsets", "chunks"], found, strict=False))
 
 
 def read_arrow(response: TestResponse) -> dict[str, NDArray[Any]]:
@@ -133,6 +136,41 @@ class TestFormats:
         response = api.post("/embed", json=asked, headers={"Accept": media_type})
         expected = convert(np.repeat(VECTORS, TOKENS, axis=0), number_type) | {"offsets": np.array([0, 4, 10, 12])}
         same(READERS[media_type](response), expected)
+
+    @pytest.mark.parametrize("media_type", FORMATS)
+    @pytest.mark.parametrize("number_type", ["float32", "int8"])
+    def test_chunks_have_offsets_and_places(self, api: FlaskClient, media_type: str, number_type: str) -> None:
+        asked = {"inputs": TEXTS, "output": "chunks", "chunk_tokens": 9, "output_dtype": number_type}
+        found = READERS[media_type](api.post("/embed", json=asked, headers={"Accept": media_type}))
+        expected = convert(np.repeat(VECTORS, [2, 4, 1], axis=0), number_type) | {"offsets": np.array([0, 2, 6, 7])}
+        places = [[0, 1], [2, 7], [0, 4], [5, 7], [8, 11], [12, 15], [0, 0]]
+        same(found, expected | {"chunks": np.array([[*place, 3] for place in places])})
+
+    def test_chunks_in_json(self, api: FlaskClient) -> None:
+        asked = {"inputs": TEXTS, "output": "chunks", "chunk_tokens": 9}
+        found = api.post("/embed", json=asked).get_json()
+        assert found.keys() == {"embeddings", "chunks"}
+        assert [np.shape(part) for part in found["embeddings"]] == [(2, 4), (4, 4), (1, 4)]
+        assert found["chunks"][0] == [{"start": 0, "stop": 1, "tokens": 3}, {"start": 2, "stop": 7, "tokens": 3}]
+        scaled = api.post("/embed", json=asked | {"output_dtype": "int8"}).get_json()
+        assert [len(part) for part in scaled["scales"]] == [2, 4, 1]
+        place = api.post("/v1/jobs", json=asked | {"op": "embed"}).headers["Location"]
+        result = api.get(f"{place}/result?wait=60").get_json()
+        assert {name: result[name] for name in found} == found
+
+    @pytest.mark.parametrize("options", [{}, {"output": "chunks", "chunk_tokens": 9}, {"output": "tokens"}])
+    def test_the_result_of_a_job_is_answered_where_it_is_asked_for(
+        self, api: FlaskClient, options: dict[str, Any]
+    ) -> None:
+        asked = {"inputs": [*TEXTS, "a b c d e f g"], **options}
+        found = api.post("/embed", json=asked | {"answer": "result"}).get_json()
+        assert (found["tokens"], found["truncated"]) == ([*TOKENS, 8], [False, False, False, True])
+        assert found["characters"] == [7, 15, 0, 11]
+        place = api.post("/v1/jobs", json=asked | {"op": "embed"}).headers["Location"]
+        result = api.get(f"{place}/result?wait=60").get_json()
+        assert found | {"id": result["id"]} == result
+        as_bytes = api.post("/embed", json=asked | {"answer": "result"}, headers={"Accept": "application/msgpack"})
+        assert msgpack.unpackb(as_bytes.get_data())["characters"] == found["characters"]
 
     @pytest.mark.parametrize("route", ["/embed", "/v1/embeddings", "/", "/embeddings", "/api/embed", "/vectors"])
     @pytest.mark.parametrize("media_type", ["application/octet-stream", "application/msgpack"])

@@ -82,6 +82,20 @@ def with_tei_headers(response: Response, reply: Reply, job: Job) -> Response:
     return response
 
 
+def result_fields(reply: Reply) -> dict[str, Any]:
+    """Return the fields of the result of a job beside its vectors, hits or scores."""
+    return {
+        "id": reply.id,
+        "status": reply.status,
+        "tokens": reply.tokens,
+        "truncated": reply.truncated,
+        "characters": reply.characters,
+        "timings": reply.timings,
+        "cached": reply.cached,
+        "model": reply.model,
+    }
+
+
 def cost_headers(reply: Reply) -> dict[str, str]:
     """Return `Server-Timing` in milliseconds, and the numbers of tokens, of truncated texts and of cached ones."""
     timings = reply.timings

@@ -15,7 +15,7 @@ from werkzeug.http import parse_accept_header
 from shoal import wire
 from shoal.errors import NotAcceptable
 from shoal.excerpt import excerpt
-from shoal.replies import Reply
+from shoal.replies import CHUNK_COLUMNS, Reply
 from shoal_api.number_type import Arrays, convert
 from shoal_api.request import MSGPACK_TYPES, json_request
 from shoal_api.response import cost_headers, rendered, sent
@@ -111,7 +111,7 @@ class VectorFormat:
         """Return a response of the arrays, with the cost of the reply in headers; in JSON it is the value `in_json`.
 
         In JSON and in msgpack the `fields` stand beside the arrays. Without either, the JSON is the list of vectors
-        alone, or a map of the arrays if there are scales.
+        alone, or a map of the arrays if there are scales or chunks.
         """
         headers = cost_headers(reply)
         if self.media_type == JSON and fields is not None:
@@ -127,13 +127,17 @@ class VectorFormat:
 def arrays_of(reply: Reply, number_type: str = "float32") -> Arrays:
     """Return the vectors of a reply as arrays of the number type.
 
-    With a vector for each token, `offsets` is there too, int64 `[texts + 1]`: the vectors of text `n` are the rows from
-    `offsets[n]` to before `offsets[n + 1]`.
+    With a vector for each token or chunk, `offsets` is there too, int64 `[texts + 1]`: the vectors of text `n` are the
+    rows from `offsets[n]` to before `offsets[n + 1]`. `chunks` is int64 `[vectors, 3]`: start, stop and tokens.
     """
     assert reply.vectors is not None
     arrays = convert(reply.vectors, number_type)
     if reply.output == "tokens":
         arrays["offsets"] = np.cumsum([0, *reply.tokens], dtype="<i8")
+    if reply.chunks is not None:
+        arrays["offsets"] = np.cumsum([0, *map(len, reply.chunks)], dtype="<i8")
+        rows = [[chunk[name] for name in CHUNK_COLUMNS] for part in reply.chunks for chunk in part]
+        arrays["chunks"] = np.array(rows, dtype="<i8")
     return arrays
 
 
@@ -142,12 +146,18 @@ def listed(arrays: Arrays) -> Mapping[str, Any]:
     offsets = arrays.get("offsets")
     if offsets is None:
         return arrays
-    return {name: np.split(array, offsets[1:-1]) for name, array in arrays.items() if name != "offsets"}
+    named: dict[str, Any] = {
+        name: np.split(array, offsets[1:-1]) for name, array in arrays.items() if name != "offsets"
+    }
+    if "chunks" in named:
+        parts = (part.tolist() for part in named["chunks"])
+        named["chunks"] = [[dict(zip(CHUNK_COLUMNS, row, strict=True)) for row in part] for part in parts]
+    return named
 
 
 def _bare(arrays: Arrays) -> Any:
     named = listed(arrays)
-    return named if "scales" in named else named["embeddings"]
+    return named if len(named) > 1 else named["embeddings"]
 
 
 @lru_cache(maxsize=_MAX_REMEMBERED)

@@ -10,13 +10,14 @@ if TYPE_CHECKING:
     from shoal.client.http_client import HttpClient
     from shoal.errors import ShoalError
     from shoal.jobs import Job, Options
-    from shoal.replies import Reply
+    from shoal.replies import Chunk, Reply
     from shoal.settings import Settings
 
 __version__ = "0.1.0"
 __all__ = [
     "AsyncClient",
     "AsyncHandle",
+    "Chunk",
     "Client",
     "Handle",
     "HttpClient",
@@ -30,6 +31,7 @@ __all__ = [
 _HOMES = {
     "AsyncClient": "client.async_client",
     "AsyncHandle": "client.handle",
+    "Chunk": "replies",
     "Client": "client.client",
     "Handle": "client.handle",
     "HttpClient": "client.http_client",

@@ -17,7 +17,7 @@ from shoal.keys import NAME, NAME_RULE
 Lane = Literal["interactive", "bulk"]
 Operation = Literal["embed", "search", "rerank", "tokenize", "decode"]
 Pooling = Literal["mean", "max", "cls"]
-Output = Literal["vector", "tokens"]
+Output = Literal["vector", "tokens", "chunks"]
 TruncationSide = Literal["right", "left"]
 
 #: All lanes, the one with the highest priority first.
@@ -56,10 +56,22 @@ MAX_VALUES = 2**20
 #: Most dimensions that can be asked for: more than any model has.
 MAX_DIMENSIONS = 100_000
 
+#: Most tokens of a chunk that can be asked for: more than any model takes.
+MAX_CHUNK_TOKENS = 1_000_000
+
+#: Characters for each token by which the chunks of a text are estimated before a worker cuts it.
+CHARS_PER_TOKEN = 4
+
+#: Most texts that a job counts as in its lane, as many as the scripts count.
+MAX_LANE_TEXTS = 999_999
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options of how the texts of a job are embedded.
+
+    With `chunk_tokens` a text is not cut off: it is cut into chunks of at most so many tokens, of which neighbours
+    share at most `chunk_overlap`, and its vector is the mean of theirs.
 
     Raises InvalidRequest for a value that an option does not take.
     """
@@ -71,6 +83,8 @@ class Options:
     prompt_name: str | None = None
     truncate: bool = True
     truncation_side: str = "right"
+    chunk_tokens: int | None = None
+    chunk_overlap: int = 0
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():
@@ -85,6 +99,36 @@ class Options:
             _check_range("dimensions", self.dimensions, 1, MAX_DIMENSIONS)
             if self.output == "tokens":
                 raise InvalidRequest("dimensions does not go with output 'tokens': drop one of the two")
+        self._check_chunks()
+
+    def _check_chunks(self) -> None:
+        _check_range("chunk_overlap", self.chunk_overlap, 0, MAX_CHUNK_TOKENS)
+        if self.chunk_tokens is None:
+            if self.output == "chunks":
+                raise InvalidRequest("output 'chunks' takes chunk_tokens: say how many tokens a chunk may have")
+            if self.chunk_overlap:
+                raise InvalidRequest(f"chunk_overlap is {self.chunk_overlap:,}, without chunk_tokens: set both")
+            return
+        _check_range("chunk_tokens", self.chunk_tokens, 1, MAX_CHUNK_TOKENS)
+        if self.output == "tokens" or self.truncation_side == "left":
+            name = "output 'tokens'" if self.output == "tokens" else "truncation_side 'left'"
+            raise InvalidRequest(f"chunk_tokens does not go with {name}: drop one of the two")
+        if self.chunk_overlap > self.chunk_tokens // 2:
+            raise InvalidRequest(
+                f"chunk_overlap is {self.chunk_overlap:,}: it takes at most half of chunk_tokens, "
+                f"{self.chunk_tokens // 2:,}"
+            )
+
+    @property
+    def is_cacheable(self) -> bool:
+        """Return True if each text has one vector, which is computed at once."""
+        return self.output == "vector" and self.chunk_tokens is None
+
+    def num_chunks(self, num_chars: int) -> int:
+        """Return about how many chunks a text of so many characters has; 1 for one that is not chunked."""
+        if self.chunk_tokens is None:
+            return 1
+        return max(1, num_chars // (CHARS_PER_TOKEN * (self.chunk_tokens - self.chunk_overlap)))
 
     @classmethod
     def from_map(cls, values: Mapping[str, Any]) -> Self:
@@ -148,6 +192,8 @@ class Job:
                 raise InvalidRequest(f"query {n} is empty: there is nothing to search for")
         if self.options.output != "vector" or self.options.dimensions is not None or not self.options.normalize:
             raise InvalidRequest("output, dimensions and normalize do not go with a search: leave them out")
+        if self.options.chunk_tokens is not None:
+            raise InvalidRequest("chunk_tokens does not go with a search: leave it out")
 
     def _check_rerank(self) -> None:
         _check_type("query", self.query, str, "a string")
@@ -201,11 +247,29 @@ class Job:
         """Return 32 hex digits, the same for two jobs that differ in their ids alone."""
         return blake2b(replace(self, id="-").pack(), digest_size=16).hexdigest()
 
+    @property
+    def num_lane_texts(self) -> int:
+        """Return the number of texts that the job counts as in its lane: a chunk counts as a text."""
+        if self.options.chunk_tokens is None:
+            return len(self.texts)
+        return min(MAX_LANE_TEXTS, sum(self.options.num_chunks(len(text)) for text in self.texts))
+
     def split(self, max_texts: int) -> "list[Job]":
-        """Return jobs of at most `max_texts` texts, each with a new id, that together ask the same."""
-        if len(self.texts) <= max_texts:
+        """Return jobs of at most `max_texts` texts, each with a new id, that together ask the same.
+
+        A chunk counts as a text, but a text stays whole.
+        """
+        if self.num_lane_texts <= max_texts:
             return [self]
-        parts = [self.texts[n : n + max_texts] for n in range(0, len(self.texts), max_texts)]
+        parts: list[list[str]] = []
+        room = 0
+        for text in self.texts:
+            num_texts = self.options.num_chunks(len(text))
+            if num_texts > room:
+                parts.append([])
+                room = max_texts
+            parts[-1].append(text)
+            room -= num_texts
         return [replace(self, texts=part, id=new_id()) for part in parts]
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, Self, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from shoal.jobs import Options
 #: The timings of a reply, in seconds: waiting in the lane, tokenising, encoding and searching.
 TIMINGS = ("queue_s", "tokenize_s", "encode_s", "search_s")
 
+#: What a reply tells of each chunk, in the order of its columns where it is a row of numbers.
+CHUNK_COLUMNS = ("start", "stop", "tokens")
+
 Status = Literal["queued", "running", "done", "failed", "cancelled", "expired"]
 
 #: All statuses of a job; the last four are final.
@@ -24,11 +27,21 @@ STATUSES: tuple[str, ...] = get_args(Status)
 _STATUS_OF_CODE = {"cancelled": "cancelled", "expired": "expired"}
 
 
+class Chunk(NamedTuple):
+    """The chunk `text[start:stop]` of a text, its number of tokens, and its vector, float32 `[dimension]`."""
+
+    start: int
+    stop: int
+    tokens: int
+    vector: NDArray[np.float32]
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """The answer to one job.
 
-    `vectors` is float32 `[texts, dimension]`, or `[sum(tokens), dimension]` with `output` "tokens". `tokens` has the
+    `vectors` is float32 `[texts, dimension]`; with `output` "tokens" it has a row for each token, and with "chunks" for
+    each chunk. `chunks` then has for each text the `start`, `stop` and `tokens` of each of its chunks. `tokens` has the
     number of tokens of each text, and `truncated` is true for each text that was cut. `characters` counts those of each
     text that were read: the first so many, or the last if its beginning was cut off; it is empty if a worker of another
     version does not tell. `hits` has one list for each query, best first. `scores` is float32 `[texts]`. `pieces` has
@@ -47,6 +60,7 @@ class Reply:
     scores: NDArray[np.float32] | None = None
     pieces: list[list[dict[str, Any]]] | None = None
     decoded: list[str] | None = None
+    chunks: list[list[dict[str, Any]]] | None = None
     timings: dict[str, float] = field(default_factory=dict)
     cached: int = 0
     model: str = ""
@@ -68,7 +82,7 @@ class Reply:
             values |= {"output": self.output, "vectors": pack_vectors(self.vectors)}
         if self.scores is not None:
             values["scores"] = self.scores.tolist()
-        parts = {"hits": self.hits, "pieces": self.pieces, "decoded": self.decoded}
+        parts = {"hits": self.hits, "pieces": self.pieces, "decoded": self.decoded, "chunks": self.chunks}
         values |= {name: part for name, part in parts.items() if part is not None}
         return wire.pack(values)
 
@@ -106,7 +120,8 @@ class Reply:
 
     def _is_valid(self) -> bool:
         """Return True if the values within its lists and maps have the documented types."""
-        counts, lists = self.tokens + self.characters, [part for part in (self.hits, self.pieces) if part is not None]
+        counts = self.tokens + self.characters
+        lists = [part for part in (self.hits, self.pieces, self.chunks) if part is not None]
         return (
             all([type(count) is int and 0 <= count < 2**31 for count in counts])
             and all([type(flag) is bool for flag in self.truncated])
@@ -139,14 +154,27 @@ class Reply:
             scores=None if first.scores is None else np.concatenate([_present(r.scores) for r in replies]),
             pieces=None if first.pieces is None else [part for r in replies for part in _present(r.pieces)],
             decoded=None if first.decoded is None else [text for r in replies for text in _present(r.decoded)],
+            chunks=None if first.chunks is None else [part for r in replies for part in _present(r.chunks)],
             timings={name: max(r.timings.get(name, 0.0) for r in replies) for name in TIMINGS},
             cached=sum(r.cached for r in replies),
             model=first.model,
         )
 
     def rows_by_text(self) -> list[NDArray[np.float32]]:
-        """Return token vectors as one `[tokens, dimension]` array for each text."""
-        return np.split(_present(self.vectors), np.cumsum(self.tokens)[:-1])
+        """Return vectors of tokens, or of chunks, as one `[vectors, dimension]` array for each text."""
+        counts = self.tokens if self.chunks is None else [len(part) for part in self.chunks]
+        return np.split(_present(self.vectors), np.cumsum(counts)[:-1])
+
+    def chunks_by_text(self) -> list[list[Chunk]]:
+        """Return the chunks of each text, in order. Raises MalformedJob if the reply has none."""
+        pairs = zip(_present(self.chunks), self.rows_by_text(), strict=True)
+        try:
+            return [
+                [Chunk(m["start"], m["stop"], m["tokens"], row) for m, row in zip(part, rows, strict=True)]
+                for part, rows in pairs
+            ]
+        except (KeyError, ValueError) as error:
+            raise MalformedJob(f"the chunks of the reply are not of the documented shape ({error!s:.200})") from error
 
 
 _TYPES: dict[str, Any] = {
@@ -159,6 +187,7 @@ _TYPES: dict[str, Any] = {
     "hits": list | None,
     "pieces": list | None,
     "decoded": list | None,
+    "chunks": list | None,
     "timings": dict,
     "cached": int,
     "model": str,

@@ -70,6 +70,18 @@ def check_tokenizer_request(unit: str, number: int) -> None:
         raise TooLarge(f"the request has {number:,} {unit} and may have {MAX_REQUEST_PIECES:,}: split the list")
 
 
+def check_chunk_vectors(texts: Sequence[str], chunk_tokens: int, dimension: int, max_reply_bytes: int) -> None:
+    """Raise TooLarge if the vectors of the chunks are certainly over the limit: a word has at least one token."""
+    parts = (text[n : n + COUNTED_CHARS] for text in texts for n in range(0, len(text), COUNTED_CHARS))
+    num_chunks = sum(max(0, len(part.split()) - 1) for part in parts) // chunk_tokens
+    if 4 * dimension * num_chunks > max_reply_bytes:
+        raise TooLarge(
+            f"the texts have at least {num_chunks:,} chunks of {chunk_tokens:,} tokens, whose vectors take "
+            f"{4 * dimension * num_chunks:,} bytes, and a reply may have {max_reply_bytes:,}: raise chunk_tokens, "
+            "split the list, or ask for one vector a text (output: vector)"
+        )
+
+
 def check_token_vectors(
     texts: Sequence[str], truncation_side: str, max_tokens: int, dimension: int, max_reply_bytes: int
 ) -> None:

@@ -21,6 +21,7 @@ from shoal.queue.lane import SOURCES, Source
 from shoal.queue.pool import ALIVE_S, Pool
 from shoal.replies import Reply
 from shoal.size_limit import MAX_JOB_HITS, check_hits, check_query, check_texts, check_tokenizer_job
+from shoal_workers.chunked_texts import ChunkedTexts
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 from shoal_workers.process.crash_report import CrashReports
@@ -100,7 +101,7 @@ class Admission:
         while claimed := self._claim([*held, *works]):
             works += self._admit([claimed])
             self._consumer.isolate(None)  # a suspect was named by its claim: reading it may end the worker as well
-            if claimed.is_suspect or sum(len(work.job.texts) for work in works) >= self._limits.max_batch_texts:
+            if claimed.is_suspect or sum(work.job.num_lane_texts for work in works) >= self._limits.max_batch_texts:
                 return works
         if works:
             return works
@@ -162,7 +163,7 @@ class Admission:
         more: list[Work] = []
         until = time.monotonic() + self._limits.max_batch_wait_s
         while (wait_s := until - time.monotonic()) > 0:
-            room = self._limits.max_batch_texts - sum(len(work.job.texts) for work in [*works, *more])
+            room = self._limits.max_batch_texts - sum(work.job.num_lane_texts for work in [*works, *more])
             if room <= 0:
                 break
             more += self._admit(self._consumer.take({INTERACTIVE: room}, wait_s))
@@ -207,8 +208,7 @@ class Admission:
         works, refusals = [], []
         for delivery in deliveries:
             try:
-                job = self._open(delivery)
-                works.append(Work(delivery, job, self._prompt(job), now=self._clock.now))
+                works.append(self._work(delivery, self._open(delivery)))
             except ShoalError as error:
                 refusals.append((delivery, error))
         self.refuse(refusals)
@@ -248,10 +248,13 @@ class Admission:
         self._encoder.check(job.options)
         return job
 
-    def _prompt(self, job: Job) -> str:
+    def _work(self, delivery: Delivery, job: Job) -> Work:
         if job.op == "rerank":
-            return ""
-        return self._encoder.prompt(job.options, QUERY_PROMPTS if job.op == "search" else ())
+            return Work(delivery, job, now=self._clock.now)
+        prompt = self._encoder.prompt(job.options, QUERY_PROMPTS if job.op == "search" else ())
+        chunker = self._encoder.chunker(job.options, prompt) if job.op == "embed" else None
+        chunked = ChunkedTexts(job.texts, job.options, chunker) if chunker else None
+        return Work(delivery, job, prompt, chunked, now=self._clock.now)
 
     def _start(self, works: list[Work]) -> list[Work]:
         """Mark jobs with a record as running, and drop those that were cancelled: they are answered already.
@@ -267,7 +270,7 @@ class Admission:
 
     def _look_up(self, works: Sequence[Work]) -> None:
         """Look up the jobs' texts in the cache, and take over its entries."""
-        works = [work for work in works if work.job.options.output == "vector" and not work.is_rerank]
+        works = [work for work in works if work.job.options.is_cacheable and not work.is_rerank]
         if self._cache is None or not works:
             return
         table = self._cache.table

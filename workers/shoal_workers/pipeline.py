@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.errors import ShoalError
+from shoal_workers.chunked_texts import ChunkedTexts
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
@@ -18,7 +19,7 @@ WINDOW_PASSES = 2
 MAX_TOKENIZED_CHARS = 16_384
 
 #: Most times that so many characters are tokenized before a pass: the rest follows after it.
-MAX_CHUNKS = 8
+MAX_PORTIONS = 8
 
 #: Tokenizes texts or pairs, cut on the named side: `Encoder.tokenize`, `Reranker.tokenize_pairs`.
 Tokenize = Callable[[Sequence[Any], str], list[Tokens]]
@@ -32,40 +33,51 @@ class Pipeline:
     max_tokens: int
     bucketing: Bucketing[TokenizedText]
 
-    def fill(self, works: Sequence[Work], max_reply_tokens: int) -> None:
+    def fill(self, works: Sequence[Work], max_reply_vectors: int) -> None:
         """Tokenize texts of the jobs, in order, until a few passes are full. Texts that are the same become one.
 
-        A job for token vectors fails as soon as its texts have more than `max_reply_tokens` tokens.
+        A job for vectors of tokens or chunks fails as soon as its texts have more than `max_reply_vectors` of them.
         """
         known = {
             _key(work, text.tokens): text for work in works for text in work.tokenized.values() if not text.is_done
         }
         num_tokens = sum(text.num_tokens for text in known.values())
-        for _ in range(MAX_CHUNKS):
-            if num_tokens >= WINDOW_PASSES * self.bucketing.max_batch_tokens or not (chunk := _next_chunk(works)):
+        enough = WINDOW_PASSES * self.bucketing.max_batch_tokens
+        for _ in range(MAX_PORTIONS):
+            if num_tokens >= enough or not (found := self._tokenize_next(works)):
                 return
-            for (work, number), tokens in zip(chunk, self._tokenize(chunk), strict=True):
-                work.check_length(number, tokens, self.max_tokens)
+            for work, number, tokens in found:
                 new = TokenizedText(tokens, work.job.options.pooling, work.job.options.output)
                 work.tokenized[number] = known.setdefault(_key(work, tokens), new)
                 num_tokens += new.num_tokens if work.tokenized[number] is new else 0
-            for work in dict.fromkeys(work for work, _ in chunk):
-                work.check_num_tokens(max_reply_tokens)
+            for work in dict.fromkeys(work for work, _, _ in found):
+                work.check_num_vectors(max_reply_vectors)
 
-    def _tokenize(self, chunk: list[tuple[Work, int]]) -> list[Tokens]:
+    def _tokenize_next(self, works: Iterable[Work]) -> list[tuple[Work, int, Tokens]]:
+        """Return the tokens of the next texts of the jobs, or of the next chunks of one, by job and number."""
+        portion = _next_portion(works)
+        if portion and (chunked := portion[0][0].chunked):
+            return _cut(portion[0][0], chunked)
+        found = []
+        for (work, number), tokens in zip(portion, self._tokenize(portion), strict=True):
+            work.check_length(number, tokens, self.max_tokens)
+            found.append((work, number, tokens))
+        return found
+
+    def _tokenize(self, portion: list[tuple[Work, int]]) -> list[Tokens]:
         """Return the tokens of the texts, tokenized together; a job on which the tokenizer fails gets an error."""
         started = time.perf_counter()
-        for work, _ in chunk:
+        for work, _ in portion:
             work.begin()
-        sides = {work.job.options.truncation_side for work, _ in chunk}
-        works = dict.fromkeys(work for work, _ in chunk)
+        sides = {work.job.options.truncation_side for work, _ in portion}
+        works = dict.fromkeys(work for work, _ in portion)
         try:
             if len(sides) == 1:
-                found = self.tokenize([work.model_input(number) for work, number in chunk], sides.pop())
+                found = self.tokenize([work.model_input(number) for work, number in portion], sides.pop())
             else:
-                found = [self._tokenize_one(work, number) for work, number in chunk]
+                found = [self._tokenize_one(work, number) for work, number in portion]
         except Exception:  # any that a tokenizer may raise
-            found = [self._tokenize_one(work, number) for work, number in chunk]
+            found = [self._tokenize_one(work, number) for work, number in portion]
         for work in works:
             work.timings["tokenize_s"] += time.perf_counter() - started
         return found
@@ -80,17 +92,35 @@ class Pipeline:
         return Tokens(())
 
 
-def _next_chunk(works: Iterable[Work]) -> list[tuple[Work, int]]:
-    """Take the next texts that are not tokenized, up to `MAX_TOKENIZED_CHARS`, but at least one: (job, number)."""
-    chunk: list[tuple[Work, int]] = []
+def _next_portion(works: Iterable[Work]) -> list[tuple[Work, int]]:
+    """Take the next texts that are not tokenized, up to `MAX_TOKENIZED_CHARS`, but at least one: (job, number).
+
+    A job whose texts are cut into chunks is a portion of its own, when the jobs before it have no text left.
+    """
+    portion: list[tuple[Work, int]] = []
     num_chars = 0
     for work in works:
+        if work.chunked and work.has_untokenized and work.error is None:
+            return portion or [(work, 0)]
         while work.untokenized and work.error is None:
             num_chars += work.num_chars(work.untokenized[0])
-            if chunk and num_chars > MAX_TOKENIZED_CHARS:
-                return chunk
-            chunk.append((work, work.untokenized.popleft()))
-    return chunk
+            if portion and num_chars > MAX_TOKENIZED_CHARS:
+                return portion
+            portion.append((work, work.untokenized.popleft()))
+    return portion
+
+
+def _cut(work: Work, chunked: ChunkedTexts) -> list[tuple[Work, int, Tokens]]:
+    """Return the next chunks of the job, which gets an error if the tokenizer fails."""
+    started = time.perf_counter()
+    work.begin()
+    found: list[tuple[int, Tokens]] = []
+    try:
+        found = chunked.cut()
+    except Exception as error:  # any that a tokenizer may raise
+        work.fail("the tokenizer failed", error)
+    work.timings["tokenize_s"] += time.perf_counter() - started
+    return [(work, number, tokens) for number, tokens in found]
 
 
 def _key(work: Work, tokens: Tokens) -> Any:

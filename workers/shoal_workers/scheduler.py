@@ -87,7 +87,7 @@ class Scheduler:
 
     `reranks` is the pipeline of reranks, if they are served, and `embeds` that of all other jobs.
     `isolate` is called with the job that runs alone before anything of it is computed, and with None before another is.
-    A job for token vectors fails as soon as its texts have more than `max_reply_tokens` tokens.
+    A job for vectors of tokens or chunks fails as soon as its texts have more than `max_reply_vectors` of them.
     """
 
     def __init__(
@@ -96,14 +96,14 @@ class Scheduler:
         reranks: Pipeline | None = None,
         max_batch_texts: int = 64,
         isolate: Callable[[Work | None], object] = lambda _: None,
-        max_reply_tokens: int = sys.maxsize,
+        max_reply_vectors: int = sys.maxsize,
     ):
         self._embeds = embeds
         self._reranks = reranks or embeds
         self._max_batch_tokens = embeds.bucketing.max_batch_tokens
         self._max_batch_texts = max_batch_texts
         self._isolate = isolate
-        self._max_reply_tokens = max_reply_tokens
+        self._max_reply_vectors = max_reply_vectors
         self._waiting = {source: _Waiting() for source in SOURCES}
         self._completed: list[Work] = []
         self._expected_until = 0.0
@@ -156,7 +156,7 @@ class Scheduler:
         while source := self._choose():
             works = self._waiting[source].next_works()
             self._isolate(works[0] if works[0].runs_alone else None)
-            self._pipeline(works).fill(works, self._max_reply_tokens)
+            self._pipeline(works).fill(works, self._max_reply_vectors)
             self._collect(works)
             if window := _window(works):
                 batch = self._batch(source, window, works)
@@ -168,6 +168,7 @@ class Scheduler:
         """Note that the texts of the batch are encoded, which took so long."""
         for work in batch.works:
             work.timings["encode_s"] += seconds
+            work.take_encoded_chunks()
         self._collect(batch.works)
 
     def completed(self) -> list[Work]:

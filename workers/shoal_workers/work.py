@@ -15,6 +15,7 @@ from shoal.jobs import TOKENIZER_OPERATIONS, Job
 from shoal.queue.consumer import Answer, Delivery
 from shoal.queue.lane import Source
 from shoal.replies import TIMINGS, Reply, finish
+from shoal_workers.chunked_texts import ChunkedTexts
 from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.reranker import sigmoid
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
@@ -25,13 +26,15 @@ class Work:
     """A job that a worker has admitted, the state of each of its texts, and the time that each step took.
 
     Texts are known by their number in the job: those found in the cache, those not tokenized yet, and the tokenized
-    ones. `digests` are the cache's names of all texts, or empty for a job that the cache does not serve. `error` says
-    why the job cannot be answered as it asks. `now` returns Redis's time in Unix seconds.
+    ones. If they are cut into chunks, `chunked` knows these, and chunks are tokenized by their number there. `digests`
+    are the cache's names of all texts, or empty for a job that the cache does not serve. `error` says why the job
+    cannot be answered as it asks. `now` returns Redis's time in Unix seconds.
     """
 
     delivery: Delivery
     job: Job
     prompt: str = ""
+    chunked: ChunkedTexts | None = None
     digests: Sequence[bytes] = ()
     cached: dict[int, Entry] = field(default_factory=dict)
     untokenized: deque[int] = field(default_factory=deque)
@@ -45,7 +48,8 @@ class Work:
     timings: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TIMINGS, 0.0))
 
     def __post_init__(self) -> None:
-        self.untokenized.extend(range(len(self.job.texts)))
+        if self.chunked is None:
+            self.untokenized.extend(range(len(self.job.texts)))
 
     @property
     def source(self) -> Source:
@@ -64,13 +68,28 @@ class Work:
 
     @property
     def num_waiting(self) -> int:
-        """Number of texts that are not encoded yet."""
-        return len(self.untokenized) + sum(not text.is_done for text in self.tokenized.values())
+        """Number of texts that are not encoded yet; a chunk counts as a text."""
+        num_untokenized = self.chunked.num_uncut if self.chunked else len(self.untokenized)
+        return num_untokenized + sum(not text.is_done for text in self.tokenized.values())
+
+    @property
+    def has_untokenized(self) -> bool:
+        """True if there are texts or chunks that are not tokenized yet."""
+        return bool(self.untokenized) or (self.chunked is not None and not self.chunked.is_cut)
+
+    @property
+    def num_computed(self) -> tuple[int, int]:
+        """Number of texts or chunks that the engine has computed for the job, and of their tokens."""
+        if self.chunked:
+            return self.chunked.num_encoded, sum(self.chunked.tokens)
+        return len(self.tokenized), sum(text.num_tokens for text in self.tokenized.values())
 
     @property
     def is_complete(self) -> bool:
         """True if nothing is left for the engine: every text has its vectors or an error, or the job has an error."""
-        return self.error is not None or (not self.untokenized and all(t.is_done for t in self.tokenized.values()))
+        return self.error is not None or (
+            not self.has_untokenized and all(text.is_done for text in self.tokenized.values())
+        )
 
     def begin(self) -> None:
         """Note that the worker begins with the job, which has waited until now."""
@@ -118,16 +137,34 @@ class Work:
                 "shorten it, cut it into passages, or let it be truncated (truncate: true)"
             )
 
-    def check_num_tokens(self, max_reply_tokens: int) -> None:
-        """Set the error if the texts tokenized so far have more token vectors than a reply has room for."""
-        if self.error is not None or self.job.options.output != "tokens":
+    def check_num_vectors(self, max_reply_vectors: int) -> None:
+        """Set the error if the texts read so far have more vectors of tokens or chunks than a reply has room for."""
+        if self.error is not None or self.job.options.output == "vector":
+            return
+        if self.chunked:
+            if self.chunked.num_cut > max_reply_vectors:
+                self.error = TooLarge(
+                    f"the texts have more chunks of {self.job.options.chunk_tokens:,} tokens than the "
+                    f"{max_reply_vectors:,} for whose vectors a reply has room (max_reply_mb): raise chunk_tokens, "
+                    "split the job, or ask for one vector a text (output: vector)"
+                )
             return
         num_tokens = sum(text.num_tokens for text in self.tokenized.values())
-        if num_tokens > max_reply_tokens:
+        if num_tokens > max_reply_vectors:
             self.error = TooLarge(
                 f"{len(self.tokenized)} of the {len(self.job.texts)} texts have {num_tokens:,} tokens, and a reply has "
-                f"room for the vectors of {max_reply_tokens:,}: split the job"
+                f"room for the vectors of {max_reply_vectors:,}: split the job"
             )
+
+    def take_encoded_chunks(self) -> None:
+        """Take chunks that are encoded out of the tokenized texts, in order; set the error if the engine failed."""
+        while self.chunked and (text := self.tokenized.get(self.chunked.num_encoded)) and text.is_done:
+            if text.error is not None:
+                self.fail(f"the engine failed on a chunk of text {self.chunked.next_text}", text.error)
+                self.tokenized.clear()
+                return
+            del self.tokenized[self.chunked.num_encoded]
+            self.chunked.add(text)
 
     def check_encoded(self) -> None:
         """Set the error if the engine failed on a text."""
@@ -179,6 +216,8 @@ class Work:
     def _answer(self, model: str) -> Answer:
         if self.job.op in TOKENIZER_OPERATIONS:
             return Answer(self.delivery, self._tokenizer_reply(model), self.job.reply_to)
+        if self.chunked:
+            return Answer(self.delivery, self._chunked_reply(self.chunked, model), self.job.reply_to)
         entries = self.entries()
         reply = Reply(
             id=self.job.id,
@@ -194,6 +233,19 @@ class Work:
             model=model,
         )
         return Answer(self.delivery, reply, self.job.reply_to)
+
+    def _chunked_reply(self, chunked: ChunkedTexts, model: str) -> Reply:
+        return Reply(
+            id=self.job.id,
+            vectors=chunked.vectors(),
+            output=self.job.options.output,
+            tokens=chunked.tokens,
+            truncated=chunked.truncated,
+            characters=[len(text) for text in self.job.texts],
+            chunks=chunked.chunks,
+            timings=self.timings,
+            model=model,
+        )
 
     def _tokenizer_reply(self, model: str) -> Reply:
         counts = [len(part) for part in self.pieces or ()] + [count for _, count in self.decoded or ()]

@@ -314,9 +314,10 @@ class Worker:
     def _count(self, works: Sequence[Work]) -> None:
         for work in works:
             self.counters["jobs"] += 1
-            self.counters["texts"] += len(work.tokenized)
-            self.counters["tokens"] += sum(text.num_tokens for text in work.tokenized.values())
-            self.throughput.add_texts(len(work.job.texts))
+            num_texts, num_tokens = work.num_computed
+            self.counters["texts"] += num_texts
+            self.counters["tokens"] += num_tokens
+            self.throughput.add_texts(work.job.num_lane_texts)
             for name in TIMINGS:
                 self.counters[name] += work.timings[name]  # type: ignore[assignment]
 

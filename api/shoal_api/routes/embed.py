@@ -9,7 +9,7 @@ from shoal_api.dialects import is_tei_body
 from shoal_api.enqueue import MAY_SUBMIT, PREFERENCE_APPLIED, call, prefers_async, submit
 from shoal_api.number_type import NUMBER_TYPES
 from shoal_api.request import json_request
-from shoal_api.response import with_tei_headers
+from shoal_api.response import result_fields, with_tei_headers
 from shoal_api.schema.requests import EmbedBody
 from shoal_api.schema.responses import Embeddings, Submitted
 from shoal_api.schema.tei import OwnOrTeiError
@@ -33,7 +33,8 @@ def embed(body: EmbedBody) -> Response:
         _check_default(body.output_dtype)
         return submit(job, body.lane, headers=PREFERENCE_APPLIED)
     reply = call(job, "split the list, or stream it with `shoal embed` or Client.embed_stream", body.lane)
-    response = wanted.answer(reply, arrays_of(reply, body.output_dtype))
+    fields = result_fields(reply) if body.answer == "result" else None
+    response = wanted.answer(reply, arrays_of(reply, body.output_dtype), fields=fields)
     return with_tei_headers(response, reply, job) if is_tei_body(json_request().field_names) else response
 
 

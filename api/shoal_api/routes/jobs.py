@@ -1,7 +1,5 @@
 """/v1/jobs: submit jobs, fetch their status and result later, or cancel them."""
 
-from typing import Any
-
 from flask import Response
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
@@ -9,7 +7,7 @@ from flask_openapi3.models.tag import Tag
 from shoal.replies import Reply
 from shoal_api.context import context
 from shoal_api.enqueue import IDEMPOTENCY_KEY, submit
-from shoal_api.response import rendered
+from shoal_api.response import rendered, result_fields
 from shoal_api.schema.requests import JobBody, JobPath, ResultQuery
 from shoal_api.schema.responses import ERRORS, JobResult, JobState, JobStatus, Submitted
 from shoal_api.vector_format import VectorFormat, arrays_of
@@ -39,27 +37,13 @@ def job_result(path: JobPath, query: ResultQuery) -> Response:
         return rendered({"id": path.id, "status": client.queue.status(path.id)[0]}, 202)
     reply = Reply.join([reply])
     if reply.scores is not None:
-        return rendered({**_fields(reply), "scores": reply.scores})
+        return rendered({**result_fields(reply), "scores": reply.scores})
     if reply.vectors is None:
-        return rendered({**_fields(reply), "results": reply.hits})
-    return wanted.answer(reply, arrays_of(reply, query.output_dtype), fields=_fields(reply))
+        return rendered({**result_fields(reply), "results": reply.hits})
+    return wanted.answer(reply, arrays_of(reply, query.output_dtype), fields=result_fields(reply))
 
 
 @api.delete("/v1/jobs/<id>", responses={200: JobState})
 def cancel_job(path: JobPath) -> Response:
     """Cancel a job that is not answered yet, whether a worker has it or not; return its status after that."""
     return rendered({"id": path.id, "status": context().client.queue.cancel(path.id)})
-
-
-def _fields(reply: Reply) -> dict[str, Any]:
-    """Return the fields of a result beside the vectors, hits or scores."""
-    return {
-        "id": reply.id,
-        "status": reply.status,
-        "tokens": reply.tokens,
-        "truncated": reply.truncated,
-        "characters": reply.characters,
-        "timings": reply.timings,
-        "cached": reply.cached,
-        "model": reply.model,
-    }

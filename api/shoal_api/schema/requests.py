@@ -95,8 +95,12 @@ class EmbedOptions(TextOptions):
     """Options of how vectors are made."""
 
     normalize: bool = _option("normalize", "Scale vectors to length 1")
-    output: Output = _option("output", "One vector for each text, or for each token")
+    output: Output = _option("output", "One vector for each text, for each token, or for each chunk")
     dimensions: Annotated[int, Field(ge=1)] | None = _option("dimensions", "Keep this many numbers of each vector")
+    chunk_tokens: Annotated[int, Field(ge=1)] | None = _option(
+        "chunk_tokens", "Cut no text off: cut each into chunks of at most so many tokens"
+    )
+    chunk_overlap: Annotated[int, Field(ge=0)] = _option("chunk_overlap", "Most tokens that two neighbours share")
 
 
 class EmbedBody(EmbedOptions):
@@ -111,6 +115,10 @@ class EmbedBody(EmbedOptions):
         None, description="Another name of truncation_side, which it overrides"
     )
     output_dtype: NumberType = Field("float32", description="Type of the numbers in the answer")
+    answer: Literal["vectors", "result"] = Field(
+        "vectors",
+        description="The vectors alone, or the result of a job: what it cost, and how much of each text was read",
+    )
     lane: Lane = _LANE
 
     @classmethod

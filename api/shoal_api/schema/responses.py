@@ -58,10 +58,26 @@ class ScaledEmbeddings(BaseModel):
     scales: list[float] | list[list[float]]
 
 
-class Embeddings(RootModel[list[list[float]] | list[list[list[float]]] | ScaledEmbeddings]):
-    """One vector for each text, or with output `tokens` a list of vectors for each text; int8 ones have scales."""
+class ChunkPlace(BaseModel):
+    """A chunk of a text: its first character, the character after its last, and its tokens."""
 
-    model_config = described(**ANY_FORMAT, example=[[-0.3032372, 0.95291513], [-0.17424214, 0.9847028]])
+    start: int
+    stop: int
+    tokens: int = Field(description="Tokens, special ones and those of the prompt included")
+
+
+class ChunkEmbeddings(BaseModel):
+    """One vector for each chunk of each text, and where the chunks are; int8 ones have scales."""
+
+    model_config = described(
+        example={
+            "embeddings": [[[-0.54389226, -0.8391551], [0.15378386, -0.9881046]]],
+            "chunks": [[{"start": 0, "stop": 26, "tokens": 8}, {"start": 27, "stop": 51, "tokens": 7}]],
+        }
+    )
+    embeddings: list[list[list[float]]]
+    scales: list[list[float]] | None = None
+    chunks: list[list[ChunkPlace]]
 
 
 class Hit(BaseModel):
@@ -147,6 +163,7 @@ class JobResult(JobState):
     )
     embeddings: list[list[float]] | list[list[list[float]]] | None = None
     scales: list[float] | list[list[float]] | None = Field(None, description="Scales of int8 vectors")
+    chunks: list[list[ChunkPlace]] | None = Field(None, description="Places of the chunks of each text")
     results: list[list[Hit]] | None = None
     scores: list[float] | None = Field(None, description="The score of each text of a rerank")
     tokens: list[int] = Field(description="Tokens of each text")
@@ -155,6 +172,17 @@ class JobResult(JobState):
     timings: Timings
     cached: int = Field(description="Texts whose vectors were not computed for this job")
     model: str
+
+
+class Embeddings(
+    RootModel[list[list[float]] | list[list[list[float]]] | ScaledEmbeddings | ChunkEmbeddings | JobResult]
+):
+    """One vector for each text, or with output `tokens` a list of vectors for each text.
+
+    Vectors of type int8 have scales, and those of chunks their places. With `answer` `result`, the result of a job.
+    """
+
+    model_config = described(**ANY_FORMAT, example=[[-0.3032372, 0.95291513], [-0.17424214, 0.9847028]])
 
 
 class DeadLetterBrief(BaseModel):

@@ -149,4 +149,4 @@ class AsyncCacheLookup(_Lookup):
 
 
 def _is_cached(job: Job) -> bool:
-    return job.op == "embed" and job.options.output == "vector"
+    return job.op == "embed" and job.options.is_cacheable

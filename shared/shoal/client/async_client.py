@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +92,13 @@ class AsyncClient(Calls[AsyncPendingReply]):
             await session.dispatcher.close()
             await session.broker.close()
 
-    async def embed(self, texts: str | Iterable[str], **options: Any) -> Vectors:
+    @overload
+    async def embed(self, texts: str | Iterable[str], *, output: Literal["chunks"], **options: Any) -> list[Any]: ...
+
+    @overload
+    async def embed(self, texts: str | Iterable[str], **options: Any) -> Vectors: ...
+
+    async def embed(self, texts: str | Iterable[str], **options: Any) -> Any:
         """Return the vectors of the texts, as `Client.embed` does."""
         return await self._embed(texts, options)
 

@@ -17,7 +17,6 @@ from shoal.cache.lookup import LookupResult
 from shoal.client.parts import (
     TEXTS_PER_JOB,
     TEXTS_PER_TOKENS_JOB,
-    Vectors,
     as_list,
     check_key,
     check_lane,
@@ -31,9 +30,10 @@ from shoal.queue.lane import LaneLimits
 from shoal.queue.producer import AsyncProducer
 from shoal.replies import Reply
 from shoal.settings import Settings
-from shoal.size_limit import MAX_JOB_HITS, check_hits, check_token_vectors
+from shoal.size_limit import MAX_JOB_HITS, check_chunk_vectors, check_hits, check_token_vectors
 
-#: Parts of a request for token vectors that are under way at a time: the others wait, so replies take little memory.
+#: Parts of a request for vectors of tokens or chunks that are under way at a time: the others wait, so replies take
+#: little memory.
 MAX_TOKENS_PARTS = 4
 
 #: Seconds between two calls of `is_wanted` while a reply is waited for.
@@ -109,7 +109,7 @@ class Calls(ABC, Generic[P]):
 
     # What is done with it
 
-    async def _embed(self, texts: str | Iterable[str], options: Mapping[str, Any]) -> Vectors:
+    async def _embed(self, texts: str | Iterable[str], options: Mapping[str, Any]) -> Any:
         """Return the vectors of the texts, or of a single str."""
         job = Job("embed", as_list(texts), Options(**options))
         rows = vectors(await self._call(job), job.options)
@@ -132,7 +132,7 @@ class Calls(ABC, Generic[P]):
     async def _put(self, job: Job, lane: str, client: str, idempotency_key: str | None) -> str:
         """Put a job; return its id, or the id of the job that was put first with the key."""
         check_hits(job, MAX_JOB_HITS, "job")
-        await self._check_token_vectors(job)
+        await self._check_num_vectors(job)
         if job.deadline is not None:
             check_deadline(job.deadline, await self._now())
         if idempotency_key is not None:
@@ -153,7 +153,7 @@ class Calls(ABC, Generic[P]):
     ) -> Reply:
         """Return the reply to the job, waiting for it; texts that the cache has are not sent to a worker."""
         check_lane(lane)
-        await self._check_token_vectors(job)
+        await self._check_num_vectors(job)
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         until = time.monotonic() + timeout_s
         cached = await self._find(job)
@@ -171,14 +171,16 @@ class Calls(ABC, Generic[P]):
             raise await self._timeout(timeout_s) from error
 
     async def _run(self, job: Job, lane: str, client: str, until: float, is_wanted: Callable[[], bool] | None) -> Reply:
-        """Return the workers' reply to the job, which is sent in parts if it is long; token vectors a few at a time.
+        """Return the workers' reply to the job; if that is long, it is sent in parts.
+
+        Parts with several vectors for each text are sent a few at a time.
 
         Raises TimeoutError at `until` on the monotonic clock, and Cancelled once the reply is not wanted any more.
         """
         deadline = await self._now() + until - time.monotonic()
         parts = [replace(part, deadline=deadline) for part in job.split(texts_per_job(job))]
         send = partial(self._send, lane=lane, client=client, until=until, is_wanted=is_wanted)
-        if job.options.output != "tokens":
+        if job.options.output == "vector":
             return Reply.join(await send(parts))
         replies: list[Reply] = []
         for n in range(0, len(parts), MAX_TOKENS_PARTS):
@@ -186,7 +188,7 @@ class Calls(ABC, Generic[P]):
             num_bytes = sum(reply.vectors.nbytes for reply in replies if reply.vectors is not None)
             if num_bytes > self.max_reply_bytes:
                 raise TooLarge(
-                    f"the token vectors of {len(replies)} of {len(parts)} parts have {num_bytes:,} bytes, and a reply "
+                    f"the vectors of {len(replies)} of {len(parts)} parts have {num_bytes:,} bytes, and a reply "
                     f"may have {self.max_reply_bytes:,} (SHOAL_MAX_REPLY_MB): split the list"
                 )
         return Reply.join(replies)
@@ -215,11 +217,11 @@ class Calls(ABC, Generic[P]):
 
     async def _stream(
         self, texts: Iterable[str] | AsyncIterable[str], window: int, lane: str, options: Mapping[str, Any]
-    ) -> AsyncGenerator[NDArray[np.float32], None]:
+    ) -> AsyncGenerator[Any, None]:
         """Yield the vectors of any number of texts in order, with at most `window` jobs unanswered at a time."""
         check_lane(lane)
         parsed, sender, sent = Options(**options), self._sender(), deque[tuple[Job, P]]()
-        num_texts = TEXTS_PER_TOKENS_JOB if parsed.output == "tokens" else TEXTS_PER_JOB
+        num_texts = TEXTS_PER_JOB if parsed.is_cacheable else TEXTS_PER_TOKENS_JOB
         try:
             async with aclosing(chunks(texts, num_texts)) as source:
                 while True:
@@ -251,15 +253,20 @@ class Calls(ABC, Generic[P]):
                 await self._sleep(error.retry_after_s)
             (pending,) = sender.call(lane, [job], self.name)
 
-    async def _check_token_vectors(self, job: Job) -> None:
-        """Raise TooLarge if the job asks for token vectors that are certainly too large for a reply."""
-        if job.options.output != "tokens":
+    async def _check_num_vectors(self, job: Job) -> None:
+        """Raise TooLarge if the job asks for vectors of tokens or chunks that are certainly too large for a reply."""
+        options = job.options
+        if job.op != "embed" or options.output == "vector":
             return
         heartbeats = await self._producer().pool.first_heartbeats()
         sizes = [(about.get("dimension"), about.get("max_tokens")) for about in heartbeats.values()]
         if known := [(d, m) for d, m in sizes if isinstance(d, int) and isinstance(m, int)]:
             dimension, max_tokens = min(d for d, _ in known), min(m for _, m in known)
-            check_token_vectors(job.texts, job.options.truncation_side, max_tokens, dimension, self.max_reply_bytes)
+            if options.output == "chunks":
+                tokens = min(max_tokens, options.chunk_tokens or max_tokens)
+                check_chunk_vectors(job.texts, tokens, dimension, self.max_reply_bytes)
+            else:
+                check_token_vectors(job.texts, options.truncation_side, max_tokens, dimension, self.max_reply_bytes)
 
     async def _timeout(self, timeout_s: float) -> Timeout:
         num_alive = len(await self._producer().pool.alive())

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +30,8 @@ class Client(Calls[PendingReply]):
 
     Every method that uses Redis raises Unavailable when Redis does not answer, Overloaded when the lane is full, and
     TooLarge for more than an empty lane takes.
-    Options are the fields of `shoal.Options`: normalize, pooling, output, dimensions, prompt_name, truncate and
-    truncation_side.
+    Options are the fields of `shoal.Options`: normalize, pooling, output, dimensions, prompt_name, truncate,
+    truncation_side, chunk_tokens and chunk_overlap.
     """
 
     def __init__(
@@ -82,10 +82,17 @@ class Client(Calls[PendingReply]):
                 self._dispatcher = None
         self.queue.close()
 
-    def embed(self, texts: str | Iterable[str], **options: Any) -> Vectors:
+    @overload
+    def embed(self, texts: str | Iterable[str], *, output: Literal["chunks"], **options: Any) -> list[Any]: ...
+
+    @overload
+    def embed(self, texts: str | Iterable[str], **options: Any) -> Vectors: ...
+
+    def embed(self, texts: str | Iterable[str], **options: Any) -> Any:
         """Return the vectors of the texts: float32 `[texts, dimension]`, or `[dimension]` for a single str.
 
-        With `output="tokens"`, return a list with one `[tokens, dimension]` array for each text.
+        With `output="tokens"`, return a list with one `[tokens, dimension]` array for each text; with
+        `output="chunks"`, a list with the list of `Chunk` of each text, or that list alone for a single str.
         """
         return run_now(self._embed(texts, options))
 
@@ -108,7 +115,7 @@ class Client(Calls[PendingReply]):
 
     def embed_stream(
         self, texts: Iterable[str], *, window: int = 64, lane: str = "bulk", **options: Any
-    ) -> Iterator[NDArray[np.float32]]:
+    ) -> Iterator[Any]:
         """Yield the vectors of any number of texts in order, with at most `window` jobs unanswered at a time.
 
         Memory stays constant however many texts there are. While the lane is full, a job is sent again until it has

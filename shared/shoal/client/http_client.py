@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import islice
 from threading import Event
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from uuid import uuid4
 
 import numpy as np
@@ -75,10 +75,17 @@ class HttpClient:
         """Close the connections; a later call makes new ones."""
         self._session.close()
 
-    def embed(self, texts: str | Iterable[str], **options: Any) -> Vectors:
+    @overload
+    def embed(self, texts: str | Iterable[str], *, output: Literal["chunks"], **options: Any) -> list[Any]: ...
+
+    @overload
+    def embed(self, texts: str | Iterable[str], **options: Any) -> Vectors: ...
+
+    def embed(self, texts: str | Iterable[str], **options: Any) -> Any:
         """Return the vectors of the texts: float32 `[texts, dimension]`, or `[dimension]` for a single str.
 
-        With `output="tokens"`, return a list with one `[tokens, dimension]` array for each text.
+        With `output="tokens"`, return a list with one `[tokens, dimension]` array for each text; with
+        `output="chunks"`, a list with the list of `Chunk` of each text, or that list alone for a single str.
         """
         job = Job("embed", as_list(texts), Options(**options))
         rows = vectors(self._call(job), job.options)
@@ -107,7 +114,7 @@ class HttpClient:
 
     def embed_stream(
         self, texts: Iterable[str], *, window: int = 8, lane: str = "bulk", **options: Any
-    ) -> Iterator[NDArray[np.float32]]:
+    ) -> Iterator[Any]:
         """Yield the vectors of any number of texts in order, with at most `window` requests unanswered at a time.
 
         Memory stays constant however many texts there are. While the lane is full, a request is sent again until it has
@@ -115,7 +122,7 @@ class HttpClient:
         """
         check_lane(lane)
         parsed, source = Options(**options), iter(texts)
-        num_texts = TEXTS_PER_TOKENS_JOB if parsed.output == "tokens" else TEXTS_PER_JOB
+        num_texts = TEXTS_PER_JOB if parsed.is_cacheable else TEXTS_PER_TOKENS_JOB
         chunks = iter(lambda: list(islice(source, num_texts)), [])
         jobs = (part for chunk in chunks for part in self._split(Job("embed", chunk, parsed), self._until()))
         for reply in _in_order(lambda job, pause: self._wait(job, self._until(), pause, lane), jobs, window):

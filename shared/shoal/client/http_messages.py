@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shoal import wire
 from shoal.client.parts import MAX_HITS_PER_JOB, TEXTS_PER_JOB, TEXTS_PER_TOKENS_JOB
 from shoal.errors import InvalidText, MalformedJob
 from shoal.jobs import OPTION_DEFAULTS, Job, new_id
-from shoal.replies import Reply
+from shoal.replies import CHUNK_COLUMNS, Reply
 
 #: Most texts, and bytes of texts, in one request, if the API takes as much. Longer lists are split.
 MAX_REQUEST_TEXTS, MAX_REQUEST_BYTES = 256, 4 * 2**20
@@ -59,7 +61,7 @@ class RequestLimits:
             return min(self.max_texts, max(1, MAX_HITS_PER_JOB // job.k))
         if job.op == "rerank":
             return min(self.max_texts, TEXTS_PER_JOB)  # it is submitted, and the API does not split that
-        return min(self.max_texts, TEXTS_PER_TOKENS_JOB) if job.options.output == "tokens" else self.max_texts
+        return self.max_texts if job.options.is_cacheable else min(self.max_texts, TEXTS_PER_TOKENS_JOB)
 
 
 def body_of(job: Job, **fields: Any) -> bytes:
@@ -83,11 +85,12 @@ def reply_of(job_id: str, values: Mapping[str, Any]) -> Reply:
     Raises the reply's error, and MalformedJob for values that cannot be right.
     """
     named = {"id": job_id} | {_NAMES.get(name, name): value for name, value in values.items()}
-    by_token = "offsets" in named
-    if by_token:
-        named |= {"output": "tokens", "tokens": _lengths(named["offsets"])}
+    counts: list[int] | None = None
+    if "offsets" in named:
+        counts = _lengths(named["offsets"])
+        named |= _chunks(named["chunks"], counts) if "chunks" in named else {"output": "tokens", "tokens": counts}
     reply = Reply.join([Reply.from_map(named)])
-    num_vectors = sum(reply.tokens) if by_token else len(reply.tokens)
+    num_vectors = len(reply.tokens) if counts is None else sum(counts)
     if reply.vectors is not None and reply.tokens and len(reply.vectors) != num_vectors:
         raise MalformedJob(f"the answer has {len(reply.vectors):,} vectors, and {num_vectors:,} are expected")
     return reply
@@ -95,18 +98,35 @@ def reply_of(job_id: str, values: Mapping[str, Any]) -> Reply:
 
 def checked(reply: Reply, job: Job) -> Reply:
     """Return the reply; raise MalformedJob if it does not have what the job asks for."""
-    found = {"embed": reply.vectors, "search": reply.hits, "rerank": reply.scores}[job.op]
-    if found is None or len(reply.tokens if job.options.output == "tokens" else found) != len(job.texts):
+    found: Any = {"embed": reply.vectors, "search": reply.hits, "rerank": reply.scores}[job.op]
+    if found is not None and job.options.output != "vector":
+        found = reply.chunks if job.options.output == "chunks" else reply.tokens
+    if found is None or len(found) != len(job.texts):
         raise MalformedJob(f"the answer is not to a request with {len(job.texts):,} texts")
     return reply
 
 
+def _chunks(chunks: Any, counts: list[int]) -> dict[str, Any]:
+    """Return the fields of a reply that has so many of these chunks for each text."""
+    numbers = _numbers("chunks", chunks)
+    if len(numbers) != len(CHUNK_COLUMNS) * sum(counts):
+        raise MalformedJob(f"the answer has {len(numbers):,} numbers for {sum(counts):,} chunks")
+    left = iter(numbers.reshape(-1, len(CHUNK_COLUMNS)).tolist())
+    places = [[dict(zip(CHUNK_COLUMNS, row, strict=True)) for row in islice(left, count)] for count in counts]
+    return {"output": "chunks", "chunks": places, "tokens": [sum(c["tokens"] for c in part) for part in places]}
+
+
 def _lengths(offsets: Any) -> list[int]:
     """Return the difference of each offset and the next one."""
+    lengths: list[int] = np.diff(_numbers("offsets", offsets)).tolist()
+    return lengths
+
+
+def _numbers(name: str, array: Any) -> NDArray[np.int64]:
+    """Return the whole numbers of the array of that name, flat."""
     try:
-        if offsets["dtype"] != "int64":
-            raise ValueError(f"dtype {offsets['dtype']!s:.100}")
-        lengths: list[int] = np.diff(np.frombuffer(offsets["data"], "<i8")).tolist()
-        return lengths
+        if array["dtype"] != "int64":
+            raise ValueError(f"dtype {array['dtype']!s:.100}")
+        return np.frombuffer(array["data"], "<i8")
     except (KeyError, TypeError, ValueError) as error:
-        raise MalformedJob(f"the offsets of the answer cannot be read ({error})") from error
+        raise MalformedJob(f"the {name} of the answer cannot be read ({error})") from error

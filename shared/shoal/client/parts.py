@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +46,7 @@ def check_key(idempotency_key: str) -> str:
 
 
 def texts_per_job(job: Job) -> int:
-    """Return the most texts that one job of the kind takes."""
+    """Return the most texts that one job of the kind takes; a chunk counts as a text."""
     if job.op == "search":
         return max(1, min(TEXTS_PER_JOB, MAX_HITS_PER_JOB // job.k))
     if job.op in MAX_TOKENIZER_CHARS:
@@ -75,8 +76,10 @@ async def chunks(texts: Iterable[str] | AsyncIterable[str], num_texts: int) -> A
             yield chunk
 
 
-def vectors(reply: Reply, options: Options) -> Vectors:
-    """Return the vectors of a reply to an embed: one row for each text, or one array of token vectors."""
+def vectors(reply: Reply, options: Options) -> Any:
+    """Return the vectors of a reply to an embed: for each text a row, an array of token vectors, or its chunks."""
+    if options.output == "chunks":
+        return reply.chunks_by_text()
     if options.output == "tokens":
         return reply.rows_by_text()
     assert reply.vectors is not None

@@ -69,8 +69,8 @@ class PackedJobs:
 
     @property
     def num_texts(self) -> int:
-        """Return the number of texts in all jobs."""
-        return sum(len(job.texts) for job in self.jobs)
+        """Return the number of texts that all jobs count as in the lane."""
+        return sum(job.num_lane_texts for job in self.jobs)
 
     @property
     def num_bytes(self) -> int:
@@ -85,11 +85,13 @@ def too_large(put: PackedJobs, refusal: Mapping[str, Any]) -> TooLarge:
     """
     exceeded = refusal["exceeded"].decode()
     number = {"jobs": len(put.jobs), "texts": put.num_texts, "bytes": put.num_bytes}[exceeded]
+    is_chunked = any(job.options.chunk_tokens is not None for job in put.jobs)
+    chunks = ", chunks counted," if is_chunked and exceeded == "texts" else ""
     is_fixed = exceeded == "bytes" and refusal["most"] == MAX_PUT_BYTES
     setting = "" if is_fixed else f" ({_SETTINGS[exceeded]})"
     return TooLarge(
-        f"{number:,} {exceeded} at a time are over what the {put.lane} lane takes, {refusal['most']:,}{setting}: "
-        "split the list"
+        f"{number:,} {exceeded}{chunks} at a time are over what the {put.lane} lane takes, "
+        f"{refusal['most']:,}{setting}: split the list"
     )
 
 

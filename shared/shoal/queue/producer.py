@@ -137,7 +137,7 @@ class AsyncProducer:
         keys = [*self._lane_keys[put.lane], self.keys.unread_load]
         jobs = []
         for job, data, has_record in zip(put.jobs, put.data, put.has_record, strict=True):
-            about = {"id": job.id, "job": data, "texts": len(job.texts)}
+            about = {"id": job.id, "job": data, "texts": job.num_lane_texts}
             if has_record:
                 keys.append(self.keys.record(job.id))
                 about["has_record"] = True

@@ -13,6 +13,7 @@ from shoal.excerpt import excerpt
 from shoal.jobs import Options
 from shoal.replies import finish
 from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.chunking import Chunker
 from shoal_workers.encoding.engines import Engine, ForwardPass, open_engine
 from shoal_workers.encoding.packing import Packing, TextSpans, pack
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
@@ -119,6 +120,21 @@ class Encoder:
             raise InvalidRequest(
                 f"dimensions is {options.dimensions:,}: the vectors of {self.model.name} have {self.model.dimension:,}"
             )
+
+    def chunker(self, options: Options, prompt: str) -> Chunker | None:
+        """Return what cuts texts as the options ask for it, or None if they do not.
+
+        Raises InvalidRequest for chunks of more tokens than the model takes.
+        """
+        if options.chunk_tokens is None:
+            return None
+        chunker = Chunker(self.tokenizer, options.chunk_tokens, options.chunk_overlap, prompt)
+        if (most := self.model.max_tokens - chunker.num_added) < options.chunk_tokens:
+            raise InvalidRequest(
+                f"chunk_tokens is {options.chunk_tokens:,}: {self.model.name} takes {self.model.max_tokens:,} tokens, "
+                f"{chunker.num_added} of them special ones and the prompt's, so it takes at most {most:,}"
+            )
+        return chunker
 
     def tokenize(self, texts: Sequence[str], truncation_side: str = "right") -> list[Tokens]:
         """Return the tokens of each text, cut on the named side where the text is too long for the model."""

@@ -1,0 +1,269 @@
+"""Chunks cover their text, are tokenized by themselves, and are the same however the text is read."""
+
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import decoders, models, pre_tokenizers, processors
+
+import shoal_workers.encoding.chunking
+from shoal_workers.encoding.chunking import PIECE_CHARS, Chunker, TokenizedChunk
+from shoal_workers.encoding.tokenizer import MAX_CHARS_PER_TOKEN, MAX_WORD_CHARS, Tokenizer
+
+MAX_TOKENS = 48
+SENTENCES = "The storm hit Europe. Rain falls in the market! Is it over? The climate change rises… “Nobody” said so."
+ODD = {
+    "empty": "",
+    "spaces": " \t\r\n\u3000" * 900,
+    "one letter": "a",
+    "lines": "storm in europe\r\nrain\r\n\r\nmarket falls and rises\r\n" * 90,
+    "emoji": "👩‍👩‍👧‍👦👍🏽🏳️‍🌈" * 200,
+    "accents": "e\u0301a\u0308o\u0302" * 700,
+    "marks alone": "\u0301" * 3_000,
+    "devanagari": "नमस्ते दुनिया। यह एक परीक्षा है। " * 120,
+    "chinese": "價格上漲。市場下跌！" * 300,  # noqa: RUF001
+    "chinese without stops": "價格上漲市場下跌" * 300,
+    "no white space": "storm,rain;europe/market-" * 300,
+    "one word": "a" * 20_000,
+    "long words": ("y" * 300 + " storm ") * 60,
+    "nothing to read": "\u200b\0" * 4_000,
+    "nothing to read within": "storm" + "\u200b" * 9_000 + "rain",
+    "much white space": "storm" + " " * 40_000 + "rain",
+    "sentences": SENTENCES * 60,
+    "points": "." * 9_000,
+    "hangul": "한국의 기후 변화. " * 300,
+}
+PARTS = [*SENTENCES.split(), "。", "\r\n", "\n\n", "  ", "價格", "👩‍👧", "e\u0301", "x" * 200, "\u200b"]
+TEXTS = st.text(max_size=300) | st.lists(st.sampled_from(PARTS), max_size=150).map(" ".join)
+SIZES = st.integers(1, 40)
+
+
+@pytest.fixture(scope="module")
+def word_piece(tiny_source: Path) -> Tokenizer:
+    """The tiny model's tokenizer."""
+    return Tokenizer(tiny_source / "tokenizer.json", MAX_TOKENS)
+
+
+@pytest.fixture(scope="module")
+def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """A tokenizer as RoBERTa's, to which a word after a space is another than without, and an emoji several tokens."""
+    plain = tokenizers.Tokenizer(models.BPE())
+    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    plain.decoder = decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    plain.train_from_iterator([SENTENCES, SENTENCES.lower()], trainer)
+    plain.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0), add_prefix_space=False)
+    path = tmp_path_factory.mktemp("byte_level") / "tokenizer.json"
+    plain.save(str(path))
+    return Tokenizer(path, MAX_TOKENS)
+
+
+@pytest.fixture(params=["word_piece", "byte_level"])
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    """Both tokenizers, one after the other."""
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, Tokenizer)
+    return found
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts are read in pieces that are as small as can be."""
+    monkeypatch.setattr(shoal_workers.encoding.chunking, "PIECE_CHARS", 1)
+
+
+def chunks_of(chunker: Chunker, text: str) -> Iterator[TokenizedChunk]:
+    """All chunks of the text."""
+    start, covered = 0, 0
+    while True:
+        chunks, following = chunker.cut(text, start, covered)
+        yield from chunks
+        if following is None:
+            return
+        assert start < following < len(text)
+        start, covered = following, chunks[-1].stop
+
+
+def check(tokenizer: Tokenizer, text: str, size: int, overlap: int = 0, prompt: str = "") -> list[TokenizedChunk]:
+    """Check what is true of the chunks of every text; return them."""
+    chunks = list(chunks_of(Chunker(tokenizer, size, overlap, prompt), text))
+    assert [chunk.tokens for chunk in chunks] == tokenizer.encode(
+        [prompt + text[chunk.start : chunk.stop] for chunk in chunks], num_chars=tokenizer.max_chars
+    )
+    reached = 0
+    for n, chunk in enumerate(chunks):
+        part = text[chunk.start : chunk.stop]
+        assert part == part.strip()
+        assert not text[reached : chunk.start].strip(), "characters between two chunks are lost"
+        assert chunk.stop > reached or not text.strip(), "a chunk has nothing that the one before it has not"
+        assert len(part) <= max(MAX_WORD_CHARS, MAX_CHARS_PER_TOKEN * size)
+        assert n == 0 or chunk.start > chunks[n - 1].start
+        assert overlap or chunk.start >= reached
+        reached = chunk.stop
+    assert not text[reached:].strip(), "the end of the text is lost"
+    return chunks
+
+
+def body_size(tokenizer: Tokenizer, text: str) -> int:
+    """Number of tokens of a text without special ones."""
+    return len(tokenizer.offsets(text))
+
+
+@pytest.mark.parametrize("text", ODD.values(), ids=ODD)
+@pytest.mark.parametrize(("size", "overlap"), [(1, 0), (5, 2), (46, 0), (46, 23)])
+def test_chunks_of_odd_texts_cover_them(tokenizer: Tokenizer, text: str, size: int, overlap: int) -> None:
+    check(tokenizer, text, size, overlap)
+
+
+@given(text=TEXTS, repeat=st.integers(1, 20), size=SIZES, overlap=st.integers(0, 20))
+def test_chunks_of_any_text_cover_it(word_piece: Tokenizer, text: str, repeat: int, size: int, overlap: int) -> None:
+    for chunk in check(word_piece, text * repeat, size, min(overlap, size // 2)):
+        assert len(chunk.tokens.ids) <= size + 2 or chunk.stop - chunk.start == 1
+
+
+@given(text=TEXTS, repeat=st.integers(1, 20), size=SIZES, overlap=st.integers(0, 20))
+def test_chunks_of_any_bytes_cover_it(byte_level: Tokenizer, text: str, repeat: int, size: int, overlap: int) -> None:
+    text = text * repeat
+    for chunk in check(byte_level, text, size, min(overlap, size // 2)):
+        assert len(chunk.tokens.ids) <= size + 2 or is_one(text[chunk.start : chunk.stop])
+
+
+def is_one(text: str) -> bool:
+    """True for a single character with marks, or what they join; and for what a byte-level tokenizer takes for one."""
+    return len(re.sub("[\u200d\ufe0f\u0300-\u036f🏻-🏿]", "", text)) <= 3
+
+
+@given(text=TEXTS, repeat=st.integers(1, 20), size=SIZES, overlap=st.integers(0, 20))
+@pytest.mark.usefixtures("small_pieces")
+def test_small_pieces_give_the_same_chunks(
+    word_piece: Tokenizer, text: str, repeat: int, size: int, overlap: int
+) -> None:
+    text = re.sub("[^\\s]{60,}", "storm", text * repeat)  # of longer words a piece may have the beginning alone
+    overlap = min(overlap, size // 2)
+    found = check(word_piece, text, size, overlap)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shoal_workers.encoding.chunking, "PIECE_CHARS", 10**7)
+        assert list(chunks_of(Chunker(word_piece, size, overlap), text)) == found
+
+
+def test_chunks_end_where_sentences_do(tokenizer: Tokenizer) -> None:
+    text = SENTENCES * 40
+    ends = {match.end() for match in re.finditer(r"[.!?…]", text)}
+    chunks = check(tokenizer, text, 46)
+    assert len(chunks) > 10
+    assert {chunk.stop for chunk in chunks} <= ends
+
+
+def test_chunks_end_at_words_where_there_are_no_sentences(tokenizer: Tokenizer) -> None:
+    text = SENTENCES.replace(".", " ").replace("!", " ").replace("?", " ").replace("…", " ") * 30
+    for chunk in check(tokenizer, text, 40, 10):
+        assert text[chunk.stop : chunk.stop + 1] in ("", " ")
+        assert text[max(0, chunk.start - 1)] == " " or chunk.start == 0
+
+
+def test_a_chunk_has_as_many_tokens_as_it_may(word_piece: Tokenizer) -> None:
+    text = " ".join(["storm", "rain", "europe"][n % 3] for n in range(1_000))
+    assert [len(chunk.tokens.ids) for chunk in check(word_piece, text, 40)] == [42] * 25
+    sizes = [len(chunk.tokens.ids) for chunk in check(word_piece, text, 40, 10)]
+    assert sizes == [42] * 33  # each begins 30 tokens after the one before
+    chunks = check(word_piece, text, 40, 10)
+    shared = [text[after.start : before.stop] for before, after in itertools.pairwise(chunks)]
+    assert {body_size(word_piece, part) for part in shared} == {10}
+
+
+def test_marks_and_joined_emoji_stay_with_what_they_belong_to(tokenizer: Tokenizer) -> None:
+    for name in ("emoji", "accents", "devanagari"):
+        for chunk in check(tokenizer, ODD[name], 46):
+            assert ODD[name][chunk.start] not in "\u200d\ufe0f\u0301\u0308\u0302🏽ु्ा"
+            assert ODD[name][chunk.stop - 1] != "\u200d"
+
+
+def test_the_prompt_is_before_each_chunk_and_not_counted(word_piece: Tokenizer) -> None:
+    text = "rain europe market falls " * 50
+    chunks = check(word_piece, text, 20, prompt="storm storm: ")
+    assert {len(chunk.tokens.ids) for chunk in chunks} == {20 + 2 + 3}
+    assert len({chunk.tokens.ids[:4] for chunk in chunks}) == 1
+
+
+def test_a_text_of_nothing_is_one_empty_chunk(tokenizer: Tokenizer) -> None:
+    for text in ("", " ", "\r\n" * 9_000):
+        (chunk,) = check(tokenizer, text, 5)
+        assert (chunk.start, chunk.stop, len(chunk.tokens.ids)) == (0, 0, 2)
+
+
+def test_a_short_text_is_one_chunk_as_it_is_without(tokenizer: Tokenizer) -> None:
+    (chunk,) = check(tokenizer, SENTENCES[:21], 46)
+    assert (chunk.start, chunk.stop) == (0, 21)
+    assert [chunk.tokens] == tokenizer.encode([SENTENCES[:21]])
+
+
+class Counting:
+    """The tokenizers library behind a tokenizer of ours, which notes how many characters it is given at a time."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.sizes: list[int] = []
+        self._library = tokenizer._tokenizer
+        tokenizer._tokenizer = self  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._library, name)
+
+    def encode(self, text: str, **options: Any) -> Any:
+        self.sizes.append(len(text))
+        return self._library.encode(text, **options)
+
+    def encode_batch_fast(self, texts: list[str]) -> Any:
+        self.sizes += map(len, texts)
+        return self._library.encode_batch_fast(texts)
+
+
+TEN_MILLION = {
+    "words": "storm rain " * 909_091,
+    "chinese": "價格上漲" * 2_500_000,
+    "one word": "a" * 10_000_000,
+    "spaces": " " * 10_000_000,
+    "nothing": "\u200b" * 10_000_000,
+}
+
+
+@pytest.mark.parametrize("text", TEN_MILLION.values(), ids=TEN_MILLION)
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_ten_million_characters_are_not_tokenized_to_be_cut(tiny_source: Path, text: str, side: str) -> None:
+    tokenizer = Tokenizer(tiny_source / "tokenizer.json", MAX_TOKENS)
+    counting = Counting(tokenizer)
+    (tokens,) = tokenizer.encode([text], side)
+    assert tokens.truncated
+    assert tokens.characters <= max(counting.sizes) <= tokenizer.max_chars
+    assert sum(counting.sizes) <= 1.5 * tokenizer.max_chars
+
+
+@pytest.mark.parametrize("text", TEN_MILLION.values(), ids=TEN_MILLION)
+def test_ten_million_characters_are_chunked_piece_by_piece(tiny_source: Path, text: str) -> None:
+    tokenizer = Tokenizer(tiny_source / "tokenizer.json", MAX_TOKENS)
+    counting, chunker, start = Counting(tokenizer), Chunker(tokenizer, 46), 0
+    for _ in range(20):
+        counting.sizes.clear()
+        _, following = chunker.cut(text, start)
+        assert 0 <= sum(counting.sizes) <= 2 * PIECE_CHARS
+        if following is None:
+            break
+        assert following - start > sum(counting.sizes) // 9
+        start = following
+
+
+def test_twice_as_many_characters_are_tokenized_as_a_text_has(tiny_source: Path) -> None:
+    tokenizer = Tokenizer(tiny_source / "tokenizer.json", MAX_TOKENS)
+    counting, text = Counting(tokenizer), SENTENCES * 2_000
+    list(chunks_of(Chunker(tokenizer, 46), text))
+    assert sum(counting.sizes) < 2.2 * len(text)
