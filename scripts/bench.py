@@ -37,10 +37,11 @@ SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "compare": compare.run,
     "nearest": indexes.nearest,
     "servers": servers.run,
+    "routes": scenarios.routes,
 }
 
 #: Scenarios that run only when they are named.
-ON_DEMAND = ("compare", "nearest", "servers")
+ON_DEMAND = ("compare", "nearest", "servers", "routes")
 
 
 def main() -> None:

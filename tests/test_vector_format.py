@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from api_stub import MakeApp, StubWorker, error_of, vector_of
+from benchmarks import formats as measured
 from conftest import PATIENCE_S
 from flask.testing import FlaskClient
 from hypothesis import given
@@ -406,11 +407,12 @@ def test_the_script_reads_the_same_vectors_in_every_format(url: str) -> None:
     texts = [f"text {n}" for n in range(40)]
     expected = np.array([vector_of(text) for text in texts])
     with closing(HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE_S)) as connection:
-        for name, way in formats.FORMATS.items():
+        for name, way in measured.FORMATS.items():
             found = way.decode(way.ask(connection, texts))
             assert found.shape[1] == 1 if "ubinary" in name else np.allclose(found, expected, rtol=0, atol=0.02), name
-        assert formats.times(connection, texts, 1).keys() == formats.FORMATS.keys()
-        assert formats.accuracy(connection, texts, 4)["float16"][1] > 0.999
+        rows = measured.measure("formats", connection, lambda size: texts[:size], 1)
+        assert [row.target for row in rows] == [*measured.FORMATS] * len(measured.BATCHES)
+        assert formats.accuracy(connection, texts, 4)[0].median("least cosine") > 0.999
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="there is no node")

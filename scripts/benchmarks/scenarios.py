@@ -4,6 +4,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -13,7 +14,7 @@ from stack import ROOT, ask
 
 from benchmarks import engine
 from benchmarks.indexes import indexes_of
-from benchmarks.peers import check
+from benchmarks.peers import PATHS, Target, check
 from benchmarks.plan import PRECISIONS, Plan, say
 from benchmarks.server import Server, peer, shoal
 from shoal.bench.trial import Figures, Row, Trial
@@ -94,6 +95,14 @@ def cache_trial(server: Server, plan: Plan) -> Trial:
     """Return the load of texts that repeat."""
     case = f"64 connections, {NUM_REPEATED:,} texts that repeat"
     return server.embed_trial(case, 64, plan.texts.alone[:NUM_REPEATED])
+
+
+def routes(plan: Plan) -> list[Row]:
+    """Run our own route for vectors and that of OpenAI in turns, with the cache, so that they are what is measured."""
+    with shoal(environment=CACHE) as server:
+        url, repeated = server.url, plan.texts.alone[:NUM_REPEATED]
+        both = [replace(server, target=Target(path, url + path, kind)) for kind, path in PATHS.items()]
+        return plan.interleave("routes", [each.embed_trial(case_of(n), n, repeated) for n in (1, 16) for each in both])
 
 
 def pool(plan: Plan) -> list[Row]:

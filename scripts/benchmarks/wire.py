@@ -50,10 +50,12 @@ FORMATS: dict[str, tuple[Callable[[Vectors], bytes], Callable[[bytes], Any]]] = 
 
 def run(plan: Plan) -> list[Row]:
     """Write and read vectors in all formats, in turns."""
-    trials = [
-        Trial(f"{count} x {DIMENSION:,}", name, partial(_run, count, name)) for count in COUNTS for name in FORMATS
-    ]
-    return plan.interleave("wire", trials)
+    return plan.interleave("wire", trials())
+
+
+def trials() -> list[Trial]:
+    """Return the trials of all formats."""
+    return [Trial(f"{count} x {DIMENSION:,}", name, partial(_run, count, name)) for count in COUNTS for name in FORMATS]
 
 
 def _run(count: int, name: str, seconds: int, number: int) -> Figures:
