@@ -43,7 +43,7 @@ def find_source(name: str) -> Path:
     if name == PACKAGED and (spec := find_spec(PACKAGED_MODULE)) and spec.submodule_search_locations:
         return Path(spec.submodule_search_locations[0]) / "model"
     if Path(name).is_absolute() or name.startswith("."):
-        raise ModelNotFound(f"{name} is not a Sentence Transformers model folder: it has no modules.json")
+        raise ModelNotFound(f"{name} is no folder of a model: it has neither modules.json nor config.json")
     return _from_hub(name)
 
 
