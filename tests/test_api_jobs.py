@@ -8,8 +8,11 @@ import pytest
 from api_stub import MakeApp, StubWorker, error_of, raw_score_of, vector_of
 from conftest import wait_until
 from flask.testing import FlaskClient
+from queues import Queue
 
-from shoal.jobs import Job
+from shoal.jobs import LANES, Job, Options
+from shoal.queue.consumer import Answer
+from shoal.replies import Reply
 
 pytest_plugins = ["api_fixtures"]
 
@@ -79,6 +82,15 @@ class TestResult:
             answers = [pool.submit(app.test_client().get, f"{place}/result?wait=20") for place in places]
             stub.resume()
             assert [answer.result().status_code for answer in answers] == [200] * len(places)
+
+
+def test_token_vectors_are_a_list_for_each_text_also_where_it_has_one_token(make_app: MakeApp, queue: Queue) -> None:
+    job = Job("embed", ["a", "b"], Options(output="tokens"))
+    queue.put("interactive", [job])
+    reply = Reply(job.id, vectors=np.ones((2, 4), np.float32), output="tokens", tokens=[1, 1])
+    queue.reply([Answer(delivery, reply) for delivery in queue.take("w", LANES, 1)])
+    result = make_app().test_client().get(f"/v1/jobs/{job.id}/result").get_json()
+    assert np.shape(result["embeddings"]) == (2, 1, 4)
 
 
 class TestStatus:

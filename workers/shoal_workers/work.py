@@ -145,15 +145,15 @@ class Work:
             if self.chunked.num_cut > max_reply_vectors:
                 self.error = TooLarge(
                     f"the texts have more chunks of {self.job.options.chunk_tokens:,} tokens than the "
-                    f"{max_reply_vectors:,} for whose vectors a reply has room (max_reply_mb): raise chunk_tokens, "
-                    "split the job, or ask for one vector a text (output: vector)"
+                    f"{max_reply_vectors:,} for whose vectors a reply has room (SHOAL_MAX_REPLY_MB): raise "
+                    "chunk_tokens, split the job, or ask for one vector a text (output: vector)"
                 )
             return
         num_tokens = sum(text.num_tokens for text in self.tokenized.values())
         if num_tokens > max_reply_vectors:
             self.error = TooLarge(
                 f"{len(self.tokenized)} of the {len(self.job.texts)} texts have {num_tokens:,} tokens, and a reply has "
-                f"room for the vectors of {max_reply_vectors:,}: split the job"
+                f"room for the vectors of {max_reply_vectors:,} (SHOAL_MAX_REPLY_MB): split the job"
             )
 
     def take_encoded_chunks(self) -> None:
