@@ -1,5 +1,7 @@
 """The client over HTTP beside that over Redis, and against the API as it runs. `test_clients.py` has more."""
 
+import shutil
+import ssl
 import subprocess
 import sys
 import threading
@@ -310,6 +312,26 @@ class TestSettings:
         with HttpClient(canned.url, timeout_s=PATIENCE_S) as http:
             http.submit("embed", "a")
         with HttpClient("http://shoal.invalid", timeout_s=0.3) as http, pytest.raises(Unavailable, match="refused"):
+            http.submit("embed", "a")
+
+    @pytest.mark.skipif(not shutil.which("openssl"), reason="needs openssl, to make a certificate")
+    def test_a_server_needs_a_certificate_that_is_trusted(self, canned: CannedServer, tmp_path: Path) -> None:
+        key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "certificate.pem")
+        command = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+        command += f" -keyout {key} -out {certificate}"
+        subprocess.run(command.split(), check=True, capture_output=True)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        canned.socket = context.wrap_socket(canned.socket, server_side=True)
+        canned.answers = [SUBMITTED]
+        url = canned.url.replace("http:", "https:")
+        for verify in (ssl.create_default_context(cafile=certificate), False):
+            with HttpClient(url, verify=verify, timeout_s=PATIENCE_S) as http:
+                assert http.submit("embed", "a").id == "a1"
+        with (
+            HttpClient(url, timeout_s=PATIENCE_S) as http,
+            pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"),
+        ):
             http.submit("embed", "a")
 
     def test_a_missing_library_is_named_with_the_command(self) -> None:

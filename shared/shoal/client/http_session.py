@@ -4,6 +4,8 @@ import json
 import os
 import random
 import re
+import socket
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -163,6 +165,8 @@ class HttpSession:
                 if isinstance(cause, httpx2.TimeoutException) and time.monotonic() >= until:
                     raise TimeoutError from cause
                 error: ShoalError = self._unreachable(cause)
+                if _is_lasting(cause):
+                    raise error from cause
             else:
                 found = answer.error()
                 if found is None:
@@ -206,6 +210,17 @@ class HttpSession:
         """Return the connections of this process: those of its parent stay in use there after a fork."""
         client = self._clients.get(os.getpid())
         return client or self._clients.setdefault(os.getpid(), httpx2.Client(**self._options))
+
+
+def _is_lasting(cause: BaseException | None) -> bool:
+    """Return True if the same request cannot succeed later: the host has no such name, or another certificate."""
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError | httpx2.LocalProtocolError):
+            return True
+        if isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME:
+            return True
+        cause = cause.__context__  # httpcore names no cause
+    return False
 
 
 def _check_url(url: str) -> str:
