@@ -253,7 +253,7 @@ REFUSED: list[tuple[str, Any, int, str, str]] = [
     ("/embed", {"inputs": "a", "normalize": 1}, 422, "invalid_request", "normalize is 1: it takes true or false"),
     ("/embed", {"inputs": "a", "truncate": "no"}, 422, "invalid_request", 'truncate is "no": it takes true or false'),
     ("/embed", {"inputs": "a", "pooling": "sum"}, 422, "invalid_request", "it takes 'mean', 'max' or 'cls'"),
-    ("/embed", {"inputs": "a", "output": "x"}, 422, "invalid_request", "it takes 'vector' or 'tokens'"),
+    ("/embed", {"inputs": "a", "output": "x"}, 422, "invalid_request", "it takes 'vector', 'tokens' or 'chunks'"),
     ("/embed", {"inputs": "a", "truncation_side": "up"}, 422, "invalid_request", "it takes 'right' or 'left'"),
     ("/embed", {"inputs": "a", "dimensions": 0}, 422, "invalid_request", "dimensions is 0: it takes at least 1"),
     (

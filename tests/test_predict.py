@@ -34,7 +34,7 @@ class TestPredict:
         [
             ("/predict", {}, "text is missing"),
             ("/predict", {"text": 5}, "text is 5: it takes a string or a list of strings"),
-            ("/predict?output=all", {"text": "a"}, 'output is "all"'),
+            ("/predict?output=chunks", {"text": "a"}, "it takes 'vector' or 'tokens'"),
         ],
     )
     def test_a_wrong_field_is_named(self, api: FlaskClient, path: str, body: dict[str, Any], words: str) -> None:

@@ -1,10 +1,15 @@
 """The shapes of POST /predict with a `text`."""
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
-from shoal.jobs import Job, Options, Output
+from shoal.jobs import Job, Options
 from shoal_api.schema.requests import Body, Texts, as_list
 from shoal_api.schema.responses import IN_ANY_FORMAT
+
+#: What a vector is for.
+Per = Literal["vector", "tokens"]
 
 
 class PredictBody(Body):
@@ -13,7 +18,7 @@ class PredictBody(Body):
     model_config = ConfigDict(json_schema_extra={"example": {"text": "a text"}})
     text: Texts = Field(description="One text or several")
 
-    def job(self, output: Output) -> Job:
+    def job(self, output: Per) -> Job:
         """Return the job that does it; vectors of tokens are as the model makes them."""
         return Job("embed", as_list(self.text), Options(output=output, normalize=output == "vector"))
 
@@ -21,7 +26,7 @@ class PredictBody(Body):
 class PredictQuery(BaseModel):
     """The vectors that are wanted."""
 
-    output: Output = Field("vector", description="One vector for each text, or for each token")
+    output: Per = Field("vector", description="One vector for each text, or for each token")
 
 
 class Predictions(BaseModel):
