@@ -180,6 +180,21 @@ class TestChunked:
         assert len(work.tokenized) < long.num_lane_texts / 4
         worker.scheduler.remove([work])
 
+    def test_jobs_of_the_same_lane_take_turns_with_a_long_text(self, queue: Queue, encoder: Encoder) -> None:
+        worker = Worker(queue.consumer(), engine := Engine(encoder), {}, Bucketing(256))
+        long = [Job("embed", [TEXT * 100], Options(chunk_tokens=46), reply_to="me") for _ in range(2)]
+        short = Job("embed", [f"storm {n}" for n in range(40)], reply_to="me")
+        for n, job in enumerate([*long, short]):
+            queue.put("bulk", [job], client=f"client {n}")
+        found: list[str] = []
+        while not found:
+            worker.step(block_s=0)
+            found = [reply.id for reply in queue.inbox("me").wait(0.0)] if worker.counters["jobs"] else []
+        assert found == [short.id]
+        assert len(engine.passes) < 20
+        assert all(0 < work.num_waiting < long[0].num_lane_texts for work in worker.scheduler.waiting())
+        worker.scheduler.remove(worker.scheduler.waiting())
+
     def test_a_deadline_ends_a_job_between_its_chunks(self, worker: Worker, queue: Queue) -> None:
         worker.clock.measure()
         job = Job("embed", [TEXT * 200], Options(chunk_tokens=46), reply_to="me", deadline=worker.clock.now() + 0.3)

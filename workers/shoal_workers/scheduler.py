@@ -27,6 +27,9 @@ BULK_SHARE = 1 / 8
 #: Most passes of other jobs of its source before one of a job that runs alone.
 MAX_PASSES_AHEAD = 4
 
+#: Texts that a job of chunks counts as, at most, where the worker decides how much more to take.
+MAX_TEXTS_OF_CHUNKED = 4
+
 INTERACTIVE = SOURCES[0]
 
 
@@ -78,8 +81,10 @@ class _Waiting:
 
     @property
     def num_texts(self) -> int:
-        """Texts that are not encoded yet."""
-        return sum(work.num_waiting for work in self.works)
+        """Texts that are not encoded yet; a job of chunks counts as few of them, as others are served in between."""
+        return sum(
+            min(work.num_waiting, MAX_TEXTS_OF_CHUNKED) if work.chunked else work.num_waiting for work in self.works
+        )
 
 
 class Scheduler:
@@ -169,6 +174,9 @@ class Scheduler:
         for work in batch.works:
             work.timings["encode_s"] += seconds
             work.take_encoded_chunks()
+            works = self._waiting[work.source].works
+            if work.chunked and work in works:  # it may take minutes, so other jobs have the next turn
+                works[work] = works.pop(work)
         self._collect(batch.works)
 
     def completed(self) -> list[Work]:
