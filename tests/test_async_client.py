@@ -219,7 +219,7 @@ class TestStream:
                 await asyncio.sleep(0.01)
 
         async def use() -> list[float]:
-            own: dict[str, Any] = {"key_prefix": queue.keys.prefix, "pool": queue.keys.pool, "timeout_s": PATIENCE_S}
+            own: dict[str, Any] = {"key_prefix": queue.keys.prefix, "pool": queue.keys.pool, "timeout_s": 3_600}
             async with Watched(redis_url, **own, limits=LaneLimits(max_jobs=1)) as client:
                 texts = ["x"] * TEXTS_PER_JOB + ["yy"] * TEXTS_PER_JOB
                 return [float(vector[0]) async for vector in client.embed_stream(texts, window=2)]
@@ -247,6 +247,22 @@ class TestClosing:
 
         asyncio.run(use())
         answer_all(queue)
+
+    def test_tasks_that_look_into_the_cache_are_told_and_do_not_open_it_again(self, own_redis: RedisServer) -> None:
+        async def use(proxy: Proxy) -> None:
+            client = AsyncClient(url_of(proxy))
+            await client.queue.pool.alive()
+            proxy.hold()
+            tasks = [asyncio.create_task(client.embed("storm")) for _ in range(3)]
+            await asyncio.sleep(0)
+            await client.close()
+            for error in await outcomes(tasks):
+                assert isinstance(error, Unavailable)
+                assert "the client was closed" in str(error)
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+        with Proxy(own_redis.port) as proxy:
+            asyncio.run(use(proxy))
 
     def test_one_that_was_never_used_is_closed_like_any_other(self, redis_url: str) -> None:
         async def use() -> None:

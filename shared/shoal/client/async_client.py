@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
@@ -35,6 +35,7 @@ class _Session:
     clock: AsyncClock
     lookup: AsyncCacheLookup
     dispatcher: AsyncDispatcher
+    calls: set[asyncio.Future[None]] = field(default_factory=set)
 
 
 class AsyncClient(Calls[AsyncPendingReply]):
@@ -88,9 +89,11 @@ class AsyncClient(Calls[AsyncPendingReply]):
         """
         if self._open is not None:
             session = self._session()
-            self._open = None
             await session.dispatcher.close()
             await session.broker.close()
+            while session.calls:  # they fail now; one that went on after the client is closed would open it again
+                await asyncio.wait(session.calls)
+            self._open = None
 
     @overload
     async def embed(self, texts: str | Iterable[str], *, output: Literal["chunks"], **options: Any) -> list[Any]: ...
@@ -161,6 +164,15 @@ class AsyncClient(Calls[AsyncPendingReply]):
         Tasks that call at the same time need jobs with different ids: a reply is told from others by the id.
         """
         return await self._call(job, lane, timeout_s, client)
+
+    async def _call(self, *arguments: Any, **named: Any) -> Reply:
+        calls, call = self._session().calls, asyncio.get_running_loop().create_future()
+        calls.add(call)
+        try:
+            return await super()._call(*arguments, **named)
+        finally:
+            calls.discard(call)
+            call.set_result(None)
 
     # The I/O of an event loop
 
