@@ -14,9 +14,6 @@ from stack import DATA, about_machine, datasets
 
 from shoal import HttpClient
 
-#: Characters of the long text.
-NUM_CHARS = 10_000_000
-
 #: Tokens of a chunk, and those that neighbours share.
 CHUNKS = {"chunk_tokens": 200, "chunk_overlap": 20}
 
@@ -53,10 +50,10 @@ def latencies_ms(http: HttpClient, headlines: Sequence[str], is_over: Event) -> 
     return found
 
 
-def measure_times(http: HttpClient) -> None:
+def measure_times(http: HttpClient, num_chars: int) -> None:
     """Print the time of a long text in each way, and that of headlines meanwhile."""
     articles, headlines = datasets().long_documents(), datasets().abc_headlines()
-    text = "\n\n".join(articles * (1 + NUM_CHARS // sum(map(len, articles))))[:NUM_CHARS]
+    text = "\n\n".join(articles * (1 + num_chars // sum(map(len, articles))))[:num_chars]
     alone = latencies_ms(http, headlines[:100], Event())
     print("\n| the text | seconds | tokens | headlines meanwhile, ms: median | longest |\n|---|---|---|---|---|")
     print(f"| none | | | {median(alone):.1f} | {max(alone):.1f} |")
@@ -108,11 +105,12 @@ def main() -> None:
     """Print Markdown: the machine, and both tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("url", nargs="?", default="http://localhost:8080")
+    parser.add_argument("--chars", type=int, default=10_000_000, help="characters of the long text")
     args = parser.parse_args()
     print(json.dumps(about_machine()))
     with HttpClient(args.url, timeout_s=PATIENCE_S) as http:
         measure_accuracy(http)
-        measure_times(http)
+        measure_times(http, args.chars)
 
 
 if __name__ == "__main__":
