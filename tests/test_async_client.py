@@ -248,6 +248,18 @@ class TestClosing:
         asyncio.run(use())
         answer_all(queue)
 
+    def test_the_jobs_of_tasks_that_wait_are_withdrawn(self, queue: Queue, redis_url: str) -> None:
+        async def use() -> None:
+            client = async_client(queue, redis_url)
+            task = asyncio.create_task(client.embed(["storm"] * 20 * TEXTS_PER_JOB))
+            await wait_for(lambda: num_interactive(queue) == 20)
+            queue.take("a", ["interactive"], 5)  # a worker has some of them
+            await client.close()
+            assert num_interactive(queue) == 0
+            assert [type(error) for error in await outcomes([task])] == [Unavailable]
+
+        asyncio.run(use())
+
     def test_tasks_that_look_into_the_cache_are_told_and_do_not_open_it_again(self, own_redis: RedisServer) -> None:
         async def use(proxy: Proxy) -> None:
             client = AsyncClient(url_of(proxy))

@@ -116,7 +116,19 @@ def test_once_it_is_closed_no_call_waits(queue: Queue) -> None:
     (pending,) = dispatcher.call("interactive", [Job("embed", ["storm"])])
     with pytest.raises(Unavailable, match="the client was closed"):
         pending.result(0)
-    answer_all(queue)
+    assert queue.backlog()["interactive"] == 0
+
+
+def test_to_close_it_withdraws_the_jobs_of_threads_that_wait(queue: Queue) -> None:
+    dispatcher = Dispatcher(queue)
+    jobs = [Job("embed", ["storm"]) for _ in range(20)]
+    pending = dispatcher.call("interactive", jobs)
+    queue.take("a", LANES, 5)  # a worker has some of them
+    dispatcher.close()
+    assert queue.backlog()["interactive"] == 0
+    for reply in pending:
+        with pytest.raises(Unavailable, match="the client was closed"):
+            reply.result(0)
 
 
 class Interrupted(Queue):

@@ -85,7 +85,7 @@ class AsyncClient(Calls[AsyncPendingReply]):
     async def close(self) -> None:
         """End the client's tasks and close its connections; tasks that still wait get Unavailable.
 
-        Jobs of tasks that were cancelled before are withdrawn first.
+        Jobs that they wait for, or that were given up before, are withdrawn first.
         """
         if self._open is not None:
             session = self._session()

@@ -75,7 +75,10 @@ class Client(Calls[PendingReply]):
         return dispatcher is None or dispatcher.is_alive()
 
     def close(self) -> None:
-        """Stop the client's threads and close its connections."""
+        """Stop the client's threads and close its connections; threads that still wait get Unavailable.
+
+        Jobs that they wait for are withdrawn first.
+        """
         with self._lock:
             if self._dispatcher is not None:
                 self._dispatcher.close()

@@ -104,9 +104,9 @@ class AsyncDispatcher(Dispatching[AsyncPendingReply, AsyncPendingNote]):
         return await self._result_of(job_id, timeout_s)
 
     async def close(self) -> None:
-        """End the tasks, once jobs are withdrawn that were given up; a task that still waits gets Unavailable."""
+        """End the tasks, once the jobs that are not answered are withdrawn; a task that waits gets Unavailable."""
         self._closed = True
-        self._settle_all(closed())
+        self._start(self._withdraw(self._settle_all(closed())))
         while self._tasks:
             await asyncio.wait(self._tasks)
         self._receiver.cancel()

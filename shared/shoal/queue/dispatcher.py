@@ -118,7 +118,7 @@ class Dispatcher(Dispatching[PendingReply, PendingNote]):
         else:
             self._outgoing.put(put)
         if self._is_closed():
-            self._settle_all(closed())
+            run_now(self._withdraw(self._settle_all(closed())))
         return pending
 
     def forget(self, jobs: Sequence[Job]) -> None:
@@ -141,14 +141,15 @@ class Dispatcher(Dispatching[PendingReply, PendingNote]):
         return self._pid != os.getpid() or all(thread.is_alive() for thread in self._threads)
 
     def close(self) -> None:
-        """Stop both threads; a thread that still waits gets Unavailable."""
+        """Stop both threads, once the jobs that are not answered are withdrawn; a thread that waits gets Unavailable."""
         self._closed.set()
+        for place in self._settle_all(closed()):
+            self._outgoing.put(place)
         self._outgoing.put(None)
         with contextlib.suppress(ShoalError):  # without Redis the receiver wakes by itself
             self._inbox.wake()
         for thread in self._threads:
             thread.join()
-        self._settle_all(closed())
 
     def _start_after_fork(self) -> None:
         """Start anew: a fork copies neither the threads nor the right to the parent's address."""

@@ -218,12 +218,17 @@ class Dispatching(ABC, Generic[P, N]):
             if pending := self._pending.pop(job.id, None):
                 pending.settle(error)
 
-    def _settle_all(self, error: ShoalError) -> None:
+    def _settle_all(self, error: ShoalError) -> list[StreamEntry]:
+        """Have all callers that wait raise the error; return the places of the jobs that are not answered."""
+        places = []
         for job_id in list(self._pending):
             if pending := self._pending.pop(job_id, None):
+                if pending.place is not None:  # else the put withdraws the job
+                    places.append(pending.place)
                 pending.settle(error)
         for job_id in list(self._watched):
             self._note(job_id, error)
+        return places
 
 
 def closed() -> Unavailable:
