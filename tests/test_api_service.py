@@ -141,7 +141,7 @@ class TestDescription:
     def test_every_route_is_in_it(self, make_app: MakeApp) -> None:
         app = make_app()
         paths = app.test_client().get("/openapi.json").get_json()["paths"]
-        described = {(path, method.upper()) for path, methods in paths.items() for method in methods}
+        described = {(path.rstrip("/") or "/", method.upper()) for path, methods in paths.items() for method in methods}
         rules = [rule for rule in app.url_map.iter_rules() if not rule.rule.startswith("/docs/")]
         routes = {
             (re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", rule.rule), method)

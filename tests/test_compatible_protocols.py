@@ -1,5 +1,6 @@
 """Compatible protocols can be switched off and mounted elsewhere, and each tells of errors in its own dialect."""
 
+import re
 from typing import Any
 
 import pytest
@@ -108,3 +109,37 @@ class TestUnknownPaths:
         assert list(api.get("/ai/cohere").get_json()) == ["message"]
         assert isinstance(api.post("/ai/api/pull").get_json()["error"], str)
         assert api.post("/v2/embed").get_json()["error"]["code"] == "not_found"
+
+
+class TestSlashes:
+    """A slash at the end or the beginning of a path is never redirected, as the Host header would choose where to."""
+
+    @pytest.mark.parametrize("prefix", ["", "/ai/{}"])
+    def test_no_path_is_redirected_but_that_of_the_docs(self, make_app: MakeApp, prefix: str) -> None:
+        app = make_app(protocols=",".join(f"{name}={prefix.format(name)}".rstrip("=") for name in PROTOCOLS))
+        api, redirected = app.test_client(), set()
+        for rule in app.url_map.iter_rules():
+            path = re.sub("<.+>", "a", rule.rule).rstrip("/")
+            for asked in (path or "/", f"{path}/", f"{path}//"):
+                for method in ("OPTIONS", *(rule.methods or ())):
+                    with api.open(asked, method=method, headers={"Host": "localhost"}) as response:
+                        redirected |= {asked} if 300 <= response.status_code < 400 else set()
+        assert redirected == {"/docs"}
+
+    @pytest.mark.usefixtures("stub")
+    def test_below_a_path_the_root_is_at_the_path_itself(self, make_app: MakeApp) -> None:
+        api = make_app(protocols="tei=/tei").test_client()
+        for path in ("/tei", "/tei/"):
+            assert len(api.post(path, json={"inputs": ["a", "b"]}).get_json()) == 2
+            assert (api.get(path).status_code, api.get(path).headers["Allow"]) == (405, "POST, OPTIONS")
+
+    @pytest.mark.parametrize("path", ["/json_embed", "/json_embed/", "/raw_embed", "/raw_embed/"])
+    def test_with_and_without_one_each_method_is_answered_alike(self, api: FlaskClient, path: str) -> None:
+        response = api.get(path)
+        assert (response.status_code, {*response.headers["Allow"].split(", ")}) == (405, {"OPTIONS", "POST"})
+        assert api.options(path).status_code == 200
+
+    def test_several_at_the_beginning_are_one(self, api: FlaskClient) -> None:
+        doubled = api.get("/", environ_overrides={"PATH_INFO": "//health"})
+        assert doubled.get_json() == api.get("/health").get_json()
+        assert api.get("/a//health").status_code == 404

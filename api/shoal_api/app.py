@@ -59,6 +59,13 @@ class _App(FastFlask):
     #: The description of Shoal's own routes, by their paths.
     own_paths: Mapping[str, PathItem] = MappingProxyType({})
 
+    def add_url_rule(self, rule: str, *args: Any, **options: Any) -> None:
+        """Register a view; one whose path ends with a slash answers without the slash too, instead of a redirect."""
+        path = rule.rstrip("/") or "/"
+        if path != rule:
+            options["strict_slashes"] = False  # a redirect would lead to the host that the request names
+        super().add_url_rule(path, *args, **options)
+
     def register_api(self, api: APIBlueprint, **options: Any) -> None:
         """Add the routes of a blueprint, and describe them; an own route that is there already stays as it was."""
         earlier = dict(self.paths)
@@ -110,7 +117,8 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
         doc_ui=False,
         static_folder=None,
     )
-    app.url_map.merge_slashes = False  # a path with an empty part is unknown, and is not redirected
+    # A path with an empty part is unknown, and is not redirected; at its beginning werkzeug drops all slashes but one.
+    app.url_map.merge_slashes = app.url_map.redirect_defaults = False
     app.config["MAX_CONTENT_LENGTH"] = settings.max_request_bytes
     errors.install(app)
     for routes in _ROUTES:

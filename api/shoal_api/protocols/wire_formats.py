@@ -15,19 +15,19 @@ api = APIBlueprint("wire_formats", __name__, abp_tags=[Tag(name="Wire formats")]
 _BYTES = {"content": {RAW: {"schema": {"type": "string", "format": "binary"}}}}
 
 
-@api.post("/json_embed/", responses={200: NamedModelVectors}, strict_slashes=False)
+@api.post("/json_embed/", responses={200: NamedModelVectors})
 def json_embed(body: NamedModelBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
     return _in_format(body, VectorFormat.of_request())
 
 
-@api.post("/orjson_embed/", responses={200: NamedModelVectors}, strict_slashes=False)
+@api.post("/orjson_embed/", responses={200: NamedModelVectors})
 def orjson_embed(body: NamedModelBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
     return _in_format(body, VectorFormat.of_request())
 
 
-@api.post("/raw_embed/", responses={200: _BYTES}, strict_slashes=False)
+@api.post("/raw_embed/", responses={200: _BYTES})
 def raw_embed(body: NamedModelBody) -> Response:
     """Embed texts: their vectors as little-endian 32-bit floats, one after the other, whatever is accepted."""
     return _in_format(body, VectorFormat(RAW))
