@@ -104,7 +104,7 @@ class AsyncDispatcher(Dispatching[AsyncPendingReply, AsyncPendingNote]):
         return await self._result_of(job_id, timeout_s)
 
     async def close(self) -> None:
-        """End the tasks, once the jobs that are not answered are withdrawn; a task that waits gets Unavailable."""
+        """End the tasks, once unanswered jobs are withdrawn; a task that waits gets Unavailable."""
         self._closed = True
         self._start(self._withdraw(self._settle_all(closed())))
         while self._tasks:

@@ -141,7 +141,7 @@ class Dispatcher(Dispatching[PendingReply, PendingNote]):
         return self._pid != os.getpid() or all(thread.is_alive() for thread in self._threads)
 
     def close(self) -> None:
-        """Stop both threads, once the jobs that are not answered are withdrawn; a thread that waits gets Unavailable."""
+        """Stop both threads, once unanswered jobs are withdrawn; a thread that waits gets Unavailable."""
         self._closed.set()
         for place in self._settle_all(closed()):
             self._outgoing.put(place)
