@@ -37,7 +37,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         counts = ", ".join(f"{outcomes.count(each)} {each}" for each in dict.fromkeys(outcomes))
         terminalreporter.line(f"{client} {found}: {counts}")
         if set(outcomes) == {"passed"}:
-            page = re.sub(rf"(?m)^(\| `{client}` \|) [^|]* \|", rf"\1 {found} |", page)
+            page = re.sub(rf"(?m)^(\| `{client}` \|) \d[^|]* \|", rf"\1 {found} |", page)
     if page != PAGE.read_text("utf-8"):
         PAGE.write_text(page, "utf-8")
         terminalreporter.line(f"{PAGE.relative_to(ROOT)} has the new versions")
