@@ -33,7 +33,7 @@ class TestPredict:
         ("path", "body", "words"),
         [
             ("/predict", {}, "text is missing"),
-            ("/predict", {"text": 5}, "text is 5: it takes a string or a list of strings"),
+            ("/predict", {"text": 5}, "text is 5: it takes a string or a list"),
             ("/predict?output=chunks", {"text": "a"}, "it takes 'vector' or 'tokens'"),
         ],
     )

@@ -13,7 +13,9 @@ from shoal.excerpt import excerpt
 #: The value that a field takes, by pydantic's type of error.
 _TAKES = {
     "string_type": "a string",
-    "list_type": "a list of strings",
+    "list_type": "a list",
+    "too_short": "a list with {min_length} or more items",
+    "too_long": "a list with {max_length} or fewer items",
     "dict_type": "an object",
     "bool_type": "true or false",
     "int_type": "a whole number",
