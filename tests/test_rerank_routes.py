@@ -2,11 +2,15 @@
 
 from typing import Any
 
+import msgpack
 import pytest
 from api_stub import MakeApp, StubWorker, raw_score_of
 from flask.testing import FlaskClient
+from fuzzing import nested
 
 from shoal.errors import BadSetting
+from shoal_api.protocol_paths import FALLBACKS, TOLD_BY
+from shoal_api.schema.cohere import MAX_RANK_FIELDS
 
 pytest_plugins = ["api_fixtures"]
 
@@ -14,6 +18,7 @@ QUERY = "storm in europe"
 TEXTS = ["rain in the sea", "market falls", "a storm"]
 RAW = {text: float(raw_score_of(QUERY, text)) for text in TEXTS}
 RANKED = sorted(TEXTS, key=lambda text: -RAW[text])
+NAN = float("nan")
 PATHS = ["/rerank", "/v1/rerank", "/v2/rerank"]
 
 
@@ -96,11 +101,39 @@ class TestCohere:
         assert found.keys() == {0, 1}
 
     @pytest.mark.parametrize(
+        ("names", "words"),
+        [
+            (["t", "u", "t"], 'rank_fields has "t" twice: name each field once'),
+            (["t"] * 400_000, "it takes a list with 100 or fewer items"),
+            ([], "rank_fields is []: it takes a list with 1 or more items"),
+            ("t", 'rank_fields is "t": it takes a list'),
+        ],
+        ids=["twice", "many", "none", "a text"],
+    )
+    def test_fields_are_few_and_named_once(self, api: FlaskClient, names: Any, words: str) -> None:
+        response = api.post(
+            "/v1/rerank", json={"query": "a", "documents": [{"t": "b", "u": "c"}], "rank_fields": names}
+        )
+        assert response.status_code == 400
+        assert response.get_json()["message"].endswith(words)
+
+    def test_so_many_fields_are_read(self, api: FlaskClient) -> None:
+        names = [f"name {n}" for n in range(MAX_RANK_FIELDS)]
+        body = {"query": "a", "documents": [dict.fromkeys(names, "b")], "rank_fields": names}
+        assert api.post("/v1/rerank", json=body).status_code == 200
+
+    def test_the_newer_route_reads_the_text_alone(self, api: FlaskClient) -> None:
+        body = {"query": QUERY, "documents": [{"text": TEXTS[0], "title": TEXTS[1]}], "rank_fields": ["title"]}
+        found = api.post("/v2/rerank", json=body).get_json()["results"]
+        assert found == [{"index": 0, "relevance_score": score_of(TEXTS[0])}]
+
+    @pytest.mark.parametrize(
         ("changes", "status", "words"),
         [
             ({"documents": ["a", {"title": "b"}]}, 400, "documents[1].text is missing: it takes a string"),
             ({"documents": ["a", {"text": 5}]}, 400, "documents[1].text is 5: it takes a string"),
             ({"documents": ["a", 5]}, 400, "documents[1] is 5: it takes a string or an object"),
+            ({"documents": "a"}, 400, 'documents is "a": it takes a list'),
             ({"query": " "}, 400, "query is empty"),
             ({"top_n": 0}, 400, "top_n is 0: it takes at least 1"),
             ({"model": "other"}, 404, 'the reranker "other" is not served here: ask for stub-reranker'),
@@ -124,11 +157,37 @@ class TestJina:
         assert api.post("/v1/rerank", json=body).get_json()["results"] == results(1)
 
     @pytest.mark.parametrize(
-        ("changes", "status"), [({"query": 5}, 422), ({"model": "other"}, 404), ({"documents": ["unscored"]}, 400)]
+        ("changes", "status"),
+        [({"query": 5}, 422), ({"documents": "a"}, 422), ({"model": "other"}, 404), ({"documents": ["unscored"]}, 400)],
     )
     def test_errors_have_its_shape(self, api: FlaskClient, changes: dict[str, Any], status: int) -> None:
         response = api.post("/v1/rerank", json={"query": QUERY, "documents": TEXTS, **changes})
         assert (response.status_code, list(response.get_json())) == (status, ["detail"])
+
+
+class TestReturnedDocuments:
+    @pytest.mark.parametrize(
+        "value",
+        [nested(300), NAN, [-float("inf")], b"bytes", {b"name": 1}, msgpack.Timestamp(5)],
+        ids=["deep", "NaN", "infinity", "bytes", "a name of bytes", "a time"],
+    )
+    @pytest.mark.parametrize(("path", "error"), [("/v1/rerank", "detail"), ("/v2/rerank", "message")])
+    def test_one_that_json_cannot_hold_is_refused_before_it_is_scored(
+        self, api: FlaskClient, stub: StubWorker, path: str, error: str, value: Any
+    ) -> None:
+        body = {"query": QUERY, "documents": ["a", {"text": "b", "more": value}], "return_documents": True}
+        response = api.post(path, data=msgpack.packb(body), content_type="application/msgpack")
+        assert response.status_code in (400, 422)
+        assert response.get_json()[error].startswith("documents[1] cannot be written as JSON: ")
+        assert stub.prompts_asked == []
+        body["return_documents"] = False
+        assert api.post(path, data=msgpack.packb(body), content_type="application/msgpack").status_code == 200
+
+    @pytest.mark.usefixtures("stub")
+    def test_others_come_back_as_they_are(self, api: FlaskClient) -> None:
+        document = {"text": "b", "deep": nested(240), "large": 2**64 - 1, "small": -0.0, "none": None}
+        found = api.post("/v1/rerank", json={"query": QUERY, "documents": [document]}).get_json()["results"]
+        assert found[0]["document"] == document
 
 
 @pytest.mark.usefixtures("stub")
@@ -181,6 +240,17 @@ class TestSharedPaths:
         assert api.post(path, json={"query": QUERY}).get_json().keys() == fields
         assert api.post(path, data=b"{").get_json().keys() == fields
         assert api.get(path).get_json().keys() == api.post(f"{path}/a").get_json().keys() == fields
+
+    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("documents", [TEXTS[:1], None])
+    def test_the_order_of_the_fields_is_the_same_everywhere(self, api: FlaskClient, path: str, documents: Any) -> None:
+        body = {"query": QUERY, "texts": TEXTS, "documents": documents}
+        found = api.post(path, json=body).get_json()
+        assert [item["index"] for item in found] == [TEXTS.index(text) for text in RANKED]
+        assert "query" in api.post(path, json=body | {"property": "a"}).get_json()
+
+    def test_each_that_shares_a_path_may_be_its_fallback(self) -> None:
+        assert sorted(FALLBACKS) == sorted(TOLD_BY)
 
     def test_each_protocol_answers_alone_below_its_path(self, make_app: MakeApp) -> None:
         api = make_app(protocols="tei=/tei,infinity=/infinity,jina=/jina").test_client()

@@ -45,6 +45,7 @@ ROOMS: dict[str, set[str]] = {
     "shoal_api.enqueue": {"shoal", "shoal_api", "shoal_api.context"},
     "shoal_api.token_ids": {"shoal", "shoal_api.context", "shoal_api.enqueue"},
     "shoal_api.served_model": {"shoal", "shoal_api.context"},
+    "shoal_api.ranking": {"shoal", "shoal_api", "shoal_api.schema", "shoal_api.enqueue", "shoal_api.served_model"},
     "shoal_api.routes": {
         "shoal",
         "shoal.queue",
@@ -62,6 +63,7 @@ ROOMS: dict[str, set[str]] = {
         "shoal_api.context",
         "shoal_api.enqueue",
         "shoal_api.served_model",
+        "shoal_api.ranking",
         "shoal_api.token_ids",
         "shoal_api.routes",
     },

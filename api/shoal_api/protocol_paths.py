@@ -9,18 +9,30 @@ from werkzeug.routing import Rule
 from shoal.errors import BadSetting
 from shoal_api.request import JsonRequest
 
-#: The endpoints that may share their path, each with the fields that tell that a body is meant for it. The first that
-#: has one of a body's fields answers; the last of a path answers bodies that have none of them.
+#: The endpoints that may share their path, each with the fields that tell that a body is meant for it: the first that
+#: has one of a body's fields answers.
 TOLD_BY = {
     "tei.predict": {"inputs"},
     "predict.predict": {"text"},
     "weaviate.rerank": {"property"},
-    "infinity.rerank": {"documents"},
     "tei.rerank": {"texts"},
     "cohere.rerank_v1": {"rank_fields", "max_chunks_per_doc"},
-    "jina.rerank": {"documents"},
     "cohere.rerank": {"documents"},
+    "jina.rerank": {"documents"},
+    "infinity.rerank": {"documents"},
 }
+
+#: The same endpoints: the first of a path answers bodies that have none of the fields, and errors of the path.
+FALLBACKS = (
+    "predict.predict",
+    "tei.predict",
+    "jina.rerank",
+    "cohere.rerank",
+    "cohere.rerank_v1",
+    "tei.rerank",
+    "infinity.rerank",
+    "weaviate.rerank",
+)
 
 
 class ProtocolPaths:
@@ -37,7 +49,10 @@ class ProtocolPaths:
         for name, prefix in prefixes.items():
             self._owners.setdefault(prefix, name)
         self._shared = _shared_rules(app, prefixes)
-        self._owners |= {path: _blueprint(rules[-1]) for path, rules in self._shared.items()}
+        self._fallbacks = {
+            path: min(rules, key=lambda rule: FALLBACKS.index(rule.endpoint)) for path, rules in self._shared.items()
+        }
+        self._owners |= {path: _blueprint(rule) for path, rule in self._fallbacks.items()}
 
     def choose(self, request: JsonRequest) -> None:
         """Give the request the rule of the protocol that its body is meant for, if several have its path.
@@ -47,7 +62,7 @@ class ProtocolPaths:
         if request.method != "POST" or request.url_rule is None:
             return
         if rules := self._shared.get(request.url_rule.rule):
-            request.url_rule = rules[-1]  # for the error of a body that cannot be read
+            request.url_rule = self._fallbacks[request.url_rule.rule]  # for the error of a body that cannot be read
             names = request.peek_json().keys()
             fitting = (rule for rule in rules if not TOLD_BY[rule.endpoint].isdisjoint(names))
             request.url_rule = next(fitting, request.url_rule)

@@ -52,6 +52,14 @@ def rendered(value: Any, status: int = 200, headers: Mapping[str, str] | None = 
     return sent(data, "application/json", status, headers)
 
 
+def is_json(value: Any) -> bool:
+    """Return True if the value reads back the same from the JSON that `rendered` makes of it; NaN becomes null."""
+    try:
+        return bool(orjson.loads(orjson.dumps(value)) == value)
+    except TypeError:
+        return False
+
+
 def sent(data: bytes, media_type: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a response with these bytes, which are of the media type."""
     described = {"Content-Type": media_type, "Content-Length": str(len(data)), **(headers or {})}

@@ -1,4 +1,5 @@
 """Compatible protocols of other services, one file for each family, with the dialect of its errors in `dialects`.
 
-Imports the schema, `context`, `enqueue`, `served_model`, `token_ids`, and from the own routes what they answer too.
+Imports the schema, `context`, `enqueue`, `served_model`, `ranking`, `token_ids`, and from the own routes what they
+answer too.
 """

@@ -14,7 +14,7 @@ from shoal.jobs import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from shoal.replies import Reply
 from shoal_api.enqueue import call
 from shoal_api.number_type import convert
-from shoal_api.ranking import results
+from shoal_api.ranking import rank
 from shoal_api.response import base64_rows, cost_headers, rendered
 from shoal_api.schema.cohere import (
     CohereBody,
@@ -25,7 +25,7 @@ from shoal_api.schema.cohere import (
     CohereRanking,
     CohereRerankBody,
 )
-from shoal_api.served_model import check_model, check_reranker, prompt_among
+from shoal_api.served_model import check_model, prompt_among
 
 api = APIBlueprint(
     "cohere", __name__, abp_tags=[Tag(name="Cohere")], abp_responses={"4XX": CohereError, "5XX": CohereError}
@@ -79,9 +79,7 @@ def rerank_meta(reply: Reply, version: str) -> dict[str, Any]:
 
 
 def _ranking(body: CohereRerankBody, version: str) -> Response:
-    check_reranker(body.model)
-    reply = call(body.job(), remedy="split the list")
-    found = results(reply, body.top_n, body.document if body.return_documents else None)
+    reply, found = rank(body)
     answer = {"id": reply.id, "results": found, "meta": rerank_meta(reply, version)}
     return rendered(answer, headers=cost_headers(reply))
 

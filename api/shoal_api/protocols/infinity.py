@@ -11,7 +11,7 @@ from shoal.jobs import LANES
 from shoal_api.context import context
 from shoal_api.enqueue import call
 from shoal_api.protocols.openai import embedding_list
-from shoal_api.ranking import results, usage
+from shoal_api.ranking import rank, usage
 from shoal_api.response import cost_headers, rendered
 from shoal_api.schema.infinity import (
     InfinityBody,
@@ -21,7 +21,7 @@ from shoal_api.schema.infinity import (
     InfinityRerankBody,
 )
 from shoal_api.schema.openai import OpenAIError
-from shoal_api.served_model import check_model, check_reranker, served_models, served_rerankers
+from shoal_api.served_model import check_model, served_models, served_rerankers
 from shoal_api.vector_format import VectorFormat, arrays_of
 
 api = APIBlueprint(
@@ -29,14 +29,10 @@ api = APIBlueprint(
 )
 
 
-#: The model that Infinity's client names if it was told none.
-_UNSPECIFIED = "default/not-specified"
-
-
 @api.post("/embeddings", responses={200: InfinityEmbeddings})
 def embeddings(body: InfinityBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
-    check_model(None if body.model == _UNSPECIFIED else body.model)
+    check_model(body.model)
     wanted = VectorFormat.of_request()
     reply = call(body.job(), remedy="split the list")
     about = {"id": f"infinity-{reply.id}", "created": int(time.time())}
@@ -46,9 +42,7 @@ def embeddings(body: InfinityBody) -> Response:
 @api.post("/rerank", responses={200: InfinityRanking})
 def rerank(body: InfinityRerankBody) -> Response:
     """Score texts for a query, best first."""
-    check_reranker(None if body.model == _UNSPECIFIED else body.model)
-    reply = call(body.job(), remedy="split the list")
-    found = results(reply, body.top_n, body.documents.__getitem__ if body.return_documents else None)
+    reply, found = rank(body)
     answer = {"object": "rerank", "results": found, "model": reply.model, "usage": usage(reply)}
     about = {"id": f"infinity-{reply.id}", "created": int(time.time())}
     return rendered(answer | about, headers=cost_headers(reply))

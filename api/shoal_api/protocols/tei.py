@@ -156,10 +156,7 @@ def _ranks(body: TeiRerankBody) -> Response:
     _refuse_empty("texts", body.texts)
     job = body.job()
     reply = call(job, remedy="split the list")
-    ranks = [
-        {"index": n, "score": score, **({"text": body.texts[n]} if body.return_text else {})}
-        for n, score in ranked(reply)
-    ]
+    ranks = ranked(reply, "score", {"text": body.texts.__getitem__} if body.return_text else {})
     return with_tei_headers(rendered(ranks, headers=cost_headers(reply)), reply, job)
 
 

@@ -4,10 +4,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from shoal.errors import InvalidRequest
+from shoal.excerpt import excerpt
 from shoal.jobs import Job, Options
 from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.requests import Body
 from shoal_api.schema.rerank import RankedDocument, RerankBody
+
+#: Most names in `rank_fields`.
+MAX_RANK_FIELDS = 100
 
 Format = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 InputType = Literal["search_document", "search_query", "classification", "clustering"]
@@ -50,13 +55,21 @@ class CohereRerankBody(RerankBody):
 class CohereFieldsBody(CohereRerankBody):
     """A query, and documents to score for it, which may have several fields."""
 
-    rank_fields: Annotated[list[str], Field(fail_fast=True, min_length=1)] | None = Field(
-        None, description="Names of the fields that are read of documents that are objects; null: `text`"
+    rank_fields: Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MAX_RANK_FIELDS)] | None = Field(
+        None, description="Different names of the fields that are read of documents that are objects; null: `text`"
     )
 
     def job(self) -> Job:
-        """Return the job that does it; raises InvalidRequest for a document without such a field."""
-        return Job("rerank", self._texts(self.rank_fields or ("text",)), query=self.query)
+        """Return the job that does it.
+
+        Raises InvalidRequest for a document without such a field, and for a field that is named twice, by which texts
+        would have more characters than the body.
+        """
+        fields = self.rank_fields or ["text"]
+        for n, name in enumerate(fields):
+            if name in fields[:n]:
+                raise InvalidRequest(f"rank_fields has {excerpt(name)} twice: name each field once")
+        return Job("rerank", self._texts(fields), query=self.query)
 
 
 class CohereAnswer(BaseModel):

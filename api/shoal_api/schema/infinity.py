@@ -2,12 +2,17 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from shoal.jobs import Job, Options
 from shoal_api.schema.openai import EmbeddingList, ModelBody, Usage
 from shoal_api.schema.requests import Body, Texts, as_list
 from shoal_api.schema.rerank import RerankBody
+
+#: The model that Infinity's client names if it was told none.
+_UNSPECIFIED = "default/not-specified"
+
+Model = Annotated[str | None, AfterValidator(lambda name: None if name == _UNSPECIFIED else name)]
 
 
 class InfinityBody(Body):
@@ -15,7 +20,7 @@ class InfinityBody(Body):
 
     model_config = ConfigDict(json_schema_extra={"example": {"input": ["a text", "another text"]}})
     input: Texts = Field(description="One text or several")
-    model: str | None = Field(None, description="The served model, or an alias of it; null: the served one")
+    model: Model = Field(None, description="The served model, or an alias of it; null: the served one")
     encoding_format: Literal["float", "base64"] = Field("float", description="Lists of numbers, or base64 of floats")
     dimensions: Annotated[int, Field(ge=0)] = Field(0, description="Keep this many numbers of each vector; 0: all")
     modality: Literal["text"] = Field("text", description="Kind of the input")
@@ -31,11 +36,16 @@ class InfinityRerankBody(RerankBody):
 
     model_config = ConfigDict(json_schema_extra={"example": {"query": "a storm", "documents": ["rain", "market"]}})
     documents: Annotated[list[str], Field(fail_fast=True)] = Field(description="The texts")  # type: ignore[assignment]
+    model: Model = Field(None, description="The served reranker, or an alias of it; null: the served one")
     raw_scores: bool = Field(False, description="Answer the reranker's numbers as they are")
 
     def job(self) -> Job:
         """Return the job that does it."""
         return Job("rerank", self.documents, query=self.query, raw_scores=self.raw_scores)
+
+    def document(self, number: int) -> str:
+        """Return the document of that number as it is answered: a text."""
+        return self.documents[number]
 
 
 class RankedText(BaseModel):

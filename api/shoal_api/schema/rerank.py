@@ -26,8 +26,8 @@ class RerankBody(Body):
         """Return the job that does it; raises InvalidRequest for a document without a text."""
         return Job("rerank", self._texts(("text",)), query=self.query)
 
-    def document(self, number: int) -> dict[str, Any]:
-        """Return the document of that number as an object."""
+    def document(self, number: int) -> Any:
+        """Return the document of that number as it is answered: an object."""
         document = self.documents[number]
         return {"text": document} if isinstance(document, str) else document
 

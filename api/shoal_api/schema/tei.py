@@ -11,19 +11,26 @@ from shoal_api.schema.requests import Body, IdLists, Ids, Texts, TextsOrIds, Tru
 from shoal_api.schema.responses import ANY_FORMAT, ErrorBody, described
 
 
-class TeiOptions(Body):
-    """Options of how the model reads texts."""
+class TeiTruncation(Body):
+    """Options of how texts that are too long are read."""
 
     truncate: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
     truncation_direction: TruncationDirection = Field("Right", description="End at which texts are cut")
-    prompt_name: str | None = Field(None, description="Name of the model's prompt to put before each text")
 
     def options(self, **others: Any) -> Options:
         """Return these options and others, under Shoal's names."""
         side = self.truncation_direction.lower()
-        return Options(
-            truncate=self.truncate is not False, truncation_side=side, prompt_name=self.prompt_name, **others
-        )
+        return Options(truncate=self.truncate is not False, truncation_side=side, **others)
+
+
+class TeiOptions(TeiTruncation):
+    """Options of how the model reads texts."""
+
+    prompt_name: str | None = Field(None, description="Name of the model's prompt to put before each text")
+
+    def options(self, **others: Any) -> Options:
+        """Return these options and others, under Shoal's names."""
+        return super().options(prompt_name=self.prompt_name, **others)
 
 
 class TeiTokensBody(TeiOptions):
@@ -73,7 +80,7 @@ class SimilarityBody(Body):
         return Job("embed", [self.inputs.source_sentence, *self.inputs.sentences], options)
 
 
-class TeiRerankBody(Body):
+class TeiRerankBody(TeiTruncation):
     """A query, and texts to score for it."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"query": "a storm", "texts": ["rain", "market"]}})
@@ -81,13 +88,10 @@ class TeiRerankBody(Body):
     texts: Annotated[list[str], Field(fail_fast=True)] = Field(description="The texts")
     raw_scores: bool = Field(False, description="Answer the reranker's numbers as they are, not from 0 to 1")
     return_text: bool = Field(False, description="Answer the texts too")
-    truncate: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
-    truncation_direction: TruncationDirection = Field("Right", description="End at which texts are cut")
 
     def job(self) -> Job:
         """Return the job that does it."""
-        options = Options(truncate=self.truncate is not False, truncation_side=self.truncation_direction.lower())
-        return Job("rerank", self.texts, options, query=self.query, raw_scores=self.raw_scores)
+        return Job("rerank", self.texts, self.options(), query=self.query, raw_scores=self.raw_scores)
 
 
 class TokenizeBody(Body):
