@@ -1,6 +1,7 @@
 """The client for asyncio: many tasks in one loop, which may be cancelled or read streams, and closing."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, aclosing
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from awaiting import answer_all, answering, async_client, num_interactive, outcomes, reply_to, url_of, wait_for
-from conftest import PATIENCE_S, WORDS, RedisServer
+from conftest import PATIENCE_S, WORDS, RedisServer, wait_until
 from queues import Queue
 from tcp_proxy import Proxy
 
@@ -275,6 +276,61 @@ class TestClosing:
 
         with Proxy(own_redis.port) as proxy:
             asyncio.run(use(proxy))
+
+    def test_to_cancel_the_closing_does_not_stop_it(self, own_redis: RedisServer) -> None:
+        queue = Queue.connect(own_redis.url, Keys())
+        queue.join()
+
+        async def use(proxy: Proxy) -> None:
+            client = AsyncClient(url_of(proxy))
+            task = asyncio.create_task(client.embed("storm"))
+            await wait_for(lambda: num_interactive(queue) == 1)
+            proxy.hold()
+            closing = asyncio.create_task(client.close())
+            await asyncio.wait([task])
+            closing.cancel()
+            assert [type(error) for error in await outcomes([closing])] == [asyncio.CancelledError]
+            proxy.release()
+            await wait_for(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+            await wait_for(lambda: proxy.num_open() == 0)
+            await client.close()
+
+        with Proxy(own_redis.port) as proxy:
+            asyncio.run(use(proxy))
+        assert num_interactive(queue) == 0
+        queue.close()
+
+    def test_a_loop_that_ends_closes_it_and_the_next_one_opens_it_again(self, own_redis: RedisServer) -> None:
+        queue = Queue.connect(own_redis.url, Keys())
+        queue.join()
+
+        async def use(client: AsyncClient) -> None:
+            waiting.append(asyncio.create_task(client.embed("storm")))
+            await wait_for(lambda: num_interactive(queue) == 1)
+
+        with Proxy(own_redis.port) as proxy:
+            client, waiting = AsyncClient(url_of(proxy)), list[asyncio.Task[Any]]()
+            for _ in range(2):
+                asyncio.run(use(client))
+                assert waiting[-1].cancelled()
+                assert num_interactive(queue) == 0
+                wait_until(lambda: proxy.num_open() == 0)
+            asyncio.run(client.close())
+        queue.close()
+
+    @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_a_loop_that_is_closed_with_tasks_left_does_not_keep_it(self, queue: Queue, redis_url: str) -> None:
+        client = async_client(queue, redis_url)
+
+        async def use() -> set[str]:
+            return await client.queue.pool.alive()
+
+        for _ in range(2):
+            loop = asyncio.new_event_loop()
+            assert loop.run_until_complete(use()) == set()
+            loop.close()
+        asyncio.run(client.close())
+        gc.collect()
 
     def test_one_that_was_never_used_is_closed_like_any_other(self, redis_url: str) -> None:
         async def use() -> None:

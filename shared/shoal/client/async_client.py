@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
@@ -25,17 +26,42 @@ from shoal.replies import Reply
 from shoal.settings import DEFAULTS
 
 
-@dataclass(frozen=True, slots=True)
 class _Session:
-    """All that a client has open in its event loop."""
+    """All that a client has open in its event loop, until it is closed or the loop ends.
 
-    loop: asyncio.AbstractEventLoop
-    broker: AsyncBroker
-    producer: AsyncProducer
-    clock: AsyncClock
-    lookup: AsyncCacheLookup
-    dispatcher: AsyncDispatcher
-    calls: set[asyncio.Future[None]] = field(default_factory=set)
+    A task of its own closes it: the task that asks may be cancelled at any moment, and at its end a loop cancels all.
+    """
+
+    def __init__(self, connections: ConnectionMaker, keys: Keys, limits: LaneLimits | None, result_ttl_s: int):
+        self.loop = asyncio.get_running_loop()
+        self._broker = AsyncBroker(connections)
+        self.producer = AsyncProducer(self._broker, keys, limits, result_ttl_s)
+        self.clock = AsyncClock(self._broker)
+        self.lookup = AsyncCacheLookup(self._broker, keys, self.producer.pool)
+        self.dispatcher = AsyncDispatcher(self.producer, self.clock)
+        self.calls: set[asyncio.Future[None]] = set()
+        self._is_ending = asyncio.Event()
+        self.dispatcher.receiver.add_done_callback(lambda _: self._is_ending.set())
+        self._closer = asyncio.create_task(self._close_at_end())
+
+    def is_over(self) -> bool:
+        """Return True once all is closed, or the loop is."""
+        return self._closer.done() or self.loop.is_closed()
+
+    async def close(self) -> None:
+        """Close all; to cancel this does not end that, and another call waits for it."""
+        self._is_ending.set()
+        await asyncio.shield(self._closer)
+
+    async def _close_at_end(self) -> None:
+        with suppress(asyncio.CancelledError):  # by the loop, which ends
+            await self._is_ending.wait()
+        try:
+            await self.dispatcher.close()
+        finally:
+            await self._broker.close()
+        while self.calls:  # they fail now; one that went on after the client is closed would open it again
+            await asyncio.wait(self.calls)
 
 
 class AsyncClient(Calls[AsyncPendingReply]):
@@ -43,7 +69,8 @@ class AsyncClient(Calls[AsyncPendingReply]):
 
     It does what `shoal.Client` does, with the same options and errors. Jobs of many tasks go to Redis together, and one
     task receives their replies. To cancel a task, or to let `asyncio.timeout` do it, withdraws the jobs that it awaits.
-    A client belongs to the event loop that uses it first, until it is closed; another one gets RuntimeError.
+    A client belongs to the event loop that uses it first, until it is closed or the loop ends; another one gets
+    RuntimeError.
     """
 
     def __init__(
@@ -59,10 +86,7 @@ class AsyncClient(Calls[AsyncPendingReply]):
         max_reply_mb: int = DEFAULTS.max_reply_mb,
     ):
         super().__init__(name, timeout_s, max_reply_mb)
-        self._connections = ConnectionMaker(redis_url)
-        self._keys = Keys(key_prefix, pool)
-        self._limits = limits
-        self._result_ttl_s = result_ttl_s
+        self._new_session = partial(_Session, ConnectionMaker(redis_url), Keys(key_prefix, pool), limits, result_ttl_s)
         self._open: _Session | None = None
 
     async def __aenter__(self) -> Self:
@@ -85,15 +109,11 @@ class AsyncClient(Calls[AsyncPendingReply]):
     async def close(self) -> None:
         """End the client's tasks and close its connections; tasks that still wait get Unavailable.
 
-        Jobs that they wait for, or that were given up before, are withdrawn first.
+        Jobs that they wait for, or that were given up before, are withdrawn first. To cancel this does not stop it, and
+        to call it again waits for its end.
         """
-        if self._open is not None:
-            session = self._session()
-            await session.dispatcher.close()
-            await session.broker.close()
-            while session.calls:  # they fail now; one that went on after the client is closed would open it again
-                await asyncio.wait(session.calls)
-            self._open = None
+        if self._open is not None and not self._open.is_over():
+            await self._session().close()
 
     @overload
     async def embed(self, texts: str | Iterable[str], *, output: Literal["chunks"], **options: Any) -> list[Any]: ...
@@ -182,11 +202,8 @@ class AsyncClient(Calls[AsyncPendingReply]):
         Raises RuntimeError in any event loop but the one that uses the client.
         """
         loop = asyncio.get_running_loop()
-        if self._open is None:
-            broker = AsyncBroker(self._connections)
-            producer = AsyncProducer(broker, self._keys, self._limits, self._result_ttl_s)
-            clock, lookup = AsyncClock(broker), AsyncCacheLookup(broker, self._keys, producer.pool)
-            self._open = _Session(loop, broker, producer, clock, lookup, AsyncDispatcher(producer, clock))
+        if self._open is None or self._open.is_over():
+            self._open = self._new_session()
         elif self._open.loop is not loop:
             raise RuntimeError(
                 "this AsyncClient is in use in another event loop: make one for each loop, or close it there first"

@@ -68,6 +68,7 @@ class AsyncDispatcher(Dispatching[AsyncPendingReply, AsyncPendingNote]):
     """The receiver of an event loop, which starts at once. The broker sends the jobs of many tasks together.
 
     Jobs are put and withdrawn by tasks of the dispatcher's own: the task that asked may be cancelled at any moment.
+    `receiver` is the task that receives replies; it ends when the dispatcher is closed, and when the loop ends.
     """
 
     def __init__(self, producer: AsyncProducer, clock: AsyncClock):
@@ -77,7 +78,7 @@ class AsyncDispatcher(Dispatching[AsyncPendingReply, AsyncPendingNote]):
         self._begin()
         self._inbox = producer.inbox(self.address)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._receiver = asyncio.create_task(self._keep(self._receive))
+        self.receiver = asyncio.create_task(self._keep(self._receive))
 
     def call(self, lane: str, jobs: Sequence[Job], client: str = "") -> list[AsyncPendingReply]:
         """Send the client's jobs, all or none, and return their replies to come, in order.
@@ -109,8 +110,8 @@ class AsyncDispatcher(Dispatching[AsyncPendingReply, AsyncPendingNote]):
         self._start(self._withdraw(self._settle_all(closed())))
         while self._tasks:
             await asyncio.wait(self._tasks)
-        self._receiver.cancel()
-        await asyncio.wait([self._receiver])
+        self.receiver.cancel()
+        await asyncio.wait([self.receiver])
 
     def _start(self, steps: Coroutine[Any, Any, None]) -> None:
         async def once() -> None:
