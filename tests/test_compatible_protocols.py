@@ -131,7 +131,8 @@ class TestSlashes:
         api = make_app(protocols="tei=/tei").test_client()
         for path in ("/tei", "/tei/"):
             assert len(api.post(path, json={"inputs": ["a", "b"]}).get_json()) == 2
-            assert (api.get(path).status_code, api.get(path).headers["Allow"]) == (405, "POST, OPTIONS")
+            response = api.get(path)
+            assert (response.status_code, {*response.headers["Allow"].split(", ")}) == (405, {"OPTIONS", "POST"})
 
     @pytest.mark.parametrize("path", ["/json_embed", "/json_embed/", "/raw_embed", "/raw_embed/"])
     def test_with_and_without_one_each_method_is_answered_alike(self, api: FlaskClient, path: str) -> None:
