@@ -155,6 +155,22 @@ class TestLargeRequests:
         words = "the vectors of 5 texts take 1,310,720 bytes, and a response may have 1,048,576 (SHOAL_MAX_RESPONSE_MB)"
         assert words in refused.get_data(as_text=True)
 
+    def test_they_are_refused_while_the_worker_that_told_their_dimension_is_not_ready(
+        self, make_app: MakeApp, stub: StubWorker
+    ) -> None:
+        api = make_app(max_response_mb=1).test_client()
+        stub.announce(dimension=65_536)
+        assert api.post("/embed", json={"inputs": ["a"] * 4}).status_code == 200
+        stub.announce(state="loading")
+        assert api.post("/embed", json={"inputs": ["a"] * 5}).status_code == 413
+
+    def test_they_count_as_some_until_a_worker_tells(self, make_app: MakeApp, stub: StubWorker) -> None:
+        app = make_app(max_response_mb=1, api_threads=256)
+        stub.announce(state="loading")
+        app.extensions["shoal"].access._quotas.acquire("127.0.0.1", 206)
+        assert app.test_client().post("/embed", json={"inputs": ["a"] * 8}).status_code == 200
+        assert app.test_client().post("/embed", json={"inputs": ["a"] * 256}).status_code == 429
+
     def test_dimensions_make_room(self, make_app: MakeApp, stub: StubWorker) -> None:
         api = make_app(max_response_mb=1).test_client()
         stub.announce(dimension=65_536)

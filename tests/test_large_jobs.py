@@ -8,10 +8,13 @@ import msgpack
 import pytest
 from queues import Queue
 
+from shoal import Client
 from shoal.broker.broker import Broker
 from shoal.broker.script import Script
+from shoal.client.parts import TEXTS_PER_JOB
 from shoal.errors import ShoalError, TooLarge
 from shoal.jobs import MAX_VALUES, Job
+from shoal.keys import Keys
 from shoal.queue.consumer import HEAD_BYTES, Consumer
 from shoal.queue.lane import MAX_PUT_BYTES, Source
 from shoal.replies import Reply
@@ -55,6 +58,16 @@ def test_jobs_of_too_many_bytes_are_not_put(queue: Queue) -> None:
         queue.put("bulk", [large])
     queue.put("bulk", [Job("embed", ["x" * (MAX_PUT_BYTES // 2 - 100)] * 2)])
     assert queue.backlog()["bulk"] == 1
+
+
+def test_a_long_list_with_copies_of_a_long_query_is_refused_before_it_is_packed(redis_url: str, keys: Keys) -> None:
+    query, texts = "x" * 2**20, ["a"] * (32 * TEXTS_PER_JOB)
+    with Client(redis_url, key_prefix=keys.prefix, pool=keys.pool) as client:
+        tracemalloc.start()
+        with pytest.raises(TooLarge, match=r"and the query has 1,048,576, in each of 32 jobs: 33,555,456 bytes"):
+            client.rerank(query, texts)
+        assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("block_s", [0.0, 0.1])

@@ -8,6 +8,7 @@ from api_stub import MakeApp, StubWorker, raw_score_of
 from flask.testing import FlaskClient
 from fuzzing import nested
 
+from shoal.client.parts import TEXTS_PER_JOB
 from shoal.errors import BadSetting
 from shoal_api.protocol_paths import FALLBACKS, TOLD_BY
 from shoal_api.schema.cohere import MAX_RANK_FIELDS
@@ -61,6 +62,14 @@ class TestTei:
         api = make_app(max_text_chars=20).test_client()
         response = api.post("/rerank", json={"query": "a" * 21, "texts": ["a"]})
         assert (response.status_code, response.get_json()["error_type"]) == (413, "Validation")
+
+    def test_a_query_that_has_too_many_copies_is_refused(self, api: FlaskClient) -> None:
+        query = "é" * 500_000
+        found = api.post("/rerank", json={"query": query, "texts": ["a"] * (33 * TEXTS_PER_JOB + 1)})
+        assert (found.status_code, found.get_json()["error_type"]) == (413, "Validation")
+        words = "the query has 1,000,000, in each of 34 jobs: 34,001,057 bytes at a time are over"
+        assert words in found.get_json()["error"]
+        assert api.post("/rerank", json={"query": query, "texts": ["a"] * TEXTS_PER_JOB}).status_code == 200
 
     @pytest.mark.parametrize(
         ("body", "status", "kind"),

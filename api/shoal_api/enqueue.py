@@ -15,6 +15,9 @@ from shoal_api.context import context
 from shoal_api.request import json_request
 from shoal_api.response import rendered
 
+#: The dimension by which vectors are counted until a worker has told that of its model: few models have a greater one.
+_ASSUMED_DIMENSION = 1_024
+
 #: The header that `prefers_async` reads, for the description of a route.
 PREFER: dict[str, Any] = {
     "name": "Prefer",
@@ -63,11 +66,11 @@ def call(job: Job, remedy: str, lane: str = "interactive") -> Reply:
     has, Overloaded, Unavailable and Timeout.
     """
     settings, client = context().settings, context().client
-    json_request().num_texts = len(job.texts)
     check_texts(job.texts, settings.max_backlog_texts, settings.max_text_chars, "request", remedy)
     check_query(job, settings.max_text_chars)
     check_hits(job, MAX_REQUEST_HITS, "request")
     _reserve_memory(job, remedy)
+    json_request().num_texts = len(job.texts)
     name, timeout_s = json_request().client_name, settings.request_timeout_s
     return client.call(job, lane=lane, timeout_s=timeout_s, client=name, is_wanted=_connection_check())
 
@@ -87,18 +90,20 @@ def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | None =
 
 
 def _reserve_memory(job: Job, remedy: str) -> None:
-    """Count the request for more threads if its vectors are many; token vectors have a limit of their own.
+    """Count the request for more threads if its vectors, or the copies of its query, take much memory.
 
-    Raises TooLarge if they are over the limit of a response, as far as a ready worker tells their dimension, and
-    Overloaded if the client has too many such requests.
+    Token vectors have a limit of their own. Raises TooLarge for vectors over the limit of a response, as far as a
+    worker has told their dimension, and for more jobs than a put takes, and Overloaded if the client has too many such
+    requests.
     """
+    if job.op == "rerank":
+        context().access.reserve(json_request(), context().client.put_share(job))
     most = context().settings.max_response_mb * 2**20
     if job.op != "embed" or job.options.output != "vector" or _num_bytes(job, MAX_DIMENSIONS) <= most:
         return
-    dimensions = [about.get("dimension") for about in context().pool.read().ready.values()]
-    dimension = max((known for known in dimensions if isinstance(known, int)), default=0)
-    num_bytes = _num_bytes(job, job.options.dimensions or dimension)
-    if num_bytes > most:
+    dimension = job.options.dimensions or context().pool.dimension()
+    num_bytes = _num_bytes(job, dimension or _ASSUMED_DIMENSION)
+    if dimension and num_bytes > most:
         raise TooLarge(
             f"the vectors of {len(job.texts):,} texts take {num_bytes:,} bytes, and a response may have {most:,} "
             f"(SHOAL_MAX_RESPONSE_MB): {remedy}"

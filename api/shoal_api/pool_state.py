@@ -33,6 +33,12 @@ class PoolState:
         found = {name: about for worker in self.ready.values() for name, about in worker.get("indexes", {}).items()}
         return dict(sorted(found.items()))
 
+    @property
+    def dimension(self) -> int:
+        """The greatest dimension of the vectors of ready workers; 0 if none is ready."""
+        dimensions = [about.get("dimension") for about in self.ready.values()]
+        return max((known for known in dimensions if isinstance(known, int)), default=0)
+
     def describe_states(self) -> str:
         """Return how many workers are in each state: "1 loading, 2 stalled"."""
         states = Counter(str(about.get("state", "unknown")) for about in self.workers.values())
@@ -47,6 +53,7 @@ class PoolReader:
         self._pool = pool
         self._lock = threading.Lock()
         self._state: PoolState | None = None
+        self._dimension = 0
         self._read_at = 0.0
 
     def read(self) -> PoolState:
@@ -59,4 +66,13 @@ class PoolReader:
                 self._state = None
                 self._state = PoolState(self._pool.workers())
                 self._read_at = time.monotonic()
+                self._dimension = self._state.dimension or self._dimension
             return self._state
+
+    def dimension(self) -> int:
+        """Return the dimension of the vectors of ready workers, or of the last that were; 0 if none was seen yet.
+
+        Raises Unavailable if Redis does not answer when it is asked.
+        """
+        self.read()
+        return self._dimension

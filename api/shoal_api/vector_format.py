@@ -106,9 +106,13 @@ class VectorFormat:
         return cls(media_type)
 
     def answer(
-        self, reply: Reply, arrays: Arrays, in_json: Any = None, fields: Mapping[str, Any] | None = None
+        self,
+        reply: Reply,
+        arrays: Arrays,
+        in_json: Callable[[], Any] | None = None,
+        fields: Mapping[str, Any] | None = None,
     ) -> Response:
-        """Return a response of the arrays, with the cost of the reply in headers; in JSON it is the value `in_json`.
+        """Return a response of the arrays, with the cost of the reply in headers; in JSON it is what `in_json` returns.
 
         In JSON and in msgpack the `fields` stand beside the arrays. Without either, the JSON is the list of vectors
         alone, or a map of the arrays if there are scales or chunks.
@@ -117,7 +121,7 @@ class VectorFormat:
         if self.media_type == JSON and fields is not None:
             return rendered({**fields, **listed(arrays)}, headers=headers)
         if self.media_type == JSON:
-            return rendered(_bare(arrays) if in_json is None else in_json, headers=headers)
+            return rendered(in_json() if in_json else _bare(arrays), headers=headers)
         vectors = arrays["embeddings"]
         headers |= {"X-Dtype": vectors.dtype.name, "X-Shape": ",".join(map(str, vectors.shape))}
         data = _msgpack(arrays, fields) if self.media_type in MSGPACK_TYPES else FORMATS[self.media_type](arrays)

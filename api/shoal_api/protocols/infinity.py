@@ -36,7 +36,7 @@ def embeddings(body: InfinityBody) -> Response:
     wanted = VectorFormat.of_request()
     reply = call(body.job(), remedy="split the list")
     about = {"id": f"infinity-{reply.id}", "created": int(time.time())}
-    return wanted.answer(reply, arrays_of(reply), in_json=embedding_list(reply, body.encoding_format) | about)
+    return wanted.answer(reply, arrays_of(reply), in_json=lambda: embedding_list(reply, body.encoding_format) | about)
 
 
 @api.post("/rerank", responses={200: InfinityRanking})

@@ -47,7 +47,7 @@ def embed(body: OllamaEmbedBody) -> Response:
     spent_ns = int((time.perf_counter() - json_request().started_s) * 1e9)
     cost = {"total_duration": spent_ns, "load_duration": 0, "prompt_eval_count": sum(reply.tokens)}
     answer = {"model": reply.model, "embeddings": reply.vectors, **cost}
-    return wanted.answer(reply, arrays_of(reply), in_json=answer)
+    return wanted.answer(reply, arrays_of(reply), in_json=lambda: answer)
 
 
 @api.post("/api/embeddings", responses={200: OllamaEmbedding})
@@ -57,7 +57,8 @@ def embeddings(body: OllamaPromptBody) -> Response:
     wanted = VectorFormat.of_request()
     reply = call(body.job(), remedy="cut the text")
     assert reply.vectors is not None
-    return wanted.answer(reply, arrays_of(reply), in_json={"embedding": reply.vectors[0]})
+    row = reply.vectors[0]
+    return wanted.answer(reply, arrays_of(reply), in_json=lambda: {"embedding": row})
 
 
 @api.get("/api/tags", responses={200: OllamaModels})

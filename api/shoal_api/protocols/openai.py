@@ -37,7 +37,7 @@ def embeddings(body: EmbeddingsBody) -> Response:
     check_model(body.model)
     wanted = VectorFormat.of_request()
     reply = call(body.job(as_texts("input", body.input)), remedy="split the list")
-    return wanted.answer(reply, arrays_of(reply), in_json=embedding_list(reply, body.encoding_format))
+    return wanted.answer(reply, arrays_of(reply), in_json=lambda: embedding_list(reply, body.encoding_format))
 
 
 def embedding_list(reply: Reply, encoding_format: str | None) -> dict[str, Any]:

@@ -18,5 +18,5 @@ def predict(query: PredictQuery, body: PredictBody) -> Response:
     wanted = VectorFormat.of_request()
     reply = call(body.job(query.output), remedy="split the list")
     if query.output == "tokens":
-        return wanted.answer(reply, arrays_of(reply), in_json={"ys": reply.rows_by_text()})
-    return wanted.answer(reply, arrays_of(reply), in_json={"embeddings": reply.vectors})
+        return wanted.answer(reply, arrays_of(reply), in_json=lambda: {"ys": reply.rows_by_text()})
+    return wanted.answer(reply, arrays_of(reply), in_json=lambda: {"embeddings": reply.vectors})

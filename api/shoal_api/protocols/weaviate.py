@@ -34,7 +34,7 @@ def vectors(body: WeaviateBody) -> Response:
     rows, dims = reply.vectors, reply.vectors.shape[1]
     one = body.text is not None
     found = {"text": body.text, "vector": rows[0]} if one else {"texts": body.texts, "vectors": rows}
-    return wanted.answer(reply, arrays_of(reply), in_json={**found, "dims": dims, "dim": dims})
+    return wanted.answer(reply, arrays_of(reply), in_json=lambda: {**found, "dims": dims, "dim": dims})
 
 
 @api.post("/rerank", responses={200: WeaviateScores})

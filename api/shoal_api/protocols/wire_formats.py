@@ -36,4 +36,6 @@ def raw_embed(body: NamedModelBody) -> Response:
 def _in_format(body: NamedModelBody, wanted: VectorFormat) -> Response:
     check_model(body.model_name)
     reply = call(body.job(), remedy="split the list")
-    return wanted.answer(reply, arrays_of(reply), in_json={"model_name": reply.model, "embedding": reply.vectors})
+    return wanted.answer(
+        reply, arrays_of(reply), in_json=lambda: {"model_name": reply.model, "embedding": reply.vectors}
+    )

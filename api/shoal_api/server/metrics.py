@@ -67,7 +67,7 @@ class Metrics:
         self._series: dict[tuple[str, str, int], Histogram] = {}
         self.batches = Counter(
             "shoal_http_batches",
-            "Requests with several texts, of those whose texts were sent to be computed.",
+            "Requests with several texts that their limits let through to be computed or found in the cache.",
             ("route", "status"),
             registry=own,
         )

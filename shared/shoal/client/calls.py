@@ -21,6 +21,7 @@ from shoal.client.parts import (
     check_key,
     check_lane,
     chunks,
+    put_share,
     texts_per_job,
     vectors,
 )
@@ -109,6 +110,10 @@ class Calls(ABC, Generic[P]):
 
     # What is done with it
 
+    def put_share(self, job: Job) -> float:
+        """Return the part of the largest put that the jobs of a call take; raise TooLarge for more than one takes."""
+        return put_share(job)
+
     async def _embed(self, texts: str | Iterable[str], options: Mapping[str, Any]) -> Any:
         """Return the vectors of the texts, or of a single str."""
         job = Job("embed", as_list(texts), Options(**options))
@@ -175,12 +180,14 @@ class Calls(ABC, Generic[P]):
 
         Parts with several vectors for each text are sent a few at a time.
 
-        Raises TimeoutError at `until` on the monotonic clock, and Cancelled once the reply is not wanted any more.
+        Raises TooLarge for more bytes than one put takes, before any are packed, TimeoutError at `until` on the
+        monotonic clock, and Cancelled once the reply is not wanted any more.
         """
         deadline = await self._now() + until - time.monotonic()
         parts = [replace(part, deadline=deadline) for part in job.split(texts_per_job(job))]
         send = partial(self._send, lane=lane, client=client, until=until, is_wanted=is_wanted)
         if job.options.output == "vector":
+            put_share(job)  # raises TooLarge
             return Reply.join(await send(parts))
         replies: list[Reply] = []
         for n in range(0, len(parts), MAX_TOKENS_PARTS):

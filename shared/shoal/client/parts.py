@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import InvalidRequest
+from shoal.errors import InvalidRequest, TooLarge
 from shoal.excerpt import excerpt
 from shoal.jobs import LANES, Job, Options
+from shoal.queue.lane import MAX_PUT_BYTES
 from shoal.replies import Reply
 from shoal.size_limit import MAX_TOKENIZER_CHARS
 
@@ -52,6 +53,31 @@ def texts_per_job(job: Job) -> int:
     if job.op in MAX_TOKENIZER_CHARS:
         return TEXTS_PER_TOKENIZER_JOB
     return TEXTS_PER_TOKENS_JOB if job.options.output == "tokens" else TEXTS_PER_JOB
+
+
+def put_share(job: Job) -> float:
+    """Return the part of the largest put that the parts of a job take, each with a copy of its query.
+
+    The job has one vector or score for each text; a small one counts as 0. Raises TooLarge for more than one put takes.
+    """
+    query = job.query or "" if job.op == "rerank" else ""
+    num_parts = -(-len(job.texts) // texts_per_job(job))
+    num_chars = num_parts * len(query) + sum(map(len, job.texts))
+    if num_chars <= MAX_PUT_BYTES // 64:  # so it need not be encoded: a character has at most 4 bytes
+        return 0.0
+    query_bytes, text_bytes = num_bytes(query), sum(map(num_bytes, job.texts))
+    if (total := num_parts * query_bytes + text_bytes) > MAX_PUT_BYTES:
+        of_query = f" and the query has {query_bytes:,}, in each of {num_parts:,} jobs" if query else ""
+        raise TooLarge(
+            f"the texts have {text_bytes:,} bytes{of_query}: {total:,} bytes at a time are over what a lane takes, "
+            f"{MAX_PUT_BYTES:,}: split the list{', or shorten the query' if query else ''}"
+        )
+    return total / MAX_PUT_BYTES
+
+
+def num_bytes(text: str) -> int:
+    """Return the size of a text in UTF-8; half of a surrogate pair, which it cannot hold, counts 3 bytes."""
+    return len(text.encode(errors="surrogatepass"))
 
 
 def as_list(texts: str | Iterable[str]) -> list[str]:
