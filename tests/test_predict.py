@@ -63,3 +63,4 @@ class TestSharedPath:
         assert {"200", "424", "4XX", "5XX"} <= shared["responses"].keys()
         errors = shared["responses"]["4XX"]["content"]["application/json"]["schema"]["anyOf"]
         assert [error["$ref"].rpartition("/")[2] for error in errors] == ["TeiError", "ErrorBody"]
+        assert shared["description"].startswith("Predictions: ")

@@ -29,10 +29,13 @@ def _merged(first: Operation, second: Operation) -> Operation:
     responses = dict(first.responses or {})
     for status, response in (second.responses or {}).items():
         known = responses.setdefault(status, response)
-        responses[status] = known.model_copy(update={"content": _either(known.content or {}, response.content or {})})
+        content = _either(known.content or {}, response.content or {})
+        names = (known.headers or {}) | (response.headers or {})
+        responses[status] = known.model_copy(update={"content": content, "headers": names or None})
+    words = f"{', '.join(second.tags or ())}: {second.summary}"
     update: dict[str, Any] = {
         "tags": [*(first.tags or ()), *(second.tags or ())],
-        "description": "\n\n".join(filter(None, (first.description, f"Or: {second.summary}", second.description))),
+        "description": "\n\n".join(filter(None, (first.description, words, second.description))),
         "parameters": [*(first.parameters or ()), *(second.parameters or ())] or None,
         "requestBody": RequestBody(content=_either(*bodies)) if any(bodies) else None,
         "responses": responses,

@@ -10,6 +10,7 @@ from shoal.jobs import Job, Options
 from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.requests import Body
 from shoal_api.schema.rerank import RankedDocument, RerankBody
+from shoal_api.schema.responses import WITH_COST
 
 #: Most names in `rank_fields`.
 MAX_RANK_FIELDS = 100
@@ -75,6 +76,7 @@ class CohereFieldsBody(CohereRerankBody):
 class CohereAnswer(BaseModel):
     """The fields of both answers."""
 
+    model_config = WITH_COST
     id: str
     texts: list[str]
     meta: dict[str, Any] = Field(description="The version of the protocol, and the tokens of all texts")
@@ -97,6 +99,7 @@ class CohereFloats(CohereAnswer):
 class CohereRanking(BaseModel):
     """The documents, best first."""
 
+    model_config = WITH_COST
     id: str
     results: list[RankedDocument]
     meta: dict[str, Any] = Field(description="The version of the protocol, and the tokens of all pairs")

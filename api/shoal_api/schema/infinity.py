@@ -8,6 +8,7 @@ from shoal.jobs import Job, Options
 from shoal_api.schema.openai import EmbeddingList, ModelBody, Usage
 from shoal_api.schema.requests import Body, Texts, as_list
 from shoal_api.schema.rerank import RerankBody
+from shoal_api.schema.responses import WITH_COST
 
 #: The model that Infinity's client names if it was told none.
 _UNSPECIFIED = "default/not-specified"
@@ -59,6 +60,7 @@ class RankedText(BaseModel):
 class InfinityRanking(BaseModel):
     """The texts, best first."""
 
+    model_config = WITH_COST
     object: Literal["rerank"]
     results: list[RankedText]
     model: str

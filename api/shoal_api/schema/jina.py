@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.rerank import RankedDocument, RerankBody
+from shoal_api.schema.responses import WITH_COST
 
 
 class JinaRerankBody(RerankBody):
@@ -18,6 +19,7 @@ class JinaRerankBody(RerankBody):
 class JinaRanking(BaseModel):
     """The documents, best first, with the fields of Cohere's older route too."""
 
+    model_config = WITH_COST
     object: Literal["list"]
     id: str
     model: str

@@ -50,6 +50,9 @@ ANY_FORMAT = {"content": dict.fromkeys(FORMATS, _BINARY), "answer_headers": head
 #: Configuration of the shape of a response with vectors: `Accept` may ask for another format than JSON.
 IN_ANY_FORMAT = described(**ANY_FORMAT)
 
+#: Configuration of the shape of a response in JSON alone, with the cost of its job in headers.
+WITH_COST = described(answer_headers=headers.COST)
+
 
 class ScaledEmbeddings(BaseModel):
     """Vectors of whole numbers, and the scale by which each is multiplied to restore it."""
@@ -182,7 +185,10 @@ class Embeddings(
     Vectors of type int8 have scales, and those of chunks their places. With `answer` `result`, the result of a job.
     """
 
-    model_config = described(**ANY_FORMAT, example=[[-0.3032372, 0.95291513], [-0.17424214, 0.9847028]])
+    model_config = described(
+        **ANY_FORMAT | {"answer_headers": headers.VECTORS | headers.TEI},
+        example=[[-0.3032372, 0.95291513], [-0.17424214, 0.9847028]],
+    )
 
 
 class DeadLetterBrief(BaseModel):

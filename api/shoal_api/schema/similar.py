@@ -5,6 +5,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from shoal.errors import InvalidRequest
 from shoal.jobs import MAX_K, Job
 from shoal_api.schema.requests import Body
+from shoal_api.schema.responses import WITH_COST
 
 
 class SimilarBody(Body):
@@ -26,4 +27,5 @@ class SimilarBody(Body):
 class SimilarItems(BaseModel):
     """The items found, best first."""
 
+    model_config = WITH_COST
     text: list[str] = Field(description="`Item:TEXT (index: ID score:SCORE)` for each")

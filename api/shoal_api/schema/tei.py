@@ -147,6 +147,7 @@ class TeiTexts(RootModel[list[str]]):
 
 
 _VECTORS = described(**ANY_FORMAT | {"answer_headers": headers.VECTORS | headers.TEI})
+_SCORES = described(answer_headers=headers.COST | headers.TEI)
 
 
 class TeiVectors(RootModel[list[list[float]]]):
@@ -164,6 +165,8 @@ class TeiTokenVectors(RootModel[list[list[list[float]]]]):
 class Similarities(RootModel[list[float]]):
     """The cosine of the source sentence and each other one."""
 
+    model_config = _SCORES
+
 
 class TeiRank(BaseModel):
     """The place of a text in the request, and its score."""
@@ -175,6 +178,8 @@ class TeiRank(BaseModel):
 
 class TeiRanks(RootModel[list[TeiRank]]):
     """The texts, best first."""
+
+    model_config = _SCORES
 
 
 class VectorsOrScores(RootModel[list[list[float]] | list[float] | list[TeiRank]]):

@@ -8,7 +8,7 @@ from shoal.errors import InvalidRequest
 from shoal.jobs import Job, Options
 from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.requests import Body
-from shoal_api.schema.responses import IN_ANY_FORMAT
+from shoal_api.schema.responses import IN_ANY_FORMAT, WITH_COST
 
 
 class WeaviateConfig(Body):
@@ -67,6 +67,7 @@ class WeaviateScore(BaseModel):
 class WeaviateScores(BaseModel):
     """`scores` of the documents, in their order; or without documents the `property` and its `score`."""
 
+    model_config = WITH_COST
     query: str
     scores: list[WeaviateScore] | None = None
     property: str | None = None

@@ -1,0 +1,60 @@
+"""The headers of answers, held against the description of their routes."""
+
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from shoal_api.response import SAFETY
+from shoal_api.vector_format import RAW
+
+pytest_plugins = ["api_fixtures"]
+
+#: Bodies for each route that answers vectors, scores or hits, one for each protocol that has it.
+BODIES: list[tuple[str, dict[str, Any]]] = [
+    ("/embed", {"inputs": "storm"}),
+    ("/embed", {"inputs": "storm", "options": {}}),
+    ("/search", {"queries": "storm"}),
+    ("/", {"inputs": "storm"}),
+    ("/", {"inputs": {"source_sentence": "storm", "sentences": ["rain"]}}),
+    ("/", {"query": "storm", "texts": ["rain"]}),
+    ("/embed_all", {"inputs": "storm"}),
+    ("/similarity", {"inputs": {"source_sentence": "storm", "sentences": ["rain"]}}),
+    ("/embeddings", {"input": "storm"}),
+    ("/v1/embeddings", {"input": "storm"}),
+    ("/api/embed", {"model": "stub", "input": "storm"}),
+    ("/api/embeddings", {"model": "stub", "prompt": "storm"}),
+    ("/v1/embed", {"texts": ["storm"]}),
+    ("/v1/embed", {"texts": ["storm"], "embedding_types": ["int8"]}),
+    ("/v2/embed", {"texts": ["storm"]}),
+    ("/vectors", {"text": "storm"}),
+    ("/similar", {"text": "storm"}),
+    ("/predict", {"text": "storm"}),
+    ("/json_embed/", {"input": "storm"}),
+    ("/orjson_embed/", {"input": "storm"}),
+    ("/raw_embed/", {"input": "storm"}),
+    *(
+        (path, {"query": "storm", **body})
+        for path in ("/rerank", "/v1/rerank", "/v2/rerank")
+        for body in ({"texts": ["rain"]}, {"documents": ["rain"]}, {"property": "rain"})
+    ),
+]
+
+
+@pytest.mark.usefixtures("stub")
+def test_each_header_of_an_answer_is_described(api: FlaskClient) -> None:
+    paths = api.get("/openapi.json").get_json()["paths"]
+    for path, body in BODIES:
+        sent: set[str] = set()
+        for accept in ("application/json", RAW):
+            response = api.post(path, json=body, headers={"Accept": accept})
+            assert response.status_code == 200, (path, response.get_data())
+            sent |= {name for name, _ in response.headers if name.startswith("X-")} - dict(SAFETY).keys()
+        described = paths[path]["post"]["responses"]["200"]["headers"].keys()
+        assert "X-Tokens" in sent
+        assert sent <= described, path
+    assert {path for path, about in paths.items() if _has_cost(about)} == {path for path, _ in BODIES}
+
+
+def _has_cost(about: dict[str, Any]) -> bool:
+    return "X-Tokens" in about.get("post", {}).get("responses", {}).get("200", {}).get("headers", {})
