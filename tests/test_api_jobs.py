@@ -139,7 +139,16 @@ REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
     ({"op": "search", "inputs": "a"}, 422, "invalid_request", "queries is missing: op search takes"),
     ({"op": "embed", "inputs": "a", "lane": "fast"}, 422, "invalid_request", "it takes 'interactive' or 'bulk'"),
     ({"op": "search", "queries": "a", "k": 1_001}, 422, "invalid_request", "at most 1000"),
-    ({"op": "search", "queries": "a", "output": "tokens"}, 422, "invalid_request", "do not go with a search"),
+    ({"op": "search", "queries": "a", "output": "tokens"}, 422, "invalid_request", "output does not go with op search"),
+    ({"op": "embed", "inputs": ["a"], "queries": ["x"], "k": 5}, 422, "invalid_request", "k does not go with op embed"),
+    ({"op": "embed", "inputs": "a", "query": "x"}, 422, "invalid_request", "query does not go with op embed: leave"),
+    ({"op": "search", "queries": "a", "inputs": "a"}, 422, "invalid_request", "inputs does not go with op search"),
+    (
+        {"op": "rerank", "inputs": "a", "query": "a", "pooling": None},
+        422,
+        "invalid_request",
+        "pooling does not go",
+    ),
     ({"op": "embed", "inputs": []}, 422, "invalid_request", "empty"),
     (
         {"op": "embed", "inputs": ["a"] * 1_025},

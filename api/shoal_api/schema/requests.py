@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from shoal.errors import InvalidRequest
-from shoal.jobs import MAX_K, OPTION_DEFAULTS, Job, Lane, Options, Output, Pooling, TruncationSide
+from shoal.jobs import MAX_K, OPTION_DEFAULTS, RERANK_OPTIONS, Job, Lane, Options, Output, Pooling, TruncationSide
 from shoal_api.dialects import is_tei_body
 from shoal_api.number_type import NumberType
 from shoal_api.validation import check_names
@@ -72,14 +72,8 @@ class OwnBody(Body):
     @classmethod
     def check_fields(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Return the values; raise InvalidRequest for an unknown field, with the name that is meant."""
-        if not cls.is_of_others(values):
-            check_names("field", values, cls.model_fields)
+        check_names("field", values, cls.model_fields)
         return values
-
-    @classmethod
-    def is_of_others(cls, values: dict[str, Any]) -> bool:
-        """Return True for a body of another service's clients, which may have unknown fields."""
-        return False
 
 
 class TextOptions(OwnBody):
@@ -107,7 +101,10 @@ class EmbedBody(EmbedOptions):
     """Texts to embed. Bodies of Text Embeddings Inference's clients are taken too, with any unknown field."""
 
     model_config = ConfigDict(
-        extra="ignore", json_schema_extra={"example": {"inputs": ["first text", "second text"], "dimensions": 2}}
+        json_schema_extra={
+            "example": {"inputs": ["first text", "second text"], "dimensions": 2},
+            "additionalProperties": True,
+        }
     )
     inputs: TextsOrIds = Field(description="One text or several; or token ids, if `SHOAL_TOKEN_IDS` allows them")
     truncate: bool | None = _option("truncate", "Cut texts that are too long for the model; false refuses them")  # type: ignore[assignment]
@@ -121,10 +118,14 @@ class EmbedBody(EmbedOptions):
     )
     lane: Lane = _LANE
 
+    @model_validator(mode="before")
     @classmethod
-    def is_of_others(cls, values: dict[str, Any]) -> bool:
-        """Return True for a body of Text Embeddings Inference's clients."""
-        return is_tei_body(values)
+    def check_fields(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the known ones of a body of Text Embeddings Inference's clients, and check those of any other."""
+        if is_tei_body(values):
+            return {name: value for name, value in values.items() if name in cls.model_fields}
+        check_names("field", values, cls.model_fields)
+        return values
 
     def job(self, texts: list[str]) -> Job:
         """Return the job that embeds the texts of `inputs`; raises InvalidRequest for options at odds."""
@@ -148,6 +149,14 @@ class SearchBody(TextOptions):
         return Job("search", as_list(self.queries), Options.from_map(vars(self)), k=self.k, index=self.index)
 
 
+#: The fields of a job beside `op` and `lane`, by its `op`: the texts first.
+_FIELDS_OF = {
+    "embed": ("inputs", *EmbedOptions.model_fields),
+    "search": ("queries", "k", "index", *TextOptions.model_fields),
+    "rerank": ("inputs", "query", "raw_scores", *RERANK_OPTIONS),
+}
+
+
 class JobBody(EmbedOptions):
     """A job to submit: `inputs` to embed or to score for a query, or `queries` to search for."""
 
@@ -162,11 +171,13 @@ class JobBody(EmbedOptions):
     lane: Lane = _LANE
 
     def job(self) -> Job:
-        """Return the job; raises InvalidRequest if the texts are not under the name that fits `op`."""
-        name = "queries" if self.op == "search" else "inputs"
-        texts = getattr(self, name)
+        """Return the job; raises InvalidRequest if its texts are missing, or for a field that `op` does not take."""
+        fields = _FIELDS_OF[self.op]
+        texts = getattr(self, fields[0])
         if texts is None:
-            raise InvalidRequest(f"{name} is missing: op {self.op} takes a string or a list of strings there")
+            raise InvalidRequest(f"{fields[0]} is missing: op {self.op} takes a string or a list of strings there")
+        for name in sorted(self.model_fields_set.difference(fields, ("op", "lane"))):
+            raise InvalidRequest(f"{name} does not go with op {self.op}: leave it out")
         rest = {name: getattr(self, name) for name in ("k", "index", "query", "raw_scores")}
         return Job(self.op, as_list(texts), Options.from_map(vars(self)), **rest)
 
