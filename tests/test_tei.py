@@ -207,6 +207,14 @@ class TestService:
         assert (info["max_input_length"], info["max_client_batch_size"], info["auto_truncate"]) == (8, 100_000, True)
         assert [info[name] for name in ("sha", "docker_label", "max_batch_requests")] == [None] * 3
 
+    @pytest.mark.usefixtures("stub")
+    def test_a_batch_of_the_size_that_it_tells_is_answered_and_no_larger_one(self, make_app: MakeApp) -> None:
+        api = make_app(max_response_mb=1).test_client()
+        size = api.get("/info").get_json()["max_client_batch_size"]
+        assert size == 2**20 // (4 * 4)
+        assert api.post("/embed", json={"inputs": ["a"] * size}).status_code == 200
+        assert api.post("/embed", json={"inputs": ["a"] * (size + 1)}).status_code == 413
+
     def test_below_a_path_it_has_all_of_its_routes(self, make_app: MakeApp, stub: StubWorker) -> None:
         api = make_app(protocols="tei=/tei").test_client()
         assert np.array_equal(rows(api.post("/tei/embed", json={"inputs": TEXTS[0]})), [vector_of(TEXTS[0])])
@@ -239,6 +247,8 @@ def test_the_metrics_have_its_names_too(api: FlaskClient) -> None:
     api.post("/v1/embeddings", json={"input": "a"})
     for texts in (["a", "b"], ["a", "fail"]):
         api.post("/embed", json={"inputs": texts})
+    api.post("/raw_embed/", json={"input": "a"})
+    api.post("/similar", json={"text": "a"})
     api.post("/search", json={"queries": "a"})
     api.post("/v1/jobs", json={"op": "embed", "inputs": ["a", "b"], "lane": "bulk"})
     families = text_string_to_metric_families(api.get("/metrics").get_data(as_text=True))
@@ -248,11 +258,11 @@ def test_the_metrics_have_its_names_too(api: FlaskClient) -> None:
         for sample in family.samples
         if sample.name.startswith("te_")
     }
-    assert (found["te_request_count", "single"], found["te_request_success", "single"]) == (7, 3)
+    assert (found["te_request_count", "single"], found["te_request_success", "single"]) == (8, 4)
     assert (found["te_request_count", "batch"], found["te_request_success", "batch"]) == (2, 1)
     failures = [found["te_request_failure", word] for word in ("validation", "overloaded", "inference")]
     assert failures == [2, 0, 3]
-    assert found["te_request_duration_count",] == found["te_request_duration_bucket", "+Inf"] == 4
+    assert found["te_request_duration_count",] == found["te_request_duration_bucket", "+Inf"] == 5
     assert found["te_request_duration_sum",] > 0
     assert found["te_queue_size",] in (0, 2)
 

@@ -63,7 +63,7 @@ class ProtocolPaths:
             return
         if rules := self._shared.get(request.url_rule.rule):
             request.url_rule = self._fallbacks[request.url_rule.rule]  # for the error of a body that cannot be read
-            names = request.peek_json().keys()
+            names = request.get_json().keys()
             fitting = (rule for rule in rules if not TOLD_BY[rule.endpoint].isdisjoint(names))
             request.url_rule = next(fitting, request.url_rule)
 

@@ -59,8 +59,8 @@ class JsonRequest(Request):
     #: The number of texts of its job.
     num_texts = 0
 
-    #: The body, while it was only looked at.
-    _peeked: dict[str, Any] | None = None
+    #: The body, once it was read.
+    _body: dict[str, Any] | None = None
 
     #: Headers that the response gets from the rate limit of the request's key.
     rate_headers: Mapping[str, str] = MappingProxyType({})
@@ -70,14 +70,13 @@ class JsonRequest(Request):
         self.started_s = time.perf_counter()
 
     def get_json(self, *args: Any, **kwargs: Any) -> Any:
-        """Read the body and return it as a dict.
+        """Return the body as a dict, which is read at the first call.
 
         Raises InvalidJson, InvalidText for half of a surrogate pair, InvalidRequest for JSON that is no object, and
         TooLarge for JSON of more than `MAX_BRACKETS` or `MAX_NAMES`, or msgpack of more than `MAX_VALUES` values.
         """
-        if self._peeked is not None:
-            body, self._peeked = self._peeked, None
-            return body
+        if self._body is not None:
+            return self._body
         self.is_receiving = True
         data = self._read()
         self.is_receiving = False
@@ -92,13 +91,8 @@ class JsonRequest(Request):
             raise _parse_error(data, error) from None
         if not isinstance(body, dict):
             raise InvalidRequest(f"the body is a JSON {_json_type(body)}: send an object with named fields")
-        self.field_names = frozenset(body)
+        self._body, self.field_names = body, frozenset(body)
         return body
-
-    def peek_json(self) -> dict[str, Any]:
-        """Read the body as `get_json` does, which returns it once more."""
-        self._peeked = self.get_json()
-        return cast(dict[str, Any], self._peeked)
 
     def _check_encoding(self) -> None:
         """Raise InvalidJson if the body is said to be compressed."""

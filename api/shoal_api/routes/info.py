@@ -75,6 +75,7 @@ def describe() -> dict[str, Any]:
 def _tei_fields(worker: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """Return the fields of Text Embeddings Inference; those of a build, which Shoal has none of, are null."""
     model = worker.get("model")
+    max_vectors = settings.max_response_mb * 2**20 // (4 * (worker.get("dimension") or 1))
     return {
         "model_id": model or "",
         "served_model_name": model or "",
@@ -85,7 +86,7 @@ def _tei_fields(worker: Mapping[str, Any], settings: Settings) -> dict[str, Any]
         "max_input_length": worker.get("max_tokens"),
         "max_batch_tokens": settings.max_batch_tokens,
         "max_batch_requests": None,
-        "max_client_batch_size": settings.max_backlog_texts,
+        "max_client_batch_size": min(settings.max_backlog_texts, max_vectors),
         "auto_truncate": True,
         "tokenization_workers": None,
         "sha": None,

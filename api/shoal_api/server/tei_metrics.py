@@ -7,7 +7,13 @@ from prometheus_client.core import Metric
 from prometheus_client.samples import Sample
 
 #: The last part of the routes that embed or compare, of all protocols: those of one may be mounted below a path.
-_ROUTES = ("/embed", "/embed_all", "/similarity", "/", "/embeddings", "/vectors", "/predict", "/rerank")
+#: An empty one is the end of `/`.
+_LAST_PARTS = frozenset(
+    (
+        *("embed", "embed_all", "similarity", "", "rerank", "embeddings", "vectors", "predict"),
+        *("json_embed", "orjson_embed", "raw_embed"),
+    )
+)
 
 
 def tei_metrics(families: Iterable[Metric]) -> Iterator[Metric]:
@@ -40,7 +46,7 @@ def tei_metrics(families: Iterable[Metric]) -> Iterator[Metric]:
 def _embeds(sample: Sample) -> bool:
     """Return true for a count or time of requests to embed or compare, and not of their `_created` time."""
     route, method = sample.labels.get("route", ""), sample.labels.get("method", "POST")
-    return method == "POST" and route.endswith(_ROUTES) and not sample.name.endswith("_created")
+    return method == "POST" and route.rpartition("/")[2] in _LAST_PARTS and not sample.name.endswith("_created")
 
 
 def _is_answered(sample: Sample) -> bool:
