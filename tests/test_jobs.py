@@ -172,6 +172,15 @@ def test_a_chunk_counts_as_a_text_in_the_lane_and_when_a_list_is_split() -> None
     assert Job("embed", ["x" * 10**7], Options(chunk_tokens=1)).num_lane_texts == 999_999
 
 
+@pytest.mark.parametrize(
+    ("text", "num_chunks"),
+    [("", 1), ("a" * 79, 1), ("a" * 80, 2), ("한국어 " * 40, 13), ("é" * 20, 2), ("👍" * 25 + "a" * 20, 3)],
+)
+def test_of_the_chunks_of_a_text_a_character_beyond_ascii_is_a_token(text: str, num_chunks: int) -> None:
+    assert Options(chunk_tokens=15, chunk_overlap=5).num_chunks(text) == num_chunks
+    assert Options().num_chunks(text) == 1
+
+
 @pytest.mark.parametrize("field", ["id", "op", "texts"])
 def test_a_missing_field_is_named(field: str) -> None:
     values = {"v": 1, "id": "a", "op": "embed", "texts": ["a"]}

@@ -16,7 +16,10 @@ from shoal.queue.consumer import Consumer
 from shoal.replies import Chunk, Reply
 from shoal.size_limit import check_chunk_vectors
 from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.chunking import PIECE_CHUNKS
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
+from shoal_workers.encoding.tokenizer import MAX_CHARS_PER_TOKEN
+from shoal_workers.pipeline import ENOUGH_CHUNK_CHARS
 from shoal_workers.worker import Worker
 
 WORDS = ["storm", "europe", "climate", "change", "rain", "market", "falls", "rises"]
@@ -178,6 +181,23 @@ class TestChunked:
         assert work.chunked
         assert work.num_waiting < long.num_lane_texts
         assert len(work.tokenized) < long.num_lane_texts / 4
+        worker.scheduler.remove([work])
+
+    @pytest.mark.parametrize("lane", ["interactive", "bulk"])
+    def test_a_text_that_repeats_itself_is_cut_little_by_little(self, worker: Worker, queue: Queue, lane: str) -> None:
+        long = Job("embed", ["storm " * 50_000], Options(chunk_tokens=46), reply_to="me")
+        queue.put(lane, [long])
+        piece_chars = PIECE_CHUNKS * MAX_CHARS_PER_TOKEN * 46
+        worker.step(block_s=0)
+        (work,) = worker.scheduler.waiting()
+        assert work.chunked
+        for n in range(3):
+            before = work.chunked.num_cut_chars
+            queue.put("interactive", [short := Job("embed", [f"rain {n}"], reply_to="me")])
+            for _ in range(3):
+                worker.step(block_s=0)
+            assert short.id in [reply.id for reply in queue.inbox("me").wait()]
+            assert 0 < work.chunked.num_cut_chars - before <= 3 * (ENOUGH_CHUNK_CHARS + piece_chars)
         worker.scheduler.remove([work])
 
     def test_jobs_of_the_same_lane_take_turns_with_a_long_text(self, queue: Queue, encoder: Encoder) -> None:

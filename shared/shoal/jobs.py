@@ -59,8 +59,9 @@ MAX_DIMENSIONS = 100_000
 #: Most tokens of a chunk that can be asked for: more than any model takes.
 MAX_CHUNK_TOKENS = 1_000_000
 
-#: Characters for each token by which the chunks of a text are estimated before a worker cuts it.
-CHARS_PER_TOKEN = 4
+#: ASCII characters for each token by which the chunks of a text are estimated before a worker cuts it. Any other
+#: character is estimated as a token: most writings without spaces or with small letters of their own come near that.
+ASCII_PER_TOKEN = 4
 
 #: Most texts that a job counts as in its lane, as many as the scripts count.
 MAX_LANE_TEXTS = 999_999
@@ -124,11 +125,13 @@ class Options:
         """Return True if each text has one vector, which is computed at once."""
         return self.output == "vector" and self.chunk_tokens is None
 
-    def num_chunks(self, num_chars: int) -> int:
-        """Return about how many chunks a text of so many characters has; 1 for one that is not chunked."""
+    def num_chunks(self, text: str) -> int:
+        """Return about how many chunks the text has; 1 if it is not chunked."""
         if self.chunk_tokens is None:
             return 1
-        return max(1, num_chars // (CHARS_PER_TOKEN * (self.chunk_tokens - self.chunk_overlap)))
+        num_ascii = len(text) if text.isascii() else len(text.encode("ascii", "ignore"))
+        size = num_ascii + ASCII_PER_TOKEN * (len(text) - num_ascii)
+        return max(1, size // (ASCII_PER_TOKEN * (self.chunk_tokens - self.chunk_overlap)))
 
     @classmethod
     def from_map(cls, values: Mapping[str, Any]) -> Self:
@@ -252,7 +255,7 @@ class Job:
         """Return the number of texts that the job counts as in its lane: a chunk counts as a text."""
         if self.options.chunk_tokens is None:
             return len(self.texts)
-        return min(MAX_LANE_TEXTS, sum(self.options.num_chunks(len(text)) for text in self.texts))
+        return min(MAX_LANE_TEXTS, sum(map(self.options.num_chunks, self.texts)))
 
     def split(self, max_texts: int) -> "list[Job]":
         """Return jobs of at most `max_texts` texts, each with a new id, that together ask the same.
@@ -264,7 +267,7 @@ class Job:
         parts: list[list[str]] = []
         room = 0
         for text in self.texts:
-            num_texts = self.options.num_chunks(len(text))
+            num_texts = self.options.num_chunks(text)
             if num_texts > room:
                 parts.append([])
                 room = max_texts

@@ -18,7 +18,8 @@ class ChunkedTexts:
     """The chunks of a job's texts, which are cut a few at a time, and numbered through all texts.
 
     Vectors of chunks are kept if the job asks for them; else only the sum for each text, weighted by tokens. `tokens`
-    and `truncated` have the number of tokens of each text, and whether any was left out.
+    and `truncated` have the number of tokens of each text, and whether any was left out. `num_cut` counts the chunks
+    that were cut, and `num_cut_chars` their characters, those that overlap once for each chunk.
     """
 
     def __init__(self, texts: Sequence[str], options: Options, chunker: Chunker):
@@ -26,9 +27,11 @@ class ChunkedTexts:
         self.truncated = [False] * len(texts)
         self.chunks: list[list[dict[str, Any]]] | None = [[] for _ in texts] if options.output == "chunks" else None
         self.num_cut = 0
+        self.num_cut_chars = 0
         self._texts = texts
         self._options = options
         self._chunker = chunker
+        self._num_chunks = [options.num_chunks(text) for text in texts]  # estimated
         self._number, self._start, self._covered = 0, 0, 0  # the text that is being cut, and how far
         self._cut: deque[tuple[int, TokenizedChunk]] = deque()  # chunks that are not encoded, and their texts
         self._rows: list[NDArray[np.float32]] = []
@@ -42,9 +45,11 @@ class ChunkedTexts:
     @property
     def num_uncut(self) -> int:
         """About how many chunks are not cut yet."""
-        sizes = [len(text) for text in self._texts[self._number :]]
-        sizes[:1] = [size - self._start for size in sizes[:1]]
-        return sum(map(self._options.num_chunks, sizes))
+        if self.is_cut:
+            return 0
+        num_chars = len(self._texts[self._number])
+        num_left = self._num_chunks[self._number] * (num_chars - self._start) // max(1, num_chars)
+        return max(1, num_left) + sum(self._num_chunks[self._number + 1 :])
 
     @property
     def num_encoded(self) -> int:
@@ -65,6 +70,7 @@ class ChunkedTexts:
         else:
             self._start, self._covered = start, chunks[-1].stop
         self.num_cut += len(chunks)
+        self.num_cut_chars += sum(chunk.stop - chunk.start for chunk in chunks)
         return list(enumerate((chunk.tokens for chunk in chunks), self.num_cut - len(chunks)))
 
     def add(self, text: TokenizedText) -> None:

@@ -21,6 +21,10 @@ MAX_TOKENIZED_CHARS = 16_384
 #: Most times that so many characters are tokenized before a pass: the rest follows after it.
 MAX_PORTIONS = 8
 
+#: Characters of chunks after which no more of them are cut before a pass. Chunks that are the same become one, so the
+#: tokens of a pass are no limit: a text that repeats itself would be cut for seconds, while other jobs wait.
+ENOUGH_CHUNK_CHARS = 8_192
+
 #: Tokenizes texts or pairs, cut on the named side: `Encoder.tokenize`, `Reranker.tokenize_pairs`.
 Tokenize = Callable[[Sequence[Any], str], list[Tokens]]
 
@@ -42,9 +46,12 @@ class Pipeline:
             _key(work, text.tokens): text for work in works for text in work.tokenized.values() if not text.is_done
         }
         num_tokens = sum(text.num_tokens for text in known.values())
-        enough = WINDOW_PASSES * self.bucketing.max_batch_tokens
+        enough_tokens = WINDOW_PASSES * self.bucketing.max_batch_tokens
+        enough_cut_chars = _num_cut_chars(works) + ENOUGH_CHUNK_CHARS
         for _ in range(MAX_PORTIONS):
-            if num_tokens >= enough or not (found := self._tokenize_next(works)):
+            if num_tokens >= enough_tokens or _num_cut_chars(works) >= enough_cut_chars:
+                return
+            if not (found := self._tokenize_next(works)):
                 return
             for work, number, tokens in found:
                 new = TokenizedText(tokens, work.job.options.pooling, work.job.options.output)
@@ -90,6 +97,11 @@ class Pipeline:
         except Exception as error:  # any that a tokenizer may raise
             work.fail("the tokenizer failed", error)
         return Tokens(())
+
+
+def _num_cut_chars(works: Iterable[Work]) -> int:
+    """Return the number of characters of all chunks that were cut for the jobs."""
+    return sum(work.chunked.num_cut_chars for work in works if work.chunked)
 
 
 def _next_portion(works: Iterable[Work]) -> list[tuple[Work, int]]:

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from shoal_workers.encoding.tokenizer import MAX_CHARS_PER_TOKEN, MAX_WORD_CHARS, Tokenizer, Tokens, cut_text
 
-#: Characters that are read at a time: some 15 chunks of 250 tokens.
-PIECE_CHARS = 16_384
+#: Characters that are read at a time: some 8 chunks of 250 tokens. Other jobs wait meanwhile: of Hangul, which is the
+#: slowest, to read and cut so many takes 50 ms.
+PIECE_CHARS = 8_192
 
 #: Longest chunks that fit into a piece: of short chunks, pieces are smaller.
 PIECE_CHUNKS = 4
