@@ -336,6 +336,12 @@ def test_more_than_an_empty_lane_takes_is_too_large(make_client: MakeClient, que
     assert queue.backlog()["interactive"] == 0
 
 
+def test_of_more_chunks_than_an_empty_lane_takes_the_remedy_is_named(make_client: MakeClient) -> None:
+    client = make_client(limits=LaneLimits(max_texts=30))
+    with pytest.raises(TooLarge, match=r"texts, chunks counted, .*: raise chunk_tokens, or send fewer"):
+        client.embed("storm " * 100, chunk_tokens=4)
+
+
 def test_without_redis_the_caller_is_told(make_client: MakeClient) -> None:
     client = make_client(f"redis://127.0.0.1:{free_port()}/0")
     uses: list[Callable[[], Any]] = [lambda: client.embed("storm"), lambda: next(client.embed_stream(TEXTS))]

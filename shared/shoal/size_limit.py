@@ -78,7 +78,7 @@ def check_chunk_vectors(texts: Sequence[str], chunk_tokens: int, dimension: int,
         raise TooLarge(
             f"the texts have at least {num_chunks:,} chunks of {chunk_tokens:,} tokens, whose vectors take "
             f"{4 * dimension * num_chunks:,} bytes, and a reply may have {max_reply_bytes:,}: raise chunk_tokens, "
-            "split the list, or ask for one vector a text (output: vector)"
+            "send fewer or shorter texts at a time, or ask for one vector a text (output: vector)"
         )
 
 

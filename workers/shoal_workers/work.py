@@ -146,7 +146,7 @@ class Work:
                 self.error = TooLarge(
                     f"the texts have more chunks of {self.job.options.chunk_tokens:,} tokens than the "
                     f"{max_reply_vectors:,} for whose vectors a reply has room (SHOAL_MAX_REPLY_MB): raise "
-                    "chunk_tokens, split the job, or ask for one vector a text (output: vector)"
+                    "chunk_tokens, send fewer or shorter texts at a time, or ask for one vector a text (output: vector)"
                 )
             return
         num_tokens = sum(text.num_tokens for text in self.tokenized.values())

@@ -85,13 +85,14 @@ def too_large(put: PackedJobs, refusal: Mapping[str, Any]) -> TooLarge:
     """
     exceeded = refusal["exceeded"].decode()
     number = {"jobs": len(put.jobs), "texts": put.num_texts, "bytes": put.num_bytes}[exceeded]
-    is_chunked = any(job.options.chunk_tokens is not None for job in put.jobs)
-    chunks = ", chunks counted," if is_chunked and exceeded == "texts" else ""
+    is_of_chunks = exceeded == "texts" and any(job.options.chunk_tokens is not None for job in put.jobs)
+    chunks = ", chunks counted," if is_of_chunks else ""
+    remedy = "raise chunk_tokens, or send fewer or shorter texts at a time" if is_of_chunks else "split the list"
     is_fixed = exceeded == "bytes" and refusal["most"] == MAX_PUT_BYTES
     setting = "" if is_fixed else f" ({_SETTINGS[exceeded]})"
     return TooLarge(
         f"{number:,} {exceeded}{chunks} at a time are over what the {put.lane} lane takes, "
-        f"{refusal['most']:,}{setting}: split the list"
+        f"{refusal['most']:,}{setting}: {remedy}"
     )
 
 
