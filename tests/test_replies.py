@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from numpy.typing import NDArray
 
-from shoal.errors import BY_CODE, Expired, Internal, InvalidText, MalformedJob, ShoalError, TextTooLong
+from shoal.errors import BY_CODE, Expired, Internal, InvalidText, MalformedJob, NotReady, ShoalError, TextTooLong
 from shoal.replies import STATUSES, TIMINGS, Reply, pack_vectors, unpack_vectors
 
 VECTORS = nps.arrays(np.float32, nps.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=9))
@@ -98,6 +98,27 @@ def test_the_first_error_of_the_parts_is_raised() -> None:
         Reply.join(parts)
     with pytest.raises(Internal):
         Reply.join([Reply.failure("a", Internal("alone"))])
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (
+            reply_of(np.ones((1, 3), np.float32), model="m"),
+            '"m" of 2 dimensions and "m" of 3 dimensions: send it',
+        ),
+        (
+            reply_of(np.ones((1, 2), np.float32), model="n"),
+            '"m" of 2 dimensions and "n" of 2 dimensions: send it',
+        ),
+    ],
+)
+def test_parts_of_two_models_are_no_answer(other: Reply, message: str) -> None:
+    part = reply_of(np.ones((1, 2), np.float32), model="m")
+    with pytest.raises(NotReady, match=message):
+        Reply.join([part, part, other])
+    with pytest.raises(NotReady, match='"m" and "n"'):
+        Reply.join([reply_of(hits=[[]], model="m"), reply_of(hits=[[]], model="n")])
 
 
 def test_a_part_that_lacks_its_vectors_is_malformed() -> None:

@@ -147,7 +147,7 @@ class Unavailable(ShoalError):
 
 
 class NotReady(ShoalError):
-    """Error raised when no worker is alive that has the model and the index, or a process ends before it is ready."""
+    """Error raised when no worker has the model and the index, when several have different models, or a start fails."""
 
     code = "not_ready"
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import wire
-from shoal.errors import BY_CODE, InvalidText, MalformedJob, ShoalError
+from shoal.errors import BY_CODE, InvalidText, MalformedJob, NotReady, ShoalError
 from shoal.excerpt import excerpt, kind
 from shoal.jobs import Options
 
@@ -135,7 +135,7 @@ class Reply:
         """Return one reply made of the replies to the parts of a job, in order.
 
         Each timing is the longest of the parts, which ran side by side. Raises the error of the first part that has
-        one.
+        one, and NotReady for parts of different models, whose vectors and scores cannot be compared.
         """
         for reply in replies:
             if reply.error is not None:
@@ -143,9 +143,12 @@ class Reply:
         first = replies[0]
         if len(replies) == 1:
             return first
+        vectors = None if first.vectors is None else [_present(r.vectors) for r in replies]
+        for reply in replies:
+            _check_same_model(first, reply)
         return cls(
             first.id,
-            vectors=None if first.vectors is None else np.concatenate([_present(r.vectors) for r in replies]),
+            vectors=None if vectors is None else np.concatenate(vectors),
             output=first.output,
             tokens=[count for r in replies for count in r.tokens],
             truncated=[flag for r in replies for flag in r.truncated],
@@ -201,6 +204,20 @@ def _typed(name: str, value: Any, type_: Any) -> Any:
     if not isinstance(value, type_):
         raise TypeError(f"{name} is {kind(value)}")
     return value
+
+
+def _check_same_model(first: Reply, other: Reply) -> None:
+    """Raise NotReady if two parts of a reply are of different models, or their vectors of different dimension."""
+    if (described := _describe_model(first)) != (another := _describe_model(other)):
+        raise NotReady(
+            f"parts of the reply are of different models, {described} and {another}: "
+            "send it again when all workers serve the same model"
+        )
+
+
+def _describe_model(reply: Reply) -> str:
+    dimension = "" if reply.vectors is None else f" of {reply.vectors.shape[1]:,} dimensions"
+    return excerpt(reply.model) + dimension
 
 
 def _present(value: T | None) -> T:
