@@ -75,7 +75,7 @@ def describe() -> dict[str, Any]:
 def _tei_fields(worker: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """Return the fields of Text Embeddings Inference; those of a build, which Shoal has none of, are null."""
     model = worker.get("model")
-    max_vectors = settings.max_response_mb * 2**20 // (4 * (worker.get("dimension") or 1))
+    max_vectors = settings.max_response_mb * 2**20 // (4 * max(1, context().pool.dimension()))
     return {
         "model_id": model or "",
         "served_model_name": model or "",
