@@ -1,17 +1,24 @@
-"""/embed and /search, and every way in which they refuse."""
+"""/embed, /search and /score, and every way in which they refuse."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
-from api_stub import OWN, MakeApp, StubWorker, error_of, vector_of
+from api_stub import OWN, MakeApp, StubWorker, error_of, raw_score_of, vector_of
 from conftest import RedisServer, wait_until
 from flask.testing import FlaskClient
 from queues import Queue
 from werkzeug.test import TestResponse
 
 pytest_plugins = ["api_fixtures"]
+
+#: A good body for each route that waits for an answer.
+WAITING = [
+    ("/embed", {"inputs": "a"}),
+    ("/search", {"queries": "a"}),
+    ("/score", {"query": "b", "inputs": "a"}),
+]
 
 
 def post(api: FlaskClient, path: str, **body: Any) -> TestResponse:
@@ -97,8 +104,26 @@ class TestSearch:
         assert error_of(post(api, "/search", queries="sea", index="other"), 404)[0] == "unknown_index"
 
 
+class TestScore:
+    @pytest.mark.usefixtures("stub")
+    @pytest.mark.parametrize("changes", [{}, {"protocols": ""}], ids=["all protocols", "none"])
+    def test_scores_come_in_the_order_of_the_texts(self, make_app: MakeApp, changes: dict[str, str]) -> None:
+        api = make_app(**changes).test_client()
+        texts = ["rain in the sea", "a storm"]
+        raw = [float(raw_score_of("storm", text)) for text in texts]
+        response = post(api, "/score", query="storm", inputs=texts, raw_scores=True)
+        assert response.get_json() == {"scores": pytest.approx(raw, rel=1e-5)}
+        assert int(response.headers["X-Tokens"]) > 0
+        (score,) = post(api, "/score", query="storm", inputs="a storm", lane="bulk").get_json()["scores"]
+        assert score == pytest.approx(1 / (1 + np.exp(-raw[1])), rel=1e-5)
+
+    @pytest.mark.usefixtures("stub")
+    def test_a_long_list_is_split(self, api: FlaskClient) -> None:
+        assert len(post(api, "/score", query="storm", inputs=["rain"] * 100).get_json()["scores"]) == 100
+
+
 class TestRespondAsync:
-    @pytest.mark.parametrize("body", [("/embed", {"inputs": "a"}), ("/search", {"queries": "a"})])
+    @pytest.mark.parametrize("body", WAITING)
     @pytest.mark.parametrize("prefer", ["respond-async", "wait=5, Respond-Async", "respond-async; x=y"])
     def test_it_submits_instead_of_waiting(self, api: FlaskClient, body: tuple[str, Any], prefer: str) -> None:
         response = api.post(body[0], json=body[1], headers={"Prefer": prefer})
@@ -111,15 +136,15 @@ class TestRespondAsync:
     def test_other_preferences_change_nothing(self, api: FlaskClient) -> None:
         assert api.post("/embed", json={"inputs": "a"}, headers={"Prefer": "handling=strict"}).status_code == 200
 
-    @pytest.mark.parametrize("body", [("/embed", {"inputs": "a"}), ("/search", {"queries": "a"})])
+    @pytest.mark.parametrize("body", WAITING)
     def test_it_submits_once_with_an_idempotency_key(self, api: FlaskClient, body: tuple[str, Any]) -> None:
         headers = {"Prefer": "respond-async", "Idempotency-Key": "one"}
         first, second = (api.post(body[0], json=body[1], headers=headers).get_json()["id"] for _ in range(2))
         assert first == second
-        other = {name: [text] * 2 for name, text in body[1].items()}
+        other = body[1] | {name: [text] * 2 for name, text in body[1].items() if name != "query"}
         assert "used for job" in error_of(api.post(body[0], json=other, headers=headers), 422)[1]
 
-    @pytest.mark.parametrize("body", [("/embed", {"inputs": "a"}), ("/search", {"queries": "a"})])
+    @pytest.mark.parametrize("body", WAITING)
     @pytest.mark.parametrize("key", ["one", ""])
     def test_a_request_that_waits_may_have_no_idempotency_key(
         self, api: FlaskClient, body: tuple[str, Any], key: str
@@ -259,7 +284,7 @@ REFUSED: list[tuple[str, Any, int, str, str]] = [
         {"inputs": "a", "zzz": 1},
         422,
         "invalid_request",
-        'field "zzz": the known ones are pooling, ',
+        'field "zzz": the known ones are truncate, ',
     ),
     ("/embed", {"inputs": "a", "n" * 100_000: 1}, 422, "invalid_request", "the known ones are"),
     ("/embed?normalize=true", {"inputs": "a"}, 422, "invalid_request", 'parameter "normalize": there are none here'),
@@ -284,6 +309,13 @@ REFUSED: list[tuple[str, Any, int, str, str]] = [
     ("/embed", {"inputs": "a b c d e f g", "truncate": False}, 422, "text_too_long", "9 tokens"),
     ("/embed", {"inputs": "fail"}, 500, "internal", "told to fail"),
     ("/search", {}, 422, "invalid_request", "queries is missing"),
+    ("/score", {"query": "a"}, 422, "invalid_request", "inputs is missing"),
+    ("/score", {"inputs": "a"}, 422, "invalid_request", "query is missing"),
+    ("/score", {"query": " ", "inputs": "a"}, 422, "invalid_request", "query is empty"),
+    ("/score", {"query": "a", "inputs": []}, 422, "invalid_request", "the list of texts is empty"),
+    ("/score", {"query": "a", "input": "a"}, 422, "invalid_request", 'unknown field "input": did you mean inputs?'),
+    ("/score", {"query": "a", "inputs": "a", "pooling": "cls"}, 422, "invalid_request", 'unknown field "pooling"'),
+    ("/score", {"query": "a", "inputs": ["unscored"]}, 501, "unsupported", "no reranker"),
     ("/search", {"queries": ["a", " "]}, 422, "invalid_request", "query 1 is empty"),
     ("/search", {"queries": ""}, 422, "invalid_request", "query 0 is empty"),
     ("/search", {"queries": "a", "k": 0}, 422, "invalid_request", "k is 0: it takes at least 1"),

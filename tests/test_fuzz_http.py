@@ -34,6 +34,7 @@ pytest_plugins = ["api_fixtures"]
 BODIES: dict[str, dict[str, Any]] = {
     "/embed": {"inputs": ["storm", "rain"], "normalize": True, "output": "vector", "dimensions": 2, "truncate": True},
     "/search": {"queries": "storm", "k": 3, "index": "default", "pooling": None, "prompt_name": None},
+    "/score": {"query": "storm", "inputs": ["rain", "sun"], "raw_scores": True, "truncation_side": "left"},
     "/v1/jobs": {"op": "embed", "inputs": "storm", "lane": "bulk", "truncation_side": "left"},
     "/": {"inputs": ["storm", "rain"], "truncate": None, "truncation_direction": "Left", "dimensions": 2},
     "/embed_all": {"inputs": ["storm", "rain"], "truncate": True, "prompt_name": "query"},

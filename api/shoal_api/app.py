@@ -27,13 +27,13 @@ from shoal_api.protocol_paths import ProtocolPaths
 from shoal_api.protocols import cohere, infinity, jina, ollama, openai, predict, similar, tei, weaviate, wire_formats
 from shoal_api.request import JsonRequest
 from shoal_api.response import WholeResponse
-from shoal_api.routes import dead_letters, docs, embed, health, indexes, info, jobs, metrics, search
+from shoal_api.routes import dead_letters, docs, embed, health, indexes, info, jobs, metrics, score, search
 from shoal_api.schema.responses import ErrorBody
 from shoal_api.server.disconnects import Disconnects
 from shoal_api.server.fast_flask import FastFlask
 from shoal_api.server.metrics import Metrics
 
-_ROUTES = (embed, search, jobs, dead_letters, health, info, indexes, metrics)
+_ROUTES = (embed, search, score, jobs, dead_letters, health, info, indexes, metrics)
 
 #: The modules of the compatible protocols, by the names that the settings have for them.
 PROTOCOL_MODULES = {

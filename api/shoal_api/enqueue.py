@@ -37,6 +37,9 @@ IDEMPOTENCY_KEY: dict[str, Any] = {
 #: The headers of a route that submits where it is asked to, for its description.
 MAY_SUBMIT: dict[str, Any] = {"parameters": [PREFER, IDEMPOTENCY_KEY]}
 
+#: The route that waits for the answer of each operation of a submitted job.
+WAITING_PATHS = {"embed": "/embed", "search": "/search", "rerank": "/score"}
+
 #: Headers of a response that did what `Prefer` asked for.
 PREFERENCE_APPLIED = {"Preference-Applied": "respond-async"}
 
@@ -81,7 +84,7 @@ def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | None =
     Raises TooLarge, Overloaded, Unavailable, and InvalidRequest for an idempotency key that cannot be used.
     """
     settings, client = context().settings, context().client
-    remedy = f"submit several jobs, or wait for the answer of POST /{job.op}, which splits the list"
+    remedy = f"submit several jobs, or wait for the answer of POST {WAITING_PATHS[job.op]}, which splits the list"
     check_texts(job.texts, settings.max_job_texts, settings.max_text_chars, "job", remedy)
     check_query(job, settings.max_text_chars)
     job_id = client.put(job, lane, json_request().client_name, request.headers.get("Idempotency-Key"))

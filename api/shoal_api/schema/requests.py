@@ -76,13 +76,18 @@ class OwnBody(Body):
         return values
 
 
-class TextOptions(OwnBody):
+class TruncationOptions(OwnBody):
+    """Options of how texts are cut that are too long for the model."""
+
+    truncate: bool = _option("truncate", "Cut texts that are too long for the model; false refuses them")
+    truncation_side: TruncationSide = _option("truncation_side", "End at which texts are cut")
+
+
+class TextOptions(TruncationOptions):
     """Options of how the model reads texts."""
 
     pooling: Pooling | None = _option("pooling", "null: as the model says")
     prompt_name: str | None = _option("prompt_name", "Name of the model's prompt to put before each text")
-    truncate: bool = _option("truncate", "Cut texts that are too long for the model; false refuses them")
-    truncation_side: TruncationSide = _option("truncation_side", "End at which texts are cut")
 
 
 class EmbedOptions(TextOptions):
@@ -147,6 +152,23 @@ class SearchBody(TextOptions):
     def job(self) -> Job:
         """Return the job that does it; raises InvalidRequest for options that do not go together."""
         return Job("search", as_list(self.queries), Options.from_map(vars(self)), k=self.k, index=self.index)
+
+
+class ScoreBody(TruncationOptions):
+    """Texts to score for a query."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"query": "storm in europe", "inputs": ["market falls", "a gale hits france"]}}
+    )
+    query: str = Field(description="The text that the others are scored for")
+    inputs: Texts = Field(description="One text or several")
+    raw_scores: bool = Field(False, description="Answer the reranker's numbers as they are, not from 0 to 1")
+    lane: Lane = _LANE
+
+    def job(self) -> Job:
+        """Return the job that does it; raises InvalidRequest for an empty query."""
+        options = Options.from_map(vars(self))
+        return Job("rerank", as_list(self.inputs), options, query=self.query, raw_scores=self.raw_scores)
 
 
 #: The fields of a job beside `op` and `lane`, by its `op`: the texts first.

@@ -107,6 +107,13 @@ class SearchResults(BaseModel):
     results: list[list[Hit]]
 
 
+class Scores(BaseModel):
+    """The score of each text for the query, in the order of the texts."""
+
+    model_config = described(answer_headers=headers.COST, example={"scores": [0.9871, 0.0123]})
+    scores: list[float]
+
+
 class Timings(BaseModel):
     """The time of each step of a job, in seconds."""
 

@@ -1,0 +1,22 @@
+"""POST /score: scores of texts for a query."""
+
+from flask import Response
+from flask_openapi3.blueprint import APIBlueprint
+from flask_openapi3.models.tag import Tag
+
+from shoal_api.enqueue import MAY_SUBMIT, PREFERENCE_APPLIED, call, prefers_async, submit
+from shoal_api.response import cost_headers, rendered
+from shoal_api.schema.requests import ScoreBody
+from shoal_api.schema.responses import ERRORS, Scores, Submitted
+
+api = APIBlueprint("score", __name__, abp_tags=[Tag(name="wait for the answer")], abp_responses=ERRORS)
+
+
+@api.post("/score", responses={200: Scores, 202: Submitted}, openapi_extensions=MAY_SUBMIT)
+def score(body: ScoreBody) -> Response:
+    """Score texts for a query, in the order of the texts."""
+    job = body.job()
+    if prefers_async():
+        return submit(job, body.lane, headers=PREFERENCE_APPLIED)
+    reply = call(job, "split the list", body.lane)
+    return rendered({"scores": reply.scores}, headers=cost_headers(reply))
