@@ -11,7 +11,7 @@ from http_servers import Canned, CannedServer
 
 from shoal import HttpClient, wire
 from shoal.client.http_messages import RequestLimits
-from shoal.errors import MalformedJob, Overloaded, Unavailable, UnknownJob
+from shoal.errors import MalformedJob, NotReady, Overloaded, ShoalError, Unavailable, UnknownJob
 from shoal.jobs import Job
 
 pytest_plugins = ["api_fixtures", "http_fixtures"]
@@ -109,6 +109,9 @@ WRONG = {
     "one row": in_msgpack(embeddings=vectors_map([[1]])),
     "three rows": in_msgpack(embeddings=vectors_map([[1], [2], [3]])),
     "hits": in_msgpack(results=[[], []]),
+    "no columns": in_msgpack(embeddings=vectors_map([[], []])),
+    "not a number": in_msgpack(embeddings=vectors_map([[1], [np.nan]])),
+    "infinite": in_msgpack(embeddings=vectors_map([[1], [np.inf]])),
 }
 
 #: The same for token vectors.
@@ -121,6 +124,7 @@ WRONG_TOKENS = {
     "few offsets": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets=offsets(0, 2)),
     "many offsets": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets=offsets(0, 1, 3)),
     "falling offsets": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets=offsets(0, 3, 2)),
+    "a negative count": in_msgpack(embeddings=vectors_map([[1], [2], [3]]), offsets=offsets(0, 5, 3)),
     "offsets of words": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets="0,1,2"),
 }
 
@@ -129,6 +133,9 @@ WRONG_CHUNKS = {
     "no chunks": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets=offsets(0, 1, 2)),
     "chunks of words": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets=offsets(0, 1, 2), chunks="0,1,2"),
     "few chunks": in_msgpack(embeddings=vectors_map([[1], [2]]), offsets=offsets(0, 1, 2), chunks=offsets(0, 1, 2)),
+    "a negative count": in_msgpack(
+        embeddings=vectors_map([[1], [2], [3]]), offsets=offsets(0, 5, 3), chunks=offsets(*[0] * 9)
+    ),
     "half a chunk": in_msgpack(embeddings=vectors_map([[1]]), offsets=offsets(0, 1, 1), chunks=offsets(0, 1)),
     "a text too few": in_msgpack(embeddings=vectors_map([[1]]), offsets=offsets(0, 1), chunks=offsets(0, 1, 2)),
 }
@@ -165,16 +172,51 @@ class TestHostile:
         with HttpClient(canned.url, timeout_s=PATIENCE_S) as http, pytest.raises(MalformedJob):
             http.search("a")
 
-    @pytest.mark.parametrize("scores", [[1], [1, 2, 3], ["a", "b"], "ab", None])
+    @pytest.mark.parametrize("scores", [[1], [1.0, 1e60], [1, 2, 3], ["a", "b"], "ab", None])
     def test_so_are_scores(self, canned: CannedServer, scores: Any) -> None:
         with HttpClient(canned.url, timeout_s=PATIENCE_S) as http:
             http._limits = RequestLimits(256, 2**20)
-            canned.answers = [
-                Canned(202, b'{"id": "a1"}', JSON),
-                Canned(200, json.dumps({"scores": scores}).encode(), JSON),
-            ]
+            canned.answers = [Canned(200, json.dumps({"scores": scores}).encode(), JSON)]
             with pytest.raises(MalformedJob):
                 http.rerank("a", ["b", "c"])
+
+    def test_hits_are_at_most_those_that_were_asked_for(self, canned: CannedServer) -> None:
+        canned.answers = [Canned(200, json.dumps({"results": [[{}, {}, {}]]}).encode(), JSON)]
+        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http:
+            assert len(http.search("a", k=3)) == 3
+            with pytest.raises(MalformedJob, match="3 hits for a query, and 2 were asked for"):
+                http.search("a", k=2)
+
+    def test_vectors_have_the_dimension_that_was_asked_for(self, canned: CannedServer) -> None:
+        canned.answers = [GOOD]
+        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http:
+            assert len(http.embed("a", dimensions=2)) == 2
+            with pytest.raises(MalformedJob, match="have dimension 2, and 1 was asked for"):
+                http.embed("a", dimensions=1)
+
+    def test_parts_of_a_list_have_one_dimension(self, canned: CannedServer) -> None:
+        canned.answers = [GOOD, in_msgpack(embeddings=vectors_map([[1]]))]
+        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http:
+            http._limits = RequestLimits(1, 2**20)
+            with pytest.raises(NotReady, match="parts of the reply are of different models"):
+                http.embed(["a", "b"])
+
+    def test_json_with_very_many_values_is_not_read(self, canned: CannedServer) -> None:
+        canned.answers = [Canned(200, b'{"results": [[' + b"{}," * 2**21 + b"{}]]}", JSON)]
+        with (
+            HttpClient(canned.url, timeout_s=PATIENCE_S) as http,
+            pytest.raises(MalformedJob, match="4,194,304 c"),
+        ):
+            http.search("a")
+
+    def test_a_long_message_is_cut(self, canned: CannedServer) -> None:
+        answers = [Canned(404, error_body(code, "long " * 10_000), JSON) for code in ("unknown_job", "c" * 10_000)]
+        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http:
+            for answer in [*answers, in_msgpack(error={"code": "internal", "message": "long " * 10_000})]:
+                canned.answers = [answer]
+                with pytest.raises(ShoalError, match="long") as found:
+                    http.embed("a")
+                assert len(found.value.message) < 1_200
 
     @pytest.mark.parametrize(
         "info", [{}, {"limits": 5, "dimension": 4}, {"limits": {"max_backlog_texts": "x"}, "dimension": None}]

@@ -196,6 +196,12 @@ class TestWaiting:
             with pytest.raises(Cancelled):
                 handle.result()
 
+    def test_a_rerank_leaves_no_job_behind(self, canned: CannedServer) -> None:
+        canned.answers = [Canned(404, b'{"error": {"code": "internal", "message": "words"}}', SUBMITTED.headers)]
+        with HttpClient(canned.url, timeout_s=PATIENCE_S) as http, pytest.raises(ShoalError, match="words"):
+            http.rerank("storm", ["rain"])
+        assert [path for path, _ in canned.requests] == ["/score"]
+
     def test_a_lane_that_stays_full_is_said_at_once(self, listen: Listen, make_app: MakeApp) -> None:
         with HttpClient(listen(make_app(max_backlog=1)), timeout_s=30) as http:
             http.submit("embed", "storm")
@@ -297,6 +303,8 @@ class TestSettings:
         with pytest.raises(InvalidRequest) as found:
             HttpClient(key=f"{KEY}\n")
         assert KEY not in found.value.message
+        with HttpClient(key=KEY) as http:
+            assert KEY not in f"{vars(http)} {vars(http._session)} {vars(http._session._client())}"
 
     def test_a_url_may_have_a_path(self, canned: CannedServer) -> None:
         canned.answers = [SUBMITTED]

@@ -107,7 +107,7 @@ HEAVY = {"torch", "flask", "rq", "safetensors", "openvino", "sentence_transforme
 HOMES = {
     "msgpack": {"shoal.wire", "shoal.outline"},
     "redis": {"shoal.broker"},
-    "httpx2": {"shoal.client.http_session"},
+    "httpx2": {"shoal.client.http_deadline", "shoal.client.http_session"},
     "numkong": {"shoal_workers.index.upper_bounds"},
     "openvino": {
         "shoal_workers.encoding.engines.int8",

@@ -4,7 +4,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from itertools import islice
 from threading import Event
 from types import TracebackType
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from shoal.client.http_handle import HttpHandle
 from shoal.client.http_messages import RequestLimits, body_of, checked, reply_of
 from shoal.client.parts import TEXTS_PER_JOB, TEXTS_PER_TOKENS_JOB, Vectors, as_list, check_key, check_lane, vectors
-from shoal.errors import InvalidRequest, MissingExtra, ShoalError, Timeout, TooLarge
+from shoal.errors import InvalidRequest, MissingExtra, Timeout, TooLarge
 from shoal.excerpt import excerpt
 from shoal.extra import install_command
 from shoal.jobs import Job, Options
@@ -31,6 +30,9 @@ if TYPE_CHECKING:
 
 #: Most requests of one call that are under way at a time.
 MAX_REQUESTS = 4
+
+#: The route that waits for the answer of each operation.
+_PATHS = {"embed": "/embed", "search": "/search", "rerank": "/score"}
 
 #: Waits for so many seconds; returns true if the caller gives up meanwhile.
 Pause = Callable[[float], object]
@@ -150,7 +152,9 @@ class HttpClient:
         job = Job(op, as_list(texts), parsed, k=k, index=index, query=query, raw_scores=raw_scores)
         if idempotency_key is not None and not check_key(idempotency_key).isascii():
             raise InvalidRequest(f"the idempotency key is {excerpt(idempotency_key)}: over HTTP it takes ASCII alone")
-        return self._submit(job, self._until(), lane=lane, idempotency_key=idempotency_key)
+        body = body_of(job, op=op, lane=check_lane(lane))
+        answer = self.ask("POST", "/v1/jobs", body=body, headers={"Idempotency-Key": idempotency_key or uuid4().hex})
+        return HttpHandle.of(self, answer)
 
     def job(self, job_id: str) -> HttpHandle:
         """Return the handle of a job that was submitted earlier, perhaps by another program."""
@@ -175,39 +179,13 @@ class HttpClient:
         return Reply.join(list(_in_order(lambda part, pause: self._wait(part, until, pause), parts, MAX_REQUESTS)))
 
     def _wait(self, job: Job, until: float, pause: Pause = time.sleep, lane: str = "interactive") -> Reply:
-        """Return the reply to a job that goes into one request; no route waits for a rerank, so that is submitted."""
+        """Return the reply to a job that goes into one request."""
         try:
-            if job.op == "rerank":
-                return checked(self._submit_and_wait(job, until, pause), job)
-            answer = self.ask("POST", f"/{job.op}", until, body=body_of(job, lane=lane), pause=pause)
+            answer = self.ask("POST", _PATHS[job.op], until, body=body_of(job, lane=lane), pause=pause)
         except TooLarge:
             self._limits = None  # the API may have got lower ones
             raise
         return checked(reply_of(job.id, answer.values()), job)
-
-    def _submit_and_wait(self, job: Job, until: float, pause: Pause) -> Reply:
-        """Return the reply to a job that is submitted, and cancelled if it is not answered in time."""
-        handle = self._submit(job, until, pause)
-        try:
-            return handle.result(until - time.monotonic())
-        except Timeout as error:
-            with suppress(ShoalError):
-                handle.cancel()
-            raise self._timeout() from error
-
-    def _submit(
-        self,
-        job: Job,
-        until: float,
-        pause: Pause = time.sleep,
-        lane: str = "interactive",
-        idempotency_key: str | None = None,
-    ) -> HttpHandle:
-        """Submit the job, once however often the request is sent."""
-        body, key = body_of(job, op=job.op, lane=check_lane(lane)), idempotency_key or uuid4().hex
-        headers = {"Idempotency-Key": key}
-        answer = self.ask("POST", "/v1/jobs", until, body=body, headers=headers, pause=pause)
-        return HttpHandle.of(self, answer)
 
     def _split(self, job: Job, until: float) -> list[Job]:
         """Return jobs that each go into one request, and together ask the same."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import wire
-from shoal.client.parts import MAX_HITS_PER_JOB, TEXTS_PER_JOB, TEXTS_PER_TOKENS_JOB
+from shoal.client.parts import MAX_HITS_PER_JOB, TEXTS_PER_TOKENS_JOB
 from shoal.errors import InvalidText, MalformedJob
 from shoal.jobs import OPTION_DEFAULTS, Job, new_id
 from shoal.replies import CHUNK_COLUMNS, Reply
@@ -59,8 +59,6 @@ class RequestLimits:
     def _texts_of(self, job: Job) -> int:
         if job.op == "search":
             return min(self.max_texts, max(1, MAX_HITS_PER_JOB // job.k))
-        if job.op == "rerank":
-            return min(self.max_texts, TEXTS_PER_JOB)  # it is submitted, and the API does not split that
         return self.max_texts if job.options.is_cacheable else min(self.max_texts, TEXTS_PER_TOKENS_JOB)
 
 
@@ -82,8 +80,10 @@ def body_of(job: Job, **fields: Any) -> bytes:
 def reply_of(job_id: str, values: Mapping[str, Any]) -> Reply:
     """Return the reply to a job that an answer with these values holds.
 
-    Raises the reply's error, and MalformedJob for values that cannot be right.
+    Raises MalformedJob for values that cannot be right.
     """
+    if "error" in values:
+        raise MalformedJob(f"the answer has an error with a status of success: {values['error']!s:.200}")
     named = {"id": job_id} | {_NAMES.get(name, name): value for name, value in values.items()}
     counts: list[int] | None = None
     if "offsets" in named:
@@ -97,13 +97,25 @@ def reply_of(job_id: str, values: Mapping[str, Any]) -> Reply:
 
 
 def checked(reply: Reply, job: Job) -> Reply:
-    """Return the reply; raise MalformedJob if it does not have what the job asks for."""
+    """Return the reply; raise MalformedJob if it has not what the job asks for, or numbers that are not finite."""
     found: Any = {"embed": reply.vectors, "search": reply.hits, "rerank": reply.scores}[job.op]
     if found is not None and job.options.output != "vector":
         found = reply.chunks if job.options.output == "chunks" else reply.tokens
     if found is None or len(found) != len(job.texts):
         raise MalformedJob(f"the answer is not to a request with {len(job.texts):,} texts")
+    for numbers in (reply.vectors, reply.scores):
+        if numbers is not None and not np.isfinite(numbers).all():
+            raise MalformedJob("the answer has numbers that are infinite or none")
+    if reply.vectors is not None:
+        _check_dimension(reply.vectors.shape[1], job.options.dimensions)
+    if job.op == "search" and (most := max(map(len, reply.hits or ()))) > job.k:
+        raise MalformedJob(f"the answer has {most:,} hits for a query, and {job.k:,} were asked for")
     return reply
+
+
+def _check_dimension(found: int, asked: int | None) -> None:
+    if found != asked if asked else found == 0:
+        raise MalformedJob(f"the vectors of the answer have dimension {found:,}, and {asked or 'more'} was asked for")
 
 
 def _chunks(chunks: Any, counts: list[int]) -> dict[str, Any]:
@@ -117,8 +129,10 @@ def _chunks(chunks: Any, counts: list[int]) -> dict[str, Any]:
 
 
 def _lengths(offsets: Any) -> list[int]:
-    """Return the difference of each offset and the next one."""
+    """Return the difference of each offset and the next one; raise MalformedJob for a negative one."""
     lengths: list[int] = np.diff(_numbers("offsets", offsets)).tolist()
+    if min(lengths, default=0) < 0:
+        raise MalformedJob("the offsets of the answer fall: each takes at least the one before it")
     return lengths
 
 

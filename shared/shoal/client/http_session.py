@@ -7,7 +7,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 
 from shoal import __version__, wire
+from shoal.client.http_deadline import timeout_at, with_deadlines
 from shoal.errors import BY_CODE, InvalidRequest, InvalidText, MalformedJob, ShoalError, TooLarge, Unavailable
 from shoal.excerpt import excerpt
 from shoal.jobs import MAX_VALUES
@@ -25,11 +26,15 @@ MAX_CONNECTIONS = 100
 #: Seconds for which an idle connection is kept: less than the 30 s after which an API closes it.
 KEEP_ALIVE_S = 15.0
 
-#: Longest time to connect, in seconds. Then it is tried again.
-CONNECT_TIMEOUT_S = 5.0
-
 #: Largest answer that is read: to what a client asks for, no API sends a larger one.
 MAX_ANSWER_BYTES = 2**28
+
+#: Most commas and opening brackets in an answer that is JSON. Each value has one, so such an answer takes as little
+#: memory as one of `MAX_ANSWER_BYTES` in msgpack. Those of texts count too: hits with 200 MB of texts have fewer.
+MAX_JSON_MARKS = 2**22
+
+#: Most characters of an error's message that are read.
+MAX_MESSAGE_CHARS = 1_000
 
 #: Seconds before the second attempt, which double with each further one, and the most. Answers may name a longer time.
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 2.0
@@ -82,12 +87,18 @@ class Answer:
         if self.media_type not in (_MSGPACK, _JSON):
             raise self._foreign()
         try:
-            values = json.loads(self.data) if self.media_type == _JSON else wire.unpack(self.data, MAX_VALUES)
+            values = self._from_json() if self.media_type == _JSON else wire.unpack(self.data, MAX_VALUES)
         except (ValueError, RecursionError, InvalidText, MalformedJob, TooLarge) as error:
             raise MalformedJob(f"the answer of {self.source} cannot be read: {str(error)[:200]}") from error
         if not isinstance(values, dict):
             raise MalformedJob(f"the answer of {self.source} is no object with named fields: check Shoal's version")
         return values
+
+    def _from_json(self) -> Any:
+        """Return the value that the body is; raise TooLarge for one that may have too many values."""
+        if sum(map(self.data.count, (b",", b"[", b"{"))) > MAX_JSON_MARKS:
+            raise TooLarge(f"it has more than {MAX_JSON_MARKS:,} commas and brackets")
+        return json.loads(self.data)
 
     def error(self) -> ShoalError | None:
         """Return the error that the answer tells; None if it tells none."""
@@ -95,7 +106,7 @@ class Answer:
             return None
         try:
             about = self.values()["error"]
-            code, message = str(about["code"]), str(about["message"])
+            code, message = (str(about[name])[:MAX_MESSAGE_CHARS] for name in ("code", "message"))
         except (ShoalError, KeyError, TypeError):
             return self._foreign()
         if code not in BY_CODE:
@@ -106,12 +117,24 @@ class Answer:
         return error
 
     def _foreign(self) -> Unavailable:
-        found = self.media_type or "without a media type"
+        found = self.media_type[:MAX_MESSAGE_CHARS] or "without a media type"
         if 300 <= self.status < 400:
             found = f"a redirect to {excerpt(self.headers.get('Location', ''))}"
         return Unavailable(
             f"{self.source} answered {self.status} ({found}), as no Shoal does: check the URL, and any proxy on the way"
         )
+
+
+class _Key(httpx2.Auth):
+    """The API key, which each request sends, and which no representation of an object shows."""
+
+    def __init__(self, key: str):
+        self._headers: Callable[[], dict[str, str]] = lambda: {"Authorization": f"Bearer {key}"}
+
+    def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response, None]:
+        """Add the key to a request."""
+        request.headers.update(self._headers())
+        yield request
 
 
 class HttpSession:
@@ -126,7 +149,7 @@ class HttpSession:
         #: The URL of the API, without a slash at its end.
         self.url = _check_url(url)
         self._options = options | {"base_url": self.url, "mounts": _mounts(self.url, options)}
-        self._options["headers"] = _HEADERS | ({"Authorization": f"Bearer {key}"} if key else {})
+        self._options |= {"headers": _HEADERS, "auth": _Key(key) if key else None}
         self._options["limits"] = httpx2.Limits(
             max_connections=MAX_CONNECTIONS,
             max_keepalive_connections=MAX_CONNECTIONS,
@@ -181,16 +204,12 @@ class HttpSession:
 
     def _send(self, method: str, path: str, until: float, body: bytes | None, headers: dict[str, str]) -> Answer:
         """Send a request once, and return its answer when all of it is there."""
-        left_s = max(0.001, until - time.monotonic())
-        timeout = httpx2.Timeout(left_s, connect=min(left_s, CONNECT_TIMEOUT_S))
-        data = bytearray()
+        timeout, data = timeout_at(until), bytearray()
         with self._client().stream(method, path, content=body, headers=headers, timeout=timeout) as response:
             self._check_size(int(response.headers.get("Content-Length", 0)))
             for chunk in response.iter_raw():
                 data += chunk
                 self._check_size(len(data))
-                if time.monotonic() >= until:
-                    raise httpx2.ReadTimeout("the answer comes too slowly")
         return Answer(self.url, response.status_code, response.headers, bytes(data))
 
     def _check_size(self, num_bytes: int) -> None:
@@ -209,7 +228,7 @@ class HttpSession:
     def _client(self) -> httpx2.Client:
         """Return the connections of this process: those of its parent stay in use there after a fork."""
         client = self._clients.get(os.getpid())
-        return client or self._clients.setdefault(os.getpid(), httpx2.Client(**self._options))
+        return client or self._clients.setdefault(os.getpid(), with_deadlines(httpx2.Client(**self._options)))
 
 
 def _is_lasting(cause: BaseException | None) -> bool:
