@@ -39,9 +39,9 @@ class AsyncCache:
         """
         entries: list[Entry | None] = []
         for start in range(0, len(digests), MAX_TEXTS_PER_READ):
-            chunk = digests[start : start + MAX_TEXTS_PER_READ]
-            values = iter(await self._commands.execute("MGET", *self.places(chunk)))
-            entries += [self._unpack(digest, next(values), next(values)) for digest in chunk]
+            group = digests[start : start + MAX_TEXTS_PER_READ]
+            values = iter(await self._commands.execute("MGET", *self.places(group)))
+            entries += [self._unpack(digest, next(values), next(values)) for digest in group]
         return entries
 
     def places(self, digests: Iterable[bytes]) -> list[str]:

@@ -20,7 +20,7 @@ from shoal.client.parts import (
     as_list,
     check_key,
     check_lane,
-    chunks,
+    groups,
     put_share,
     texts_per_job,
     vectors,
@@ -230,10 +230,10 @@ class Calls(ABC, Generic[P]):
         parsed, sender, sent = Options(**options), self._sender(), deque[tuple[Job, P]]()
         num_texts = TEXTS_PER_JOB if parsed.is_cacheable else TEXTS_PER_TOKENS_JOB
         try:
-            async with aclosing(chunks(texts, num_texts)) as source:
+            async with aclosing(groups(texts, num_texts)) as source:
                 while True:
-                    while len(sent) < window and (chunk := await anext(source, None)):
-                        job = Job("embed", chunk, parsed)
+                    while len(sent) < window and (group := await anext(source, None)):
+                        job = Job("embed", group, parsed)
                         sent.append((job, sender.call(lane, [job], self.name)[0]))
                     if not sent:
                         return

@@ -125,8 +125,8 @@ class HttpClient:
         check_lane(lane)
         parsed, source = Options(**options), iter(texts)
         num_texts = TEXTS_PER_JOB if parsed.is_cacheable else TEXTS_PER_TOKENS_JOB
-        chunks = iter(lambda: list(islice(source, num_texts)), [])
-        jobs = (part for chunk in chunks for part in self._split(Job("embed", chunk, parsed), self._until()))
+        groups = iter(lambda: list(islice(source, num_texts)), [])
+        jobs = (part for group in groups for part in self._split(Job("embed", group, parsed), self._until()))
         for reply in _in_order(lambda job, pause: self._wait(job, self._until(), pause, lane), jobs, window):
             yield from vectors(reply, parsed)
 

@@ -85,21 +85,21 @@ def as_list(texts: str | Iterable[str]) -> list[str]:
     return [texts] if isinstance(texts, str) else list(texts)
 
 
-async def chunks(texts: Iterable[str] | AsyncIterable[str], num_texts: int) -> AsyncGenerator[list[str], None]:
-    """Yield the texts as lists of so many."""
+async def groups(texts: Iterable[str] | AsyncIterable[str], num_texts: int) -> AsyncGenerator[list[str], None]:
+    """Yield the texts in groups of so many."""
     if isinstance(texts, AsyncIterable):
-        chunk = []
+        group = []
         async for text in texts:
-            chunk.append(text)
-            if len(chunk) == num_texts:
-                yield chunk
-                chunk = []
-        if chunk:
-            yield chunk
+            group.append(text)
+            if len(group) == num_texts:
+                yield group
+                group = []
+        if group:
+            yield group
     else:
         source = iter(texts)
-        while chunk := list(islice(source, num_texts)):
-            yield chunk
+        while group := list(islice(source, num_texts)):
+            yield group
 
 
 def vectors(reply: Reply, options: Options) -> Any:
