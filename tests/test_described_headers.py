@@ -15,6 +15,7 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/embed", {"inputs": "storm"}),
     ("/embed", {"inputs": "storm", "options": {}}),
     ("/search", {"queries": "storm"}),
+    ("/score", {"query": "storm", "inputs": ["rain"]}),
     ("/", {"inputs": "storm"}),
     ("/", {"inputs": {"source_sentence": "storm", "sentences": ["rain"]}}),
     ("/", {"query": "storm", "texts": ["rain"]}),
