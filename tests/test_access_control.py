@@ -244,6 +244,21 @@ class TestThreadQuotas:
         response = app.test_client().post("/embed", data=b"{" * min(size, 1_000), headers=headers | length)
         assert (response.status_code == 429) == is_refused
 
+    @pytest.mark.usefixtures("stub")
+    @pytest.mark.parametrize("headers", [{}, {"Accept": "application/octet-stream"}])
+    def test_a_large_response_counts_until_it_is_read(self, make_app: MakeApp, headers: dict[str, str]) -> None:
+        app = make_app(max_response_mb=2, api_threads=256)
+        quotas = app.extensions["shoal"].access._quotas
+        response = app.test_client().post("/embed", json={"inputs": ["a"] * 70_000}, headers=headers)
+        assert response.status_code == 200
+        assert taken(quotas, "127.0.0.1", 256) < 210 - 256 // 8 // 2
+        assert len(response.get_data()) == int(response.headers["Content-Length"]) > 2**20
+        response.close()
+        assert quotas._num_held == {"127.0.0.1": quotas._num_threads - quotas._num_free}
+        for _ in range(quotas._num_held["127.0.0.1"]):
+            quotas.release("127.0.0.1")
+        assert taken(quotas, "127.0.0.1", 256) == 210
+
     def test_health_is_answered_whatever_is_held(self, make_app: MakeApp) -> None:
         app = make_app(api_threads=1)
         app.extensions["shoal"].access._quotas.acquire("127.0.0.1")

@@ -26,7 +26,7 @@ from shoal_api.pool_state import PoolReader
 from shoal_api.protocol_paths import ProtocolPaths
 from shoal_api.protocols import cohere, infinity, jina, ollama, openai, predict, similar, tei, weaviate, wire_formats
 from shoal_api.request import JsonRequest
-from shoal_api.response import WholeResponse
+from shoal_api.response import MAX_WHOLE_BYTES, WholeResponse
 from shoal_api.routes import dead_letters, docs, embed, health, indexes, info, jobs, metrics, score, search
 from shoal_api.schema.responses import ErrorBody
 from shoal_api.server.disconnects import Disconnects
@@ -85,7 +85,7 @@ class _App(FastFlask):
         return super().dispatch_request()
 
     def process_response(self, response: Response) -> Response:
-        """Run the hooks, count the request, and add the headers of its rate and of a server that stops."""
+        """Run the hooks, count the request and a large response, and add headers of its rate and of a stop."""
         response, request = super().process_response(response), cast(JsonRequest, request_ctx.request)
         if request.is_negotiated:
             response.vary.add("Accept")
@@ -96,6 +96,8 @@ class _App(FastFlask):
         context.metrics.observe(route, method, response.status_code, seconds, request.num_texts)
         if context.stopping.is_set():
             response.headers["Connection"] = "close"
+        if (size := response.content_length or 0) > MAX_WHOLE_BYTES:
+            response.call_on_close(context.access.hold(request, size))
         return response
 
 

@@ -1,7 +1,7 @@
 """Access control, which every request passes before its body is read: keys, roles, rates, thread quotas, browsers."""
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,6 +54,7 @@ class AccessControl:
         self._origins = {origin.strip() for origin in settings.cors_origins.split(",")}
         self._quotas = ThreadQuotas(settings.api_threads)
         self._max_body_bytes = settings.max_request_bytes
+        self._max_response_bytes = settings.max_response_mb * 2**20
         self._threads_of_largest = _LARGEST_SHARE * settings.api_threads
         #: The requests that are being answered.
         self.running: set[JsonRequest] = set()
@@ -92,6 +93,12 @@ class AccessControl:
         if num_threads := int(share * self._threads_of_largest):
             self._quotas.acquire(request.client_name, num_threads)
             request.num_threads += num_threads
+
+    def hold(self, request: JsonRequest, num_bytes: int) -> Callable[[], None]:
+        """Count a response of that size, which is there already, for its thread and more; return what ends this."""
+        num_threads = 1 + int(num_bytes / self._max_response_bytes * self._threads_of_largest)
+        self._quotas.hold(request.client_name, num_threads)
+        return partial(self._quotas.release, request.client_name, num_threads)
 
     def _num_threads(self, environ: Mapping[str, Any]) -> int:
         """Return the number of threads that a request counts for: its own, and more for a large body."""

@@ -46,6 +46,12 @@ class ThreadQuotas:
             "a time"
         )
 
+    def hold(self, client: str, num: int) -> None:
+        """Count so many more threads for the client, whatever its limit is."""
+        with self._lock:
+            self._num_held[client] = self._num_held.get(client, 0) + num
+            self._num_free -= num
+
     def release(self, client: str, num: int = 1) -> None:
         """Count so many threads less."""
         with self._lock:
