@@ -140,8 +140,9 @@ class OverHttp(HttpClient):
     def __init__(
         self, redis_url: str, *, key_prefix: str, pool: str, timeout_s: float, limits: LaneLimits | None = None
     ):
-        max_jobs = (limits or LaneLimits()).max_jobs
-        settings = Settings(redis_url, key_prefix, pool, max_backlog=max_jobs, request_timeout_s=timeout_s)
+        limits = limits or LaneLimits()
+        sizes: dict[str, Any] = {"max_backlog": limits.max_jobs, "max_backlog_texts": limits.max_texts}
+        settings = Settings(redis_url, key_prefix, pool, request_timeout_s=timeout_s, **sizes)
         self._owner = Client.from_settings(settings)
         self._server = make_server("127.0.0.1", 0, create_app(settings, self._owner), threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))

@@ -1,15 +1,16 @@
 """A load of submitted jobs whose answers are known."""
 
 import threading
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 from conftest import PATIENCE_S, WORDS, wait_until
 
-from shoal import Client
+from shoal import Client, Reply
 from shoal.client.handle import Handle
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, Unavailable
 
 PAIRS = [f"{first} {second}" for first in WORDS for second in WORDS]
 
@@ -42,7 +43,7 @@ class Load:
         """Fail the test unless each of the jobs gets the vector of its text."""
         vectors = self._client.embed(PAIRS)
         for job in jobs:
-            found = job.result(PATIENCE_S).vectors
+            found = _result(job).vectors
             assert found is not None
             np.testing.assert_allclose(found[0], vectors[self._texts[job.id]], atol=1e-4)
 
@@ -62,3 +63,16 @@ class Load:
                 self._texts[job.id] = number
                 self.accepted.append(job)
             self._num_tried[thread] += 1
+
+
+def _result(job: Handle) -> Reply:
+    """Return the reply to the job, also where Redis does not answer for a moment."""
+    replies: list[Reply] = []
+
+    def is_read() -> bool:
+        with suppress(Unavailable):
+            replies.append(job.result(PATIENCE_S))
+        return bool(replies)
+
+    wait_until(is_read)
+    return replies[0]
