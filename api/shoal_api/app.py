@@ -96,8 +96,8 @@ class _App(FastFlask):
         context.metrics.observe(route, method, response.status_code, seconds, request.num_texts)
         if context.stopping.is_set():
             response.headers["Connection"] = "close"
-        if (size := response.content_length or 0) > MAX_WHOLE_BYTES:
-            response.call_on_close(context.access.hold(request, size))
+        if (response.content_length or 0) > MAX_WHOLE_BYTES:
+            response.call_on_close(context.access.hold(request))
         return response
 
 

@@ -18,6 +18,9 @@ from shoal_api.response import rendered
 #: The dimension by which vectors are counted until a worker has told that of its model: few models have a greater one.
 _ASSUMED_DIMENSION = 1_024
 
+#: Bytes of JSON for each byte of a 32-bit float: the answer may be JSON.
+_JSON_BYTES = 2.5
+
 #: The header that `prefers_async` reads, for the description of a route.
 PREFER: dict[str, Any] = {
     "name": "Prefer",
@@ -111,7 +114,7 @@ def _reserve_memory(job: Job, remedy: str) -> None:
             f"the vectors of {len(job.texts):,} texts take {num_bytes:,} bytes, and a response may have {most:,} "
             f"(SHOAL_MAX_RESPONSE_MB): {remedy}"
         )
-    context().access.reserve(json_request(), num_bytes / most)
+    context().access.reserve(json_request(), _JSON_BYTES * num_bytes / most)
 
 
 def _num_bytes(job: Job, dimension: int) -> int:

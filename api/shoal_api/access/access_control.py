@@ -24,8 +24,8 @@ _ADMIN_ROUTES = ("/v1/dead",)
 #: Routes that are outside the thread quotas, so that monitoring does not take a busy server for a dead one.
 _ALWAYS_ANSWERED = ("/health", "/ready")
 
-#: Part of the threads that a body, or a response, of the largest size counts for beside its own, so a process has about
-#: as many of them in memory.
+#: Part of the threads that a body of the largest size counts for beside its own, so a process has about as many of them
+#: in memory. Responses count by their size in the same measure.
 _LARGEST_SHARE = 1 / 8
 
 #: Part of the largest size that a body counts as whose size is not said.
@@ -54,7 +54,6 @@ class AccessControl:
         self._origins = {origin.strip() for origin in settings.cors_origins.split(",")}
         self._quotas = ThreadQuotas(settings.api_threads)
         self._max_body_bytes = settings.max_request_bytes
-        self._max_response_bytes = settings.max_response_mb * 2**20
         self._threads_of_largest = _LARGEST_SHARE * settings.api_threads
         #: The requests that are being answered.
         self.running: set[JsonRequest] = set()
@@ -94,11 +93,10 @@ class AccessControl:
             self._quotas.acquire(request.client_name, num_threads)
             request.num_threads += num_threads
 
-    def hold(self, request: JsonRequest, num_bytes: int) -> Callable[[], None]:
-        """Count a response of that size, which is there already, for its thread and more; return what ends this."""
-        num_threads = 1 + int(num_bytes / self._max_response_bytes * self._threads_of_largest)
-        self._quotas.hold(request.client_name, num_threads)
-        return partial(self._quotas.release, request.client_name, num_threads)
+    def hold(self, request: JsonRequest) -> Callable[[], None]:
+        """Count an answered request for as many threads as before, until the function that is returned is called."""
+        self._quotas.hold(request.client_name, request.num_threads)
+        return partial(self._quotas.release, request.client_name, request.num_threads)
 
     def _num_threads(self, environ: Mapping[str, Any]) -> int:
         """Return the number of threads that a request counts for: its own, and more for a large body."""
