@@ -27,10 +27,10 @@ from chaos_run.recovery import Recovery
 from stack import HOME
 
 from shoal.errors import Overloaded
+from shoal.records.source import Source
 from shoal.settings import Settings
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.builder import build
-from shoal_workers.index.document import DocumentSource
 from shoal_workers.index.index import Index
 from shoal_workers.service import open_encoder
 
@@ -231,7 +231,7 @@ class Run:
 def _index(folder: Path, encoder: Encoder) -> Index:
     """Return an index of all pairs of words."""
     (folder / "documents.txt").write_text("\n".join(f"{first} {second}" for first in WORDS for second in WORDS))
-    build(DocumentSource(folder / "documents.txt"), folder / "index", encoder, len(WORDS) ** 2, lambda _: None)
+    build(Source(folder / "documents.txt"), folder / "index", encoder, len(WORDS) ** 2, lambda _: None)
     return Index.open(folder / "index")
 
 

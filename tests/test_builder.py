@@ -10,9 +10,9 @@ import pytest
 from shoal.errors import BadDocument
 from shoal.index_folder import CURRENT
 from shoal.jobs import Options
+from shoal.records.source import Source
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.builder import CHUNK, KEPT_VERSIONS, build
-from shoal_workers.index.document import DocumentSource
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.manifest import VECTORS, Manifest
 
@@ -27,7 +27,7 @@ def build_of(tmp_path: Path, out: Path, encoder: Encoder, texts: list[str]) -> M
     """Build an index of the texts."""
     path = tmp_path / "source.jsonl"
     path.write_text("".join(json.dumps({"id": f"d{n}", "text": text, "n": n}) + "\n" for n, text in enumerate(texts)))
-    source = DocumentSource(path)
+    source = Source(path)
     return build(source, out, encoder, source.check(), lambda _: None)
 
 
@@ -50,7 +50,7 @@ def test_more_than_one_chunk_stays_in_order(tmp_path: Path, out: Path, encoder: 
     progress: list[int] = []
     path = tmp_path / "source.txt"
     path.write_text("\n".join(texts))
-    build(DocumentSource(path), out, encoder, len(texts), progress.append)
+    build(Source(path), out, encoder, len(texts), progress.append)
     index = Index.open(out)
     assert progress == [CHUNK, 3]
     assert index.document(CHUNK + 2)["id"] == str(CHUNK + 2)
@@ -77,7 +77,7 @@ def test_what_fails_half_way_leaves_no_trace(tmp_path: Path, out: Path, encoder:
     path = tmp_path / "bad.jsonl"
     path.write_text('{"text": "rain"}\n' * CHUNK + "{bad\n")
     with pytest.raises(BadDocument, match=f"line {CHUNK + 1}"):
-        build(DocumentSource(path), out, encoder, CHUNK + 1, lambda _: None)
+        build(Source(path), out, encoder, CHUNK + 1, lambda _: None)
     assert versions(out) == {before.version, CURRENT}
 
 
@@ -85,11 +85,11 @@ FILL_THE_DISK = """
 import resource, sys
 from pathlib import Path
 from shoal_workers.index.builder import build
-from shoal_workers.index.document import DocumentSource
+from shoal.records.source import Source
 from shoal_workers.encoding.encoder import Encoder
 from shoal.errors import DiskFull
 encoder = Encoder.open(Path(sys.argv[1]), "openvino", "f32", 1)
-source = DocumentSource(Path(sys.argv[2]))
+source = Source(Path(sys.argv[2]))
 count = source.check()
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 try:
@@ -116,7 +116,7 @@ def test_a_source_that_changes_meanwhile_is_refused(tmp_path: Path, out: Path, e
     path = tmp_path / "source.txt"
     path.write_text("storm\nrain\nmarket")
     with pytest.raises(BadDocument, match=f"has 3 documents and had {count} when it was checked"):
-        build(DocumentSource(path), out, encoder, count, lambda _: None)
+        build(Source(path), out, encoder, count, lambda _: None)
     assert versions(out) == set()
 
 
@@ -137,7 +137,7 @@ def test_a_build_does_not_disturb_another(tmp_path: Path, out: Path, encoder: En
     def build_another(_: int) -> None:
         built.append(build_of(tmp_path, out, encoder, ["market"]))
 
-    built.append(build(DocumentSource(path), out, encoder, 2, build_another))
+    built.append(build(Source(path), out, encoder, 2, build_another))
     assert versions(out) == {built[0].version, built[1].version, CURRENT}
     assert current_version(out).name == built[1].version
     assert Index.open(out).document(1)["text"] == "rain"

@@ -23,10 +23,10 @@ from shoal import HttpClient
 from shoal.cli.main import main
 from shoal.jobs import CHOICES, OPTION_DEFAULTS
 from shoal.keys import Keys
+from shoal.records.source import Source
 from shoal.settings import DEFAULTS, Settings, variable
 from shoal_api.schema import headers
 from shoal_workers.cli import SAMPLE
-from shoal_workers.index.document import DocumentSource
 from shoal_workers.worker import Worker
 
 pytest_plugins = ["api_fixtures", "http_fixtures"]
@@ -187,7 +187,7 @@ def test_the_readme_begins_with_what_a_newcomer_needs() -> None:
 
 def test_the_hits_in_the_readme_are_sample_headlines() -> None:
     (answer,) = blocks("README.md", "json")
-    documents = {document.id: document for document in DocumentSource(SAMPLE, "headline")}
+    documents = {document.id: document for document in Source(SAMPLE, "headline")}
     (hits,) = json.loads(answer)["results"]
     assert len(hits) == 3
     for hit in hits:

@@ -29,9 +29,9 @@ from shoal.errors import (
     Unavailable,
 )
 from shoal.index_folder import CURRENT
+from shoal.records.source import Source
 from shoal.settings import Settings, variable
 from shoal_workers.index.array_file import save_array
-from shoal_workers.index.document import DocumentSource
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.manifest import DOCUMENTS, FILES, MANIFEST, OFFSETS, checksum
 from shoal_workers.model.model import Model
@@ -249,7 +249,7 @@ def test_documents_of_parquet(parquet: bytes, tmp_path: Path, data: st.DataObjec
 def read(path: Path, content: bytes) -> None:
     """Read the file, and assert that its documents can be indexed and sent, or that it is refused."""
     path.write_bytes(content)
-    source = DocumentSource(path)
+    source = Source(path)
     count = outcome(source.check)
     if isinstance(count, int):
         for document in source:

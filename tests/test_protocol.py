@@ -35,6 +35,7 @@ from shoal.queue.consumer import GROUP, Answer
 from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import ALIVE_S
 from shoal.queue.producer import ONCE_TTL_S, SCRIPT_VERSION
+from shoal.records.source import Source
 from shoal.replies import STATUSES, TIMINGS, Reply
 from shoal.settings import Settings
 from shoal_workers import service
@@ -43,7 +44,6 @@ from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.index.builder import build
-from shoal_workers.index.document import DocumentSource
 from shoal_workers.index.index import Index
 from shoal_workers.worker import Worker
 
@@ -127,7 +127,7 @@ def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Index:
     folder = tmp_path_factory.mktemp("index")
     rows = [{"id": n, "text": text, "year": 2020 + n} for n, text in enumerate(["storm in europe", "rain", "market"])]
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    source = DocumentSource(folder / "rows.jsonl")
+    source = Source(folder / "rows.jsonl")
     build(source, folder / "built", encoder, source.check(), lambda _: None)
     return Index.open(folder / "built")
 

@@ -2,10 +2,10 @@
 
 from collections import Counter
 
+from shoal.records.source import Source
 from shoal_workers.cli import SAMPLE
-from shoal_workers.index.document import DocumentSource
 
-SOURCE = DocumentSource(SAMPLE, "headline")
+SOURCE = Source(SAMPLE, "headline")
 
 
 def test_there_are_a_thousand_distinct_headlines() -> None:

@@ -58,6 +58,10 @@ def test_a_child_process_gets_the_same() -> None:
         ("indexes", "=x", 'indexes has "=x"'),
         ("indexes", "a=x,a=y", "with distinct names"),
         ("indexes", "x,y", "with distinct names"),
+        ("kept_versions", "0", "kept_versions is 0: it takes 1 or more"),
+        ("roots", "s3://", 'roots has "s3://": it takes folders, and URLs with a host or bucket'),
+        ("roots", "https://user@host/", "it takes folders, and URLs"),
+        ("roots", "~no-such-user/x", "there is no user of that name"),
     ],
 )
 def test_what_cannot_work_is_refused(name: str, text: str, message: str) -> None:
@@ -76,6 +80,24 @@ def test_what_cannot_work_is_refused(name: str, text: str, message: str) -> None
 )
 def test_indexes_have_names(indexes: str, expected: dict[str, Any]) -> None:
     assert Settings(indexes=indexes).index_folders() == {name: Path(folder) for name, folder in expected.items()}
+
+
+def test_roots_are_folders_and_urls() -> None:
+    settings = Settings(roots="/a, s3://bucket/x/ ,/b,https://")
+    assert settings.root_folders() == [Path("/a"), Path("/b")]
+    assert settings.root_urls() == ["s3://bucket/x/", "https://"]
+    assert settings.files_folder == Path("/a")
+
+
+def test_long_jobs_have_folders_in_the_home_folder() -> None:
+    settings = Settings(home="/x")
+    assert (settings.files_folder, settings.index_home_folder) == (Path("/x/files"), Path("/x/indexes"))
+    assert Settings(home="/x", roots="s3://bucket").root_folders() == [Path("/x/files")]
+    assert Settings(index_home="/y").index_home_folder == Path("/y")
+
+
+def test_private_hosts_are_names_in_small_letters() -> None:
+    assert Settings(private_hosts="Intranet, 10.0.0.7").private_host_names() == {"intranet", "10.0.0.7"}
 
 
 def test_folders_are_absolute(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,9 @@ from threadpoolctl import threadpool_limits
 from benchmarks.plan import Plan, Texts, say
 from shoal.bench.trial import Figures, Row, Trial
 from shoal.jobs import Options
+from shoal.records.document import Document
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.builder import build
-from shoal_workers.index.document import Document
 from shoal_workers.index.index import Index
 from shoal_workers.model.model import prepared_folder
 from shoal_workers.process import processors

@@ -72,6 +72,18 @@ class Forbidden(ShoalError):
     code = "forbidden"
 
 
+class PathNotAllowed(ShoalError):
+    """Error raised when a long job names a file, folder or URL that is below none of the configured roots."""
+
+    code = "path_not_allowed"
+
+
+class AddressNotAllowed(ShoalError):
+    """Error raised when a URL leads into a private network and its host is not allowed by name."""
+
+    code = "address_not_allowed"
+
+
 class RateLimited(ShoalError):
     """Error raised when an API key is over its rate; it may be used again after `retry_after_s`."""
 
@@ -116,6 +128,12 @@ class Cancelled(ShoalError):
     """Error raised in place of the reply to a job that was cancelled before it was answered."""
 
     code = "cancelled"
+
+
+class Paused(ShoalError):
+    """Error raised in a long job that was paused before it was done; resumed, it goes on from there."""
+
+    code = "paused"
 
 
 class Expired(ShoalError):

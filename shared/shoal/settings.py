@@ -22,11 +22,14 @@ PROTOCOLS = ("openai", "tei", "infinity", "ollama", "cohere", "jina", "weaviate"
 EMBEDDED_URL = f"redis://127.0.0.1:{EMBEDDED_PORT}/0"
 
 
-#: A path below which a protocol may be mounted, or none.
 #: Paths that begin so are those of the page at /docs, which is read without a key.
 OPEN_PATH = "/docs/"
 
+#: A path below which a protocol may be mounted, or none.
 _PREFIX = re.compile(r"(/[A-Za-z0-9._-]+)*")
+
+#: The beginning of URLs below which long jobs may read and write.
+_ROOT_URL = re.compile(r"https?://|[a-z][a-z0-9+.-]*://[^/?#:@]+(:[0-9]+)?(/[^?#]*)?")
 
 
 def _setting(
@@ -125,6 +128,26 @@ class Settings:
     cache_ttl_s: int = _setting(86_400, "Time for which such a vector is kept, in seconds.", 1)
     indexes: str = _setting("", "Indexes to serve: a folder, or several as name=folder,name=folder.")
 
+    index_home: str = _setting(
+        "",
+        "Folder in which long jobs build indexes; each subfolder is served by its name. None: `indexes` in the home "
+        "folder.",
+    )
+    kept_versions: int = _setting(3, "Versions of an index that stay in its folder, the current one included.", 1)
+
+    long_jobs: int = _setting(2, "Long jobs that a runner does at a time.", 0)
+    roots: str = _setting(
+        "",
+        "Folders, or beginnings of URLs, that long jobs may read and write, separated by commas. None: `files` in the "
+        "home folder.",
+    )
+    max_upload_mb: int = _setting(4_096, "Largest file that may be uploaded for a long job, in MB.", 1)
+    private_hosts: str = _setting(
+        "", "Hosts in private networks that sources and webhooks may name, separated by commas."
+    )
+    webhook_secret: str = _setting("", "Secret with which webhooks are signed; none: they are not signed.")
+    schedules: str = _setting("", "TOML file of long jobs that the runner starts at set times.")
+
     workers: int = _setting(1, "Worker processes that `shoal serve` starts.", 0)
     home: str = _setting("~/.shoal", "Folder for prepared models, the embedded Redis's data, and logs.")
     log_level: str = _setting("info", "Least severe log lines to write.", choices=("debug", "info", "warning", "error"))
@@ -136,6 +159,8 @@ class Settings:
             if not NAME.fullmatch(value := getattr(self, name)):
                 raise BadSetting(f"{name} is {excerpt(value)}: it takes {NAME_RULE}")
         self.index_folders()
+        self.root_folders()
+        self.root_urls()
         self.protocol_prefixes()
 
     @classmethod
@@ -164,10 +189,40 @@ class Settings:
         """`home` as an absolute path."""
         return _absolute("home", self.home)
 
+    @property
+    def index_home_folder(self) -> Path:
+        """`index_home` as an absolute path."""
+        return _absolute("index_home", self.index_home) if self.index_home else self.home_folder / "indexes"
+
+    @property
+    def files_folder(self) -> Path:
+        """The first folder of `roots`: it holds uploads, and relative paths begin there."""
+        return self.root_folders()[0]
+
+    def root_folders(self) -> list[Path]:
+        """Return the absolute folders of `roots`, or the one for files in the home folder if it names none."""
+        folders = [_absolute("roots", part) for part in _parts(self.roots) if "://" not in part]
+        return folders or [self.home_folder / "files"]
+
+    def root_urls(self) -> list[str]:
+        """Return the beginnings of URLs in `roots`."""
+        urls = [part for part in _parts(self.roots) if "://" in part]
+        for url in urls:
+            if not _ROOT_URL.fullmatch(url):
+                raise BadSetting(
+                    f"roots has {excerpt(url)}: it takes folders, and URLs with a host or bucket such as s3://bucket/; "
+                    "http:// and https:// alone are all public hosts"
+                )
+        return urls
+
+    def private_host_names(self) -> frozenset[str]:
+        """Return the hosts in `private_hosts`, in small letters."""
+        return frozenset(name.lower() for name in _parts(self.private_hosts))
+
     def index_folders(self) -> dict[str, Path]:
         """Return the absolute folder of each index by its name; an index without a name is called `default`."""
         folders: dict[str, Path] = {}
-        for part in filter(None, (part.strip() for part in self.indexes.split(","))):
+        for part in _parts(self.indexes):
             name, equals, folder = part.partition("=")
             name, folder = (name, folder) if equals else ("default", part)
             if not name or not folder or name in folders:
@@ -180,7 +235,7 @@ class Settings:
     def protocol_prefixes(self) -> dict[str, str]:
         """Return the path below which each compatible protocol is mounted, by its name; empty: at the root."""
         prefixes: dict[str, str] = {}
-        for part in filter(None, (part.strip() for part in self.protocols.split(","))):
+        for part in _parts(self.protocols):
             name, _, prefix = part.partition("=")
             if name not in PROTOCOLS or name in prefixes or not _PREFIX.fullmatch(prefix):
                 raise BadSetting(
@@ -193,12 +248,17 @@ class Settings:
 
     def model_alias_names(self) -> list[str]:
         """Return the names in `model_aliases`."""
-        return [name.strip() for name in self.model_aliases.split(",") if name.strip()]
+        return _parts(self.model_aliases)
 
 
 def variable(name: str) -> str:
     """Return the environment variable of a setting."""
     return f"SHOAL_{name.upper()}"
+
+
+def _parts(text: str) -> list[str]:
+    """Return what stands between the commas of a setting."""
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _absolute(name: str, folder: str) -> Path:

@@ -65,10 +65,10 @@ def build(settings: Settings, source: Path | None, out: Path, text_column: str |
     until the new version is complete.
     """
     _limit_native_threads(settings)
+    from shoal.records.source import Source
     from shoal_workers.index.builder import build
-    from shoal_workers.index.document import DocumentSource
 
-    documents = DocumentSource(source, text_column, id_column) if source else DocumentSource(SAMPLE, "headline")
+    documents = Source(source, text_column, id_column) if source else Source(SAMPLE, "headline")
     with Progress(f"reading {documents.path}"):
         count = documents.check()
     has_former = (out / "current").exists()

@@ -1,4 +1,4 @@
 """An index of documents: built, opened and searched.
 
-It may import `model` and `encoding`, and nothing that knows the queue.
+It may import `records`, `model` and `encoding`, and nothing that knows the queue.
 """

@@ -15,10 +15,11 @@ import numpy as np
 
 from shoal.errors import BadDocument, DiskFull
 from shoal.jobs import DOCUMENT_PROMPTS, Options
+from shoal.records.document import Document
+from shoal.records.source import Source
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.index.array_file import open_array, write_header
-from shoal_workers.index.document import Document, DocumentSource
 from shoal_workers.index.index import publish
 from shoal_workers.index.manifest import DOCUMENTS, FILES, MANIFEST, OFFSETS, VECTORS, Manifest, checksum
 from shoal_workers.index.quantisation import QuantisedVectors
@@ -32,7 +33,7 @@ KEPT_VERSIONS = 2
 Progress = Callable[[int], object]
 
 
-def build(source: DocumentSource, out: Path, encoder: Encoder, count: int, progress: Progress) -> Manifest:
+def build(source: Source, out: Path, encoder: Encoder, count: int, progress: Progress) -> Manifest:
     """Build a new version of the index in `out` and make it the current one.
 
     `count` is the number of documents, from `source.check()`; `progress` is called with the number of further documents
@@ -52,7 +53,7 @@ def build(source: DocumentSource, out: Path, encoder: Encoder, count: int, progr
     return manifest
 
 
-def _write_documents(folder: Path, source: DocumentSource, encoder: Encoder, count: int, progress: Progress) -> None:
+def _write_documents(folder: Path, source: Source, encoder: Encoder, count: int, progress: Progress) -> None:
     """Write the documents, their vectors and their offsets, in constant memory."""
     batcher: Bucketing[TokenizedText] = Bucketing(2_048, encoder.model.shares_rows)
     prompt = encoder.prompt(Options(), DOCUMENT_PROMPTS)
@@ -80,7 +81,7 @@ def _write_documents(folder: Path, source: DocumentSource, encoder: Encoder, cou
         )
 
 
-def _finish(folder: Path, version: str, source: DocumentSource, encoder: Encoder, count: int) -> Manifest:
+def _finish(folder: Path, version: str, source: Source, encoder: Encoder, count: int) -> Manifest:
     """Write the quantised vectors, then the manifest."""
     model = encoder.model
     vectors = open_array(folder / VECTORS, np.float32, (count, model.dimension))
@@ -101,7 +102,7 @@ def _finish(folder: Path, version: str, source: DocumentSource, encoder: Encoder
     return manifest
 
 
-def _chunks(source: DocumentSource) -> Iterator[list[Document]]:
+def _chunks(source: Source) -> Iterator[list[Document]]:
     documents = iter(source)
     while chunk := list(islice(documents, CHUNK)):
         yield chunk

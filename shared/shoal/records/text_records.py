@@ -12,7 +12,7 @@ from typing import Any
 
 from shoal.errors import BadDocument
 from shoal.excerpt import excerpt
-from shoal_workers.index.record import Record, Records, location, open_source, refuse_duplicate_columns
+from shoal.records.record import Record, Records, location, open_source, refuse_duplicate_columns
 
 
 def read_txt(path: Path) -> Records:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from shoal.errors import BadDocument, MissingExtra
 from shoal.extra import install_command
-from shoal_workers.index.record import Records, location, open_source, refuse_duplicate_columns
+from shoal.records.record import Records, location, open_source, refuse_duplicate_columns
 
 
 def read_parquet(path: Path) -> Records:

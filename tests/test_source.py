@@ -1,4 +1,4 @@
-"""Every rule of `shoal_workers.index.document`, on real files."""
+"""Every rule of `shoal.records`, on real files."""
 
 import csv
 import datetime
@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import BadDocument, InvalidRequest
-from shoal_workers.index.document import Document, DocumentSource
+from shoal.records.document import Document
+from shoal.records.source import Source
 
 Write = Callable[[str, str | bytes], Path]
 
@@ -49,12 +50,12 @@ def write_parquet(tmp_path: Path) -> Callable[[dict[str, Any]], Path]:
 
 def refusal(path: Path, **columns: str) -> str:
     with pytest.raises(BadDocument) as caught:
-        DocumentSource(path, **columns).check()
+        Source(path, **columns).check()
     return caught.value.message
 
 
 def texts(path: Path, **columns: str) -> list[str]:
-    return [document.text for document in DocumentSource(path, **columns)]
+    return [document.text for document in Source(path, **columns)]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_each_text_format_gives_the_same_documents_packed_or_not(write: Write, n
         write(f"bom.{name}", b"\xef\xbb\xbf" + content.encode()),
         write(f"crlf.{name}", content.replace("\n", "\r\n")),
     ):
-        source = DocumentSource(path)
+        source = Source(path)
         assert source.check() == 2
         assert list(source) == expected
         assert list(source) == expected, "a second pass starts anew"
@@ -82,7 +83,7 @@ def test_each_text_format_gives_the_same_documents_packed_or_not(write: Write, n
 
 def test_txt_holds_one_document_a_line_and_skips_blank_lines(write: Write) -> None:
     path = write("a.txt", '\ufeffone "quoted\r\n\n   \n two, three\tfour \nlast\u2028still last')
-    assert list(DocumentSource(path)) == [
+    assert list(Source(path)) == [
         Document("0", 'one "quoted', {}),
         Document("1", " two, three\tfour ", {}),
         Document("2", "last\u2028still last", {}),
@@ -92,7 +93,7 @@ def test_txt_holds_one_document_a_line_and_skips_blank_lines(write: Write) -> No
 
 def test_tsv_takes_quotes_literally(write: Write) -> None:
     path = write("a.tsv", 'text\ttopic\n"open\t"a"b\n')
-    assert list(DocumentSource(path)) == [Document("0", '"open', {"topic": '"a"b'})]
+    assert list(Source(path)) == [Document("0", '"open', {"topic": '"a"b'})]
 
 
 def test_blank_lines_are_skipped_in_csv_and_jsonl(write: Write) -> None:
@@ -103,14 +104,14 @@ def test_blank_lines_are_skipped_in_csv_and_jsonl(write: Write) -> None:
 def test_jsonl_keeps_the_values_of_other_fields(write: Write) -> None:
     fields = {"n": 1, "x": 0.1, "none": None, "yes": True, "list": [1, {"deep": ["é", None]}]}
     path = write("a.jsonl", json.dumps({"text": "one", **fields}))
-    assert list(DocumentSource(path)) == [Document("0", "one", fields)]
+    assert list(Source(path)) == [Document("0", "one", fields)]
 
 
 @pytest.mark.parametrize("name", ["a.xlsx", "a", "a.parquet.gz", "a.csv.zip"])
 def test_an_unknown_ending_is_refused_with_the_endings_that_work(write: Write, name: str) -> None:
     path = write(name, "text\none\n")
     with pytest.raises(InvalidRequest) as caught:
-        DocumentSource(path)
+        Source(path)
     for part in (str(path), ".csv", ".tsv", ".jsonl", ".txt", ".parquet", ".csv.gz"):
         assert part in caught.value.message
 
@@ -119,12 +120,12 @@ def test_a_missing_file_and_a_folder_are_refused_by_path(tmp_path: Path) -> None
     (tmp_path / "folder.csv").mkdir()
     for path in (tmp_path / "missing.csv", tmp_path / "folder.csv", tmp_path / "missing.csv" / "below.csv"):
         with pytest.raises(InvalidRequest, match=path.name):
-            DocumentSource(path)
+            Source(path)
 
 
 def test_a_file_that_vanished_since_is_refused_by_path(write: Write) -> None:
     path = write("a.csv", "text\none\n")
-    source = DocumentSource(path)
+    source = Source(path)
     path.unlink()
     with pytest.raises(InvalidRequest, match=r"a\.csv"):
         source.check()
@@ -138,7 +139,7 @@ def test_a_file_without_permission_is_refused_by_path(write: Write, name: str) -
     path = write(name, "text\none\n")
     path.chmod(0)
     with pytest.raises(InvalidRequest, match=name):
-        DocumentSource(path).check()
+        Source(path).check()
 
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file whose first byte cannot be read")
@@ -146,7 +147,7 @@ def test_a_failing_read_is_refused_by_path(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.symlink_to("/proc/self/mem")
     with pytest.raises(InvalidRequest, match=r"a\.txt cannot be read \("):
-        DocumentSource(path).check()
+        Source(path).check()
 
 
 def test_a_damaged_gzip_file_is_a_bad_document(write: Write) -> None:
@@ -178,14 +179,14 @@ def test_the_text_column_is_found(write: Write, header: str, position: int) -> N
 def test_an_unclear_text_column_is_refused(write: Write, header: str) -> None:
     path = write("a.csv", f"{header}\n{header}\n")
     with pytest.raises(InvalidRequest, match="--text-column") as caught:
-        DocumentSource(path).check()
+        Source(path).check()
     assert all(f'"{name}"' in caught.value.message for name in header.split(",") if name != "id")
 
 
 def test_named_columns_are_used_and_left_out_of_the_fields(write: Write) -> None:
     path = write("a.csv", "key,title,body\nk1,one,two\n")
-    assert list(DocumentSource(path, "body", "key")) == [Document("k1", "two", {"title": "one"})]
-    assert next(iter(DocumentSource(path, "key", "key"))).fields == {"title": "one", "body": "two"}
+    assert list(Source(path, "body", "key")) == [Document("k1", "two", {"title": "one"})]
+    assert next(iter(Source(path, "key", "key"))).fields == {"title": "one", "body": "two"}
 
 
 @pytest.mark.parametrize("columns", [{"text_column": "headline"}, {"id_column": "headline"}])
@@ -201,7 +202,7 @@ def test_a_named_column_that_is_not_there_is_refused(
     write: Write, name: str, content: str, found: str, columns: dict[str, str]
 ) -> None:
     with pytest.raises(InvalidRequest, match='"headline"') as caught:
-        DocumentSource(write(name, content), **columns).check()
+        Source(write(name, content), **columns).check()
     assert found in caught.value.message
 
 
@@ -222,8 +223,8 @@ def test_a_column_named_like_a_part_of_a_hit_is_refused(
 
 def test_a_column_named_like_a_part_of_a_hit_may_hold_the_text_or_the_id(write: Write) -> None:
     path = write("a.csv", "id,score\nk,one\n")
-    assert list(DocumentSource(path, text_column="score")) == [Document("k", "one", {})]
-    assert list(DocumentSource(path, text_column="id", id_column="score")) == [Document("one", "k", {})]
+    assert list(Source(path, text_column="score")) == [Document("k", "one", {})]
+    assert list(Source(path, text_column="id", id_column="score")) == [Document("one", "k", {})]
 
 
 def test_a_later_json_object_may_not_bring_such_a_field(write: Write) -> None:
@@ -234,9 +235,9 @@ def test_a_later_json_object_may_not_bring_such_a_field(write: Write) -> None:
 
 def test_ids_become_strings_and_count_from_zero_where_there_are_none(write: Write) -> None:
     path = write("a.jsonl", '{"id":7,"text":"one"}\n{"id":"x","text":"two"}\n{"id":0,"text":"three"}\n')
-    assert [document.id for document in DocumentSource(path)] == ["7", "x", "0"]
+    assert [document.id for document in Source(path)] == ["7", "x", "0"]
     path = write("a.csv", "text\none\n\ntwo\n")
-    assert [document.id for document in DocumentSource(path)] == ["0", "1"]
+    assert [document.id for document in Source(path)] == ["0", "1"]
 
 
 def test_a_duplicate_id_is_refused_with_both_lines(write: Write) -> None:
@@ -311,7 +312,7 @@ def test_a_bad_row_is_refused_by_its_line(write: Write, name: str, content: str 
     path = write(name, content)
     assert refusal(path).startswith(f"{path}, line {line}: ")
     with pytest.raises(BadDocument):
-        list(DocumentSource(path))
+        list(Source(path))
 
 
 @pytest.mark.parametrize(
@@ -346,7 +347,7 @@ def test_a_file_without_documents_is_refused(write: Write, name: str, content: s
 
 
 def test_good_rows_are_streamed_before_a_bad_one_is_met(write: Write) -> None:
-    documents = iter(DocumentSource(write("a.txt", b"one\ntwo\n\xff\n")))
+    documents = iter(Source(write("a.txt", b"one\ntwo\n\xff\n")))
     assert [next(documents).text, next(documents).text] == ["one", "two"]
     with pytest.raises(BadDocument):
         next(documents)
@@ -366,7 +367,7 @@ def test_parquet_values_become_what_json_can_hold(write_parquet: Callable[[dict[
             "size": [{"w": 1.5, "h": float("inf")}, None],
         }
     )
-    source = DocumentSource(path)
+    source = Source(path)
     assert source.check() == 2
     first, second = source
     assert (first.id, first.text, second.id, second.text) == ("10", "one", "11", "two")
@@ -383,7 +384,7 @@ def test_parquet_values_become_what_json_can_hold(write_parquet: Callable[[dict[
 
 
 def test_parquet_is_read_across_batches(write_parquet: Callable[[dict[str, Any]], Path]) -> None:
-    source = DocumentSource(write_parquet({"headline": [f"text {n}" for n in range(5000)]}))
+    source = Source(write_parquet({"headline": [f"text {n}" for n in range(5000)]}))
     assert source.check() == 5000
     assert [(document.id, document.text) for document in source] == [(str(n), f"text {n}") for n in range(5000)]
 
@@ -439,9 +440,9 @@ def test_parquet_without_pyarrow_names_the_extra(write: Write, tmp_path: Path) -
     code = """
 from pathlib import Path
 from shoal.errors import MissingExtra
-from shoal_workers.index.document import DocumentSource
+from shoal.records.source import Source
 try:
-    DocumentSource(Path("a.parquet")).check()
+    Source(Path("a.parquet")).check()
 except MissingExtra as exc:
     print(exc.message)
 """
@@ -467,7 +468,7 @@ def read_back(name: str, content: str) -> list[Document]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, name)
         path.write_bytes(content.encode())
-        source = DocumentSource(path)
+        source = Source(path)
         documents = list(source)
         assert source.check() == len(documents)
         return documents
