@@ -307,6 +307,7 @@ class TestClosing:
         async def use(client: AsyncClient) -> None:
             waiting.append(asyncio.create_task(client.embed("storm")))
             await wait_for(lambda: num_interactive(queue) == 1)
+            await client.queue.pool.alive()  # answered after the put, whose answer names the entry to withdraw
 
         with Proxy(own_redis.port) as proxy:
             client, waiting = AsyncClient(url_of(proxy)), list[asyncio.Task[Any]]()
