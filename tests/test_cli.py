@@ -83,6 +83,36 @@ def test_help_names_the_variable_of_every_setting() -> None:
             assert parameter.name not in SETTINGS or variable(parameter.name) in text, (path, parameter.name)
 
 
+def test_help_has_every_command_once_below_what_it_is_for() -> None:
+    lines = succeed(CliRunner().invoke(main, ["--help"])).partition("\n\nStart:\n")[2].splitlines()
+    names = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert names[0] == "serve"
+    assert sorted(names) == sorted(path[0] for path, _ in commands() if len(path) == 1)
+    assert [line for line in lines if line.endswith("...")] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("shoal se", {"serve", "search"}),
+        ("shoal index b", {"build"}),
+        ("shoal serve --det", {"--detach"}),
+        ("shoal --ver", {"--version"}),
+    ],
+)
+def test_a_shell_completes_commands_and_options(words: str, found: set[str]) -> None:
+    env = {"_SHOAL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    lines = succeed(CliRunner(env=env).invoke(main, prog_name="shoal")).splitlines()
+    assert {line.removeprefix("plain,") for line in lines} == found
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell_asks_this_command(shell: str) -> None:
+    script = succeed(CliRunner().invoke(main, ["completion", shell]))
+    assert f"_SHOAL_COMPLETE={shell}_complete" in script
+    assert " shoal" in script
+
+
 def test_version() -> None:
     assert __version__ in succeed(CliRunner().invoke(main, ["--version"]))
 

@@ -6,7 +6,8 @@ import termios
 
 import pytest
 
-from shoal.progress import Progress
+from shoal.long_task import TaskProgress
+from shoal.progress import Progress, TaskBar, task_line
 
 
 class Clock:
@@ -94,3 +95,49 @@ def test_a_step_that_does_not_return_is_shown_by_a_thread() -> None:
         while not stream.getvalue():
             progress.ended.wait(0.01)
     assert stream.getvalue() == "opening … 2 s\n"
+
+
+class TestTaskBar:
+    def test_lines_say_how_much_is_done_how_fast_and_how_long_it_still_takes(self, clock: Clock) -> None:
+        stream = io.StringIO()
+        with TaskBar(stream=stream, clock=clock) as report:
+            for now_s, rows in ((0.0, 500), (10.0, 2_500), (12.0, 3_000), (20.0, 5_500)):
+                clock.now_s = now_s
+                report(TaskProgress(rows, fraction=rows / 10_000, step="embedding"))
+        assert stream.getvalue().splitlines() == [
+            "embedding: 25 %, 2,500 rows, 200 a second, 38 s left",
+            "embedding: 55 %, 5,500 rows, 250 a second, 18 s left",
+        ]
+
+    def test_a_step_is_measured_by_itself(self, clock: Clock) -> None:
+        stream = io.StringIO()
+        report = TaskBar(stream=stream, clock=clock)
+        report(TaskProgress(0, fraction=0.0, step="reading"))
+        clock.now_s = 100.0
+        report(TaskProgress(1_000, fraction=1.0, step="reading"))
+        report(TaskProgress(0, fraction=0.0, step="embedding"))
+        clock.now_s = 110.0
+        report(TaskProgress(50, fraction=0.5, step="embedding"))
+        assert stream.getvalue().splitlines()[-1] == "embedding: 50 %, 50 rows, 5 a second, 10 s left"
+
+    def test_a_terminal_has_a_bar_that_is_gone_at_the_end(self, clock: Clock) -> None:
+        stream = Terminal()
+        with TaskBar(stream=stream, clock=clock) as report:
+            clock.now_s = 1.0
+            report(TaskProgress(10, num_bad=2, fraction=0.5, step="embedding"))
+        bar = "[############............] 50 %"
+        assert stream.getvalue().split("\r\033[K") == ["", f"embedding: {bar}, 10 rows, 2 bad", ""]
+
+
+@pytest.mark.parametrize(
+    ("progress", "measured", "line"),
+    [
+        (TaskProgress(), (None, None), "waiting: 0 rows"),
+        (TaskProgress(7, step="reading"), (3.5, None), "reading: 7 rows, 4 a second"),
+        (TaskProgress(7, fraction=0.1), (1.0, 7_260.0), "waiting: 10 %, 7 rows, 1 a second, 2 h 1 min left"),
+    ],
+)
+def test_a_line_has_what_is_known(
+    progress: TaskProgress, measured: tuple[float | None, float | None], line: str
+) -> None:
+    assert task_line(progress, *measured) == line

@@ -284,6 +284,16 @@ class TestLoading:
     def test_the_command_line_loads_neither_numpy_nor_redis_before_a_command_needs_it(self) -> None:
         assert not loaded_after("import shoal.cli.main") & {"numpy", "redis", "msgpack"}
 
+    def test_completing_a_word_loads_neither_numpy_nor_redis(self) -> None:
+        for words in ("shoal s", "shoal index b"):
+            variables = {"_SHOAL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+            statement = (
+                f"import contextlib, io, os\nfrom shoal.cli.main import main\nos.environ.update({variables!r})\n"
+                "with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())), contextlib.suppress(SystemExit):\n"
+                " main(prog_name='shoal')"
+            )
+            assert not loaded_after(statement) & {"numpy", "redis", "msgpack", "rq"}
+
     def test_the_client_over_http_loads_no_redis(self) -> None:
         assert not loaded_after("from shoal import HttpClient; HttpClient()") & {"redis", "click"}
 

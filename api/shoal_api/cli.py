@@ -9,7 +9,7 @@ from shoal.errors import BadSetting
 from shoal.settings import Settings
 
 
-@click.command()
+@click.command(short_help="Answer HTTP requests.")
 @settings_options(
     "host",
     "port",

@@ -6,7 +6,10 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
+
+if TYPE_CHECKING:
+    from shoal.long_task import TaskProgress
 
 #: Time until the first line of a step, and between two lines; on a terminal, between two states of the line.
 FIRST_AFTER_S, EVERY_S, EVERY_S_ON_TERMINAL = 1.0, 5.0, 0.5
@@ -15,6 +18,46 @@ _CLEAR_LINE = "\r\033[K"
 
 #: Characters of a row on a terminal that does not say how many it has.
 _UNKNOWN_WIDTH = 79
+
+#: Characters of a bar.
+_BAR_WIDTH = 24
+
+
+class _StatusLine:
+    """The state of a step on a stream: a line every few seconds, or one line that is written anew on a terminal."""
+
+    def __init__(self, stream: TextIO | None, now_s: float):
+        self._stream = stream or sys.stderr
+        self._due_s = now_s + FIRST_AFTER_S
+        self._has_shown = False
+        self.is_terminal = self._stream.isatty()
+
+    def is_due(self, now_s: float) -> bool:
+        """Return True if the state is to be shown now; it is due again some time later."""
+        if now_s < self._due_s:
+            return False
+        self._due_s = now_s + (EVERY_S_ON_TERMINAL if self.is_terminal else EVERY_S)
+        return True
+
+    def show(self, text: str) -> None:
+        """Write the state."""
+        self._has_shown = True
+        self._stream.write(f"{_CLEAR_LINE}{text[: self._width()]}" if self.is_terminal else f"{text}\n")
+        self._stream.flush()
+
+    def clear(self) -> None:
+        """Remove the line on a terminal."""
+        if self._has_shown and self.is_terminal:
+            self._stream.write(_CLEAR_LINE)
+            self._stream.flush()
+
+    def _width(self) -> int:
+        """Return how much of a line the terminal shows in one row, as only the last row of a longer one is cleared."""
+        try:
+            columns = os.get_terminal_size(self._stream.fileno()).columns
+        except OSError:
+            columns = 0
+        return max(columns - 1, 0) or _UNKNOWN_WIDTH
 
 
 class Progress:
@@ -35,12 +78,9 @@ class Progress:
     ):
         self.label, self.total, self.unit = label, total, unit
         self.done = 0
-        self._stream = stream or sys.stderr
         self._clock = clock
         self._begin_s = clock()
-        self._due_s = self._begin_s + FIRST_AFTER_S
-        self._is_terminal = self._stream.isatty()
-        self._has_shown = False
+        self._status_line = _StatusLine(stream, self._begin_s)
         self.ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -50,12 +90,8 @@ class Progress:
 
     def tick(self) -> None:
         """Write a line if one is due."""
-        if (now_s := self._clock()) < self._due_s:
-            return
-        self._due_s = now_s + (EVERY_S_ON_TERMINAL if self._is_terminal else EVERY_S)
-        self._has_shown = True
-        self._stream.write(f"{_CLEAR_LINE}{self.line()[: self._width()]}" if self._is_terminal else f"{self.line()}\n")
-        self._stream.flush()
+        if self._status_line.is_due(self._clock()):
+            self._status_line.show(self.line())
 
     def line(self) -> str:
         """Return the state of the step in words."""
@@ -68,19 +104,9 @@ class Progress:
         rate = self.done / passed_s
         return f"{text}, {rate:,.0f}{self.unit} a second, {_duration((self.total - self.done) / rate)} left"
 
-    def _width(self) -> int:
-        """Return how much of a line the terminal shows in one row, as only the last row of a longer one is cleared."""
-        try:
-            columns = os.get_terminal_size(self._stream.fileno()).columns
-        except OSError:
-            columns = 0
-        return max(columns - 1, 0) or _UNKNOWN_WIDTH
-
     def finish(self) -> None:
         """End the line on a terminal."""
-        if self._has_shown and self._is_terminal:
-            self._stream.write(_CLEAR_LINE)
-            self._stream.flush()
+        self._status_line.clear()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -96,6 +122,61 @@ class Progress:
             self.tick()
 
 
+class TaskBar:
+    """The progress of a long job on standard error: a bar on a terminal, else a line every few seconds.
+
+    It is a function that a task reports to; `rows_per_s` and `eta_s` are measured here unless they are given.
+    """
+
+    def __init__(self, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
+        self._clock = clock
+        self._begin_s = clock()
+        self._first: TaskProgress | None = None
+        self._status_line = _StatusLine(stream, self._begin_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._status_line.clear()
+
+    def __call__(self, progress: "TaskProgress", rows_per_s: float | None = None, eta_s: float | None = None) -> None:
+        """Show the progress if a line is due."""
+        now_s = self._clock()
+        if self._first is None or progress.step != self._first.step:
+            self._first, self._begin_s = progress, now_s
+        if not self._status_line.is_due(now_s):
+            return
+        passed_s = now_s - self._begin_s
+        if rows_per_s is None and passed_s:
+            rows_per_s = (progress.rows - self._first.rows) / passed_s
+        if eta_s is None and progress.fraction is not None:
+            gained = progress.fraction - (self._first.fraction or 0.0)
+            eta_s = passed_s * (1 - progress.fraction) / gained if gained > 0 else None
+        self._status_line.show(task_line(progress, rows_per_s, eta_s, with_bar=self._status_line.is_terminal))
+
+
+def task_line(
+    progress: "TaskProgress", rows_per_s: float | None = None, eta_s: float | None = None, *, with_bar: bool = False
+) -> str:
+    """Return the progress of a long job in words, behind a bar if asked for."""
+    words = []
+    if progress.fraction is not None:
+        filled = int(progress.fraction * _BAR_WIDTH)
+        bar = f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] " if with_bar else ""
+        words.append(f"{bar}{100 * progress.fraction:.0f} %")
+    words.append(f"{progress.rows:,} rows")
+    if rows_per_s:
+        words.append(f"{rows_per_s:,.0f} a second")
+    if eta_s is not None:
+        words.append(f"{_duration(eta_s)} left")
+    if progress.num_bad:
+        words.append(f"{progress.num_bad:,} bad")
+    return f"{progress.step or 'waiting'}: {', '.join(words)}"
+
+
 def _duration(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
     return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

@@ -15,7 +15,7 @@ from shoal.cli.options import settings_options
 from shoal.settings import Settings
 
 
-@click.command()
+@click.command(short_help="Measure the rate and latency of a running service.")
 @click.argument("url", required=False)
 @click.option("--file", "source", type=click.File("r", encoding="utf-8"), help="Send the lines of this file.")
 @click.option(

@@ -13,7 +13,7 @@ from shoal.client.client import Client
 from shoal.settings import Settings
 
 
-@click.command()
+@click.command(short_help="Turn texts, or the lines of a file, into vectors.")
 @click.argument("texts", nargs=-1)
 @click.option("--file", "source", type=click.File("r", encoding="utf-8"), help="Read texts from here, one a line.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write .safetensors, .npy or .jsonl here.")

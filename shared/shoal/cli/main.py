@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import Any, cast
 
 import click
+from click.shell_completion import CompletionItem
 
 from shoal import __version__
 from shoal.errors import DiskFull, FileError, MissingExtra, ShoalError
@@ -18,12 +19,25 @@ _EXTRAS = {"torch": "export", "sentence_transformers": "export", "pyarrow": "par
 #: The commands of this package. Those of an extra live in its package and are found by entry point.
 _OWN = {
     "bench": "shoal.cli.bench:bench",
+    "completion": "shoal.cli.completion:completion",
     "dead": "shoal.cli.dead_letters:dead",
     "embed": "shoal.cli.embed:embed",
     "rerank": "shoal.cli.rerank:rerank",
     "search": "shoal.cli.search:search",
     "serve": "shoal.cli.serve:serve",
     "status": "shoal.cli.status:status",
+}
+
+#: The commands in the order of `shoal --help`, by what they are for. Those that are not named come last.
+_SECTIONS = {
+    "Start": ("serve", "status"),
+    "Embed and search": ("embed", "search", "rerank"),
+    "Indexes of your documents": ("index",),
+    "Long jobs, such as a file of a million lines": ("job",),
+    "Models": ("model",),
+    "Operate a service": ("key", "dead", "bench"),
+    "The processes of a service, for a supervisor of your own": ("api", "worker", "jobs"),
+    "Others": ("completion",),
 }
 
 
@@ -44,6 +58,24 @@ class _Group(click.Group):
         for entry in entry_points(group=_GROUP, name=cmd_name):
             return cast(click.Command, entry.load())
         return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        rest = tuple(name for name in commands if not any(name in names for names in _SECTIONS.values()))
+        width = max(map(len, commands))
+        for title, names in (_SECTIONS | {"Others": _SECTIONS["Others"] + rest}).items():
+            found = [(name, command) for name in names if (command := commands.get(name))]
+            if found:
+                with formatter.section(title):
+                    limit = formatter.width - width - 6
+                    formatter.write_dl(
+                        [(name.ljust(width), command.get_short_help_str(limit)) for name, command in found]
+                    )
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the names of commands without their help, for which each command would be loaded."""
+        names = [CompletionItem(name) for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -11,7 +11,7 @@ from shoal.client.client import Client
 from shoal.settings import Settings
 
 
-@click.command()
+@click.command(short_help="Score texts for a query; print them, best first.")
 @click.argument("query")
 @click.argument("texts", nargs=-1)
 @click.option("--file", "source", type=click.File("r", encoding="utf-8"), help="Read texts from here, one a line.")

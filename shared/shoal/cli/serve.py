@@ -10,7 +10,7 @@ from shoal.settings import Settings
 from shoal.supervisor import background
 
 
-@click.command()
+@click.command(short_help="Start everything (Redis, the API, workers), or stop it.")
 @click.option("--workers", type=int, default=None, help="Worker processes to start [SHOAL_WORKERS; default: 1].")
 @click.option("--index", "indexes", multiple=True, help="Index folder, or name=folder; repeatable [SHOAL_INDEXES].")
 @click.option("--detach", is_flag=True, help="Return once it is ready and leave it running.")

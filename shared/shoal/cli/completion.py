@@ -1,0 +1,21 @@
+"""The command `shoal completion`."""
+
+import click
+from click.shell_completion import get_completion_class
+
+
+@click.command(short_help="Let a shell complete commands with the Tab key.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print what lets a shell complete commands and options with the Tab key.
+
+    For bash, add this line to ~/.bashrc; for zsh, the same with zsh to ~/.zshrc:
+
+        eval "$(shoal completion bash)"
+
+    For fish: shoal completion fish > ~/.config/fish/completions/shoal.fish
+    """
+    kind = get_completion_class(shell)
+    assert kind
+    click.echo(kind(ctx.find_root().command, {}, "shoal", "_SHOAL_COMPLETE").source())
