@@ -35,7 +35,7 @@ DEFAULT_MODEL = ROOT / "default-model.txt"
 
 #: The extras (of pyproject.toml) and the dependency groups of each part.
 PARTS: dict[str, tuple[list[str], list[str]]] = {
-    "serve": (["api", "workers", "embedded"], []),
+    "serve": (["api", "workers", "jobs", "embedded"], []),
     "export": (["export"], []),
     "test": (["http", "parquet"], ["test"]),
     "lint": ([], ["lint"]),

@@ -102,7 +102,7 @@ def packages(requirements: list[str], python: str, extra: str = "") -> set[str]:
 def test_what_serving_takes_is_pinned_for_every_python(python: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    requirements = [*project["dependencies"], *extras["api"], *extras["workers"], *extras["embedded"]]
+    requirements = [*project["dependencies"], *extras["api"], *extras["workers"], *extras["jobs"], *extras["embedded"]]
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if not line.startswith("#")}
     assert packages(requirements, python) <= pinned

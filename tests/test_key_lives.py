@@ -13,6 +13,9 @@ from shoal.cache.entry import Entry
 from shoal.cache.table import Table
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
+from shoal.long_jobs.kind import KINDS
+from shoal.long_jobs.rq_jobs import RqJobs
+from shoal.long_jobs.submission import Submission
 from shoal.queue.consumer import MAX_LISTENING, Answer
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.pool import Pool
@@ -130,6 +133,12 @@ def limited(queue: Queue) -> None:
     RateLimits(queue.broker, queue.keys).count(ApiKey("web", "user", b"", "100/minute"))
 
 
+def listed(queue: Queue) -> None:
+    """Submit a long job."""
+    jobs = RqJobs(queue.broker.library_client(), queue.keys, KINDS)
+    jobs.submit(KINDS["embed_file"], Submission("embed_file", {}), "")
+
+
 def waiting(queue: Queue) -> None:
     """Have jobs at the front, in the overflow's stream, and waiting."""
     queue.put("bulk", [Job("embed", ["storm"] * size, reply_to="me") for size in (1, 200, 200, 200)], client="a")
@@ -157,6 +166,8 @@ EXAMPLES: dict[str, list[tuple[Act, Callable[[Keys], str], int | None]]] = {
     "unread": [(submitted, lambda keys: keys.unread, 3_600)],
     "unread:load": [(submitted, lambda keys: keys.unread_load, 3_600)],
     "once:<name>": [(once, lambda keys: keys.once("*"), 86_400)],
+    "long-jobs": [(listed, lambda keys: keys.long_jobs, 34_560_000)],
+    "long-jobs:<client>": [(listed, lambda keys: keys.long_jobs_of("*"), 34_560_000)],
     "cache:<place>": [(cached, lambda keys: keys.cache("0"), 86_400)],
     "rate": [(limited, lambda keys: f"{keys.rates}*", 120)],  # two windows: the last one still counts in part
     "dead": [(buried, lambda keys: keys.dead, None)],

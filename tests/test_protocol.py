@@ -774,7 +774,7 @@ def test_every_key_is_listed() -> None:
         "of_lane"
     }
     wanted = {keys.dead, keys.dead_bytes, keys.alive, keys.claim_turn, keys.rates, keys.unread, keys.unread_load}
-    wanted |= {keys.listening, keys.sleeping}
+    wanted |= {keys.listening, keys.sleeping, keys.long_jobs}
     for name in names:
         method = getattr(keys, name)
         wanted |= {method(*(f"<{parameter}>" for parameter in inspect.signature(method).parameters))}
@@ -787,6 +787,7 @@ def test_every_key_is_listed() -> None:
         "alive",
         "claim_turn",
         "listening",
+        "long_jobs",
         "sleeping",
         "unread",
         "unread_load",

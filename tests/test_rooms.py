@@ -26,6 +26,7 @@ ROOMS: dict[str, set[str]] = {
     "shoal.client": {"shoal", "shoal.broker", "shoal.queue", "shoal.cache"},
     "shoal.bench": {"shoal"},
     "shoal.records": {"shoal"},
+    "shoal.long_jobs": {"shoal", "shoal.broker"},
     "shoal.supervisor": {"shoal", "shoal.broker", "shoal.client"},
     "shoal.cli": {"shoal", "shoal.queue", "shoal.client", "shoal.bench", "shoal.supervisor"},
     "shoal.__main__": {"shoal.cli"},
@@ -110,6 +111,7 @@ HOMES = {
     "msgpack": {"shoal.wire", "shoal.outline"},
     "redis": {"shoal.broker"},
     "httpx2": {"shoal.client.http_deadline", "shoal.client.http_session"},
+    "rq": {"shoal.long_jobs.rq_jobs", "shoal.long_jobs.rq_queue"},
     "numkong": {"shoal_workers.index.upper_bounds"},
     "openvino": {
         "shoal_workers.encoding.engines.int8",

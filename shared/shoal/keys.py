@@ -79,6 +79,15 @@ class Keys:
         """Return the key of the job that an idempotency key was used for; `name` is a digest of key and owner."""
         return f"{self.root}:once:{name}"
 
+    @property
+    def long_jobs(self) -> str:
+        """Return the sorted set of the ids of long jobs, by the time of their submission."""
+        return f"{self.root}:long-jobs"
+
+    def long_jobs_of(self, client: str) -> str:
+        """Return the same of one client; `client` is a digest of its name."""
+        return f"{self.root}:long-jobs:{client}"
+
     def cache(self, place: str) -> str:
         """Return the key of a place in the cache of vectors."""
         return f"{self.root}:cache:{place}"

@@ -101,6 +101,10 @@ class Broker:
         with self.translated():
             return run_now(run_calls(ask, script, calls))
 
+    def library_client(self) -> "redis.Redis":
+        """Return a client of redis-py over `connection_pool`, for a library that takes one; use it in `lending`."""
+        return redis.Redis(connection_pool=self.connection_pool)
+
     @contextmanager
     def lending(self) -> Iterator[None]:
         """Reserve a connection for a library that was given `connection_pool`, and translate its errors."""

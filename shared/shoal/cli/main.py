@@ -14,7 +14,7 @@ from shoal.extra import install_command
 _GROUP = "shoal.commands"
 
 #: The extra that installs a library; `all` installs every library that is not named here.
-_EXTRAS = {"torch": "export", "sentence_transformers": "export", "pyarrow": "parquet"}
+_EXTRAS = {"torch": "export", "sentence_transformers": "export", "pyarrow": "parquet", "rq": "jobs"}
 
 #: The commands of this package. Those of an extra live in its package and are found by entry point.
 _OWN = {

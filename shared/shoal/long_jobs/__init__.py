@@ -1,0 +1,1 @@
+"""Long jobs as clients see them: submitted, looked at, paused, cancelled. Imports the contract and the broker."""

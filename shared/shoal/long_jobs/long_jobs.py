@@ -1,0 +1,185 @@
+"""Long jobs: submitted, looked at, paused, resumed and cancelled by any program that reaches Redis."""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from threading import Lock
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
+
+from shoal import wire
+from shoal.broker.broker import Broker
+from shoal.errors import InvalidRequest, MissingExtra
+from shoal.excerpt import excerpt
+from shoal.extra import install_command
+from shoal.long_jobs.kind import KINDS, Kind
+from shoal.long_jobs.status import ENDED, LongJobStatus
+from shoal.long_jobs.submission import Submission
+from shoal.settings import Settings
+
+if TYPE_CHECKING:
+    from shoal.long_jobs.rq_jobs import RqJobs
+
+#: Most jobs that are listed, if no other number is asked for.
+LIMIT = 100
+
+#: Most bytes of the arguments of a job, of which the largest are paths and URLs.
+MAX_ARGUMENT_BYTES = 65_536
+
+
+class LongJobs:
+    """The long jobs of a pool. Thread-safe; connects on first use, and needs the `jobs` extra then.
+
+    Every method raises Unavailable when Redis does not answer, Overloaded when it is full, and MissingExtra without
+    RQ. Those that take an id raise UnknownJob, and MalformedJob for a job that another program wrote into RQ's keys.
+    """
+
+    def __init__(self, settings: Settings, kinds: Mapping[str, Kind] = KINDS):
+        self._kinds = kinds
+        self._keys = settings.keys
+        self._broker = Broker.connect(settings.redis_url)
+        self._jobs: RqJobs | None = None
+        self._lock = Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._broker.close()
+
+    def submit(
+        self,
+        kind: str,
+        arguments: Mapping[str, Any],
+        *,
+        webhook: str | None = None,
+        idempotency_key: str | None = None,
+        client: str = "",
+    ) -> str:
+        """Put a job and return its id, of 24 hex digits.
+
+        `webhook` is a URL that the runner tells of the job's end. Submitting the same again within a day with the same
+        `idempotency_key` returns the job that was put first; keys of different clients are different. Raises
+        InvalidRequest for an unknown kind, for arguments that JSON cannot hold, for a webhook that is no URL of HTTP,
+        and if the key was used for another job.
+        """
+        found = self._kinds.get(kind)
+        if found is None:
+            raise InvalidRequest(f"kind is {excerpt(kind)}: it takes one of {', '.join(self._kinds)}")
+        _check(arguments, webhook)
+        jobs = self._rq()
+        submission = Submission(kind, dict(arguments), webhook or "", client)
+        once = blake2b(wire.pack({"long": [client, idempotency_key]})).hexdigest() if idempotency_key else ""
+        with self._broker.lending():
+            return jobs.submit(found, submission, once)
+
+    def status(self, job_id: str) -> LongJobStatus:
+        """Return the state of a job, with its progress, and its result once it is done."""
+        jobs = self._rq()
+        with self._broker.lending():
+            return jobs.status(job_id)
+
+    def list(self, client: str | None = None, limit: int = LIMIT) -> list[LongJobStatus]:
+        """Return at most `limit` jobs, the newest first and without results: those of a client, or of all clients.
+
+        Quick jobs, such as the publishing of an index, are not among them.
+        """
+        jobs = self._rq()
+        with self._broker.lending():
+            return jobs.newest(client, limit)
+
+    def pause(self, job_id: str) -> str:
+        """Pause a job, and return its status: one that runs is `running` until its process has noticed.
+
+        Raises InvalidRequest if it has ended.
+        """
+        jobs = self._rq()
+        with self._broker.lending():
+            job, status = jobs.fetch_with_status(job_id)
+            _refuse(status in ENDED, "paused", job_id, status)
+            if status != "paused":
+                jobs.want(job, "pause")
+            if status == "queued":
+                jobs.pause(job)
+            return jobs.status(job_id).status
+
+    def resume(self, job_id: str) -> str:
+        """Let a paused job go on where it was, and return its status.
+
+        Raises InvalidRequest if it has ended.
+        """
+        jobs = self._rq()
+        with self._broker.lending():
+            job, status = jobs.fetch_with_status(job_id)
+            _refuse(status in ENDED, "resumed", job_id, status)
+            jobs.unwant(job)
+            if status == "paused":
+                jobs.go_on(job)
+            return jobs.status(job_id).status
+
+    def cancel(self, job_id: str) -> str:
+        """Cancel a job unless it has ended, and return its status: one that runs is `running` for another moment."""
+        jobs = self._rq()
+        with self._broker.lending():
+            job, status = jobs.fetch_with_status(job_id)
+            if status not in ENDED:
+                jobs.want(job, "cancel")
+            if status in ("queued", "paused"):
+                jobs.cancel(job)
+            return jobs.status(job_id).status
+
+    def retry(self, job_id: str) -> str:
+        """Let a job that failed or was cancelled go on where it was, and return its status.
+
+        Raises InvalidRequest if it is in another state.
+        """
+        jobs = self._rq()
+        with self._broker.lending():
+            job, status = jobs.fetch_with_status(job_id)
+            _refuse(status not in ("failed", "cancelled"), "retried", job_id, status)
+            jobs.go_on(job)
+            return jobs.status(job_id).status
+
+    def num_runners(self) -> int:
+        """Return how many runners are alive."""
+        jobs = self._rq()
+        with self._broker.lending():
+            return jobs.num_runners()
+
+    def _rq(self) -> "RqJobs":
+        """Return the jobs in RQ, which is loaded by the first call."""
+        with self._lock:
+            if self._jobs is None:
+                try:
+                    from shoal.long_jobs.rq_jobs import RqJobs
+                except ModuleNotFoundError as error:
+                    raise MissingExtra(
+                        f"long jobs need {error.name!r}, which is not installed: {install_command('jobs')}"
+                    ) from error
+                self._jobs = RqJobs(self._broker.library_client(), self._keys, self._kinds)
+            return self._jobs
+
+
+def _check(arguments: Mapping[str, Any], webhook: str | None) -> None:
+    if not wire.is_json(dict(arguments)) or len(wire.pack(dict(arguments))) > MAX_ARGUMENT_BYTES:
+        raise InvalidRequest(f"arguments takes values that JSON can hold, of at most {MAX_ARGUMENT_BYTES:,} bytes")
+    if webhook is None:
+        return
+    try:
+        parts = urlsplit(webhook)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.username or parts.password)
+    except ValueError:
+        is_url = False
+    if not is_url or len(webhook) > 2_048:
+        raise InvalidRequest(f"webhook is {excerpt(webhook)}: it takes an http:// or https:// URL without a password")
+
+
+def _refuse(is_wrong: bool, done: str, job_id: str, status: str) -> None:
+    if is_wrong:
+        raise InvalidRequest(f"job {excerpt(job_id)} is {status}: it cannot be {done}")

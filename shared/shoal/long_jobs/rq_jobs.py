@@ -1,0 +1,161 @@
+"""The long jobs that RQ keeps, as clients change them and look at them."""
+
+import re
+import secrets
+from base64 import b64decode
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from rq.exceptions import DuplicateJobError, NoSuchJobError
+from rq.job import JobStatus
+from rq.results import Result
+from rq.utils import now
+from rq.worker_registration import get_keys
+
+from shoal import wire
+from shoal.errors import InvalidRequest, ShoalError, UnknownJob
+from shoal.excerpt import excerpt
+from shoal.keys import Keys
+from shoal.long_jobs.kind import Kind
+from shoal.long_jobs.rq_queue import WANTED, LongJob, LongQueue, describe, job_class_of, queue_names
+from shoal.long_jobs.serializer import MsgpackSerializer
+from shoal.long_jobs.status import LongJobStatus
+from shoal.long_jobs.submission import Submission
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+#: An id of a long job, as RQ takes it.
+JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+#: Time for which an idempotency key counts.
+ONCE_S = 86_400
+
+#: Most jobs of which the newest are listed, the time for which a list is kept, and the jobs that are read together.
+MAX_LISTED, LISTED_S, CHUNK = 10_000, 400 * 86_400, 100
+
+
+class RqJobs:
+    """The long jobs of a pool in RQ, for `LongJobs`: see there. Raises redis-py's errors where Redis fails."""
+
+    def __init__(self, connection: "Redis", keys: Keys, kinds: Mapping[str, Kind]):
+        self._connection = connection
+        self._keys = keys
+        self._job_class = job_class_of(kinds)
+        self._queues = {name: LongQueue(name, connection, job_class=self._job_class) for name in queue_names(keys)}
+
+    def submit(self, kind: Kind, submission: Submission, once: str) -> str:
+        """Put a job and return its id; that of the first job if the idempotency key `once` was used before."""
+        long_name, quick_name = queue_names(self._keys)
+        queue = self._queues[quick_name if kind.is_quick else long_name]
+        job_id = secrets.token_hex(12)
+        if once and not self._connection.set(key := self._keys.once(once), job_id, nx=True, ex=ONCE_S):
+            first: Any = self._connection.get(key)
+            job_id = first.decode() if first else job_id
+        if not kind.is_quick:
+            self._list(job_id, submission.client)
+        try:
+            queue.add(queue.new_job(kind, submission, job_id))
+        except DuplicateJobError:
+            if self.fetch(job_id).submission != submission:
+                raise InvalidRequest("the idempotency key was used for another long job: take a new key") from None
+        return job_id
+
+    def _list(self, job_id: str, client: str) -> None:
+        """Add a job to the lists from which `list` takes the newest."""
+        with self._connection.pipeline() as pipeline:
+            for key in (self._keys.long_jobs, self._of(client)):
+                pipeline.zadd(key, {job_id: now().timestamp()})
+                pipeline.zremrangebyrank(key, 0, -MAX_LISTED - 1)
+                pipeline.expire(key, LISTED_S)
+            pipeline.execute()
+
+    def _of(self, client: str) -> str:
+        return self._keys.long_jobs_of(blake2b(client.encode(), digest_size=16).hexdigest())
+
+    def fetch(self, job_id: str) -> LongJob:
+        """Return the job. Raises UnknownJob."""
+        unknown = UnknownJob(f"no long job {excerpt(job_id)}: check the id; an ended job is forgotten after some days")
+        if not JOB_ID.fullmatch(job_id):
+            raise unknown
+        try:
+            job: LongJob = self._job_class.fetch(job_id, self._connection)  # type: ignore[assignment]
+        except NoSuchJobError:
+            raise unknown from None
+        if job.origin not in self._queues:
+            raise unknown
+        return job
+
+    def fetch_with_status(self, job_id: str) -> tuple[LongJob, str]:
+        """Return the job and the word for its state."""
+        job = self.fetch(job_id)
+        return job, describe(job).status
+
+    def status(self, job_id: str) -> LongJobStatus:
+        """Return the state of a job, with its result if it is done."""
+        job = self.fetch(job_id)
+        is_done = job.get_status(refresh=False) == JobStatus.FINISHED
+        return describe(job, _result(self._connection, job_id) if is_done else None)
+
+    def newest(self, client: str | None, limit: int) -> list[LongJobStatus]:
+        """Return the newest jobs of a client, or of all, without their results."""
+        key, first = self._keys.long_jobs if client is None else self._of(client), 0
+        found: list[LongJobStatus] = []
+        while len(found) < limit:
+            names: Any = self._connection.zrevrange(key, first, first + CHUNK - 1)
+            ids = [name.decode(errors="replace") for name in names if JOB_ID.fullmatch(name.decode(errors="replace"))]
+            jobs = self._job_class.fetch_many(ids, self._connection)
+            for job in jobs:
+                with suppress(ShoalError):  # a job that another program wrote is not one
+                    found += [describe(job)] if isinstance(job, LongJob) else []
+            if gone := [job_id for job_id, job in zip(ids, jobs, strict=True) if job is None]:
+                self._connection.zrem(key, *gone)
+            first += len(names) - len(gone)
+            if len(names) < CHUNK:
+                break
+        return found[:limit]
+
+    def want(self, job: LongJob, wanted: str) -> None:
+        """Tell the process that does the job to pause or to cancel it, should there be one."""
+        self._connection.hset(job.key, WANTED, wanted)
+
+    def pause(self, job: LongJob) -> None:
+        """Keep a job that no process does until it is resumed."""
+        with self._connection.pipeline() as pipeline:
+            self._queues[job.origin].park(job, pipeline)
+            pipeline.execute()
+
+    def cancel(self, job: LongJob) -> None:
+        """Mark a job that no process does as cancelled."""
+        with self._connection.pipeline() as pipeline:
+            self._queues[job.origin].drop(job, pipeline)
+            pipeline.execute()
+
+    def go_on(self, job: LongJob) -> None:
+        """Put a job that no process does into its queue, as new."""
+        job.renew_retries()
+        job.set_error(None)
+        with self._connection.pipeline() as pipeline:
+            self._queues[job.origin].put_back(job, pipeline, at_front=False)
+            pipeline.execute()
+
+    def unwant(self, job: LongJob) -> None:
+        """Let the process that does the job go on with it."""
+        self._connection.hdel(job.key, WANTED)
+
+    def num_runners(self) -> int:
+        """Return how many runners are alive: each has one worker for quick jobs."""
+        names = get_keys(self._queues[queue_names(self._keys)[1]])
+        return sum(self._connection.exists(name) for name in names)
+
+
+def _result(connection: "Redis", job_id: str) -> Any:
+    """Return the newest result of a job; None if another program wrote it."""
+    entries: Any = connection.xrevrange(Result.get_key(job_id), count=1)  # type: ignore[no-untyped-call]
+    try:
+        value = MsgpackSerializer.loads(b64decode(entries[0][1][b"return_value"]))
+    except (ShoalError, ValueError, LookupError):
+        return None
+    return value if wire.is_json(value) else None

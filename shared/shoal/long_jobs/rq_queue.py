@@ -1,0 +1,280 @@
+"""Long jobs in RQ: the home of RQ on the clients' side.
+
+RQ keeps a job as a hash with the name of a function, its arguments, and further fields that name more functions. All
+of them can be written by any program that reaches these keys of Redis. So a job is read here by its plain fields
+alone: its kind and arguments in msgpack, its states, times and progress. Nothing in it is unpickled or imported, the
+time limits are those of the kind, and callbacks, webhooks, dependencies and repetitions of RQ do not exist.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rq.exceptions import NoSuchJobError
+from rq.job import Job, JobStatus, Retry
+from rq.queue import Queue
+from rq.utils import now
+
+from shoal.errors import MalformedJob, ShoalError
+from shoal.excerpt import excerpt
+from shoal.keys import Keys
+from shoal.long_jobs.job_fields import JobFields
+from shoal.long_jobs.kind import WEBHOOK, Kind
+from shoal.long_jobs.serializer import MsgpackSerializer
+from shoal.long_jobs.status import LongJobStatus, Progress, Status
+from shoal.long_jobs.submission import Submission
+
+if TYPE_CHECKING:
+    from redis.client import Pipeline
+
+#: The field of a job's hash that says what its submitter wants of it: PAUSE or CANCEL.
+WANTED = "shoal_wanted"
+PAUSE, CANCEL = "pause", "cancel"
+
+#: Longest that the lock of a queue's maintenance is held by a runner that died.
+MAINTENANCE_S = 10
+
+#: The state in RQ's words, and in those of clients.
+STATUS_OF: Mapping[JobStatus, Status] = {
+    JobStatus.QUEUED: "queued",
+    JobStatus.SCHEDULED: "queued",
+    JobStatus.STARTED: "running",
+    JobStatus.DEFERRED: "paused",
+    JobStatus.FINISHED: "done",
+    JobStatus.FAILED: "failed",
+    JobStatus.STOPPED: "failed",
+    JobStatus.CANCELED: "cancelled",
+}
+
+#: The kind of a job that cannot be read: it fails at once.
+_UNKNOWN = Kind("unknown", timeout_s=60, failure_ttl_s=86_400, retry_after_s=())
+
+
+class LongJob(Job):
+    """A long job as RQ handles it."""
+
+    kinds: ClassVar[Mapping[str, Kind]] = {}
+
+    #: Set when the job is read: PAUSE or CANCEL, else empty.
+    wanted = ""
+
+    def __init__(self, id: str | None = None, connection: Any = None, serializer: Any = None):
+        super().__init__(id, connection=connection, serializer=MsgpackSerializer)
+
+    @property
+    def submission(self) -> Submission:
+        """The submission; raises MalformedJob, InvalidText or TooLarge if the bytes hold none."""
+        return Submission.unpack(self.data)
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of the job; that of a job which cannot be read is `unknown`."""
+        try:
+            return self.kinds.get(self.submission.kind, _UNKNOWN)
+        except ShoalError:
+            return _UNKNOWN
+
+    def restore(self, raw_data: Mapping[bytes, bytes]) -> None:
+        """Take the fields of the job's hash that long jobs have. Raises NoSuchJobError for a hash without a job."""
+        if b"data" not in raw_data:
+            raise NoSuchJobError(f"No such job: {self.key}")
+        fields = JobFields(raw_data)
+        self.data = fields.data()
+        self._status = _status(fields.text("status"))
+        self.wanted = fields.text(WANTED)
+        self.origin, self.worker_name = fields.text("origin"), fields.text("worker_name") or None
+        self.created_at = fields.time("created_at") or now()
+        self.enqueued_at, self.started_at = fields.time("enqueued_at"), fields.time("started_at")
+        self.ended_at, self.last_heartbeat = fields.time("ended_at"), fields.time("last_heartbeat")
+        self.meta = fields.meta()
+        self._obey(self.kind)
+        self.retries_left = min(fields.count("retries_left"), len(self.kind.retry_after_s))
+
+    def _obey(self, kind: Kind) -> None:
+        self.timeout, self.result_ttl, self.failure_ttl = kind.timeout_s, kind.result_ttl_s, kind.failure_ttl_s
+        self.retry_intervals = list(kind.retry_after_s) or None
+        self.description = kind.name
+
+    def _deserialize_data(self) -> None:
+        submission = self.submission
+        self._func_name, self._instance, self._args = submission.kind, None, []
+        self._kwargs = submission.to_map()
+
+    @property
+    def func(self) -> None:
+        """No function: the runner has a table of them."""
+        return
+
+    def exchange(self) -> tuple[str, str]:
+        """Save the progress; return what the submitter wants, and the name of the worker that the job belongs to."""
+        values: Any = {"meta": self.serializer.dumps(self.meta), "retries_left": self.retries_left or 0}
+        with self.connection.pipeline(transaction=False) as pipeline:
+            pipeline.hset(self.key, mapping=values)
+            pipeline.hmget(self.key, [WANTED, "worker_name"])
+            wanted, owner = pipeline.execute()[1]
+        return (wanted or b"").decode(errors="replace"), (owner or b"").decode(errors="replace")
+
+    def set_error(self, error: ShoalError | None) -> None:
+        """Keep the error with the progress; it is saved with it."""
+        self.meta.pop("error", None)
+        if error is not None:
+            self.meta["error"] = {"code": error.code, "message": error.message}
+
+    def renew_retries(self) -> None:
+        """Let the job be tried again as often as a new one."""
+        self.retries_left = len(self.kind.retry_after_s)
+
+    def _handle_success(self, result_ttl: int, pipeline: "Pipeline", *args: Any, **kwargs: Any) -> None:
+        super()._handle_success(result_ttl, pipeline, *args, **kwargs)
+        self.announce_end(pipeline)
+
+    def _handle_failure(self, exc_string: str, pipeline: "Pipeline", *args: Any, **kwargs: Any) -> None:
+        super()._handle_failure(exc_string, pipeline, *args, **kwargs)
+        self.announce_end(pipeline)
+
+    def announce_end(self, pipeline: "Pipeline") -> None:
+        """Put the job that sends the webhook, if the submitter named one, in the transaction that ends this one."""
+        try:
+            url = self.submission.webhook
+        except ShoalError:
+            return
+        if url:
+            queue = LongQueue(f"{self.origin.rpartition(':')[0]}:quick", self.connection, job_class=type(self))
+            queue.add(queue.new_job(WEBHOOK, Submission(WEBHOOK.name, {"url": url, "id": self.id})), pipeline)
+
+
+class LongQueue(Queue):
+    """A queue of long jobs. Its methods that take a pipeline add their commands to that transaction."""
+
+    def __init__(self, name: str, connection: Any = None, *, job_class: Any = LongJob, **options: Any):
+        options.pop("serializer", None)
+        super().__init__(name, connection, job_class=job_class, serializer=MsgpackSerializer, **options)
+
+    def new_job(self, kind: Kind, submission: Submission, job_id: str | None = None) -> LongJob:
+        """Return a new job, which is in no queue yet."""
+        job: LongJob = self.job_class.create(  # type: ignore[assignment]
+            submission.kind,
+            kwargs=submission.to_map(),
+            connection=self.connection,
+            id=job_id or None,
+            description=kind.name,
+            origin=self.name,
+            retry=Retry(max=len(kind.retry_after_s), interval=kind.retry_after_s),
+            timeout=kind.timeout_s,
+            result_ttl=kind.result_ttl_s,
+            failure_ttl=kind.failure_ttl_s,
+        )
+        return job
+
+    def add(self, job: LongJob, pipeline: "Pipeline | None" = None) -> None:
+        """Put a new job. Raises DuplicateJobError if there is a job with its id and no pipeline is given."""
+        (self.connection if pipeline is None else pipeline).sadd(self.redis_queues_keys, self.key)
+        self._enqueue_job(job, pipeline=pipeline, unique=pipeline is None)
+
+    def put_back(self, job: LongJob, pipeline: "Pipeline", *, at_front: bool = True) -> None:
+        """Let the job go on as soon as a runner has time, whatever its state is."""
+        self._take_out(job, pipeline)
+        pipeline.hdel(job.key, WANTED)
+        self._enqueue_job(job, pipeline=pipeline, at_front=at_front)
+
+    def park(self, job: LongJob, pipeline: "Pipeline") -> None:
+        """Keep the job until it is resumed."""
+        self._take_out(job, pipeline)
+        job.set_status(JobStatus.DEFERRED, pipeline=pipeline)
+        self.deferred_job_registry.add(job, pipeline=pipeline)
+
+    def drop(self, job: LongJob, pipeline: "Pipeline") -> None:
+        """Mark the job as cancelled, and forget it after the time for which a failure is kept."""
+        self._take_out(job, pipeline)
+        job.ended_at = now()
+        job.set_status(JobStatus.CANCELED, pipeline=pipeline)
+        job.save(pipeline=pipeline, include_meta=False)
+        self.canceled_job_registry.add(job, job.kind.failure_ttl_s, pipeline=pipeline)
+        pipeline.expire(job.key, job.kind.failure_ttl_s)
+        job.announce_end(pipeline)
+
+    def _take_out(self, job: LongJob, pipeline: "Pipeline") -> None:
+        """Remove the job from each list and registry in which a job that does not run may be."""
+        for key in (self.key, self.intermediate_queue_key):
+            pipeline.lrem(key, 0, job.id)
+        for registry in (
+            self.scheduled_job_registry,
+            self.deferred_job_registry,
+            self.failed_job_registry,
+            self.canceled_job_registry,
+        ):
+            pipeline.zrem(registry.key, job.id)
+        pipeline.persist(job.key)
+
+    # Where RQ would trust what is in Redis, or does more than long jobs need
+
+    @classmethod
+    def lmove(cls, connection: Any, queue_key: str, timeout: int | None) -> Any:
+        """Take the next id from the queue, whatever its bytes are."""
+        found = super().lmove(connection, queue_key, timeout)
+        return found and (queue_key, found[1].decode(errors="replace"))
+
+    @classmethod
+    def _fetch_dequeued_job(cls, connection: Any, queue_key: str, job_id: str, *args: Any, **options: Any) -> Any:
+        try:
+            found = super()._fetch_dequeued_job(connection, queue_key, job_id, *args, **options)
+        except ValueError:  # no id of a job
+            return None
+        if found:
+            job, queue = found
+            job.origin = queue.name
+        return found
+
+    def acquire_maintenance_lock(self) -> bool:
+        """Return True if this process may do the queue's maintenance now; RQ's own lock outlives its holder by far."""
+        return bool(self.connection.set(self.registry_cleaning_key, 1, nx=True, ex=MAINTENANCE_S))
+
+    def move_dependents_to_ready(self, *args: Any, **kwargs: Any) -> dict[str, list[str]]:
+        """Return an empty map: no long job depends on another."""
+        return {}
+
+    def enqueue_dependents(self, *args: Any, **kwargs: Any) -> dict[str, list[str]]:
+        """Return an empty map: no long job depends on another."""
+        return {}
+
+
+def queue_names(keys: Keys) -> tuple[str, str]:
+    """Return the names of the pool's queues in RQ: that of long jobs, and that of quick ones."""
+    return f"{keys.root}:long", f"{keys.root}:quick"
+
+
+def job_class_of(kinds: Mapping[str, Kind], base: type[LongJob] = LongJob) -> type[LongJob]:
+    """Return the class of jobs of these kinds."""
+    return type(base.__name__, (base,), {"kinds": kinds, "__module__": base.__module__})
+
+
+def _status(word: str) -> JobStatus:
+    """Return the state that a word stands for; CREATED, which no long job is in, for any other word."""
+    try:
+        return JobStatus(word)
+    except ValueError:
+        return JobStatus.CREATED
+
+
+def describe(job: LongJob, result: Any = None) -> LongJobStatus:
+    """Return the state of a job as clients see it.
+
+    Raises MalformedJob, InvalidText or TooLarge for a job that another program wrote.
+    """
+    submission, status = job.submission, STATUS_OF.get(job.get_status(refresh=False))
+    if status is None:
+        raise MalformedJob(f"job {excerpt(job.id)} has a status that long jobs do not have")
+    error = job.meta.get("error")
+    return LongJobStatus(
+        job.id,
+        submission.kind,
+        status,
+        submission.arguments,
+        job.created_at.timestamp(),
+        job.started_at.timestamp() if job.started_at else None,
+        job.ended_at.timestamp() if job.ended_at and status not in ("queued", "running") else None,
+        Progress.from_map(job.meta.get("progress")),
+        result,
+        {str(k): str(v) for k, v in error.items()} if isinstance(error, dict) else None,
+        job.worker_name or "",
+        submission.client,
+    )

@@ -1,0 +1,31 @@
+"""The bytes that RQ keeps for long jobs: msgpack, which holds plain values and no code."""
+
+from typing import Any
+
+from shoal import wire
+from shoal.errors import MalformedJob
+
+#: Most values in the arrays and maps of what RQ keeps for a job: far more than any arguments, progress or result has.
+MAX_VALUES = 65_536
+
+_FIELD = "value"
+
+
+class MsgpackSerializer:
+    """A serializer for RQ and its tools: `rq info --serializer shoal.long_jobs.serializer.MsgpackSerializer`."""
+
+    @staticmethod
+    def dumps(value: Any, /) -> bytes:
+        """Return the value, made of plain ones, as bytes."""
+        return wire.pack({_FIELD: value})
+
+    @staticmethod
+    def loads(data: bytes, /) -> Any:
+        """Return the value in the bytes.
+
+        Raises MalformedJob, InvalidText or TooLarge for other bytes.
+        """
+        values = wire.unpack(data, MAX_VALUES)
+        if _FIELD not in values:
+            raise MalformedJob(f"the {len(data):,} bytes have no {_FIELD}: they were not written by this serializer")
+        return values[_FIELD]

@@ -1,0 +1,96 @@
+"""The state of a long job, as clients see it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Self, get_args
+
+from shoal.long_task import MAX_SHOWN, TaskProgress
+
+#: The states of a long job.
+Status = Literal["queued", "running", "paused", "done", "failed", "cancelled"]
+
+#: All of them.
+STATUSES: tuple[str, ...] = get_args(Status)
+
+#: Those in which nothing more happens by itself.
+ENDED: tuple[str, ...] = ("done", "failed", "cancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress(TaskProgress):
+    """The progress of a long job, with its rate in rows per second and the seconds left, where they are known."""
+
+    rows_per_s: float | None = None
+    eta_s: float | None = None
+
+    def to_map(self) -> dict[str, Any]:
+        """Return the values by their names."""
+        return asdict(self) | {"first_bad": list(self.first_bad)}
+
+    @classmethod
+    def from_map(cls, values: Any) -> Self:
+        """Return the progress that `to_map` described; a value of another type counts as none."""
+        values = values if isinstance(values, dict) else {}
+        messages = values.get("first_bad")
+        first_bad = tuple(text for text in messages if isinstance(text, str)) if isinstance(messages, list) else ()
+        step = values.get("step")
+        return cls(
+            rows=_count(values.get("rows")),
+            num_bad=_count(values.get("num_bad")),
+            first_bad=first_bad[:MAX_SHOWN],
+            fraction=_number(values.get("fraction")),
+            step=step if isinstance(step, str) else "",
+            rows_per_s=_number(values.get("rows_per_s")),
+            eta_s=_number(values.get("eta_s")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LongJobStatus:
+    """A long job. Times are in Unix seconds; `error` has a code and a message, `client` the name of the submitter.
+
+    A job with an error that is queued is tried again.
+    """
+
+    id: str
+    kind: str
+    status: str
+    arguments: Mapping[str, Any]
+    submitted_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+    progress: Progress = field(default_factory=Progress)
+    result: Any = None
+    error: Mapping[str, str] | None = None
+    worker: str = ""
+    client: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        """Return True if the job is done, failed or cancelled."""
+        return self.status in ENDED
+
+    def to_map(self) -> dict[str, Any]:
+        """Return the values by their names, all of them as JSON has them; the client is left out."""
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "status": self.status,
+            "arguments": dict(self.arguments),
+            "submitted_at": self.submitted_at,
+            "started_at": self.started_at,
+            "ended_at": self.ended_at,
+            "progress": self.progress.to_map(),
+            "result": self.result,
+            "error": dict(self.error) if self.error else None,
+            "worker": self.worker,
+        }
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**63
+    return float(value) if is_number else None

@@ -1,0 +1,39 @@
+"""The part of a long job that its submitter gave, and its bytes."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from shoal import wire
+from shoal.errors import MalformedJob
+from shoal.long_jobs.serializer import MsgpackSerializer
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """The part of a long job that its submitter gave: the kind, the arguments, and the URL to tell of its end."""
+
+    kind: str
+    arguments: dict[str, Any]
+    webhook: str = ""
+    client: str = ""
+
+    def to_map(self) -> dict[str, Any]:
+        """Return all but the kind."""
+        values = asdict(self)
+        del values["kind"]
+        return values
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """Return the submission in the bytes that RQ keeps: the kind, no instance, no positional arguments, and a map.
+
+        Raises MalformedJob, InvalidText or TooLarge.
+        """
+        match MsgpackSerializer.loads(data):
+            case [str(kind), None, [], {"arguments": dict(arguments), "webhook": str(url), "client": str(client)}]:
+                pass
+            case _:
+                raise MalformedJob("it is no long job of Shoal's: submit jobs by the API, a client or the command line")
+        if not wire.is_json(arguments):
+            raise MalformedJob("arguments has values that JSON cannot hold")
+        return cls(kind, arguments, url, client)
