@@ -31,6 +31,8 @@ class CannedServer(ThreadingHTTPServer):
         self.answers: list[Canned] = []
         #: The path and the headers of each request so far.
         self.requests: list[tuple[str, dict[str, str]]] = []
+        #: The method and the body of each.
+        self.bodies: list[tuple[str, bytes]] = []
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def next_answer(self) -> Canned:
@@ -45,17 +47,18 @@ class _Handler(BaseHTTPRequestHandler):
     server: CannedServer
 
     def _answer(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.bodies.append((self.command, body))
         self.server.requests.append((self.path, dict(self.headers)))
-        status, body, headers = self.server.next_answer()
+        status, answer, headers = self.server.next_answer()
         if not status:
             self.close_connection = True
             return
         self.send_response(status)
-        for name, value in ({"Content-Length": str(len(body))} | headers).items():
+        for name, value in ({"Content-Length": str(len(answer))} | headers).items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(answer)
 
     do_GET = do_POST = do_DELETE = _answer
 

@@ -57,7 +57,9 @@ def fail(result: Result, code: str) -> str:
     return line
 
 
-@pytest.mark.parametrize(("library", "extra"), [("torch", "export"), ("pyarrow", "parquet"), ("flask", "all")])
+@pytest.mark.parametrize(
+    ("library", "extra"), [("torch", "export"), ("pyarrow", "parquet"), ("rq", "jobs"), ("flask", "all")]
+)
 def test_a_missing_library_is_named_with_the_extra_that_installs_it(library: str, extra: str) -> None:
     def use() -> None:
         raise ModuleNotFoundError(name=library)

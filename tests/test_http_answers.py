@@ -77,7 +77,7 @@ class TestAttempts:
         canned.answers = [Canned(503, b"", {"Retry-After": "7"})] * 2 + [Canned(503)] * 6 + [GOOD]
         pauses: list[float] = []
         with HttpClient(canned.url, timeout_s=PATIENCE_S) as http:
-            http._wait(Job("embed", ["a"]), http._until(), pauses.append)
+            http._wait(Job("embed", ["a"]), http.until(), pauses.append)
         least = [7, 7, 0.4, 0.8, 1.6, 2, 2, 2]
         assert all(low <= pause <= 1.25 * low for low, pause in zip(least, pauses, strict=True))
 

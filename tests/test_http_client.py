@@ -217,7 +217,7 @@ class TestWaiting:
             stub.pause()
             http.submit("embed", "storm")
             pause = Pause()
-            waiting = threads.submit(http._wait, Job("embed", ["a"]), http._until(), pause)
+            waiting = threads.submit(http._wait, Job("embed", ["a"]), http.until(), pause)
             pause.begun.wait()
             stub.resume()
             assert np.array_equal(np.asarray(waiting.result().vectors), [vector_of("a")])
@@ -230,10 +230,10 @@ class TestWaiting:
         with HttpClient(listen(make_app(redis_url=own_redis.url)), timeout_s=PATIENCE_S) as http:
             own_redis.stop()
             with pytest.raises(Unavailable, match="Redis does not answer"):
-                http._wait(Job("embed", ["a"]), http._until(), lambda _: True)
+                http._wait(Job("embed", ["a"]), http.until(), lambda _: True)
             with ThreadPoolExecutor(1) as threads:
                 pause = Pause()
-                waiting = threads.submit(http._wait, Job("embed", ["a"]), http._until(), pause)
+                waiting = threads.submit(http._wait, Job("embed", ["a"]), http.until(), pause)
                 pause.begun.wait()
                 own_redis.start()
                 assert np.array_equal(np.asarray(waiting.result().vectors), [vector_of("a")])

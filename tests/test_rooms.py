@@ -23,12 +23,12 @@ ROOMS: dict[str, set[str]] = {
     "shoal.broker": {"shoal"},
     "shoal.queue": {"shoal", "shoal.broker"},
     "shoal.cache": {"shoal", "shoal.broker", "shoal.queue"},
-    "shoal.client": {"shoal", "shoal.broker", "shoal.queue", "shoal.cache"},
+    "shoal.long_jobs": {"shoal", "shoal.broker"},
+    "shoal.client": {"shoal", "shoal.broker", "shoal.queue", "shoal.cache", "shoal.long_jobs"},
     "shoal.bench": {"shoal"},
     "shoal.records": {"shoal"},
-    "shoal.long_jobs": {"shoal", "shoal.broker"},
     "shoal.supervisor": {"shoal", "shoal.broker", "shoal.client"},
-    "shoal.cli": {"shoal", "shoal.queue", "shoal.client", "shoal.bench", "shoal.supervisor"},
+    "shoal.cli": {"shoal", "shoal.queue", "shoal.long_jobs", "shoal.client", "shoal.bench", "shoal.supervisor"},
     "shoal.__main__": {"shoal.cli"},
     "shoal_api": {"shoal"},
     "shoal_api.schema": {"shoal", "shoal_api"},
@@ -287,7 +287,7 @@ class TestLoading:
         assert not loaded_after("import shoal.cli.main") & {"numpy", "redis", "msgpack"}
 
     def test_completing_a_word_loads_neither_numpy_nor_redis(self) -> None:
-        for words in ("shoal s", "shoal index b"):
+        for words in ("shoal s", "shoal index b", "shoal job w"):
             variables = {"_SHOAL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
             statement = (
                 f"import contextlib, io, os\nfrom shoal.cli.main import main\nos.environ.update({variables!r})\n"

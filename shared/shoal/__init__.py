@@ -8,6 +8,10 @@ if TYPE_CHECKING:
     from shoal.client.client import Client
     from shoal.client.handle import AsyncHandle, Handle
     from shoal.client.http_client import HttpClient
+    from shoal.client.http_index_handle import HttpIndexHandle
+    from shoal.client.http_long_jobs import HttpLongHandle
+    from shoal.client.index_handle import IndexHandle
+    from shoal.client.long_handle import LongHandle
     from shoal.errors import ShoalError
     from shoal.jobs import Job, Options
     from shoal.replies import Chunk, Reply
@@ -21,7 +25,11 @@ __all__ = [
     "Client",
     "Handle",
     "HttpClient",
+    "HttpIndexHandle",
+    "HttpLongHandle",
+    "IndexHandle",
     "Job",
+    "LongHandle",
     "Options",
     "Reply",
     "Settings",
@@ -35,7 +43,11 @@ _HOMES = {
     "Client": "client.client",
     "Handle": "client.handle",
     "HttpClient": "client.http_client",
+    "HttpIndexHandle": "client.http_index_handle",
+    "HttpLongHandle": "client.http_long_jobs",
+    "IndexHandle": "client.index_handle",
     "Job": "jobs",
+    "LongHandle": "client.long_handle",
     "Options": "jobs",
     "Reply": "replies",
     "Settings": "settings",

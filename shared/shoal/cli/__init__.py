@@ -1,1 +1,1 @@
-"""The `shoal` command. Imports the client, the queue, the supervisor and `bench`, each when a command needs it."""
+"""The `shoal` command. Imports the client, queue, supervisor, `long_jobs` and `bench`, each when a command needs it."""

@@ -22,6 +22,7 @@ _OWN = {
     "completion": "shoal.cli.completion:completion",
     "dead": "shoal.cli.dead_letters:dead",
     "embed": "shoal.cli.embed:embed",
+    "job": "shoal.cli.long_job:job",
     "rerank": "shoal.cli.rerank:rerank",
     "search": "shoal.cli.search:search",
     "serve": "shoal.cli.serve:serve",

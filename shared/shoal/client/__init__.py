@@ -1,1 +1,3 @@
-"""The clients of programs and of the API put jobs and get replies. Imports the contract, broker, queue and cache."""
+"""The clients of programs and of the API put jobs and get replies. Imports the contract, broker, queue, cache and
+`long_jobs`.
+"""

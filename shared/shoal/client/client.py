@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from os import PathLike
+from pathlib import Path
 from threading import Lock
 from types import TracebackType
 from typing import Any, Literal, Self, overload
@@ -13,14 +15,18 @@ from shoal.blocking import iterate_now, run_now
 from shoal.cache.lookup import CacheLookup, LookupResult
 from shoal.client.calls import Calls
 from shoal.client.handle import Handle
+from shoal.client.index_handle import IndexHandle
+from shoal.client.long_handle import LongHandle
 from shoal.client.parts import Vectors, as_list
+from shoal.client.source_file import Item, place_of, write_items
 from shoal.jobs import Job, Options
 from shoal.keys import Keys
+from shoal.long_jobs.long_jobs import LongJobs
 from shoal.queue.dispatcher import Dispatcher, PendingReply
 from shoal.queue.lane import LaneLimits
 from shoal.queue.producer import AsyncProducer, Producer
 from shoal.replies import Reply
-from shoal.settings import DEFAULTS
+from shoal.settings import DEFAULTS, Settings
 
 
 class Client(Calls[PendingReply]):
@@ -50,6 +56,8 @@ class Client(Calls[PendingReply]):
         self.queue = Producer.connect(redis_url, Keys(key_prefix, pool), limits, result_ttl_s)
         self.pool = self.queue.pool
         self.cache_lookup = CacheLookup(self.pool)
+        #: The long jobs of the pool.
+        self.long_jobs = LongJobs(Settings(redis_url=redis_url, key_prefix=key_prefix, pool=pool))
         self._dispatcher: Dispatcher | None = None
         self._lock = Lock()
 
@@ -83,6 +91,7 @@ class Client(Calls[PendingReply]):
             if self._dispatcher is not None:
                 self._dispatcher.close()
                 self._dispatcher = None
+        self.long_jobs.close()
         self.queue.close()
 
     @overload
@@ -161,6 +170,39 @@ class Client(Calls[PendingReply]):
     def job(self, job_id: str) -> Handle:
         """Return the handle of a job that was submitted earlier, perhaps by another program."""
         return Handle(self, job_id)
+
+    def bulk(
+        self,
+        source: str | PathLike[str] | Iterable[Item],
+        out: str | PathLike[str],
+        *,
+        text_column: str | None = None,
+        id_column: str | None = None,
+        format: str = "safetensors",
+        webhook: str | None = None,
+        idempotency_key: str | None = None,
+        **options: Any,
+    ) -> LongHandle:
+        """Submit the embedding of a file, or of a URL, into the folder `out`, and return at once.
+
+        The runner reads and writes below its roots. Texts, or documents as dicts, are first written to a file beside
+        `out`, called `{out}.jsonl`, which has to be a folder that the program and the runner share.
+        """
+        if not isinstance(source, str | PathLike):
+            write_items(texts := Path(f"{place_of(out)}.jsonl"), source)
+            source = texts
+        arguments: dict[str, Any] = {"source": place_of(source), "out": place_of(out), "format": format}
+        arguments |= {"text_column": text_column, "id_column": id_column, "options": options}
+        once: dict[str, Any] = {"webhook": webhook, "idempotency_key": idempotency_key}
+        return LongHandle(self.long_jobs, self.long_jobs.submit("embed_file", arguments, **once))
+
+    def index(self, name: str) -> IndexHandle:
+        """Return the handle of an index, by which long jobs build, publish and delete its versions."""
+        return IndexHandle(self.long_jobs, name)
+
+    def long_job(self, job_id: str) -> LongHandle:
+        """Return the handle of a long job that was submitted earlier, perhaps by another program."""
+        return LongHandle(self.long_jobs, job_id)
 
     def call(
         self,

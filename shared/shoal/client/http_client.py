@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
+from os import PathLike
 from threading import Event
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
@@ -14,8 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.client.http_handle import HttpHandle
+from shoal.client.http_index_handle import HttpIndexHandle
+from shoal.client.http_long_jobs import HttpLongHandle, HttpLongJobs
 from shoal.client.http_messages import RequestLimits, body_of, checked, reply_of
 from shoal.client.parts import TEXTS_PER_JOB, TEXTS_PER_TOKENS_JOB, Vectors, as_list, check_key, check_lane, vectors
+from shoal.client.source_file import Item
 from shoal.errors import InvalidRequest, MissingExtra, Timeout, TooLarge
 from shoal.excerpt import excerpt
 from shoal.extra import install_command
@@ -126,8 +130,8 @@ class HttpClient:
         parsed, source = Options(**options), iter(texts)
         num_texts = TEXTS_PER_JOB if parsed.is_cacheable else TEXTS_PER_TOKENS_JOB
         groups = iter(lambda: list(islice(source, num_texts)), [])
-        jobs = (part for group in groups for part in self._split(Job("embed", group, parsed), self._until()))
-        for reply in _in_order(lambda job, pause: self._wait(job, self._until(), pause, lane), jobs, window):
+        jobs = (part for group in groups for part in self._split(Job("embed", group, parsed), self.until()))
+        for reply in _in_order(lambda job, pause: self._wait(job, self.until(), pause, lane), jobs, window):
             yield from vectors(reply, parsed)
 
     def submit(
@@ -160,19 +164,50 @@ class HttpClient:
         """Return the handle of a job that was submitted earlier, perhaps by another program."""
         return HttpHandle(self, job_id)
 
+    def bulk(
+        self,
+        source: str | PathLike[str] | Iterable[Item],
+        *,
+        text_column: str | None = None,
+        id_column: str | None = None,
+        format: str = "safetensors",
+        webhook: str | None = None,
+        idempotency_key: str | None = None,
+        **options: Any,
+    ) -> HttpLongHandle:
+        """Submit the embedding of a file, which is uploaded, or of a URL, and return at once.
+
+        `source` may also be texts, or documents as dicts. `HttpLongHandle.save` fetches the vectors. An upload gets a
+        second for each MiB, beside `timeout_s`.
+        """
+        fields = {"text_column": text_column, "id_column": id_column, "format": format, "webhook": webhook} | options
+        return HttpLongJobs(self).submit("/v1/bulk", source, fields, idempotency_key)
+
+    def index(self, name: str) -> HttpIndexHandle:
+        """Return the handle of an index, by which its versions are built, published and deleted."""
+        return HttpIndexHandle(HttpLongJobs(self), name)
+
+    def long_job(self, job_id: str) -> HttpLongHandle:
+        """Return the handle of a long job that was submitted earlier, perhaps by another program."""
+        return HttpLongHandle(HttpLongJobs(self), job_id)
+
+    def until(self, extra_s: float = 0.0) -> float:
+        """Return the time on the monotonic clock at which a call that begins now ends, with more time if given."""
+        return time.monotonic() + self.timeout_s + extra_s
+
     def ask(self, method: str, path: str, until: float | None = None, **options: Any) -> "Answer":
         """Send a request and return its answer, as `HttpSession.ask` does: until `timeout_s`, or the time `until`.
 
         Raises Timeout.
         """
         try:
-            return self._session.ask(method, path, self._until() if until is None else until, **options)
+            return self._session.ask(method, path, self.until() if until is None else until, **options)
         except TimeoutError as error:
             raise self._timeout() from error
 
     def _call(self, job: Job) -> Reply:
         """Return the reply to the job, which is sent in parts if it is long."""
-        until = self._until()
+        until = self.until()
         parts = self._split(job, until)
         if len(parts) == 1:
             return self._wait(parts[0], until)
@@ -197,9 +232,6 @@ class HttpClient:
 
     def _timeout(self) -> Timeout:
         return Timeout(f"no answer within {self.timeout_s:g} s from {self.url}: try again, or ask for less at a time")
-
-    def _until(self) -> float:
-        return time.monotonic() + self.timeout_s
 
 
 def _in_order(wait: Callable[[Job, Pause], Reply], jobs: Iterable[Job], window: int) -> Iterator[Reply]:

@@ -7,10 +7,10 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, BinaryIO
 
 import httpx2
 
@@ -169,21 +169,23 @@ class HttpSession:
         method: str,
         path: str,
         until: float,
-        body: bytes | None = None,
+        body: bytes | Iterable[bytes] | None = None,
         headers: dict[str, str] | None = None,
         pause: Callable[[float], object] = time.sleep,
+        sink: BinaryIO | None = None,
     ) -> Answer:
         """Send a request that may be repeated, and return its answer.
 
         It is sent again after 429, 503 and errors of the connection, until `until` on the monotonic clock. `pause`
-        waits for so many seconds before that, and returns true to give up. Raises the error of the answer, Unavailable
-        if none of Shoal's comes, and TimeoutError.
+        waits for so many seconds before that, and returns true to give up. A body of several pieces is iterated by each
+        attempt, and needs a Content-Length. The body of a good answer is written into `sink` if there is one, and may
+        then be of any size. Raises the error of the answer, Unavailable if none of Shoal's comes, and TimeoutError.
         """
         pause_s = FIRST_PAUSE_S
         while True:
             wait_s = pause_s
             try:
-                answer = self._send(method, path, until, body, headers or {})
+                answer = self._send(method, path, until, body, headers or {}, sink)
             except httpx2.TransportError as cause:
                 if isinstance(cause, httpx2.TimeoutException) and time.monotonic() >= until:
                     raise TimeoutError from cause
@@ -202,10 +204,24 @@ class HttpSession:
                 raise error
             pause_s = min(MAX_PAUSE_S, 2 * pause_s)
 
-    def _send(self, method: str, path: str, until: float, body: bytes | None, headers: dict[str, str]) -> Answer:
+    def _send(
+        self,
+        method: str,
+        path: str,
+        until: float,
+        body: bytes | Iterable[bytes] | None,
+        headers: dict[str, str],
+        sink: BinaryIO | None,
+    ) -> Answer:
         """Send a request once, and return its answer when all of it is there."""
         timeout, data = timeout_at(until), bytearray()
         with self._client().stream(method, path, content=body, headers=headers, timeout=timeout) as response:
+            if sink and response.status_code == 200:
+                sink.seek(0)
+                sink.truncate()
+                for chunk in response.iter_raw():
+                    sink.write(chunk)
+                return Answer(self.url, response.status_code, response.headers, b"")
             self._check_size(int(response.headers.get("Content-Length", 0)))
             for chunk in response.iter_raw():
                 data += chunk

@@ -1,0 +1,315 @@
+"""The handles of long jobs and of indexes: what they wait for, send and download."""
+
+import json
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from conftest import PATIENCE_S
+from http_servers import Canned, CannedServer
+
+from shoal import Client, HttpClient, wire
+from shoal.client.long_handle import LongHandle
+from shoal.client.source_file import place_of, write_items
+from shoal.errors import (
+    BadDocument,
+    Cancelled,
+    FileError,
+    InvalidRequest,
+    MalformedJob,
+    NotReady,
+    Timeout,
+    Unavailable,
+    UnknownJob,
+)
+from shoal.long_jobs.status import LongJobStatus, Progress
+
+pytest_plugins = ["api_fixtures", "http_fixtures"]
+
+ID = "0123456789abcdef01234567"
+JSON = {"Content-Type": "application/json"}
+
+
+def status(word: str, **values: Any) -> LongJobStatus:
+    """Return the state of a job."""
+    return LongJobStatus(ID, "embed_file", word, {"source": "/news.csv"}, 1.0, **values)
+
+
+class Calls:
+    """Calls for long jobs, with made-up states: one after the other, and the last one again and again."""
+
+    def __init__(self, *states: LongJobStatus | Exception):
+        self._states = list(states)
+
+    def status(self, job_id: str) -> LongJobStatus:
+        """Return the next state, or raise it."""
+        assert job_id == ID
+        state = self._states.pop(0) if len(self._states) > 1 else self._states[0]
+        if isinstance(state, Exception):
+            raise state
+        return state
+
+    def pause(self, job_id: str) -> str:
+        """Return the status that it would have."""
+        return "paused"
+
+    def resume(self, job_id: str) -> str:
+        """Return the status that it would have."""
+        return "queued"
+
+    def cancel(self, job_id: str) -> str:
+        """Return the status that it would have."""
+        return "cancelled"
+
+
+class TestLongHandle:
+    def test_it_waits_until_the_job_is_done(self) -> None:
+        progress = Progress(rows=7, fraction=0.5)
+        calls = Calls(status("queued"), status("running", progress=progress), status("done", result={"rows": 14}))
+        seen: list[str] = []
+        handle = LongHandle(calls, ID)
+        assert handle.wait(PATIENCE_S, lambda state: seen.append(state.status)) == {"rows": 14}
+        assert seen == ["queued", "running", "done"]
+
+    def test_it_says_how_far_the_job_is(self) -> None:
+        handle = LongHandle(Calls(status("running", progress=Progress(rows=7))), ID)
+        assert (handle.status(), handle.progress().rows) == ("running", 7)
+        assert (handle.pause(), handle.resume(), handle.cancel()) == ("paused", "queued", "cancelled")
+
+    def test_a_wait_goes_on_while_redis_is_away(self) -> None:
+        calls = Calls(status("running"), Unavailable("away"), Unavailable("away"), status("done"))
+        assert LongHandle(calls, ID).wait(PATIENCE_S) == {}
+
+    def test_a_wait_does_not_begin_without_redis(self) -> None:
+        with pytest.raises(Unavailable):
+            LongHandle(Calls(Unavailable("away")), ID).wait(PATIENCE_S)
+
+    def test_a_wait_ends_at_its_time(self) -> None:
+        with pytest.raises(Timeout, match="it goes on"):
+            LongHandle(Calls(status("running")), ID).wait(0.0)
+
+    def test_a_job_that_failed_raises_its_error(self) -> None:
+        failed = status("failed", error={"code": "bad_document", "message": "line 3: no text"})
+        with pytest.raises(BadDocument, match="line 3"):
+            LongHandle(Calls(failed), ID).wait()
+        with pytest.raises(Cancelled):
+            LongHandle(Calls(status("cancelled")), ID).wait()
+
+
+class TestSourceFile:
+    def test_a_local_path_is_made_absolute_and_a_url_stays(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert place_of("news.csv") == str(tmp_path / "news.csv")
+        assert place_of(tmp_path / "news.csv") == str(tmp_path / "news.csv")
+        assert place_of("s3://bucket/news.csv") == "s3://bucket/news.csv"
+
+    def test_texts_and_documents_become_lines(self, tmp_path: Path) -> None:
+        path = tmp_path / "new" / "items.jsonl"
+        document = {"id": "7", "text": "rain\n"}
+        write_items(path, ["storm", document])
+        assert [json.loads(line) for line in path.read_text().splitlines()] == [{"text": "storm"}, document]
+
+    def test_no_file_is_replaced(self, tmp_path: Path) -> None:
+        path = tmp_path / "items.jsonl"
+        path.write_text("mine")
+        with pytest.raises(InvalidRequest, match=r"items\.jsonl has the texts of an earlier call"):
+            write_items(path, ["storm"])
+        assert path.read_text() == "mine"
+
+    @pytest.mark.parametrize("wrong", [7, {"text": {1}}, None])
+    def test_what_is_no_text_is_named_and_leaves_no_file(self, tmp_path: Path, wrong: Any) -> None:
+        with pytest.raises(InvalidRequest, match="text 1 is "):
+            write_items(tmp_path / "items.jsonl", ["storm", wrong])
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_the_changes_of_an_index_need_a_runner(client: Client) -> None:
+    with pytest.raises(NotReady, match="shoal jobs"):
+        client.index("news").versions()
+
+
+def test_a_bulk_job_of_texts_has_them_in_a_file(client: Client, tmp_path: Path) -> None:
+    job = client.bulk(["storm", "rain"], tmp_path / "vectors", dimensions=8, idempotency_key="nightly")
+    assert (tmp_path / "vectors.jsonl").read_text().splitlines() == ['{"text": "storm"}', '{"text": "rain"}']
+    arguments = client.long_jobs.status(job.id).arguments
+    assert arguments["source"] == str(tmp_path / "vectors.jsonl")
+    assert (arguments["out"], arguments["options"]) == (str(tmp_path / "vectors"), {"dimensions": 8})
+    assert client.long_job(job.id).cancel() == "cancelled"
+
+
+def test_a_build_is_submitted_once(client: Client, tmp_path: Path) -> None:
+    news = client.index("news")
+    first, second = (news.build("news.csv", publish=False, idempotency_key="once") for _ in range(2))
+    assert first.id == second.id
+    arguments = client.long_jobs.status(first.id).arguments
+    assert (arguments["name"], arguments["source"]) == ("news", str(Path("news.csv").absolute()))
+    assert arguments["publish"] is False
+    first.cancel()
+
+
+def answer(**values: Any) -> Canned:
+    """Return an answer with these values."""
+    return Canned(200, json.dumps(values).encode(), JSON)
+
+
+@pytest.fixture
+def http(canned: CannedServer) -> Iterator[HttpClient]:
+    """Return a client of the server with made-up answers."""
+    with HttpClient(canned.url, timeout_s=PATIENCE_S) as client:
+        yield client
+
+
+def result(*parts: dict[str, bytes]) -> bytes:
+    """Return the manifest of a result with these files."""
+    about = [
+        {
+            "checksums": {name: sha256(data).hexdigest() for name, data in part.items()},
+            "sizes": {name: len(data) for name, data in part.items()},
+        }
+        for part in parts
+    ]
+    return json.dumps({"parts": about}).encode()
+
+
+def files(*contents: bytes) -> Sequence[Canned]:
+    """Return the answers that have these files."""
+    return [Canned(200, data, {"Content-Type": "application/octet-stream"}) for data in contents]
+
+
+def asked(canned: CannedServer) -> list[tuple[str, str]]:
+    """Return the method and the path of each request so far."""
+    return [(method, path) for (method, _), (path, _) in zip(canned.bodies, canned.requests, strict=True)]
+
+
+DONE = answer(**status("done").to_map())
+
+
+class TestOverHttp:
+    def test_a_file_is_uploaded_from_its_beginning_by_each_attempt(
+        self, http: HttpClient, canned: CannedServer, tmp_path: Path
+    ) -> None:
+        data = b"headline\n" + b"storm\n" * 50_000
+        (tmp_path / "news & more.csv").write_bytes(data)
+        canned.answers = [Canned(0), Canned(503), answer(id=ID, status="queued")]
+        job = http.bulk(tmp_path / "news & more.csv", text_column="headline", normalize=False)
+        assert job.id == ID
+        assert canned.bodies == [("POST", data)] * 3
+        (place, headers), *_ = canned.requests
+        assert urlsplit(place).path == "/v1/bulk"
+        assert parse_qs(urlsplit(place).query) == {
+            "name": ["news & more.csv"],
+            "text_column": ["headline"],
+            "format": ["safetensors"],
+            "normalize": ["false"],
+        }
+        assert headers["Content-Length"] == str(len(data))
+        assert "Transfer-Encoding" not in headers
+        assert len({sent["Idempotency-Key"] for _, sent in canned.requests}) == 1
+
+    def test_texts_are_uploaded_as_a_file(self, http: HttpClient, canned: CannedServer) -> None:
+        canned.answers = [answer(id=ID, status="queued")]
+        http.bulk(f"text {number}" for number in range(3))
+        assert canned.bodies[0][1].splitlines()[1] == b'{"text": "text 1"}'
+
+    def test_a_url_is_named(self, http: HttpClient, canned: CannedServer) -> None:
+        canned.answers = [answer(id=ID, status="queued")]
+        http.index("news").build("s3://bucket/news.jsonl", webhook="https://example.org/done", idempotency_key="once")
+        assert wire.unpack(canned.bodies[0][1]) == {
+            "source": "s3://bucket/news.jsonl",
+            "on_bad": "raise",
+            "publish": True,
+            "full": False,
+            "webhook": "https://example.org/done",
+        }
+        (path, headers), *_ = canned.requests
+        assert (path, headers["Idempotency-Key"]) == ("/v1/indexes/news/builds", "once")
+
+    def test_a_file_that_is_not_there(self, http: HttpClient, tmp_path: Path) -> None:
+        with pytest.raises(InvalidRequest, match="there is no file"):
+            http.bulk(tmp_path / "none.csv")
+
+    def test_a_job_is_looked_at_and_changed(self, http: HttpClient, canned: CannedServer) -> None:
+        running = status("running", progress=Progress(rows=7, rows_per_s=3.5), worker="w1", started_at=2.0)
+        states = [answer(id=ID, status=word) for word in ("paused", "queued", "cancelled")]
+        canned.answers = [answer(**running.to_map()), *states]
+        job = http.long_job(ID)
+        assert job.jobs.status(ID) == running
+        assert [job.pause(), job.resume(), job.cancel()] == ["paused", "queued", "cancelled"]
+        assert asked(canned) == [
+            ("GET", f"/v1/jobs/{ID}"),
+            ("POST", f"/v1/jobs/{ID}/pause"),
+            ("POST", f"/v1/jobs/{ID}/resume"),
+            ("DELETE", f"/v1/jobs/{ID}"),
+        ]
+
+    @pytest.mark.parametrize(
+        ("values", "error"),
+        [
+            ({"id": ID, "status": "done"}, UnknownJob),
+            ({"id": ID, "status": "asleep", "kind": "embed_file"}, MalformedJob),
+            ({"status": "done", "kind": "embed_file"}, MalformedJob),
+        ],
+    )
+    def test_what_is_no_long_job(
+        self, http: HttpClient, canned: CannedServer, values: dict[str, Any], error: type[Exception]
+    ) -> None:
+        canned.answers = [answer(**values)]
+        with pytest.raises(error):
+            http.long_job(ID).status()
+        with pytest.raises(UnknownJob):
+            http.long_job("../info").status()
+
+    def test_the_versions_of_an_index_are_changed(self, http: HttpClient, canned: CannedServer) -> None:
+        versions = [{"version": "2026-1", "is_current": True}]
+        canned.answers = [answer(name="news", current="2026-1", versions=versions)]
+        news = http.index("news")
+        changed = [news.versions(), news.publish("2026-1"), news.rollback(), news.delete_version("2026-0")]
+        assert changed == [versions] * 4
+        assert asked(canned) == [
+            ("GET", "/v1/indexes/news/versions"),
+            ("POST", "/v1/indexes/news/publish"),
+            ("POST", "/v1/indexes/news/rollback"),
+            ("DELETE", "/v1/indexes/news/versions/2026-0"),
+        ]
+        assert wire.unpack(canned.bodies[1][1]) == {"version": "2026-1"}
+
+    def test_a_result_is_downloaded(self, http: HttpClient, canned: CannedServer, tmp_path: Path) -> None:
+        parts = {"part-00000.npy": b"vectors" * 50_000, "part-00000.ids.jsonl": b'"1"\n'}
+        canned.answers = [*files(result(parts), *parts.values()), DONE]
+        folder = http.long_job(ID).save(tmp_path / "vectors")
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == parts | {"manifest.json": result(parts)}
+
+    def test_a_download_goes_on(self, http: HttpClient, canned: CannedServer, tmp_path: Path) -> None:
+        parts = {"part-00000.npy": b"first", "part-00001.npy": b"second"}
+        (tmp_path / "part-00000.npy").write_bytes(b"first")
+        bad = answer(**status("done", progress=Progress(num_bad=1)).to_map())
+        canned.answers = [*files(result(parts), b"second"), bad, *files(b"{}\n")]
+        http.long_job(ID).save(tmp_path)
+        assert [path.rpartition("/")[2] for path, _ in canned.requests] == [
+            "manifest.json",
+            "part-00001.npy",
+            ID,
+            "bad-rows.jsonl",
+        ]
+        assert (tmp_path / "bad-rows.jsonl").read_bytes() == b"{}\n"
+
+    def test_a_file_with_another_checksum_is_not_kept(
+        self, http: HttpClient, canned: CannedServer, tmp_path: Path
+    ) -> None:
+        canned.answers = [*files(result({"part-00000.npy": b"first"}), b"other")]
+        with pytest.raises(FileError, match=r"part-00000\.npy of job .* another checksum"):
+            http.long_job(ID).save(tmp_path)
+        assert not [path for path in tmp_path.iterdir() if not path.name.startswith(".")]
+
+    @pytest.mark.parametrize("manifest", [b"{}", b"nothing", result({"../outside": b""}), result({".hidden": b""})])
+    def test_a_manifest_that_cannot_be_right(
+        self, http: HttpClient, canned: CannedServer, tmp_path: Path, manifest: bytes
+    ) -> None:
+        canned.answers = [*files(manifest)]
+        with pytest.raises(MalformedJob, match="manifest"):
+            http.long_job(ID).save(tmp_path / "vectors")

@@ -1,0 +1,90 @@
+"""The commands `shoal job`: what they print of long jobs that no runner has taken yet, and what they change."""
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from conftest import wait_until
+from process import Process
+from test_cli import fail, succeed
+
+from shoal import Client
+from shoal.cli.main import main
+from shoal.keys import Keys
+from shoal.settings import variable
+
+
+@pytest.fixture
+def shoal(redis_url: str, keys: Keys) -> CliRunner:
+    """Return a runner of commands in the test's own pool."""
+    names = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
+    return CliRunner(env={variable(name): value for name, value in names.items()})
+
+
+@pytest.fixture
+def job_id(client: Client, tmp_path: Path) -> Iterator[str]:
+    """Return the id of a job that waits for a runner."""
+    job = client.bulk(tmp_path / "news.csv", tmp_path / "vectors", text_column="headline")
+    yield job.id
+    job.cancel()
+
+
+def test_no_jobs_are_said(shoal: CliRunner) -> None:
+    result = shoal.invoke(main, ["job", "list"])
+    assert succeed(result) == ""
+    assert "no long jobs" in result.stderr
+
+
+def test_jobs_are_listed_with_what_they_do(shoal: CliRunner, job_id: str, tmp_path: Path) -> None:
+    (line,) = succeed(shoal.invoke(main, ["job", "list"])).splitlines()
+    assert line.startswith(job_id)
+    assert f"queued     embed_file    source {tmp_path}/news.csv out {tmp_path}/vectors" in line
+    (line,) = succeed(shoal.invoke(main, ["job", "list", "--json"])).splitlines()
+    assert json.loads(line)["id"] == job_id
+
+
+def test_a_job_is_shown_with_all_that_is_known(shoal: CliRunner, job_id: str, tmp_path: Path) -> None:
+    lines = succeed(shoal.invoke(main, ["job", "show", job_id])).splitlines()
+    assert lines[:4] == [f"id: {job_id}", "kind: embed_file", "status: queued", f"source: {tmp_path}/news.csv"]
+    assert "text_column: headline" in lines
+    about = json.loads(succeed(shoal.invoke(main, ["job", "show", job_id, "--json"])))
+    assert (about["id"], about["arguments"]["text_column"]) == (job_id, "headline")
+
+
+def test_jobs_are_paused_resumed_cancelled_and_retried(shoal: CliRunner, job_id: str) -> None:
+    for command, status in (("pause", "paused"), ("resume", "queued"), ("cancel", "cancelled"), ("retry", "queued")):
+        assert succeed(shoal.invoke(main, ["job", command, job_id])) == f"{job_id} is {status}\n"
+
+
+def test_a_job_that_cannot_be_changed(shoal: CliRunner, job_id: str) -> None:
+    assert job_id in fail(shoal.invoke(main, ["job", "retry", job_id]), "invalid_request")
+
+
+@pytest.mark.parametrize("command", ["show", "watch", "pause", "resume", "cancel", "retry"])
+def test_an_unknown_job(shoal: CliRunner, command: str) -> None:
+    fail(shoal.invoke(main, ["job", command, 24 * "0"]), "unknown_job")
+
+
+def test_to_watch_a_cancelled_job_fails(shoal: CliRunner, job_id: str) -> None:
+    succeed(shoal.invoke(main, ["job", "cancel", job_id]))
+    assert job_id in fail(shoal.invoke(main, ["job", "watch", job_id]), "cancelled")
+
+
+def test_ctrl_c_ends_the_look_at_a_job_and_not_the_job(
+    shoal: CliRunner, job_id: str, redis_url: str, keys: Keys, tmp_path: Path
+) -> None:
+    place = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
+    with Process(tmp_path / "log", "job", "watch", job_id, **place) as watch:
+        wait_until(lambda: "queued: 0 rows" in watch.output)
+        watch.send(signal.SIGINT)
+        assert watch.wait() == 130
+    assert re.search(rf"the job goes on: .*watch {job_id}.*cancel {job_id}", watch.output)
+    assert "status: queued" in succeed(shoal.invoke(main, ["job", "show", job_id]))
+
+
+def test_redis_that_does_not_answer(shoal: CliRunner) -> None:
+    fail(shoal.invoke(main, ["job", "list", "--redis-url", "redis://127.0.0.1:1/0"]), "unavailable")
