@@ -83,7 +83,7 @@ class TestInfo:
 
     @pytest.mark.usefixtures("stub")
     def test_indexes_are_listed_by_name(self, api: FlaskClient) -> None:
-        assert api.get("/v1/indexes").get_json() == {"indexes": [{"name": "default", **INDEX}]}
+        assert api.get("/v1/indexes").get_json() == {"indexes": [{"name": "default", **INDEX, "error": None}]}
 
     def test_without_a_worker_there_is_no_index(self, api: FlaskClient) -> None:
         assert api.get("/v1/indexes").get_json() == {"indexes": []}
@@ -194,7 +194,6 @@ class TestErrors:
             "bad_setting",
             "disk_full",
             "file_error",
-            "index_corrupt",
             "index_mismatch",
             "index_not_found",
             "missing_extra",

@@ -40,6 +40,8 @@ class Blabbing(Encoder):
 class BlabbingIndex:
     """An index whose error says the text."""
 
+    fault = ""
+
     def search(self, *_: object) -> None:
         raise RuntimeError(f"cannot search for {SECRET}")
 

@@ -43,6 +43,8 @@ def test_who_announces_itself_is_alive_until_it_leaves(pool: Pool) -> None:
         {"indexes": {"a": 3}},
         {"indexes": {"a": {}}},
         {"indexes": []},
+        {"index_errors": ["a"]},
+        {"index_errors": {"a": None}},
         {"prompts": {}},
         {"counters": []},
         {"counters": {"a": 1, "b": "many"}},
@@ -186,3 +188,18 @@ def test_a_worker_stays_alive_when_redis_is_full(own_redis: RedisServer) -> None
         broker.execute("CONFIG", "SET", "maxmemory", 1)
         pool.announce("a", {"state": "ready"})
         assert broker.execute("TTL", pool.keys.worker("a")) > 3_600
+
+
+def test_a_heartbeat_tells_new_versions_of_indexes_at_once(pool: Pool) -> None:
+    about: dict[str, Any] = {"state": "ready", "indexes": {"a": {"count": 1, "version": "v1"}}, "counters": {"n": 1}}
+    heart = Heartbeat(pool, "a", lambda: about)
+    heart.beat()
+    about = about | {"counters": {"n": 2}}
+    heart.beat()
+    assert pool.workers()["a"]["counters"] == {"n": 1}
+    about = about | {"indexes": {"a": {"count": 1, "version": "v2"}}}
+    heart.beat()
+    assert pool.workers()["a"] == about
+    about = about | {"index_errors": {"a": "it is broken"}}
+    heart.beat()
+    assert pool.workers()["a"] == about

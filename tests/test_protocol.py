@@ -26,6 +26,7 @@ import shoal.size_limit
 import shoal.wire
 import shoal_workers.admission
 import shoal_workers.encoding.encoder
+import shoal_workers.index.open_indexes
 import shoal_workers.work
 from shoal.broker.script import Script
 from shoal.errors import ShoalError, UnknownJob
@@ -64,7 +65,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "unknown_index": MINIMAL | {"op": "search", "index": "news"},
     "expired": MINIMAL | {"deadline": 1},
 }
-OTHER_CODES = {"cancelled", "invalid_text", "poisoned", "internal", "unsupported"}
+OTHER_CODES = {"cancelled", "invalid_text", "poisoned", "internal", "unsupported", "index_corrupt"}
 
 #: Errors that the modules behind a reply know, and that are never in one.
 NOT_IN_REPLIES = {"unavailable", "overloaded", "unknown_job", "model_mismatch"}
@@ -246,6 +247,7 @@ def test_the_client_reads_the_reply_examples() -> None:
     assert vectors.pack() == example("reply", "vectors")
     assert hits.hits is not None
     assert hits.hits[0][0] == {"id": "17", "score": 0.75, "text": "storm hits coast", "year": 2021}
+    assert hits.index_version == "20261121T030000Z-5d41c7"
     assert hits.pack() == example("reply", "hits")
     assert scores.scores is not None
     assert scores.scores.tolist() == [0.75, 0.03125]
@@ -748,6 +750,7 @@ def test_an_entry_without_a_job_is_a_dead_letter(worker: Worker, keys: Keys) -> 
 def test_every_code_is_listed() -> None:
     modules: list[ModuleType] = [shoal.jobs, shoal.queue.consumer, shoal.queue.producer, shoal.size_limit, shoal.wire]
     modules += [shoal_workers.encoding.encoder, shoal_workers.admission, shoal_workers.work]
+    modules.append(shoal_workers.index.open_indexes)
     known = {value for module in modules for value in vars(module).values() if inspect.isclass(value)}
     codes = {kind.code for kind in known if issubclass(kind, ShoalError)}
     assert table("Code").keys() == {*REFUSED, *OTHER_CODES} == codes - NOT_IN_REPLIES

@@ -480,6 +480,8 @@ def test_a_suspect_whose_vector_is_in_the_cache_is_answered_alone_and_named(
     class NotesNames:
         """The index, which notes how many queries it gets and whether a suspect is named."""
 
+        fault, manifest = "", index.manifest
+
         def search(self, queries: Any, k: int) -> Any:
             searches.append((len(queries), bool(queue.redis.exists(queue.keys.isolated(worker.id)))))
             return index.search(queries, k)
@@ -503,6 +505,8 @@ def test_a_suspect_whose_vector_is_in_the_cache_is_answered_before_the_pass_of_a
 ) -> None:
     class NotesSearches:
         """The index, which notes that it is searched."""
+
+        fault, manifest = "", index.manifest
 
         def search(self, queries: Any, k: int) -> Any:
             events.append("search")

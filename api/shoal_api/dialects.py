@@ -29,6 +29,7 @@ STATUS = {
     "rate_limited": 429,
     "internal": 500,
     "poisoned": 500,
+    "index_corrupt": 500,
     "unsupported": 501,
     "not_ready": 503,
     "unavailable": 503,

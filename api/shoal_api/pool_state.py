@@ -34,6 +34,11 @@ class PoolState:
         return dict(sorted(found.items()))
 
     @property
+    def index_errors(self) -> dict[str, str]:
+        """By the name of each index whose current version a ready worker does not serve, the reason."""
+        return {name: why for worker in self.ready.values() for name, why in worker.get("index_errors", {}).items()}
+
+    @property
     def dimension(self) -> int:
         """The greatest dimension of the vectors of ready workers; 0 if none is ready."""
         dimensions = [about.get("dimension") for about in self.ready.values()]

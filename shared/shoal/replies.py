@@ -46,7 +46,8 @@ class Reply:
     text that were read: the first so many, or the last if its beginning was cut off; it is empty if a worker of another
     version does not tell. `hits` has one list for each query, best first. `scores` is float32 `[texts]`. `pieces` has
     the tokens of each text, and `decoded` the text of each list of ids. `cached` counts the texts whose vectors came
-    from the cache. A reply with an `error` has no more than its id and status.
+    from the cache. `index_version` is the version of the index that was searched, or empty if the worker does not
+    tell it. A reply with an `error` has no more than its id and status.
     """
 
     id: str
@@ -57,6 +58,7 @@ class Reply:
     truncated: list[bool] = field(default_factory=list)
     characters: list[int] = field(default_factory=list)
     hits: list[list[dict[str, Any]]] | None = None
+    index_version: str = ""
     scores: NDArray[np.float32] | None = None
     pieces: list[list[dict[str, Any]]] | None = None
     decoded: list[str] | None = None
@@ -80,6 +82,8 @@ class Reply:
         values |= {"characters": self.characters, "timings": self.timings, "cached": self.cached}
         if self.vectors is not None:
             values |= {"output": self.output, "vectors": pack_vectors(self.vectors)}
+        if self.index_version:
+            values["index_version"] = self.index_version
         if self.scores is not None:
             values["scores"] = self.scores.tolist()
         parts = {"hits": self.hits, "pieces": self.pieces, "decoded": self.decoded, "chunks": self.chunks}
@@ -135,7 +139,8 @@ class Reply:
         """Return one reply made of the replies to the parts of a job, in order.
 
         Each timing is the longest of the parts, which ran side by side. Raises the error of the first part that has
-        one, and NotReady for parts of different models, whose vectors and scores cannot be compared.
+        one, and NotReady for parts of different models or versions of an index, whose vectors, scores and hits cannot
+        be compared.
         """
         for reply in replies:
             if reply.error is not None:
@@ -146,6 +151,7 @@ class Reply:
         vectors = None if first.vectors is None else [_present(r.vectors) for r in replies]
         for reply in replies:
             _check_same_model(first, reply)
+            _check_same_version(first, reply)
         return cls(
             first.id,
             vectors=None if vectors is None else np.concatenate(vectors),
@@ -154,6 +160,7 @@ class Reply:
             truncated=[flag for r in replies for flag in r.truncated],
             characters=[count for r in replies for count in r.characters] if all(r.characters for r in replies) else [],
             hits=None if first.hits is None else [hits for r in replies for hits in _present(r.hits)],
+            index_version=first.index_version,
             scores=None if first.scores is None else np.concatenate([_present(r.scores) for r in replies]),
             pieces=None if first.pieces is None else [part for r in replies for part in _present(r.pieces)],
             decoded=None if first.decoded is None else [text for r in replies for text in _present(r.decoded)],
@@ -188,6 +195,7 @@ _TYPES: dict[str, Any] = {
     "truncated": list,
     "characters": list,
     "hits": list | None,
+    "index_version": str,
     "pieces": list | None,
     "decoded": list | None,
     "chunks": list | None,
@@ -212,6 +220,16 @@ def _check_same_model(first: Reply, other: Reply) -> None:
         raise NotReady(
             f"parts of the reply are of different models, {described} and {another}: "
             "send it again when all workers serve the same model"
+        )
+
+
+def _check_same_version(first: Reply, other: Reply) -> None:
+    """Raise NotReady if two parts of a reply are of different versions of an index, as far as their workers tell."""
+    versions = (first.index_version, other.index_version)
+    if all(versions) and len(set(versions)) > 1:
+        raise NotReady(
+            f"parts of the reply are of the versions {versions[0]} and {versions[1]} of the index: "
+            "send it again when all workers serve the same version"
         )
 
 

@@ -10,7 +10,7 @@ from itertools import islice, takewhile
 
 from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
-from shoal.errors import Expired, Internal, InvalidRequest, Poisoned, ShoalError, UnknownIndex, Unsupported
+from shoal.errors import Expired, Internal, InvalidRequest, Poisoned, ShoalError, Unsupported
 from shoal.excerpt import excerpt
 from shoal.jobs import QUERY_PROMPTS, TOKENIZER_OPERATIONS, Job, check_deadline
 from shoal.keys import NAME
@@ -24,6 +24,7 @@ from shoal.size_limit import MAX_JOB_HITS, check_hits, check_query, check_texts,
 from shoal_workers.chunked_texts import ChunkedTexts
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
+from shoal_workers.index.open_indexes import find_index
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.scheduler import INTERACTIVE
 from shoal_workers.work import Work
@@ -240,9 +241,8 @@ class Admission:
         check_query(job, self._limits.max_text_chars)
         check_hits(job, MAX_JOB_HITS, "job")
         check_tokenizer_job(job)
-        if job.op == "search" and job.index not in self._indexes:
-            known = ", ".join(sorted(self._indexes)) or "none"
-            raise UnknownIndex(f"no index {excerpt(job.index)}: this worker serves {known}")
+        if job.op == "search":
+            find_index(self._indexes, job.index)
         if job.op == "rerank" and not self._serves_reranks:
             raise Unsupported("this worker has no reranker: set SHOAL_RERANKER to a cross-encoder, on all workers")
         self._encoder.check(job.options)

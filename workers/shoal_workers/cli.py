@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
 
 MODEL_SETTINGS = ("model", "engine", "precision", "threads", "home")
+INDEX_SETTINGS = ("indexes", "index_home")
 JOB_SETTINGS = (
     "max_batch_tokens",
     "max_batch_texts",
@@ -36,7 +37,7 @@ PROCESS_SETTINGS = ("stall_timeout_s", "workers", "log_level")
 
 @click.command()
 @settings_options(
-    *REDIS_SETTINGS, *MODEL_SETTINGS, "reranker", "indexes", *JOB_SETTINGS, *CACHE_SETTINGS, *PROCESS_SETTINGS
+    *REDIS_SETTINGS, *MODEL_SETTINGS, "reranker", *INDEX_SETTINGS, *JOB_SETTINGS, *CACHE_SETTINGS, *PROCESS_SETTINGS
 )
 def worker(settings: Settings) -> None:
     """Run one worker until it is told to stop (SIGTERM or Ctrl-C)."""
@@ -71,15 +72,12 @@ def build(settings: Settings, source: Path | None, out: Path, text_column: str |
     documents = Source(source, text_column, id_column) if source else Source(SAMPLE, "headline")
     with Progress(f"reading {documents.path}"):
         count = documents.check()
-    has_former = (out / "current").exists()
     out.mkdir(parents=True, exist_ok=True)
     with Progress("opening the model"):
         encoder = _encoder(settings)
     with Progress("embedding", count, unit=" documents") as progress:
         manifest = build(documents, out, encoder, count, progress.advance)
     click.echo(f"{out}: {manifest.count:,} documents, version {manifest.version}, {manifest.model}")
-    if has_former:
-        click.echo("restart workers that serve this index: they open the new version when they start", err=True)
 
 
 @index.command("info")

@@ -29,8 +29,8 @@ from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.index.index import Index
-from shoal_workers.index.manifest import Manifest
-from shoal_workers.model.model import Model, prepared_folder
+from shoal_workers.index.open_indexes import OpenIndexes
+from shoal_workers.model.model import prepared_folder
 from shoal_workers.model.prepare import prepare_if_needed
 from shoal_workers.process import processors
 from shoal_workers.process.crash_report import CrashReports
@@ -59,10 +59,11 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):  # until here they end the process, which has no jobs yet
         signal.signal(number, lambda *_: stopping.set())
     sizes = {"max_reply_bytes": settings.max_reply_mb * 2**20, "max_unread_bytes": settings.max_result_mb * 2**20}
+    indexes = OpenIndexes.open(settings, encoder.model, threads)
     worker = Worker(
         Consumer(broker, keys, new_worker_id(), settings.result_ttl_s, **sizes),
         encoder,
-        open_indexes(settings, encoder.model, threads),
+        indexes,
         Bucketing(settings.max_batch_tokens, encoder.model.shares_rows),
         limits_of(settings),
         stopping,
@@ -74,6 +75,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
         crash_reports.forward_files()
     with (
         closing(broker),
+        indexes.watched(),
         announced(worker, LaneLimits.from_settings(settings)),
         crash_reports.recorded(worker.id) as file,
         watched(worker, crash_reports, file, settings.stall_timeout_s),
@@ -137,15 +139,6 @@ def open_reranker(settings: Settings, threads: int) -> Reranker | None:
     return Reranker.open(folder, settings.engine, settings.precision, threads)
 
 
-def open_indexes(settings: Settings, model: Model, threads: int) -> dict[str, Index]:
-    """Open the indexes that the settings name, by name. Raises IndexNotFound, IndexCorrupt or IndexMismatch."""
-    indexes = {}
-    for name, folder in settings.index_folders().items():
-        indexes[name] = Index.open(folder, threads)
-        indexes[name].check_model(model)
-    return indexes
-
-
 def open_cache(settings: Settings, encoder: Encoder, broker: Broker) -> Cache | None:
     """Open the pool's cache of texts that were embedded before; None if the settings want none."""
     model, engine, keys = encoder.model, encoder.engine, settings.keys
@@ -195,7 +188,8 @@ def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, An
         "texts_per_s": worker.throughput.texts_per_s,
         "script_version": SCRIPT_VERSION,
         "limits": (lane_limits or LaneLimits()).to_map() | worker.limits_of_jobs(),
-        "indexes": {name: _about_index(index.manifest) for name, index in worker.indexes.items()},
+        "indexes": {name: _about_index(index) for name, index in worker.indexes.items() if not index.fault},
+        "index_errors": worker.indexes.errors if isinstance(worker.indexes, OpenIndexes) else {},
         "counters": dict(worker.counters),
     }
 
@@ -206,5 +200,6 @@ def _state(worker: Worker) -> str:
     return "unsynchronised" if worker.clock.is_uncertain else "ready"
 
 
-def _about_index(manifest: Manifest) -> dict[str, Any]:
-    return {name: getattr(manifest, name) for name in ("count", "version", "built_at", "model", "digest", "dimension")}
+def _about_index(index: Index) -> dict[str, Any]:
+    names = ("count", "version", "built_at", "model", "digest", "dimension")
+    return {name: getattr(index.manifest, name) for name in names}

@@ -41,6 +41,7 @@ class Work:
     tokenized: dict[int, TokenizedText] = field(default_factory=dict)
     has_begun: bool = False
     hits: list[list[dict[str, Any]]] | None = None
+    index_version: str = ""
     pieces: list[list[dict[str, Any]]] | None = None
     decoded: list[tuple[str, int]] | None = None
     error: ShoalError | None = None
@@ -228,6 +229,7 @@ class Work:
             truncated=[entry.truncated for entry in entries],
             characters=[entry.num_read(text) for entry, text in zip(entries, self.job.texts, strict=True)],
             hits=self.hits,
+            index_version=self.index_version,
             timings=self.timings,
             cached=len(self.cached),
             model=model,

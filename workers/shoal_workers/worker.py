@@ -5,7 +5,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.index.index import Index
+from shoal_workers.index.open_indexes import find_index
 from shoal_workers.pipeline import Pipeline
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.throughput import Throughput
@@ -49,7 +50,7 @@ class Worker:
         self,
         consumer: Consumer,
         encoder: Encoder,
-        indexes: dict[str, Index],
+        indexes: Mapping[str, Index],
         batcher: Bucketing[TokenizedText],
         limits: Limits | None = None,
         stopping: threading.Event | None = None,
@@ -278,7 +279,13 @@ class Worker:
             groups.setdefault((work.job.index, _magnitude(work.job.k)), []).append(work)
         for (name, _), group in groups.items():
             started = time.perf_counter()
-            self._search_index(self.indexes[name], group)
+            try:
+                index = find_index(self.indexes, name)
+            except ShoalError as error:  # it is served no more since the jobs were admitted
+                for work in group:
+                    work.error = error
+                continue
+            self._search_index(index, group)
             for work in group:
                 work.timings["search_s"] = time.perf_counter() - started
 
@@ -290,6 +297,7 @@ class Worker:
             hits = iter(index.search(queries, max(work.job.k for work in works)))
             for work in works:
                 work.hits = [next(hits)[: work.job.k] for _ in work.job.texts]
+                work.index_version = index.manifest.version
         except Exception as error:  # any that an index may raise
             if len(works) > 1:
                 for work in works:

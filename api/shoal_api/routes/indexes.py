@@ -14,4 +14,7 @@ api = APIBlueprint("indexes", __name__, abp_tags=[Tag(name="service")], abp_resp
 @api.get("/v1/indexes", responses={200: Indexes})
 def indexes() -> Response:
     """List the indexes that ready workers serve."""
-    return rendered({"indexes": [{"name": name, **about} for name, about in context().pool.read().indexes.items()]})
+    pool = context().pool.read()
+    errors = pool.index_errors
+    described = [{"name": name, **about, "error": errors.get(name)} for name, about in pool.indexes.items()]
+    return rendered({"indexes": described})

@@ -39,7 +39,7 @@ def job_result(path: JobPath, query: ResultQuery) -> Response:
     if reply.scores is not None:
         return rendered({**result_fields(reply), "scores": reply.scores})
     if reply.vectors is None:
-        return rendered({**result_fields(reply), "results": reply.hits})
+        return rendered({**result_fields(reply), "results": reply.hits, "index_version": reply.index_version})
     return wanted.answer(reply, arrays_of(reply, query.output_dtype), fields=result_fields(reply))
 
 

@@ -19,4 +19,4 @@ def search(body: SearchBody) -> Response:
     if prefers_async():
         return submit(job, body.lane, headers=PREFERENCE_APPLIED)
     reply = call(job, "split the list", body.lane)
-    return rendered({"results": reply.hits}, headers=cost_headers(reply))
+    return rendered({"results": reply.hits, "index_version": reply.index_version}, headers=cost_headers(reply))

@@ -92,6 +92,8 @@ class Hit(BaseModel):
     text: str
 
 
+_VERSION = "20261121T030000Z-5d41c7"
+
 _HIT = {
     "id": "2",
     "score": 0.6657422780990601,
@@ -103,8 +105,9 @@ _HIT = {
 class SearchResults(BaseModel):
     """One list of hits for each query, best first."""
 
-    model_config = described(answer_headers=headers.COST, example={"results": [[_HIT]]})
+    model_config = described(answer_headers=headers.COST, example={"results": [[_HIT]], "index_version": _VERSION})
     results: list[list[Hit]]
+    index_version: str = Field(description="Version of the index that was searched; all hits are of that one")
 
 
 class Scores(BaseModel):
@@ -175,6 +178,7 @@ class JobResult(JobState):
     scales: list[float] | list[list[float]] | None = Field(None, description="Scales of int8 vectors")
     chunks: list[list[ChunkPlace]] | None = Field(None, description="Places of the chunks of each text")
     results: list[list[Hit]] | None = None
+    index_version: str | None = Field(None, description="Version of the index that was searched")
     scores: list[float] | None = Field(None, description="The score of each text of a rerank")
     tokens: list[int] = Field(description="Tokens of each text")
     truncated: list[bool] = Field(description="True for each text that was cut")
@@ -258,6 +262,7 @@ class IndexInfo(BaseModel):
     model: str
     digest: str
     dimension: int
+    error: str | None = Field(description="Reason why a worker does not serve the version that was published last")
 
 
 class Indexes(BaseModel):

@@ -21,6 +21,7 @@ from shoal.client.parts import (
     check_key,
     check_lane,
     groups,
+    of_one_version,
     put_share,
     texts_per_job,
     vectors,
@@ -178,7 +179,8 @@ class Calls(ABC, Generic[P]):
     async def _run(self, job: Job, lane: str, client: str, until: float, is_wanted: Callable[[], bool] | None) -> Reply:
         """Return the workers' reply to the job; if that is long, it is sent in parts.
 
-        Parts with several vectors for each text are sent a few at a time.
+        Parts with several vectors for each text are sent a few at a time. Parts of a search are of one version of the
+        index: those of others are sent again.
 
         Raises TooLarge for more bytes than one put takes, before any are packed, TimeoutError at `until` on the
         monotonic clock, and Cancelled once the reply is not wanted any more.
@@ -188,7 +190,11 @@ class Calls(ABC, Generic[P]):
         send = partial(self._send, lane=lane, client=client, until=until, is_wanted=is_wanted)
         if job.options.output == "vector":
             put_share(job)  # raises TooLarge
-            return Reply.join(await send(parts))
+
+            async def send_again(numbers: list[int]) -> list[Reply]:
+                return await send([replace(parts[n], id=new_id()) for n in numbers])
+
+            return Reply.join(await of_one_version(await send(parts), send_again, self._sleep, until))
         replies: list[Reply] = []
         for n in range(0, len(parts), MAX_TOKENS_PARTS):
             replies += [Reply.join([reply]) for reply in await send(parts[n : n + MAX_TOKENS_PARTS])]

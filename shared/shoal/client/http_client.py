@@ -14,11 +14,21 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.blocking import run_now
 from shoal.client.http_handle import HttpHandle
 from shoal.client.http_index_handle import HttpIndexHandle
 from shoal.client.http_long_jobs import HttpLongHandle, HttpLongJobs
 from shoal.client.http_messages import RequestLimits, body_of, checked, reply_of
-from shoal.client.parts import TEXTS_PER_JOB, TEXTS_PER_TOKENS_JOB, Vectors, as_list, check_key, check_lane, vectors
+from shoal.client.parts import (
+    TEXTS_PER_JOB,
+    TEXTS_PER_TOKENS_JOB,
+    Vectors,
+    as_list,
+    check_key,
+    check_lane,
+    of_one_version,
+    vectors,
+)
 from shoal.client.source_file import Item
 from shoal.errors import InvalidRequest, MissingExtra, Timeout, TooLarge
 from shoal.excerpt import excerpt
@@ -211,7 +221,16 @@ class HttpClient:
         parts = self._split(job, until)
         if len(parts) == 1:
             return self._wait(parts[0], until)
-        return Reply.join(list(_in_order(lambda part, pause: self._wait(part, until, pause), parts, MAX_REQUESTS)))
+
+        async def compute(numbers: Iterable[int]) -> list[Reply]:
+            jobs = [parts[n] for n in numbers]
+            return list(_in_order(lambda part, pause: self._wait(part, until, pause), jobs, MAX_REQUESTS))
+
+        async def sleep(seconds: float) -> None:
+            time.sleep(seconds)
+
+        every = run_now(compute(range(len(parts))))
+        return Reply.join(run_now(of_one_version(every, compute, sleep, until)))
 
     def _wait(self, job: Job, until: float, pause: Pause = time.sleep, lane: str = "interactive") -> Reply:
         """Return the reply to a job that goes into one request."""

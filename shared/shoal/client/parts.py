@@ -1,6 +1,7 @@
 """Parts of all clients: checks before they send, limits by which a long list is split, and the vectors of replies."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -28,6 +29,10 @@ TEXTS_PER_TOKENS_JOB = 4
 
 #: Texts of a job for the tokenizer: the longest that most models take fit into one.
 TEXTS_PER_TOKENIZER_JOB = 8
+
+#: Pause before parts of several versions of an index are computed once more, in seconds: workers switch one after the
+#: other.
+SWITCH_PAUSE_S = 0.05
 
 
 def check_lane(lane: str) -> str:
@@ -100,6 +105,30 @@ async def groups(texts: Iterable[str] | AsyncIterable[str], num_texts: int) -> A
         source = iter(texts)
         while group := list(islice(source, num_texts)):
             yield group
+
+
+async def of_one_version(
+    replies: Sequence[Reply],
+    compute: Callable[[list[int]], Awaitable[Sequence[Reply]]],
+    sleep: Callable[[float], Awaitable[None]],
+    until: float,
+) -> list[Reply]:
+    """Return the replies to the parts of a job, all of one version of the index.
+
+    While they are of several versions, `compute` is given the numbers of those to compute again, and returns their
+    replies: of all but the version that was computed last, as workers switch one after the other. If that takes until
+    `until`, on the monotonic clock, or a reply has an error or no version, the replies are returned as they are.
+    """
+    found, wanted, pause_s = list(replies), replies[-1].index_version, 0.0
+    while wanted and not any(reply.error for reply in found) and time.monotonic() + pause_s < until:
+        others = [n for n, reply in enumerate(found) if reply.index_version != wanted]
+        if not others:
+            break
+        await sleep(pause_s)
+        for n, reply in zip(others, await compute(others), strict=True):
+            found[n] = reply
+        wanted, pause_s = found[others[-1]].index_version, SWITCH_PAUSE_S
+    return found
 
 
 def vectors(reply: Reply, options: Options) -> Any:

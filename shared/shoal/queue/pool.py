@@ -107,12 +107,14 @@ def _read(beat: bytes) -> dict[str, Any]:
 
 def _is_sound(about: dict[str, Any]) -> bool:
     """Return True if JSON can hold it, and every field that readers calculate with or look into is of its type."""
-    indexes, counters = about.get("indexes", {}), about.get("counters", {})
+    indexes, errors, counters = (about.get(name, {}) for name in ("indexes", "index_errors", "counters"))
     return (
         wire.is_json(about)
         and isinstance(about.get("prompts", []), list)
         and isinstance(indexes, dict)
         and all(isinstance(index, dict) and isinstance(index.get("count"), int) for index in indexes.values())
+        and isinstance(errors, dict)
+        and all(isinstance(message, str) for message in errors.values())
         and isinstance(counters, dict)
         and all(isinstance(number, int | float) for number in (*counters.values(), about.get("texts_per_s", 0.0)))
     )

@@ -1,9 +1,11 @@
 """An index: documents and their vectors in a folder of immutable versions, which workers map into memory."""
 
+import hashlib
 import json
 import mmap
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,24 +25,32 @@ from shoal_workers.model.model import Model
 #: Names that a version may have: none leads to another folder.
 _VERSION = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
+#: Size from which a file is large: its checksum is not compared when a version is opened, as that would take seconds.
+LARGE_BYTES = 2**24
+
+#: Bytes of a large file that are read and added to its checksum at a time.
+_PIECE_BYTES = 2**24
+
 
 class Index:
     """One opened version of an index. Reading is thread-safe; large searches are divided among `threads`.
 
-    `vectors` is float32 `[count, dimension]`, normalised and read-only.
+    `vectors` is float32 `[count, dimension]`, normalised and read-only. `fault` says why the version must not be
+    searched, and is empty for one that may be.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int = 1):
         self.folder = folder
         self.manifest = manifest
+        self.fault = ""
         count, dimension = manifest.count, manifest.dimension
         self.vectors = open_array(folder / VECTORS, np.float32, (count, dimension))
         quantised = QuantisedVectors.open(folder, count, dimension, manifest.quantised_width)
         self._exact_search = ExactSearch(self.vectors, quantised, threads)
         self._offsets = open_array(folder / OFFSETS, np.int64, (count + 1,))
+        self._documents = _map(folder / DOCUMENTS)
         self._check_offsets()
-        with (folder / DOCUMENTS).open("rb") as file:
-            self._documents = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._unchecked = [name for name in manifest.checksums if _size(folder / name) >= LARGE_BYTES]
 
     @classmethod
     def open(cls, folder: Path, threads: int = 1) -> Self:
@@ -48,17 +58,51 @@ class Index:
 
         Raises IndexNotFound or IndexCorrupt.
         """
-        version = current_version(folder)
+        index = cls.open_version(current_version(folder), threads)
+        index.check_large_files()
+        return index
+
+    @classmethod
+    def open_version(cls, version: Path, threads: int = 1) -> Self:
+        """Open the version in a folder; `check_large_files` has yet to compare those files with their checksums.
+
+        Raises IndexCorrupt.
+        """
         manifest = Manifest.read(version)
         for name, expected in manifest.checksums.items():
-            if not (version / name).resolve().is_relative_to(folder.resolve()):
-                raise IndexCorrupt(f"{version / name} leads out of {folder}: build the index again")
-            if (found := checksum(version / name)) != expected:
-                raise IndexCorrupt(
-                    f"{version / name} is not what was built (checksum {found[:8]}…, not {expected[:8]}…): "
-                    "build the index again"
-                )
+            if not (version / name).resolve().is_relative_to(version.parent.resolve()):
+                raise IndexCorrupt(f"{version / name} leads out of {version.parent}: build the index again")
+            if _size(version / name) < LARGE_BYTES:
+                _check(version / name, checksum(version / name), expected)
         return cls(version, manifest, threads)
+
+    @property
+    def is_checked(self) -> bool:
+        """True once all files have been compared with their checksums."""
+        return not self._unchecked
+
+    def check_large_files(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
+        """Compare the large files with their checksums, unless `is_wanted`, which is called often, returns False.
+
+        Raises IndexCorrupt.
+        """
+        piece = bytearray(_PIECE_BYTES)
+        while self._unchecked:
+            path, digest = self.folder / self._unchecked[-1], hashlib.sha256()
+            try:
+                with path.open("rb", buffering=0) as file:
+                    while size := file.readinto(piece):
+                        if not is_wanted():
+                            return
+                        digest.update(memoryview(piece)[:size])
+            except OSError as error:
+                raise IndexCorrupt(f"{path} cannot be read ({error.strerror}): build the index again") from error
+            _check(path, digest.hexdigest(), self.manifest.checksums[path.name])
+            self._unchecked.pop()
+
+    def warm_up(self) -> None:
+        """Read what every search reads, so that the first one does not wait for the disk."""
+        self._exact_search.warm_up()
 
     def check_model(self, model: Model) -> None:
         """Raise IndexMismatch unless the index was built with exactly this model."""
@@ -87,7 +131,7 @@ class Index:
         return dict(document)
 
     def _check_offsets(self) -> None:
-        offsets, end = self._offsets, (self.folder / DOCUMENTS).stat().st_size
+        offsets, end = self._offsets, len(self._documents)
         if offsets[0] != 0 or offsets[-1] != end or not (offsets[1:] > offsets[:-1]).all():
             raise IndexCorrupt(
                 f"{self.folder / OFFSETS} does not say where the documents in {DOCUMENTS} begin: build the index again"
@@ -113,6 +157,29 @@ class Index:
             document = self.document(row)
             hits.append({"id": document.pop("id"), "score": float(score), **document})
         return hits
+
+
+def _map(path: Path) -> mmap.mmap:
+    try:
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:  # ValueError: it is empty
+        raise IndexCorrupt(f"{path} cannot be read ({error!s:.200}): build the index again") from error
+
+
+def _check(path: Path, found: str, expected: str) -> None:
+    if found != expected:
+        raise IndexCorrupt(
+            f"{path} is not what was built (checksum {found[:8]}…, not {expected[:8]}…): build the index again"
+        )
+
+
+def _size(path: Path) -> int:
+    """Return the size of a file in bytes; 0 if there is none, which its checksum then tells."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _is_document(value: Any, line: bytes) -> bool:

@@ -1,5 +1,6 @@
 """Exact search: upper bounds tell which vectors can be among the k of highest score, and only these are scored."""
 
+import mmap
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -35,6 +36,10 @@ class ExactSearch:
         self._quantised = quantised
         self._spare_buffers: list[Buffer] = []
         self._map: Any = ThreadPoolExecutor(threads).map if threads > 1 else map
+
+    def warm_up(self) -> None:
+        """Read a byte of each page of the codes into memory."""
+        np.add.reduce(self._quantised.codes.reshape(-1)[:: mmap.PAGESIZE], dtype=np.int64)
 
     def top_k(self, queries: NDArray[np.float32], k: int) -> TopK:
         """Find the `k` rows of highest score for each of `[queries, dimension]`, or all if there are fewer.

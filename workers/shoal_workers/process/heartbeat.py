@@ -13,6 +13,9 @@ log = logging.getLogger(__name__)
 #: Announcements from one with the contents of the heartbeat to the next.
 CONTENTS_EVERY = 5
 
+#: Fields of the contents that are announced as soon as they change.
+URGENT = ("state", "indexes", "index_errors")
+
 
 class Heartbeat:
     """A thread that announces a worker until stopped. After an outage of Redis it goes on by itself."""
@@ -23,7 +26,7 @@ class Heartbeat:
         self._about = about
         self._every_s = every_s
         self._stopped = threading.Event()
-        self._state: object = None
+        self._announced: list[object] = []
         self._num_without_contents = CONTENTS_EVERY
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -33,13 +36,14 @@ class Heartbeat:
         self._thread.start()
 
     def beat(self) -> None:
-        """Announce the worker once, with the contents if its state has changed or if they are due."""
+        """Announce the worker once, with the contents if its state or its indexes have changed, or if they are due."""
         about = self._about()
+        urgent = [about.get(name) for name in URGENT]
         self._num_without_contents += 1
-        is_due = self._num_without_contents >= CONTENTS_EVERY or about.get("state") != self._state
+        is_due = self._num_without_contents >= CONTENTS_EVERY or urgent != self._announced
         if is_due or not self._pool.announce(self._worker_id):
             self._pool.announce(self._worker_id, about)
-            self._num_without_contents, self._state = 0, about.get("state")
+            self._num_without_contents, self._announced = 0, urgent
 
     def stop(self) -> None:
         """Stop announcing the worker, and take it out of the pool."""

@@ -1,0 +1,132 @@
+"""A search that was split is answered from one version of the index, though workers switch one after the other."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain, repeat
+from typing import Any
+
+import pytest
+from awaiting import async_client
+from conftest import PATIENCE_S
+from http_servers import Canned, CannedServer
+from hypothesis import given
+from hypothesis import strategies as st
+from queues import Queue
+
+from shoal import Client, HttpClient
+from shoal.blocking import run_now
+from shoal.client.parts import SWITCH_PAUSE_S, TEXTS_PER_JOB, of_one_version
+from shoal.errors import Internal, NotReady
+from shoal.jobs import LANES, Job
+from shoal.queue.consumer import Answer
+from shoal.replies import Reply
+
+pytest_plugins = ["http_fixtures"]
+
+#: Queries that make three jobs.
+QUERIES = ["storm"] * (2 * TEXTS_PER_JOB + 5)
+
+
+@contextmanager
+def answering(queue: Queue, versions: Iterator[str]) -> Iterator[list[int]]:
+    """Answer searches in a thread, each job from the next of the versions; yield the number of queries of each job."""
+    stopped = threading.Event()
+    sizes: list[int] = []
+
+    def serve() -> None:
+        while not stopped.is_set():
+            for delivery in queue.take("a", LANES, 1_000, block_s=0.05):
+                job, version = Job.unpack(delivery.data), next(versions)
+                sizes.append(len(job.texts))
+                hits = [[{"id": version, "score": 1.0, "text": "t"}] for _ in job.texts]
+                queue.reply([Answer(delivery, Reply(job.id, hits=hits, index_version=version), job.reply_to)])
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield sizes
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def ids(results: Sequence[Sequence[dict[str, str]]]) -> set[str]:
+    """Return the ids of all hits, which are the versions that they are from."""
+    assert len(results) == len(QUERIES)
+    return {hit["id"] for hits in results for hit in hits}
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected", "num_jobs"),
+    [
+        (repeat("v1"), {"v1"}, 3),
+        (chain(["v1"], repeat("v2")), {"v2"}, 4),
+        (chain(["v1", "v1"], repeat("v2")), {"v2"}, 5),
+        (chain(["v2", "v2"], repeat("v1")), {"v1"}, 5),
+        (chain(["v1", "v2", "v1", "v2"], repeat("v2")), {"v2"}, 6),
+        (repeat(""), {""}, 3),
+    ],
+)
+def test_older_parts_are_computed_again(
+    queue: Queue, client: Client, versions: Iterator[str], expected: set[str], num_jobs: int
+) -> None:
+    with answering(queue, versions) as sizes:
+        assert ids(client.search(QUERIES)) == expected
+    assert len(sizes) == num_jobs
+
+
+def test_the_same_in_an_event_loop(queue: Queue, redis_url: str) -> None:
+    async def search() -> set[str]:
+        async with async_client(queue, redis_url) as client:
+            return ids(await client.search(QUERIES))
+
+    with answering(queue, chain(["v1", "v2"], repeat("v3"))):
+        assert asyncio.run(search()) == {"v3"}
+
+
+def test_over_http_parts_of_other_versions_are_asked_for_again(canned: CannedServer) -> None:
+    limits = {"max_backlog_texts": 1, "max_response_mb": 96, "max_request_bytes": 2**25}
+    bodies = [{"dimension": 4, "limits": limits}]
+    bodies += [{"results": [[{"id": version}]], "index_version": version} for version in ("v1", "v1", "v2")]
+    canned.answers = [Canned(200, json.dumps(body).encode(), {"Content-Type": "application/json"}) for body in bodies]
+    with HttpClient(canned.url, timeout_s=PATIENCE_S) as http:
+        assert http.search(["a", "b", "c"]) == [[{"id": "v2"}]] * 3
+    assert len(canned.requests) > 4
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=8), st.lists(st.sampled_from("abc"), max_size=30))
+def test_whatever_versions_come_those_of_one_are_returned(first: list[str], later: list[str]) -> None:
+    versions = chain(later, repeat("d"))
+
+    async def compute(numbers: list[int]) -> list[Reply]:
+        assert numbers == sorted(set(numbers))
+        return [Reply(str(n), index_version=next(versions)) for n in numbers]
+
+    async def sleep(seconds: float) -> None:
+        assert seconds in (0.0, SWITCH_PAUSE_S)
+
+    replies = [Reply(str(n), index_version=version) for n, version in enumerate(first)]
+    found = run_now(of_one_version(replies, compute, sleep, float("inf")))
+    assert len({reply.index_version for reply in found}) == 1
+    assert [reply.id for reply in found] == [str(n) for n in range(len(first))]
+
+
+@pytest.mark.parametrize("until", [0, float("inf")])
+def test_after_an_error_or_too_long_nothing_is_computed_again(until: float) -> None:
+    async def never(_: object) -> Any:
+        raise AssertionError
+
+    replies = [Reply(name, index_version=name) for name in ("v1", "v2", "v1")]
+    if until:
+        replies.insert(1, Reply.failure("b", Internal("bad")))
+    assert run_now(of_one_version(replies, never, never, until)) == replies
+
+
+def test_parts_of_two_versions_are_never_joined() -> None:
+    parts = [Reply(str(n), hits=[[]], index_version=version) for n, version in enumerate(["v1", "", "v1"])]
+    assert Reply.join(parts).index_version == "v1"
+    with pytest.raises(NotReady, match="of the versions v1 and v2 of the index: send it again"):
+        Reply.join([*parts, Reply("b", hits=[[]], index_version="v2")])

@@ -1,0 +1,344 @@
+"""The indexes of a worker: it switches to what is published, forgets the rest, and keeps what it has after an error."""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import wait_until
+from index_versions import add_version, maps_of, publish_version
+from queues import Queue, drive
+
+import shoal_workers.index.index
+from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound, ShoalError, UnknownIndex
+from shoal.index_folder import CURRENT
+from shoal.jobs import Job
+from shoal.replies import Reply
+from shoal.settings import Settings
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index.index import Index, publish
+from shoal_workers.index.manifest import DOCUMENTS, MANIFEST, VECTORS
+from shoal_workers.index.open_indexes import RETRY_AFTER_S, OpenIndexes, find_index
+from shoal_workers.service import about
+from shoal_workers.worker import Worker
+
+
+@pytest.fixture
+def index_home(tmp_path: Path) -> Path:
+    """A folder in which indexes appear."""
+    (home := tmp_path / "indexes").mkdir()
+    return home
+
+
+@pytest.fixture
+def news(index_home: Path, index_folder: Path) -> Path:
+    """An index in that folder, with the version v1."""
+    publish_version(index_home / "news", index_folder, "v1")
+    return index_home / "news"
+
+
+@pytest.fixture
+def indexes(index_home: Path, encoder: Encoder) -> Iterator[OpenIndexes]:
+    """The indexes in that folder."""
+    yield (indexes := OpenIndexes({}, index_home, encoder.model))
+    shutil.rmtree(index_home, ignore_errors=True)
+    for now in range(2):
+        indexes.look(now)
+
+
+def versions(indexes: OpenIndexes) -> dict[str, str]:
+    """Return the version of each index that is served, as its documents say."""
+    return {name: index.document(0)["version"] for name, index in indexes.items()}
+
+
+def test_a_new_version_takes_the_place_of_the_old_one(
+    news: Path, indexes: OpenIndexes, index_folder: Path, encoder: Encoder
+) -> None:
+    indexes.look(0)
+    assert versions(indexes) == {"news": "v1"}
+    first = indexes["news"]
+    indexes.look(1)
+    assert indexes["news"] is first
+    publish_version(news, index_folder, "v2")
+    indexes.look(2)
+    assert versions(indexes) == {"news": "v2"}
+    query = first.vectors[:1]
+    assert [hit["version"] for hit in first.search(query, 3)[0]] == ["v1"] * 3
+    assert [hit["version"] for hit in indexes["news"].search(query, 3)[0]] == ["v2"] * 3
+    assert indexes.errors == {}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_the_memory_of_the_old_version_is_given_back(news: Path, indexes: OpenIndexes, index_folder: Path) -> None:
+    indexes.look(0)
+    indexes["news"].search(indexes["news"].vectors[:1], 3)
+    assert maps_of(os.getpid(), news / "v1")
+    publish_version(news, index_folder, "v2")
+    indexes.look(1)
+    indexes.look(2)
+    assert not maps_of(os.getpid(), news / "v1")
+    assert maps_of(os.getpid(), news / "v2")
+
+
+def test_after_a_rollback_the_older_version_is_served(news: Path, indexes: OpenIndexes, index_folder: Path) -> None:
+    publish_version(news, index_folder, "v2")
+    indexes.look(0)
+    publish(news, "v1")
+    indexes.look(1)
+    assert versions(indexes) == {"news": "v1"}
+
+
+def test_indexes_come_and_go(index_home: Path, indexes: OpenIndexes, index_folder: Path) -> None:
+    indexes.look(0)
+    assert not indexes
+    (index_home / "notes.txt").write_text("no index")
+    add_version(index_home / "half", index_folder, "v1")
+    for name in ("news", "faq", ".hidden", "with space"):
+        publish_version(index_home / name, index_folder, name.strip(".").replace(" ", "-"))
+    indexes.look(1)
+    assert versions(indexes) == {"news": "news", "faq": "faq"}
+    assert indexes.errors == {}
+    shutil.rmtree(index_home / "news")
+    publish(index_home / "half", "v1")
+    indexes.look(2)
+    assert versions(indexes) == {"faq": "faq", "half": "v1"}
+    shutil.rmtree(index_home)
+    indexes.look(3)
+    assert not indexes
+
+
+def test_a_name_in_the_settings_goes_before_the_folder_of_that_name(
+    news: Path, index_home: Path, index_folder: Path, tmp_path: Path, encoder: Encoder
+) -> None:
+    publish_version(tmp_path / "other", index_folder, "other")
+    settings = Settings(indexes=f"news={tmp_path / 'other'}", index_home=str(index_home))
+    indexes = OpenIndexes.open(settings, encoder.model, 1)
+    assert versions(indexes) == {"news": "other"}
+
+
+def test_an_index_that_the_settings_name_stays_when_its_folder_is_gone(
+    index_folder: Path, tmp_path: Path, encoder: Encoder
+) -> None:
+    publish_version(tmp_path / "own", index_folder, "v1")
+    indexes = OpenIndexes.open(Settings(indexes=str(tmp_path / "own"), home=str(tmp_path)), encoder.model, 1)
+    shutil.rmtree(tmp_path / "own")
+    indexes.look(0)
+    assert versions(indexes) == {"default": "v1"}
+    assert "holds no index" in indexes.errors["default"]
+
+
+def test_a_worker_does_not_start_without_an_index_that_its_settings_name(
+    index_folder: Path, index_home: Path, tmp_path: Path, encoder: Encoder
+) -> None:
+    for name, values, error in (("a", {"digest": "f" * 64}, IndexMismatch), ("b", {"count": 65}, IndexCorrupt)):
+        publish_version(tmp_path / name, index_folder, "v1", **values)
+        with pytest.raises(error):
+            OpenIndexes.open(Settings(indexes=str(tmp_path / name), home=str(tmp_path)), encoder.model, 1)
+    with pytest.raises(IndexNotFound):
+        OpenIndexes.open(Settings(indexes=str(tmp_path / "c"), home=str(tmp_path)), encoder.model, 1)
+    (tmp_path / "a").rename(index_home / "a")
+    indexes = OpenIndexes.open(Settings(index_home=str(index_home)), encoder.model, 1)
+    assert not indexes
+    assert set(indexes.errors) == {"a"}
+
+
+def cut(version: Path) -> None:
+    """Cut a file of the version short."""
+    data = (version / VECTORS).read_bytes()
+    (version / VECTORS).write_bytes(data[: len(data) // 2])
+
+
+def of_another_model(version: Path) -> None:
+    """Make the manifest that of another model."""
+    values = json.loads((version / MANIFEST).read_bytes()) | {"digest": "f" * 64}
+    (version / MANIFEST).write_text(json.dumps(values))
+
+
+def without_manifest(version: Path) -> None:
+    """Remove what is copied last."""
+    (version / MANIFEST).unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (cut, "vectors.npy is not what was built"),
+        (of_another_model, "but this worker runs"),
+        (without_manifest, "manifest.json cannot be read"),
+        (shutil.rmtree, "manifest.json cannot be read"),
+    ],
+)
+def test_a_version_that_cannot_be_served_changes_nothing(
+    news: Path,
+    indexes: OpenIndexes,
+    index_folder: Path,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[Path], None],
+    why: str,
+) -> None:
+    indexes.look(0)
+    version = add_version(news, index_folder, "v2")
+    shutil.copytree(version, news / "whole")
+    damage(version)
+    publish(news, "v2")
+    for now in range(1, 5):
+        indexes.look(now)
+        assert versions(indexes) == {"news": "v1"}
+        assert why in indexes.errors["news"]
+    assert len([record for record in caplog.records if why in record.getMessage()]) == 1
+    shutil.rmtree(version, ignore_errors=True)
+    (news / "whole").rename(version)
+    indexes.look(1 + RETRY_AFTER_S)
+    assert (versions(indexes), indexes.errors) == ({"news": "v2"}, {})
+
+
+@pytest.mark.parametrize("content", [b"", b"../news/v1", b"\xff"])
+def test_a_pointer_to_nothing_changes_nothing(news: Path, indexes: OpenIndexes, content: bytes) -> None:
+    indexes.look(0)
+    (news / CURRENT).write_bytes(content)
+    indexes.look(1)
+    assert versions(indexes) == {"news": "v1"}
+    assert "build the index again" in indexes.errors["news"]
+    publish(news, "v1")
+    indexes.look(2)
+    assert indexes.errors == {}
+
+
+@pytest.fixture
+def all_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file of an index counts as large."""
+    monkeypatch.setattr(shoal_workers.index.index, "LARGE_BYTES", 1)
+
+
+def overwrite(path: Path) -> None:
+    """Overwrite some bytes of a file where they lie."""
+    with path.open("r+b") as file:
+        file.seek(-9, os.SEEK_END)
+        file.write(b"?" * 9)
+
+
+@pytest.mark.usefixtures("all_large")
+def test_a_wrong_checksum_of_a_large_file_withdraws_the_version(
+    news: Path, indexes: OpenIndexes, index_folder: Path
+) -> None:
+    overwrite(news / "v1" / DOCUMENTS)
+    indexes.look(0)
+    assert find_index(indexes, "news").is_checked is False
+    indexes.check_files()
+    indexes.look(1)
+    with pytest.raises(IndexCorrupt, match=r"documents\.jsonl is not what was built"):
+        find_index(indexes, "news")
+    assert "is not what was built" in indexes.errors["news"]
+    publish_version(news, index_folder, "v2")
+    indexes.look(2)
+    indexes.check_files()
+    assert find_index(indexes, "news").is_checked
+    assert indexes.errors == {}
+
+
+@pytest.mark.usefixtures("all_large")
+@pytest.mark.parametrize("name", [DOCUMENTS, VECTORS])
+def test_a_large_file_of_another_size_is_noticed_at_once(index_folder: Path, tmp_path: Path, name: str) -> None:
+    version = publish_version(tmp_path, index_folder, "v1")
+    (version / name).write_bytes((version / name).read_bytes()[:-1])
+    with pytest.raises(IndexCorrupt):
+        Index.open_version(version)
+    (version / name).unlink()
+    with pytest.raises(IndexCorrupt, match="cannot be read"):
+        Index.open_version(version)
+
+
+@pytest.mark.usefixtures("all_large")
+def test_a_check_ends_when_it_is_not_wanted_any_more(news: Path, indexes: OpenIndexes) -> None:
+    indexes.look(0)
+    index = indexes["news"]
+    index.check_large_files(lambda: False)
+    assert not index.is_checked
+    shutil.rmtree(news / "v1")
+    with pytest.raises(IndexCorrupt, match="cannot be read"):
+        index.check_large_files()
+
+
+def test_what_is_published_while_it_watches_is_served(
+    index_home: Path, indexes: OpenIndexes, index_folder: Path
+) -> None:
+    with indexes.watched():
+        publish_version(index_home / "news", index_folder, "v1")
+        wait_until(lambda: versions(indexes) == {"news": "v1"})
+        publish_version(index_home / "news", index_folder, "v2")
+        wait_until(lambda: versions(indexes) == {"news": "v2"})
+
+
+def test_an_unknown_name_is_told_with_those_that_are_known(news: Path, indexes: OpenIndexes) -> None:
+    with pytest.raises(UnknownIndex, match='no index "news": this worker serves none'):
+        find_index(indexes, "news")
+    indexes.look(0)
+    assert find_index(indexes, "news") is indexes["news"]
+    with pytest.raises(UnknownIndex, match="this worker serves news"):
+        find_index(indexes, "x")
+
+
+def reply_after(queue: Queue, encoder: Encoder, indexes: OpenIndexes, happens: Callable[[], object]) -> Reply:
+    """Return the reply to a search, where something happens between its admission and the search in the index."""
+    worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096))
+    job = Job("search", ["storm", "rain"], index="news", reply_to=f"me-{happens.__name__}")
+    queue.put("interactive", [job])
+    worker.scheduler.add(worker.admission.take(worker.scheduler.room(), 0, []))
+    happens()
+    drive(worker)
+    (reply,) = queue.inbox(f"me-{happens.__name__}").wait()
+    return reply
+
+
+def test_a_job_is_searched_in_the_version_of_the_moment(
+    news: Path, indexes: OpenIndexes, index_folder: Path, queue: Queue, encoder: Encoder
+) -> None:
+    def switch() -> None:
+        publish_version(news, index_folder, "v2")
+        indexes.look(1)
+
+    indexes.look(0)
+    reply = reply_after(queue, encoder, indexes, switch)
+    assert reply.index_version == "v2"
+    assert {hit["version"] for hits in reply.hits or () for hit in hits} == {"v2"}
+
+
+def code_of(error: ShoalError | None) -> str:
+    """Return the code of the error."""
+    assert error
+    return error.code
+
+
+def test_a_job_whose_index_goes_meanwhile_gets_an_error(
+    news: Path, indexes: OpenIndexes, queue: Queue, encoder: Encoder
+) -> None:
+    def remove() -> None:
+        shutil.rmtree(news)
+        indexes.look(1)
+
+    def withdraw() -> None:
+        indexes["news"].fault = "a wrong checksum"
+
+    indexes.look(0)
+    with_fault = reply_after(queue, encoder, indexes, withdraw).error
+    assert code_of(with_fault) == "index_corrupt"
+    assert not queue.redis.exists(queue.keys.dead)
+    indexes["news"].fault = ""
+    assert code_of(reply_after(queue, encoder, indexes, remove).error) == "unknown_index"
+
+
+def test_the_heartbeat_tells_what_is_served_and_what_is_not(
+    news: Path, index_home: Path, index_folder: Path, indexes: OpenIndexes, queue: Queue, encoder: Encoder
+) -> None:
+    publish_version(index_home / "other", index_folder, "v1", digest="f" * 64)
+    publish_version(index_home / "spoilt", index_folder, "v1")
+    indexes.look(0)
+    indexes["spoilt"].fault = "a wrong checksum"
+    beat = about(Worker(queue.consumer(), encoder, indexes, Bucketing(4_096)))
+    assert {name: index["version"] for name, index in beat["indexes"].items()} == {"news": "v1"}
+    assert beat["index_errors"].keys() == {"other", "spoilt"}
+    assert beat["index_errors"]["spoilt"] == "a wrong checksum"

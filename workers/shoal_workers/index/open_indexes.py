@@ -1,0 +1,214 @@
+"""The indexes that a worker serves, which it switches to new versions while it serves them."""
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from shoal.errors import IndexCorrupt, ShoalError, UnknownIndex
+from shoal.excerpt import excerpt
+from shoal.index_folder import CURRENT
+from shoal.keys import NAME
+from shoal.settings import Settings
+from shoal_workers.index.index import Index, current_version
+from shoal_workers.model.model import Model
+
+log = logging.getLogger(__name__)
+
+#: Interval at which a worker looks for new versions, in seconds.
+LOOK_EVERY_S = 0.5
+
+#: Time after which a version that could not be opened is tried again, in seconds: a copy of it may be complete by then.
+RETRY_AFTER_S = 10.0
+
+#: Lowest priority of a thread on Linux.
+_LOWEST_PRIORITY = 19
+
+
+class _Failure(NamedTuple):
+    """The reason why the current version of an index is not served, and the time of the next try.
+
+    `version` is None if the index does not say which version that is. `retry_at` is on the monotonic clock.
+    """
+
+    error: ShoalError
+    version: Path | None
+    retry_at: float
+
+
+class OpenIndexes(Mapping[str, Index]):
+    """The indexes that a worker serves, by name, each in the version that is served now. Thread-safe.
+
+    They are those of `folders`, and those in the folders inside `home`, each by the name of its folder. While they are
+    watched, one thread opens new versions, and another one compares their large files with their checksums. A search
+    ends with the version that it began with, and the memory of an old version is given back after that.
+    """
+
+    def __init__(self, folders: Mapping[str, Path], home: Path, model: Model, threads: int = 1):
+        self._folders = folders
+        self._home = home
+        self._model = model
+        self._threads = threads
+        self._served: dict[str, Index] = {}
+        self._replaced: list[Index] = []
+        self._failures: dict[str, _Failure] = {}
+        self._stopping = threading.Event()
+
+    @classmethod
+    def open(cls, settings: Settings, model: Model, threads: int) -> Self:
+        """Open the indexes that the settings name, and those in their `index_home`.
+
+        Raises IndexNotFound, IndexCorrupt or IndexMismatch for one that they name.
+        """
+        indexes = cls(settings.index_folders(), settings.index_home_folder, model, threads)
+        indexes.look(time.monotonic())
+        for name in settings.index_folders():
+            if failure := indexes._failures.get(name):
+                raise failure.error
+        return indexes
+
+    def __getitem__(self, name: str) -> Index:
+        """Return the version of the index that is served now."""
+        return self._served[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Return an iterator over the names of the indexes."""
+        return iter(self._served)
+
+    def __len__(self) -> int:
+        """Return the number of indexes."""
+        return len(self._served)
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """By the name of each index whose current version is not served, the message that says why."""
+        faults = {name: index.fault for name, index in self._served.items() if index.fault}
+        return faults | {name: failure.error.message for name, failure in self._failures.items()}
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Look for new versions while the context lasts."""
+        threads = [threading.Thread(target=target, daemon=True) for target in (self._watch, self._check)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._stopping.set()
+            for thread in threads:
+                thread.join()
+
+    def look(self, now: float) -> None:
+        """Open versions that were published since the last look, and forget indexes that are gone.
+
+        An index whose current version cannot be opened keeps the one that is open. `now` is on the monotonic clock.
+        """
+        served, failures = {}, {}
+        for name, folder in self._find().items():
+            index, failure = self._current(name, folder, now)
+            if index:
+                served[name] = index
+            if failure:
+                failures[name] = failure
+        # Old versions are kept until the next look: a search under way, if it had the last hold on one, would have to
+        # give back its memory before it answers, which takes milliseconds for a large index.
+        self._replaced = [index for name, index in self._served.items() if served.get(name) is not index]
+        self._served, self._failures = served, failures
+
+    def check_files(self) -> None:
+        """Compare the large files of all versions that are served with their checksums.
+
+        A version with a wrong one is not searched any more.
+        """
+        while not self._stopping.is_set() and (name := self._first_unchecked()):
+            if index := self._served.get(name):
+                try:
+                    index.check_large_files(lambda: self._needs_check(name, index))
+                except IndexCorrupt as error:
+                    index.fault = error.message
+                    log.error("index %s is not served any more: %s", name, error.message)
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(LOOK_EVERY_S):
+            try:
+                self.look(time.monotonic())
+            except Exception:  # any: without this thread, no new version would ever be served
+                log.exception("looking for new versions of indexes failed")
+
+    def _check(self) -> None:
+        if sys.platform == "linux":  # where a thread has a priority of its own: nothing is to wait for checksums
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+        while not self._stopping.wait(LOOK_EVERY_S):
+            self.check_files()
+
+    def _find(self) -> dict[str, Path]:
+        """Return the folder of each index by its name."""
+        try:
+            inside = {folder.name: folder for folder in self._home.iterdir() if _is_index(folder)}
+        except (FileNotFoundError, NotADirectoryError):
+            inside = {}
+        except OSError:  # a shared folder may not answer for a while
+            inside = {name: index.folder.parent for name, index in self._served.items()}
+        return {**inside, **self._folders}
+
+    def _current(self, name: str, folder: Path, now: float) -> tuple[Index | None, _Failure | None]:
+        """Return the version to serve, and the reason if that is not the current one."""
+        former, failure, version = self._served.get(name), self._failures.get(name), None
+        try:
+            version = current_version(folder)
+            if former and former.folder == version:
+                return former, None
+            if failure and failure.version == version and now < failure.retry_at:
+                return former, failure
+            return self._open(name, version, replaces=former), None
+        except ShoalError as error:
+            if not failure or failure.error.message != error.message:
+                log.warning("index %s: %s", name, error.message)
+            # A copy of the error, because its frames would keep the files of the version open.
+            return former, _Failure(type(error)(error.message), version, now + RETRY_AFTER_S)
+
+    def _open(self, name: str, version: Path, replaces: Index | None) -> Index:
+        index = Index.open_version(version, self._threads)
+        index.check_model(self._model)
+        if replaces:  # which is searched meanwhile
+            index.warm_up()
+        log.info("index %s: version %s of %s documents", name, index.manifest.version, f"{index.manifest.count:,}")
+        return index
+
+    def _first_unchecked(self) -> str | None:
+        return next((name for name, index in self._served.items() if not index.is_checked and not index.fault), None)
+
+    def _needs_check(self, name: str, index: Index) -> bool:
+        return self._served.get(name) is index and not self._stopping.is_set()
+
+
+def find_index(indexes: Mapping[str, Index], name: str) -> Index:
+    """Return the index of that name.
+
+    Raises UnknownIndex, and IndexCorrupt for a version with a wrong checksum.
+    """
+    index = indexes.get(name)
+    if index is None:
+        known = ", ".join(sorted(indexes)) or "none"
+        raise UnknownIndex(f"no index {excerpt(name)}: this worker serves {known}")
+    if index.fault:
+        raise IndexCorrupt(index.fault)
+    return index
+
+
+def _is_index(folder: Path) -> bool:
+    """Return True for the folder of an index, with a name by which it can be served."""
+    if folder.name.startswith(".") or not NAME.fullmatch(folder.name):
+        return False
+    try:
+        os.stat(folder / CURRENT)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # reading it will say why
+        return True
+    return True
