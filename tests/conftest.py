@@ -24,6 +24,7 @@ import pytest
 import redis
 from hypothesis import HealthCheck, settings
 from queues import Queue
+from threadpoolctl import threadpool_limits
 
 from shoal import Client
 from shoal.broker.embedded import find_server
@@ -57,8 +58,11 @@ for _name in [name for name in os.environ if name.startswith("SHOAL_") or name.l
     if _name != "SHOAL_FUZZ":
         del os.environ[_name]
 
-if not os.environ.get("RAYON_NUM_THREADS"):
-    os.environ["RAYON_NUM_THREADS"] = "1"
+# Several test processes share few cores. More threads of theirs would mostly wait for each other, which takes time of
+# the processor as well. These variables are for libraries that are loaded from here on, and for processes of the tests.
+for _name in ("RAYON_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ[_name] = os.environ.get(_name) or "1"
+threadpool_limits(int(os.environ["OPENBLAS_NUM_THREADS"]), "blas")  # numpy is loaded already
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 # A shell starts what runs in its background with SIGINT ignored, and the processes of the tests would inherit that.
