@@ -113,7 +113,7 @@ class StubWorker:
 
     def step(self) -> None:
         """Take the jobs that are there and answer them."""
-        deliveries = self.queue.take("stub", LANES, 64, block_s=0.05)
+        deliveries = self.queue.take("stub", LANES, 64, block_s=0.02)
         jobs = [Job.unpack(delivery.data) for delivery in deliveries]
         self.prompts_asked += [job.options.prompt_name for job in jobs]
         submitted = [d for d, job in zip(deliveries, jobs, strict=True) if job.reply_to is None]

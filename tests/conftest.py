@@ -169,7 +169,9 @@ class RedisServer:
 
     def launch(self) -> None:
         """Start the server."""
-        options = {"port": self.port, "bind": "127.0.0.1", "dir": self.folder, "save": "", "appendonly": "yes"}
+        options: dict[str, object] = {"port": self.port, "bind": "127.0.0.1", "dir": self.folder}
+        options |= {"save": "", "appendonly": "yes"}
+        options |= {"hz": 100}  # how often it looks for commands that have blocked for long enough: 10 by itself
         options |= {name.replace("_", "-"): value for name, value in self.options.items()}
         flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
         self._process = subprocess.Popen([self.program or redis_program(), *flags], stdout=subprocess.DEVNULL)
@@ -432,7 +434,7 @@ def running(worker: "Worker") -> Iterator[None]:
 
     def serve() -> None:
         while not stopped.is_set():
-            worker.step(block_s=0.05)
+            worker.step(block_s=0.02)
 
     thread = threading.Thread(target=serve)
     thread.start()
