@@ -1,12 +1,12 @@
 """Fixtures of all tests: a real Redis of their own, a tiny real model, and workers made of both."""
 
-import ast
 import contextlib
 import fcntl
 import gc
 import importlib
 import itertools
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -76,6 +76,10 @@ settings.register_profile("explore", _always)
 settings.load_profile("suite")
 
 
+#: An import of torch, or of what imports it.
+_TORCH = re.compile(r"^ *(import|from) (torch|sentence_transformers)\b", re.MULTILINE)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Give pytest-randomly a fixed seed, unless the command line names one."""
@@ -91,17 +95,11 @@ def pytest_collection_finish() -> None:
     """
     for folder in ("shared", "api", "workers"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            if path.stem != "__main__" and not _imported(path) & {"torch", "sentence_transformers"}:
+            if path.stem != "__main__" and not _TORCH.search(path.read_text()):
                 parts = path.relative_to(ROOT / folder).with_suffix("").parts
                 importlib.import_module(".".join(parts).removesuffix(".__init__"))
     gc.collect()
     gc.freeze()
-
-
-def _imported(path: Path) -> set[str]:
-    nodes = list(ast.walk(ast.parse(path.read_text())))
-    found = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    return found | {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
 
 
 def redis_program() -> str:
@@ -312,10 +310,11 @@ def no_leftover_files() -> Iterator[None]:
 
 def _open_files() -> set[str]:
     """Return the number and target of each open file, where the system tells them."""
-    found = set()
-    for link in Path("/proc/self/fd").glob("*"):
-        with contextlib.suppress(OSError):
-            found.add(f"{link.name} {link.readlink()}")
+    folder, found = "/proc/self/fd", set()
+    with contextlib.suppress(FileNotFoundError):
+        for number in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                found.add(f"{number} {os.readlink(f'{folder}/{number}')}")
     return found
 
 
