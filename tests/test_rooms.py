@@ -110,6 +110,8 @@ HEAVY = {"torch", "flask", "rq", "safetensors", "openvino", "sentence_transforme
 HOMES = {
     "msgpack": {"shoal.wire", "shoal.outline"},
     "redis": {"shoal.broker"},
+    "fsspec": {"shoal.records.source_file"},
+    "backports": {"shoal.records.compression"},
     "httpx2": {"shoal.client.http_deadline", "shoal.client.http_session"},
     "rq": {"shoal.long_jobs.rq_jobs", "shoal.long_jobs.rq_queue"},
     "numkong": {"shoal_workers.index.upper_bounds"},
@@ -129,7 +131,7 @@ HOMES = {
     "sentence_transformers": {"shoal_workers.model.export", "shoal_workers.model.reference"},
     "safetensors": {"shoal.cli.vector_file", "shoal_api.vector_format", "shoal_workers.model"},
     "tokenizers": {"shoal_workers.encoding.tokenizer", "shoal_workers.model.prepare"},
-    "pyarrow": {"shoal_api.vector_format", "shoal.records.parquet_records"},
+    "pyarrow": {"shoal_api.vector_format", "shoal.records.column_records"},
     "huggingface_hub": {"shoal_workers.model.source"},
     "threadpoolctl": {"shoal_workers.service"},
     "flask": {"shoal_api"},

@@ -60,7 +60,7 @@ def index() -> None:
 @click.option("--id-column", help="Column of the documents' ids. [default: id, else numbers from 0]")
 @settings_options(*MODEL_SETTINGS)
 def build(settings: Settings, source: Path | None, out: Path, text_column: str | None, id_column: str | None) -> None:
-    """Embed the documents in SOURCE (.csv, .tsv, .jsonl, .txt or .parquet) into an index folder.
+    """Embed the documents in SOURCE (.csv, .tsv, .jsonl, .txt, .parquet or .arrow) into an index folder.
 
     Without SOURCE, embed the sample headlines that come with Shoal. An index that is in the folder already stays in use
     until the new version is complete.

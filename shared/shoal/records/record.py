@@ -1,29 +1,40 @@
-"""Records of a source file: one a line or row, with the number that error messages give."""
+"""Records of a source: one a line or row, with the number that error messages give."""
 
-import gzip
-import io
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
 from itertools import islice
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from shoal.errors import BadDocument, InvalidRequest
+from shoal.errors import BadDocument
 from shoal.excerpt import excerpt
+from shoal.records.source_file import SourceFile
 
 #: Values by the name of their column.
 Record = dict[str, Any]
 
-#: Records with the number of the line each starts on, or of its row in a .parquet file; both count from 1.
-Records = Iterator[tuple[int, Record]]
+#: Records, or what is wrong with them, each with the number of the line it starts on, or of its row in a .parquet or
+#: Arrow file; both count from 1.
+Records = Iterator[tuple[int, Record | BadDocument]]
+
+#: Most bytes of a record. A longer one is skipped while it is read.
+MAX_ROW_BYTES = 8 * 2**20
 
 #: Most names of columns that a message lists.
 MAX_LISTED = 10
 
 
-def location(path: Path, number: int) -> str:
-    """Return the beginning of a message about the record of that number."""
-    return f"{path}, {'row' if path.name.lower().endswith('.parquet') else 'line'} {number}"
+class Place(NamedTuple):
+    """A source as messages name it, and the word for the number of a record in it."""
+
+    path: str
+    unit: str
+
+    def at(self, number: int) -> str:
+        """Return the beginning of a message about the record of that number."""
+        return f"{self.path}, {self.unit} {number}"
+
+
+#: A function that yields the records of an open file. It raises BadDocument for what is wrong with the file as a whole.
+Reader = Callable[[SourceFile, Place], Records]
 
 
 def listed(names: Collection[str]) -> str:
@@ -38,16 +49,6 @@ def refuse_duplicate_columns(where: str, columns: list[str]) -> None:
         raise BadDocument(f"{where}: more than one column is called {listed(duplicates)}; rename all but one")
 
 
-@contextmanager
-def open_source(path: Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
-    """Open a file for reading bytes, unpacked if its name ends in .gz.
-
-    Raises InvalidRequest if it cannot be opened, or if reading it fails.
-    """
-    try:
-        with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as file:
-            yield file
-    except OSError as error:
-        raise InvalidRequest(
-            f"{path} cannot be read ({error.strerror or error}): check its name and permissions"
-        ) from error
+def too_long(where: str) -> BadDocument:
+    """Return the error of a record that is over the limit."""
+    return BadDocument(f"{where}: it has over {MAX_ROW_BYTES:,} bytes, the most of a row; cut it into passages")

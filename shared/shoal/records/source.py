@@ -1,67 +1,122 @@
-"""Sources of documents: files of records, with the first bad record named by its line."""
+"""Sources of documents: files of records, read as a stream, whose bad rows are named by their line."""
 
 import os.path
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 
 from shoal.errors import BadDocument, InvalidRequest
 from shoal.excerpt import excerpt
-from shoal.records.document import Document, make_document
-from shoal.records.parquet_records import read_parquet
-from shoal.records.record import Records, listed, location
+from shoal.records.column_records import read_arrow, read_parquet
+from shoal.records.compression import ENDINGS
+from shoal.records.document import RESERVED_NAMES, BadRow, Document, DocumentColumns
+from shoal.records.record import Place, Reader, Record, listed
+from shoal.records.source_file import SourceFile, fingerprint, is_url, name_of, open_file, path_of, shown
 from shoal.records.text_records import read_csv, read_jsonl, read_tsv, read_txt
+from shoal.settings import DEFAULTS
 
+#: The names of columns that are taken for the text if none is called "text" and there are several.
 USUAL_TEXT_COLUMNS = ("headline", "title", "content", "body", "sentence")
 
 
-@dataclass(frozen=True, slots=True)
 class Source:
-    """A .csv, .tsv, .jsonl, .txt or .parquet file, read anew by each iteration in constant memory.
+    """A file of records, read anew by each iteration in constant memory.
 
-    Without `text_column` the text is "text", else the only column that is not the id, else the only one of
-    `USUAL_TEXT_COLUMNS`. Without `id_column` the id is "id", else the position counted from 0. Iterating raises
-    `BadDocument` at a bad record, `InvalidRequest` for a file or column that cannot be used, and `MissingExtra` when
-    .parquet cannot be read; only `check` finds duplicate ids and files without documents.
+    `path` is that of a file on this machine, an http or https URL, or a URL that fsspec opens; the ending of its name
+    says the format. Without `text_column` the text is "text", else the only column that is not the id, else the only
+    one of `USUAL_TEXT_COLUMNS`. Without `id_column` the id is "id", else the position counted from 0. No other column
+    may have one of the `reserved` names. Web addresses in private networks are refused unless their host is one of
+    `private_hosts`.
+
+    The constructor raises InvalidRequest for a file that is not there or of no known kind. Iterating raises
+    InvalidRequest for a column that cannot be used, BadDocument, InvalidRequest or FileError where the file cannot be
+    read as a whole, AddressNotAllowed, and MissingExtra.
     """
 
-    path: Path
-    text_column: str | None = None
-    id_column: str | None = None
-
-    def __post_init__(self) -> None:
-        _reader(self.path)
+    def __init__(
+        self,
+        path: str | Path,
+        text_column: str | None = None,
+        id_column: str | None = None,
+        *,
+        reserved: frozenset[str] = RESERVED_NAMES,
+        max_text_chars: int = DEFAULTS.max_text_chars,
+        private_hosts: Collection[str] = (),
+    ):
+        self.path = path_of(str(path))
+        self.name = name_of(self.path)
+        self.text_column = text_column
+        self.id_column = id_column
+        self._reserved = reserved
+        self._max_text_chars = max_text_chars
+        self._private_hosts = private_hosts
+        self._file: SourceFile | None = None
+        if not is_url(self.path) and not os.path.isfile(self.path):
+            raise InvalidRequest(f"there is no file {self.path}; give the path of a file, not of a folder")
+        self._reader, unit = _reader(self.path)
+        self.place = Place(shown(self.path), unit)
 
     def __iter__(self) -> Iterator[Document]:
-        return (document for _, document in self._numbered())
+        """Yield the documents; raise BadDocument at the first bad row."""
+        for row in self.rows():
+            if isinstance(row, BadRow):
+                raise BadDocument(row.reason)
+            yield row
+
+    @property
+    def fraction(self) -> float | None:
+        """The part of the file that the last iteration has read, from 0 to 1; None if it is not known."""
+        return self._file.fraction() if self._file else None
+
+    def rows(self) -> Iterator[Document | BadRow]:
+        """Yield each row that is not blank, in order: as a document, or as a bad row."""
+        columns: DocumentColumns | None = None
+        with open_file(self.path, self._private_hosts) as self._file, closing(self._records(self._file)) as records:
+            for position, (number, record) in enumerate(records):
+                if isinstance(record, BadDocument):
+                    yield BadRow(number, record.message)
+                    continue
+                columns = columns or self._columns(list(record))
+                try:
+                    row: Document | BadRow = columns.document(record, number, position)
+                except BadDocument as error:
+                    row = BadRow(number, f"{self.place.at(number)}: {error}")
+                yield row
 
     def check(self) -> int:
-        """Read the whole file once and return the number of documents; raise at the first bad record."""
+        """Read the whole file once and return the number of documents; raise at the first bad row or duplicate id."""
         seen: dict[str, int] = {}
-        for number, document in self._numbered():
-            if (first := seen.setdefault(document.id, number)) != number:
+        for document in self:
+            if (first := seen.setdefault(document.id, document.number)) != document.number:
                 raise BadDocument(
-                    f"{location(self.path, number)}: the id {excerpt(document.id)} is already that of "
-                    f"{location(self.path, first)}; ids must differ"
+                    f"{self.place.at(document.number)}: the id {excerpt(document.id)} is already that of "
+                    f"{self.place.at(first)}; ids must differ"
                 )
         if not seen:
-            raise BadDocument(f"{self.path}: there are no documents in it; at least one is needed")
+            raise BadDocument(f"{self.place.path}: there are no documents in it; at least one is needed")
         return len(seen)
 
-    def _numbered(self) -> Iterator[tuple[int, Document]]:
-        columns = None
-        for position, (number, record) in enumerate(_reader(self.path)(self.path)):
-            columns = columns or self._columns(list(record))
-            yield number, make_document(location(self.path, number), record, *columns, position)
+    def fingerprint(self) -> dict[str, int | str]:
+        """Return that by which a change of the file is noticed: its `name`, `size_bytes`, `modified` and `sha256`.
 
-    def _columns(self, found: list[str]) -> tuple[str, str | None]:
-        """Return the names of the text column and of the id column, if there is one."""
+        `modified` is in nanoseconds for a file of this machine, else a word of the server; the digest is that of the
+        first MiB. Raises as iterating does.
+        """
+        return fingerprint(self.path, self._private_hosts)
+
+    def _records(self, file: SourceFile) -> Generator[tuple[int, Record | BadDocument], None, None]:
+        yield from self._reader(file, self.place)
+
+    def _columns(self, found: list[str]) -> DocumentColumns:
+        """Return the columns to use, of those that the first record has."""
         for named in (self.text_column, self.id_column):
             if named is not None and named not in found:
-                raise InvalidRequest(f"{self.path}: no column is called {excerpt(named)}; there are {listed(found)}")
+                raise InvalidRequest(
+                    f"{self.place.path}: no column is called {excerpt(named)}; there are {listed(found)}"
+                )
         id_column = "id" if self.id_column is None and "id" in found else self.id_column
         text_column = self.text_column or self._guess_text_column([name for name in found if name != id_column])
-        return text_column, id_column
+        return DocumentColumns(text_column, id_column, self._reserved, self._max_text_chars)
 
     def _guess_text_column(self, names: list[str]) -> str:
         exact = [name for name in names if name == "text"]
@@ -69,26 +124,26 @@ class Source:
         for choice in (exact, names, usual):
             if len(choice) == 1:
                 return choice[0]
-        raise InvalidRequest(f"{self.path}: the text could be any of {listed(names)}; name it with --text-column")
+        raise InvalidRequest(f"{self.place.path}: the text could be any of {listed(names)}; name it with --text-column")
 
 
-def _reader(path: Path) -> Callable[[Path], Records]:
-    """Return the function that reads files of this name.
+_TEXT_READERS: dict[str, Reader] = {".csv": read_csv, ".tsv": read_tsv, ".jsonl": read_jsonl, ".txt": read_txt}
 
-    Raises InvalidRequest if there is no such file, or if its kind is not known.
-    """
-    if not os.path.isfile(path):
-        raise InvalidRequest(f"there is no file {path}; give the path of a file, not of a folder")
-    for ending, reader in _READERS.items():
-        if path.name.lower().endswith(ending):
-            return reader
-    raise InvalidRequest(f"{path} is of no known kind; its name must end in one of {', '.join(_READERS)}")
-
-
-_TEXT_READERS: dict[str, Callable[[Path], Records]] = {
-    ".csv": read_csv,
-    ".tsv": read_tsv,
-    ".jsonl": read_jsonl,
-    ".txt": read_txt,
+#: The reader of each format, and the word for the number of a record in it, by the ending of the file's name.
+_READERS: dict[str, tuple[Reader, str]] = {
+    **{f"{ending}{packed}": (read, "line") for packed in ("", *ENDINGS) for ending, read in _TEXT_READERS.items()},
+    ".parquet": (read_parquet, "row"),
+    ".arrow": (read_arrow, "row"),
+    ".feather": (read_arrow, "row"),
 }
-_READERS = _TEXT_READERS | {".parquet": read_parquet} | {f"{end}.gz": read for end, read in _TEXT_READERS.items()}
+
+
+def _reader(path: str) -> tuple[Reader, str]:
+    """Return the function that reads files of this name, and its word for the number of a record.
+
+    Raises InvalidRequest if the kind is not known.
+    """
+    for ending, found in _READERS.items():
+        if name_of(path).lower().endswith(ending):
+            return found
+    raise InvalidRequest(f"{shown(path)} is of no known kind; its name must end in one of {', '.join(_READERS)}")

@@ -1,54 +1,64 @@
-"""Records of text files: .csv and .tsv, .jsonl and .txt, packed with gzip or not."""
+"""Records of text files: .csv and .tsv, .jsonl and .txt, packed or not."""
 
 import csv
-import gzip
-import io
 import json
-import zlib
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Generator, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from shoal.errors import BadDocument
 from shoal.excerpt import excerpt
-from shoal.records.record import Record, Records, location, open_source, refuse_duplicate_columns
+from shoal.records.record import MAX_ROW_BYTES, Place, Record, Records, refuse_duplicate_columns
+from shoal.records.source_file import SourceFile
+from shoal.records.text_lines import Line, read_lines
 
 
-def read_txt(path: Path) -> Records:
+def read_txt(file: SourceFile, place: Place) -> Records:
     """Yield each line that is not blank as a record of one column, `text`."""
-    with closing(_lines(path)) as lines:
-        yield from ((number, {"text": line.rstrip("\r\n")}) for number, line in lines if line.strip())
+    with closing(read_lines(file, place)) as lines:
+        for number, line, error in lines:
+            if error:
+                yield number, error
+            elif line.strip():
+                yield number, {"text": line.rstrip("\r\n")}
 
 
-def read_jsonl(path: Path) -> Records:
+def read_jsonl(file: SourceFile, place: Place) -> Records:
     """Yield the JSON object of each line that is not blank."""
-    with closing(_lines(path)) as lines:  # an error holds the frames, and so would hold the file open
-        yield from ((number, _json_object(location(path, number), line)) for number, line in lines if line.strip())
+    with closing(read_lines(file, place)) as lines:  # an error holds the frames, and so would hold the file open
+        for number, line, error in lines:
+            if error:
+                yield number, error
+            elif line.strip():
+                yield number, _json_object(place.at(number), line)
 
 
-def read_csv(path: Path) -> Records:
+def read_csv(file: SourceFile, place: Place) -> Records:
     """Yield the rows of a table of comma-separated cells, which may be quoted."""
-    return _table(path)
+    return _table(file, place)
 
 
-def read_tsv(path: Path) -> Records:
+def read_tsv(file: SourceFile, place: Place) -> Records:
     """Yield the rows of a table of tab-separated cells, in which quotes have no meaning."""
-    return _table(path, delimiter="\t", quoting=csv.QUOTE_NONE)
+    return _table(file, place, delimiter="\t", quoting=csv.QUOTE_NONE)
 
 
-def _table(path: Path, **dialect: Any) -> Records:
-    with closing(_rows(path, **dialect)) as rows:
+def _table(file: SourceFile, place: Place, **dialect: Any) -> Records:
+    with closing(_rows(file, place, **dialect)) as rows:
         line, header = next(rows, (1, []))
-        refuse_duplicate_columns(location(path, line), header)
-        _refuse_another_separator(location(path, line), header)
+        if isinstance(header, BadDocument):
+            raise header
+        refuse_duplicate_columns(place.at(line), header)
+        _refuse_another_separator(place.at(line), header)
         for line, cells in rows:
-            if len(cells) != len(header):
-                raise BadDocument(
-                    f"{location(path, line)}: the header has {len(header)} cells, this row {len(cells)}; "
-                    "quote cells that contain separators"
-                )
-            yield line, dict(zip(header, cells, strict=True))
+            if isinstance(cells, BadDocument):
+                yield line, cells
+            elif len(cells) != len(header):
+                reason = f"the header has {len(header)} cells, this row {len(cells)}"
+                yield line, BadDocument(f"{place.at(line)}: {reason}; quote cells that contain separators")
+            else:
+                yield line, dict(zip(header, cells, strict=True))
 
 
 def _refuse_another_separator(where: str, header: list[str]) -> None:
@@ -60,29 +70,80 @@ def _refuse_another_separator(where: str, header: list[str]) -> None:
         )
 
 
-def _rows(path: Path, **dialect: Any) -> Generator[tuple[int, list[str]], None, None]:
-    """Yield the rows of cells that are not blank, each with the number of its first line."""
-    start = 1
-    with closing(_lines(path)) as lines:
-        reader = csv.reader((line for _, line in lines), strict=True, **dialect)
-        try:
-            for cells in reader:
+def _rows(file: SourceFile, place: Place, **dialect: Any) -> Generator[tuple[int, list[str] | BadDocument], None, None]:
+    """Yield the rows that are not blank, or what is wrong with them, each with the number of its first line."""
+    csv.field_size_limit(MAX_ROW_BYTES)  # of the whole process, which has no lower limit to keep
+    with closing(read_lines(file, place)) as found:
+        lines = _LinesOfRows(found, place)
+        reader = csv.reader(lines, strict=True, **dialect)
+        while True:
+            lines.begin_row()
+            try:
+                cells = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield lines.row[0].number, lines.end_row(error)
+            else:
                 if cells:
-                    yield start, cells
-                start = reader.line_num + 1
-        except csv.Error as error:
-            raise BadDocument(f"{location(path, start)}: {error}; is a quote not closed, or not doubled?") from error
+                    yield lines.row[0].number, lines.error or cells
 
 
-def _json_object(where: str, line: str) -> Record:
+class _LinesOfRows(Iterator[str]):
+    """The lines that a reader of rows takes, with those of the row under way, whose errors wait for its end."""
+
+    def __init__(self, lines: Iterator[Line], place: Place):
+        self._lines = lines
+        self._place = place
+        self._again: deque[Line] = deque()
+        self._num_chars = 0
+        self._has_ended = False
+        self.row: list[Line] = []
+        self.error: BadDocument | None = None
+
+    def begin_row(self) -> None:
+        """Forget the lines of the former row."""
+        self.row, self.error, self._num_chars = [], None, 0
+
+    def __next__(self) -> str:
+        try:
+            line = self._again.popleft() if self._again else next(self._lines)
+        except StopIteration:
+            self._has_ended = True
+            raise
+        self.row.append(line)
+        self._num_chars += len(line.text)
+        self.error = self.error or line.error
+        if self._num_chars > MAX_ROW_BYTES or (line.error and not line.text):
+            raise csv.Error(f"it has over {MAX_ROW_BYTES:,} bytes, the most of a row")
+        if line.error:
+            return line.text.encode(errors="replace").decode().replace("\0", " ")
+        return line.text
+
+    def end_row(self, error: csv.Error) -> BadDocument:
+        """Return what is wrong with the row under way.
+
+        A quote that is not closed makes a row of all lines after it: but for the first, they are read again.
+        """
+        first, *others = self.row
+        where = self._place.at(first.number)
+        if others and (self._has_ended or self._num_chars > MAX_ROW_BYTES):
+            self._again.extendleft(reversed(others))
+            self._has_ended = False
+            return first.error or BadDocument(f"{where}: a quote is not closed; close it, or double it")
+        until = f" in lines {first.number} to {others[-1].number}" if others else ""
+        return self.error or BadDocument(f"{where}: {error}{until}; is a quote not closed, or not doubled?")
+
+
+def _json_object(where: str, line: str) -> Record | BadDocument:
     try:
-        record = json.loads(line, parse_int=_int64, parse_constant=_refuse_constant)
+        record = _DECODER.decode(line)
         json.dumps(record, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
         reason = f"{error.msg} at character {error.colno}" if isinstance(error, json.JSONDecodeError) else error
-        raise BadDocument(f"{where}: not valid JSON: {reason}; write one JSON object on the line") from error
+        return BadDocument(f"{where}: not valid JSON: {reason}; write one JSON object on the line")
     if not isinstance(record, dict):
-        raise BadDocument(f"{where}: {excerpt(record)} is not a JSON object; write one JSON object on the line")
+        return BadDocument(f"{where}: {excerpt(record)} is not a JSON object; write one JSON object on the line")
     return record
 
 
@@ -96,28 +157,4 @@ def _int64(digits: str) -> int:
     raise ValueError(f"{digits:.30} does not fit in 64 bits; make it a string")
 
 
-def _lines(path: Path) -> Generator[tuple[int, str], None, None]:
-    """Yield the lines of a UTF-8 file with their numbers."""
-    number = 0
-    # Invalid bytes come through as surrogates, so that the number of their line is known.
-    with open_source(path) as file, io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="") as text:
-        try:
-            for number, line in enumerate(text, 1):
-                _refuse_bytes(path, number, line)
-                yield number, line
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise BadDocument(f"{location(path, number + 1)}: not readable as gzip: {error}; pack it again") from error
-
-
-def _refuse_bytes(path: Path, number: int, line: str) -> None:
-    """Raise BadDocument for a line with a NUL byte or with bytes that are not UTF-8."""
-    if "\0" in line:
-        raise BadDocument(f"{location(path, number)}: there is a NUL byte; the file must be UTF-8 text")
-    try:
-        line.encode()
-    except UnicodeEncodeError as error:
-        byte = ord(line[error.start]) & 0xFF
-        raise BadDocument(
-            f"{location(path, number)}: byte 0x{byte:02x} is not UTF-8; the file must be UTF-8 text: "
-            "save it as such, or convert it with iconv -f ENCODING -t UTF-8"
-        ) from None
+_DECODER = json.JSONDecoder(parse_int=_int64, parse_constant=_refuse_constant)

@@ -89,7 +89,7 @@ def _finish(folder: Path, version: str, source: Source, encoder: Encoder, count:
     manifest = Manifest(
         version=version,
         built_at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-        source=source.path.name,
+        source=source.name,
         model=model.name,
         digest=model.digest,
         pooling=model.pooling,

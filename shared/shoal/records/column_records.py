@@ -1,0 +1,136 @@
+"""Records of files of columns: .parquet, and Arrow's .arrow and .feather. Needs pyarrow, from the `parquet` extra."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from shoal.errors import BadDocument, FileError, MissingExtra
+from shoal.extra import install_command
+from shoal.records.record import MAX_ROW_BYTES, Place, Record, Records, refuse_duplicate_columns, too_long
+from shoal.records.source_file import BLOCK_BYTES, SourceFile
+
+#: Most rows of a .parquet file that are taken at a time, and about the most bytes of them.
+BATCH_ROWS, BATCH_BYTES = 1_024, 16 * 2**20
+
+#: The first bytes of an Arrow file, which has its list of batches at its end; an Arrow stream has none.
+_ARROW_FILE = b"ARROW1"
+
+#: The types of .parquet's byte arrays that may be read as the numbers of repeated values.
+_REPEATABLE = {"STRING", "JSON", "ENUM", "NONE"}
+
+#: The names of the columns of a file, and its record batches.
+_Table = tuple[list[str], Iterator[Any]]
+
+
+def read_parquet(file: SourceFile, place: Place) -> Records:
+    """Yield the rows, in memory for a page of each column and the rows that are taken at a time.
+
+    Raises BadDocument, or MissingExtra without pyarrow.
+    """
+    return _rows(_parquet, file, place, "parquet")
+
+
+def read_arrow(file: SourceFile, place: Place) -> Records:
+    """Yield the rows of an Arrow file or stream, in memory for one of its record batches.
+
+    Raises BadDocument, or MissingExtra without pyarrow.
+    """
+    return _rows(_arrow, file, place, "Arrow")
+
+
+def _rows(table: Callable[[SourceFile, Place], _Table], file: SourceFile, place: Place, kind: str) -> Records:
+    try:
+        from pyarrow import ArrowException
+    except ImportError as error:
+        raise MissingExtra(f"reading {kind} needs pyarrow; run: {install_command('parquet')}") from error
+    number = 0
+    try:
+        names, batches = table(file, place)
+        refuse_duplicate_columns(place.at(1), names)
+        for batch in batches:
+            for record in _records(batch, place, number + 1):
+                number += 1
+                yield number, record
+    except (ArrowException, OSError, ValueError, OverflowError) as error:
+        raise BadDocument(f"{place.at(number + 1)}: not readable as {kind}: {error}; write it again") from error
+
+
+def _records(batch: Any, place: Place, first: int) -> Iterator[Record | BadDocument]:
+    """Yield the rows of a batch: at once where none is large or bad, else one by one."""
+    if _num_bytes(batch) <= MAX_ROW_BYTES:
+        try:
+            yield from batch.to_pylist()
+            return
+        except (ValueError, OverflowError):
+            pass  # such as a string that is not UTF-8
+    for row in range(batch.num_rows):
+        yield _record(batch.slice(row, 1), place.at(first + row))
+
+
+def _record(row: Any, where: str) -> Record | BadDocument:
+    """Return the only row of a batch."""
+    if _num_bytes(row) > MAX_ROW_BYTES:
+        return too_long(where)
+    try:
+        found: Record = row.to_pylist()[0]
+        return found
+    except (ValueError, OverflowError) as error:
+        return BadDocument(f"{where}: a value cannot be read: {error}; correct it")
+
+
+def _num_bytes(batch: Any) -> int:
+    """Return the bytes that the values of a batch take when repeated ones are written out."""
+    return sum(_num_bytes_of_repeated(column) if hasattr(column, "indices") else column.nbytes for column in batch)
+
+
+def _num_bytes_of_repeated(column: Any) -> int:
+    from pyarrow import ArrowException, compute
+
+    try:
+        lengths = compute.binary_length(column.dictionary)
+    except ArrowException:  # no strings but values of a fixed size
+        return int(column.nbytes)
+    return int(compute.sum(lengths.take(column.indices)).as_py() or 0)
+
+
+def _parquet(file: SourceFile, place: Place) -> _Table:
+    from pyarrow import parquet
+
+    _need_positions(file, place)
+    columns = parquet.ParquetFile(file.stream).schema
+    # Were the repeated values of a column written out, a small file could fill the memory.
+    repeatable = [
+        column.path
+        for column in (columns.column(n) for n in range(len(columns)))
+        if column.physical_type == "BYTE_ARRAY" and column.logical_type.type in _REPEATABLE and "." not in column.path
+    ]
+    found = parquet.ParquetFile(
+        file.stream, buffer_size=BLOCK_BYTES, pre_buffer=False, read_dictionary=repeatable or None
+    )
+    return found.schema_arrow.names, _parquet_batches(found, file)
+
+
+def _parquet_batches(found: Any, file: SourceFile) -> Iterator[Any]:
+    groups = [found.metadata.row_group(n) for n in range(found.metadata.num_row_groups)]
+    row_bytes = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
+    num_rows, num_done = found.metadata.num_rows, 0
+    file.fraction = lambda: num_done / num_rows if num_rows else None
+    for batch in found.iter_batches(batch_size=max(1, min(BATCH_ROWS, BATCH_BYTES // max(row_bytes, 1)))):
+        yield batch
+        num_done += batch.num_rows
+
+
+def _arrow(file: SourceFile, place: Place) -> _Table:
+    from pyarrow import ipc
+
+    if file.stream.peek(len(_ARROW_FILE)).startswith(_ARROW_FILE):
+        _need_positions(file, place)
+        found = ipc.open_file(file.stream)
+        return found.schema.names, (found.get_batch(n) for n in range(found.num_record_batches))
+    stream = ipc.open_stream(file.stream)
+    return stream.schema.names, iter(stream)
+
+
+def _need_positions(file: SourceFile, place: Place) -> None:
+    """Raise FileError for a file that can only be read from its beginning to its end."""
+    if not file.stream.seekable():
+        raise FileError(f"{place.path} is sent as a whole only: download it, and name the file on this machine")

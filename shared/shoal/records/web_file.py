@@ -1,0 +1,109 @@
+"""Files at http and https addresses, read as a stream, from any position where the server allows it."""
+
+import io
+from collections.abc import Collection
+from http.client import HTTPException, HTTPResponse
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+from shoal.errors import AddressNotAllowed, FileError
+from shoal.private_network import send_request, without_query
+
+#: Most redirects that are followed to a file; each address is checked.
+MAX_REDIRECTS = 5
+
+_REDIRECTS = frozenset((301, 302, 303, 307, 308))
+
+
+class WebFile(io.RawIOBase):
+    """A file that a web server sends.
+
+    `size_bytes` and `modified` (its ETag, else its date) are what the server says of it. Raises AddressNotAllowed,
+    InvalidRequest for a URL that cannot be used, and FileError where the file cannot be read or has changed meanwhile.
+    """
+
+    def __init__(self, url: str, private_hosts: Collection[str]):
+        self.url = url
+        self._private_hosts = private_hosts
+        self._position = 0
+        self._response = self._get()
+        length = self._response.headers.get("Content-Length", "")
+        self.size_bytes = int(length) if length.isdecimal() else None
+        self.modified = _version(self._response)
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True if the server says how large the file is, and sends parts of it."""
+        return self.size_bytes is not None and self._response.headers.get("Accept-Ranges", "").lower() == "bytes"
+
+    def tell(self) -> int:
+        """Return the position of the next byte."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a position; the next read asks the server for the part that begins there."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size_bytes or 0}[whence] + offset
+        if start != self._position:
+            self._response.close()
+            self._position = start
+        return start
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into the buffer and return the number of bytes; 0 at the end of the file."""
+        if self.size_bytes is not None and self._position >= self.size_bytes:
+            return 0
+        if self.size_bytes is None and self._response.isclosed():
+            return 0
+        if self._response.isclosed():
+            self._go_on()
+        try:
+            num_bytes = self._response.readinto(buffer)
+        except (OSError, HTTPException) as error:
+            raise self._failure(str(error) or type(error).__name__) from error
+        if not num_bytes and self.size_bytes is not None:
+            raise self._failure(f"it ended after {self._position:,} of {self.size_bytes:,} bytes")
+        self._position += num_bytes
+        return num_bytes
+
+    def close(self) -> None:
+        """Close the connection."""
+        if not self.closed and hasattr(self, "_response"):
+            self._response.close()
+        super().close()
+
+    def _get(self, **headers: str) -> HTTPResponse:
+        """Return the response with the file, or with the part of it that the headers ask for."""
+        url, status = self.url, 206 if headers else 200
+        for _ in range(MAX_REDIRECTS + 1):
+            response = send_request(url, self._private_hosts, headers={"Accept-Encoding": "identity"} | headers)
+            if response.status == status:
+                return response
+            response.close()
+            if response.status not in _REDIRECTS:
+                raise self._failure(f"the server answers {response.status} {response.reason}")
+            url = self._next(url, response.headers.get("Location", ""))
+        raise self._failure(f"there are over {MAX_REDIRECTS} redirects")
+
+    def _go_on(self) -> None:
+        """Ask for the file from the position on."""
+        self._response = self._get(Range=f"bytes={self._position}-")
+        begins = self._response.headers.get("Content-Range", "").startswith(f"bytes {self._position}-")
+        if not begins or _version(self._response) != self.modified:
+            raise self._failure("it has changed since it was opened")
+
+    def _next(self, url: str, location: str) -> str:
+        """Return the address to which a redirect leads."""
+        target = urljoin(url, location)
+        if urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https":
+            raise AddressNotAllowed(f"{without_query(self.url)} is redirected to an address without TLS: name another")
+        return target
+
+    def _failure(self, reason: str) -> FileError:
+        return FileError(f"{without_query(self.url)} cannot be read ({reason}): check that it is there, and try again")
+
+
+def _version(response: HTTPResponse) -> str:
+    return str(response.headers.get("ETag") or response.headers.get("Last-Modified") or "")

@@ -1,0 +1,181 @@
+"""Addresses in private networks, which users' URLs may not reach, and the paths that long jobs may use."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from http_servers import Canned, CannedServer, running
+
+from shoal.allowed_path import allowed_path
+from shoal.errors import AddressNotAllowed, FileError, InvalidRequest, PathNotAllowed
+from shoal.private_network import check_address, is_public, send_request
+from shoal.settings import Settings
+
+LOOPBACK = frozenset({"127.0.0.1"})
+
+
+@pytest.fixture
+def server() -> Iterator[CannedServer]:
+    server = CannedServer()
+    with running(server):
+        yield server
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "2002:808:808::1", "64:ff9b::808:808"])
+def test_public_addresses(address: str) -> None:
+    assert is_public(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *(
+            "127.0.0.1",
+            "127.1.2.3",
+            "0.0.0.0",
+            "10.0.0.1",
+            "172.16.0.1",
+            "192.168.1.1",
+            "169.254.169.254",
+            "100.64.0.1",
+        ),
+        *("224.0.0.1", "240.0.0.1", "255.255.255.255", "192.0.2.1", "198.18.0.1"),
+        *("::1", "::", "fe80::1", "fe80::1%eth0", "fc00::1", "fd00::1", "ff02::1", "fec0::1", "2001:db8::1"),
+        *("::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::1", "2001:0:7f00:1::1"),
+    ],
+)
+def test_other_addresses(address: str) -> None:
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://127.0.0.1/a", "http://localhost:8080/a", "https://[::1]/a", "http://[::ffff:127.0.0.1]/a"),
+        *("http://127.1/a", "http://2130706433/a", "http://0x7f000001/a", "http://0/a", "HTTP://LOCALHOST/a"),
+    ],
+)
+def test_a_private_address_is_refused_however_it_is_written(url: str) -> None:
+    with pytest.raises(AddressNotAllowed, match=r"leads into a private network.*SHOAL_PRIVATE_HOSTS"):
+        check_address(url, ())
+
+
+def test_a_host_that_is_named_is_allowed() -> None:
+    assert check_address("http://127.0.0.1:81/a", LOOPBACK) == [("127.0.0.1", 81)]
+    assert check_address("https://LocalHost/a", {"localhost"})[0][1] == 443
+    with pytest.raises(AddressNotAllowed):
+        check_address("http://127.0.0.2/a", LOOPBACK)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("ftp://example.com/a", "write http:// or https://"),
+        ("http:///a", "write http:// or https://"),
+        ("http://host:99999/a", "write http:// or https://"),
+        ("http://[::1/a", "write http:// or https://"),
+        ("file:///etc/passwd", "write http:// or https://"),
+        ("http://user:secret@example.com/a", 'the URL of "example.com" has a user name'),
+        ("http://" + "a" * 9_000, "write http:// or https://"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_refused(url: str, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        check_address(url, ())
+    assert "secret" not in caught.value.message
+
+
+def test_a_host_that_does_not_exist_is_named() -> None:
+    with pytest.raises(FileError, match=r'there is no host "no-such-host\.invalid"'):
+        check_address("http://no-such-host.invalid/a?key=secret", ())
+
+
+def test_a_request_reaches_the_address_that_was_checked(server: CannedServer) -> None:
+    server.answers = [Canned(302, b"moved", {"Location": "http://127.0.0.1:1/"})]
+    response = send_request(f"{server.url}/a b?q=ü&x=%20", LOOPBACK, "POST", b"text", {"Content-Type": "text/plain"})
+    with response:
+        assert (response.status, response.read()) == (302, b"moved")
+    ((path, headers),) = server.requests
+    assert path == "/a%20b?q=%C3%BC&x=%20"
+    assert (headers["Content-Length"], headers["Content-Type"]) == ("4", "text/plain")
+    assert headers["Host"] == f"127.0.0.1:{server.server_port}"
+
+
+def test_the_proxy_of_the_environment_is_not_asked(server: CannedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    server.answers = [Canned(204)]
+    with send_request(server.url, LOOPBACK) as response:
+        assert response.status == 204
+
+
+def test_a_server_that_does_not_answer_is_named_without_the_query() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/a"
+        with pytest.raises(FileError, match=r"/a does not answer \(.*refused"):
+            send_request(f"{url}?key=secret", LOOPBACK)
+
+
+def test_a_certificate_of_another_host_is_refused(server: CannedServer) -> None:
+    server.answers = [Canned(200)]
+    with pytest.raises(FileError, match="does not answer"):
+        send_request(server.url.replace("http:", "https:"), LOOPBACK)
+
+
+class TestAllowedPath:
+    """The folders and URLs of `roots`."""
+
+    @pytest.fixture
+    def settings(self, tmp_path: Path) -> Settings:
+        for name in ("files", "other", "secret"):
+            (tmp_path / name).mkdir()
+        return Settings(roots=f"{tmp_path}/files,{tmp_path}/other,s3://bucket/in/,https://,http://data.example:81")
+
+    def test_paths_below_the_roots_are_allowed(self, tmp_path: Path, settings: Settings) -> None:
+        files = (tmp_path / "files").resolve()
+        for path in ("a.csv", f"{tmp_path}/files/a.csv", f"file://{tmp_path}/files/a.csv", "b/../a.csv"):
+            assert allowed_path(path, settings) == str(files / "a.csv")
+        assert allowed_path(f"{tmp_path}/other/x/y", settings) == str(files.parent / "other" / "x" / "y")
+        (tmp_path / "files" / "link").symlink_to(tmp_path / "other")
+        assert allowed_path("link/a.csv", settings) == str(files.parent / "other" / "a.csv")
+
+    @pytest.mark.parametrize("path", ["/etc/passwd", "../secret/a", "file:///etc/passwd", "a/../../secret/a"])
+    def test_others_are_refused(self, settings: Settings, path: str) -> None:
+        with pytest.raises(PathNotAllowed, match=r"is below none of the folders.*SHOAL_ROOTS"):
+            allowed_path(path, settings)
+
+    def test_links_that_lead_out_are_refused(self, tmp_path: Path, settings: Settings) -> None:
+        (tmp_path / "secret" / "a.csv").write_text("text\none\n")
+        (tmp_path / "files" / "file.csv").symlink_to(tmp_path / "secret" / "a.csv")
+        (tmp_path / "files" / "folder").symlink_to(tmp_path / "secret")
+        (tmp_path / "files" / "circle").symlink_to(tmp_path / "files" / "circle")
+        for path in ("file.csv", "folder/a.csv", "folder/../a.csv", f"{tmp_path}/filesystem/a", "a\0b"):
+            with pytest.raises(PathNotAllowed):
+                allowed_path(path, settings)
+        with pytest.raises(PathNotAllowed):
+            allowed_path("circle/../../secret/a.csv", settings)
+
+    @pytest.mark.parametrize(
+        "url", ["s3://bucket/in/a.csv", "s3://bucket/in/b/a.csv?v=1", "https://a.example/a", "http://data.example:81/a"]
+    )
+    def test_urls_below_the_roots_are_allowed(self, settings: Settings, url: str) -> None:
+        assert allowed_path(url, settings) == url
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            *("s3://bucket/a.csv", "s3://bucket/input/a.csv", "s3://bucket2/in/a.csv", "gs://bucket/in/a.csv"),
+            *(
+                "s3://bucket/in/../a.csv",
+                "s3://bucket/in/%2e%2e/a",
+                "s3://bucket/in/%252e%252e/a",
+                "s3://bucket@x/in/a",
+            ),
+            *("http://data.example/a", "http://data.example:81@evil.example/a", "http://data.example.evil/a"),
+            *("zip://a::file:///etc/passwd", "https://a.example/x::/etc/passwd", "local:///etc/passwd", "s3://["),
+        ],
+    )
+    def test_other_urls_are_refused(self, settings: Settings, url: str) -> None:
+        with pytest.raises(PathNotAllowed, match="is below none of the URLs"):
+            allowed_path(url, settings)

@@ -1,0 +1,374 @@
+"""Sources that go on after bad rows, packed and remote files, and memory that does not grow with a source."""
+
+import gzip
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from http_servers import Canned, CannedServer, running
+
+from shoal.errors import AddressNotAllowed, BadDocument, FileError, InvalidRequest, ShoalError
+from shoal.long_task import MAX_SHOWN
+from shoal.records.bad_rows import BadRows
+from shoal.records.document import BadRow, Document
+from shoal.records.record import MAX_ROW_BYTES
+from shoal.records.source import Source
+
+Write = Callable[[str, str | bytes], Path]
+
+#: Python before 3.14 has it in a package.
+zstd = pytest.importorskip("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+pyarrow = pytest.importorskip("pyarrow")
+
+LOOPBACK = frozenset({"127.0.0.1"})
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write_file(name: str, content: str | bytes) -> Path:
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write_file
+
+
+def rows(path: Path, **columns: Any) -> list[str | int]:
+    """Return the text of each document, and the number of each bad row, whose reason begins with its place."""
+    found: list[str | int] = []
+    for row in Source(path, **columns).rows():
+        found.append(row.text if isinstance(row, Document) else row.number)
+        assert isinstance(row, Document) or row.reason.startswith((f"{path}, line ", f"{path}, row "))
+    return found
+
+
+def reasons(path: Path) -> list[str]:
+    return [row.reason.partition(": ")[2] for row in Source(path).rows() if isinstance(row, BadRow)]
+
+
+#: The kernel of Linux counts the most memory of a program from its start on.
+counts_memory = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+
+
+def peak_mb(path: Path, expression: str) -> float:
+    """Return the most memory that a process needs to evaluate an expression of `source`, in MB."""
+    script = (
+        "import re, sys\nfrom pathlib import Path\nfrom shoal.records.source import Source\n"
+        f"source = Source(sys.argv[1])\n{expression}\n"
+        r"print(re.search(r'VmHWM:\s+(\d+)', Path('/proc/self/status').read_text())[1])"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
+    return int(done.stdout) / 2**10
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        pytest.param("a.txt", b"one\n\xff\n\ntwo\0\nthree", ["one", 2, 4, "three"], id="encoding and nul"),
+        pytest.param(
+            "a.jsonl", '{"text":"one"}\n{\n[]\n{"text":5}\n{"text":"two"}\n', ["one", 2, 3, 4, "two"], id="json"
+        ),
+        pytest.param("a.jsonl", '{\n{"text":"one"}\n{"title":"x"}\n', [1, "one", 3], id="the first line is bad"),
+        pytest.param("a.csv", "text,n\none,1\n,2\n  ,3\ntwo\nthree,3\n", ["one", 3, 4, 5, "three"], id="cells"),
+        pytest.param("a.csv", 'text,n\n"one",1\n"two" x,2\nthree,3\n', ["one", 3, "three"], id="text after a quote"),
+        pytest.param("a.csv", 'text,n\n"one\n1,2\n"three" x,3\nfour,4\n', [2, "four"], id="a row of three lines"),
+        pytest.param("a.csv", 'text,n\none,1\n"two,2\nthree,3\nfour,4\n', ["one", 3, "three", "four"], id="open quote"),
+        pytest.param("a.csv", 'text,n\none,1\n"two,2', ["one", 3], id="open quote in the last line"),
+        pytest.param("a.csv", b'text,n\n"o\n\xff\nne",1\ntwo,2\n', [2, "two"], id="encoding in a row of three lines"),
+        pytest.param("a.csv", b'text,n\n"one\n\xff,1\ntwo,2\n', [2, 3, "two"], id="encoding after an open quote"),
+        pytest.param("a.tsv", "text\tn\none\t1\ntwo\nthree\t3\n", ["one", 3, "three"], id="tsv"),
+    ],
+)
+def test_reading_goes_on_after_a_bad_row(write: Write, name: str, content: str | bytes, expected: list[Any]) -> None:
+    path = write(name, content)
+    assert rows(path) == expected
+    with pytest.raises(BadDocument):
+        list(Source(path))
+
+
+def test_the_reason_of_a_bad_row_has_its_lines(write: Write) -> None:
+    assert "in lines 2 to 4; is a quote" in reasons(write("a.csv", 'text,n\n"one\n1,2\n"three" x,3\nfour,4\n'))[0]
+    assert reasons(write("b.csv", 'text\none\n"two\nthree\n')) == ["a quote is not closed; close it, or double it"]
+    (reason,) = [
+        row.reason for row in Source(write("c.csv", b'text\n"o\n\xff\nne"\n')).rows() if isinstance(row, BadRow)
+    ]
+    assert "c.csv, line 3: byte 0xff is not UTF-8" in reason
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [("a.txt", "{}"), ("a.jsonl", '{{"text":"{}"}}'), ("a.csv", "{}"), ("a.csv", '"{}"'), ("a.tsv", "{}")],
+)
+def test_a_row_over_the_limit_is_left_out(write: Write, name: str, row: str) -> None:
+    header = "" if name in ("a.txt", "a.jsonl") else "text\n"
+    path = write(name, "".join([header, *(row.format(text) + "\n" for text in ("ok", "x" * MAX_ROW_BYTES, "ok"))]))
+    assert rows(path) == ["ok", header.count("\n") + 2, "ok"]
+    assert f"over {MAX_ROW_BYTES:,} bytes" in reasons(path)[0]
+
+
+@counts_memory
+def test_a_line_of_50_mb_does_not_fill_the_memory(write: Write) -> None:
+    path = write("a.txt.zst", zstd.compress(b"one\n" + bytes(50 * 2**20) + b"\ntwo\n"))
+    assert rows(path) == ["one", 2, "two"]
+    assert peak_mb(path, "sum(1 for _ in source.rows())") < 110
+
+
+def test_a_row_of_many_lines_is_limited_too(write: Write) -> None:
+    path = write("a.csv", 'text,n\n"' + f"{'x' * 1_000_000}\n" * 9 + "one,1\ntwo,2\n")
+    found = rows(path)
+    assert found[-2:] == ["one", "two"]
+    assert found[:-2] == list(range(2, 11))
+
+
+def test_a_long_text_is_a_bad_row(write: Write) -> None:
+    path = write("a.txt", "ok\nlonger\n")
+    assert rows(path, max_text_chars=5) == ["ok", 2]
+
+
+def test_bad_rows_are_counted_shown_and_kept(write: Write, tmp_path: Path) -> None:
+    path = write("a.jsonl", '{"text":"one"}\n' + "{\n" * 12 + '{"text":"two"}\n')
+    with BadRows(tmp_path / "bad-rows.jsonl") as bad:
+        documents = list(bad.skip(Source(path).rows()))
+    assert [(found.id, found.text, found.number) for found in documents] == [("0", "one", 1), ("13", "two", 14)]
+    assert bad.num == 12
+    assert len(bad.first) == MAX_SHOWN
+    assert bad.first[0].startswith(f"{path}, line 2: not valid JSON")
+    kept = [json.loads(line) for line in (tmp_path / "bad-rows.jsonl").read_text().splitlines()]
+    assert [row["row"] for row in kept] == list(range(2, 14))
+    assert kept[0]["reason"] == bad.first[0]
+
+
+def test_ids_without_a_column_are_those_of_the_rows(write: Write) -> None:
+    """A bad row that is corrected later changes the ids of no others."""
+    found = [row for row in Source(write("a.txt", b"one\n\xff\ntwo\n")).rows() if isinstance(row, Document)]
+    assert [(row.id, row.text) for row in found] == [("0", "one"), ("2", "two")]
+
+
+@pytest.mark.parametrize("packed", [".gz", ".zst"])
+def test_a_truncated_file_is_a_fault_of_the_file(write: Write, packed: str) -> None:
+    content = "".join(f"line {n}\n" for n in range(20_000)).encode()
+    data = gzip.compress(content) if packed == ".gz" else zstd.compress(content)
+    assert len(rows(write(f"a.txt{packed}", data))) == 20_000
+    for broken in (data[:-9], data[: len(data) // 2], data[:2], b"no archive"):
+        path = write(f"b.txt{packed}", broken)
+        with pytest.raises(BadDocument, match=r"not readable as (gzip|zstd).* lines before it were read"):
+            rows(path)
+
+
+def test_a_wrong_column_is_a_fault_of_the_file(write: Write) -> None:
+    for columns in ({"text_column": "headline"}, {"id_column": "headline"}):
+        with pytest.raises(InvalidRequest, match='no column is called "headline"; there are "n", "text"'):
+            rows(write("a.csv", "n,text\n1,one\n"), **columns)
+    with pytest.raises(BadDocument, match="UTF-16"):
+        rows(write("a.csv", "text\none\n".encode("utf-16")))
+    with pytest.raises(BadDocument, match="more than one column"):
+        rows(write("a.csv", "text,text\none,two\n"))
+
+
+def test_names_of_parts_of_hits_are_columns_like_others_where_there_are_no_hits(write: Write) -> None:
+    path = write("a.csv", "id,text,score\n1,one,0.5\n")
+    assert rows(path) == [2]
+    assert rows(path, reserved=frozenset()) == ["one"]
+
+
+class TestColumns:
+    """Files of columns: .parquet, and Arrow's."""
+
+    @pytest.fixture(params=[".parquet", ".arrow", ".feather", "stream.arrow"])
+    def save(self, tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[dict[str, Any]], Path]:
+        def write_table(columns: dict[str, Any]) -> Path:
+            from pyarrow import ipc, parquet
+
+            path = tmp_path / f"a{request.param}"
+            table = pyarrow.table(columns)
+            if request.param == ".parquet":
+                parquet.write_table(table, path)
+            else:
+                new = ipc.new_stream if "stream" in request.param else ipc.new_file
+                with path.open("wb") as file, new(file, table.schema) as writer:
+                    writer.write_table(table, max_chunksize=2_000)
+            return path
+
+        return write_table
+
+    def test_rows_are_documents(self, save: Callable[[dict[str, Any]], Path]) -> None:
+        path = save(
+            {"id": [*range(5_000)], "text": [f"text {n % 7}" for n in range(5_000)], "tags": [["a", None]] * 5_000}
+        )
+        source = Source(path)
+        found = list(source)
+        assert found[4_999] == Document("4999", "text 1", {"tags": ["a", None]})
+        assert len(found) == 5_000
+        assert source.fraction == 1.0
+
+    def test_bad_rows_are_left_out(self, save: Callable[[dict[str, Any]], Path]) -> None:
+        assert rows(save({"text": ["one", None, " ", "two"]})) == ["one", 2, 3, "two"]
+        words = pyarrow.array([b"one", b"\xff", b"two"])
+        words = pyarrow.Array.from_buffers(pyarrow.string(), len(words), words.buffers())
+        assert rows(save({"text": words})) == ["one", 2, "two"]
+        large = "x" * (MAX_ROW_BYTES + 1)
+        assert rows(save({"text": ["one", "two", "three"], "page": ["", large, ""]})) == ["one", 2, "three"]
+
+    @counts_memory
+    def test_repeated_values_do_not_fill_the_memory(self, save: Callable[[dict[str, Any]], Path]) -> None:
+        values = pyarrow.array(["x" * 500_000]).take(pyarrow.array([0] * 400))
+        path = save({"text": ["one"] * 400, "page": values.dictionary_encode()})
+        del values
+        assert peak_mb(path, "sum(1 for _ in source.rows())") < 180
+
+    def test_a_truncated_file_is_a_fault_of_the_file(self, save: Callable[[dict[str, Any]], Path]) -> None:
+        path = save({"text": [f"text {n}" for n in range(5_000)]})
+        path.write_bytes(path.read_bytes()[:-1_000])
+        with pytest.raises(BadDocument, match=r"not readable as (parquet|Arrow)"):
+            rows(path)
+
+    def test_no_rows_are_no_documents(self, save: Callable[[dict[str, Any]], Path]) -> None:
+        assert rows(save({"text": pyarrow.array([], pyarrow.string())})) == []
+
+
+@counts_memory
+def test_memory_does_not_grow_with_the_number_of_rows(write: Write) -> None:
+    line = '{"id": %d, "text": "some words of text", "n": 1}\n'
+    few, many = (write(f"{n}.jsonl", "".join(line % i for i in range(n))) for n in (1_000, 30_000))
+    assert peak_mb(many, "sum(1 for _ in source)") < peak_mb(few, "sum(1 for _ in source)") + 3
+
+
+def test_the_part_that_was_read_is_known(write: Write) -> None:
+    content = random.Random(1).randbytes(500_000).hex("\n", 40).encode()
+    packed = {"a.txt": content, "a.txt.gz": gzip.compress(content), "a.txt.zst": zstd.compress(content)}
+    for name, data in packed.items():
+        source = Source(write(name, data))
+        assert source.fraction is None
+        parts = [source.fraction or 0 for n, _ in enumerate(source) if n % 1_000 == 0]
+        assert parts == sorted(parts)
+        assert parts[0] < 0.5 < parts[-1] <= 1
+        assert source.fraction == 1
+
+
+def test_a_change_of_the_file_changes_its_fingerprint(write: Write) -> None:
+    source = Source(write("a.txt", "one\n"))
+    before = source.fingerprint()
+    assert before == source.fingerprint()
+    assert (before["name"], before["size_bytes"]) == ("a.txt", 4)
+    write("a.txt", "two\n")
+    assert source.fingerprint() != before
+
+
+class TestStores:
+    """Files that fsspec opens, in its store in memory."""
+
+    @pytest.fixture(autouse=True)
+    def store(self) -> Iterator[Any]:
+        fsspec = pytest.importorskip("fsspec")
+        store = fsspec.filesystem("memory")
+        yield store
+        store.store.clear()
+
+    def test_one_is_read_as_a_local_file_is(self, store: Any) -> None:
+        store.pipe("/bucket/a.csv.gz", gzip.compress(b"text\none\ntwo\n"))
+        source = Source("memory://bucket/a.csv.gz")
+        assert [document.text for document in source] == ["one", "two"]
+        assert source.fraction == 1
+        found = source.fingerprint()
+        assert found["name"] == "a.csv.gz"
+        assert found == source.fingerprint()
+
+    def test_parquet_is_read_from_its_end(self, store: Any, tmp_path: Path) -> None:
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.table({"text": ["one", "two"]}), tmp_path / "a.parquet")
+        store.pipe("/bucket/a.parquet", (tmp_path / "a.parquet").read_bytes())
+        assert [document.text for document in Source("memory://bucket/a.parquet")] == ["one", "two"]
+
+    @pytest.mark.parametrize(
+        ("url", "message"),
+        [
+            ("memory://bucket/missing.txt", "there is no file"),
+            ("nostore://bucket/a.txt", "cannot be read"),
+            ("simplecache::memory://bucket/a.txt", "double colon"),
+            ("s3://[/a.txt", "cannot be read|needs"),
+            ("memory://bucket/a.xlsx", "of no known kind"),
+        ],
+    )
+    def test_one_that_cannot_be_read_is_refused(self, url: str, message: str) -> None:
+        with pytest.raises(ShoalError, match=message):
+            list(Source(url))
+
+
+class PartServer(CannedServer):
+    """A server that sends parts of its `content` where it has no other answers."""
+
+    content = b""
+
+    def next_answer(self) -> Canned:
+        if self.answers:
+            return super().next_answer()
+        parts = {"Accept-Ranges": "bytes", "ETag": '"a"'}
+        asked = self.requests[-1][1].get("Range", "").removeprefix("bytes=").rstrip("-")
+        if not asked:
+            return Canned(200, self.content, parts)
+        place = f"bytes {asked}-{len(self.content) - 1}/{len(self.content)}"
+        return Canned(206, self.content[int(asked) :], parts | {"Content-Range": place})
+
+
+class TestWeb:
+    """Files of a web server."""
+
+    @pytest.fixture
+    def server(self) -> Iterator["PartServer"]:
+        server = PartServer()
+        with running(server):
+            yield server
+
+    def test_one_is_read_as_a_local_file_is(self, server: CannedServer) -> None:
+        server.answers = [Canned(200, gzip.compress(b"text\none\ntwo\n"), {"ETag": '"a"'})]
+        source = Source(f"{server.url}/x/a.csv.gz?signature=secret", private_hosts=LOOPBACK)
+        assert [document.text for document in source] == ["one", "two"]
+        assert source.fingerprint()["modified"] == '"a"'
+        assert server.requests[0][0] == "/x/a.csv.gz?signature=secret"
+        assert source.name == "a.csv.gz"
+
+    def test_redirects_are_followed(self, server: CannedServer) -> None:
+        server.answers = [Canned(302, headers={"Location": "/b?x=1"}), Canned(200, b"one\n")]
+        source = Source(f"{server.url}/a.txt", private_hosts=LOOPBACK)
+        assert [document.text for document in source] == ["one"]
+        assert [path for path, _ in server.requests] == ["/a.txt", "/b?x=1"]
+
+    def test_a_redirect_into_a_private_network_is_refused(self, server: CannedServer) -> None:
+        server.answers = [Canned(302, headers={"Location": f"http://localhost:{server.server_port}/b"})]
+        with pytest.raises(AddressNotAllowed, match="leads into a private network"):
+            list(Source(f"{server.url}/a.txt", private_hosts=LOOPBACK))
+        assert len(server.requests) == 1
+
+    @pytest.mark.parametrize(
+        ("answer", "message"),
+        [
+            (Canned(404), "answers 404"),
+            (Canned(302, headers={"Location": "/a.txt"}), "redirects"),
+            (Canned(0), "does not answer"),
+            (Canned(200, b"one\n", {"Content-Length": "9"}), "ended after 4 of 9 bytes"),
+        ],
+    )
+    def test_one_that_cannot_be_read_is_refused_without_its_secret(
+        self, server: CannedServer, answer: Canned, message: str
+    ) -> None:
+        server.answers = [answer]
+        with pytest.raises(FileError, match=message) as caught:
+            list(Source(f"{server.url}/a.txt?key=secret", private_hosts=LOOPBACK))
+        assert "secret" not in caught.value.message
+
+    def test_parquet_is_read_where_the_server_sends_parts(self, tmp_path: Path, server: "PartServer") -> None:
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.table({"text": ["one", "two"]}), tmp_path / "a.parquet")
+        server.content = (tmp_path / "a.parquet").read_bytes()
+        source = Source(f"{server.url}/a.parquet", private_hosts=LOOPBACK)
+        assert [document.text for document in source] == ["one", "two"]
+        server.answers = [Canned(200, server.content)]
+        with pytest.raises(FileError, match="sent as a whole only"):
+            list(source)
