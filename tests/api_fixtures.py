@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,32 +13,35 @@ from flask.testing import FlaskClient
 
 from shoal import Client
 from shoal.keys import Keys
+from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import Settings
 from shoal_api.app import create_app
 from shoal_api.context import Context
 
 
 @pytest.fixture
-def settings(redis_url: str, keys: Keys) -> Settings:
+def settings(redis_url: str, keys: Keys, tmp_path: Path) -> Settings:
     """Return settings of an application in the test's own pool."""
-    return Settings(redis_url=redis_url, key_prefix=keys.prefix, pool=keys.pool, request_timeout_s=PATIENCE_S)
+    home = str(tmp_path / "home")
+    return Settings(redis_url, keys.prefix, keys.pool, request_timeout_s=PATIENCE_S, home=home)
 
 
 @pytest.fixture
 def make_app(settings: Settings) -> Iterator[MakeApp]:
     """Return a function that makes applications, with other settings where they are given."""
-    clients: list[Client] = []
+    connected: list[Client | LongJobs] = []
 
     def make(**changes: Any) -> Flask:
         changed = replace(settings, **changes)
         client = Client.from_settings(changed)
-        clients.append(client)
+        connected.append(client)
         app = create_app(changed, client)
+        connected.append(Context.of(app).long_jobs)
         Context.of(app).pool.max_age_s = 0.0  # for tests that look at each change
         return app
 
     yield make
-    for client in clients:
+    for client in connected:
         client.close()
 
 

@@ -25,7 +25,7 @@ from shoal.replies import TIMINGS, Reply
 MakeApp = Callable[..., Flask]
 
 #: The tags of Shoal's own routes in the OpenAPI document.
-OWN = {"wait for the answer", "submit and fetch", "dead letters", "service"}
+OWN = {"wait for the answer", "submit and fetch", "long jobs", "indexes", "dead letters", "service"}
 
 DIMENSION = 4
 MAX_TOKENS = 8

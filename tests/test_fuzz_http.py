@@ -16,6 +16,7 @@ from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from flask.testing import FlaskClient
 from fuzzing import ODD, changed, fuzz, mutated, outcome, packed
 from hypothesis import strategies as st
+from long_job_callers import Rq
 from process import Process
 from queues import Queue
 from test_fuzz_files import JSON_CLAIMS, JSON_VALUES
@@ -28,13 +29,16 @@ from shoal_api.access.api_keys import Keyring
 from shoal_api.dialects import DIALECTS, OWN, STATUS
 from shoal_api.request import MSGPACK_TYPES
 
-pytest_plugins = ["api_fixtures"]
+pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 
 #: A good body for each route that takes one.
 BODIES: dict[str, dict[str, Any]] = {
     "/embed": {"inputs": ["storm", "rain"], "normalize": True, "output": "vector", "dimensions": 2, "truncate": True},
     "/search": {"queries": "storm", "k": 3, "index": "default", "pooling": None, "prompt_name": None},
     "/score": {"query": "storm", "inputs": ["rain", "sun"], "raw_scores": True, "truncation_side": "left"},
+    "/v1/bulk": {"source": "news.csv", "text_column": "text", "format": "npy", "dimensions": 2},
+    "/v1/indexes/{index}/builds": {"source": "news.csv", "id_column": "id", "publish": False},
+    "/v1/indexes/{index}/publish": {"version": "v1"},
     "/v1/jobs": {"op": "embed", "inputs": "storm", "lane": "bulk", "truncation_side": "left"},
     "/": {"inputs": ["storm", "rain"], "truncate": None, "truncation_direction": "Left", "dimensions": 2},
     "/embed_all": {"inputs": ["storm", "rain"], "truncate": True, "prompt_name": "query"},
@@ -83,7 +87,7 @@ METHODS = st.sampled_from(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPT
 
 
 @pytest.fixture
-def quick(make_app: MakeApp, stub: StubWorker) -> FlaskClient:
+def quick(make_app: MakeApp, stub: StubWorker, rq: Rq) -> FlaskClient:
     """Return a client of an application that does not wait long."""
     return make_app(request_timeout_s=2.0).test_client()
 

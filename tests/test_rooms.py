@@ -38,6 +38,7 @@ ROOMS: dict[str, set[str]] = {
     "shoal_api.context": {
         "shoal",
         "shoal.client",
+        "shoal.long_jobs",
         "shoal_api",
         "shoal_api.access",
         "shoal_api.server",
@@ -45,6 +46,14 @@ ROOMS: dict[str, set[str]] = {
     },
     "shoal_api.errors": {"shoal", "shoal_api", "shoal_api.context"},
     "shoal_api.enqueue": {"shoal", "shoal_api", "shoal_api.context"},
+    "shoal_api.long_job": {
+        "shoal",
+        "shoal.client",
+        "shoal.long_jobs",
+        "shoal_api",
+        "shoal_api.schema",
+        "shoal_api.context",
+    },
     "shoal_api.token_ids": {"shoal", "shoal_api.context", "shoal_api.enqueue"},
     "shoal_api.served_model": {"shoal", "shoal_api.context"},
     "shoal_api.ranking": {"shoal", "shoal_api", "shoal_api.schema", "shoal_api.enqueue", "shoal_api.served_model"},
@@ -56,6 +65,7 @@ ROOMS: dict[str, set[str]] = {
         "shoal_api.access",
         "shoal_api.context",
         "shoal_api.enqueue",
+        "shoal_api.long_job",
         "shoal_api.token_ids",
     },
     "shoal_api.protocols": {
@@ -72,6 +82,7 @@ ROOMS: dict[str, set[str]] = {
     "shoal_api.app": {
         "shoal",
         "shoal.client",
+        "shoal.long_jobs",
         "shoal_api",
         "shoal_api.schema",
         "shoal_api.access",

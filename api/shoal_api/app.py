@@ -16,24 +16,26 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 
 from shoal import __version__
 from shoal.client.client import Client
+from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import Settings
 from shoal_api import errors, validation
 from shoal_api.access import cors
 from shoal_api.access.access_control import AccessControl
 from shoal_api.context import Context
 from shoal_api.description import joined
+from shoal_api.job_files import JobFiles
 from shoal_api.pool_state import PoolReader
 from shoal_api.protocol_paths import ProtocolPaths
 from shoal_api.protocols import cohere, infinity, jina, ollama, openai, predict, similar, tei, weaviate, wire_formats
 from shoal_api.request import JsonRequest
-from shoal_api.response import MAX_WHOLE_BYTES, WholeResponse
-from shoal_api.routes import dead_letters, docs, embed, health, indexes, info, jobs, metrics, score, search
+from shoal_api.response import WholeResponse
+from shoal_api.routes import bulk, dead_letters, docs, embed, health, indexes, info, jobs, metrics, score, search
 from shoal_api.schema.responses import ErrorBody
 from shoal_api.server.disconnects import Disconnects
 from shoal_api.server.fast_flask import FastFlask
 from shoal_api.server.metrics import Metrics
 
-_ROUTES = (embed, search, score, jobs, dead_letters, health, info, indexes, metrics)
+_ROUTES = (embed, search, score, jobs, bulk, dead_letters, health, info, indexes, metrics)
 
 #: The modules of the compatible protocols, by the names that the settings have for them.
 PROTOCOL_MODULES = {
@@ -96,7 +98,7 @@ class _App(FastFlask):
         context.metrics.observe(route, method, response.status_code, seconds, request.num_texts)
         if context.stopping.is_set():
             response.headers["Connection"] = "close"
-        if (response.content_length or 0) > MAX_WHOLE_BYTES:
+        if cast(WholeResponse, response).keeps_thread:
             response.call_on_close(context.access.hold(request))
         return response
 
@@ -131,7 +133,10 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
         api = copy(PROTOCOL_MODULES[name].api)  # register_api writes the prefix into the object
         app.register_api(api, url_prefix=prefix or None)
     paths, disconnects = ProtocolPaths(app, prefixes), Disconnects(settings.port, settings.api_threads)
-    Context(settings, client, Metrics(client), access, PoolReader(client.pool), disconnects, paths).attach(app)
+    long_jobs = LongJobs(settings)
+    files = JobFiles(settings, lambda job_id: long_jobs.status(job_id).status)
+    pool = PoolReader(client.pool)
+    Context(settings, client, Metrics(client), access, pool, disconnects, paths, long_jobs, files).attach(app)
     docs.install(app)
     _refuse_unknown_parameters(app)
     if settings.cors_origins:

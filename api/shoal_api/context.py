@@ -8,8 +8,10 @@ from flask import Flask
 from flask.globals import app_ctx
 
 from shoal.client.client import Client
+from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import Settings
 from shoal_api.access.access_control import AccessControl
+from shoal_api.job_files import JobFiles
 from shoal_api.pool_state import PoolReader
 from shoal_api.protocol_paths import ProtocolPaths
 from shoal_api.server.disconnects import Disconnects
@@ -29,6 +31,8 @@ class Context:
     pool: PoolReader
     disconnects: Disconnects
     paths: ProtocolPaths
+    long_jobs: LongJobs
+    files: JobFiles
     stopping: Event = field(default_factory=Event)
 
     def attach(self, app: Flask) -> None:

@@ -47,8 +47,17 @@ class JsonRequest(Request):
     #: The threads that the request counts for while it is answered.
     num_threads = 0
 
+    #: True if the request may do what is for operators: its key is an admin's, or none is needed.
+    is_admin = False
+
+    #: True if the body is a file, which the view reads piece by piece.
+    is_upload = False
+
     #: True while the request waits for its body.
     is_receiving = False
+
+    #: The bytes of an upload that were received by `progressed_s`.
+    num_uploaded_bytes = 0
 
     #: True once the Accept header was read to choose the format of the response.
     is_negotiated = False
@@ -67,14 +76,17 @@ class JsonRequest(Request):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.started_s = time.perf_counter()
+        #: The time of the request's start, and for an upload that of its last piece.
+        self.started_s = self.progressed_s = time.perf_counter()
 
     def get_json(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the body as a dict, which is read at the first call.
+        """Return the body as a dict, which is read at the first call; an upload has an empty one.
 
         Raises InvalidJson, InvalidText for half of a surrogate pair, InvalidRequest for JSON that is no object, and
         TooLarge for JSON of more than `MAX_BRACKETS` or `MAX_NAMES`, or msgpack of more than `MAX_VALUES` values.
         """
+        if self.is_upload:
+            return {}
         if self._body is not None:
             return self._body
         self.is_receiving = True
@@ -85,7 +97,7 @@ class JsonRequest(Request):
         except (orjson.JSONDecodeError, MalformedJob) as error:
             if self.content_length is None and len(data) == self.max_content_length:
                 self.is_receiving = True
-                self._discard((MAX_DISCARDED - 1) * len(data))
+                self.discard((MAX_DISCARDED - 1) * len(data))
                 raise RequestEntityTooLarge from None  # werkzeug cuts a chunked body at the limit without an error
             self._check_encoding()
             raise _parse_error(data, error) from None
@@ -122,7 +134,7 @@ class JsonRequest(Request):
         if not size.isdecimal() or "HTTP_TRANSFER_ENCODING" in self.environ or max_bytes is None:
             return self.get_data(cache=False)
         if int(size) > max_bytes:
-            self._discard(min(int(size), MAX_DISCARDED * max_bytes))
+            self.discard(min(int(size), MAX_DISCARDED * max_bytes))
             raise RequestEntityTooLarge
         if not self.environ.get("wsgi.input_terminated"):
             return self.get_data(cache=False)
@@ -133,8 +145,8 @@ class JsonRequest(Request):
             )
         return data
 
-    def _discard(self, size_bytes: int) -> None:
-        """Read and drop so much of a body that is too large: many clients read no response before they sent all."""
+    def discard(self, size_bytes: int) -> None:
+        """Read and drop so much of a body that is refused: many clients read no response before they sent all."""
         while size_bytes > 0 and (chunk := self.environ["wsgi.input"].read(min(size_bytes, 2**20))):
             size_bytes -= len(chunk)
 

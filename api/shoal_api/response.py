@@ -29,18 +29,18 @@ NO_FRAMES = "frame-ancestors 'none'"
 MAX_WHOLE_BYTES = 2**20
 
 #: Size of the pieces of a larger body: the server has a few of them at a time.
-_PIECE_BYTES = 2**16
+PIECE_BYTES = 2**16
 
 
 class _Pieces:
     """A body in pieces, each made when the connection has room for it; the server calls `close` after the last."""
 
-    def __init__(self, body: bytes, close: Callable[[], None]):
-        self._body = body
+    def __init__(self, pieces: Iterable[bytes], close: Callable[[], None]):
+        self._pieces = pieces
         self.close = close
 
     def __iter__(self) -> Iterator[bytes]:
-        return (self._body[n : n + _PIECE_BYTES] for n in range(0, len(self._body), _PIECE_BYTES))
+        return iter(self._pieces)
 
 
 class WholeResponse(Response):
@@ -66,15 +66,49 @@ class WholeResponse(Response):
         has_body = environ["REQUEST_METHOD"] != "HEAD" and self.status_code != 304
         body = self.get_data()
         if has_body and len(body) > MAX_WHOLE_BYTES:
-            return _Pieces(body, self.close)
+            return _Pieces(_cut(body), self.close)
         self.close()
         return [body] if has_body else []
 
+    @property
+    def keeps_thread(self) -> bool:
+        """True if the response stays with its thread until the client has read it."""
+        return (self.content_length or 0) > MAX_WHOLE_BYTES
+
+
+class StreamedResponse(WholeResponse):
+    """A response whose body is made piece by piece, while the client reads it."""
+
+    def __init__(self, pieces: Iterable[bytes], headers: Mapping[str, str]):
+        super().__init__(headers=Headers(headers))
+        self._pieces = pieces
+
+    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        """Send the headers and return the pieces; what `call_on_close` was given is called after the last one."""
+        start_response(self.status, [*self.headers.to_wsgi_list(), *self.safety])
+        if environ["REQUEST_METHOD"] == "HEAD":
+            self.close()
+            return []
+        return _Pieces(self._pieces, self.close)
+
+    @property
+    def keeps_thread(self) -> bool:
+        """True: each piece is made by the thread of the request."""
+        return True
+
+
+def _cut(body: bytes) -> Iterator[bytes]:
+    return (body[n : n + PIECE_BYTES] for n in range(0, len(body), PIECE_BYTES))
+
 
 def rendered(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return the value as a JSON response; float32 arrays become the shortest digits that read back the same."""
-    data = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
-    return sent(data, "application/json", status, headers)
+    """Return the value as a JSON response."""
+    return sent(json_line(value), "application/json", status, headers)
+
+
+def json_line(value: Any) -> bytes:
+    """Return a line of JSON; float32 arrays become the shortest digits that read back the same."""
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
 
 
 def is_json(value: Any) -> bool:

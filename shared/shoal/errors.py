@@ -94,6 +94,12 @@ class RateLimited(ShoalError):
         self.retry_after_s = retry_after_s
 
 
+class NotFound(ShoalError):
+    """Error raised when there is nothing of the name that a request has in its path."""
+
+    code = "not_found"
+
+
 class UnknownIndex(ShoalError):
     """Error raised when a search names an index that the worker does not serve."""
 

@@ -142,6 +142,9 @@ class Settings:
         "home folder.",
     )
     max_upload_mb: int = _setting(4_096, "Largest file that may be uploaded for a long job, in MB.", 1)
+    max_uploads_mb: int = _setting(
+        16_384, "Most that uploaded files may take, in MB; those of a client may take as much as is free.", 1
+    )
     private_hosts: str = _setting(
         "", "Hosts in private networks that sources and webhooks may name, separated by commas."
     )

@@ -19,7 +19,13 @@ from shoal_api.request import MAX_LENGTH_DIGITS, JsonRequest
 OPEN_ROUTES = ("/", "/health", "/ready", "/docs", "/openapi.json")
 
 #: Routes that begin so need the key of an admin.
-_ADMIN_ROUTES = ("/v1/dead",)
+_ADMIN_ROUTES = ("/v1/dead", "/v1/indexes/")
+
+#: The routes that take a file as their body where the query has its `name`.
+UPLOAD_ROUTES = ("/v1/bulk", "/v1/indexes/<index>/builds")
+
+#: One thread in this many is for requests that last: uploads, downloads and event streams.
+_THREADS_PER_LASTING = 4
 
 #: Routes that are outside the thread quotas, so that monitoring does not take a busy server for a dead one.
 _ALWAYS_ANSWERED = ("/health", "/ready")
@@ -53,6 +59,10 @@ class AccessControl:
         self._local_names = {"", *_LOCAL_NAMES, settings.host} if settings.allow_anonymous == "loopback" else None
         self._origins = {origin.strip() for origin in settings.cors_origins.split(",")}
         self._quotas = ThreadQuotas(settings.api_threads)
+        self._lasting = ThreadQuotas(
+            max(1, settings.api_threads // _THREADS_PER_LASTING),
+            "threads of this server for uploads, downloads and event streams",
+        )
         self._max_body_bytes = settings.max_request_bytes
         self._threads_of_largest = _LARGEST_SHARE * settings.api_threads
         #: The requests that are being answered.
@@ -73,7 +83,9 @@ class AccessControl:
             return view()
         key = self._authorize(request.environ, route)
         request.client_name = key.name if key else network_of(request.environ.get("REMOTE_ADDR", ""))
-        request.num_threads = self._num_threads(request.environ)
+        request.is_admin = key is None or key.role == "admin"
+        request.is_upload = route in UPLOAD_ROUTES and "name" in request.args
+        request.num_threads = 1 if request.is_upload else self._num_threads(request.environ)
         self._quotas.acquire(request.client_name, request.num_threads)
         self.running.add(request)
         try:
@@ -97,6 +109,15 @@ class AccessControl:
         """Count an answered request for as many threads as before, until the function that is returned is called."""
         self._quotas.hold(request.client_name, request.num_threads)
         return partial(self._quotas.release, request.client_name, request.num_threads)
+
+    def last(self, request: JsonRequest) -> Callable[[], None]:
+        """Count a request that may take minutes, until the function that is returned is called.
+
+        Such requests have a part of the threads, so that they leave the others to requests that are answered soon.
+        Raises Overloaded.
+        """
+        self._lasting.acquire(request.client_name)
+        return partial(self._lasting.release, request.client_name)
 
     def _num_threads(self, environ: Mapping[str, Any]) -> int:
         """Return the number of threads that a request counts for: its own, and more for a large body."""

@@ -22,10 +22,13 @@ class ThreadQuotas:
     So a client alone gets at most 7/8 of the threads that are not reserved, several greedy clients get less each, and
     some threads stay free for the next client. A client that holds none always gets one. A request with a large body
     counts for several threads, so the bodies of all requests are bounded too.
+
+    `threads` is what error messages call the threads.
     """
 
-    def __init__(self, num_threads: int):
+    def __init__(self, num_threads: int, threads: str = "threads of this server"):
         self._num_threads = num_threads
+        self._threads = threads
         self._num_free = num_threads
         self._num_reserved = num_threads // THREADS_PER_RESERVED
         self._num_held: dict[str, int] = {}
@@ -42,8 +45,7 @@ class ThreadQuotas:
                 return
         raise Overloaded(
             f"the requests of this client that are being answered count for {num_held:,} of {self._num_threads:,} "
-            f"threads of this server, and this one for {num:,}, more than it grants now: send fewer or smaller ones at "
-            "a time"
+            f"{self._threads}, and this one for {num:,}, more than it grants now: send fewer or smaller ones at a time"
         )
 
     def hold(self, client: str, num: int) -> None:

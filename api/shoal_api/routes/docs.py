@@ -34,6 +34,9 @@ _SECURITY_SCHEMES: SecuritySchemesDict = {
     "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
 }
 
+#: The content of a body that may be a file.
+_FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+
 _SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
 
 
@@ -57,6 +60,8 @@ def openapi() -> Response:
     for operation in operations:
         if content := operation.get("requestBody", {}).get("content"):
             content |= dict.fromkeys(MSGPACK_TYPES, content["application/json"])
+            if any(parameter["name"] == "name" for parameter in operation.get("parameters", ())):
+                content |= _FILE
     if context().access.needs_keys:
         _describe_keys(description, operations)
     else:

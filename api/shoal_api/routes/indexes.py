@@ -1,14 +1,34 @@
-"""GET /v1/indexes: the indexes that are served."""
+"""/v1/indexes: the indexes that are served; for operators, their builds and versions."""
+
+from typing import Any
 
 from flask import Response
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
+from shoal.errors import InvalidRequest
+from shoal.excerpt import excerpt
+from shoal.keys import NAME, NAME_RULE
 from shoal_api.context import context
+from shoal_api.enqueue import IDEMPOTENCY_KEY
+from shoal_api.long_job import accepted, error_of, submit_with_file, wait
+from shoal_api.request import json_request
 from shoal_api.response import rendered
+from shoal_api.schema.long_jobs import (
+    BuildBody,
+    BuildQuery,
+    IndexPath,
+    LongJobSubmitted,
+    PublishBody,
+    VersionPath,
+    Versions,
+)
 from shoal_api.schema.responses import ERRORS, Indexes
 
-api = APIBlueprint("indexes", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
+api = APIBlueprint("indexes", __name__, abp_tags=[Tag(name="indexes")], abp_responses=ERRORS)
+
+#: The answers of the routes that a runner does the work of: with its result, or while it is not done.
+_VERSIONS: dict[Any, Any] = {200: Versions, 202: LongJobSubmitted}
 
 
 @api.get("/v1/indexes", responses={200: Indexes})
@@ -18,3 +38,60 @@ def indexes() -> Response:
     errors = pool.index_errors
     described = [{"name": name, **about, "error": errors.get(name)} for name, about in pool.indexes.items()]
     return rendered({"indexes": described})
+
+
+@api.post(
+    "/v1/indexes/<index>/builds",
+    responses={202: LongJobSubmitted},
+    openapi_extensions={"parameters": [IDEMPOTENCY_KEY]},
+)
+def build_index(path: IndexPath, query: BuildQuery, body: BuildBody) -> Response:
+    """Build a version of an index of a file: below a root, at a URL, or with `name` the one that is the body."""
+    fields = body if query.name is None else query
+    columns = {"text_column": fields.text_column, "id_column": fields.id_column}
+    arguments = {**columns, "on_bad": fields.on_bad, "publish": fields.publish, "full": fields.full}
+    return submit_with_file("build_index", query, body, lambda _: {"name": _checked(path.index), **arguments})
+
+
+@api.get("/v1/indexes/<index>/versions", responses=_VERSIONS)
+def index_versions(path: IndexPath) -> Response:
+    """List the versions of an index, the newest first."""
+    return _manage(path.index, "list")
+
+
+@api.post("/v1/indexes/<index>/publish", responses=_VERSIONS)
+def publish_version(path: IndexPath, body: PublishBody) -> Response:
+    """Serve a version of an index: all workers switch to it."""
+    return _manage(path.index, "publish", body.version)
+
+
+@api.post("/v1/indexes/<index>/rollback", responses=_VERSIONS)
+def roll_back(path: IndexPath) -> Response:
+    """Serve the version of an index that was served before."""
+    return _manage(path.index, "rollback")
+
+
+@api.delete("/v1/indexes/<index>/versions/<version>", responses=_VERSIONS)
+def delete_version(path: VersionPath) -> Response:
+    """Delete a version of an index that is not served."""
+    return _manage(path.index, "delete", path.version)
+
+
+def _manage(index: str, action: str, version: str | None = None) -> Response:
+    """Let a runner do it, and return the versions after it; return 202 if no runner has done it in time."""
+    long_jobs = context().long_jobs
+    arguments = {"name": _checked(index), "action": action, "version": version}
+    job_id = long_jobs.submit("manage_index", arguments, client=json_request().client_name)
+    job = wait(job_id, context().settings.request_timeout_s if long_jobs.num_runners() else 0.0)
+    if job.status == "done":
+        return rendered(job.result)
+    if job.has_ended:
+        raise error_of(job)
+    return accepted(job_id, job.status)
+
+
+def _checked(index: str) -> str:
+    """Return the name of an index; raise InvalidRequest for one that could be that of another folder."""
+    if not NAME.fullmatch(index) or index.startswith("."):
+        raise InvalidRequest(f"the index is {excerpt(index)}: it takes {NAME_RULE}, and does not begin with a dot")
+    return index

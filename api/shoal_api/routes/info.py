@@ -35,6 +35,8 @@ _LIMITS = (
     "max_reply_mb",
     "max_result_mb",
     "result_ttl_s",
+    "max_upload_mb",
+    "max_uploads_mb",
 )
 
 

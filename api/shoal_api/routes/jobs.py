@@ -1,18 +1,27 @@
-"""/v1/jobs: submit jobs, fetch their status and result later, or cancel them."""
+"""/v1/jobs: submit jobs; fetch the status and result of jobs and of long jobs, watch them, pause or cancel them."""
+
+from typing import Any
 
 from flask import Response
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
+from shoal.errors import UnknownJob
 from shoal.replies import Reply
-from shoal_api.context import context
+from shoal_api.context import Context, context
 from shoal_api.enqueue import IDEMPOTENCY_KEY, submit
+from shoal_api.event_stream import event_stream
+from shoal_api.long_job import describe, error_of, own_job, state, wait
+from shoal_api.request import json_request
 from shoal_api.response import rendered, result_fields
+from shoal_api.schema.long_jobs import AnyJobResult, AnyJobState, AnyJobStatus, ListQuery, LongJobs, LongJobState
 from shoal_api.schema.requests import JobBody, JobPath, ResultQuery
-from shoal_api.schema.responses import ERRORS, JobResult, JobState, JobStatus, Submitted
+from shoal_api.schema.responses import ERRORS, Submitted
 from shoal_api.vector_format import VectorFormat, arrays_of
 
 api = APIBlueprint("jobs", __name__, abp_tags=[Tag(name="submit and fetch")], abp_responses=ERRORS)
+
+_EVENTS: dict[Any, Any] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 
 
 @api.post("/v1/jobs", responses={202: Submitted}, openapi_extensions={"parameters": [IDEMPOTENCY_KEY]})
@@ -21,18 +30,42 @@ def submit_job(body: JobBody) -> Response:
     return submit(body.job(), body.lane)
 
 
-@api.get("/v1/jobs/<id>", responses={200: JobStatus})
+@api.get("/v1/jobs", responses={200: LongJobs})
+def long_jobs(query: ListQuery) -> Response:
+    """List long jobs, the newest first: those of the request's key, or with the key of an admin all."""
+    client = None if json_request().is_admin else json_request().client_name
+    jobs = context().long_jobs.list(client, query.limit)
+    return rendered({"jobs": describe(context().long_jobs, *jobs)})
+
+
+@api.get("/v1/jobs/<id>", responses={200: AnyJobStatus})
 def job_status(path: JobPath) -> Response:
-    """Tell the status of a job, and its timings once it is done."""
-    status, timings = context().client.queue.status(path.id)
-    return rendered({"id": path.id, "status": status, "timings": timings})
+    """Tell the status of a job, with its timings once it is done, or that of a long job, with its progress."""
+    return rendered(_state(path.id))
 
 
-@api.get("/v1/jobs/<id>/result", responses={200: JobResult, 202: JobState})
+@api.get("/v1/jobs/<id>/events", responses=_EVENTS)
+def job_events(path: JobPath) -> Response:
+    """Watch a job by server-sent events: `progress` now and at each change, then `end`; each has the job's status."""
+    found, job_id = context(), path.id
+    is_long = "kind" in _state(job_id)
+
+    def look() -> dict[str, Any]:
+        return describe(found.long_jobs, found.long_jobs.status(job_id))[0] if is_long else _short_state(found, job_id)
+
+    response = event_stream(look, found.stopping)
+    response.call_on_close(found.access.last(json_request()))
+    return response
+
+
+@api.get("/v1/jobs/<id>/result", responses={200: AnyJobResult, 202: AnyJobState})
 def job_result(path: JobPath, query: ResultQuery) -> Response:
     """Fetch the result of a job, after up to `wait` seconds; 202 with the status of the job while there is none."""
     wanted, client = VectorFormat.of_request(), context().client
-    reply = client.connect().wait_result(path.id, query.wait)
+    try:
+        reply = client.connect().wait_result(path.id, query.wait)
+    except UnknownJob:
+        return _long_result(own_job(path.id).id, query.wait)
     if reply is None:
         return rendered({"id": path.id, "status": client.queue.status(path.id)[0]}, 202)
     reply = Reply.join([reply])
@@ -43,7 +76,51 @@ def job_result(path: JobPath, query: ResultQuery) -> Response:
     return wanted.answer(reply, arrays_of(reply, query.output_dtype), fields=result_fields(reply))
 
 
-@api.delete("/v1/jobs/<id>", responses={200: JobState})
+@api.delete("/v1/jobs/<id>", responses={200: AnyJobState})
 def cancel_job(path: JobPath) -> Response:
     """Cancel a job that is not answered yet, whether a worker has it or not; return its status after that."""
-    return rendered({"id": path.id, "status": context().client.queue.cancel(path.id)})
+    try:
+        return rendered({"id": path.id, "status": context().client.queue.cancel(path.id)})
+    except UnknownJob:
+        return rendered(state(path.id, context().long_jobs.cancel(own_job(path.id).id)))
+
+
+@api.post("/v1/jobs/<id>/pause", responses={200: LongJobState})
+def pause_job(path: JobPath) -> Response:
+    """Pause a long job until it is resumed; return its status after that."""
+    return rendered(state(path.id, context().long_jobs.pause(own_job(path.id).id)))
+
+
+@api.post("/v1/jobs/<id>/resume", responses={200: LongJobState})
+def resume_job(path: JobPath) -> Response:
+    """Let a long job that is paused go on where it was; return its status after that."""
+    return rendered(state(path.id, context().long_jobs.resume(own_job(path.id).id)))
+
+
+@api.post("/v1/jobs/<id>/retry", responses={200: LongJobState})
+def retry_job(path: JobPath) -> Response:
+    """Let a long job that failed or was cancelled go on where it was; return its status after that."""
+    return rendered(state(path.id, context().long_jobs.retry(own_job(path.id).id)))
+
+
+def _state(job_id: str) -> dict[str, Any]:
+    """Return what is known of a job, or of a long job that the client may see; raise UnknownJob."""
+    try:
+        return _short_state(context(), job_id)
+    except UnknownJob:
+        return describe(context().long_jobs, own_job(job_id))[0]
+
+
+def _short_state(found: Context, job_id: str) -> dict[str, Any]:
+    status, timings = found.client.queue.status(job_id)
+    return {"id": job_id, "status": status, "timings": timings}
+
+
+def _long_result(job_id: str, timeout_s: float) -> Response:
+    """Return a long job that is done, or 202 with its status; raise the error with which it ended."""
+    job = wait(job_id, timeout_s)
+    if job.status == "done":
+        return rendered(describe(context().long_jobs, job)[0])
+    if job.has_ended:
+        raise error_of(job)
+    return rendered(state(job_id, job.status), 202)

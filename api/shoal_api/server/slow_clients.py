@@ -7,6 +7,7 @@ longer than any legitimate request can be.
 
 import fcntl
 import logging
+import math
 import socket
 import struct
 import termios
@@ -42,11 +43,13 @@ class SlowClients:
 
     def disconnect(self) -> int:
         """End the connections that have stalled by now; return how many."""
-        max_idle_s, num_ended = self._max_idle_s(), 0
+        max_idle_s, least_uploaded, num_ended = self._max_idle_s(), self._least_uploaded(), 0
         for connection in connections_on(self._port):
-            idle_s = tcp_info(connection).sent_ms_ago / 1_000
+            info = tcp_info(connection)
+            idle_s = info.sent_ms_ago / 1_000
             is_not_reading = idle_s > self._timeout_s and _num_unsent_bytes(connection) > 0
-            if is_not_reading or (max_idle_s is not None and idle_s > max_idle_s):
+            is_uploading = info.num_received_bytes >= least_uploaded and info.received_ms_ago < self._timeout_s * 1_000
+            if is_not_reading or (max_idle_s is not None and idle_s > max_idle_s and not is_uploading):
                 with suppress(OSError):  # the client has closed it by now
                     connection.shutdown(socket.SHUT_RDWR)
                     num_ended += 1
@@ -65,14 +68,28 @@ class SlowClients:
         """Return the longest time without a response that a legitimate request can have; None if no body is overdue.
 
         A request has `timeout_s` for its headers, before it is known here, and then `timeout_s` for its body. If a
-        request with a complete body waits longer than that for its reply, so may others.
+        request with a complete body waits longer than that for its reply, so may others. An upload has that time for
+        each piece.
         """
         now_s = time.perf_counter()
-        ages_s = [(now_s - request.started_s, request.is_receiving) for request in list(self._running)]
+        ages_s = [
+            (now_s - (request.progressed_s if request.is_receiving else request.started_s), request.is_receiving)
+            for request in list(self._running)
+        ]
         if not any(is_receiving and age_s > self._timeout_s for age_s, is_receiving in ages_s):
             return None
         longest_wait_s = max((age_s for age_s, is_receiving in ages_s if not is_receiving), default=0.0)
         return self._timeout_s + max(self._timeout_s, longest_wait_s) + _SLACK_S
+
+    def _least_uploaded(self) -> float:
+        """Return the least number of bytes that an upload has received that goes on; infinity if there is none.
+
+        A connection that received fewer is none of theirs.
+        """
+        earliest_s = time.perf_counter() - self._timeout_s
+        uploads = (request for request in list(self._running) if request.progressed_s > request.started_s)
+        sizes = [upload.num_uploaded_bytes for upload in uploads if upload.progressed_s > earliest_s]
+        return min(sizes, default=math.inf)
 
 
 def _num_unsent_bytes(connection: socket.socket) -> int:

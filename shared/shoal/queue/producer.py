@@ -19,7 +19,7 @@ from shoal.broker.script import Script, ScriptCall
 from shoal.errors import Cancelled, InvalidRequest, ShoalError, UnknownJob
 from shoal.excerpt import excerpt
 from shoal.jobs import LANES, Job
-from shoal.keys import Keys
+from shoal.keys import NAME, Keys
 from shoal.queue.lane import LaneLimits, LaneLoad, Source
 from shoal.queue.packed_jobs import (
     IdempotencyKey,
@@ -174,6 +174,8 @@ class AsyncProducer:
 
         A worker that computes it stops as soon as it notices. Raises UnknownJob.
         """
+        if not NAME.fullmatch(job_id):  # the script would fail, as if Redis were at fault
+            raise _unknown(job_id)
         reply = Reply.failure(job_id, Cancelled(f"job {job_id} was cancelled"))
         record = self.keys.record(job_id)
         reply_to = await self._commands.execute("HGET", record, "reply_to")

@@ -1,0 +1,239 @@
+"""The files of long jobs that came over HTTP: each has a folder with the file that was uploaded for it and its result.
+
+A folder is locked while a request fills it. Then it holds the id of its job, by which a later request finds out whether
+the folder is still needed. A folder that has neither is left over from a process that died.
+"""
+
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import BinaryIO
+
+from shoal.errors import DiskFull, Internal, NotFound, NotReady, Overloaded, ShoalError, UnknownJob
+from shoal.excerpt import excerpt
+from shoal.settings import Settings
+from shoal_api.request import JsonRequest
+from shoal_api.upload import check_name, num_bytes_of, pieces_of
+
+#: The folder of these folders, below the one for files.
+JOBS = "jobs"
+
+#: The folder of a job's result, in the folder of the job.
+RESULT = "vectors"
+
+#: The file that holds the id of the job.
+_JOB = ".job"
+
+#: Bytes of an upload after which the space that all take is looked at again.
+_CHECK_EVERY_BYTES = 64 * 2**20
+
+#: Folders that a new one looks at, to remove those that are not needed any more.
+_CHECKED_AT_A_TIME = 20
+
+#: Age from which a folder is looked at: a younger one may be about to be locked.
+_MIN_AGE_S = 60.0
+
+#: Time for which the upload of a failed job is kept, so that the job can be tried again.
+_FAILED_KEPT_S = 86_400.0
+
+#: Seconds to wait before another attempt where the space for uploads is taken.
+_WAIT_S = 60
+
+_OWNER_BYTES = 6
+_FOLDER_NAME = re.compile(rf"[0-9a-f]{{{2 * _OWNER_BYTES}}}-[0-9a-f]{{24}}")
+_RESULT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class JobFiles:
+    """The folders of all jobs that came over HTTP. Thread-safe.
+
+    `status_of` returns the status of a long job, and raises UnknownJob for one that is forgotten.
+    """
+
+    def __init__(self, settings: Settings, status_of: Callable[[str], str]):
+        self.folder = settings.files_folder / JOBS
+        self.max_upload_bytes = settings.max_upload_mb * 2**20
+        self._max_bytes = settings.max_uploads_mb * 2**20
+        self._status_of = status_of
+        self._unchecked: list[str] = []
+
+    @contextmanager
+    def new(self, client: str, idempotency_key: str | None = None) -> Iterator["JobFolder"]:
+        """Make a folder for a job of the client, which is removed at the end unless `JobFolder.keep` was called.
+
+        With the idempotency key of an earlier request of the client it is the folder of that one. Some of the older
+        folders are removed before that if they are not needed any more. Raises Overloaded while that request runs.
+        """
+        self._remove_old()
+        owner = blake2b(client.encode(), digest_size=_OWNER_BYTES).hexdigest()
+        with _translated(self.folder), closing(JobFolder(self, owner, idempotency_key)) as folder:
+            yield folder
+
+    def check_space(self, owner: str = "", num_bytes: int = 0) -> None:
+        """Raise Overloaded if all uploads take too much space with so many bytes more, or those of the owner do.
+
+        The uploads of an owner may take as much as is free beside them.
+        """
+        sizes = {name: _num_upload_bytes(self.folder / name) for name in self._names()}
+        num_free = self._max_bytes - sum(sizes.values())
+        num_owned = sum(size for name, size in sizes.items() if owner and name.startswith(owner))
+        if num_owned + num_bytes > num_free:
+            raise Overloaded(
+                f"uploads take {self._max_bytes - num_free:,} of {self._max_bytes:,} bytes (SHOAL_MAX_UPLOADS_MB), "
+                f"{num_owned:,} of them for this client: wait until their jobs have ended, or cancel some",
+                _WAIT_S,
+            )
+
+    def _remove_old(self) -> None:
+        with suppress(OSError):
+            self._unchecked = self._unchecked or self._names()
+            for _ in range(min(_CHECKED_AT_A_TIME, len(self._unchecked))):
+                self._clean(self.folder / self._unchecked.pop())
+
+    def _names(self) -> list[str]:
+        with suppress(FileNotFoundError):
+            return [name for name in os.listdir(self.folder) if _FOLDER_NAME.fullmatch(name)]
+        return []
+
+    def _clean(self, folder: Path) -> None:
+        """Remove the folder if its job is forgotten or was never submitted, and its upload if the job has ended."""
+        age_s = time.time() - folder.stat().st_mtime
+        if age_s < _MIN_AGE_S:
+            return
+        if not (folder / _JOB).exists():
+            if not _is_locked(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+            return
+        try:
+            status = self._status_of((folder / _JOB).read_text().partition(" ")[0])
+        except UnknownJob:
+            shutil.rmtree(folder, ignore_errors=True)
+        except ShoalError:
+            return
+        else:
+            if status in ("done", "cancelled") or (status == "failed" and age_s > _FAILED_KEPT_S):
+                for path in _uploads(folder):
+                    path.unlink(missing_ok=True)
+
+
+class JobFolder:
+    """The folder of one job, locked until it is closed. `owner` is the beginning of its name."""
+
+    def __init__(self, files: JobFiles, owner: str, idempotency_key: str | None):
+        self._files = files
+        self._owner = owner
+        once = blake2b(f"{owner}\0{idempotency_key}".encode(), digest_size=12).hexdigest()
+        self._path = files.folder / f"{owner}-{secrets.token_hex(12) if idempotency_key is None else once}"
+        self._path.mkdir(parents=True, exist_ok=True)
+        self._descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
+        if not _lock(self._descriptor):
+            os.close(self._descriptor)
+            raise Overloaded("an earlier request with this idempotency key is under way: wait until it is answered")
+        #: The id of the job and the digest of its request, if there is a job already.
+        self.submitted = self._read()
+
+    @property
+    def result(self) -> str:
+        """The place of the job's result, relative to the folder for files."""
+        return f"{JOBS}/{self._path.name}/{RESULT}"
+
+    def receive(self, request: JsonRequest, name: str, is_stopping: Callable[[], bool]) -> str:
+        """Write the body of the request to a file of that name; return its place relative to the folder for files.
+
+        Raises InvalidRequest for a name that is none, and for a body without a length or that breaks off, TooLarge,
+        Overloaded if uploads take too much space, NotReady if the server stops meanwhile, and DiskFull.
+        """
+        check_name(name)
+        num_bytes = num_bytes_of(request, self._files.max_upload_bytes)
+        self._files.check_space(self._owner, num_bytes)
+        self._write(pieces_of(request, num_bytes), name, is_stopping)
+        return f"{JOBS}/{self._path.name}/{name}"
+
+    def keep(self, job_id: str, digest: str) -> None:
+        """Keep the folder until the job with this id, of a request with this digest, is forgotten."""
+        self.submitted = job_id, digest
+        with _translated(self._path):
+            (self._path / _JOB).write_text(f"{job_id} {digest}")
+
+    def close(self) -> None:
+        """Remove the folder unless it is to be kept."""
+        if self.submitted is None:
+            shutil.rmtree(self._path, ignore_errors=True)
+        os.close(self._descriptor)
+
+    def _read(self) -> tuple[str, str] | None:
+        with suppress(FileNotFoundError):
+            job_id, _, digest = (self._path / _JOB).read_text().partition(" ")
+            return job_id, digest
+        return None
+
+    def _write(self, pieces: Iterator[bytes], name: str, is_stopping: Callable[[], bool]) -> None:
+        """Write the pieces as they come, so that the file is never in memory as a whole."""
+        num_written = 0
+        with _translated(self._path), open(self._path / name, "wb") as file:
+            for piece in pieces:
+                file.write(piece)
+                num_written += len(piece)
+                if is_stopping():
+                    raise NotReady("this server was told to stop: upload the file again")
+                if num_written % _CHECK_EVERY_BYTES < len(piece):
+                    self._files.check_space()
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def open_result(folder: Path, name: str) -> BinaryIO:
+    """Return a file of a result, opened; raise NotFound for a name that is that of no file in the folder."""
+    with suppress(OSError):
+        if _RESULT_NAME.fullmatch(name) and stat.S_ISREG((folder / name).lstat().st_mode):
+            # The file may be another one by now: a link could lead out of the folder, and a pipe would be waited for.
+            descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            return os.fdopen(descriptor, "rb")
+    raise NotFound(f"the result has no file {excerpt(name)}: its manifest.json names the files")
+
+
+def _uploads(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if not path.name.startswith(".") and not path.is_dir()]
+
+
+def _num_upload_bytes(folder: Path) -> int:
+    """Return the bytes of the upload in the folder, 0 if it is gone by now."""
+    with suppress(FileNotFoundError):
+        return sum(path.stat().st_size for path in _uploads(folder))
+    return 0
+
+
+def _is_locked(folder: Path) -> bool:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return not _lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock the folder until the descriptor is closed; return False if another one has it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def _translated(folder: Path) -> Iterator[None]:
+    """Raise DiskFull or Internal for an error of the system in the block."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in DiskFull.ERRNOS:
+            raise DiskFull(f"the disk of {folder} is full: free some space, or name a source that is there") from None
+        raise Internal(f"{folder} cannot be written ({error.strerror}): check the folder and its permissions") from None

@@ -1,0 +1,173 @@
+"""The long jobs of requests: submitted with a file that is uploaded or named, and looked at by their clients."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from flask import Response, request
+
+from shoal.allowed_path import allowed_path
+from shoal.client.parts import check_key
+from shoal.errors import (
+    BY_CODE,
+    Cancelled,
+    Internal,
+    InvalidRequest,
+    MissingExtra,
+    PathNotAllowed,
+    ShoalError,
+    UnknownJob,
+)
+from shoal.excerpt import excerpt
+from shoal.long_jobs.long_jobs import LongJobs
+from shoal.long_jobs.status import LongJobStatus
+from shoal.private_network import check_address
+from shoal_api.context import context
+from shoal_api.job_files import JOBS, JobFolder
+from shoal_api.request import json_request
+from shoal_api.response import rendered
+from shoal_api.schema.long_jobs import BuildBody, BuildQuery, BulkBody, BulkQuery
+from shoal_api.upload import discard_rest
+
+#: The fields of a request: those of its query with an upload, and else those of its body.
+Fields = BulkBody | BulkQuery | BuildBody | BuildQuery
+
+#: Interval at which a long job is looked at while a request waits for its end.
+_LOOK_EVERY_S = 0.05
+
+_NO_RUNNER = "no runner is alive: start one with `shoal jobs`"
+
+
+def own_job(job_id: str) -> LongJobStatus:
+    """Return a long job that the client of the current request may see: one of its own, or any for an admin.
+
+    Raises UnknownJob, also for one of another client.
+    """
+    try:
+        job = context().long_jobs.status(job_id)
+    except MissingExtra:  # without RQ there are no long jobs
+        raise _unknown(job_id) from None
+    if not json_request().is_admin and job.client != json_request().client_name:
+        raise _unknown(job_id)
+    return job
+
+
+def describe(long_jobs: LongJobs, *jobs: LongJobStatus) -> list[dict[str, Any]]:
+    """Return all that is known of each of the jobs, as JSON has it."""
+    note = _note(long_jobs) if any(job.status == "queued" for job in jobs) else None
+    return [{**job.to_map(), "note": note if job.status == "queued" else None} for job in jobs]
+
+
+def state(job_id: str, status: str) -> dict[str, Any]:
+    """Return the id and the status of a long job, and why it does not begin if no runner is alive."""
+    return {"id": job_id, "status": status, "note": _note(context().long_jobs) if status == "queued" else None}
+
+
+def accepted(job_id: str, status: str) -> Response:
+    """Return 202 with the state of a long job and its location."""
+    return rendered(state(job_id, status), 202, {"Location": f"/v1/jobs/{job_id}"})
+
+
+def wait(job_id: str, timeout_s: float) -> LongJobStatus:
+    """Return a long job once it has ended, and after that time as it is then."""
+    until_s = time.monotonic() + timeout_s
+    while not (job := context().long_jobs.status(job_id)).has_ended and time.monotonic() < until_s:
+        time.sleep(_LOOK_EVERY_S)
+    return job
+
+
+def error_of(job: LongJobStatus) -> ShoalError:
+    """Return the error with which a long job has failed, or was cancelled."""
+    if job.status == "cancelled":
+        return Cancelled(f"job {job.id} was cancelled")
+    about = job.error or {"code": "internal", "message": "the job failed without a reason: see the runner's log"}
+    return BY_CODE.get(about["code"], Internal)(about["message"])
+
+
+def submit_with_file(
+    kind: str,
+    query: BulkQuery | BuildQuery,
+    body: BulkBody | BuildBody,
+    arguments: Callable[[JobFolder], dict[str, Any]],
+) -> Response:
+    """Submit a long job whose source is the file that is the body, or the one that it names; return 202 with its id.
+
+    `arguments` makes the job's arguments, without the source, for its folder. Raises InvalidRequest, PathNotAllowed,
+    AddressNotAllowed, Unavailable, and what receiving an upload raises.
+    """
+    fields = body if query.name is None else query
+    client, key = json_request().client_name, request.headers.get("Idempotency-Key")
+    with _receiving(), context().files.new(client, None if key is None else check_key(key)) as folder:
+        _check(query, fields)
+        digest = _digest(kind, fields)
+        if folder.submitted is None:
+            given = arguments(folder) | {"source": _source(fields, folder)}
+            long_jobs = context().long_jobs
+            job_id = long_jobs.submit(kind, given, webhook=fields.webhook, idempotency_key=key, client=client)
+            folder.keep(job_id, digest)
+        else:
+            job_id, first_digest = folder.submitted
+            if digest != first_digest:
+                raise InvalidRequest(f"the idempotency key was used for job {job_id}, which asks something else")
+    return accepted(job_id, context().long_jobs.status(job_id).status)
+
+
+@contextmanager
+def _receiving() -> Iterator[None]:
+    """Count an upload as a request that lasts, and read what the block has left of it: clients send all of a body."""
+    if not json_request().is_upload:
+        yield
+        return
+    try:
+        with ExitStack() as stack:
+            stack.callback(context().access.last(json_request()))
+            yield
+    finally:
+        discard_rest(json_request())
+
+
+def _check(query: BulkQuery | BuildQuery, fields: Fields) -> None:
+    """Raise an error for fields that are wrong, and without Redis, before a file is received that would be lost."""
+    if query.name is None and query.model_fields_set:
+        raise InvalidRequest(
+            f"{min(query.model_fields_set)} is in the query: put it into the body, or give the `name` of a file there "
+            "and send the file as the body"
+        )
+    if fields.webhook is not None:
+        check_address(fields.webhook, context().settings.private_host_names())
+    context().client.queue.ping()
+
+
+def _source(fields: Fields, folder: JobFolder) -> str:
+    """Return the source of the job, once it is uploaded if it is the body."""
+    if isinstance(fields, BulkQuery | BuildQuery):
+        return folder.receive(json_request(), fields.name or "", context().stopping.is_set)
+    if fields.source is None:
+        raise InvalidRequest(
+            "source is missing: name a file, or send one as the body with its `name` in the query: ?name=news.csv"
+        )
+    settings = context().settings
+    place = allowed_path(fields.source, settings)
+    if place.startswith(("http://", "https://")):
+        check_address(place, settings.private_host_names())
+    elif not json_request().is_admin and Path(place).is_relative_to((settings.files_folder / JOBS).resolve()):
+        raise PathNotAllowed(f"{excerpt(fields.source)} is among the files of jobs, which only their own clients read")
+    return fields.source
+
+
+def _digest(kind: str, fields: Fields) -> str:
+    """Return a digest of what the request asks for; of an upload, the size stands for its content."""
+    asked = f"{kind} {request.path} {fields.model_dump_json()} {json_request().is_upload and request.content_length}"
+    return blake2b(asked.encode(), digest_size=16).hexdigest()
+
+
+def _note(long_jobs: LongJobs) -> str | None:
+    """Return what keeps queued jobs from beginning; None if a runner is alive."""
+    return None if long_jobs.num_runners() else _NO_RUNNER
+
+
+def _unknown(job_id: str) -> UnknownJob:
+    return UnknownJob(f"no job has the id {excerpt(job_id)}: it was never submitted, or its result has expired")

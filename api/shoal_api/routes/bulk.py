@@ -1,0 +1,60 @@
+"""POST /v1/bulk: files to embed as a whole, and the files of the results."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from flask import Response
+from flask_openapi3.blueprint import APIBlueprint
+from flask_openapi3.models.tag import Tag
+
+from shoal.allowed_path import allowed_path
+from shoal.errors import NotFound
+from shoal.jobs import Options
+from shoal_api.context import context
+from shoal_api.enqueue import IDEMPOTENCY_KEY
+from shoal_api.job_files import JobFolder, open_result
+from shoal_api.long_job import own_job, submit_with_file
+from shoal_api.request import json_request
+from shoal_api.response import PIECE_BYTES, StreamedResponse
+from shoal_api.schema.long_jobs import BulkBody, BulkQuery, FilePath, LongJobSubmitted
+from shoal_api.schema.responses import ERRORS
+
+api = APIBlueprint("bulk", __name__, abp_tags=[Tag(name="long jobs")], abp_responses=ERRORS)
+
+_FILE: dict[Any, Any] = {
+    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+}
+
+
+@api.post("/v1/bulk", responses={202: LongJobSubmitted}, openapi_extensions={"parameters": [IDEMPOTENCY_KEY]})
+def submit_bulk(query: BulkQuery, body: BulkBody) -> Response:
+    """Embed a file: one that is below a root or at a URL, or with `name` the one that is the body."""
+    fields = body if query.name is None else query
+
+    def arguments(folder: JobFolder) -> dict[str, object]:
+        Options(**fields.options())  # raises InvalidRequest for options at odds
+        columns = {"text_column": fields.text_column, "id_column": fields.id_column}
+        return {**columns, "format": fields.format, "options": fields.options(), "out": folder.result}
+
+    return submit_with_file("embed_file", query, body, arguments)
+
+
+@api.get("/v1/jobs/<id>/files/<name>", responses=_FILE)
+def result_file(path: FilePath) -> Response:
+    """Fetch a file of the result of a bulk embedding that is done: `manifest.json`, or one that it names."""
+    job = own_job(path.id)
+    if job.kind != "embed_file" or job.status != "done":
+        raise NotFound(f"job {job.id} ({job.kind}) is {job.status}: files can be fetched of an embed_file that is done")
+    file = open_result(Path(allowed_path(str(job.arguments.get("out")), context().settings)), path.name)
+    headers = {"Content-Type": "application/octet-stream", "Content-Length": str(os.fstat(file.fileno()).st_size)}
+    response = StreamedResponse(_pieces(file), headers)
+    response.call_on_close(file.close)
+    response.call_on_close(context().access.last(json_request()))
+    return response
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    while piece := file.read(PIECE_BYTES):
+        yield piece

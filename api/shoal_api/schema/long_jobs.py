@@ -1,0 +1,234 @@
+"""The shapes of long jobs and of builds and versions of indexes: bodies, paths, queries and responses."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+
+from shoal.jobs import OPTION_DEFAULTS
+from shoal_api.schema import headers
+from shoal_api.schema.requests import OwnBody, TextOptions
+from shoal_api.schema.responses import ANY_FORMAT, JobResult, JobState, JobStatus, described
+
+#: Most jobs of a list.
+MAX_LISTED = 1_000
+
+_ID = "05994f8ba4d8bac6959289ef"
+
+
+class _SourceFields(OwnBody):
+    """The columns of a source, and the URL to tell of the end of its job."""
+
+    text_column: str | None = Field(None, description="Column with the texts; null: the one that looks like it")
+    id_column: str | None = Field(None, description="Column with the ids; null: `id`, or the positions from 0")
+    webhook: str | None = Field(None, description="URL that is sent the status of the job when it has ended")
+
+
+class _BulkFields(_SourceFields, TextOptions):
+    """The fields of a bulk embedding beside its source."""
+
+    format: Literal["safetensors", "npy", "parquet", "jsonl"] = Field(
+        "safetensors", description="Format of the files of the result"
+    )
+    normalize: bool = Field(OPTION_DEFAULTS["normalize"], description="Scale vectors to length 1")
+    dimensions: Annotated[int, Field(ge=1)] | None = Field(None, description="Keep this many numbers of each vector")
+    chunk_tokens: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Cut no text off: make its vector of chunks of at most so many tokens"
+    )
+    chunk_overlap: Annotated[int, Field(ge=0)] = Field(0, description="Most tokens that two neighbours share")
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of the embedding that were given."""
+        return {name: getattr(self, name) for name in self.model_fields_set & OPTION_DEFAULTS.keys()}
+
+
+class _BuildFields(_SourceFields):
+    """The fields of a build beside its source."""
+
+    on_bad: Literal["raise", "skip"] = Field("raise", description="Bad rows: end the build, or leave them out")
+    publish: bool = Field(True, description="Serve the new version when it is built")
+    full: bool = Field(False, description="Embed all texts, also those that the current version has")
+
+
+_SOURCE = Field(
+    None,
+    description="File of records: a path below one of the roots, or a URL; required unless the file is the body",
+    min_length=1,
+    max_length=4_096,
+)
+_NAME = Field(None, description="Name of the file that is the body; without it the body is JSON")
+
+
+class BulkBody(_BulkFields):
+    """A file to embed."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"source": "news.jsonl", "text_column": "headline"}})
+    source: str | None = _SOURCE
+
+
+class BulkQuery(_BulkFields):
+    """The fields of a bulk embedding whose file is the body."""
+
+    model_config = ConfigDict(strict=False)
+    name: str | None = _NAME
+
+
+class BuildBody(_BuildFields):
+    """A file to build a version of an index from."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"source": "news.jsonl"}})
+    source: str | None = _SOURCE
+
+
+class BuildQuery(_BuildFields):
+    """The fields of a build whose file is the body."""
+
+    model_config = ConfigDict(strict=False)
+    name: str | None = _NAME
+
+
+class IndexPath(BaseModel):
+    """The path of an index."""
+
+    index: str = Field(description="Name of the index")
+
+
+class VersionPath(IndexPath):
+    """The path of a version of an index."""
+
+    version: str = Field(description="Version, as the list of versions has it", max_length=128)
+
+
+class PublishBody(OwnBody):
+    """The version to serve."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"version": "20261122T030000Z-0001"}})
+    version: str = Field(description="Version, as the list of versions has it", min_length=1, max_length=128)
+
+
+class FilePath(BaseModel):
+    """The path of a file of a result."""
+
+    id: str = Field(description="Id that the submit answered")
+    name: str = Field(description="Name of the file, as `manifest.json` has it")
+
+
+class ListQuery(BaseModel):
+    """The number of long jobs to list."""
+
+    limit: int = Field(100, ge=1, le=MAX_LISTED, description="Most to list, the newest first")
+
+
+class ProgressBody(BaseModel):
+    """The part of a long job that is done."""
+
+    rows: int = Field(description="Rows of the source that were read")
+    num_bad: int = Field(description="Rows that were left out")
+    first_bad: list[str] = Field(description="What is wrong with the first of them")
+    fraction: float | None = Field(description="Part of the source that is done, from 0 to 1")
+    step: str = Field(description="The work under way")
+    rows_per_s: float | None
+    eta_s: float | None = Field(description="Seconds left")
+
+
+class LongJobError(BaseModel):
+    """The error with which a long job ended, or was last tried."""
+
+    code: str
+    message: str
+
+
+_LONG_JOB = {
+    "id": _ID,
+    "kind": "embed_file",
+    "status": "running",
+    "arguments": {"source": "news.jsonl", "out": "jobs/0b6c7f2a9d1e-05994f8ba4d8bac6959289ef/vectors"},
+    "submitted_at": 1790000000.5,
+    "started_at": 1790000000.7,
+    "ended_at": None,
+    "progress": {
+        "rows": 31744,
+        "num_bad": 1,
+        "first_bad": ["news.jsonl, line 17: the text is empty"],
+        "fraction": 0.43,
+        "step": "embedding",
+        "rows_per_s": 912.5,
+        "eta_s": 46.7,
+    },
+    "result": None,
+    "error": None,
+    "worker": "runner-1",
+    "note": None,
+}
+
+
+class LongJob(BaseModel):
+    """A long job. Times are in Unix seconds."""
+
+    model_config = described(example=_LONG_JOB)
+    id: str
+    kind: str = Field(description="`embed_file`, `build_index` or `manage_index`")
+    status: Literal["queued", "running", "paused", "done", "failed", "cancelled"]
+    arguments: dict[str, Any]
+    submitted_at: float
+    started_at: float | None
+    ended_at: float | None
+    progress: ProgressBody
+    result: Any = Field(description="What it did, once it is done")
+    error: LongJobError | None
+    worker: str = Field(description="The runner that has it, or had it last")
+    note: str | None = Field(description="Why it does not begin, if no runner is alive")
+
+
+class LongJobState(BaseModel):
+    """A long job and the status it now has."""
+
+    id: str
+    status: Literal["queued", "running", "paused", "done", "failed", "cancelled"]
+    note: str | None = Field(None, description="Why it does not begin, if no runner is alive")
+
+
+class LongJobSubmitted(LongJobState):
+    """A long job that was put."""
+
+    model_config = described(
+        answer_headers={"Location": headers.SUBMITTED["Location"]},
+        example={"id": _ID, "status": "queued", "note": None},
+    )
+
+
+class LongJobs(BaseModel):
+    """The newest long jobs, without their results."""
+
+    jobs: list[LongJob]
+
+
+class AnyJobStatus(RootModel[JobStatus | LongJob]):
+    """The status of a job or of a long job."""
+
+
+class AnyJobState(RootModel[JobState | LongJobState]):
+    """A job or a long job and the status it now has."""
+
+
+class AnyJobResult(RootModel[JobResult | LongJob]):
+    """The result of a job, or a long job that is done."""
+
+    model_config = described(**ANY_FORMAT)
+
+
+class VersionInfo(BaseModel):
+    """A version of an index."""
+
+    model_config = ConfigDict(extra="allow")
+    version: str
+    count: int = Field(description="Number of documents")
+    built_at: str
+
+
+class Versions(BaseModel):
+    """The versions of an index, the newest first, and the one that is served."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str
+    current: str | None
+    versions: list[VersionInfo]

@@ -1,0 +1,63 @@
+"""Callers of long jobs over HTTP, and what RQ keeps for them."""
+
+from pathlib import Path
+from typing import Any
+
+import redis
+from api_stub import MakeApp
+from flask import Flask
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from shoal.keys import Keys
+from shoal.long_jobs.rq_queue import queue_names
+from shoal_api.access import api_keys
+
+
+class Rq:
+    """The keys of RQ for the jobs of a pool, which a runner would change."""
+
+    def __init__(self, connection: "redis.Redis", keys: Keys):
+        self._connection = connection
+        self._keys = keys
+
+    def set(self, job_id: str, **fields: bytes | str) -> None:
+        """Overwrite fields of a job."""
+        self._connection.hset(f"rq:job:{job_id}", mapping=fields)  # type: ignore[arg-type]
+
+    def clear(self) -> None:
+        """Remove all."""
+        for name in queue_names(self._keys):
+            for key in self._connection.scan_iter(f"rq:*{name.replace('{', '?').replace('}', '?')}*"):
+                self._connection.delete(key)
+        for key in self._connection.scan_iter("rq:job:*"):
+            if self._connection.hget(key, "origin") in [name.encode() for name in queue_names(self._keys)]:
+                self._connection.delete(key)
+
+
+class Guarded:
+    """An application that needs keys."""
+
+    def __init__(self, make_app: MakeApp, path: Path):
+        roles = {"ann": "user", "bob": "user", "ops": "admin"}
+        self._secrets = {name: api_keys.add(path, name, role, "") for name, role in roles.items()}
+        self._app: Flask = make_app(api_keys_file=str(path))
+
+    def ask(self, name: str, method: str, path: str, **options: Any) -> TestResponse:
+        """Send a request with the key of that name."""
+        headers = {"Authorization": f"Bearer {self._secrets[name]}"}
+        return self._app.test_client().open(path, method=method, headers=headers, **options)
+
+
+def submitted(response: TestResponse) -> str:
+    """Check the answer to a submit, without a runner; return where the job is."""
+    job = response.get_json()
+    assert response.status_code == 202, job
+    assert job == {"id": job["id"], "status": "queued", "note": "no runner is alive: start one with `shoal jobs`"}
+    assert response.headers["Location"] == f"/v1/jobs/{job['id']}"
+    return response.headers["Location"]
+
+
+def submit(api: FlaskClient, **fields: Any) -> str:
+    """Submit a bulk embedding; return where it is."""
+    return submitted(api.post("/v1/bulk", json={"source": "news.csv"} | fields))

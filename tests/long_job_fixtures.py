@@ -1,0 +1,35 @@
+"""Fixtures of the tests of long jobs over HTTP: what RQ keeps, a folder for files, and clients with keys."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from api_stub import MakeApp
+from long_job_callers import Guarded, Rq
+
+from shoal.keys import Keys
+from shoal.settings import Settings
+
+
+@pytest.fixture
+def rq(redis_url: str, keys: Keys) -> Iterator[Rq]:
+    """Return what RQ keeps; it is removed at the end."""
+    with redis.Redis.from_url(redis_url) as connection:
+        rq = Rq(connection, keys)
+        yield rq
+        rq.clear()
+
+
+@pytest.fixture
+def files(settings: Settings) -> Path:
+    """Return the folder for files, with a file in it."""
+    settings.files_folder.mkdir(parents=True)
+    (settings.files_folder / "news.csv").write_text("text\none\n")
+    return settings.files_folder
+
+
+@pytest.fixture
+def guarded(make_app: MakeApp, tmp_path: Path) -> "Guarded":
+    """Return an application that needs keys, with a client for each of three keys."""
+    return Guarded(make_app, tmp_path / "keys")

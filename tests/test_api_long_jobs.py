@@ -1,0 +1,307 @@
+"""Long jobs over HTTP: submitted, seen by their clients, paused, resumed, cancelled; builds and versions of indexes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_stub import MakeApp, error_of
+from conftest import RedisServer
+from flask.testing import FlaskClient
+from long_job_callers import Guarded, Rq, submit, submitted
+from werkzeug.test import TestResponse
+
+pytest_plugins = ["api_fixtures", "long_job_fixtures"]
+pytestmark = pytest.mark.usefixtures("rq")
+
+
+def events_of(response: TestResponse) -> list[tuple[str, Any]]:
+    """Return the name and the value of each event of a stream that has ended."""
+    assert response.status_code == 200
+    assert response.content_type == "text/event-stream; charset=utf-8"
+    blocks = response.get_data(as_text=True).split("\n\n")
+    assert (blocks[0], blocks[-1]) == ("retry: 1000", "")
+    found = [block.split("\n") for block in blocks[1:-1] if not block.startswith(":")]
+    assert all(name.startswith("event: ") and data.startswith("data: ") for name, data in found)
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in found]
+
+
+@pytest.mark.usefixtures("files")
+class TestBulk:
+    def test_it_is_put_and_says_that_no_runner_is_alive(self, api: FlaskClient) -> None:
+        place = submit(api, text_column="text", format="npy", dimensions=2, normalize=False)
+        job = api.get(place).get_json()
+        assert (job["kind"], job["status"]) == ("embed_file", "queued")
+        assert job["note"] == "no runner is alive: start one with `shoal jobs`"
+        arguments = job["arguments"]
+        out = arguments.pop("out")
+        assert out.startswith("jobs/")
+        assert out.endswith("/vectors")
+        assert arguments == {
+            "source": "news.csv",
+            "text_column": "text",
+            "id_column": None,
+            "format": "npy",
+            "options": {"dimensions": 2, "normalize": False},
+        }
+
+    @pytest.mark.parametrize(
+        ("fields", "status", "code", "words"),
+        [
+            ({"source": "../news.csv"}, 403, "path_not_allowed", "below none of the folders"),
+            ({"source": "/etc/passwd"}, 403, "path_not_allowed", "below none of the folders"),
+            ({"source": "news.csv\0"}, 403, "path_not_allowed", "is no path"),
+            ({"source": "file:///etc/passwd"}, 403, "path_not_allowed", "below none of the folders"),
+            ({"source": "s3://bucket/news.csv"}, 403, "path_not_allowed", "below none of the URLs"),
+            ({"source": ""}, 422, "invalid_request", "source"),
+            ({}, 422, "invalid_request", "source is missing: name a file, or send one as the body"),
+            ({"source": "a", "format": "pickle"}, 422, "invalid_request", "it takes 'safetensors', 'npy'"),
+            ({"source": "a", "out": "/tmp"}, 422, "invalid_request", 'unknown field "out"'),
+            ({"source": "a", "output": "tokens"}, 422, "invalid_request", 'unknown field "output"'),
+            ({"source": "a", "chunk_overlap": 3}, 422, "invalid_request", "chunk_overlap"),
+            ({"source": "a", "webhook": "http://127.0.0.1/x"}, 403, "address_not_allowed", "SHOAL_PRIVATE_HOSTS"),
+            ({"source": "a", "webhook": "http://[::1]/x"}, 403, "address_not_allowed", "SHOAL_PRIVATE_HOSTS"),
+            ({"source": "a", "webhook": "ftp://x"}, 422, "invalid_request", "http:// or https://"),
+        ],
+    )
+    def test_what_cannot_be_done_is_refused(
+        self, api: FlaskClient, fields: dict[str, Any], status: int, code: str, words: str
+    ) -> None:
+        found, message = error_of(api.post("/v1/bulk", json=fields), status)
+        assert (found, words in message) == (code, True), message
+        assert api.get("/v1/jobs").get_json() == {"jobs": []}
+
+    def test_a_link_out_of_the_roots_is_refused(self, api: FlaskClient, files: Path) -> None:
+        (files / "link").symlink_to("/etc")
+        assert error_of(api.post("/v1/bulk", json={"source": "link/passwd"}), 403)[0] == "path_not_allowed"
+
+    def test_a_source_in_a_private_network_is_refused_unless_its_host_is_named(self, make_app: MakeApp) -> None:
+        source = {"source": "http://127.0.0.1/news.csv"}
+        refused = make_app(roots="http://127.0.0.1/").test_client().post("/v1/bulk", json=source)
+        assert error_of(refused, 403)[0] == "address_not_allowed"
+        allowed = make_app(roots="http://127.0.0.1/", private_hosts="127.0.0.1").test_client()
+        submit(allowed, **source)
+
+    def test_it_is_made_once_for_an_idempotency_key(self, api: FlaskClient) -> None:
+        once = {"Idempotency-Key": "a"}
+        first, again = (api.post("/v1/bulk", json={"source": "news.csv"}, headers=once) for _ in range(2))
+        assert submitted(first) == submitted(again)
+        other = api.post("/v1/bulk", json={"source": "news.csv", "format": "npy"}, headers=once)
+        assert "asks something else" in error_of(other, 422)[1]
+        assert len(api.get("/v1/jobs").get_json()["jobs"]) == 1
+        assert error_of(api.post("/v1/bulk", json={"source": "a"}, headers={"Idempotency-Key": ""}), 422)
+
+    def test_a_field_in_the_query_belongs_to_an_upload(self, api: FlaskClient) -> None:
+        message = error_of(api.post("/v1/bulk?format=npy", json={"source": "news.csv"}), 422)[1]
+        assert message.startswith("format is in the query: put it into the body")
+
+
+@pytest.mark.usefixtures("files")
+class TestState:
+    def test_it_is_paused_resumed_cancelled_and_retried(self, api: FlaskClient) -> None:
+        place = submit(api)
+        job_id = place.rpartition("/")[2]
+        assert api.post(f"{place}/pause").get_json() == {"id": job_id, "status": "paused", "note": None}
+        assert api.get(place).get_json()["status"] == "paused"
+        assert api.post(f"{place}/resume").get_json()["status"] == "queued"
+        assert api.delete(place).get_json() == {"id": job_id, "status": "cancelled", "note": None}
+        assert api.delete(place).get_json()["status"] == "cancelled"
+        assert "is cancelled" in error_of(api.post(f"{place}/pause"), 422)[1]
+        assert api.post(f"{place}/retry").get_json()["status"] == "queued"
+
+    def test_its_result_is_waited_for_as_that_of_a_job(self, api: FlaskClient, rq: Rq) -> None:
+        place = submit(api)
+        job_id = place.rpartition("/")[2]
+        response = api.get(f"{place}/result?wait=0.05")
+        assert (response.status_code, response.get_json()["status"]) == (202, "queued")
+        rq.set(job_id, status="finished")
+        response = api.get(f"{place}/result")
+        assert (response.status_code, response.get_json()["status"]) == (200, "done")
+        rq.set(job_id, status="failed")
+        assert error_of(api.get(f"{place}/result"), 500)[0] == "internal"
+        api.delete(place)
+
+    def test_a_cancelled_one_answers_that_it_was(self, api: FlaskClient) -> None:
+        place = submit(api)
+        api.delete(place)
+        assert error_of(api.get(f"{place}/result"), 409) == ("cancelled", f"job {place[9:]} was cancelled")
+
+    def test_the_newest_come_first_in_the_list(self, api: FlaskClient) -> None:
+        places = [submit(api) for _ in range(3)]
+        jobs = api.get("/v1/jobs").get_json()["jobs"]
+        assert [f"/v1/jobs/{job['id']}" for job in jobs] == places[::-1]
+        assert {job["note"] for job in jobs} == {"no runner is alive: start one with `shoal jobs`"}
+        assert len(api.get("/v1/jobs?limit=2").get_json()["jobs"]) == 2
+        assert error_of(api.get("/v1/jobs?limit=1001"), 422)
+
+    @pytest.mark.parametrize("job_id", ["none", "0" * 24, "..%2f..", "%00", "a" * 5_000, "*", "é"])
+    @pytest.mark.parametrize(
+        ("method", "path"),
+        [
+            *(("GET", path) for path in ("", "/events", "/result", "/files/manifest.json")),
+            *(("POST", path) for path in ("/pause", "/resume", "/retry")),
+            ("DELETE", ""),
+        ],
+    )
+    def test_an_unknown_one_is_not_found(self, api: FlaskClient, method: str, path: str, job_id: str) -> None:
+        code = error_of(api.open(f"/v1/jobs/{job_id}{path}", method=method), 404)[0]
+        assert code in ("unknown_job", "not_found")
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"data": b"\x80\x04garbage"},
+            {"data": b""},
+            {"status": b"\xff"},
+            {"status": b"nonsense", "created_at": b"9" * 9_000},
+            {"meta": b"\xff\xff"},
+            {"ended_at": b"x", "started_at": b"\0", "worker_name": b"\xff"},
+        ],
+    )
+    def test_odd_bytes_in_redis_are_no_defect_of_the_server(
+        self, api: FlaskClient, rq: Rq, fields: dict[str, bytes]
+    ) -> None:
+        place = submit(api)
+        rq.set(place.rpartition("/")[2], **fields)
+        for method, path in (("GET", ""), ("GET", "/result"), ("POST", "/pause"), ("POST", "/resume"), ("DELETE", "")):
+            response = api.open(place + path, method=method)
+            assert response.status_code < 500 or response.get_json()["error"]["code"] != "internal"
+        assert api.get("/v1/jobs").status_code == 200
+
+    def test_without_redis_they_are_unavailable(self, make_app: MakeApp, own_redis: RedisServer) -> None:
+        own_redis.stop()
+        api = make_app(redis_url=own_redis.url).test_client()
+        for response in (
+            api.get("/v1/jobs"),
+            api.get("/v1/jobs/000000000000000000000000/events"),
+            api.post("/v1/bulk", json={"source": "news.csv"}),
+            api.post("/v1/bulk?name=a.csv", data=b"text\na\n"),
+            api.get("/v1/indexes/news/versions"),
+        ):
+            assert error_of(response, 503)[0] == "unavailable"
+
+
+@pytest.mark.usefixtures("files")
+class TestKeys:
+    def test_a_job_is_seen_by_its_own_key_and_by_admins(self, guarded: Guarded) -> None:
+        place = submitted(guarded.ask("ann", "POST", "/v1/bulk", json={"source": "news.csv"}))
+        for method, path in (
+            *(("GET", path) for path in ("", "/events", "/result", "/files/manifest.json")),
+            *(("POST", path) for path in ("/pause", "/resume", "/retry")),
+            ("DELETE", ""),
+        ):
+            assert error_of(guarded.ask("bob", method, place + path), 404)[0] == "unknown_job"
+        listed = {name: guarded.ask(name, "GET", "/v1/jobs").get_json()["jobs"] for name in ("ann", "bob", "ops")}
+        assert {name: len(jobs) for name, jobs in listed.items()} == {"ann": 1, "bob": 0, "ops": 1}
+        assert guarded.ask("ann", "GET", place).get_json()["status"] == "queued"
+        assert guarded.ask("ops", "DELETE", place).get_json()["status"] == "cancelled"
+
+    def test_an_idempotency_key_counts_for_one_client(self, guarded: Guarded) -> None:
+        upload = {"query_string": {"name": "a.csv"}, "data": b"text\na\n"}
+        places = {
+            submitted(guarded.ask(name, "POST", "/v1/bulk", environ_overrides={"HTTP_IDEMPOTENCY_KEY": "k"}, **upload))
+            for name in ("ann", "ann", "bob")
+        }
+        assert len(places) == 2
+
+    def test_what_others_have_uploaded_is_no_source(self, guarded: Guarded) -> None:
+        place = submitted(guarded.ask("ann", "POST", "/v1/bulk?name=a.csv", data=b"text\na\n"))
+        source = guarded.ask("ann", "GET", place).get_json()["arguments"]["source"]
+        for name in (source, f"./{source}"):
+            refused = guarded.ask("bob", "POST", "/v1/bulk", json={"source": name})
+            assert error_of(refused, 403)[0] == "path_not_allowed"
+        assert guarded.ask("ops", "POST", "/v1/bulk", json={"source": source}).status_code == 202
+
+    @pytest.mark.parametrize(
+        ("method", "path"),
+        [
+            ("POST", "/builds"),
+            ("GET", "/versions"),
+            ("POST", "/publish"),
+            ("POST", "/rollback"),
+            ("DELETE", "/versions/a"),
+        ],
+    )
+    def test_indexes_are_changed_with_the_key_of_an_admin(self, guarded: Guarded, method: str, path: str) -> None:
+        assert error_of(guarded.ask("ann", method, f"/v1/indexes/news{path}"), 403)[0] == "forbidden"
+        assert guarded.ask("ops", method, f"/v1/indexes/news{path}", json={}).status_code in (202, 422)
+        assert guarded.ask("ann", "GET", "/v1/indexes").status_code == 200
+
+
+@pytest.mark.usefixtures("files")
+class TestIndexes:
+    def test_a_build_is_put(self, api: FlaskClient) -> None:
+        place = submitted(api.post("/v1/indexes/news/builds", json={"source": "news.csv", "publish": False}))
+        job = api.get(place).get_json()
+        assert job["kind"] == "build_index"
+        assert job["arguments"] == {
+            "name": "news",
+            "source": "news.csv",
+            "text_column": None,
+            "id_column": None,
+            "on_bad": "raise",
+            "publish": False,
+            "full": False,
+        }
+
+    def test_a_build_takes_an_upload(self, api: FlaskClient, files: Path) -> None:
+        place = submitted(api.post("/v1/indexes/news/builds?name=a.csv&publish=false", data=b"text\na\n"))
+        arguments = api.get(place).get_json()["arguments"]
+        assert (files / arguments["source"]).read_bytes() == b"text\na\n"
+        assert arguments["publish"] is False
+
+    def test_versions_are_managed_by_the_runner_as_soon_as_there_is_one(self, api: FlaskClient) -> None:
+        for response, action, version in (
+            (api.get("/v1/indexes/news/versions"), "list", None),
+            (api.post("/v1/indexes/news/publish", json={"version": "v1"}), "publish", "v1"),
+            (api.post("/v1/indexes/news/rollback"), "rollback", None),
+            (api.delete("/v1/indexes/news/versions/v1"), "delete", "v1"),
+        ):
+            job = api.get(submitted(response)).get_json()
+            assert job["kind"] == "manage_index"
+            assert job["arguments"] == {"name": "news", "action": action, "version": version}
+
+    @pytest.mark.parametrize("name", ["..", ".hidden", "a%20b", "a%00", "x" * 200, "é"])
+    def test_a_name_that_could_lead_elsewhere_is_refused(self, api: FlaskClient, name: str) -> None:
+        for response in (
+            api.get(f"/v1/indexes/{name}/versions"),
+            api.post(f"/v1/indexes/{name}/builds", json={"source": "news.csv"}),
+        ):
+            assert "the index is" in error_of(response, 422)[1]
+
+
+@pytest.mark.usefixtures("files")
+class TestEvents:
+    def test_a_stream_begins_with_the_present_state_and_ends_with_the_job(self, api: FlaskClient) -> None:
+        place = submit(api)
+        api.delete(place)
+        found = api.get(place).get_json()
+        assert events_of(api.get(f"{place}/events")) == [("progress", found), ("end", found)]
+
+    def test_a_short_job_has_one_too(self, api: FlaskClient) -> None:
+        place = api.post("/v1/jobs", json={"op": "embed", "inputs": "a"}).headers["Location"]
+        api.delete(place)
+        assert [name for name, _ in events_of(api.get(f"{place}/events"))] == ["progress", "end"]
+
+    def test_head_opens_no_stream(self, api: FlaskClient) -> None:
+        response = api.head(f"{submit(api)}/events")
+        assert (response.status_code, response.get_data()) == (200, b"")
+
+    def test_it_ends_when_the_server_stops(self, make_app: MakeApp) -> None:
+        app = make_app()
+        place = submit(app.test_client())
+        app.extensions["shoal"].stopping.set()
+        assert [name for name, _ in events_of(app.test_client().get(f"{place}/events"))] == ["progress"]
+
+    def test_a_client_has_some_at_a_time(self, make_app: MakeApp) -> None:
+        app = make_app(api_threads=64)
+        api, place = app.test_client(), submit(app.test_client())
+        access = app.extensions["shoal"].access
+        streams = [api.get(f"{place}/events") for _ in range(16)]
+        assert sorted({stream.status_code for stream in streams}) == [200, 429]
+        assert "uploads, downloads and event streams" in error_of(streams[-1], 429)[1]
+        assert sum(access._quotas._num_held.values()) == [s.status_code for s in streams].count(200)
+        assert api.get(place).status_code == 200
+        for stream in streams:
+            stream.close()
+        assert (access._quotas._num_held, access._lasting._num_held) == ({}, {})

@@ -1,0 +1,378 @@
+"""Files as the bodies of requests, and the files of results, over HTTP."""
+
+import http.client
+import os
+import resource
+import signal
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from api_stub import MakeApp, error_of
+from conftest import PATIENCE_S, free_port, wait_until
+from flask.testing import FlaskClient
+from long_job_callers import Rq, submit, submitted
+from process import Process
+
+from shoal.errors import NotFound, UnknownJob
+from shoal.settings import Settings
+from shoal_api.job_files import JobFiles, open_result
+
+pytest_plugins = ["api_fixtures", "long_job_fixtures"]
+pytestmark = pytest.mark.usefixtures("rq")
+
+CONTENT = b"text\none\ntwo\n"
+
+MB = 2**20
+
+
+@pytest.fixture
+def jobs(settings: Settings) -> Path:
+    """Return the folder of the folders of jobs."""
+    return settings.files_folder / "jobs"
+
+
+def upload(api: FlaskClient, name: str = "news.csv", data: bytes = CONTENT, **options: Any) -> Any:
+    """Upload a file to embed."""
+    return api.post("/v1/bulk", query_string={"name": name}, data=data, **options)
+
+
+class TestUpload:
+    @pytest.mark.parametrize("name", ["news.csv", "my news (1).CSV", "données.jsonl.gz", "a" * 196 + ".txt"])
+    def test_it_becomes_the_source_of_a_job(self, api: FlaskClient, settings: Settings, name: str) -> None:
+        place = submitted(upload(api, name))
+        arguments = api.get(place).get_json()["arguments"]
+        assert Path(arguments["source"]).name == name
+        assert Path(arguments["source"]).parent == Path(arguments["out"]).parent
+        assert (settings.files_folder / arguments["source"]).read_bytes() == CONTENT
+
+    def test_its_fields_are_in_the_query(self, api: FlaskClient) -> None:
+        query = {"name": "a.csv", "format": "npy", "normalize": "false", "dimensions": "2", "text_column": "text"}
+        place = submitted(api.post("/v1/bulk", query_string=query, data=CONTENT))
+        arguments = api.get(place).get_json()["arguments"]
+        assert arguments["options"] == {"normalize": False, "dimensions": 2}
+        assert (arguments["format"], arguments["text_column"]) == ("npy", "text")
+
+    @pytest.mark.parametrize(
+        "name", ["", "..", ".", "../a.csv", "a/b.csv", "/etc/passwd", "a\\b.csv", ".job", "a\0.csv", "a\n", "é" * 101]
+    )
+    def test_a_name_that_leads_elsewhere_is_refused(self, api: FlaskClient, jobs: Path, name: str) -> None:
+        code, message = error_of(upload(api, name), 422)
+        assert code == "invalid_request"
+        assert "takes the name of a file without folders" in message
+        assert list(jobs.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        ("environ", "words"),
+        [
+            ({"CONTENT_LENGTH": ""}, "with a Content-Length"),
+            ({"CONTENT_LENGTH": "0"}, "with a Content-Length"),
+            ({"CONTENT_LENGTH": "-1"}, "with a Content-Length"),
+            ({"HTTP_TRANSFER_ENCODING": "chunked"}, "with a Content-Length"),
+            ({"CONTENT_LENGTH": "99"}, "the body has 13 bytes, but Content-Length says 99"),
+        ],
+    )
+    def test_one_whose_end_is_not_known_leaves_nothing(
+        self, api: FlaskClient, jobs: Path, environ: dict[str, str], words: str
+    ) -> None:
+        code, message = error_of(upload(api, environ_overrides=environ), 422)
+        assert (code, words in message) == ("invalid_request", True)
+        assert list(jobs.iterdir()) == []
+        assert api.get("/v1/jobs").get_json() == {"jobs": []}
+
+    @pytest.mark.parametrize("query", ["name=a.csv&fromat=npy", "name=a.csv&format=pickle", "name=a.csv&source=b.csv"])
+    def test_fields_that_are_wrong_are_refused(self, api: FlaskClient, query: str) -> None:
+        assert error_of(api.post(f"/v1/bulk?{query}", data=CONTENT), 422)[0] == "invalid_request"
+
+    def test_it_is_made_once_for_an_idempotency_key(self, api: FlaskClient) -> None:
+        places = {submitted(upload(api, headers={"Idempotency-Key": "a"})) for _ in range(2)}
+        assert len(places) == 1
+        other = upload(api, data=CONTENT * 2, headers={"Idempotency-Key": "a"})
+        assert "asks something else" in error_of(other, 422)[1]
+
+    def test_a_repetition_while_the_first_is_under_way_is_told_to_wait(
+        self, make_app: MakeApp, settings: Settings
+    ) -> None:
+        app = make_app()
+        with app.extensions["shoal"].files.new("127.0.0.1", "a"):
+            refused = upload(app.test_client(), headers={"Idempotency-Key": "a"})
+            assert error_of(refused, 429)[0] == "overloaded"
+        submitted(upload(app.test_client(), headers={"Idempotency-Key": "a"}))
+
+
+class TestSpace:
+    def test_a_file_over_the_limit_is_refused(self, make_app: MakeApp, jobs: Path) -> None:
+        api = make_app(max_upload_mb=1).test_client()
+        code, message = error_of(upload(api, data=b"x" * (MB + 1)), 413)
+        assert (code, "1,048,577 bytes, and an upload may have 1,048,576" in message) == ("too_large", True)
+        assert list(jobs.iterdir()) == []
+        submitted(upload(api, data=b"x" * MB))
+
+    def test_all_files_have_a_limit_and_those_of_a_client_take_what_is_free(self, make_app: MakeApp) -> None:
+        api = make_app(max_uploads_mb=4).test_client()
+        other: dict[str, Any] = {"environ_overrides": {"REMOTE_ADDR": "127.0.0.2"}}
+        for _ in range(2):
+            submitted(upload(api, data=b"x" * MB))
+        code, message = error_of(upload(api, data=b"x" * MB), 429)
+        assert (code, "2,097,152 of them for this client" in message) == ("overloaded", True)
+        submitted(upload(api, data=b"x" * MB, **other))
+        assert error_of(upload(api, data=b"x" * (MB + 1), **other), 429)
+
+    def test_a_full_disk_is_said_and_nothing_is_left(self, api: FlaskClient, jobs: Path) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MB, hard))  # as a quota on the disk would
+        try:
+            code, message = error_of(upload(api, data=b"x" * 2 * MB), 507)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert (code, "free some space" in message) == ("disk_full", True)
+        assert list(jobs.iterdir()) == []
+
+    def test_a_folder_that_cannot_be_written_is_said(self, api: FlaskClient, jobs: Path) -> None:
+        jobs.parent.mkdir(parents=True)
+        jobs.touch()
+        code, message = error_of(upload(api), 500)
+        assert (code, f"{jobs} cannot be written" in message) == ("internal", True)
+
+    @pytest.mark.parametrize("path", ["/v1/bulk", "/v1/indexes/a/builds"])
+    def test_it_counts_for_one_thread_whatever_its_size(self, make_app: MakeApp, path: str) -> None:
+        app = make_app(max_request_bytes=1_000, api_threads=64)
+        app.extensions["shoal"].access._quotas.acquire("127.0.0.1", 50)
+        response = app.test_client().post(path, query_string={"name": "a.csv"}, data=b"x" * 900)
+        assert response.status_code == 202
+        assert app.extensions["shoal"].access._lasting._num_held == {}
+
+    def test_a_client_has_some_at_a_time(self, make_app: MakeApp) -> None:
+        app = make_app(api_threads=64)
+        app.extensions["shoal"].access._lasting.acquire("127.0.0.1", 14)
+        assert "uploads, downloads and event streams" in error_of(upload(app.test_client()), 429)[1]
+
+
+class TestOldFolders:
+    @pytest.fixture
+    def states(self) -> dict[str, str]:
+        """Return the states of jobs, by their ids."""
+        return {}
+
+    @pytest.fixture
+    def files(self, settings: Settings, states: dict[str, str]) -> JobFiles:
+        """Return the folders of the jobs that `states` has."""
+
+        def status_of(job_id: str) -> str:
+            if job_id not in states:
+                raise UnknownJob("unknown")
+            return states[job_id]
+
+        return JobFiles(settings, status_of)
+
+    def make(self, files: JobFiles, job_id: str | None, age_s: float) -> Path:
+        """Make the folder of a job with an upload and a result, or that of an upload which was cut off."""
+        with files.new("ann") as folder:
+            folder.keep(job_id or "", "")
+        path = files.folder / Path(folder.result).parts[1]
+        (path / "vectors").mkdir()
+        (path / "vectors" / "manifest.json").touch()
+        (path / "news.csv").write_bytes(CONTENT)
+        if job_id is None:
+            (path / ".job").unlink()
+        changed = path.stat().st_mtime - age_s
+        os.utime(path, (changed, changed))
+        return path
+
+    @pytest.mark.parametrize(
+        ("status", "age_s", "left"),
+        [
+            ("running", 1e7, ["news.csv", "vectors"]),
+            ("paused", 1e7, ["news.csv", "vectors"]),
+            ("done", 10.0, ["news.csv", "vectors"]),
+            ("done", 100.0, ["vectors"]),
+            ("cancelled", 100.0, ["vectors"]),
+            ("failed", 100.0, ["news.csv", "vectors"]),
+            ("failed", 1e5, ["vectors"]),
+        ],
+    )
+    def test_the_upload_of_a_job_that_has_ended_is_removed(
+        self, files: JobFiles, states: dict[str, str], status: str, age_s: float, left: list[str]
+    ) -> None:
+        states["a"] = status
+        path = self.make(files, "a", age_s)
+        with files.new("bob"):
+            assert sorted(entry.name for entry in path.iterdir() if entry.name != ".job") == left
+
+    @pytest.mark.parametrize("job_id", ["forgotten", None])
+    def test_the_folder_of_a_job_that_is_forgotten_or_never_came_to_be_is_removed(
+        self, files: JobFiles, job_id: str | None
+    ) -> None:
+        path = self.make(files, job_id, 100.0)
+        with files.new("bob"):
+            assert not path.exists()
+
+    def test_one_that_is_being_filled_stays(self, files: JobFiles) -> None:
+        with files.new("ann") as folder:
+            path = files.folder / Path(folder.result).parts[1]
+            os.utime(path, (0, 0))
+            with files.new("bob"):
+                assert path.exists()
+        assert not path.exists()
+
+
+class TestResult:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        """Return the folder of a result, with things beside it and in it that are no files of it."""
+        folder = tmp_path / "vectors"
+        folder.mkdir()
+        (folder / "manifest.json").write_text("{}")
+        (tmp_path / "secret").write_text("secret")
+        (folder / "link").symlink_to(tmp_path / "secret")
+        (folder / "folder").mkdir()
+        os.mkfifo(folder / "pipe")
+        return folder
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "../secret",
+            "..",
+            ".",
+            "",
+            "link",
+            "folder",
+            "pipe",
+            "none",
+            "/etc/passwd",
+            "manifest.json\0",
+            "a" * 300,
+            "é",
+        ],
+    )
+    def test_a_name_opens_no_other_file(self, folder: Path, name: str) -> None:
+        with pytest.raises(NotFound):
+            open_result(folder, name)
+
+    def test_a_file_is_opened(self, folder: Path) -> None:
+        with open_result(folder, "manifest.json") as file:
+            assert file.read() == b"{}"
+
+    def test_it_is_fetched_once_the_job_is_done(self, api: FlaskClient, settings: Settings, rq: Rq) -> None:
+        place = submit(api)
+        assert "(embed_file) is queued" in error_of(api.get(f"{place}/files/manifest.json"), 404)[1]
+        rq.set(place.rpartition("/")[2], status="finished")
+        out = settings.files_folder / api.get(place).get_json()["arguments"]["out"]
+        assert error_of(api.get(f"{place}/files/manifest.json"), 404)[0] == "not_found"
+        out.mkdir()
+        (out / "part-00000.npy").write_bytes(b"x" * 200_000)
+        response = api.get(f"{place}/files/part-00000.npy")
+        assert (response.status_code, response.content_type) == (200, "application/octet-stream")
+        assert (response.content_length, response.get_data()) == (200_000, b"x" * 200_000)
+        response.close()
+        assert api.head(f"{place}/files/part-00000.npy").content_length == 200_000
+        for name in ("..%2f..%2fnews.csv", "%2e%2e", "..%2f.job", "%00"):
+            assert error_of(api.get(f"{place}/files/{name}"), 404)[0] == "not_found"
+        api.delete(place)
+
+
+class Server:
+    """`shoal api` with a short time for each piece of an upload."""
+
+    def __init__(self, process: Process, port: int):
+        self.process = process
+        self.port = port
+
+    def begin(self, num_bytes: int, path: str = "/v1/bulk?name=a.txt") -> socket.socket:
+        """Send the headers of an upload."""
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
+        connection.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {num_bytes}\r\n\r\n".encode())
+        return connection
+
+
+@pytest.fixture
+def server(settings: Settings, tmp_path: Path) -> Iterator[Server]:
+    """Return a server."""
+    port = free_port()
+    own = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
+    with Process(tmp_path / "log", "api", port=port, home=settings.home, receive_timeout_s=0.4, **own) as process:
+        wait_until(lambda: _listens(port))
+        yield Server(process, port)
+
+
+def _listens(port: int) -> bool:
+    with suppress(OSError), closing(socket.create_connection(("127.0.0.1", port))):
+        return True
+    return False
+
+
+class TestServer:
+    def test_a_large_file_takes_no_memory_and_longer_than_a_request_may(self, server: Server, jobs: Path) -> None:
+        (api,) = psutil.Process(server.process.pid).children()
+        piece, num_pieces = b"some words\n" * 95_326, 64
+        before = api.memory_info().rss
+        with closing(server.begin(len(piece) * num_pieces)) as connection:
+            for _ in range(num_pieces):
+                connection.sendall(piece)
+            assert connection.recv(65_536).startswith(b"HTTP/1.1 202 ")
+        assert api.memory_info().rss - before < 24 * MB
+        (path,) = jobs.glob("*/a.txt")
+        assert path.stat().st_size == len(piece) * num_pieces
+
+    def test_one_that_goes_on_is_not_cut_off_and_one_that_stalls_is(self, server: Server, jobs: Path) -> None:
+        piece = b"x" * 65_536
+        with closing(server.begin(len(piece) * 100)) as slow, closing(server.begin(len(piece) * 100)) as stalled:
+            stalled.sendall(piece)
+            num_sent = 0
+            stalled.settimeout(0.1)
+            while num_sent < 99 and not _is_closed(stalled):
+                slow.sendall(piece)
+                num_sent += 1
+            assert 5 < num_sent < 99
+            slow.sendall(piece * (100 - num_sent))
+            assert slow.recv(65_536).startswith(b"HTTP/1.1 202 ")
+        wait_until(lambda: len(list(jobs.iterdir())) == 1)
+        assert "cut off 1 connections" in server.process.output
+
+    def test_one_whose_client_goes_leaves_nothing(self, server: Server, jobs: Path) -> None:
+        with closing(server.begin(1_000_000)) as connection:
+            connection.sendall(b"x" * 200_000)
+            wait_until(lambda: any(jobs.glob("*/a.txt")))
+        wait_until(lambda: not any(jobs.iterdir()))
+
+    def test_a_stop_waits_for_no_stream_and_no_upload(self, server: Server, jobs: Path) -> None:
+        place = _submit(server)
+        with closing(server.begin(1_000_000)) as connection, ThreadPoolExecutor(1) as pool:
+            watching = pool.submit(_watch, server, place)
+            connection.sendall(b"x" * 200_000)
+            wait_until(lambda: any(jobs.glob("*/a.txt")))
+            server.process.send(signal.SIGTERM)
+            assert watching.result().endswith("\n\n")
+            with suppress(ConnectionError):
+                while True:
+                    connection.sendall(b"x" * 65_536)
+        wait_until(lambda: len(list(jobs.iterdir())) == 1)
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    """Return True if the server has closed the connection within the connection's time limit."""
+    try:
+        return connection.recv(65_536) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def _submit(server: Server) -> str:
+    with closing(server.begin(1)) as connection:
+        connection.sendall(b"x")
+        answer = connection.recv(65_536).decode()
+        return next(line.partition(": ")[2] for line in answer.split("\r\n") if line.lower().startswith("location"))
+
+
+def _watch(server: Server, place: str) -> str:
+    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)) as connection:
+        connection.request("GET", f"{place}/events")
+        return connection.getresponse().read().decode()

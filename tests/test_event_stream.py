@@ -1,0 +1,57 @@
+"""The events of a job whose states are made up."""
+
+import json
+from threading import Event
+from typing import Any
+
+from shoal.errors import ShoalError, Unavailable, UnknownJob
+from shoal_api.event_stream import event_stream
+
+QUEUED, RUNNING, DONE = ({"id": "a", "status": word} for word in ("queued", "running", "done"))
+
+
+class Hurry(Event):
+    """A sign to stop that is waited for in no time, and that comes after some looks at the job."""
+
+    def __init__(self, num_looks: int = 1_000):
+        super().__init__()
+        self._num_looks = num_looks
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return True if the sign has come."""
+        self._num_looks -= 1
+        return self._num_looks <= 0
+
+
+def events(*states: dict[str, Any] | ShoalError, num_looks: int = 1_000) -> list[tuple[str, Any]]:
+    """Return the events of a job that goes through these states and stays in the last."""
+    left = list(states)
+
+    def look() -> dict[str, Any]:
+        state = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(state, ShoalError):
+            raise state
+        return state
+
+    response = event_stream(look, Hurry(num_looks))
+    blocks = b"".join(response({"REQUEST_METHOD": "GET"}, lambda *_: None)).decode().split("\n\n")  # type: ignore[arg-type]
+    assert (blocks[0], blocks[-1]) == ("retry: 1000", "")
+    pairs = [block.split("\n") for block in blocks[1:-1]]
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in pairs]
+
+
+def test_each_state_is_sent_once_and_the_last_one_again_as_the_end() -> None:
+    expected = [("progress", QUEUED), ("progress", RUNNING), ("progress", DONE), ("end", DONE)]
+    assert events(QUEUED, QUEUED, RUNNING, RUNNING, DONE) == expected
+
+
+def test_redis_may_go_away_and_come_back() -> None:
+    assert events(QUEUED, Unavailable("away"), Unavailable("away"), DONE)[-2:] == [("progress", DONE), ("end", DONE)]
+
+
+def test_it_ends_with_a_job_that_is_forgotten() -> None:
+    assert events(RUNNING, UnknownJob("gone")) == [("progress", RUNNING), ("end", RUNNING)]
+
+
+def test_it_ends_without_an_end_of_the_job_if_the_server_stops() -> None:
+    assert events(RUNNING, num_looks=3) == [("progress", RUNNING)]
