@@ -48,7 +48,7 @@ def test_a_service_has_no_privileges(name: str) -> None:
 def test_a_service_is_not_root_and_says_whether_it_is_well(name: str) -> None:
     service = SERVICES[name]
     if "build" in service:
-        stage = final_stage(name)
+        stage = final_stage(service["build"]["dockerfile"].partition("/")[0])
         users = [line.split()[1] for line in stage if line.startswith("USER ")]
         assert users
         assert all(user.isdigit() and int(user) >= 1_000 for user in users)

@@ -3,8 +3,10 @@
 import hashlib
 import http.client
 import json
+import os
 import shutil
 import subprocess
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -15,16 +17,19 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 from conftest import PATIENCE_S, ROOT, RedisServer, free_port, redis_program, wait_until
-from process import Process, run
+from long_job_tasks import KINDS
+from process import Process, environment, run
 from queues import Queue, connect
 
 from shoal import Client
 from shoal.errors import Overloaded, ShoalError, Timeout, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
+from shoal.long_jobs.long_jobs import LongJobs
 from shoal.queue.consumer import MAX_LISTENING
 from shoal.queue.lane import LaneLimits, Source
 from shoal.queue.pool import Pool
+from shoal.settings import Settings
 from shoal_api.access import api_keys
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
@@ -86,7 +91,7 @@ class Place(NamedTuple):
 def place(tmp_path: Path) -> Iterator[Place]:
     """A Redis with the file, in which each user's password is its name."""
     text = ACL.read_text()
-    for user in ("admin", "api", "producer", "worker"):
+    for user in ("admin", "api", "jobs", "producer", "worker"):
         text = text.replace(f"{user.upper()}-PASSWORD-SHA256", hashlib.sha256(user.encode()).hexdigest())
     (tmp_path / "users.acl").write_text(text)
     server = RedisServer(tmp_path, aclfile=tmp_path / "users.acl", unixsocket=tmp_path / "redis.sock")
@@ -140,6 +145,17 @@ def granted() -> dict[str, set[str]]:
     return {line[1]: {word[1:] for word in line if word.startswith("+")} for line in lines}
 
 
+class Runner(Process):
+    """A runner with the long jobs of the tests."""
+
+    def __init__(self, log: Path, **settings: Any):
+        self.log = log
+        command = [sys.executable, str(Path(__file__).parent / "long_job_tasks.py")]
+        env = environment(**settings) | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(command, env=env, stdout=output, stderr=output)
+
+
 class Caller:
     """A client with an API key."""
 
@@ -161,6 +177,27 @@ class Caller:
             return self.ask("GET", path)[0] == 200
         except OSError:
             return False
+
+
+def use_long_jobs(url: str) -> None:
+    """Do what the API does with long jobs."""
+    with LongJobs(Settings(redis_url=url)) as jobs:
+        first, second = (jobs.submit("embed_file", {"n": n}, idempotency_key=str(n)) for n in range(2))
+        assert jobs.submit("embed_file", {"n": 1}, idempotency_key="1") == second
+        assert [jobs.pause(first), jobs.resume(first), jobs.cancel(first), jobs.retry(first)] == [
+            "paused",
+            "queued",
+            "cancelled",
+            "queued",
+        ]
+        with connect(url) as connection:
+            connection.hset(f"rq:job:{second}", "status", "finished")
+        assert jobs.status(second).result is None
+        assert len(jobs.list()) == 2
+        with connect(url) as connection:
+            connection.delete(f"rq:job:{second}")
+        assert len(jobs.list()) == 1
+        assert jobs.num_runners() == 0
 
 
 def use_clients(place: Place) -> None:
@@ -185,6 +222,7 @@ def use_clients(place: Place) -> None:
         until_ms = 1_000 * queue.redis.time()[0] + 2_500
         queue.redis.zadd(many.listening, {f"w{n}": until_ms for n in range(MAX_LISTENING)})
         assert not queue.take(f"w{MAX_LISTENING}", LANES, 1, block_s=0.01)  # it sleeps
+    use_long_jobs(place.api)
     with Client(place.api, timeout_s=0.05) as client:
         assert client.submit("embed", "storm").cancel() == "cancelled"
         jobs = [client.submit("embed", ["storm"] * 33) for _ in range(3)]  # in the overflow, two of them waiting
@@ -263,6 +301,32 @@ def test_each_user_may_do_what_it_does_and_nothing_else(
     allowed = granted()
     for user in ("shoal-api", "shoal-worker"):
         assert sorted(watch.used[user] - {"auth"}) == sorted(allowed[user]), user
+
+
+def test_the_runner_may_do_what_it_does(place: Place, tmp_path: Path) -> None:
+    runner_url = place.api.replace("shoal-api:api", "shoal-jobs:jobs")
+    submitter = LongJobs(Settings(redis_url=place.worker.replace("shoal-worker:worker", "shoal-api:api")), KINDS)
+    with (
+        Watch(place.server.url) as watch,
+        submitter as jobs,
+        Runner(tmp_path / "runner.log", redis_url=runner_url) as runner,
+    ):
+        names = {name: jobs.submit(name, {"folder": str(tmp_path), "rows": 3}) for name in ("count", "fail")}
+        wait_until(lambda: jobs.status(names["count"]).status == "running")
+        jobs.pause(names["count"])
+        wait_until(lambda: jobs.status(names["count"]).status == "paused")
+        wait_until(lambda: jobs.status(names["fail"]).status == "failed")
+        jobs.resume(names["count"])
+        (tmp_path / "go").write_text("3")
+        wait_until(lambda: jobs.status(names["count"]).status == "done")
+        again = jobs.submit("recover", {"folder": str(tmp_path), "times": 1, "dies": True})
+        wait_until(lambda: jobs.status(again).status == "done")
+        assert runner.terminate() == 0
+    assert place.admin.acl_log() == []
+    used = watch.used["shoal-api"] - {"auth"}
+    assert used <= granted()["shoal-jobs"]
+    assert granted()["shoal-jobs"] - used <= granted()["shoal-api"] | {"srem", "unwatch", "zrange", "zrangebyscore"}
+    assert "docs/redis-users.acl" not in runner.output
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="there is no node")

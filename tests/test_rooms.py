@@ -99,6 +99,7 @@ ROOMS: dict[str, set[str]] = {
     "shoal_workers.model": {"shoal"},
     "shoal_workers.encoding": {"shoal", "shoal_workers.process.processors", "shoal_workers.model"},
     "shoal_workers.index": {"shoal", "shoal.records", "shoal_workers.model", "shoal_workers.encoding"},
+    "shoal_workers.long_jobs": {"shoal", "shoal.broker", "shoal.long_jobs"},
     "shoal_workers.process": {"shoal", "shoal.broker", "shoal.queue"},
     "shoal_workers": {
         "shoal",
@@ -111,6 +112,7 @@ ROOMS: dict[str, set[str]] = {
         "shoal_workers.model",
         "shoal_workers.encoding",
         "shoal_workers.index",
+        "shoal_workers.long_jobs",
         "shoal_workers.process",
     },
 }
@@ -124,7 +126,13 @@ HOMES = {
     "fsspec": {"shoal.records.source_file"},
     "backports": {"shoal.records.compression"},
     "httpx2": {"shoal.client.http_deadline", "shoal.client.http_session"},
-    "rq": {"shoal.long_jobs.rq_jobs", "shoal.long_jobs.rq_queue"},
+    "rq": {
+        "shoal.long_jobs.rq_jobs",
+        "shoal.long_jobs.rq_queue",
+        "shoal_workers.long_jobs.maintenance",
+        "shoal_workers.long_jobs.rq_worker",
+        "shoal_workers.long_jobs.schedules",
+    },
     "numkong": {"shoal_workers.index.upper_bounds"},
     "openvino": {
         "shoal_workers.encoding.engines.int8",

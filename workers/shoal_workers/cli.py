@@ -1,4 +1,4 @@
-"""The commands that need a model: `shoal worker`, `shoal index` and `shoal model`."""
+"""The commands of the workers: `shoal worker`, `shoal jobs`, `shoal index` and `shoal model`."""
 
 import json
 import logging
@@ -32,6 +32,7 @@ JOB_SETTINGS = (
     "result_ttl_s",
 )
 CACHE_SETTINGS = ("cache_mb", "cache_ttl_s")
+LONG_JOB_SETTINGS = ("long_jobs", "roots", "index_home", "indexes", "kept_versions", "private_hosts", "schedules")
 PROCESS_SETTINGS = ("stall_timeout_s", "workers", "log_level")
 
 
@@ -46,6 +47,20 @@ def worker(settings: Settings) -> None:
 
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     serve(settings)
+
+
+@click.command()
+@settings_options(*REDIS_SETTINGS, *LONG_JOB_SETTINGS, "max_text_chars", "home", "log_level")
+def jobs(settings: Settings) -> None:
+    """Do the long jobs of the pool until it is told to stop (SIGTERM or Ctrl-C).
+
+    A job that is not done by then goes on when it is started again. It runs no model: workers embed for it.
+    """
+    _limit_native_threads(settings)
+    from shoal_workers.long_jobs.runner import Runner
+
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    Runner(settings).run()
 
 
 @click.group()

@@ -242,9 +242,9 @@ def queue_names(keys: Keys) -> tuple[str, str]:
     return f"{keys.root}:long", f"{keys.root}:quick"
 
 
-def job_class_of(kinds: Mapping[str, Kind], base: type[LongJob] = LongJob) -> type[LongJob]:
-    """Return the class of jobs of these kinds."""
-    return type(base.__name__, (base,), {"kinds": kinds, "__module__": base.__module__})
+def job_class_of(kinds: Mapping[str, Kind], base: type[LongJob] = LongJob, **values: Any) -> type[LongJob]:
+    """Return the class of jobs of these kinds, with further values that `base` takes."""
+    return type(base.__name__, (base,), {"kinds": kinds, "__module__": base.__module__, **values})
 
 
 def _status(word: str) -> JobStatus:

@@ -1,6 +1,5 @@
 """A process that this one starts, watches and stops, together with the processes that it starts itself."""
 
-import ctypes
 import logging
 import os
 import signal
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from shoal.errors import parse
+from shoal.parent_death import die_with_parent
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +25,6 @@ GONE_WITHIN_S = 2.0
 
 #: Lines of a process's standard error that are kept.
 _KEPT_LINES = 20
-
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(slots=True)
@@ -54,7 +52,7 @@ class Service:
             self.command,
             env=environment,
             process_group=0,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
@@ -111,8 +109,3 @@ def _pass_on(source: IO[bytes], kept: "deque[str]") -> None:
             with suppress(OSError, ValueError):  # the terminal may be gone; the process must not wait for it
                 sys.stderr.write(f"{kept[-1]}\n")
                 sys.stderr.flush()
-
-
-def _die_with_parent() -> None:
-    if sys.platform == "linux":  # elsewhere a process outlives a supervisor that is killed
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

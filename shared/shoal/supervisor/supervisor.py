@@ -1,4 +1,4 @@
-"""Redis, the API and the workers: started, watched, restarted and stopped together."""
+"""Redis, the API, the workers and the runner of long jobs: started, watched, restarted and stopped together."""
 
 import json
 import logging
@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import closing
+from importlib.util import find_spec
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
@@ -46,7 +47,8 @@ class Supervisor:
         environment = settings.to_environment()
         shoal = [sys.executable, "-m", "shoal"]
         workers = [Service(f"worker {n + 1}", [*shoal, "worker"], environment) for n in range(settings.workers)]
-        self.services = [Service("api", [*shoal, "api"], environment, API_STOP_WITHIN_S), *workers]
+        jobs = [Service("jobs", [*shoal, "jobs"], environment)] if runs_jobs(settings) else []
+        self.services = [Service("api", [*shoal, "api"], environment, API_STOP_WITHIN_S), *jobs, *workers]
         self.redis = Service("redis", embedded.command(settings), {}) if embedded.is_wanted(settings) else None
         self._retries: Counter[str] = Counter()
         self._stopping = False
@@ -99,7 +101,7 @@ class Supervisor:
         self._stopping = True
 
     def stop(self) -> None:
-        """Stop the API, then the workers, then Redis, each after it has finished its work."""
+        """Stop the API, then the runner, the workers and Redis, each after it has finished its work."""
         for service in self._all():
             service.stop()
 
@@ -140,6 +142,11 @@ class Supervisor:
                 log.warning("%s and is started again: %s", ended, reason)
                 service.start()
         return is_ready(self.settings)
+
+
+def runs_jobs(settings: Settings) -> bool:
+    """Return True if the settings ask for a runner of long jobs, and the library is installed that it needs."""
+    return settings.long_jobs > 0 and find_spec("rq") is not None
 
 
 def is_ready(settings: Settings) -> bool:

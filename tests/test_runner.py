@@ -1,0 +1,245 @@
+"""The runner of long jobs: real processes on a real Redis, killed and stopped at any moment."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import redis
+from conftest import RedisServer, wait_until
+from long_job_tasks import KINDS, TEXT
+from process import environment
+from rq.job import Job
+
+from shoal.long_jobs.long_jobs import LongJobs
+from shoal.long_jobs.serializer import MsgpackSerializer
+from shoal.long_jobs.status import LongJobStatus
+from shoal.settings import Settings
+
+SCRIPT = Path(__file__).parent / "long_job_tasks.py"
+
+
+class Place:
+    """A Redis of the test's own, the jobs there, and runners."""
+
+    def __init__(self, server: RedisServer, folder: Path):
+        self.server, self.folder = server, folder
+        self.settings = Settings(redis_url=server.url)
+        self.jobs = LongJobs(self.settings, KINDS)
+        self.connection = redis.Redis.from_url(server.url)
+        self.runners: list[psutil.Popen] = []
+
+    def start(self, **settings: Any) -> psutil.Popen:
+        """Start a runner."""
+        values = {"redis_url": self.server.url, "long_jobs": 1} | settings
+        with (self.folder / "runner.log").open("ab") as output:
+            command = [sys.executable, str(SCRIPT)]
+            path = os.pathsep.join(sys.path)
+            env = environment(**values) | {"PYTHONPATH": path}
+            self.runners.append(psutil.Popen(command, env=env, stdout=output, stderr=output))
+        return self.runners[-1]
+
+    def submit(self, kind: str, **arguments: Any) -> str:
+        """Submit a job of the tests."""
+        return self.jobs.submit(kind, {"folder": str(self.folder), **arguments})
+
+    def let_go(self, until: int = 1_000_000) -> None:
+        """Let the job that counts go on up to a number."""
+        (self.folder / "new").write_text(str(until))
+        (self.folder / "new").rename(self.folder / "go")
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers that were counted."""
+        path = self.folder / "numbers"
+        return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    @property
+    def log(self) -> str:
+        """The log of the runners."""
+        return (self.folder / "runner.log").read_text()
+
+    def wait(self, job_id: str, status: str) -> LongJobStatus:
+        """Wait until the job has the status."""
+        wait_until(lambda: self.jobs.status(job_id).status == status, 40)
+        return self.jobs.status(job_id)
+
+    def process_of(self, runner: psutil.Popen) -> psutil.Process:
+        """Wait for the process of the one job that the runner does."""
+        wait_until(lambda: [child for worker in runner.children() for child in worker.children()])
+        ((process,),) = [found for worker in runner.children() if (found := worker.children())]
+        return process
+
+    def close(self) -> None:
+        """End the runners, whose processes end with them."""
+        alive = [runner for runner in self.runners if runner.poll() is None]
+        left = [process for runner in alive for process in runner.children(recursive=True)]
+        for runner in alive:
+            runner.kill()
+            runner.wait()
+        psutil.wait_procs(left, 20)
+        assert not [process for process in left if process.is_running()]
+        self.jobs.close()
+        self.connection.close()
+
+
+@pytest.fixture
+def place(own_redis: RedisServer, tmp_path: Path) -> Iterator[Place]:
+    """A place without a runner."""
+    place = Place(own_redis, tmp_path)
+    yield place
+    place.close()
+
+
+def test_a_job_is_done_and_says_how_far_it_is(place: Place) -> None:
+    job_id = place.submit("count", rows=10)
+    runner = place.start()
+    place.wait(job_id, "running")
+    place.let_go(5)
+    wait_until(lambda: place.jobs.status(job_id).progress.rows == 5)
+    progress = place.jobs.status(job_id).progress
+    assert (progress.fraction, progress.step) == (0.5, "waiting")
+    assert place.jobs.num_runners() == 1
+    place.let_go()
+    status = place.wait(job_id, "done")
+    assert status.result == {"rows": 10}
+    assert (status.progress.rows, status.progress.fraction) == (10, 1.0)
+    assert status.submitted_at <= (status.started_at or 0) <= (status.ended_at or 0)
+    assert 0 < place.connection.ttl(f"rq:job:{job_id}") <= 7 * 86_400
+    runner.terminate()
+    assert runner.wait(20) == 0
+    assert place.jobs.num_runners() == 0
+
+
+def test_a_job_that_runs_is_paused_resumed_and_cancelled(place: Place) -> None:
+    job_id = place.submit("count", rows=10)
+    place.let_go(2)
+    place.start()
+    wait_until(lambda: len(place.numbers) == 2)
+    assert place.jobs.pause(job_id) == "running"
+    place.wait(job_id, "paused")
+    assert place.jobs.resume(job_id) == "queued"
+    place.let_go(4)
+    wait_until(lambda: len(place.numbers) == 4)
+    place.jobs.cancel(job_id)
+    place.wait(job_id, "cancelled")
+    assert place.numbers == [0, 1, 2, 3]
+    assert place.jobs.retry(job_id) == "queued"
+    place.let_go()
+    place.wait(job_id, "done")
+    assert place.numbers == list(range(10))
+
+
+@pytest.mark.parametrize("whom", ["runner", "worker", "job"])
+def test_a_job_goes_on_when_a_process_was_killed(place: Place, whom: str) -> None:
+    job_id = place.submit("count", rows=6)
+    place.let_go(3)
+    runner = place.start()
+    wait_until(lambda: len(place.numbers) == 3)
+    process = place.process_of(runner)
+    {"runner": runner, "worker": process.parent(), "job": process}[whom].kill()
+    if whom == "runner":
+        runner.wait()
+        place.start()
+    place.let_go()
+    status = place.wait(job_id, "done")
+    assert place.numbers == list(range(6))
+    assert not process.is_running()
+    assert status.error is None
+
+
+def test_a_job_goes_on_when_the_machine_was_killed(place: Place) -> None:
+    job_id = place.submit("count", rows=6)
+    place.let_go(3)
+    runner = place.start()
+    wait_until(lambda: place.jobs.status(job_id).progress.rows == 3)
+    wait_until(lambda: place.connection.info("persistence")["aof_pending_bio_fsync"] == 0)
+    place.server.stop(signal.SIGKILL)
+    runner.kill()
+    runner.wait()
+    place.server.start()
+    place.let_go()
+    place.start()
+    place.wait(job_id, "done")
+    assert place.numbers == list(range(6))
+
+
+def test_a_job_goes_on_while_redis_is_started_again(place: Place) -> None:
+    job_id = place.submit("count", rows=6)
+    place.let_go(2)
+    runner = place.start()
+    wait_until(lambda: place.jobs.status(job_id).progress.rows == 2)
+    process = place.process_of(runner)
+    place.server.stop()
+    place.let_go(4)
+    wait_until(lambda: len(place.numbers) == 4)
+    place.server.start()
+    wait_until(lambda: place.jobs.status(job_id).progress.rows == 4)
+    assert process.is_running()
+    place.let_go()
+    place.wait(job_id, "done")
+    assert place.numbers == list(range(6))
+
+
+def test_a_runner_that_is_stopped_leaves_its_job_to_the_next(place: Place) -> None:
+    job_id = place.submit("count", rows=6)
+    place.let_go(3)
+    runner = place.start()
+    wait_until(lambda: len(place.numbers) == 3)
+    runner.terminate()
+    assert runner.wait(20) == 0
+    assert place.jobs.status(job_id).status == "queued"
+    assert place.jobs.status(job_id).progress.rows == 3
+    place.let_go()
+    place.start()
+    place.wait(job_id, "done")
+    assert place.numbers == list(range(6))
+
+
+def test_an_error_is_kept_without_texts(place: Place) -> None:
+    place.start()
+    failed = place.wait(place.submit("fail"), "failed")
+    message = "ValueError in the job: the log of the runner has its traceback"
+    assert failed.error == {"code": "internal", "message": message}
+    refused = place.wait(place.submit("refuse"), "failed")
+    assert refused.error == {"code": "invalid_request", "message": "source is wrong: name another"}
+    assert (refused.progress.num_bad, refused.progress.first_bad) == (1, ("a.csv, line 2: it is empty",))
+    for status in (failed, refused):
+        (result,) = Job.fetch(status.id, place.connection, MsgpackSerializer).results()
+        assert result.exc_string
+        assert "long_job_tasks.py" in result.exc_string
+        assert TEXT not in result.exc_string
+        assert 0 < place.connection.ttl(f"rq:job:{status.id}") <= 30 * 86_400
+    wait_until(lambda: "source is wrong" in place.log)
+    assert TEXT not in place.log
+    assert "long_job_tasks.py" in place.log
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_job_is_tried_again_a_few_times(place: Place, dies: bool) -> None:
+    place.start()
+    recovered = place.submit("recover", times=2, dies=dies)
+    assert place.wait(recovered, "done").result == "done"
+    (place.folder / "tries").unlink()
+    lost = place.wait(place.submit("recover", times=9, dies=dies), "failed")
+    assert lost.error
+    assert lost.error["code"] == ("internal" if dies else "unavailable")
+    assert len((place.folder / "tries").read_text().splitlines()) == 4
+    assert place.jobs.retry(lost.id) == "queued"
+
+
+def test_one_that_does_not_stop_is_killed_and_goes_on_later(place: Place) -> None:
+    job_id = place.submit("ignore")
+    runner = place.start()
+    process = place.process_of(runner)
+    runner.terminate()
+    assert runner.wait(30) == 0
+    assert not process.is_running()
+    assert place.jobs.status(job_id).status == "queued"
+    place.let_go()
+    place.start()
+    place.wait(job_id, "done")

@@ -1,0 +1,183 @@
+"""A program that writes into RQ's keys: the runner does nothing that it says, and goes on."""
+
+import json
+import os
+import pickle
+import zlib
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RedisServer, wait_until
+from rq.callbacks import Callback
+from rq.command import send_kill_horse_command, send_shutdown_command, send_stop_job_command
+from rq.job import Job
+from rq.queue import Queue as RqQueue
+from rq.serializers import JSONSerializer
+from rq.worker import Worker
+from test_runner import Place
+
+from shoal.long_jobs.rq_queue import queue_names
+from shoal.long_jobs.serializer import MsgpackSerializer
+
+#: What a job of another program would do if it could.
+TOUCHED = "touched"
+
+
+class Touch:
+    """An object that makes a file when it is unpickled."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (os.open, (str(self.path), os.O_CREAT))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A place with a runner, for all attacks."""
+    folder = tmp_path_factory.mktemp("attacks")
+    server = RedisServer(folder)
+    server.start()
+    place = Place(server, folder)
+    place.start()
+    wait_until(lambda: place.connection.ping() and place.jobs.num_runners())
+    yield place
+    place.close()
+    server.stop()
+
+
+def forge(place: Place, job_id: str, data: Any, **fields: Any) -> None:
+    """Write a job into the queue."""
+    name = queue_names(place.settings.keys)[0]
+    packed = data if isinstance(data, bytes) else MsgpackSerializer.dumps(data)
+    values: Any = {"data": zlib.compress(packed), "status": "queued", "origin": name, **fields}
+    place.connection.hset(f"rq:job:{job_id}", mapping=values)
+    place.connection.rpush(f"rq:queue:{name}", job_id)
+
+
+def has_failed(place: Place, job_id: str) -> bool:
+    """Return True if the job failed."""
+    return place.connection.hget(f"rq:job:{job_id}", "status") == b"failed"
+
+
+def right(place: Place, kind: str = "recover") -> list[Any]:
+    """The data of a job that can be done."""
+    arguments = {"folder": str(place.folder), "times": 0, "dies": False}
+    return [kind, None, [], {"arguments": arguments, "webhook": "", "client": ""}]
+
+
+def assert_goes_on(place: Place) -> None:
+    """Check that the runner does the next job, and that nothing was done that an attack asked for."""
+    job_id = place.submit("recover", times=0, dies=False)
+    assert place.wait(job_id, "done").result == "done"
+    assert not (place.folder / TOUCHED).exists()
+    assert "Traceback" not in place.log
+    assert "is started again" not in place.log
+
+
+def wrong_data(folder: Path) -> dict[str, Any]:
+    """Return data that is refused, by what is wrong with it."""
+    command, touched = f"touch {folder / TOUCHED}", folder / TOUCHED
+    options = {"arguments": {}, "webhook": "", "client": ""}
+    return {
+        "pickle": pickle.dumps(Touch(touched)),
+        "pickled job": pickle.dumps(("os.system", None, (command,), {})),
+        "function": ["os.system", None, [command], {}],
+        "function with our arguments": ["os.system", None, [], options],
+        "method": ["long_job_tasks.recover", None, [], options],
+        "instance": ["recover", {"__class__": "os"}, [], options],
+        "pickled instance": ["recover", pickle.dumps(Touch(touched)), [], options],
+        "positional arguments": ["recover", None, [command], options],
+        "no map": "recover",
+        "bytes": ["recover", None, [], options | {"arguments": {"folder": pickle.dumps(Touch(touched))}}],
+        "no bytes": b"",
+        "odd bytes": b"\xc1",
+        "json": json.dumps(["os.system", None, [command], {}]).encode(),
+    }
+
+
+@pytest.mark.parametrize("name", wrong_data(Path()))
+def test_a_job_with_wrong_data_fails(place: Place, name: str) -> None:
+    job_id = f"forged-{name.replace(' ', '-')}"
+    forge(place, job_id, wrong_data(place.folder)[name], retries_left="3", retry_intervals="[0]")
+    wait_until(lambda: has_failed(place, job_id), 20)
+    assert_goes_on(place)
+
+
+def wrong_fields(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return fields that are ignored, by what they are about."""
+    pickled = pickle.dumps(Touch(folder / TOUCHED))
+    hook = {"url": "http://127.0.0.1:1/", "job_status": "finished", "method": "POST", "headers": None, "timeout": 1}
+    return {
+        "callbacks": {f"{when}_callback_name": "os.abort" for when in ("success", "failure", "stopped")},
+        "webhooks": {"webhooks": json.dumps([hook])},
+        "meta": {"meta": pickled},
+        "result": {"result": pickled, "exc_info": pickled},
+        "repeat": {"repeats_left": "1000", "repeat_intervals": "[0]"},
+        "dependencies": {"dependency_ids": '["a"]', "dependency_id": "a"},
+        "limits": {"rate_limit_key": "a", "rate_limit_concurrency": "1", "group_id": "a"},
+        "numbers": dict.fromkeys(("timeout", "result_ttl", "failure_ttl", "ttl", "retries_left"), "-1e99"),
+        "times": dict.fromkeys(("created_at", "enqueued_at", "started_at", "ended_at", "last_heartbeat"), "\xff"),
+        "flags": dict.fromkeys(("enqueue_at_front", "allow_dependency_failures", "number_of_retries"), "x"),
+        "origin": {"origin": "another"},
+        "worker": {"worker_name": "\n[31m", "description": "\n[31m"},
+    }
+
+
+@pytest.mark.parametrize("name", wrong_fields(Path()))
+def test_fields_that_long_jobs_do_not_have_are_ignored(place: Place, name: str) -> None:
+    job_id = f"odd-{name}"
+    place.connection.sadd(f"rq:job:{job_id}:dependents", b"\xff", "dependent")
+    forge(place, "dependent", right(place), status="deferred")
+    forge(place, job_id, right(place), **wrong_fields(place.folder)[name])
+    wait_until(lambda: place.connection.hget(f"rq:job:{job_id}", "status") == b"finished", 20)
+    assert_goes_on(place)
+    assert place.connection.hget("rq:job:dependent", "status") == b"deferred"
+
+
+def test_entries_that_name_no_job_are_dropped(place: Place) -> None:
+    name = queue_names(place.settings.keys)[0]
+    for entry in (b"\xff\xfe", "a/b", "", "x" * 10_000, "unknown"):
+        place.connection.rpush(f"rq:queue:{name}", entry)
+    for registry in ("wip", "scheduled", "failed", "deferred", "finished", "canceled"):
+        entries = dict.fromkeys((b"\xff:x", b"unknown", b"a:b:c", b":"), 1.0)
+        place.connection.zadd(f"rq:{registry}:{name}", entries)
+    place.connection.sadd(f"rq:workers:{name}", "nobody")
+    assert_goes_on(place)
+    wait_until(lambda: place.connection.llen(f"rq:queue:{name}:intermediate") == 0, 20)
+    wait_until(lambda: place.connection.zcard(f"rq:wip:{name}") == 0, 20)
+
+
+def test_a_finished_job_in_the_queue_is_not_done_again(place: Place) -> None:
+    job_id = place.submit("recover", times=0, dies=False)
+    place.wait(job_id, "done")
+    tries = len((place.folder / "tries").read_text().splitlines())
+    place.connection.rpush(f"rq:queue:{queue_names(place.settings.keys)[0]}", job_id, job_id)
+    assert_goes_on(place)
+    assert len((place.folder / "tries").read_text().splitlines()) == tries + 1
+
+
+def test_commands_over_pub_sub_are_not_heard(place: Place) -> None:
+    job_id = place.submit("ignore")
+    place.wait(job_id, "running")
+    for worker in Worker.all(place.connection, serializer=MsgpackSerializer):
+        send_kill_horse_command(place.connection, worker.name)
+        send_shutdown_command(place.connection, worker.name)
+    send_stop_job_command(place.connection, job_id, MsgpackSerializer)
+    place.let_go()
+    place.wait(job_id, "done")
+    assert_goes_on(place)
+
+
+def test_rqs_own_client_can_submit_nothing(place: Place) -> None:
+    name = queue_names(place.settings.keys)[0]
+    for serializer in (None, JSONSerializer, MsgpackSerializer):
+        queue = RqQueue(name, place.connection, serializer=serializer)
+        job = queue.enqueue("os.mkdir", str(place.folder / TOUCHED), on_failure=Callback("os.abort"))
+        wait_until(partial(has_failed, place, job.id), 20)
+    assert_goes_on(place)
+    assert isinstance(job, Job)

@@ -1,0 +1,300 @@
+"""A worker of RQ for long jobs: a process that takes them from its queue and has each done by a process of its own.
+
+What RQ's worker would do because Redis says so, it does not: it listens to no commands, calls no callbacks, and sends
+no webhooks of RQ.
+"""
+
+import logging
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, ClassVar, TypeAlias
+
+from rq.exceptions import NoSuchJobError, StopRequested
+from rq.job import JobStatus
+from rq.timeouts import JobTimeoutException
+from rq.utils import now
+from rq.worker import Worker, WorkerStatus
+
+from shoal.broker.broker import Broker
+from shoal.errors import (
+    DiskFull,
+    Expired,
+    FileError,
+    Internal,
+    MalformedJob,
+    NotReady,
+    Overloaded,
+    ShoalError,
+    Timeout,
+    Unavailable,
+)
+from shoal.excerpt import excerpt
+from shoal.long_jobs.rq_queue import CANCEL, PAUSE, WANTED, LongJob, LongQueue
+from shoal.long_jobs.serializer import MsgpackSerializer
+from shoal.long_task import Report
+from shoal.parent_death import die_with_parent
+from shoal_workers.long_jobs.control import JobControl
+from shoal_workers.long_jobs.maintenance import Maintenance
+
+log = logging.getLogger(__name__)
+
+#: The function of a kind of job: takes the arguments, the id of the job and the call to report progress; returns the
+#: result, a map.
+Task: TypeAlias = Callable[[Mapping[str, Any], str, Report], Any]
+
+#: Pause between two signs of life of a job's process, and the time after which it counts as dead.
+HEARTBEAT_S, ALIVE_S = 2, 8
+
+#: Time for which a worker is listed that gives no sign of life.
+LISTED_S = 15
+
+#: Longest that a job which is told to stop goes on, until its next report; then its process is killed.
+STOP_WITHIN_S = 6.0
+
+#: Errors that pass by themselves: after one of them a job is tried again.
+PASSING = (Unavailable, Overloaded, NotReady, Timeout, Expired)
+
+_STOPS = (signal.SIGTERM, signal.SIGINT)
+
+
+class RunnableJob(LongJob):
+    """A long job in a runner, which has a table of functions."""
+
+    functions: ClassVar[Mapping[str, Task]] = {}
+    control: JobControl
+
+    def _execute(self) -> Any:
+        """Do the job. Raises ShoalErrors alone, with their messages and without what they were caused by."""
+        submission = self.submission
+        function = self.functions.get(submission.kind)
+        if function is None:
+            raise MalformedJob(f"there is no long job called {excerpt(submission.kind)}")
+        self.set_error(None)
+        try:
+            result = function(submission.arguments, self.id, self.control.report)
+        except (Exception, JobTimeoutException) as error:
+            raise _translated(error, self).with_traceback(error.__traceback__) from None
+        self.control.save()
+        return result
+
+
+def _translated(error: Exception, job: LongJob) -> ShoalError:
+    """Return the error that is kept: no message of another library, which may repeat a text."""
+    if isinstance(error, ShoalError):
+        return error
+    if isinstance(error, JobTimeoutException):
+        return Timeout(f"the job took longer than {job.timeout} s, the limit of its kind")
+    if isinstance(error, OSError) and error.errno in DiskFull.ERRNOS:
+        return DiskFull(f"no room to write {error.filename or 'the output'}: make some, and retry the job")
+    if isinstance(error, OSError) and error.filename:
+        return FileError(f"{error.filename} cannot be used ({error.strerror}): check its name and permissions")
+    return Internal(f"{type(error).__name__} in the job: the log of the runner has its traceback")
+
+
+class LongJobWorker(Worker):
+    """A worker for one queue; it does one job at a time, each in a process that it starts and watches."""
+
+    log_result_lifespan = False
+    max_connection_wait_time = 2.0
+
+    def __init__(self, queue: LongQueue, name: str, broker: Broker):
+        super().__init__(
+            [queue],
+            name=name,
+            connection=queue.connection,
+            job_class=queue.job_class,
+            queue_class=LongQueue,
+            serializer=MsgpackSerializer,
+            job_monitoring_interval=HEARTBEAT_S,
+            maintenance_interval=1,
+            log_job_description=False,
+        )
+        self._broker = broker
+        self._maintenance = Maintenance(queue)
+        self._told_to_stop_s = 0.0
+        self._has_lost = False
+
+    # Taking jobs
+
+    @property
+    def dequeue_timeout(self) -> int:
+        """Longest wait for a job, after which the queue is cared for."""
+        return HEARTBEAT_S
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
+        """Say that the worker is alive."""
+        super().heartbeat(LISTED_S, pipeline)
+
+    def run_maintenance_tasks(self) -> None:
+        """Care for the queue; a job that another program wrote there must not stop this worker."""
+        self.last_cleaned_at = now()  # type: ignore[assignment]
+        try:
+            self._maintenance.run()
+        except ValueError as error:
+            log.error("the queue %s has an entry that cannot be read (%s)", self.queues[0].name, type(error).__name__)
+
+    def execute_job(self, job: Any, queue: Any) -> None:
+        """Have the job done, unless it is to be paused or cancelled, or does not wait: it may be queued twice."""
+        if job.get_status(refresh=False) != JobStatus.QUEUED:
+            self.connection.lrem(queue.intermediate_queue_key, 0, job.id)
+        elif job.wanted in (PAUSE, CANCEL):
+            with self.connection.pipeline() as pipeline:
+                (queue.park if job.wanted == PAUSE else queue.drop)(job, pipeline)
+                pipeline.execute()
+        else:
+            log.info("job %s (%s) begins", job.id, job.kind.name)
+            self._has_lost = False
+            super().execute_job(job, queue)
+
+    def get_heartbeat_ttl(self, job: Any, working_time: float = 0.0) -> int:
+        """Return the time after which a job counts as abandoned if its worker gives no sign of life."""
+        return ALIVE_S
+
+    # Watching the process of a job
+
+    def fork_work_horse(self, job: Any, queue: Any) -> None:
+        """Start the process of a job; signals wait until it can handle them."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+        super().fork_work_horse(job, queue)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+
+    def maintain_heartbeats(self, job: Any, execution: Any) -> None:
+        """Say that the process of the job is alive; end it if it does not stop, or if another runner has the job."""
+        if self._stop_requested:
+            self._tell_process()
+            if time.monotonic() - self._told_to_stop_s > STOP_WITHIN_S:
+                self.kill_horse()
+        with suppress(ShoalError), self._broker.translated():
+            super().maintain_heartbeats(job, execution)
+            if self.connection.zscore(job.started_job_registry.key, execution.composite_key) is None:
+                log.warning("job %s: another runner has it, as Redis did not hear of this one", job.id)
+                self._has_lost = True
+                self.kill_horse()
+
+    def handle_job_failure(
+        self, job: Any, queue: Any, started_job_registry: Any = None, exc_string: str = "", execution: Any = None
+    ) -> None:
+        """Note that the job failed; of one whose process died, only if it is still this worker's."""
+        if self.is_horse or self._takes_over(job, queue, execution):
+            super().handle_job_failure(job, queue, started_job_registry, exc_string, execution)
+
+    def _takes_over(self, job: Any, queue: Any, execution: Any) -> bool:
+        """Return True if the job, whose process died, failed by that."""
+        try:
+            job.refresh()
+        except NoSuchJobError:
+            return False
+        job.origin = queue.name
+        if self._has_lost or job.get_status(refresh=False) != JobStatus.STARTED or job.worker_name != self.name:
+            return False
+        if self._stop_requested:
+            with self.connection.pipeline() as pipeline:
+                self.cleanup_execution(job, pipeline, execution)
+                queue.put_back(job, pipeline)
+                pipeline.execute()
+            return False
+        log.error("job %s (%s): its process was killed", job.id, job.kind.name)
+        job.ended_at = now()
+        job.set_error(Internal("the process of the job was killed, perhaps because there was no memory left"))
+        job.enqueue_at_front_on_retry = True
+        job.save_meta()
+        return True
+
+    # Stopping
+
+    def request_stop(self, signum: Any, frame: Any) -> None:
+        """End the worker: at once if it has no job, else when the job has stopped at its next report."""
+        self._stop_requested = True
+        self._told_to_stop_s = self._told_to_stop_s or time.monotonic()
+        if self.get_state() != WorkerStatus.BUSY:
+            raise StopRequested
+        self._tell_process()
+
+    def _tell_process(self) -> None:
+        if self.horse_pid:
+            with suppress(ProcessLookupError):
+                os.kill(self.horse_pid, signal.SIGTERM)
+
+    def teardown(self) -> None:
+        """Take the worker off the list, if Redis is there."""
+        with suppress(ShoalError), self._broker.translated():
+            super().teardown()  # type: ignore[no-untyped-call]
+
+    # The process of a job
+
+    def main_work_horse(self, job: Any, queue: Any) -> None:
+        """Do the job in the process that was started for it."""
+        die_with_parent(signal.SIGKILL, self.pid or 0)
+        job.control = JobControl(job, self.name, self._broker.translated)
+        self._control = job.control
+        super().main_work_horse(job, queue)
+
+    def setup_work_horse_signals(self) -> None:
+        """Have the job stop at its next report when the process is told to end."""
+
+        def stop(*_: object) -> None:
+            self._control.is_told_to_stop = True
+
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+
+    def _finalize_success(self, job: Any, queue: Any, execution: Any, return_value: Any) -> None:
+        super()._finalize_success(job, queue, execution, return_value)
+        log.info("job %s (%s) is done", job.id, job.kind.name)
+
+    def _finalize_failure(self, job: Any, queue: Any, execution: Any, exc_info: Any) -> None:
+        """End a run that raised: the job was stopped, or it failed."""
+        if self._control.reason:
+            self._finalize_stop(job, queue, execution)
+            return
+        error = exc_info[1] if isinstance(exc_info[1], ShoalError) else Internal(f"{type(exc_info[1]).__name__}")
+        job.set_error(error)
+        if not isinstance(error, PASSING):
+            job.retries_left = 0
+        job.save_meta()
+        super()._finalize_failure(job, queue, execution, exc_info)
+
+    def _finalize_stop(self, job: Any, queue: Any, execution: Any) -> None:
+        reason = self._control.reason
+        log.info("job %s (%s) is stopped (%s)", job.id, job.kind.name, reason)
+        if reason == "lost":
+            return
+        wanted: Any = self.connection.hget(job.key, WANTED)
+        with self.connection.pipeline() as pipeline:
+            self.cleanup_execution(job, pipeline, execution)
+            if reason == "cancel":
+                queue.drop(job, pipeline)
+            elif reason == "pause" and wanted == PAUSE.encode():
+                queue.park(job, pipeline)
+            else:  # the runner ends, or the job was resumed meanwhile
+                queue.put_back(job, pipeline)
+            pipeline.execute()
+
+    def handle_exception(self, job: Any, *exc_info: Any) -> None:
+        """Log the error; of one that is none of Shoal's, the place and no message, which may repeat a text."""
+        error = job.meta.get("error", {})
+        log.error("job %s (%s) failed: %s [%s]", job.id, job.kind.name, error.get("message"), error.get("code"))
+        if error.get("code") == Internal.code:
+            log.error("".join(traceback.format_tb(exc_info[2])))
+
+    # What RQ would do, and long jobs do without
+
+    def subscribe(self) -> None:
+        """Listen to nothing: any program that reaches Redis could end this worker or its jobs."""
+
+    def unsubscribe(self) -> None:
+        """Nothing was subscribed to."""
+
+    def clean_group_registries(self) -> None:
+        """There are no groups."""
+
+    def procline(self, message: Any) -> None:
+        """Leave the name of the process as it is."""
+
+    def _set_ip_address(self, connection: Any) -> None:
+        self.ip_address = "unknown"

@@ -1,0 +1,139 @@
+"""The runner: a process with a few workers of RQ, each a process of its own, that do long jobs."""
+
+import logging
+import multiprocessing
+import os
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from shoal.broker.broker import Broker
+from shoal.errors import Unavailable
+from shoal.long_jobs.kind import KINDS, Kind
+from shoal.long_jobs.long_jobs import LongJobs
+from shoal.long_jobs.rq_queue import LongQueue, job_class_of, queue_names
+from shoal.parent_death import die_with_parent
+from shoal.settings import Settings
+from shoal_workers.long_jobs import schedules
+from shoal_workers.long_jobs.rq_worker import LongJobWorker, RunnableJob, Task
+from shoal_workers.long_jobs.tasks import functions
+
+log = logging.getLogger(__name__)
+
+#: Longest time for the workers to end: their jobs stop at the next report, and are killed 6 s later.
+STOP_WITHIN_S = 10.0
+
+#: Longest that Redis may take to answer a worker, in seconds.
+ANSWER_S = 2.0
+
+#: Pause before a worker that ended is started again.
+RESTART_AFTER_S = 1.0
+
+_LOOK_EVERY_S = 0.2
+
+
+@dataclass(slots=True)
+class _Place:
+    """A place for a worker of a queue, and the process that has it."""
+
+    queue: str
+    process: BaseProcess | None = None
+    due_s: float = 0.0
+
+
+class Runner:
+    """The runner of a pool: `settings.long_jobs` workers for long jobs, and one for quick ones.
+
+    `tasks` and `kinds` are the functions of the kinds, and the kinds themselves.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        tasks: Mapping[str, Task] | None = None,
+        kinds: Mapping[str, Kind] = KINDS,
+    ):
+        long, quick = queue_names(settings.keys)
+        self._settings = settings
+        self._job_class = job_class_of(kinds, RunnableJob, functions=functions(settings) if tasks is None else tasks)
+        self._kinds = kinds
+        self._places = [_Place(name) for name in (*[long] * settings.long_jobs, quick)]
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        """Do long jobs until SIGTERM or SIGINT. Raises BadSetting for a file of schedules that is wrong."""
+        with LongJobs(self._settings, self._kinds) as jobs:
+            path = self._settings.schedules
+            due = schedules.read(Path(path).expanduser(), jobs, self._kinds).submit_due if path else None
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: self._stopping.set())
+            log.info("this runner does %d long jobs at a time", self._settings.long_jobs)
+            try:
+                self._watch(due)
+            finally:
+                self._stop()
+
+    def _watch(self, submit_due: Callable[[], None] | None) -> None:
+        while not self._stopping.is_set():
+            for place in self._places:
+                if place.process is not None and not place.process.is_alive():
+                    log.warning("a worker ended with exit code %s and is started again", place.process.exitcode)
+                    place.process.close()
+                    place.process, place.due_s = None, time.monotonic() + RESTART_AFTER_S
+                if place.process is None and time.monotonic() >= place.due_s:
+                    place.process = self._start(place.queue)
+            if submit_due:
+                submit_due()
+            self._stopping.wait(_LOOK_EVERY_S)
+
+    def _start(self, queue: str) -> BaseProcess:
+        """Fork a worker, which shares the memory of what is loaded."""
+        parent = os.getpid()
+        process = multiprocessing.get_context("fork").Process(target=self._work, args=(queue, parent))
+        process.start()
+        return process
+
+    def _work(self, queue_name: str, parent: int) -> None:
+        """Do the jobs of a queue, in a process of its own."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: os._exit(0))  # it has no job yet
+        die_with_parent(signal.SIGTERM, parent)
+        with closing(Broker.connect(self._settings.redis_url, ANSWER_S)) as broker:
+            _wait_for(broker)
+            queue = LongQueue(queue_name, broker.library_client(), job_class=self._job_class)
+            name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+            LongJobWorker(queue, name, broker).work(logging_level="ERROR")
+
+    def _stop(self) -> None:
+        """End the workers."""
+        running = [place.process for place in self._places if place.process]
+        for process in running:
+            process.terminate()
+        until_s = time.monotonic() + STOP_WITHIN_S
+        for process in running:
+            process.join(max(0.0, until_s - time.monotonic()))
+            process.kill()
+            process.join()
+            process.close()
+
+
+def _wait_for(broker: Broker) -> None:
+    """Return when Redis answers."""
+    is_logged = False
+    while True:
+        try:
+            broker.ping()
+        except Unavailable as error:
+            if not is_logged:
+                log.warning("waiting for Redis: %s", error.message)
+            is_logged = True
+            time.sleep(0.5)
+        else:
+            return

@@ -1,0 +1,93 @@
+"""Long jobs at set times, from a file."""
+
+import logging
+import tomllib
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from rq.cron import CronJob, CronScheduler
+
+from shoal import wire
+from shoal.errors import BadSetting, InvalidText, ShoalError
+from shoal.excerpt import excerpt
+from shoal.long_jobs.kind import WEBHOOK, Kind
+from shoal.long_jobs.long_jobs import LongJobs
+
+log = logging.getLogger(__name__)
+
+#: The fields of a schedule that are no arguments of its job.
+FIELDS = ("cron", "kind", "webhook")
+
+#: The name that jobs of schedules have as their client.
+CLIENT = "schedule"
+
+
+class ScheduledJob(CronJob):
+    """A job to submit whenever its time comes. Of several runners with the same file, one submits it."""
+
+    def __init__(self, cron: str, kind: str, arguments: Mapping[str, Any], webhook: str | None, jobs: LongJobs):
+        super().__init__("", func_name=kind, kwargs=dict(arguments), cron=cron)
+        self._webhook, self._jobs = webhook, jobs
+        self._digest = blake2b(wire.pack({"job": [cron, kind, arguments, webhook]})).hexdigest()
+
+    def enqueue(self, connection: Any = None) -> Any:
+        """Submit the job."""
+        at = (self.next_enqueue_time or datetime.now(UTC)).isoformat()
+        key = f"{at} {self._digest}"
+        job_id = self._jobs.submit(
+            self.func_name, self.kwargs, webhook=self._webhook, idempotency_key=key, client=CLIENT
+        )
+        log.info("job %s (%s) was submitted, as its schedule says", job_id, self.func_name)
+
+
+class Schedules(CronScheduler):
+    """The schedules of a runner."""
+
+    def __init__(self, scheduled: list[ScheduledJob]):
+        super().__init__(connection=None, logging_level="ERROR")  # type: ignore[arg-type]
+        self._cron_jobs = list(scheduled)
+
+    def submit_due(self) -> None:
+        """Submit the jobs whose time has come; those that cannot be submitted now are tried again."""
+        try:
+            self.enqueue_jobs()
+        except ShoalError as error:
+            log.error("a scheduled job could not be submitted: %s [%s]", error.message, error.code)
+
+
+def read(path: Path, jobs: LongJobs, kinds: Mapping[str, Kind]) -> Schedules:
+    """Return the schedules in a file. Raises BadSetting, with the number of the one that is wrong."""
+    try:
+        table = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSetting(f"schedules is {path}, which cannot be read: check its name and permissions") from error
+    except tomllib.TOMLDecodeError as error:
+        raise BadSetting(f"{path} is no TOML ({error}): see docs/long-jobs.md") from error
+    entries = table.get("schedule", [])
+    if set(table) - {"schedule"} or not isinstance(entries, list):
+        raise BadSetting(f"{path} takes [[schedule]] alone: see docs/long-jobs.md")
+    return Schedules([_scheduled(f"{path}, schedule {n}", entry, jobs, kinds) for n, entry in enumerate(entries, 1)])
+
+
+def _scheduled(place: str, entry: Any, jobs: LongJobs, kinds: Mapping[str, Kind]) -> ScheduledJob:
+    if not isinstance(entry, dict):
+        raise BadSetting(f"{place} is no table: write [[schedule]]")
+    arguments = {name: value for name, value in entry.items() if name not in FIELDS}
+    allowed = [name for name in kinds if name != WEBHOOK.name]
+    checks: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+        ("cron", lambda value: isinstance(value, str), 'a time as cron has it, such as "0 3 * * *"'),
+        ("kind", lambda value: value in allowed, f"one of {', '.join(allowed)}"),
+        ("webhook", lambda value: value is None or isinstance(value, str), "a URL"),
+    )
+    for name, is_right, words in checks:
+        if not is_right(entry.get(name)):
+            raise BadSetting(f"{place}: {name} is {excerpt(entry.get(name))}: it takes {words}")
+    if not wire.is_json(arguments):
+        raise BadSetting(f"{place} has a value that JSON cannot hold, such as a date: write it as a string")
+    try:
+        return ScheduledJob(entry["cron"], entry["kind"], arguments, entry.get("webhook"), jobs)
+    except (ValueError, KeyError, InvalidText) as error:
+        raise BadSetting(f'{place}: cron is {excerpt(entry["cron"])}: it takes a time such as "0 3 * * *"') from error
