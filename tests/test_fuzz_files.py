@@ -5,10 +5,13 @@ The checksums of a damaged index are made to fit its files, as an attacker would
 
 import ast
 import gzip
+import io
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,8 @@ from shoal_workers.index.array_file import save_array
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.manifest import DOCUMENTS, FILES, MANIFEST, OFFSETS, checksum
 from shoal_workers.model.model import Model
+
+zstd = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
 #: Bytes that are unusual or invalid in JSON.
 JSON_CLAIMS = (
@@ -221,12 +226,16 @@ CLAIMS = (*JSON_CLAIMS, b'"', b"\r", b",,,", b"\t", b"\xef\xbb\xbf", b"x" * 200_
 KINDS = {".csv": TABLE, ".tsv": TABLE.replace(b",", b"\t"), ".jsonl": LINES, ".txt": b"storm\nrain\n"}
 
 
-@fuzz(80, data=st.data(), kind=st.sampled_from(sorted(KINDS)), packs=st.booleans())
-def test_documents(tmp_path: Path, data: st.DataObject, kind: str, packs: bool) -> None:
+PACKERS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".zst": zstd.compress}
+
+
+@fuzz(80, data=st.data(), kind=st.sampled_from(sorted(KINDS)), packed=st.sampled_from(sorted(PACKERS)))
+def test_documents(tmp_path: Path, data: st.DataObject, kind: str, packed: str) -> None:
     content = data.draw(mutated(st.just(KINDS[kind]), CLAIMS) | st.binary())
-    if packs:
-        content = data.draw(st.just(gzip.compress(content)) | mutated(st.just(gzip.compress(content)), CLAIMS))
-    read(tmp_path / f"documents{kind}{'.gz' if packs else ''}", content)
+    if packed:
+        content = PACKERS[packed](content)
+        content = data.draw(st.just(content) | mutated(st.just(content), CLAIMS))
+    read(tmp_path / f"documents{kind}{packed}", content)
 
 
 @pytest.fixture(scope="module")
@@ -239,6 +248,27 @@ def parquet(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     columns = {"id": [1, 2, 3], "text": ["storm", "rain", "snow"], "tags": [["a"], [], None], "on": [{"b": 1.5}] * 3}
     parquet.write_table(pyarrow.table(columns), path)
     return path.read_bytes()
+
+
+@pytest.fixture(scope="module", params=["new_file", "new_stream"])
+def arrow(request: pytest.FixtureRequest) -> bytes:
+    """Return the bytes of an Arrow file or stream."""
+    import pyarrow
+    from pyarrow import ipc
+
+    words = pyarrow.array(["storm", "rain", "storm"])
+    table = pyarrow.table(
+        {"id": [1, 2, 3], "text": words, "kind": words.dictionary_encode(), "tags": [["a"], [], None]}
+    )
+    sink = io.BytesIO()
+    with getattr(ipc, request.param)(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+@fuzz(25, data=st.data())
+def test_documents_of_arrow(arrow: bytes, tmp_path: Path, data: st.DataObject) -> None:
+    read(tmp_path / "documents.arrow", data.draw(mutated(st.just(arrow)) | st.binary(max_size=50)))
 
 
 @fuzz(25, data=st.data())
@@ -257,6 +287,12 @@ def read(path: Path, content: bytes) -> None:
             assert wire.is_json(document.fields)
     else:
         assert isinstance(count, BadDocument | InvalidRequest)
+    rows = outcome(lambda: list(source.rows()))
+    if isinstance(rows, list):
+        numbers = [row.number for row in rows]
+        assert numbers == sorted(set(numbers))
+    else:
+        assert isinstance(rows, BadDocument | InvalidRequest)
 
 
 # Settings

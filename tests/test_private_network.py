@@ -1,10 +1,12 @@
 """Addresses in private networks, which users' URLs may not reach, and the paths that long jobs may use."""
 
 import socket
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from certificates import certificate, has_openssl
 from http_servers import Canned, CannedServer, running
 
 from shoal.allowed_path import allowed_path
@@ -117,10 +119,24 @@ def test_a_server_that_does_not_answer_is_named_without_the_query() -> None:
             send_request(f"{url}?key=secret", LOOPBACK)
 
 
-def test_a_certificate_of_another_host_is_refused(server: CannedServer) -> None:
-    server.answers = [Canned(200)]
-    with pytest.raises(FileError, match="does not answer"):
-        send_request(server.url.replace("http:", "https:"), LOOPBACK)
+@pytest.mark.skipif(not has_openssl(), reason="needs openssl 3")
+def test_the_certificate_is_that_of_the_name(
+    server: CannedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate(tmp_path, "authority")
+    certificate(tmp_path, "server", "authority", "DNS:localhost")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    server.socket = tls.wrap_socket(server.socket, server_side=True)
+    server.answers = [Canned(200, b"ok")]
+    hosts = {"localhost", "127.0.0.1"}
+    with pytest.raises(FileError, match="CERTIFICATE_VERIFY_FAILED"):
+        send_request(f"https://localhost:{server.server_port}/", hosts)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+    with send_request(f"https://localhost:{server.server_port}/", hosts) as response:
+        assert response.read() == b"ok"
+    with pytest.raises(FileError, match="IP address mismatch"):
+        send_request(f"https://127.0.0.1:{server.server_port}/", hosts)
 
 
 class TestAllowedPath:

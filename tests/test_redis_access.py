@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pytest
 import redis
+from certificates import certificate, has_openssl
 from client_adapters import KINDS, end
 from conftest import PATIENCE_S, RedisServer, free_port, redis_program, wait_until
 from process import Process, run
@@ -145,26 +146,6 @@ class TestUrl:
             wait_until(lambda: "trying until" in worker.output)
             assert worker.terminate() == 0
         assert SECRET not in "".join([*outputs, serve.output, worker.output])
-
-
-def certificate(folder: Path, name: str, signed_by: str = "", names: str = "IP:127.0.0.1") -> None:
-    """Makes `<name>.pem` and `<name>.key`, signed by another one or by itself."""
-    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    made += ["-subj", f"/CN={name}", "-days", "2", "-keyout", f"{name}.key", "-out", f"{name}.pem"]
-    if signed_by:
-        made += ["-CA", f"{signed_by}.pem", "-CAkey", f"{signed_by}.key", "-addext", f"subjectAltName={names}"]
-        made += ["-addext", "basicConstraints=critical,CA:FALSE"]
-    else:
-        made += ["-addext", "keyUsage=critical,keyCertSign"]  # without which Python 3.13 does not trust an authority
-    subprocess.run(made, cwd=folder, check=True, capture_output=True)
-
-
-def has_openssl() -> bool:
-    """Return True if there is an openssl that signs certificates with others."""
-    found = shutil.which("openssl")
-    return (
-        found is not None and "OpenSSL 3" in subprocess.run([found, "version"], capture_output=True, text=True).stdout
-    )
 
 
 def speaks_tls(program: str) -> bool:

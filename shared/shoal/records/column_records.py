@@ -17,7 +17,7 @@ _ARROW_FILE = b"ARROW1"
 #: The types of .parquet's byte arrays that may be read as the numbers of repeated values.
 _REPEATABLE = {"STRING", "JSON", "ENUM", "NONE"}
 
-#: The names of the columns of a file, and its record batches.
+#: The names of the columns of a file, and its record batches; in place of a row that is invalid, its error.
 _Table = tuple[list[str], Iterator[Any]]
 
 
@@ -56,25 +56,33 @@ def _rows(table: Callable[[SourceFile, Place], _Table], file: SourceFile, place:
 
 def _records(batch: Any, place: Place, first: int) -> Iterator[Record | BadDocument]:
     """Yield the rows of a batch: at once where none is large or bad, else one by one."""
-    if _num_bytes(batch) <= MAX_ROW_BYTES:
-        try:
-            yield from batch.to_pylist()
-            return
-        except (ValueError, OverflowError):
-            pass  # such as a string that is not UTF-8
+    if isinstance(batch, ValueError):
+        yield _unreadable(place.at(first), batch)
+        return
+    try:
+        found = batch.to_pylist() if _num_bytes(batch) <= MAX_ROW_BYTES else None
+    except (ValueError, OverflowError):
+        found = None  # such as a string that is not UTF-8
+    if found is not None:
+        yield from found
+        return
     for row in range(batch.num_rows):
         yield _record(batch.slice(row, 1), place.at(first + row))
 
 
 def _record(row: Any, where: str) -> Record | BadDocument:
     """Return the only row of a batch."""
-    if _num_bytes(row) > MAX_ROW_BYTES:
-        return too_long(where)
     try:
+        if _num_bytes(row) > MAX_ROW_BYTES:
+            return too_long(where)
         found: Record = row.to_pylist()[0]
         return found
     except (ValueError, OverflowError) as error:
-        return BadDocument(f"{where}: a value cannot be read: {error}; correct it")
+        return _unreadable(where, error)
+
+
+def _unreadable(where: str, error: Exception) -> BadDocument:
+    return BadDocument(f"{where}: a value cannot be read: {error}; correct it")
 
 
 def _num_bytes(batch: Any) -> int:
@@ -125,9 +133,32 @@ def _arrow(file: SourceFile, place: Place) -> _Table:
     if file.stream.peek(len(_ARROW_FILE)).startswith(_ARROW_FILE):
         _need_positions(file, place)
         found = ipc.open_file(file.stream)
-        return found.schema.names, (found.get_batch(n) for n in range(found.num_record_batches))
+        return found.schema.names, _validated(found.get_batch(n) for n in range(found.num_record_batches))
     stream = ipc.open_stream(file.stream)
-    return stream.schema.names, iter(stream)
+    return stream.schema.names, _validated(iter(stream))
+
+
+def _validated(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield the batches, after a look at the places of their values: Arrow takes these from the file as they are.
+
+    A batch with an invalid row is yielded row by row, with an error in place of each that is invalid.
+    """
+    for batch in batches:
+        batch.validate()
+        try:
+            batch.validate(full=True)
+        except ValueError:
+            yield from map(_valid_or_error, (batch.slice(row, 1) for row in range(batch.num_rows)))
+        else:
+            yield batch
+
+
+def _valid_or_error(row: Any) -> Any:
+    try:
+        row.validate(full=True)
+    except ValueError as error:
+        return error
+    return row
 
 
 def _need_positions(file: SourceFile, place: Place) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -12,6 +13,7 @@ from shoal.excerpt import excerpt
 from shoal.records.record import MAX_ROW_BYTES, Place, Record, Records, refuse_duplicate_columns
 from shoal.records.source_file import SourceFile
 from shoal.records.text_lines import Line, read_lines
+from shoal.wire import MAX_DEPTH
 
 
 def read_txt(file: SourceFile, place: Place) -> Records:
@@ -138,7 +140,9 @@ class _LinesOfRows(Iterator[str]):
 def _json_object(where: str, line: str) -> Record | BadDocument:
     try:
         record = _DECODER.decode(line)
-        json.dumps(record, ensure_ascii=False, allow_nan=False).encode()
+        if "\\u" in line or line.count("[") + line.count("{") > MAX_DEPTH:
+            # Half of a surrogate pair, or too deep to be written again.
+            json.dumps(record, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         reason = f"{error.msg} at character {error.colno}" if isinstance(error, json.JSONDecodeError) else error
         return BadDocument(f"{where}: not valid JSON: {reason}; write one JSON object on the line")
@@ -157,4 +161,10 @@ def _int64(digits: str) -> int:
     raise ValueError(f"{digits:.30} does not fit in 64 bits; make it a string")
 
 
-_DECODER = json.JSONDecoder(parse_int=_int64, parse_constant=_refuse_constant)
+def _finite(digits: str) -> float:
+    if math.isfinite(number := float(digits)):
+        return number
+    raise ValueError(f"{digits:.30} is too large for a number of 64 bits; make it a string")
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_int=_int64, parse_constant=_refuse_constant)
