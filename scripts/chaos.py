@@ -32,6 +32,7 @@ from shoal.settings import Settings
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.builder import build
 from shoal_workers.index.index import Index
+from shoal_workers.index.local_encoder import LocalEncoder
 from shoal_workers.service import open_encoder
 
 #: Clients give up when none of them has had an answer for so long.
@@ -231,7 +232,7 @@ class Run:
 def _index(folder: Path, encoder: Encoder) -> Index:
     """Return an index of all pairs of words."""
     (folder / "documents.txt").write_text("\n".join(f"{first} {second}" for first in WORDS for second in WORDS))
-    build(Source(folder / "documents.txt"), folder / "index", encoder, len(WORDS) ** 2, lambda _: None)
+    build(Source(folder / "documents.txt"), folder / "index", LocalEncoder(encoder))
     return Index.open(folder / "index")
 
 

@@ -393,11 +393,12 @@ def index_folder(tmp_path_factory: pytest.TempPathFactory, encoder: "Encoder") -
     """An index of every pair of two of the `WORDS`, for reading only."""
     from shoal.records.source import Source
     from shoal_workers.index.builder import build
+    from shoal_workers.index.local_encoder import LocalEncoder
 
     folder = tmp_path_factory.mktemp("index")
     pairs = [f"{first} {second}" for first in WORDS for second in WORDS]
     (folder / "pairs.txt").write_text("\n".join(pairs))
-    build(Source(folder / "pairs.txt"), folder / "pairs", encoder, len(pairs), lambda _: None)
+    build(Source(folder / "pairs.txt"), folder / "pairs", LocalEncoder(encoder))
     return folder / "pairs"
 
 

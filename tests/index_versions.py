@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from shoal_workers.index.array_file import save_array
-from shoal_workers.index.index import current_version, publish
+from shoal_workers.index.index import current_version
 from shoal_workers.index.manifest import DOCUMENTS, MANIFEST, OFFSETS, checksum
+from shoal_workers.index.versions import make_current
 
 
 def add_version(folder: Path, template: Path, name: str, **manifest: Any) -> Path:
@@ -32,7 +33,7 @@ def add_version(folder: Path, template: Path, name: str, **manifest: Any) -> Pat
 def publish_version(folder: Path, template: Path, name: str, **manifest: Any) -> Path:
     """Add a version as `add_version` does, and make it the current one."""
     version = add_version(folder, template, name, **manifest)
-    publish(folder, name)
+    make_current(folder, name)
     return version
 
 

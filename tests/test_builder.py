@@ -1,20 +1,58 @@
 """Building an index: a new version is complete or absent, and until then the old one stays."""
 
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import replace
+from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from shoal.errors import BadDocument
+from shoal.errors import BadDocument, Cancelled, DiskFull, IndexBusy, IndexCorrupt, Paused, ShoalError, Unavailable
 from shoal.index_folder import CURRENT
 from shoal.jobs import Options
+from shoal.long_task import TaskProgress
 from shoal.records.source import Source
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.index.builder import CHUNK, KEPT_VERSIONS, build
+from shoal_workers.index.builder import build
+from shoal_workers.index.document_encoder import ModelInfo
 from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.manifest import VECTORS, Manifest
+from shoal_workers.index.local_encoder import GROUP, LocalEncoder
+from shoal_workers.index.manifest import BAD_ROWS, FILES, MANIFEST
+from shoal_workers.index.scratch import SCRATCH, STATE
+from shoal_workers.index.vectors import SYNC_EVERY
+from shoal_workers.index.versions import HISTORY
+
+DIMENSION = 8
+
+
+class MadeVectors:
+    """An encoder that makes vectors of the letters of texts, counts the texts, and can break off."""
+
+    def __init__(self, digest: str = "a" * 64, *, breaks: ShoalError | None = None, before: int = 0):
+        self.model = ModelInfo("made", digest, "mean", DIMENSION, "")
+        self.num_texts = 0
+        self._breaks = breaks
+        self._before = before
+
+    def embed(self, texts: Iterable[str]) -> Generator[NDArray[np.float32]]:
+        """Yield the vectors of the texts, a few at a time."""
+        source = iter(texts)
+        while group := list(islice(source, 32)):
+            if self._breaks and self.num_texts + len(group) > self._before:
+                raise self._breaks
+            self.num_texts += len(group)
+            hashes = b"".join(blake2b(text.encode(), digest_size=2 * DIMENSION).digest() for text in group)
+            vectors = np.frombuffer(hashes, np.int16).reshape(-1, DIMENSION).astype(np.float32)
+            yield vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 @pytest.fixture
@@ -23,121 +61,316 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out" / "index"
 
 
-def build_of(tmp_path: Path, out: Path, encoder: Encoder, texts: list[str]) -> Manifest:
-    """Build an index of the texts."""
-    path = tmp_path / "source.jsonl"
-    path.write_text("".join(json.dumps({"id": f"d{n}", "text": text, "n": n}) + "\n" for n, text in enumerate(texts)))
-    source = Source(path)
-    return build(source, out, encoder, source.check(), lambda _: None)
+@pytest.fixture
+def source(tmp_path: Path) -> Callable[[Iterable[str]], Source]:
+    """Return a function that writes a source of texts."""
+
+    def write(texts: Iterable[str]) -> Source:
+        path = tmp_path / "source.jsonl"
+        lines = (json.dumps({"id": f"d{n}", "text": text, "n": n}) + "\n" for n, text in enumerate(texts))
+        path.write_text("".join(lines))
+        return Source(path)
+
+    return write
 
 
-def versions(out: Path) -> set[str]:
+Write = Callable[[Iterable[str]], Source]
+
+
+def names(out: Path) -> set[str]:
     """List the folder of the index."""
     return {path.name for path in out.iterdir()}
 
 
-def test_the_vectors_are_those_of_the_documents(tmp_path: Path, out: Path, encoder: Encoder) -> None:
-    texts = ["storm", "market falls", "rain " * 100, "Zürich", "storm"]
-    build_of(tmp_path, out, encoder, texts)
-    index = Index.open(out)
-    prompt = encoder.model.prompts["document"]
-    assert index.vectors == pytest.approx(encoder.embed(texts, Options(), prompt), abs=1e-6)
-    assert [index.document(n) for n in range(5)] == [{"id": f"d{n}", "text": t, "n": n} for n, t in enumerate(texts)]
+def contents(out: Path) -> dict[str, bytes]:
+    """Return what the files of the current version hold, and of its manifest what is not of this build alone."""
+    folder = current_version(out)
+    found = {name: (folder / name).read_bytes() for name in FILES}
+    manifest = json.loads((folder / MANIFEST).read_text())
+    return found | {MANIFEST: repr({**manifest, "version": "", "built_at": ""}).encode()}
 
 
-def test_more_than_one_chunk_stays_in_order(tmp_path: Path, out: Path, encoder: Encoder) -> None:
-    texts = [f"storm {'rain ' * (n % 7)}" for n in range(CHUNK + 3)]
-    progress: list[int] = []
-    path = tmp_path / "source.txt"
-    path.write_text("\n".join(texts))
-    build(Source(path), out, encoder, len(texts), progress.append)
-    index = Index.open(out)
-    assert progress == [CHUNK, 3]
-    assert index.document(CHUNK + 2)["id"] == str(CHUNK + 2)
-    assert index.vectors[-1] == pytest.approx(encoder.embed([texts[-1].strip()], Options(), "")[0], abs=1e-5)
+class TestAnIndex:
+    def test_the_vectors_are_those_of_the_documents(self, source: Write, out: Path, encoder: Encoder) -> None:
+        texts = ["storm", "market falls", "rain " * 100, "Zürich", "storm"]
+        result = build(source(texts), out, LocalEncoder(encoder))
+        index = Index.open(out)
+        prompt = encoder.model.prompts["document"]
+        assert index.vectors == pytest.approx(encoder.embed(texts, Options(), prompt), abs=1e-6)
+        assert [index.document(n) for n in range(5)] == [
+            {"id": f"d{n}", "text": t, "n": n} for n, t in enumerate(texts)
+        ]
+        assert (result.count, result.num_embedded, result.num_repeated, result.found_share) == (5, 4, 1, 1.0)
+        assert index.manifest.prompt == "document"
+
+    def test_more_than_one_group_stays_in_order(self, source: Write, out: Path, encoder: Encoder) -> None:
+        texts = [f"storm {n}" for n in range(GROUP + 3)]
+        reports: list[TaskProgress] = []
+        build(source(texts), out, LocalEncoder(encoder), reports.append)
+        index = Index.open(out)
+        embedding = [report for report in reports if report.step == "embedding"]
+        assert [(report.rows, report.fraction) for report in embedding] == [
+            (GROUP, GROUP / (GROUP + 3)),
+            (GROUP + 3, 1),
+        ]
+        assert list(dict.fromkeys(report.step for report in reports)) == [
+            *("embedding", "quantising", "validating", "publishing")
+        ]
+        assert index.document(GROUP + 2)["id"] == f"d{GROUP + 2}"
+        assert index.vectors[-1] == pytest.approx(encoder.embed([texts[-1]], Options(), "")[0], abs=1e-5)
+
+    def test_an_open_index_outlives_the_versions_after_it(self, source: Write, out: Path) -> None:
+        build(source(["storm"]), out, MadeVectors())
+        old = Index.open(out)
+        for _ in range(2):
+            build(source(["rain"]), out, MadeVectors(), num_kept=1)
+        assert not old.folder.exists()
+        assert old.search(old.vectors[:1], 1)[0][0]["text"] == "storm"
+
+    def test_an_unpublished_version_leaves_the_current_one(self, source: Write, out: Path) -> None:
+        first = build(source(["storm"]), out, MadeVectors(), num_kept=1)
+        second = build(source(["rain"]), out, MadeVectors(), publishes=False, num_kept=1)
+        assert (first.is_published, second.is_published) == (True, False)
+        assert current_version(out).name == first.version
+        assert names(out) == {first.version, second.version, CURRENT, HISTORY}
 
 
-def test_a_new_version_replaces_the_old_and_one_old_is_kept(tmp_path: Path, out: Path, encoder: Encoder) -> None:
-    built = [build_of(tmp_path, out, encoder, [f"storm {n}", "rain"]).version for n in range(4)]
-    assert current_version(out).name == built[-1]
-    assert versions(out) == {*built[-KEPT_VERSIONS:], CURRENT}
+class TestAnIncrementalBuild:
+    TEXTS = tuple(f"text {n}" for n in range(200))
+
+    def test_embeds_new_and_changed_texts_alone(self, source: Write, out: Path, tmp_path: Path) -> None:
+        build(source(self.TEXTS), out, MadeVectors())
+        changed = ["new first", *self.TEXTS[50:], "new last", "new first"]
+        encoder = MadeVectors()
+        result = build(source(changed), out, encoder)
+        assert (result.num_embedded, result.num_reused, result.num_repeated) == (2, 150, 1)
+        assert encoder.num_texts == 2 + 20  # those of the validation
+        full = MadeVectors()
+        assert build(source(changed), tmp_path / "full", full).num_embedded == 152
+        assert (Index.open(out).vectors == Index.open(tmp_path / "full").vectors).all()
+
+    def test_is_the_full_one_byte_for_byte_but_for_what_was_embedded(
+        self, source: Write, out: Path, tmp_path: Path
+    ) -> None:
+        build(source(["old", *self.TEXTS]), out, MadeVectors())
+        build(source(self.TEXTS), out, MadeVectors())
+        build(source(self.TEXTS), tmp_path / "full", MadeVectors())
+        assert {name for name in FILES if contents(out)[name] != contents(tmp_path / "full")[name]} == set()
+
+    def test_of_equal_texts_embeds_none(self, source: Write, out: Path) -> None:
+        build(source(self.TEXTS), out, MadeVectors())
+        assert build(source(reversed(self.TEXTS)), out, MadeVectors()).num_embedded == 0
+
+    @pytest.mark.parametrize("why", ["asked", "model", "damage", "layout"])
+    def test_is_a_full_one_where_the_former_version_cannot_be_used(self, source: Write, out: Path, why: str) -> None:
+        build(source(self.TEXTS), out, MadeVectors())
+        folder = current_version(out)
+        if why == "damage":
+            (folder / "vectors.npy").write_bytes((folder / "vectors.npy").read_bytes()[:-4] + b"1234")
+        if why == "layout":
+            manifest = json.loads((folder / MANIFEST).read_text()) | {"layout": 2}
+            del manifest["checksums"]["hashes.npy"]
+            (folder / MANIFEST).write_text(json.dumps(manifest))
+            assert Index.open(out).manifest.layout == 2
+        encoder = MadeVectors("b" * 64 if why == "model" else "a" * 64)
+        assert build(source(self.TEXTS), out, encoder, reuses=why != "asked").num_embedded == 200
+
+    def test_takes_vectors_of_a_version_that_was_not_published(self, source: Write, out: Path) -> None:
+        build(source(["storm"]), out, MadeVectors())
+        build(source(self.TEXTS), out, MadeVectors(), publishes=False)
+        assert build(source(self.TEXTS), out, MadeVectors()).num_embedded == 0
 
 
-def test_an_open_index_outlives_the_versions_after_it(tmp_path: Path, out: Path, encoder: Encoder) -> None:
-    build_of(tmp_path, out, encoder, ["storm"])
-    old = Index.open(out)
-    for _ in range(KEPT_VERSIONS + 1):
-        build_of(tmp_path, out, encoder, ["rain"])
-    assert not old.folder.exists()
-    assert old.search(encoder.embed(["storm"], Options(), ""), 1)[0][0]["text"] == "storm"
+class TestAnInterruptedBuild:
+    COUNT = SYNC_EVERY + 400
+
+    def texts(self) -> list[str]:
+        """Return so many texts that some of their vectors are safe when the build breaks off."""
+        return [f"text {n}" for n in range(self.COUNT)]
+
+    @pytest.mark.parametrize("error", [Paused, Unavailable])
+    def test_goes_on_and_is_byte_for_byte_an_undisturbed_one(
+        self, source: Write, out: Path, tmp_path: Path, error: type[ShoalError]
+    ) -> None:
+        documents = source(self.texts())
+        with pytest.raises(error):
+            build(documents, out, MadeVectors(breaks=error("stop"), before=SYNC_EVERY + 50))
+        assert names(out) == {SCRATCH}
+        again = MadeVectors()
+        assert build(documents, out, again).num_embedded == self.COUNT
+        assert again.num_texts == self.COUNT - SYNC_EVERY + self.COUNT // 100
+        build(documents, tmp_path / "undisturbed", MadeVectors())
+        assert contents(out) == contents(tmp_path / "undisturbed")
+        assert names(out) == {current_version(out).name, CURRENT, HISTORY}
+        assert not (current_version(out) / STATE).exists()
+
+    @pytest.mark.parametrize("step", ["reading", "quantising", "validating", "publishing"])
+    def test_goes_on_from_every_step(self, source: Write, out: Path, tmp_path: Path, step: str) -> None:
+        documents = source([f"text {n % 4_000}" for n in range(4_200)])
+        build(source(["text 1", "text 7"]), out, MadeVectors())
+        documents = source([f"text {n % 4_000}" for n in range(4_200)])
+
+        def stop(progress: TaskProgress) -> None:
+            if progress.step == step:
+                raise Paused("stop")
+
+        with pytest.raises(Paused):
+            build(documents, out, MadeVectors(), stop)
+        assert build(documents, out, MadeVectors()).num_embedded == 3_998
+        build(source(["text 1", "text 7"]), tmp_path / "other", MadeVectors())
+        build(source([f"text {n % 4_000}" for n in range(4_200)]), tmp_path / "other", MadeVectors())
+        assert contents(out) == contents(tmp_path / "other")
+
+    @pytest.mark.parametrize("change", ["source", "key", "model"])
+    def test_begins_anew_if_it_is_another_one(self, source: Write, out: Path, change: str) -> None:
+        texts = self.texts()
+        documents = source(texts)
+        with pytest.raises(Paused):
+            build(documents, out, MadeVectors(breaks=Paused("stop"), before=SYNC_EVERY + 50), key="one")
+        again = MadeVectors("b" * 64 if change == "model" else "a" * 64)
+        if change == "source":
+            texts[0] = "another"
+            documents = source(texts)
+        build(documents, out, again, key="two" if change == "key" else "one")
+        assert again.num_texts == self.COUNT + self.COUNT // 100
+        assert Index.open(out).document(0)["text"] == texts[0]
+
+    def test_leaves_nothing_when_it_is_cancelled(self, source: Write, out: Path) -> None:
+        with pytest.raises(Cancelled):
+            build(source(["storm", "rain"]), out, MadeVectors(breaks=Cancelled("stop"), before=0))
+        assert not out.exists()
 
 
-def test_what_fails_half_way_leaves_no_trace(tmp_path: Path, out: Path, encoder: Encoder) -> None:
-    before = build_of(tmp_path, out, encoder, ["storm"])
-    path = tmp_path / "bad.jsonl"
-    path.write_text('{"text": "rain"}\n' * CHUNK + "{bad\n")
-    with pytest.raises(BadDocument, match=f"line {CHUNK + 1}"):
-        build(Source(path), out, encoder, CHUNK + 1, lambda _: None)
-    assert versions(out) == {before.version, CURRENT}
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from shoal.records.source import Source
+from shoal_workers.index.builder import build
+from test_builder import MadeVectors
+
+def report(progress):
+    if progress.rows > 4_500 and progress.step == "embedding":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+build(Source(Path(sys.argv[1])), Path(sys.argv[2]), MadeVectors(), report)
+"""
 
 
-FILL_THE_DISK = """
+def test_a_build_that_was_killed_goes_on(source: Write, out: Path, tmp_path: Path) -> None:
+    documents = source([f"text {n}" for n in range(5_000)])
+    done = python(KILLED, documents.path, out)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert names(out) == {SCRATCH}
+    again = MadeVectors()
+    build(documents, out, again)
+    assert again.num_texts == 5_000 - SYNC_EVERY + 50
+    build(documents, tmp_path / "undisturbed", MadeVectors())
+    assert contents(out) == contents(tmp_path / "undisturbed")
+
+
+class TestWhatCannotBeBuilt:
+    def test_what_fails_half_way_leaves_no_trace(self, source: Write, out: Path, tmp_path: Path) -> None:
+        before = build(source(["storm"]), out, MadeVectors())
+        path = tmp_path / "bad.jsonl"
+        path.write_text('{"text": "rain"}\n' * 99 + "{bad\n")
+        with pytest.raises(BadDocument, match="line 100"):
+            build(Source(path), out, MadeVectors())
+        assert names(out) == {before.version, CURRENT, HISTORY}
+
+    def test_two_documents_of_one_id(self, out: Path, tmp_path: Path) -> None:
+        path = tmp_path / "bad.jsonl"
+        path.write_text("".join(json.dumps({"id": n % 3, "text": f"text {n}"}) + "\n" for n in range(4)))
+        encoder = MadeVectors()
+        with pytest.raises(BadDocument, match=r'line 4: the id "0" is already that of .*, line 1; ids must differ'):
+            build(Source(path), out, encoder)
+        assert not out.exists()
+        assert encoder.num_texts == 0
+
+    def test_bad_rows_are_left_out_where_that_is_asked_for(self, out: Path, tmp_path: Path) -> None:
+        path = tmp_path / "bad.jsonl"
+        rows = [
+            {"id": "a", "text": "one"},
+            {"id": "b", "text": ""},
+            {"id": "a", "text": "two"},
+            {"id": "c", "text": "six"},
+        ]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows) + "{bad\n")
+        reports: list[TaskProgress] = []
+        result = build(Source(path), out, MadeVectors(), reports.append, skips_bad=True)
+        index = Index.open(out)
+        assert [index.document(row)["text"] for row in range(result.count)] == ["one", "six"]
+        assert (index.manifest.num_bad, reports[-1].num_bad, reports[-1].rows) == (3, 3, 5)
+        left_out = [json.loads(line) for line in (index.folder / BAD_ROWS).read_text().splitlines()]
+        assert [row["row"] for row in left_out] == [2, 5, 3]
+        assert tuple(row["reason"] for row in left_out) == result.first_bad
+        assert 'line 3: the id "a" is already that of' in left_out[2]["reason"]
+
+    def test_a_source_without_documents(self, source: Write, out: Path) -> None:
+        with pytest.raises(BadDocument, match="there are no documents in it"):
+            build(source([]), out, MadeVectors())
+
+    def test_two_builds_at_once(self, source: Write, out: Path) -> None:
+        documents, refused = source(["storm", "rain"]), []
+
+        def build_another(_: TaskProgress) -> None:
+            with pytest.raises(IndexBusy) as caught:
+                build(documents, out, MadeVectors())
+            refused.append(str(caught.value))
+
+        first = build(documents, out, MadeVectors(), build_another)
+        said = f"{out} is being built already, by process {os.getpid()} since .* from {documents.path}: wait until that"
+        assert all(re.match(said, message) for message in refused)
+        assert refused
+        assert names(out) == {first.version, CURRENT, HISTORY}
+
+    def test_vectors_that_do_not_belong_to_their_texts(self, source: Write, out: Path) -> None:
+        """As when workers were started with other weights of the same digest, or with a prompt of another text."""
+        before = build(source([f"text {n}" for n in range(100)]), out, MadeVectors())
+
+        class Others(MadeVectors):
+            def embed(self, texts: Iterable[str]) -> Generator[NDArray[np.float32]]:
+                yield from super().embed(f"other {text}" for text in texts)
+
+        with pytest.raises(IndexCorrupt, match=r"is not published: of 20 of its documents, .* are found"):
+            build(source([f"text {n}" for n in range(90)]), out, Others())
+        assert names(out) == {before.version, CURRENT, HISTORY}
+        assert current_version(out).name == before.version
+
+    def test_there_is_certainly_no_room(self, source: Write, out: Path) -> None:
+        encoder = MadeVectors()
+        encoder.model = replace(encoder.model, dimension=2**60)
+        with pytest.raises(DiskFull, match=r"the vectors of 1 documents take 4,611,.* free: free some space"):
+            build(source(["storm"]), out, encoder)
+        assert encoder.num_texts == 0
+
+
+FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from shoal_workers.index.builder import build
-from shoal.records.source import Source
-from shoal_workers.encoding.encoder import Encoder
 from shoal.errors import DiskFull
-encoder = Encoder.open(Path(sys.argv[1]), "openvino", "f32", 1)
-source = Source(Path(sys.argv[2]))
-count = source.check()
+from shoal.records.source import Source
+from shoal_workers.index.builder import build
+from test_builder import MadeVectors
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 try:
-    build(source, Path(sys.argv[3]), encoder, count, lambda _: None)
+    build(Source(Path(sys.argv[1])), Path(sys.argv[2]), MadeVectors())
 except DiskFull as error:
     print(error)
 """
 
 
-def test_on_a_full_disk_the_old_index_stays(tmp_path: Path, out: Path, encoder: Encoder, tiny_model: Path) -> None:
-    before = build_of(tmp_path, out, encoder, ["storm", "rain"])
-    big = tmp_path / "big.txt"
-    big.write_text("storm\n" * 1_000)
-    command = [sys.executable, "-c", FILL_THE_DISK, str(tiny_model), str(big), str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert f"no room to build an index in {out}" in done.stdout
+def test_on_a_full_disk_the_old_index_stays(source: Write, out: Path) -> None:
+    before = build(source(["storm", "rain"]), out, MadeVectors())
+    manifest = Index.open(out).manifest
+    done = python(FULL_DISK, source(f"text {n}" for n in range(1_000)).path, out)
+    assert f"no room to build an index in {out}" in done.stdout, done.stderr
     assert "an index there is unchanged" in done.stdout
-    assert versions(out) == {before.version, CURRENT}
-    assert Index.open(out).manifest == before
-
-
-@pytest.mark.parametrize("count", [2, 4])
-def test_a_source_that_changes_meanwhile_is_refused(tmp_path: Path, out: Path, encoder: Encoder, count: int) -> None:
-    path = tmp_path / "source.txt"
-    path.write_text("storm\nrain\nmarket")
-    with pytest.raises(BadDocument, match=f"has 3 documents and had {count} when it was checked"):
-        build(Source(path), out, encoder, count, lambda _: None)
-    assert versions(out) == set()
-
-
-def test_what_a_killed_build_left_is_removed(tmp_path: Path, out: Path, encoder: Encoder) -> None:
-    left = out / ".building-20200101T000000Z-abcdef"
-    left.mkdir(parents=True)
-    (left / VECTORS).write_bytes(b"half")
-    manifest = build_of(tmp_path, out, encoder, ["storm"])
+    assert names(out) == {before.version, CURRENT, HISTORY}
     assert Index.open(out).manifest == manifest
-    assert versions(out) == {manifest.version, CURRENT}
 
 
-def test_a_build_does_not_disturb_another(tmp_path: Path, out: Path, encoder: Encoder) -> None:
-    built: list[Manifest] = []
-    path = tmp_path / "outer.txt"
-    path.write_text("storm\nrain")
-
-    def build_another(_: int) -> None:
-        built.append(build_of(tmp_path, out, encoder, ["market"]))
-
-    built.append(build(Source(path), out, encoder, 2, build_another))
-    assert versions(out) == {built[0].version, built[1].version, CURRENT}
-    assert current_version(out).name == built[1].version
-    assert Index.open(out).document(1)["text"] == "rain"
+def python(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a program that may import this module."""
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}, check=False)

@@ -11,7 +11,7 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from conftest import ROOT, WORDS
+from conftest import ROOT, WORDS, free_port
 from process import run
 from safetensors.numpy import load_file
 
@@ -211,19 +211,22 @@ def test_an_index_is_built_and_looked_at(tiny_source: Path, tiny_model: Path, ho
     source, out = tmp_path / "news.csv", tmp_path / "index"
     source.write_text("headline,topic\nstorm over europe,weather\nmarket falls,money\n")
     usual: dict[str, Any] = {"model": tiny_source, "home": home, "precision": "f32", "threads": 1}
-    done = run("index", "build", source, "--text-column", "headline", "--out", out, **usual)
+    nowhere = f"redis://127.0.0.1:{free_port()}/0"
+    done = run("index", "build", source, "--text-column", "headline", "--out", out, redis_url=nowhere, **usual)
     assert done.returncode == 0, done.stderr
+    assert "no pool answers: this process embeds the texts" in done.stderr
     assert "2 documents" in done.stdout
     info = json.loads(succeed(CliRunner().invoke(main, ["index", "info", str(out)])))
     assert (info["count"], info["source"], info["model"]) == (2, "news.csv", str(tiny_source))
 
 
-def test_a_bad_row_is_named_by_its_line(tmp_path: Path) -> None:
+def test_a_bad_row_is_named_by_its_line(tiny_source: Path, tiny_model: Path, home: Path, tmp_path: Path) -> None:
     source = tmp_path / "news.csv"
     source.write_text("headline,topic\nstorm,weather\nmarket\n")
-    done = run("index", "build", source, "--out", tmp_path / "index", threads=1)
-    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
-    assert "line 3" in done.stderr
+    usual: dict[str, Any] = {"model": tiny_source, "home": home, "precision": "f32", "threads": 1}
+    done = run("index", "build", "--local", source, "--out", tmp_path / "index", **usual)
+    assert done.returncode == 1
+    assert "line 3" in done.stderr.splitlines()[-1]
     assert done.stderr.endswith("[bad_document]\n")
     assert not (tmp_path / "index").exists()
 
@@ -236,7 +239,7 @@ def test_a_folder_without_an_index_or_model(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_one_line(index_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    result = CliRunner().invoke(main, ["index", "build", "--out", str(tmp_path / "file" / "index")])
+    result = CliRunner().invoke(main, ["index", "build", "--local", "--out", str(tmp_path / "file" / "index")])
     assert result.exit_code == 1
     assert result.stderr.startswith("shoal: ")
     assert result.stderr.endswith("check its name and permissions [file_error]\n")

@@ -26,7 +26,7 @@ from shoal.keys import Keys
 from shoal.records.source import Source
 from shoal.settings import DEFAULTS, Settings, variable
 from shoal_api.schema import headers
-from shoal_workers.cli import SAMPLE
+from shoal_workers.index_commands import SAMPLE
 from shoal_workers.worker import Worker
 
 pytest_plugins = ["api_fixtures", "http_fixtures"]

@@ -20,9 +20,10 @@ from shoal.replies import Reply
 from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.index.index import Index, publish
+from shoal_workers.index.index import Index
 from shoal_workers.index.manifest import DOCUMENTS, MANIFEST, VECTORS
 from shoal_workers.index.open_indexes import RETRY_AFTER_S, OpenIndexes, find_index
+from shoal_workers.index.versions import make_current
 from shoal_workers.service import about
 from shoal_workers.worker import Worker
 
@@ -87,7 +88,7 @@ def test_the_memory_of_the_old_version_is_given_back(news: Path, indexes: OpenIn
 def test_after_a_rollback_the_older_version_is_served(news: Path, indexes: OpenIndexes, index_folder: Path) -> None:
     publish_version(news, index_folder, "v2")
     indexes.look(0)
-    publish(news, "v1")
+    make_current(news, "v1")
     indexes.look(1)
     assert versions(indexes) == {"news": "v1"}
 
@@ -103,7 +104,7 @@ def test_indexes_come_and_go(index_home: Path, indexes: OpenIndexes, index_folde
     assert versions(indexes) == {"news": "news", "faq": "faq"}
     assert indexes.errors == {}
     shutil.rmtree(index_home / "news")
-    publish(index_home / "half", "v1")
+    make_current(index_home / "half", "v1")
     indexes.look(2)
     assert versions(indexes) == {"faq": "faq", "half": "v1"}
     shutil.rmtree(index_home)
@@ -184,7 +185,7 @@ def test_a_version_that_cannot_be_served_changes_nothing(
     version = add_version(news, index_folder, "v2")
     shutil.copytree(version, news / "whole")
     damage(version)
-    publish(news, "v2")
+    make_current(news, "v2")
     for now in range(1, 5):
         indexes.look(now)
         assert versions(indexes) == {"news": "v1"}
@@ -203,7 +204,7 @@ def test_a_pointer_to_nothing_changes_nothing(news: Path, indexes: OpenIndexes, 
     indexes.look(1)
     assert versions(indexes) == {"news": "v1"}
     assert "build the index again" in indexes.errors["news"]
-    publish(news, "v1")
+    make_current(news, "v1")
     indexes.look(2)
     assert indexes.errors == {}
 

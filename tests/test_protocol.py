@@ -46,6 +46,7 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.index.builder import build
 from shoal_workers.index.index import Index
+from shoal_workers.index.local_encoder import LocalEncoder
 from shoal_workers.worker import Worker
 
 PAGE, SCRIPTS = (read(f"docs/{name}.md") for name in ("protocol", "scripts"))
@@ -129,7 +130,7 @@ def index(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Index:
     rows = [{"id": n, "text": text, "year": 2020 + n} for n, text in enumerate(["storm in europe", "rain", "market"])]
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     source = Source(folder / "rows.jsonl")
-    build(source, folder / "built", encoder, source.check(), lambda _: None)
+    build(source, folder / "built", LocalEncoder(encoder))
     return Index.open(folder / "built")
 
 

@@ -46,7 +46,7 @@ def install(folder: Path, name: str = "shoal") -> None:
 @pytest.mark.parametrize(
     ("named", "noted"),
     [
-        ({}, ["none|index build --out {home}/sample", "default={home}/sample|serve --index mine"]),
+        ({}, ["none|index build --local --out {home}/sample", "default={home}/sample|serve --index mine"]),
         ({"SHOAL_INDEXES": "other"}, ["other|serve --index mine"]),
     ],
 )

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from shoal.records.source import Source
-from shoal_workers.cli import SAMPLE
+from shoal_workers.index_commands import SAMPLE
 
 SOURCE = Source(SAMPLE, "headline")
 

@@ -22,6 +22,7 @@ STATUS = {
     "not_acceptable": 406,
     "cancelled": 409,
     "paused": 409,
+    "index_busy": 409,
     "index_mismatch": 409,
     "model_mismatch": 409,
     "too_large": 413,

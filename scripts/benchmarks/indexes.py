@@ -2,16 +2,13 @@
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
-from numpy.random import Generator
 from numpy.typing import NDArray
 from stack import HOME, OURS, Checkout, index_of, model
 from threadpoolctl import threadpool_limits
@@ -19,9 +16,10 @@ from threadpoolctl import threadpool_limits
 from benchmarks.plan import Plan, Texts, say
 from shoal.bench.trial import Figures, Row, Trial
 from shoal.jobs import Options
-from shoal.records.document import Document
+from shoal.records.source import Source
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.builder import build
+from shoal_workers.index.document_encoder import ModelInfo
 from shoal_workers.index.index import Index
 from shoal_workers.model.model import prepared_folder
 from shoal_workers.process import processors
@@ -37,8 +35,11 @@ NUM_QUERIES, AT_ONCE, K = 256, (1, 64), 10
 #: Documents in the index of real headlines, and equal vectors in a group.
 NUM_REAL, EQUAL = 20_000, 100
 
+#: Vectors made at a time.
+NUM_MADE = 512
 
-def _mixtures(random: Generator, real: Vectors, count: int) -> Vectors:
+
+def _mixtures(random: np.random.Generator, real: Vectors, count: int) -> Vectors:
     """Return random mixtures of two real vectors each, which lie in groups where headlines lie."""
     left, right = random.integers(len(real), size=(2, count))
     share = random.random((count, 1), dtype=np.float32)
@@ -47,23 +48,27 @@ def _mixtures(random: Generator, real: Vectors, count: int) -> Vectors:
 
 #: The kinds of made vectors, each of which takes a generator, the real vectors and a count. Random ones lie in all
 #: directions alike and are the worst for bounds; equal ones come many times.
-KINDS: dict[str, Callable[[Generator, Vectors, int], Vectors]] = {
+KINDS: dict[str, Callable[[np.random.Generator, Vectors, int], Vectors]] = {
     "mixtures": _mixtures,
     "random": lambda random, real, count: random.standard_normal((count, real.shape[1]), np.float32),
     "equal": lambda random, real, count: np.repeat(_mixtures(random, real, -(-count // EQUAL)), EQUAL, axis=0)[:count],
 }
 
 
-class Numbered:
-    """A stand-in for the builder's file: documents that say that they are made up."""
+class Maker:
+    """A stand-in for the encoder of a build: it makes the vectors of numbered texts, `NUM_MADE` at a time."""
 
-    path = Path("synthetic: vectors made of those of headlines")
+    def __init__(self, kind: str, real: Vectors):
+        self.model = ModelInfo.of(model())
+        self._kind, self._real = KINDS[kind], real
 
-    def __init__(self, count: int):
-        self.count = count
-
-    def __iter__(self) -> Iterator[Document]:
-        return (Document(str(n), f"synthetic document {n}", {}) for n in range(self.count))
+    def embed(self, texts: Iterable[str]) -> Generator[Vectors]:
+        """Yield the vectors of the texts by their numbers."""
+        numbers = (int(text.split()[-1]) for text in texts)
+        for group, members in groupby(numbers, lambda number: number // NUM_MADE):
+            made = self._kind(np.random.default_rng([7, group]), self._real, NUM_MADE)
+            vectors = made[[number % NUM_MADE for number in members]]
+            yield np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
 
 
 def real_index(texts: Texts, checkout: Checkout = OURS) -> Path:
@@ -84,16 +89,10 @@ def synthetic(kind: str, count: int, real: Path) -> Path:
     folder = HOME / "bench" / f"synthetic-{kind}-{count}-{model().digest[:8]}"
     if not OURS.can_serve(folder):
         say(f"making an index of {count:,} synthetic vectors in {folder}")
-        make = partial(KINDS[kind], np.random.default_rng(7), np.asarray(Index.open(real).vectors))
-
-        def embed(texts: Sequence[str], *_: object) -> Vectors:
-            vectors = make(len(texts))
-            return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
-
-        # Stand-ins for the builder's file and its encoder.
-        encoder: Any = SimpleNamespace(model=model(), prompt=lambda *_: "", embed=embed)
-        source: Any = Numbered(count)
-        build(source, folder, encoder, count, lambda _: None)
+        folder.mkdir(parents=True, exist_ok=True)
+        source = folder / "source.txt"
+        source.write_text("".join(f"synthetic document {n}\n" for n in range(count)))
+        build(Source(source), folder, Maker(kind, np.asarray(Index.open(real).vectors)))
     return folder
 
 

@@ -218,6 +218,12 @@ class IndexMismatch(ShoalError):
     code = "index_mismatch"
 
 
+class IndexBusy(ShoalError):
+    """Error raised when a build of an index is started while another one of it runs."""
+
+    code = "index_busy"
+
+
 class BadDocument(ShoalError):
     """Error raised when a line of a source file cannot be indexed; the message has its number."""
 

@@ -12,6 +12,9 @@ from shoal.settings import Settings, variable
 #: The settings of every command that uses Redis.
 REDIS_SETTINGS = ("redis_url", "key_prefix", "pool")
 
+#: The settings of every command that opens a model.
+MODEL_SETTINGS = ("model", "engine", "precision", "threads", "home")
+
 
 def settings_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that adds a flag for each named setting and calls the command with `settings=Settings`.

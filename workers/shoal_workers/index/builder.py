@@ -1,117 +1,168 @@
-"""Building an index from a file of documents."""
+"""Building a version of an index from a source of documents."""
 
-import fcntl
-import json
 import os
-import secrets
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 
-import numpy as np
-
-from shoal.errors import BadDocument, DiskFull
-from shoal.jobs import DOCUMENT_PROMPTS, Options
-from shoal.records.document import Document
+from shoal.errors import DiskFull
+from shoal.long_task import Report, TaskProgress
 from shoal.records.source import Source
-from shoal_workers.encoding.bucketing import Bucketing
-from shoal_workers.encoding.encoder import Encoder, TokenizedText
-from shoal_workers.index.array_file import open_array, write_header
-from shoal_workers.index.index import publish
-from shoal_workers.index.manifest import DOCUMENTS, FILES, MANIFEST, OFFSETS, VECTORS, Manifest, checksum
+from shoal_workers.index.document_encoder import DocumentEncoder, ModelInfo
+from shoal_workers.index.former_version import FormerVersion, find_former_version
+from shoal_workers.index.hash_table import HashTable
+from shoal_workers.index.manifest import FILES, LAYOUT, Manifest, checksum
 from shoal_workers.index.quantisation import QuantisedVectors
-
-#: Documents embedded at a time: enough to sort by length, few enough to show progress.
-CHUNK = 512
-
-#: Versions that stay in the folder: the current one and the one before, which a worker may still be opening.
-KEPT_VERSIONS = 2
-
-Progress = Callable[[int], object]
+from shoal_workers.index.reading import read_source
+from shoal_workers.index.scratch import STATE, BuildState, open_scratch, sync_folder
+from shoal_workers.index.validation import check_retrieval
+from shoal_workers.index.vectors import EMBEDDED, VectorPlan, embed_texts, write_vectors
+from shoal_workers.index.versions import changing, make_current, remove_old
 
 
-def build(source: Source, out: Path, encoder: Encoder, count: int, progress: Progress) -> Manifest:
-    """Build a new version of the index in `out` and make it the current one.
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """The result of a build, in plain values.
 
-    `count` is the number of documents, from `source.check()`; `progress` is called with the number of further documents
-    that are done. Raises DiskFull, and BadDocument if the source has changed since it was checked; the version that was
-    current before then stays current.
+    Of `count` documents, `num_embedded` have texts that were embedded, `num_reused` have a vector of the version
+    before, and `num_repeated` have the text of an earlier document. `num_bad` rows of the source were left out.
+    `found_share` is the part of a sample of documents that were found by their own texts.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(out)
-    version = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
-    scratch = out / f".building-{version}"
-    with _disk_full(out), _scratch(scratch):
-        _write_documents(scratch, source, encoder, count, progress)
-        manifest = _finish(scratch, version, source, encoder, count)
-        scratch.rename(out / version)
-        publish(out, version)
-    _remove_old(out, version)
-    return manifest
+
+    version: str
+    model: str
+    count: int
+    num_embedded: int
+    num_reused: int
+    num_repeated: int
+    num_bad: int
+    first_bad: tuple[str, ...]
+    found_share: float
+    is_published: bool = False
 
 
-def _write_documents(folder: Path, source: Source, encoder: Encoder, count: int, progress: Progress) -> None:
-    """Write the documents, their vectors and their offsets, in constant memory."""
-    batcher: Bucketing[TokenizedText] = Bucketing(2_048, encoder.model.shares_rows)
-    prompt = encoder.prompt(Options(), DOCUMENT_PROMPTS)
-    done = 0
-    with (
-        (folder / VECTORS).open("wb") as vectors,
-        (folder / DOCUMENTS).open("wb") as documents,
-        (folder / OFFSETS).open("wb") as offsets,
-    ):
-        write_header(vectors, np.float32, (count, encoder.model.dimension))
-        write_header(offsets, np.int64, (count + 1,))
-        offsets.write(np.int64(0).tobytes())
-        for chunk in _chunks(source):
-            vectors.write(encoder.embed([document.text for document in chunk], Options(), prompt, batcher).tobytes())
-            ends = []
-            for document in chunk:
-                documents.write(_line(document))
-                ends.append(documents.tell())
-            offsets.write(np.array(ends, np.int64).tobytes())
-            done += len(chunk)
-            progress(len(chunk))
-    if done != count:
-        raise BadDocument(
-            f"{source.path} has {done:,} documents and had {count:,} when it was checked: build when it is complete"
-        )
+def build(
+    source: Source,
+    out: Path,
+    encoder: DocumentEncoder,
+    report: Report = lambda _: None,
+    *,
+    skips_bad: bool = False,
+    publishes: bool = True,
+    reuses: bool = True,
+    num_kept: int = 3,
+    key: str = "",
+) -> BuildResult:
+    """Build a new version of the index in `out`, and make it the current one if it `publishes`.
+
+    Where it `reuses`, texts that the current version has are not embedded again. A build that was interrupted goes on
+    when it is started again with the same arguments, of which `key` is any word. `num_kept` versions stay. With
+    `skips_bad`, bad rows of the source are left out.
+
+    Raises BadDocument, DiskFull, IndexBusy while another build of the index runs, IndexCorrupt for a version that fails
+    its validation, what `report` raises, and the errors of the encoder. The current version then stays.
+    """
+    former = find_former_version(out, encoder.model) if reuses else None
+    arguments = {
+        "layout": LAYOUT,
+        "source": source.place.path,
+        "columns": [source.text_column, source.id_column],
+        "skips_bad": skips_bad,
+        "fingerprint": source.fingerprint(),
+        "model": asdict(encoder.model),
+        "former": former.name if former else None,
+        "key": key,
+    }
+    with _disk_full(out), open_scratch(out, arguments) as (folder, state):
+        if not state.count:
+            read_source(folder, state, source, skips_bad, report)
+        result = _fill(folder, state, source.name, former, encoder, report)
+        report(_progress(state, "publishing"))
+        with changing(out):
+            (folder / EMBEDDED).unlink(missing_ok=True)
+            folder.rename(out / state.version)
+            sync_folder(out)
+            (out / state.version / STATE).unlink()
+            if publishes:
+                make_current(out, state.version)
+            remove_old(out, state.version, num_kept)
+    return replace(result, is_published=publishes)
 
 
-def _finish(folder: Path, version: str, source: Source, encoder: Encoder, count: int) -> Manifest:
-    """Write the quantised vectors, then the manifest."""
-    model = encoder.model
-    vectors = open_array(folder / VECTORS, np.float32, (count, model.dimension))
-    quantised_width = QuantisedVectors.write(folder, vectors)
+def _fill(
+    folder: Path,
+    state: BuildState,
+    source: str,
+    former: FormerVersion | None,
+    encoder: DocumentEncoder,
+    report: Report,
+) -> BuildResult:
+    """Write the files of a version beside its documents, from where an interrupted build has come to."""
+    plan = VectorPlan.make(HashTable.open(folder, state.count), former)
+    _check_room(folder, state.count, len(plan.new_rows), encoder.model.dimension)
+    embed_texts(folder, state, plan, encoder, report)
+    vectors = write_vectors(folder, plan, encoder.model.dimension, former)
+    report(_progress(state, "quantising"))
+    width = QuantisedVectors.write(folder, vectors)
+    report(_progress(state, "validating"))
+    quantised = QuantisedVectors.open(folder, state.count, encoder.model.dimension, width)
+    found_share = check_retrieval(folder, state.version, vectors, quantised, encoder)
+    _finish(folder, state, source, encoder.model, width, len(plan.new_rows))
+    num_reused = int((plan.origins >= 0).sum())
+    return BuildResult(
+        version=state.version,
+        model=encoder.model.name,
+        count=state.count,
+        num_embedded=len(plan.new_rows),
+        num_reused=num_reused,
+        num_repeated=state.count - num_reused - len(plan.new_rows),
+        num_bad=state.num_bad,
+        first_bad=state.first_bad,
+        found_share=found_share,
+    )
+
+
+def _finish(
+    folder: Path, state: BuildState, source: str, model: ModelInfo, quantised_width: int, num_embedded: int
+) -> None:
+    """Write the manifest and make all files of the version safe on the disk."""
     manifest = Manifest(
-        version=version,
+        version=state.version,
         built_at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-        source=source.name,
+        source=source,
         model=model.name,
         digest=model.digest,
         pooling=model.pooling,
         dimension=model.dimension,
-        count=count,
+        count=state.count,
         quantised_width=quantised_width,
         checksums={name: checksum(folder / name) for name in FILES},
+        prompt=model.prompt,
+        num_embedded=num_embedded,
+        num_bad=state.num_bad,
     )
     manifest.save(folder)
-    return manifest
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    sync_folder(folder)
 
 
-def _chunks(source: Source) -> Iterator[list[Document]]:
-    documents = iter(source)
-    while chunk := list(islice(documents, CHUNK)):
-        yield chunk
+def _progress(state: BuildState, step: str) -> TaskProgress:
+    return TaskProgress(state.num_rows, state.num_bad, state.first_bad, 1.0, step)
 
 
-def _line(document: Document) -> bytes:
-    return (
-        json.dumps({"id": document.id, "text": document.text, **document.fields}, ensure_ascii=False) + "\n"
-    ).encode()
+def _check_room(folder: Path, count: int, num_new: int, dimension: int) -> None:
+    """Raise DiskFull if there is certainly no room for the vectors that are to be written, before any is embedded."""
+    needed = 4 * dimension * (count + (num_new if num_new < count else 0))
+    if needed > (free := shutil.disk_usage(folder).free):
+        raise DiskFull(
+            f"the vectors of {count:,} documents take {needed:,} bytes, and {folder.parent} has {free:,} free: "
+            "free some space; an index there is unchanged"
+        )
 
 
 @contextmanager
@@ -125,35 +176,3 @@ def _disk_full(out: Path) -> Iterator[None]:
         raise DiskFull(
             f"no room to build an index in {out} ({error.strerror}): free some space; an index there is unchanged"
         ) from error
-
-
-@contextmanager
-def _scratch(folder: Path) -> Iterator[None]:
-    """Make the folder, lock it while it is filled, and remove it if it was not renamed."""
-    folder.mkdir()
-    lock = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
-
-
-def _remove_abandoned(out: Path) -> None:
-    """Remove the folders of builds that were killed: no process holds their locks."""
-    for folder in out.glob(".building-*"):
-        with suppress(OSError):
-            lock = os.open(folder, os.O_RDONLY)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(lock)
-
-
-def _remove_old(out: Path, version: str) -> None:
-    found = [path.parent for path in out.glob(f"[!.]*/{MANIFEST}") if path.parent.name != version]
-    versions = sorted(found, key=lambda folder: folder.stat().st_mtime_ns)
-    for folder in versions[: len(versions) + 1 - KEPT_VERSIONS]:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import mmap
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -202,10 +201,3 @@ def current_version(folder: Path) -> Path:
         return folder / version
     except UnicodeDecodeError as error:
         raise IndexCorrupt(f"{folder / CURRENT} does not name a version ({error}): build the index again") from error
-
-
-def publish(folder: Path, version: str) -> None:
-    """Make `version` the one to serve, in one step: readers see the old name or the new one."""
-    scratch = folder / f".{CURRENT}-{os.getpid()}"
-    scratch.write_text(version + "\n", "utf-8")
-    scratch.replace(folder / CURRENT)

@@ -1,13 +1,17 @@
 """The manifest of a version of an index, and the names of the version's files.
 
 my-index/current                     the name of the version to serve
+my-index/history                     the versions that were published before it and it, one a line: see `versions`
+my-index/.building/                  the version that is being built, or was when its build was interrupted
 my-index/<version>/manifest.json     model, digest, dimension, count, checksums, when built
+my-index/<version>/bad-rows.jsonl    the rows of the source that were left out, each with the reason
 my-index/<version>/vectors.npy       float32 [count, dimension], normalised
 my-index/<version>/quantised.npy     int8 [count, quantised_width], the codes of the vectors: see `quantisation`
 my-index/<version>/basis.npy         float32 [dimension, kept], the directions that the codes are for
 my-index/<version>/scales.npy        float64 [3], the units of the codes and the length of the longest vector
 my-index/<version>/documents.jsonl   one document a line
 my-index/<version>/offsets.npy       int64 [count + 1], where each document begins, and the end of the last
+my-index/<version>/hashes.npy        uint64 [3, count], hashes of the texts: see `content_hashes`
 """
 
 import hashlib
@@ -21,20 +25,29 @@ from shoal.excerpt import excerpt
 
 VECTORS, DOCUMENTS, OFFSETS = "vectors.npy", "documents.jsonl", "offsets.npy"
 QUANTISED, BASIS, SCALES = "quantised.npy", "basis.npy", "scales.npy"
+HASHES = "hashes.npy"
 MANIFEST = "manifest.json"
 
-#: Files of a version beside its manifest.
-FILES = (VECTORS, QUANTISED, BASIS, SCALES, DOCUMENTS, OFFSETS)
+#: Rows that were left out. It has no checksum, as nothing reads it but people.
+BAD_ROWS = "bad-rows.jsonl"
+
+#: Files of a version beside its manifest that have a checksum.
+FILES = (VECTORS, QUANTISED, BASIS, SCALES, DOCUMENTS, OFFSETS, HASHES)
 
 #: Version of this layout, raised by one whenever a folder's files change in name or content.
-LAYOUT = 2
+LAYOUT = 3
+
+#: The files of each layout that is read. Versions of layout 2 have no hashes, so no build takes vectors from them.
+FILES_OF = {2: tuple(name for name in FILES if name != HASHES), LAYOUT: FILES}
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """A description of an index: its origin, its model, its size and the checksums of its files.
 
-    `quantised_width` is the size of a quantised vector in bytes.
+    `quantised_width` is the size of a quantised vector in bytes. `prompt` is the name of the prompt before each text,
+    or empty for the model's default. `num_embedded` texts were embedded for this version; the vectors of the others are
+    those of equal texts. `num_bad` rows of the source were left out.
     """
 
     version: str
@@ -47,6 +60,9 @@ class Manifest:
     count: int
     quantised_width: int
     checksums: dict[str, str]
+    prompt: str = ""
+    num_embedded: int = 0
+    num_bad: int = 0
     layout: int = LAYOUT
 
     @classmethod
@@ -57,7 +73,7 @@ class Manifest:
         """
         try:
             fields = json.loads((folder / MANIFEST).read_text("utf-8"))
-            if (layout := dict(fields).get("layout")) != LAYOUT:
+            if (layout := dict(fields).get("layout")) not in list(FILES_OF):
                 raise ValueError(_other_layout(layout))
             manifest = cls(**fields)
             manifest._check_types()
@@ -66,14 +82,19 @@ class Manifest:
         except (OSError, ValueError, TypeError, RecursionError) as error:
             raise IndexCorrupt(f"{folder / MANIFEST} cannot be read ({error!s:.200}): build the index again") from error
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files of the version that have a checksum."""
+        return FILES_OF[self.layout]
+
     def _check_types(self) -> None:
         for name, kind in get_type_hints(type(self)).items():
             if type(value := getattr(self, name)) is not (get_origin(kind) or kind):
                 raise TypeError(f"{name} is {value!r}")
 
     def _check_values(self) -> None:
-        if self.checksums.keys() != set(FILES):
-            raise ValueError(f"checksums are of {sorted(self.checksums)!r:.200}, not of {sorted(FILES)}")
+        if self.checksums.keys() != set(self.files):
+            raise ValueError(f"checksums are of {sorted(self.checksums)!r:.200}, not of {sorted(self.files)}")
         if min(self.count, self.dimension, self.quantised_width) < 1:
             raise ValueError(
                 f"count is {self.count}, dimension {self.dimension} and quantised_width {self.quantised_width}; "

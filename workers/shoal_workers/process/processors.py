@@ -35,6 +35,16 @@ def threads_for(num_workers: int, processors: float) -> int:
     return max(1, math.floor(processors / max(1, num_workers)))
 
 
+def limit_native_threads(threads: int, num_workers: int) -> None:
+    """Set the threads of native libraries, which otherwise take all processors; before these are loaded.
+
+    0 threads stands for the share of one of `num_workers` workers.
+    """
+    number = str(threads or threads_for(num_workers, available()))
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
+        os.environ.setdefault(name, number)
+
+
 def machine_id() -> str:
     """Return an id that all processes and containers on one running machine share."""
     boot_id = Path("/proc/sys/kernel/random/boot_id")

@@ -1,0 +1,134 @@
+"""The command `shoal index`: builds through a pool, and versions that are listed, published and deleted."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from conftest import running
+from test_cli import fail, succeed
+
+from shoal import Client
+from shoal.cli.main import main
+from shoal.errors import IndexMismatch, NotReady
+from shoal.keys import Keys
+from shoal.queue.lane import LaneLimits
+from shoal.settings import variable
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index.document_encoder import ModelInfo
+from shoal_workers.index.index import Index, current_version
+from shoal_workers.index.local_encoder import LocalEncoder
+from shoal_workers.index.pool_encoder import PoolEncoder, served_model
+from shoal_workers.service import announced
+from shoal_workers.worker import Worker
+
+
+@pytest.fixture
+def pool(worker: Worker) -> Iterator[Worker]:
+    """A worker that announces itself, run by a thread."""
+    with announced(worker, LaneLimits()), running(worker):
+        yield worker
+
+
+@pytest.fixture
+def shoal(redis_url: str, keys: Keys, tmp_path: Path) -> CliRunner:
+    """Return a runner of commands in the test's own pool, with a folder of indexes of its own."""
+    names = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "index_home": str(tmp_path)}
+    native = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    return CliRunner(env={variable(name): value for name, value in names.items()} | native)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Return a file of texts."""
+    path = tmp_path / "source.txt"
+    path.write_text("".join(f"storm {n}\n" for n in range(100)))
+    return path
+
+
+@pytest.mark.usefixtures("pool")
+class TestThroughAPool:
+    def test_versions_are_built_listed_published_and_deleted(
+        self, shoal: CliRunner, source: Path, tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "news"
+        result = shoal.invoke(main, ["index", "build", str(source), "--name", "news"])
+        assert f"{folder}: 100 documents, version " in succeed(result)
+        assert "the pool embeds the texts (" in result.stderr
+        first = current_version(folder).name
+        source.write_text(source.read_text() + "rain\n")
+        built = succeed(shoal.invoke(main, ["index", "build", str(source), "--name", "news", "--no-publish"]))
+        assert "1 texts were embedded; 100 documents have their vectors from the version before, 0 from" in built
+        assert current_version(folder).name == first
+        listed = succeed(shoal.invoke(main, ["index", "list", "news"])).splitlines()
+        assert listed[1].startswith(f"* {first}  100 documents, ")
+        second = listed[0].split()[0]
+        succeed(shoal.invoke(main, ["index", "publish", "news", second]))
+        assert current_version(folder).name == second
+        assert f"version {first} is published" in succeed(shoal.invoke(main, ["index", "rollback", str(folder)]))
+        said = fail(shoal.invoke(main, ["index", "delete", "news", first]), "invalid_request")
+        assert "publish another one first" in said
+        succeed(shoal.invoke(main, ["index", "delete", "news", second]))
+        assert len(succeed(shoal.invoke(main, ["index", "list", "news"])).splitlines()) == 1
+        assert json.loads(succeed(shoal.invoke(main, ["index", "info", "news"])))["version"] == first
+
+    def test_vectors_are_those_of_this_process(
+        self, shoal: CliRunner, source: Path, tmp_path: Path, encoder: Encoder
+    ) -> None:
+        succeed(shoal.invoke(main, ["index", "build", str(source), "--out", str(tmp_path / "news")]))
+        vectors = np.concatenate(list(LocalEncoder(encoder).embed(source.read_text().splitlines())))
+        index = Index.open(tmp_path / "news")
+        assert index.vectors == pytest.approx(vectors, abs=1e-5)
+        assert index.manifest.digest == encoder.model.digest
+        assert index.manifest.prompt == "document"
+
+    def test_a_model_that_the_pool_does_not_serve(self, shoal: CliRunner, source: Path) -> None:
+        arguments = ["index", "build", str(source), "--name", "news", "--model", "other"]
+        said = fail(shoal.invoke(main, arguments), "invalid_request")
+        assert "the model is other, but the pool serves" in said
+
+    def test_a_version_of_another_model_is_not_published(self, shoal: CliRunner, source: Path, tmp_path: Path) -> None:
+        folder = tmp_path / "news"
+        for _ in range(2):
+            succeed(shoal.invoke(main, ["index", "build", str(source), "--name", "news"]))
+        here = current_version(folder).name
+        (other,) = (path for path in folder.glob("2*") if path.name != here)
+        manifest = json.loads((other / "manifest.json").read_text()) | {"digest": "f" * 64}
+        (other / "manifest.json").write_text(json.dumps(manifest))
+        result = shoal.invoke(main, ["index", "publish", "news", other.name])
+        assert "but the pool serves another model" in fail(result, "index_mismatch")
+        assert current_version(folder).name == here
+
+    def test_prompts_and_dimension_are_the_pools(self, client: Client, encoder: Encoder) -> None:
+        assert served_model(client) == ModelInfo.of(encoder.model)
+
+    def test_a_pool_that_comes_to_serve_another_model(self, client: Client, encoder: Encoder) -> None:
+        other = ModelInfo("other", "f" * 64, "mean", encoder.model.dimension, "")
+        with pytest.raises(IndexMismatch, match="the pool served other, and meanwhile another model"):
+            list(PoolEncoder(client, other).embed(["storm"]))
+
+
+def test_either_a_name_or_a_folder(shoal: CliRunner, source: Path) -> None:
+    for words in ([], ["--name", "news", "--out", "news"]):
+        result = shoal.invoke(main, ["index", "build", str(source), *words])
+        assert result.exit_code == 2
+        assert "Name the index with --name, or its folder with --out." in result.stderr
+
+
+def test_a_name_leads_to_no_other_folder(shoal: CliRunner, source: Path) -> None:
+    arguments = ["index", "build", str(source), "--name", "../news"]
+    assert 'the index is called "../news"' in fail(shoal.invoke(main, arguments), "invalid_request")
+
+
+def test_no_worker_is_ready(client: Client) -> None:
+    with pytest.raises(NotReady, match="no worker of the pool is ready"):
+        PoolEncoder.find(client)
+
+
+def test_workers_of_different_models(client: Client) -> None:
+    for name in ("one", "two"):
+        client.pool.announce(name, {"state": "ready", "model": name, "digest": name * 8, "dimension": 8})
+    with pytest.raises(NotReady, match=r"serve different models, one \(oneone.*, two \("):
+        served_model(client)

@@ -1,0 +1,208 @@
+"""The versions of an index: published, rolled back, deleted, and kept as many as are asked for."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_builder import MadeVectors
+
+from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound, InvalidRequest, ShoalError
+from shoal.index_folder import CURRENT
+from shoal.long_task import TaskProgress
+from shoal.records.source import Source
+from shoal.settings import Settings
+from shoal_workers.index.builder import build
+from shoal_workers.index.index import current_version
+from shoal_workers.index.long_tasks import BuildIndex, ManageIndex, build_index, manage_index, where_is
+from shoal_workers.index.manifest import MANIFEST
+from shoal_workers.index.scratch import SCRATCH
+from shoal_workers.index.versions import HISTORY, delete, list_versions, publish, rollback
+
+Build = Callable[..., str]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Return the folder of the index."""
+    return tmp_path / "news"
+
+
+@pytest.fixture
+def built(out: Path, tmp_path: Path) -> Build:
+    """Return a function that builds a version and returns its name."""
+
+    def build_one(digest: str = "a" * 64, **options: Any) -> str:
+        (tmp_path / "source.txt").write_text("storm\nrain\n")
+        return build(Source(tmp_path / "source.txt"), out, MadeVectors(digest), **options).version
+
+    return build_one
+
+
+def current(out: Path) -> str:
+    """Return the name of the current version."""
+    return current_version(out).name
+
+
+class TestPublish:
+    def test_a_version_that_was_built_before(self, out: Path, built: Build) -> None:
+        first, second = built(), built()
+        assert current(out) == second
+        publish(out, first)
+        assert current(out) == first
+
+    def test_an_unknown_version(self, out: Path, built: Build) -> None:
+        there = built()
+        for name in ("nowhere", "../news", "", ".building"):
+            with pytest.raises(IndexNotFound, match=f"has no version .*; it has {there}"):
+                publish(out, name)
+        assert current(out) == there
+
+    def test_of_another_model_than_the_pools(self, out: Path, built: Build) -> None:
+        other, here = built("b" * 64), built("a" * 64)
+        with pytest.raises(IndexMismatch, match=r"was built with made \(bbbb.*the pool serves another model \(aaaa"):
+            publish(out, other, "a" * 64)
+        assert current(out) == here
+        publish(out, other, "b" * 64)
+
+    @pytest.mark.parametrize("lost", [MANIFEST, "documents.jsonl"])
+    def test_that_is_damaged(self, out: Path, built: Build, lost: str) -> None:
+        damaged, here = built(), built()
+        if lost == MANIFEST:
+            (out / damaged / lost).write_text("{")
+        else:
+            (out / damaged / lost).unlink()
+        with pytest.raises(IndexCorrupt, match=f"{lost}"):
+            publish(out, damaged)
+        assert current(out) == here
+        assert [version.name for version in list_versions(out) if version.error] == [damaged]
+
+
+class TestRollback:
+    def test_goes_back_version_by_version(self, out: Path, built: Build) -> None:
+        names = [built() for _ in range(3)]
+        assert [rollback(out), rollback(out)] == [names[1], names[0]]
+        assert current(out) == names[0]
+        with pytest.raises(InvalidRequest, match=f"was published before {names[0]}: publish one that"):
+            rollback(out)
+
+    def test_goes_by_the_order_of_publishing(self, out: Path, built: Build) -> None:
+        first, second, third = built(), built(), built()
+        publish(out, first)
+        assert rollback(out) == third
+        assert rollback(out) == second
+
+    def test_never_comes_to_a_version_that_was_rolled_back(self, out: Path, built: Build) -> None:
+        first, bad = built(), built()
+        rollback(out)
+        third = built()
+        assert current(out) == third
+        assert rollback(out) == first
+        assert {version.name for version in list_versions(out)} == {first, bad, third}
+
+    def test_leaves_out_versions_that_were_deleted(self, out: Path, built: Build) -> None:
+        first, second, _ = built(), built(), built()
+        delete(out, second)
+        assert rollback(out) == first
+
+    def test_to_another_model_is_refused(self, out: Path, built: Build) -> None:
+        _, here = built("b" * 64), built("a" * 64)
+        with pytest.raises(IndexMismatch):
+            rollback(out, "a" * 64)
+        assert current(out) == here
+
+    def test_without_a_history(self, out: Path, built: Build) -> None:
+        first, _ = built(), built()
+        (out / HISTORY).unlink()
+        with pytest.raises(InvalidRequest, match="publish one that"):
+            rollback(out)
+        publish(out, first)
+        assert current(out) == first
+
+
+class TestDelete:
+    def test_a_version(self, out: Path, built: Build) -> None:
+        first, second = built(), built()
+        delete(out, first)
+        assert [version.name for version in list_versions(out)] == [second]
+
+    def test_not_the_published_one(self, out: Path, built: Build) -> None:
+        name = built()
+        with pytest.raises(InvalidRequest, match=f"{name} is the published version of .*: publish another one first"):
+            delete(out, name)
+        assert (out / name / MANIFEST).exists()
+
+    def test_not_what_is_no_version(self, out: Path, built: Build) -> None:
+        built()
+        (out.parent / "other").mkdir()
+        for name in ("../other", CURRENT, SCRATCH):
+            with pytest.raises(IndexNotFound):
+                delete(out, name)
+        assert (out.parent / "other").exists()
+
+
+class TestKeptVersions:
+    def test_are_the_last(self, out: Path, built: Build) -> None:
+        names = [built(num_kept=2) for _ in range(4)]
+        assert [version.name for version in list_versions(out)] == names[:1:-1]
+
+    def test_the_one_to_roll_back_to_outlives_one_that_was_rolled_back(self, out: Path, built: Build) -> None:
+        first, bad = built(num_kept=2), built(num_kept=2)
+        rollback(out)
+        third = built(num_kept=2)
+        assert {version.name for version in list_versions(out)} == {first, third} - {bad}
+
+    def test_the_current_one_and_the_new_one_always(self, out: Path, built: Build) -> None:
+        first = built(num_kept=1)
+        second = built(num_kept=1, publishes=False)
+        assert {version.name for version in list_versions(out)} == {first, second}
+        publish(out, second)
+        third = built(num_kept=1)
+        assert {version.name for version in list_versions(out)} == {third}
+
+
+class TestLongTasks:
+    def test_build_and_manage(self, out: Path, tmp_path: Path) -> None:
+        (tmp_path / "source.txt").write_text("storm\nrain\n")
+        request = BuildIndex("news", str(tmp_path / "source.txt"))
+        reports: list[TaskProgress] = []
+        first, second = (build_index(request, out, MadeVectors(), reports.append) for _ in range(2))
+        done = manage_index(ManageIndex("news", "rollback"), out, None)
+        assert (done["name"], done["current"]) == ("news", first.version)
+        about = {name: done["versions"][1][name] for name in ("version", "is_current", "count", "model", "source")}
+        expected = {"is_current": True, "count": 2, "model": "made", "source": "source.txt"}
+        assert about == {"version": first.version} | expected
+        manage_index(ManageIndex("news", "publish", second.version), out, "a" * 64)
+        manage_index(ManageIndex("news", "delete", first.version), out, None)
+        left = manage_index(ManageIndex("news", "list"), out, None)
+        assert [version["version"] for version in left["versions"]] == [second.version]
+        assert json.loads(json.dumps(left)) == left
+
+    @pytest.mark.parametrize(
+        ("make", "said"),
+        [
+            (lambda: BuildIndex("news", 5), "source is 5"),  # type: ignore[arg-type]
+            (lambda: BuildIndex("news", "a.csv", full="yes"), 'full is "yes"'),  # type: ignore[arg-type]
+            (lambda: ManageIndex("news", "drop"), 'action is "drop": it takes one of list, publish'),
+            (lambda: ManageIndex("news", "publish"), "publish and delete take one"),
+            (lambda: ManageIndex("news", "rollback", "v1"), "publish and delete take one"),
+        ],
+    )
+    def test_wrong_arguments(self, make: Callable[[], object], said: str) -> None:
+        with pytest.raises(InvalidRequest, match=said):
+            make()
+
+    def test_nothing_is_there(self, out: Path) -> None:
+        for action in ("list", "rollback"):
+            with pytest.raises(IndexNotFound):
+                manage_index(ManageIndex("news", action), out, None)
+
+
+def test_the_folder_of_a_name(tmp_path: Path) -> None:
+    settings = Settings(indexes=f"faq={tmp_path}/faq", index_home=str(tmp_path / "indexes"))
+    assert where_is(settings, "faq") == tmp_path / "faq"
+    assert where_is(settings, "news.v2") == tmp_path / "indexes" / "news.v2"
+    for name in ("", "..", ".hidden", "a/b", "a\n", "x" * 101):
+        with pytest.raises(ShoalError, match="the index is called"):
+            where_is(settings, name)

@@ -1,0 +1,57 @@
+"""The version before: a build takes from it the vectors of texts that have not changed."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import IndexCorrupt, IndexNotFound
+from shoal_workers.index.array_file import open_array
+from shoal_workers.index.document_encoder import ModelInfo
+from shoal_workers.index.hash_table import HashTable
+from shoal_workers.index.manifest import HASHES, LAYOUT, VECTORS, Manifest, checksum
+from shoal_workers.index.versions import list_versions
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FormerVersion:
+    """A version of an index as a source of vectors; `vectors` is float32 `[count, dimension]`."""
+
+    name: str
+    vectors: NDArray[np.float32]
+    hashes: HashTable
+
+
+def find_former_version(out: Path, model: ModelInfo) -> FormerVersion | None:
+    """Return the version of the index in `out` that was built last with the model, or None if there is none.
+
+    Versions of older layouts, which have no hashes, and those whose files are not what was built are left out.
+    """
+    try:
+        versions = list_versions(out)
+    except IndexNotFound:
+        return None
+    for version in versions:
+        if version.manifest and version.manifest.layout == LAYOUT and model_of(version.manifest) == model:
+            try:
+                return _open(version.folder, version.manifest)
+            except IndexCorrupt as error:
+                log.warning("no vectors are taken from a former version: %s", error.message)
+    return None
+
+
+def _open(folder: Path, manifest: Manifest) -> FormerVersion:
+    for name in (VECTORS, HASHES):
+        if checksum(folder / name) != manifest.checksums[name]:
+            raise IndexCorrupt(f"{folder / name} is not what was built")
+    vectors = open_array(folder / VECTORS, np.float32, (manifest.count, manifest.dimension))
+    return FormerVersion(folder.name, vectors, HashTable.open(folder, manifest.count))
+
+
+def model_of(manifest: Manifest) -> ModelInfo:
+    """Return the model that a version was built with."""
+    return ModelInfo(manifest.model, manifest.digest, manifest.pooling, manifest.dimension, manifest.prompt)

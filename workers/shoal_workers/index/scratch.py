@@ -1,0 +1,141 @@
+"""The folder of the version that is being built: one build at a time has it, and it outlives a build that is killed."""
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import IndexBusy, NotReady, Overloaded, Paused, ShoalError, Timeout, Unavailable
+
+#: Name of the folder within that of its index, and of the file in it that says how far the build is.
+SCRATCH, STATE = ".building", "state.json"
+
+#: Errors after which a build goes on when it is started again, as it does when it is killed. Others leave nothing.
+_INTERRUPTIONS = (Paused, Unavailable, NotReady, Overloaded, Timeout)
+
+
+@dataclass(slots=True)
+class BuildState:
+    """The state of a build, as its folder keeps it.
+
+    A build goes on with what another has done if both have the same `arguments`, which are plain values: source, model
+    and so on. `num_rows` counts the rows of the source, `num_bad` those that were left out, and `count` the documents:
+    0 until all are written. `num_embedded` counts the vectors that are safe on the disk.
+    """
+
+    arguments: dict[str, Any]
+    version: str
+    process: int
+    since: str
+    num_rows: int = 0
+    num_bad: int = 0
+    first_bad: tuple[str, ...] = ()
+    count: int = 0
+    num_embedded: int = 0
+
+    def save(self, folder: Path) -> None:
+        """Write the state into the folder of the build, in one step."""
+        replace_file(folder / STATE, json.dumps(asdict(self)))
+
+
+@contextmanager
+def open_scratch(out: Path, arguments: dict[str, Any]) -> Iterator[tuple[Path, BuildState]]:
+    """Give the folder for the next version of the index in `out`, locked, and the state of the build in it.
+
+    The folder is removed after an error, unless the build goes on when it is started again. Raises IndexBusy while
+    another build has it.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    folder = out / SCRATCH
+    lock = _lock(folder)
+    try:
+        yield folder, _state_of(folder, arguments)
+    except (ShoalError, OSError) as error:
+        if _is_at(lock, folder) and not isinstance(error, _INTERRUPTIONS):
+            shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):  # it has other files
+                out.rmdir()
+        raise
+    finally:
+        os.close(lock)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a small file in one step: readers see the old text or the new one, also after a power failure."""
+    scratch = path.with_name(f".{path.name}-{os.getpid()}")
+    with scratch.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder safe on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(folder: Path) -> int:
+    """Return a descriptor of the folder that holds its lock; the system lets go of it when the process ends."""
+    while True:
+        folder.mkdir(exist_ok=True)
+        try:
+            lock = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:  # the build before has ended in this moment
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise IndexBusy(_who_builds(folder)) from None
+        if _is_at(lock, folder):
+            return lock
+        os.close(lock)
+
+
+def _is_at(lock: int, folder: Path) -> bool:
+    """Return True if the folder that was opened is still the one of that name."""
+    try:
+        return os.path.samestat(os.fstat(lock), folder.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _who_builds(folder: Path) -> str:
+    found = _read_state(folder)
+    by = f", by process {found.process} since {found.since} from {found.arguments.get('source')}" if found else ""
+    return f"{folder.parent} is being built already{by}: wait until that build has ended, or stop it"
+
+
+def _state_of(folder: Path, arguments: dict[str, Any]) -> BuildState:
+    """Return the state of the interrupted build in the folder if it goes on, else a new one for the emptied folder."""
+    now = datetime.now(UTC)
+    state = _read_state(folder)
+    if state is None or state.arguments != arguments:
+        for path in folder.iterdir():
+            path.unlink()
+        state = BuildState(arguments, f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}", 0, "")
+    state.process, state.since = os.getpid(), f"{now:%Y-%m-%dT%H:%M:%SZ}"
+    state.save(folder)
+    return state
+
+
+def _read_state(folder: Path) -> BuildState | None:
+    try:
+        state = BuildState(**json.loads((folder / STATE).read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+    state.first_bad = tuple(state.first_bad)
+    return state

@@ -1,0 +1,207 @@
+"""The versions of an index: which there are, which is published, and which was before."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound, InvalidRequest
+from shoal.excerpt import excerpt
+from shoal.index_folder import CURRENT
+from shoal_workers.index.index import current_version
+from shoal_workers.index.manifest import MANIFEST, Manifest
+from shoal_workers.index.scratch import replace_file
+
+#: The file with a line for each version that was published before the current one, and for it: its name and the time.
+#: Versions after the current one were published too, and rolled back.
+HISTORY = "history"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of an index. `manifest` is None if it cannot be read, and `error` then says why."""
+
+    folder: Path
+    is_current: bool
+    manifest: Manifest | None
+    error: str | None = None
+
+    @classmethod
+    def read(cls, folder: Path, is_current: bool) -> Self:
+        """Read the version in `folder`."""
+        try:
+            manifest = Manifest.read(folder)
+            if lost := [name for name in manifest.files if not (folder / name).is_file()]:
+                return cls(folder, is_current, None, f"{folder} lacks {', '.join(lost)}: build the index again")
+            return cls(folder, is_current, manifest)
+        except IndexCorrupt as error:
+            return cls(folder, is_current, None, str(error))
+
+    @property
+    def name(self) -> str:
+        """The name of the version."""
+        return self.folder.name
+
+    def to_map(self) -> dict[str, Any]:
+        """Return what people want to know of the version, as plain values; sizes are in bytes."""
+        about = self.manifest
+        return {
+            "version": self.name,
+            "is_current": self.is_current,
+            "count": about.count if about else None,
+            "built_at": about.built_at if about else None,
+            "source": about.source if about else None,
+            "model": about.model if about else None,
+            "digest": about.digest if about else None,
+            "num_embedded": about.num_embedded if about else None,
+            "num_bad": about.num_bad if about else None,
+            "size_bytes": sum(path.stat().st_size for path in self.folder.iterdir()),
+            "error": self.error,
+        }
+
+
+def list_versions(folder: Path) -> list[Version]:
+    """Return the versions of the index in `folder`, the one that was built last first.
+
+    Raises IndexNotFound if there are none.
+    """
+    current = _current(folder)
+    found = [path.parent for path in folder.glob(f"[!.]*/{MANIFEST}")]
+    if not found:
+        raise IndexNotFound(f"{folder} holds no index: build one with `shoal index build SOURCE --out {folder}`")
+    versions = [Version.read(path, path.name == current) for path in found]
+    return sorted(versions, key=_built, reverse=True)
+
+
+def publish(folder: Path, name: str, digest: str | None = None) -> None:
+    """Make a version the current one; workers that serve the index open it and switch to it.
+
+    Raises IndexNotFound for an unknown version, IndexCorrupt for one that cannot be read, and IndexMismatch for one of
+    another model than that of the `digest`, if one is given. The current version then stays.
+    """
+    with changing(folder):
+        make_current(folder, _usable(folder, name, digest).name)
+
+
+def rollback(folder: Path, digest: str | None = None) -> str:
+    """Make the version current that was so before the current one, and return its name.
+
+    Raises InvalidRequest if there is none, and the errors of `publish`.
+    """
+    with changing(folder):
+        current, there = _current(folder), {version.name for version in list_versions(folder)}
+        earlier = [name for name in _history(folder, current) if name != current and name in there]
+        if not earlier:
+            raise InvalidRequest(
+                f"no version that is still there was published before {current}: publish one that "
+                f"`shoal index list {folder}` shows"
+            )
+        replace_file(folder / CURRENT, _usable(folder, earlier[-1], digest).name + "\n")
+    return earlier[-1]
+
+
+def delete(folder: Path, name: str) -> None:
+    """Delete a version. Raises InvalidRequest for the current one, and IndexNotFound for an unknown one."""
+    with changing(folder):
+        version = _find(folder, name)
+        if version.is_current:
+            raise InvalidRequest(f"{name} is the published version of {folder}: publish another one first")
+        _remove(version.folder)
+
+
+def make_current(folder: Path, name: str) -> None:
+    """Make a version the current one, in one step: readers of `current` see the old name or the new one.
+
+    The caller holds the lock of `changing`.
+    """
+    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    times = dict(line.split(" ", 1) for line in _lines(folder))
+    earlier = [other for other in _history(folder, _current(folder)) if other != name and (folder / other).is_dir()]
+    lines = [*(f"{other} {times.get(other, '-')}" for other in earlier), f"{name} {now}"]
+    replace_file(folder / HISTORY, "\n".join(lines) + "\n")
+    replace_file(folder / CURRENT, name + "\n")
+
+
+def remove_old(folder: Path, built: str, num_kept: int) -> None:
+    """Remove all but `num_kept` versions; `built`, the current one and those before it are the last to go.
+
+    The caller holds the lock of `changing`.
+    """
+    current = _current(folder)
+    by_age = [version.name for version in list_versions(folder)]
+    wanted = [built, current or built, *reversed(_history(folder, current)), *by_age]
+    by_rank = list(dict.fromkeys(name for name in wanted if name in by_age))
+    for name in by_rank[max(num_kept, len({built, current or built})) :]:
+        _remove(folder / name)
+
+
+@contextmanager
+def changing(folder: Path) -> Iterator[None]:
+    """Lock the versions of an index while they are changed. Raises IndexNotFound if there is no such folder."""
+    try:
+        lock = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise IndexNotFound(f"{folder} holds no index ({error.strerror}): check its name") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _built(version: Version) -> tuple[str, int]:
+    return version.name[:16], (version.folder / MANIFEST).stat().st_mtime_ns
+
+
+def _find(folder: Path, name: str) -> Version:
+    versions = list_versions(folder)
+    for version in versions:
+        if version.name == name:
+            return version
+    names = ", ".join(version.name for version in versions)
+    raise IndexNotFound(f"{folder} has no version {excerpt(name)}; it has {names}")
+
+
+def _usable(folder: Path, name: str, digest: str | None) -> Version:
+    version = _find(folder, name)
+    if version.manifest is None:
+        raise IndexCorrupt(version.error or f"{version.folder} cannot be read")
+    if digest is not None and version.manifest.digest != digest:
+        raise IndexMismatch(
+            f"version {name} of {folder} was built with {version.manifest.model} ({version.manifest.digest[:12]}…), "
+            f"but the pool serves another model ({digest[:12]}…): build it again, or start workers with that model"
+        )
+    return version
+
+
+def _current(folder: Path) -> str | None:
+    try:
+        return current_version(folder).name
+    except (IndexNotFound, IndexCorrupt):
+        return None
+
+
+def _history(folder: Path, current: str | None) -> list[str]:
+    """Return the versions that were published, in their order, up to the current one."""
+    names = [line.split(" ", 1)[0] for line in _lines(folder)]
+    if current in names:
+        return names[: names.index(current) + 1]
+    return [*names, current] if current else names
+
+
+def _lines(folder: Path) -> list[str]:
+    try:
+        return [line for line in (folder / HISTORY).read_text("utf-8").splitlines() if " " in line]
+    except (OSError, UnicodeDecodeError):
+        return []
+
+
+def _remove(version: Path) -> None:
+    """Remove a version; without its manifest first, so that it is never a version that lacks files."""
+    (version / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(version, ignore_errors=True)
