@@ -231,7 +231,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
         if os.environ.get("CI"):
             raise
         pytest.skip(str(error))
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server = RedisServer(tmp_path_factory.mktemp("redis"), appendonly="no")
     server.start()
     server.url += f"?socket_timeout={PATIENCE_S}&socket_connect_timeout={PATIENCE_S}"  # an answer may take its time
     yield server
