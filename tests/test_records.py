@@ -18,6 +18,7 @@ from shoal.records.bad_rows import BadRows
 from shoal.records.document import BadRow, Document
 from shoal.records.record import MAX_ROW_BYTES
 from shoal.records.source import Source
+from shoal.records.text_lines import MAX_LINE_CHARS
 
 Write = Callable[[str, str | bytes], Path]
 
@@ -116,6 +117,12 @@ def test_a_line_of_50_mb_does_not_fill_the_memory(write: Write) -> None:
     path = write("a.txt.zst", zstd.compress(b"one\n" + bytes(50 * 2**20) + b"\ntwo\n"))
     assert rows(path) == ["one", 2, "two"]
     assert peak_mb(path, "sum(1 for _ in source.rows())") < 110
+
+
+def test_a_file_with_a_line_of_gigabytes_is_not_read_on(write: Write) -> None:
+    path = write("a.txt.zst", zstd.compress(b"one\n" + bytes(MAX_LINE_CHARS + 2**24)))
+    with pytest.raises(BadDocument, match="line 2: it has over 268,435,456 characters"):
+        rows(path)
 
 
 def test_a_row_of_many_lines_is_limited_too(write: Write) -> None:
@@ -305,7 +312,13 @@ class PartServer(CannedServer):
 
     content = b""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: list[Canned] = []
+
     def next_answer(self) -> Canned:
+        if self.first:
+            return self.first.pop(0)
         if self.answers:
             return super().next_answer()
         parts = {"Accept-Ranges": "bytes", "ETag": '"a"'}
@@ -361,6 +374,20 @@ class TestWeb:
         with pytest.raises(FileError, match=message) as caught:
             list(Source(f"{server.url}/a.txt?key=secret", private_hosts=LOOPBACK))
         assert "secret" not in caught.value.message
+
+    def test_reading_goes_on_where_the_connection_broke(self, server: "PartServer") -> None:
+        server.content = "".join(f"line {n}\n" for n in range(1_000)).encode()
+        whole = {"Accept-Ranges": "bytes", "ETag": '"a"', "Content-Length": str(len(server.content))}
+        server.first = [Canned(200, server.content[:3_000], whole)]
+        assert [document.text for document in Source(f"{server.url}/a.txt", private_hosts=LOOPBACK)][999] == "line 999"
+        assert server.requests[1][1]["Range"] == "bytes=3000-"
+
+    def test_a_file_that_changed_meanwhile_is_refused(self, server: "PartServer") -> None:
+        server.content = b"one\n" * 1_000
+        whole = {"Accept-Ranges": "bytes", "ETag": '"former"', "Content-Length": "4000"}
+        server.first = [Canned(200, server.content[:3_000], whole)]
+        with pytest.raises(FileError, match="it has changed since it was opened"):
+            list(Source(f"{server.url}/a.txt", private_hosts=LOOPBACK))
 
     def test_parquet_is_read_where_the_server_sends_parts(self, tmp_path: Path, server: "PartServer") -> None:
         from pyarrow import parquet

@@ -12,6 +12,9 @@ from shoal.records.source_file import SourceFile, name_of
 #: The first bytes of UTF-16, as they come through the decoder.
 _UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")
 
+#: Most characters of a line that is skipped. A file with a longer one is not read on.
+MAX_LINE_CHARS = 2**28
+
 #: The encoding of all text files, with or without a byte order mark.
 ENCODING = "utf-8-sig"
 
@@ -57,8 +60,11 @@ def _is_doubtful(line: str) -> bool:
 def _checked(text: io.TextIOWrapper, line: str, number: int, place: Place) -> Line:
     """Return the line, with an error if it is too long, has a NUL byte or has bytes that are not UTF-8."""
     if len(line) > MAX_ROW_BYTES or len(line.encode(errors="surrogateescape")) > MAX_ROW_BYTES:
+        num_chars = len(line)
         while not line.endswith(("\n", "\r")) and (line := text.readline(MAX_ROW_BYTES)):
-            pass
+            num_chars += len(line)
+            if num_chars > MAX_LINE_CHARS:
+                raise BadDocument(f"{place.at(number)}: it has over {MAX_LINE_CHARS:,} characters: is the file text?")
         return Line(number, "", too_long(place.at(number)))
     if "\0" in line:
         reason = "there is a NUL byte; the file must be UTF-8 text"

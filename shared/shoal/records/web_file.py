@@ -30,6 +30,7 @@ class WebFile(io.RawIOBase):
         length = self._response.headers.get("Content-Length", "")
         self.size_bytes = int(length) if length.isdecimal() else None
         self.modified = _version(self._response)
+        self._sends_parts = self._response.headers.get("Accept-Ranges", "").lower() == "bytes"
 
     def readable(self) -> bool:
         """Return True."""
@@ -37,7 +38,7 @@ class WebFile(io.RawIOBase):
 
     def seekable(self) -> bool:
         """Return True if the server says how large the file is, and sends parts of it."""
-        return self.size_bytes is not None and self._response.headers.get("Accept-Ranges", "").lower() == "bytes"
+        return self.size_bytes is not None and self._sends_parts
 
     def tell(self) -> int:
         """Return the position of the next byte."""
@@ -52,19 +53,22 @@ class WebFile(io.RawIOBase):
         return start
 
     def readinto(self, buffer: Any) -> int:
-        """Read into the buffer and return the number of bytes; 0 at the end of the file."""
-        if self.size_bytes is not None and self._position >= self.size_bytes:
-            return 0
-        if self.size_bytes is None and self._response.isclosed():
+        """Read into the buffer and return the number of bytes; 0 at the end of the file.
+
+        Where the connection breaks, the server is asked once more for the part that begins there.
+        """
+        is_at_end = self._response.isclosed() if self.size_bytes is None else self._position >= self.size_bytes
+        if is_at_end:
             return 0
         if self._response.isclosed():
             self._go_on()
         try:
-            num_bytes = self._response.readinto(buffer)
-        except (OSError, HTTPException) as error:
-            raise self._failure(str(error) or type(error).__name__) from error
-        if not num_bytes and self.size_bytes is not None:
-            raise self._failure(f"it ended after {self._position:,} of {self.size_bytes:,} bytes")
+            num_bytes = self._read(buffer)
+        except FileError:
+            if not self.seekable():
+                raise
+            self._go_on()
+            num_bytes = self._read(buffer)
         self._position += num_bytes
         return num_bytes
 
@@ -87,8 +91,19 @@ class WebFile(io.RawIOBase):
             url = self._next(url, response.headers.get("Location", ""))
         raise self._failure(f"there are over {MAX_REDIRECTS} redirects")
 
+    def _read(self, buffer: Any) -> int:
+        """Read what the connection has; raise FileError if it broke."""
+        try:
+            num_bytes = self._response.readinto(buffer)
+        except (OSError, HTTPException) as error:
+            raise self._failure(str(error) or type(error).__name__) from error
+        if not num_bytes and self.size_bytes is not None:
+            raise self._failure(f"it ended after {self._position:,} of {self.size_bytes:,} bytes")
+        return num_bytes
+
     def _go_on(self) -> None:
         """Ask for the file from the position on."""
+        self._response.close()
         self._response = self._get(Range=f"bytes={self._position}-")
         begins = self._response.headers.get("Content-Range", "").startswith(f"bytes {self._position}-")
         if not begins or _version(self._response) != self.modified:
