@@ -10,7 +10,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks import bars, compare, engine, fair, indexes, open_loop, plot, quality, scenarios, servers, start, wire
+from benchmarks import (
+    bars,
+    bulk,
+    compare,
+    engine,
+    fair,
+    indexes,
+    open_loop,
+    plot,
+    quality,
+    scenarios,
+    servers,
+    start,
+    wire,
+)
 from benchmarks.peers import PEERS, target_of
 from benchmarks.plan import Plan, Texts, say
 from stack import Checkout, about_machine
@@ -38,10 +52,11 @@ SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "nearest": indexes.nearest,
     "servers": servers.run,
     "routes": scenarios.routes,
+    "bulk": bulk.run,
 }
 
 #: Scenarios that run only when they are named.
-ON_DEMAND = ("compare", "nearest", "servers", "routes")
+ON_DEMAND = ("compare", "nearest", "servers", "routes", "bulk")
 
 
 def main() -> None:

@@ -1,1 +1,1 @@
-"""The `shoal` command. Imports the client, queue, supervisor, `long_jobs` and `bench`, each when a command needs it."""
+"""The `shoal` command. Imports client, queue, supervisor, `long_jobs`, `bulk` and `bench`, each when it is needed."""

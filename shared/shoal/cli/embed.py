@@ -2,37 +2,92 @@
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
+from shoal.bulk.embed_file import EmbedFile, embed_file
+from shoal.bulk.part_file import SUFFIXES
 from shoal.cli import vector_file
 from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.client.client import Client
+from shoal.errors import Cancelled, InvalidRequest
+from shoal.progress import TaskBar
 from shoal.settings import Settings
 
 
 @click.command(short_help="Turn texts, or the lines of a file, into vectors.")
 @click.argument("texts", nargs=-1)
-@click.option("--file", "source", type=click.File("r", encoding="utf-8"), help="Read texts from here, one a line.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write .safetensors, .npy or .jsonl here.")
+@click.option("--file", "source", help="Read texts from here, one a line; for a folder of vectors, a file of records.")
+@click.option("--out", help="Write a .safetensors, .npy or .jsonl file, or a folder of vectors in parts.")
 @click.option("--no-normalize", is_flag=True, help="Leave the vectors as long as the model makes them.")
 @click.option("--dimensions", type=int, help="Keep the first so many numbers of each vector.")
 @click.option("--prompt-name", help="Put the model's prompt of this name before each text.")
+@click.option("--text-column", help="Folder: column of the texts; by default `text`, or the only one that it can be.")
+@click.option("--id-column", help="Folder: column of the ids; by default `id`, else rows are counted from 0.")
+@click.option("--format", "format_name", type=click.Choice(tuple(SUFFIXES)), help="Folder: format of its parts.")
+@click.option("--part-rows", type=int, help="Folder: rows of the source in each part.")
 @settings_options(*REDIS_SETTINGS)
 def embed(
-    settings: Settings, texts: tuple[str, ...], source: Any, out: Path | None, no_normalize: bool, **options: Any
+    settings: Settings,
+    texts: tuple[str, ...],
+    source: str | None,
+    out: str | None,
+    no_normalize: bool,
+    text_column: str | None,
+    id_column: str | None,
+    format_name: str | None,
+    part_rows: int | None,
+    **options: Any,
 ) -> None:
-    """Embed TEXTS, the lines of a file, or those of standard input; print or save the vectors in the same order."""
-    if out is not None:
-        vector_file.check_path(out)
-    lines = list(texts) or (line.rstrip("\r\n") for line in source or sys.stdin)
-    with Client.from_settings(settings) as client:
-        vectors = client.embed_stream(lines, normalize=not no_normalize, **options)
+    """Embed TEXTS, the lines of a file, or those of standard input; print or save the vectors in the same order.
+
+    With --file and a folder as --out, a file of records of any size (.csv, .tsv, .jsonl, .txt or .parquet, packed or
+    not) is embedded in parts. The same command goes on after any interruption.
+    """
+    options = {name: value for name, value in options.items() if value is not None}
+    options |= {"normalize": False} if no_normalize else {}
+    of_folder = {"text_column": text_column, "id_column": id_column, "format": format_name, "part_rows": part_rows}
+    given: dict[str, Any] = {name: value for name, value in of_folder.items() if value is not None}
+    if out is not None and vector_file.is_folder(out):
+        if texts or source in (None, "-"):
+            raise InvalidRequest(f"{out} is a folder, for the vectors of a file of records: name the file with --file")
+        _embed_into_folder(settings, EmbedFile(str(source), out, options=options, **given))
+        return
+    if given:
+        raise InvalidRequest(f"--{next(iter(given)).replace('_', '-')} goes with a folder: name one with --out")
+    _embed_lines(settings, texts, source, None if out is None else vector_file.check_path(Path(out)), options)
+
+
+def _embed_lines(
+    settings: Settings, texts: tuple[str, ...], source: str | None, out: Path | None, options: dict[str, Any]
+) -> None:
+    with (
+        nullcontext(sys.stdin) if source is None else click.open_file(source, encoding="utf-8") as file,
+        Client.from_settings(settings) as client,
+    ):
+        lines = list(texts) or (line.rstrip("\r\n") for line in file)
+        vectors = client.embed_stream(lines, **options)
         if out is None:
             for vector in vectors:
                 click.echo(json.dumps(vector.tolist()))
         else:
             count = vector_file.save(out, vectors)
             click.echo(f"{count:,} vectors in {out}", err=True)
+
+
+def _embed_into_folder(settings: Settings, request: EmbedFile) -> None:
+    with Client.from_settings(settings) as client:
+        try:
+            with TaskBar() as bar:
+                result = embed_file(request, client, bar, settings.private_host_names())
+        except KeyboardInterrupt:
+            raise Cancelled(f"stopped: the same command goes on from the last part in {request.out}") from None
+    click.echo(f"{result.num_vectors:,} vectors in {result.num_parts:,} parts in {result.out}", err=True)
+    if result.num_bad:
+        where = Path(result.out, "bad-rows.jsonl")
+        click.echo(f"{result.num_bad:,} rows were left out, with their reasons in {where}. The first:", err=True)
+        for reason in result.first_bad:
+            click.echo(f"  {reason}", err=True)

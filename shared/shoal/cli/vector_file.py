@@ -43,6 +43,11 @@ _FORMATS: dict[str, Callable[[Path, Vectors], int]] = {
 }
 
 
+def is_folder(out: str) -> bool:
+    """Return True if `out` names a folder: one that exists, or a name without an ending or with a slash at its end."""
+    return out.endswith("/") or Path(out).is_dir() or not Path(out).suffix
+
+
 def check_path(path: Path) -> Path:
     """Return `path`; raise InvalidRequest unless its format is known and its folder exists."""
     if path.suffix not in _FORMATS:

@@ -1,0 +1,78 @@
+"""A worker whose vectors depend on the text alone: a real one's differ by rounding with the other texts of a pass."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+from queues import Queue
+
+from shoal.errors import ShoalError, TextTooLong
+from shoal.jobs import LANES, Job
+from shoal.queue.consumer import Answer
+from shoal.replies import Reply
+
+MODEL, DIMENSION = "steady", 8
+
+#: A text with this in it is too long for the model.
+TOO_LONG = "too long"
+
+
+def vectors_of(texts: list[str]) -> NDArray[np.float32]:
+    """Return the vectors of the texts, float32 `[texts, DIMENSION]`."""
+    numbers = [np.frombuffer(blake2b(text.encode(), digest_size=DIMENSION).digest(), np.uint8) for text in texts]
+    return np.array(numbers, np.float32).reshape(-1, DIMENSION)
+
+
+class SteadyWorker:
+    """The worker, stepped by hand or run by a thread. It answers at most `max_jobs`; others stay in their lane."""
+
+    def __init__(self, queue: Queue, max_jobs: int = 2**31, digest: str = "d1"):
+        self.queue = queue
+        self.max_jobs = max_jobs
+        self.about = {"state": "ready", "model": MODEL, "digest": digest, "dimension": DIMENSION}
+        self.num_answered = 0
+
+    def announce(self) -> None:
+        """Announce the worker to the pool."""
+        self.queue.pool.announce("steady", self.about)
+
+    def step(self) -> None:
+        """Announce the worker, and answer jobs that wait."""
+        self.announce()
+        self.queue.join()
+        if self.num_answered >= self.max_jobs:
+            return
+        answers = []
+        for delivery in self.queue.take("steady", LANES, 1, 0.02):
+            job = Job.unpack(delivery.data)
+            answers.append(Answer(delivery, _reply(job), job.reply_to))
+        self.num_answered += self.queue.reply(answers)
+
+    @contextmanager
+    def running(self) -> Iterator["SteadyWorker"]:
+        """Step in a thread until the end of the `with`, also while Redis is away."""
+        stopped = threading.Event()
+
+        def serve() -> None:
+            while not stopped.wait(0.001):
+                with suppress(ShoalError):
+                    self.step()
+
+        self.announce()
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield self
+        finally:
+            stopped.set()
+            thread.join()
+
+
+def _reply(job: Job) -> Reply:
+    if any(TOO_LONG in text for text in job.texts):
+        return Reply.failure(job.id, TextTooLong("a text has too many tokens: shorten it"))
+    ones = [1] * len(job.texts)
+    return Reply(job.id, vectors=vectors_of(job.texts), tokens=ones, truncated=[False] * len(ones), model=MODEL)

@@ -1,0 +1,483 @@
+"""Bulk embedding: a file becomes a folder of vectors, the same whatever happens meanwhile."""
+
+import hashlib
+import json
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from subprocess import run as run_process
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import PATIENCE_S, RedisServer, running, wait_until
+from numpy.typing import NDArray
+from process import Process, environment
+from queues import Queue
+from safetensors.numpy import load_file
+from steady_worker import DIMENSION, MODEL, TOO_LONG, SteadyWorker, vectors_of
+
+from shoal import Client
+from shoal.bulk.embed_file import EmbedFile, embed_file
+from shoal.bulk.job_stream import MAX_JOB_TEXTS, MAX_WINDOW_ROWS, Group, JobStream, Row
+from shoal.errors import (
+    BadDocument,
+    FileError,
+    InvalidRequest,
+    MalformedJob,
+    ModelMismatch,
+    NotReady,
+    Paused,
+    ShoalError,
+    Unavailable,
+)
+from shoal.jobs import Job, Options
+from shoal.keys import Keys
+from shoal.long_task import TaskProgress
+from shoal.queue.lane import LaneLimits
+from shoal.records.document import BadRow, Document
+from shoal_workers.service import announced
+from shoal_workers.worker import Worker
+
+NUM_ROWS, PART_ROWS = 100, 16
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A file of rows with ids, of which three are bad and one too long for the worker."""
+    lines = [{"id": f"ü{n}", "text": f"storm {n}"} for n in range(NUM_ROWS)]
+    lines[3]["text"] = lines[40]["text"] = " "
+    lines[50] = {"id": "ü50"}
+    lines[20]["text"] = TOO_LONG
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+GOOD = [n for n in range(NUM_ROWS) if n not in (3, 20, 40, 50)]
+
+
+@pytest.fixture
+def steady(queue: Queue) -> Iterator[SteadyWorker]:
+    """A running worker of the test's own pool."""
+    with SteadyWorker(queue).running() as worker:
+        yield worker
+
+
+def ignore(progress: TaskProgress) -> None:
+    """Take a report."""
+
+
+def request_for(source: Path, out: Path, **arguments: Any) -> EmbedFile:
+    """Return the request to embed the file in small parts."""
+    return EmbedFile(str(source), str(out), **{"part_rows": PART_ROWS, **arguments})
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    """Return the contents of the folder's files by name."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def read_raw(folder: Path, load: Callable[[Path], NDArray[np.float32]], ending: str) -> tuple[list[str], Any]:
+    """Return the ids and vectors of parts whose ids are in files of their own."""
+    parts = sorted(folder.glob(f"*{ending}"))
+    lines = [line for part in parts for line in part.with_suffix(".ids.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in lines], np.concatenate([load(part) for part in parts])
+
+
+def read_jsonl(folder: Path) -> tuple[list[str], Any]:
+    """Return the ids and vectors of .jsonl parts."""
+    rows = [json.loads(line) for part in sorted(folder.glob("part*")) for line in part.read_text().splitlines()]
+    return [row["id"] for row in rows], np.array([row["vector"] for row in rows], np.float32)
+
+
+def read_parquet(folder: Path) -> tuple[list[str], Any]:
+    """Return the ids and vectors of .parquet parts."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    tables = [parquet.read_table(part) for part in sorted(folder.glob("part*"))]
+    vectors = [np.stack(table["vector"].to_numpy()) for table in tables]
+    return [id_ for table in tables for id_ in table["id"].to_pylist()], np.concatenate(vectors)
+
+
+READERS: dict[str, Callable[[Path], tuple[list[str], Any]]] = {
+    "safetensors": lambda folder: read_raw(folder, lambda part: load_file(part)["vectors"], ".safetensors"),
+    "npy": lambda folder: read_raw(folder, np.load, ".npy"),
+    "jsonl": read_jsonl,
+    "parquet": read_parquet,
+}
+
+
+@pytest.mark.usefixtures("steady")
+class TestFolder:
+    @pytest.mark.parametrize("format_name", READERS)
+    def test_every_format_has_the_ids_and_vectors_of_the_good_rows(
+        self, source: Path, tmp_path: Path, client: Client, format_name: str
+    ) -> None:
+        if format_name == "parquet":
+            pytest.importorskip("pyarrow")
+        result = embed_file(request_for(source, tmp_path / "out", format=format_name), client, ignore)
+        ids, vectors = READERS[format_name](tmp_path / "out")
+        assert ids == [f"ü{n}" for n in GOOD]
+        assert vectors.dtype == np.float32
+        assert np.array_equal(vectors, vectors_of([f"storm {n}" for n in GOOD]))
+        assert (result.rows, result.num_vectors, result.num_bad, result.num_parts) == (NUM_ROWS, 96, 4, 7)
+
+    def test_bad_rows_are_listed_with_their_reasons(self, source: Path, tmp_path: Path, client: Client) -> None:
+        result = embed_file(request_for(source, tmp_path / "out"), client, ignore)
+        rows = [json.loads(line) for line in (tmp_path / "out" / "bad-rows.jsonl").read_text().splitlines()]
+        assert [row["row"] for row in rows] == [4, 21, 41, 51]
+        assert "line 21" in rows[1]["reason"]
+        assert "too many tokens" in rows[1]["reason"]
+        assert result.first_bad == [row["reason"] for row in rows]
+        assert (result.model, result.dimension) == (MODEL, DIMENSION)
+
+    def test_the_manifest_has_rows_and_checksums_of_each_part(
+        self, source: Path, tmp_path: Path, client: Client
+    ) -> None:
+        embed_file(request_for(source, tmp_path / "out"), client, ignore)
+        manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+        assert manifest["is_complete"]
+        assert [part["first_row"] for part in manifest["parts"]] == list(range(0, NUM_ROWS, PART_ROWS))
+        assert [part["num_bad"] for part in manifest["parts"]] == [1, 1, 1, 1, 0, 0, 0]
+        checksums = {name: digest for part in manifest["parts"] for name, digest in part["checksums"].items()}
+        files = files_in(tmp_path / "out")
+        assert checksums == {name: hashlib.sha256(files[name]).hexdigest() for name in checksums}
+        assert files.keys() == checksums.keys() | {"manifest.json", "bad-rows.jsonl"}
+
+    def test_progress_counts_rows_and_ends_at_the_whole(self, source: Path, tmp_path: Path, client: Client) -> None:
+        reports: list[TaskProgress] = []
+        embed_file(request_for(source, tmp_path / "out"), client, reports.append)
+        rows = [report.rows for report in reports]
+        assert rows == sorted(rows)
+        assert (rows[-1], reports[-1].num_bad, reports[-1].fraction) == (NUM_ROWS, 4, 1.0)
+        assert len(reports[-1].first_bad) == 4
+
+    def test_of_a_file_without_rows_nothing_is_written_but_the_manifest(self, tmp_path: Path, client: Client) -> None:
+        (tmp_path / "none.txt").write_text("\n")
+        result = embed_file(request_for(tmp_path / "none.txt", tmp_path / "out"), client, ignore)
+        assert (result.rows, result.num_parts) == (0, 0)
+        assert files_in(tmp_path / "out").keys() == {"manifest.json", "bad-rows.jsonl"}
+
+    def test_without_a_good_row_it_fails(self, tmp_path: Path, client: Client) -> None:
+        (tmp_path / "bad.txt").write_text(f"{TOO_LONG}\n" * 3)
+        with pytest.raises(BadDocument, match=r"none of the 3 rows can be embedded; the first: .*too many tokens"):
+            embed_file(request_for(tmp_path / "bad.txt", tmp_path / "out"), client, ignore)
+
+
+@pytest.fixture
+def undisturbed(source: Path, tmp_path: Path, client: Client, steady: SteadyWorker) -> dict[str, bytes]:
+    """The files of a run that nothing interrupts."""
+    embed_file(request_for(source, tmp_path / "undisturbed"), client, ignore)
+    return files_in(tmp_path / "undisturbed")
+
+
+class TestGoingOn:
+    def test_a_run_that_is_stopped_at_any_report_ends_the_same(
+        self, source: Path, tmp_path: Path, client: Client, undisturbed: dict[str, bytes]
+    ) -> None:
+        out, num_stops, num_kept = tmp_path / "out", 0, []
+
+        def stop_after(num_reports: int) -> Callable[[TaskProgress], None]:
+            left = iter(range(num_reports))
+
+            def report(progress: TaskProgress) -> None:
+                if next(left, None) is None:
+                    raise Paused("stopped")
+
+            return report
+
+        while True:
+            try:
+                embed_file(request_for(source, out), client, stop_after(num_stops + 2))
+                break
+            except Paused:
+                num_stops += 1
+                num_kept.append(len(json.loads((out / "manifest.json").read_text())["parts"]))
+        assert files_in(out) == undisturbed
+        assert num_kept == sorted(num_kept)
+        assert len(set(num_kept)) > 2
+
+    def test_whatever_a_killed_process_left_it_ends_the_same(
+        self, source: Path, tmp_path: Path, client: Client, undisturbed: dict[str, bytes]
+    ) -> None:
+        out, states = tmp_path / "out", []
+
+        def snapshot(progress: TaskProgress) -> None:
+            states.append(files_in(out))
+
+        embed_file(request_for(source, out), client, snapshot)
+        ended = files_in(out)
+        for state in states[1:]:
+            for left in (state, {**ended, **state}, {**ended, "manifest.json": state["manifest.json"]}):
+                shutil.rmtree(out)
+                out.mkdir()
+                for name, data in left.items():
+                    (out / name).write_bytes(data)
+                embed_file(request_for(source, out), client, ignore)
+                assert files_in(out) == undisturbed
+
+    def test_a_part_that_was_lost_or_cut_is_made_again(
+        self, source: Path, tmp_path: Path, client: Client, undisturbed: dict[str, bytes]
+    ) -> None:
+        out = tmp_path / "undisturbed"
+        (out / "part-00002.safetensors").write_bytes(b"cut")
+        (out / "part-00004.ids.jsonl").unlink()
+        embed_file(request_for(source, out), client, ignore)
+        assert files_in(out) == undisturbed
+
+    def test_a_finished_folder_is_not_computed_again(
+        self, source: Path, tmp_path: Path, client: Client, undisturbed: dict[str, bytes], steady: SteadyWorker
+    ) -> None:
+        before = steady.num_answered
+        result = embed_file(request_for(source, tmp_path / "undisturbed"), client, ignore)
+        assert (result.num_vectors, len(result.first_bad)) == (96, 4)
+        assert steady.num_answered == before
+        assert files_in(tmp_path / "undisturbed") == undisturbed
+
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+    def test_a_process_that_is_ended_within_a_part_goes_on(
+        self, source: Path, tmp_path: Path, queue: Queue, redis_url: str, keys: Keys, number: signal.Signals
+    ) -> None:
+        out, settings = tmp_path / "out", {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
+        words = ("embed", "--file", source, "--out", f"{out}/", "--part-rows", PART_ROWS)
+        worker = SteadyWorker(queue, max_jobs=3)
+        with worker.running(), Process(tmp_path / "log", *words, **settings) as first:
+            wait_until(lambda: (out / "manifest.json").exists() and _num_parts(out) >= 1)
+            first.send(number)
+            assert first.wait() != 0
+            worker.max_jobs = 2**31
+            with Process(tmp_path / "log", *words, **settings) as second:
+                assert second.wait() == 0, second.output
+        assert "96 vectors in 7 parts" in second.output
+        assert ("the same command goes on" in second.output) == (number == signal.SIGINT)
+        assert np.array_equal(READERS["safetensors"](out)[1], vectors_of([f"storm {n}" for n in GOOD]))
+
+
+def _num_parts(out: Path) -> int:
+    return len(json.loads((out / "manifest.json").read_text())["parts"])
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("change", "error", "message"),
+        [
+            ({"format": "npy"}, InvalidRequest, 'begun with format "safetensors", not "npy"'),
+            ({"part_rows": 32}, InvalidRequest, "begun with part_rows 16, not 32"),
+            ({"id_column": "text"}, InvalidRequest, "begun with id_column"),
+            ({"options": {"dimensions": 4}}, InvalidRequest, "begun with options"),
+        ],
+    )
+    def test_other_arguments(
+        self,
+        source: Path,
+        tmp_path: Path,
+        client: Client,
+        undisturbed: dict[str, bytes],
+        change: dict[str, Any],
+        error: type[ShoalError],
+        message: str,
+    ) -> None:
+        with pytest.raises(error, match=message):
+            embed_file(request_for(source, tmp_path / "undisturbed", **change), client, ignore)
+        assert files_in(tmp_path / "undisturbed") == undisturbed
+
+    def test_another_source(self, source: Path, tmp_path: Path, client: Client, undisturbed: dict[str, bytes]) -> None:
+        with source.open("a") as file:
+            file.write('{"id": "new", "text": "new"}\n')
+        with pytest.raises(InvalidRequest, match=r'the source "rows.jsonl" has changed \(size_bytes, modified'):
+            embed_file(request_for(source, tmp_path / "undisturbed"), client, ignore)
+        assert files_in(tmp_path / "undisturbed") == undisturbed
+
+    def test_a_source_that_changes_meanwhile(
+        self, source: Path, tmp_path: Path, client: Client, steady: SteadyWorker
+    ) -> None:
+        def touch(progress: TaskProgress) -> None:
+            if progress.rows == 2 * PART_ROWS:
+                source.touch()
+
+        with pytest.raises(InvalidRequest, match="has changed"):
+            embed_file(request_for(source, tmp_path / "out"), client, touch)
+
+    def test_another_model(self, source: Path, tmp_path: Path, client: Client, undisturbed: dict[str, bytes]) -> None:
+        client.pool.announce("other", {"model": "other", "digest": "d2", "dimension": DIMENSION})
+        with pytest.raises(NotReady, match=r"different models \(other, steady\)"):
+            embed_file(request_for(source, tmp_path / "undisturbed"), client, ignore)
+        assert files_in(tmp_path / "undisturbed") == undisturbed
+
+    def test_a_folder_of_another_model(self, source: Path, tmp_path: Path, client: Client, queue: Queue) -> None:
+        with SteadyWorker(queue).running():
+            embed_file(request_for(source, tmp_path / "out"), client, ignore)
+        before = files_in(tmp_path / "out")
+        queue.pool.leave("steady")
+        queue.pool.announce("other", {"model": "other", "digest": "d2", "dimension": DIMENSION})
+        with pytest.raises(ModelMismatch, match=r"begun with the model steady \(d1\), and the workers have other"):
+            embed_file(request_for(source, tmp_path / "out"), client, ignore)
+        assert files_in(tmp_path / "out") == before
+
+    def test_a_folder_that_another_run_writes(
+        self, source: Path, tmp_path: Path, client: Client, steady: SteadyWorker
+    ) -> None:
+        request = request_for(source, tmp_path / "out")
+
+        def run_again(progress: TaskProgress) -> None:
+            with pytest.raises(FileError, match="another process writes into"):
+                embed_file(request, client, ignore)
+
+        assert embed_file(request, client, run_again).num_vectors == 96
+
+    def test_a_folder_with_other_files(self, source: Path, tmp_path: Path, client: Client) -> None:
+        with pytest.raises(InvalidRequest, match=r"holds other files, such as rows.jsonl, and no manifest.json"):
+            embed_file(request_for(source, tmp_path), client, ignore)
+
+    def test_a_damaged_manifest(self, source: Path, tmp_path: Path, client: Client, undisturbed: object) -> None:
+        for damage in ("", "[]", '{"layout": 2}', '{"layout": 1, "parts": [3]}', '{"layout": 1, "parts": []}'):
+            (tmp_path / "undisturbed" / "manifest.json").write_text(damage)
+            with pytest.raises(FileError, match=r"manifest.json cannot be read"):
+                embed_file(request_for(source, tmp_path / "undisturbed"), client, ignore)
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"source": ""}, 'source is "": it takes the name'),
+            ({"text_column": 3}, "text_column is 3: it takes the name of a column"),
+            ({"format": "csv"}, 'format is "csv": it takes one of safetensors, npy, parquet, jsonl'),
+            ({"part_rows": 0}, "part_rows is 0: it takes a whole number"),
+            ({"part_rows": True}, "part_rows is true"),
+            ({"options": ["dimensions"]}, "options is .*: it takes a map"),
+            ({"options": {"size": 3}}, 'there is no option "size"'),
+            ({"options": {"dimensions": "3"}}, "dimensions is"),
+            ({"options": {"output": "tokens"}}, 'output is "tokens": a file of vectors takes'),
+        ],
+    )
+    def test_arguments_that_cannot_work(self, arguments: dict[str, Any], message: str) -> None:
+        with pytest.raises(InvalidRequest, match=message):
+            EmbedFile(**{"source": "a.txt", "out": "out", **arguments})
+
+    def test_options_that_the_workers_refuse_leave_the_folder_free(
+        self, source: Path, tmp_path: Path, client: Client, steady: SteadyWorker
+    ) -> None:
+        with pytest.raises(MalformedJob, match=r"vectors of the shape \[15, 8\], not \[15, 4\]"):
+            embed_file(request_for(source, tmp_path / "out", options={"dimensions": 4}), client, ignore)
+        assert embed_file(request_for(source, tmp_path / "out"), client, ignore).num_vectors == 96
+
+
+FILL_THE_DISK = """
+import resource, sys
+from shoal.cli.main import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (1_800, 1_800))
+main(sys.argv[1:])
+"""
+
+
+def test_on_a_full_disk_finished_parts_stay(
+    source: Path, tmp_path: Path, client: Client, undisturbed: dict[str, bytes], redis_url: str, keys: Keys
+) -> None:
+    out = tmp_path / "out"
+    words = ["embed", "--file", str(source), "--out", str(out), "--part-rows", str(PART_ROWS)]
+    settings = environment(redis_url=redis_url, key_prefix=keys.prefix, pool=keys.pool)
+    command = [sys.executable, "-c", FILL_THE_DISK, *words]
+    done = run_process(command, capture_output=True, text=True, timeout=PATIENCE_S, env=settings)
+    assert f"no room to write {out}" in done.stderr
+    assert "[disk_full]" in done.stderr
+    assert 0 < _num_parts(out) < 7
+    embed_file(request_for(source, out), client, ignore)
+    assert files_in(out) == undisturbed
+
+
+class TestWaiting:
+    def test_for_a_worker(self, source: Path, tmp_path: Path, client: Client, queue: Queue) -> None:
+        steps: list[str] = []
+        with ExitStack() as running_workers:
+
+            def start(progress: TaskProgress) -> None:
+                if not steps:
+                    running_workers.enter_context(SteadyWorker(queue).running())
+                steps.append(progress.step)
+
+            assert embed_file(request_for(source, tmp_path / "out"), client, start).num_vectors == 96
+        assert steps[0] == "waiting for a worker"
+
+    def test_for_room_in_the_lane(self, tmp_path: Path, queue: Queue, redis_url: str, keys: Keys) -> None:
+        worker, steps = SteadyWorker(queue), []
+        (tmp_path / "rows.txt").write_text("storm\nrain\n")
+        queue.put("bulk", [Job("embed", ["storm"])])
+        worker.announce()
+
+        def answer(progress: TaskProgress) -> None:
+            steps.append(progress.step)
+            worker.step()
+
+        limits = LaneLimits(max_jobs=1)
+        with Client(redis_url, key_prefix=keys.prefix, pool=keys.pool, limits=limits) as client:
+            assert embed_file(request_for(tmp_path / "rows.txt", tmp_path / "out"), client, answer).num_vectors == 2
+        assert "waiting for room in the lane" in steps
+
+    def test_for_redis(self, source: Path, tmp_path: Path, own_redis: RedisServer) -> None:
+        queue, stopped = Queue.connect(own_redis.url, Keys()), False
+
+        def restart(progress: TaskProgress) -> None:
+            nonlocal stopped
+            if progress.rows == 2 * PART_ROWS and not stopped:
+                own_redis.stop()
+                stopped = True
+            if progress.step == "waiting for Redis":
+                own_redis.start()
+
+        with Client(own_redis.url) as client, SteadyWorker(queue).running():
+            result = embed_file(request_for(source, tmp_path / "out"), client, restart)
+        queue.close()
+        assert result.num_vectors == 96
+        assert np.array_equal(READERS["safetensors"](tmp_path / "out")[1], vectors_of([f"storm {n}" for n in GOOD]))
+
+    def test_but_not_for_a_redis_that_is_not_there(self, source: Path, tmp_path: Path, own_redis: RedisServer) -> None:
+        own_redis.stop()
+        with Client(own_redis.url) as client, pytest.raises(Unavailable):
+            embed_file(request_for(source, tmp_path / "out"), client, ignore)
+
+    def test_jobs_that_redis_lost_are_sent_again(self, client: Client, queue: Queue) -> None:
+        worker, steps = SteadyWorker(queue), []
+        worker.announce()
+
+        def lose(step: str) -> None:
+            steps.append(step)
+            if len(steps) == 1:
+                queue.redis.delete(*queue.keys.of_lane("bulk"))
+            worker.step()
+
+        stream = JobStream(client, Options(), MODEL, DIMENSION, lose, send_again_s=0.0)
+        groups = [Group([Document(str(n), f"storm {n}", {})]) for n in range(3)]
+        found = [group.vectors for group in stream.embed(iter(groups)) if group.vectors is not None]
+        assert np.array_equal(np.concatenate(found), vectors_of(["storm 0", "storm 1", "storm 2"]))
+
+
+@pytest.mark.parametrize("row", [Document("1", "storm", {}), BadRow(1, "bad")])
+def test_however_long_the_source_few_rows_are_read_ahead(client: Client, steady: SteadyWorker, row: Row) -> None:
+    num_read = 0
+
+    def endless() -> Iterator[Group]:
+        nonlocal num_read
+        while True:
+            num_read += MAX_JOB_TEXTS
+            yield Group([row] * MAX_JOB_TEXTS)
+
+    stream = JobStream(client, Options(), MODEL, DIMENSION, lambda _: None).embed(endless())
+    for num_done, _ in enumerate(islice(stream, 100)):
+        assert num_read - num_done * MAX_JOB_TEXTS <= MAX_WINDOW_ROWS
+    stream.close()
+
+
+def test_a_real_worker_gives_the_vectors_of_the_client(tmp_path: Path, client: Client, worker: Worker) -> None:
+    texts = [f"storm europe {n}" for n in range(150)]
+    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
+    request = EmbedFile(str(tmp_path / "texts.txt"), str(tmp_path / "out"), options={"dimensions": 8})
+    with announced(worker, LaneLimits()), running(worker):
+        result = embed_file(request, client, ignore)
+        expected = client.embed(texts, dimensions=8)
+    assert (result.num_vectors, result.dimension) == (150, 8)
+    ids, vectors = READERS["safetensors"](tmp_path / "out")
+    assert ids == [str(n) for n in range(150)]
+    assert vectors == pytest.approx(expected, abs=1e-5)
