@@ -19,7 +19,7 @@ from flask.testing import FlaskClient
 from long_job_callers import Rq, submit, submitted
 from process import Process
 
-from shoal.errors import NotFound, UnknownJob
+from shoal.errors import UnknownFile, UnknownJob
 from shoal.settings import Settings
 from shoal_api.job_files import JobFiles, open_result
 
@@ -252,7 +252,7 @@ class TestResult:
         ],
     )
     def test_a_name_opens_no_other_file(self, folder: Path, name: str) -> None:
-        with pytest.raises(NotFound):
+        with pytest.raises(UnknownFile):
             open_result(folder, name)
 
     def test_a_file_is_opened(self, folder: Path) -> None:
@@ -264,7 +264,7 @@ class TestResult:
         assert "(embed_file) is queued" in error_of(api.get(f"{place}/files/manifest.json"), 404)[1]
         rq.set(place.rpartition("/")[2], status="finished")
         out = settings.files_folder / api.get(place).get_json()["arguments"]["out"]
-        assert error_of(api.get(f"{place}/files/manifest.json"), 404)[0] == "not_found"
+        assert error_of(api.get(f"{place}/files/manifest.json"), 404)[0] == "unknown_file"
         out.mkdir()
         (out / "part-00000.npy").write_bytes(b"x" * 200_000)
         response = api.get(f"{place}/files/part-00000.npy")
@@ -273,7 +273,7 @@ class TestResult:
         response.close()
         assert api.head(f"{place}/files/part-00000.npy").content_length == 200_000
         for name in ("..%2f..%2fnews.csv", "%2e%2e", "..%2f.job", "%00"):
-            assert error_of(api.get(f"{place}/files/{name}"), 404)[0] == "not_found"
+            assert error_of(api.get(f"{place}/files/{name}"), 404)[0] in ("unknown_file", "not_found")
         api.delete(place)
 
 

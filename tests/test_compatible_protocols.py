@@ -90,7 +90,7 @@ class TestUnknownPaths:
             ("GET", "/embed", 405, {"error": {"code", "message"}}),
             ("POST", "/embed/a", 404, {"error": {"code", "message"}}),
             ("DELETE", "/", 405, {"error": {"code", "message"}}),
-            ("GET", "/v1/jobs", 405, {"error": {"code", "message"}}),
+            ("PUT", "/v1/jobs", 405, {"error": {"code", "message"}}),
             ("POST", "/v1/nothing", 404, {"error": {"code", "message"}}),
             ("POST", "/a//embed", 404, {"error": {"code", "message"}}),
         ],

@@ -16,6 +16,7 @@ STATUS = {
     "not_found": 404,
     "unknown_index": 404,
     "unknown_job": 404,
+    "unknown_file": 404,
     "index_not_found": 404,
     "model_not_found": 404,
     "method_not_allowed": 405,

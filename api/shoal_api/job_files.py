@@ -17,7 +17,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO
 
-from shoal.errors import DiskFull, Internal, NotFound, NotReady, Overloaded, ShoalError, UnknownJob
+from shoal.errors import DiskFull, Internal, NotReady, Overloaded, ShoalError, UnknownFile, UnknownJob
 from shoal.excerpt import excerpt
 from shoal.settings import Settings
 from shoal_api.request import JsonRequest
@@ -191,13 +191,13 @@ class JobFolder:
 
 
 def open_result(folder: Path, name: str) -> BinaryIO:
-    """Return a file of a result, opened; raise NotFound for a name that is that of no file in the folder."""
+    """Return a file of a result, opened; raise UnknownFile for a name that is that of no file in the folder."""
     with suppress(OSError):
         if _RESULT_NAME.fullmatch(name) and stat.S_ISREG((folder / name).lstat().st_mode):
             # The file may be another one by now: a link could lead out of the folder, and a pipe would be waited for.
             descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             return os.fdopen(descriptor, "rb")
-    raise NotFound(f"the result has no file {excerpt(name)}: its manifest.json names the files")
+    raise UnknownFile(f"the result has no file {excerpt(name)}: its manifest.json names the files")
 
 
 def _uploads(folder: Path) -> list[Path]:

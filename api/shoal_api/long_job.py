@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -46,13 +46,11 @@ def own_job(job_id: str) -> LongJobStatus:
 
     Raises UnknownJob, also for one of another client.
     """
-    try:
+    with suppress(UnknownJob, MissingExtra):  # without RQ there are no long jobs
         job = context().long_jobs.status(job_id)
-    except MissingExtra:  # without RQ there are no long jobs
-        raise _unknown(job_id) from None
-    if not json_request().is_admin and job.client != json_request().client_name:
-        raise _unknown(job_id)
-    return job
+        if json_request().is_admin or job.client == json_request().client_name:
+            return job
+    raise UnknownJob(f"no job {excerpt(job_id)}: it was never submitted, or its result has expired")
 
 
 def describe(long_jobs: LongJobs, *jobs: LongJobStatus) -> list[dict[str, Any]]:
@@ -167,7 +165,3 @@ def _digest(kind: str, fields: Fields) -> str:
 def _note(long_jobs: LongJobs) -> str | None:
     """Return what keeps queued jobs from beginning; None if a runner is alive."""
     return None if long_jobs.num_runners() else _NO_RUNNER
-
-
-def _unknown(job_id: str) -> UnknownJob:
-    return UnknownJob(f"no job has the id {excerpt(job_id)}: it was never submitted, or its result has expired")

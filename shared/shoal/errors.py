@@ -94,10 +94,10 @@ class RateLimited(ShoalError):
         self.retry_after_s = retry_after_s
 
 
-class NotFound(ShoalError):
-    """Error raised when there is nothing of the name that a request has in its path."""
+class UnknownFile(ShoalError):
+    """Error raised when the result of a long job has no file of a name, or the job is not done yet."""
 
-    code = "not_found"
+    code = "unknown_file"
 
 
 class UnknownIndex(ShoalError):

@@ -10,7 +10,7 @@ from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
 from shoal.allowed_path import allowed_path
-from shoal.errors import NotFound
+from shoal.errors import UnknownFile
 from shoal.jobs import Options
 from shoal_api.context import context
 from shoal_api.enqueue import IDEMPOTENCY_KEY
@@ -46,7 +46,9 @@ def result_file(path: FilePath) -> Response:
     """Fetch a file of the result of a bulk embedding that is done: `manifest.json`, or one that it names."""
     job = own_job(path.id)
     if job.kind != "embed_file" or job.status != "done":
-        raise NotFound(f"job {job.id} ({job.kind}) is {job.status}: files can be fetched of an embed_file that is done")
+        raise UnknownFile(
+            f"job {job.id} ({job.kind}) is {job.status}: files can be fetched of an embed_file that is done"
+        )
     file = open_result(Path(allowed_path(str(job.arguments.get("out")), context().settings)), path.name)
     headers = {"Content-Type": "application/octet-stream", "Content-Length": str(os.fstat(file.fileno()).st_size)}
     response = StreamedResponse(_pieces(file), headers)
