@@ -198,7 +198,7 @@ class TestAnInterruptedBuild:
         assert names(out) == {SCRATCH}
         again = MadeVectors()
         assert build(documents, out, again).num_embedded == self.COUNT
-        assert again.num_texts == self.COUNT - SYNC_EVERY + self.COUNT // 100
+        assert again.num_texts == self.COUNT - SYNC_EVERY + self.COUNT // 200
         build(documents, tmp_path / "undisturbed", MadeVectors())
         assert contents(out) == contents(tmp_path / "undisturbed")
         assert names(out) == {current_version(out).name, CURRENT, HISTORY}
@@ -232,7 +232,7 @@ class TestAnInterruptedBuild:
             texts[0] = "another"
             documents = source(texts)
         build(documents, out, again, key="two" if change == "key" else "one")
-        assert again.num_texts == self.COUNT + self.COUNT // 100
+        assert again.num_texts == self.COUNT + self.COUNT // 200
         assert Index.open(out).document(0)["text"] == texts[0]
 
     def test_leaves_nothing_when_it_is_cancelled(self, source: Write, out: Path) -> None:
@@ -263,7 +263,7 @@ def test_a_build_that_was_killed_goes_on(source: Write, out: Path, tmp_path: Pat
     assert names(out) == {SCRATCH}
     again = MadeVectors()
     build(documents, out, again)
-    assert again.num_texts == 5_000 - SYNC_EVERY + 50
+    assert again.num_texts == 5_000 - SYNC_EVERY + 25
     build(documents, tmp_path / "undisturbed", MadeVectors())
     assert contents(out) == contents(tmp_path / "undisturbed")
 

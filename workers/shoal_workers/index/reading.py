@@ -23,6 +23,9 @@ from shoal_workers.index.scratch import BuildState
 #: Rows read from one report of progress to the next.
 REPORT_EVERY = 4_096
 
+#: `json.dumps` would make an encoder for each document, which takes as long as reading it.
+_to_json = json.JSONEncoder(ensure_ascii=False).encode
+
 
 class _Copied:
     """Documents that were copied: the ends of their lines in the file, their numbers in the source, and hashes."""
@@ -105,6 +108,4 @@ def _without(folder: Path, copied: _Copied, rows: list[int]) -> tuple[NDArray[np
 
 
 def _line(document: Document) -> bytes:
-    return (
-        json.dumps({"id": document.id, "text": document.text, **document.fields}, ensure_ascii=False) + "\n"
-    ).encode()
+    return f"{_to_json({'id': document.id, 'text': document.text, **document.fields})}\n".encode()

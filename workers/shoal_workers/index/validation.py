@@ -13,7 +13,7 @@ from shoal_workers.index.search import ExactSearch
 from shoal_workers.index.vectors import read_texts
 
 #: Part of the documents in the sample, and least and most documents in it.
-SHARE, LEAST, MOST = 0.01, 20, 1_000
+SHARE, LEAST, MOST = 0.005, 20, 1_000
 
 #: Least part of the sample that is found.
 MIN_FOUND = 0.99
