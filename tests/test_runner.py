@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from process import environment
 from rq.job import Job
 
 from shoal.long_jobs.long_jobs import LongJobs
+from shoal.long_jobs.rq_queue import queue_names
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
@@ -230,6 +232,25 @@ def test_a_job_is_tried_again_a_few_times(place: Place, dies: bool) -> None:
     assert lost.error["code"] == ("internal" if dies else "unavailable")
     assert len((place.folder / "tries").read_text().splitlines()) == 4
     assert place.jobs.retry(lost.id) == "queued"
+
+
+def test_rqs_own_tools_show_the_jobs(place: Place) -> None:
+    for _ in range(2):
+        place.submit("count", rows=5)
+    failed = place.submit("refuse")
+    place.start(long_jobs=2)
+    wait_until(lambda: [status.status for status in place.jobs.list()].count("running") == 2)
+    place.let_go(3)
+    place.wait(failed, "queued")
+    command = [str(Path(sys.executable).parent / "rq"), "info", "--url", place.server.url, "--raw"]
+    command += ["--serializer", "shoal.long_jobs.serializer.MsgpackSerializer"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    long, _ = queue_names(place.settings.keys)
+    assert f"queue {long} 1" in shown
+    assert shown.count(f" busy {long}.") == 2
+    assert place.wait(failed, "queued").error is None
+    place.let_go()
+    place.wait(failed, "failed")
 
 
 def test_one_that_does_not_stop_is_killed_and_goes_on_later(place: Place) -> None:

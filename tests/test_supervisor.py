@@ -22,6 +22,7 @@ from process import Process, environment, run
 from shoal import Client
 from shoal.errors import IndexNotFound, NotReady
 from shoal.keys import Keys
+from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import Settings
 from shoal.supervisor.process import Service
 from shoal.supervisor.summary import print_summary
@@ -110,6 +111,9 @@ def test_it_runs_in_the_background_until_it_is_stopped(
         assert f"curl -s http://localhost:{settings['port']}/search" in done.stdout
         assert len(search(settings)) == 3
         assert_refused(run("serve", "--detach", **settings), "bad_setting")
+        own = {name: settings[name] for name in ("redis_url", "key_prefix", "pool")}
+        with LongJobs(Settings(**own)) as jobs:
+            wait_until(lambda: jobs.num_runners() == 1)
 
         ((first, about),) = client.pool.ready().items()
         api = pid_of_api(settings)
@@ -187,6 +191,12 @@ def test_ctrl_c_ends_a_start_in_the_background(settings: dict[str, Any], tmp_pat
             assert starting.wait() == 1
             assert "stopping …" in starting.output
         assert running(settings) == []
+
+
+def test_it_runs_no_runner_if_none_is_wanted() -> None:
+    names = [service.name for service in Supervisor(Settings(workers=0, long_jobs=0)).services]
+    assert names == ["api"]
+    assert [service.name for service in Supervisor(Settings(workers=0)).services] == ["api", "jobs"]
 
 
 def test_without_a_worker_the_summary_says_so(settings: dict[str, Any], tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""The runner of long jobs, which holds no model. Imports the contract, the broker and long_jobs."""
+"""The runner of long jobs, without a model. Imports the contract, the broker, the client, long_jobs and the index."""

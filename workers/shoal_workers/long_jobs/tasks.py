@@ -1,33 +1,66 @@
 """The functions of the kinds of long jobs. Nothing else can be done by a job."""
 
 from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
+from shoal.allowed_path import allowed_path
+from shoal.client.client import Client
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_task import Report
 from shoal.settings import Settings
+from shoal_workers.index import long_tasks
+from shoal_workers.index.long_tasks import BuildIndex, ManageIndex, where_is
+from shoal_workers.index.pool_encoder import PoolEncoder, served_digest
 from shoal_workers.long_jobs import webhook
 from shoal_workers.long_jobs.rq_worker import Task
+
+_Request = TypeVar("_Request", BuildIndex, ManageIndex)
 
 
 def functions(settings: Settings) -> dict[str, Task]:
     """Return the function of each kind."""
-    return {"send_webhook": partial(send_webhook, settings)}
+    tasks = (build_index, manage_index, send_webhook)
+    return {task.__name__: partial(task, settings) for task in tasks}
+
+
+def build_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
+    """Build a version of an index: `arguments` are the fields of `BuildIndex`."""
+    request = _made(BuildIndex, arguments)
+    request = replace(request, source=allowed_path(request.source, settings))
+    folder = where_is(settings, request.name)
+    with Client.from_settings(settings) as client:
+        encoder = PoolEncoder.find(client)
+        return asdict(long_tasks.build_index(request, folder, encoder, report, settings=settings, resume_key=job_id))
+
+
+def manage_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
+    """List, publish or delete versions of an index, or go back to one: `arguments` are the fields of `ManageIndex`."""
+    request = _made(ManageIndex, arguments)
+    folder = where_is(settings, request.name)
+    with Client.from_settings(settings) as client:
+        return long_tasks.manage_index(request, folder, served_digest(client))
 
 
 def send_webhook(settings: Settings, arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
     """Tell a URL of the end of a job: `arguments` has the `url` and the `id` of the job."""
-    url, of = _text(arguments, "url"), _text(arguments, "id")
+    url, of = (arguments.get(name) for name in ("url", "id"))
+    if not isinstance(url, str) or not isinstance(of, str):
+        raise InvalidRequest("a webhook takes url and id, two strings")
     with LongJobs(settings) as jobs:
         values = jobs.status(of).to_map()
     return {"status": webhook.send(url, values, settings.webhook_secret, settings.private_host_names())}
 
 
-def _text(arguments: Mapping[str, Any], name: str) -> str:
-    value = arguments.get(name)
-    if not isinstance(value, str):
-        raise InvalidRequest(f"{name} is {excerpt(value)}: it takes a string")
-    return value
+def _made(kind: type[_Request], arguments: Mapping[str, Any]) -> _Request:
+    """Return the request with these arguments. Raises InvalidRequest for one that is unknown, missing or wrong."""
+    names = [item.name for item in fields(kind)]
+    if unknown := sorted(arguments.keys() - set(names)):
+        raise InvalidRequest(f"there is no argument {excerpt(unknown[0])}: there are {', '.join(names)}")
+    try:
+        return kind(**arguments)
+    except TypeError as error:
+        raise InvalidRequest(f"an argument is missing: there are {', '.join(names)}") from error

@@ -1,0 +1,78 @@
+"""The long jobs that a runner does, on a worker that serves."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import WORDS
+from queues import Queue
+
+from shoal.errors import InvalidRequest, NotReady, PathNotAllowed, ShoalError
+from shoal.long_jobs.kind import KINDS
+from shoal.long_task import TaskProgress
+from shoal.settings import Settings
+from shoal_workers.long_jobs.tasks import functions
+from shoal_workers.service import about
+from shoal_workers.worker import Worker
+
+
+@pytest.fixture
+def settings(queue: Queue, redis_url: str, tmp_path: Path) -> Settings:
+    """Settings of a runner of the test's own pool, with its files in a folder of the test's own."""
+    return Settings(redis_url=redis_url, key_prefix=queue.keys.prefix, pool=queue.keys.pool, home=str(tmp_path))
+
+
+def do(settings: Settings, kind: str, **arguments: Any) -> Any:
+    """Do a job to its end."""
+    return functions(settings)[kind](arguments, "a" * 24, lambda progress: None)
+
+
+def write(settings: Settings, *texts: str) -> str:
+    """Write a file of texts below the root, and return its relative path."""
+    settings.files_folder.mkdir(exist_ok=True)
+    lines = [json.dumps({"id": str(n), "text": text}) for n, text in enumerate(texts)]
+    (settings.files_folder / "a.jsonl").write_text("\n".join(lines))
+    return "a.jsonl"
+
+
+def test_there_is_a_function_for_each_kind() -> None:
+    assert functions(Settings()).keys() <= KINDS.keys()
+
+
+def test_an_index_is_built_and_its_versions_are_managed(settings: Settings, serving: Worker) -> None:
+    serving.pool.announce(serving.id, about(serving))
+    source = write(settings, *WORDS)
+    reports: list[TaskProgress] = []
+    first = functions(settings)["build_index"]({"name": "news", "source": source}, "a" * 24, reports.append)
+    assert (first["count"], first["is_published"]) == (len(WORDS), True)
+    assert reports
+    second = do(settings, "build_index", name="news", source=source)
+    assert second["num_embedded"] == 0
+    back = do(settings, "manage_index", name="news", action="rollback")
+    assert back["current"] == first["version"]
+    gone = do(settings, "manage_index", name="news", action="delete", version=second["version"])
+    assert [version["version"] for version in gone["versions"]] == [first["version"]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "error"),
+    [
+        ("build_index", {"name": "news", "source": "/etc/passwd"}, PathNotAllowed),
+        ("build_index", {"name": "news", "source": "../a.jsonl"}, PathNotAllowed),
+        ("build_index", {"name": "news", "source": "s3://bucket/a.jsonl"}, PathNotAllowed),
+        ("build_index", {"name": "../news", "source": "a.jsonl"}, InvalidRequest),
+        ("build_index", {"name": "news"}, InvalidRequest),
+        ("build_index", {"name": "news", "source": 1}, InvalidRequest),
+        ("build_index", {"name": "news", "source": "a.jsonl", "folder": "/etc"}, InvalidRequest),
+        ("manage_index", {"name": "/etc", "action": "delete", "version": "a"}, InvalidRequest),
+        ("manage_index", {"name": "news", "action": "format"}, InvalidRequest),
+        ("send_webhook", {"url": 1, "id": "a"}, InvalidRequest),
+        ("build_index", {"name": "news", "source": "a.jsonl"}, NotReady),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    settings: Settings, kind: str, arguments: dict[str, Any], error: type[ShoalError]
+) -> None:
+    with pytest.raises(error):
+        do(settings, kind, **arguments)
