@@ -32,6 +32,7 @@ from shoal.errors import (
     Unavailable,
 )
 from shoal.index_folder import CURRENT
+from shoal.records.document import Document
 from shoal.records.source import Source
 from shoal.settings import Settings, variable
 from shoal_workers.index.array_file import save_array
@@ -280,19 +281,17 @@ def read(path: Path, content: bytes) -> None:
     """Read the file, and assert that its documents can be indexed and sent, or that it is refused."""
     path.write_bytes(content)
     source = Source(path)
-    count = outcome(source.check)
-    if isinstance(count, int):
-        for document in source:
-            wire.pack({"id": document.id, "text": document.text, **document.fields})
-            assert wire.is_json(document.fields)
-    else:
-        assert isinstance(count, BadDocument | InvalidRequest)
     rows = outcome(lambda: list(source.rows()))
-    if isinstance(rows, list):
-        numbers = [row.number for row in rows]
-        assert numbers == sorted(set(numbers))
-    else:
+    if not isinstance(rows, list):
         assert isinstance(rows, BadDocument | InvalidRequest)
+        return
+    numbers = [row.number for row in rows]
+    assert numbers == sorted(set(numbers))
+    for document in (row for row in rows if isinstance(row, Document)):
+        wire.pack({"id": document.id, "text": document.text, **document.fields})
+        assert wire.is_json(document.fields)
+    documents = outcome(list, source)
+    assert documents == rows or isinstance(documents, BadDocument)
 
 
 # Settings

@@ -10,7 +10,7 @@ SOURCE = Source(SAMPLE, "headline")
 
 def test_there_are_a_thousand_distinct_headlines() -> None:
     texts = [document.text for document in SOURCE]
-    assert SOURCE.check() == len(texts) >= 1_000
+    assert len(texts) >= 1_000
     assert len({" ".join(text.lower().split()) for text in texts}) == len(texts)
 
 

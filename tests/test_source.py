@@ -50,7 +50,7 @@ def write_parquet(tmp_path: Path) -> Callable[[dict[str, Any]], Path]:
 
 def refusal(path: Path, **columns: Any) -> str:
     with pytest.raises(BadDocument) as caught:
-        Source(path, **columns).check()
+        list(Source(path, **columns))
     return caught.value.message
 
 
@@ -76,7 +76,6 @@ def test_each_text_format_gives_the_same_documents_packed_or_not(write: Write, n
         write(f"crlf.{name}", content.replace("\n", "\r\n")),
     ):
         source = Source(path)
-        assert source.check() == 2
         assert list(source) == expected
         assert list(source) == expected, "a second pass starts anew"
 
@@ -128,7 +127,7 @@ def test_a_file_that_vanished_since_is_refused_by_path(write: Write) -> None:
     source = Source(path)
     path.unlink()
     with pytest.raises(InvalidRequest, match=r"a\.csv"):
-        source.check()
+        list(source)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
@@ -139,7 +138,7 @@ def test_a_file_without_permission_is_refused_by_path(write: Write, name: str) -
     path = write(name, "text\none\n")
     path.chmod(0)
     with pytest.raises(InvalidRequest, match=name):
-        Source(path).check()
+        list(Source(path))
 
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file whose first byte cannot be read")
@@ -147,7 +146,7 @@ def test_a_failing_read_is_refused_by_path(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.symlink_to("/proc/self/mem")
     with pytest.raises(InvalidRequest, match=r"a\.txt cannot be read \("):
-        Source(path).check()
+        list(Source(path))
 
 
 def test_a_damaged_gzip_file_is_a_bad_document(write: Write) -> None:
@@ -179,7 +178,7 @@ def test_the_text_column_is_found(write: Write, header: str, position: int) -> N
 def test_an_unclear_text_column_is_refused(write: Write, header: str) -> None:
     path = write("a.csv", f"{header}\n{header}\n")
     with pytest.raises(InvalidRequest, match="--text-column") as caught:
-        Source(path).check()
+        list(Source(path))
     assert all(f'"{name}"' in caught.value.message for name in header.split(",") if name != "id")
 
 
@@ -202,7 +201,7 @@ def test_a_named_column_that_is_not_there_is_refused(
     write: Write, name: str, content: str, found: str, columns: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidRequest, match='"headline"') as caught:
-        Source(write(name, content), **columns).check()
+        list(Source(write(name, content), **columns))
     assert found in caught.value.message
 
 
@@ -238,14 +237,6 @@ def test_ids_become_strings_and_count_from_zero_where_there_are_none(write: Writ
     assert [document.id for document in Source(path)] == ["7", "x", "0"]
     path = write("a.csv", "text\none\n\ntwo\n")
     assert [document.id for document in Source(path)] == ["0", "1"]
-
-
-def test_a_duplicate_id_is_refused_with_both_lines(write: Write) -> None:
-    path = write("a.jsonl", '{"id":"1","text":"one"}\n\n{"id":"2","text":"two"}\n{"id":1,"text":"three"}\n')
-    message = refusal(path)
-    assert message.startswith(f"{path}, line 4: ")
-    assert '"1"' in message
-    assert f"{path}, line 1" in message
 
 
 @pytest.mark.parametrize(
@@ -339,11 +330,8 @@ def test_a_refusal_says_what_is_wrong(write: Write, name: str, content: str | by
     ("name", "content"),
     [("a.csv", ""), ("a.csv", "text,topic\n"), ("a.tsv", "text\n\n"), ("a.jsonl", "\n\n"), ("a.txt", b"\xef\xbb\xbf")],
 )
-def test_a_file_without_documents_is_refused(write: Write, name: str, content: str | bytes) -> None:
-    path = write(name, content)
-    message = refusal(path)
-    assert message.startswith(str(path))
-    assert "no documents" in message
+def test_a_file_without_rows_has_no_documents(write: Write, name: str, content: str | bytes) -> None:
+    assert texts(write(name, content)) == []
 
 
 def test_good_rows_are_streamed_before_a_bad_one_is_met(write: Write) -> None:
@@ -368,7 +356,6 @@ def test_parquet_values_become_what_json_can_hold(write_parquet: Callable[[dict[
         }
     )
     source = Source(path)
-    assert source.check() == 2
     first, second = source
     assert (first.id, first.text, second.id, second.text) == ("10", "one", "11", "two")
     assert first.fields == {
@@ -385,7 +372,6 @@ def test_parquet_values_become_what_json_can_hold(write_parquet: Callable[[dict[
 
 def test_parquet_is_read_across_batches(write_parquet: Callable[[dict[str, Any]], Path]) -> None:
     source = Source(write_parquet({"headline": [f"text {n}" for n in range(5000)]}))
-    assert source.check() == 5000
     assert [(document.id, document.text) for document in source] == [(str(n), f"text {n}") for n in range(5000)]
 
 
@@ -399,7 +385,7 @@ def test_parquet_is_read_across_batches(write_parquet: Callable[[dict[str, Any]]
         ({"text": [datetime.date(2024, 2, 29)]}, 1),
         ({"id": ["a", None], "text": ["one", "two"]}, 2),
         ({"id": [1.0, float("nan")], "text": ["one", "two"]}, 2),
-        ({"id": [*range(3000), 0], "text": ["one"] * 3001}, 3001),
+        ({"text": ["one"] * 3000 + [None]}, 3001),
         ({"text": ["one"], "score": [1.0]}, 1),
     ],
 )
@@ -425,10 +411,8 @@ def test_two_parquet_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     assert '"text"' in refusal(path)
 
 
-def test_parquet_without_rows_and_files_that_are_not_parquet_are_refused(
-    write: Write, write_parquet: Callable[[dict[str, Any]], Path]
-) -> None:
-    assert "no documents" in refusal(write_parquet({"text": []}))
+def test_files_that_are_not_parquet_are_refused(write: Write) -> None:
+    pytest.importorskip("pyarrow")
     for content in (b"", b"text\none\n", b"PAR1" + b"\0" * 64 + b"PAR1"):
         path = write("b.parquet", content)
         assert refusal(path).startswith(f"{path}, row 1: not readable as parquet: ")
@@ -442,7 +426,7 @@ from pathlib import Path
 from shoal.errors import MissingExtra
 from shoal.records.source import Source
 try:
-    Source(Path("a.parquet")).check()
+    list(Source(Path("a.parquet")))
 except MissingExtra as exc:
     print(exc.message)
 """
@@ -470,7 +454,7 @@ def read_back(name: str, content: str) -> list[Document]:
         path.write_bytes(content.encode())
         source = Source(path)
         documents = list(source)
-        assert source.check() == len(documents)
+        assert list(source) == documents
         return documents
 
 

@@ -83,19 +83,6 @@ class Source:
                     row = BadRow(number, f"{self.place.at(number)}: {error}")
                 yield row
 
-    def check(self) -> int:
-        """Read the whole file once and return the number of documents; raise at the first bad row or duplicate id."""
-        seen: dict[str, int] = {}
-        for document in self:
-            if (first := seen.setdefault(document.id, document.number)) != document.number:
-                raise BadDocument(
-                    f"{self.place.at(document.number)}: the id {excerpt(document.id)} is already that of "
-                    f"{self.place.at(first)}; ids must differ"
-                )
-        if not seen:
-            raise BadDocument(f"{self.place.path}: there are no documents in it; at least one is needed")
-        return len(seen)
-
     def fingerprint(self) -> dict[str, int | str]:
         """Return that by which a change of the file is noticed: its `name`, `size_bytes`, `modified` and `sha256`.
 
