@@ -23,6 +23,7 @@ from benchmarks import (
     scenarios,
     servers,
     start,
+    versions,
     wire,
 )
 from benchmarks.peers import PEERS, target_of
@@ -50,13 +51,14 @@ SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "soak": open_loop.soak,
     "compare": compare.run,
     "nearest": indexes.nearest,
+    "versions": versions.run,
     "servers": servers.run,
     "routes": scenarios.routes,
     "bulk": bulk.run,
 }
 
 #: Scenarios that run only when they are named.
-ON_DEMAND = ("compare", "nearest", "servers", "routes", "bulk")
+ON_DEMAND = ("compare", "nearest", "versions", "servers", "routes", "bulk")
 
 
 def main() -> None:
@@ -84,7 +86,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=int, default=8, help="length of a run")
     parser.add_argument("--minutes", type=float, default=10, help="length of the soak")
     parser.add_argument("--workers", type=int, default=1, help="workers of each server in the scenario compare")
-    parser.add_argument("--vectors", type=int, default=1_000_000, help="size of the index in the scenario nearest")
+    parser.add_argument("--vectors", type=int, default=1_000_000, help="size of the index in nearest and versions")
     parser.add_argument("--json", type=Path, help="save every figure here")
     parser.add_argument("--plot", type=Path, help="draw the figures here (.svg or .png)")
     parser.add_argument("--from", dest="read", type=Path, help="measure nothing: print and draw what --json saved")
