@@ -108,7 +108,14 @@ ROOMS: dict[str, set[str]] = {
     "shoal_workers.model": {"shoal"},
     "shoal_workers.encoding": {"shoal", "shoal_workers.process.processors", "shoal_workers.model"},
     "shoal_workers.index": {"shoal", "shoal.client", "shoal.records", "shoal_workers.model", "shoal_workers.encoding"},
-    "shoal_workers.long_jobs": {"shoal", "shoal.broker", "shoal.client", "shoal.long_jobs", "shoal_workers.index"},
+    "shoal_workers.long_jobs": {
+        "shoal",
+        "shoal.broker",
+        "shoal.client",
+        "shoal.bulk",
+        "shoal.long_jobs",
+        "shoal_workers.index",
+    },
     "shoal_workers.process": {"shoal", "shoal.broker", "shoal.queue"},
     "shoal_workers": {
         "shoal",

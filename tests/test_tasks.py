@@ -37,7 +37,14 @@ def write(settings: Settings, *texts: str) -> str:
 
 
 def test_there_is_a_function_for_each_kind() -> None:
-    assert functions(Settings()).keys() <= KINDS.keys()
+    assert functions(Settings()).keys() == KINDS.keys()
+
+
+def test_a_file_is_embedded_below_the_root(settings: Settings, serving: Worker) -> None:
+    serving.pool.announce(serving.id, about(serving))
+    result = do(settings, "embed_file", source=write(settings, *WORDS), out="vectors", format="npy")
+    assert (result["rows"], result["num_vectors"]) == (len(WORDS), len(WORDS))
+    assert (settings.files_folder / "vectors" / "manifest.json").exists()
 
 
 def test_an_index_is_built_and_its_versions_are_managed(settings: Settings, serving: Worker) -> None:
@@ -58,6 +65,10 @@ def test_an_index_is_built_and_its_versions_are_managed(settings: Settings, serv
 @pytest.mark.parametrize(
     ("kind", "arguments", "error"),
     [
+        ("embed_file", {"source": "/etc/passwd", "out": "a"}, PathNotAllowed),
+        ("embed_file", {"source": "a.jsonl", "out": "../a"}, PathNotAllowed),
+        ("embed_file", {"source": "a.jsonl", "out": "s3://bucket/a"}, PathNotAllowed),
+        ("embed_file", {"source": "a.jsonl", "out": "a", "client": 1}, InvalidRequest),
         ("build_index", {"name": "news", "source": "/etc/passwd"}, PathNotAllowed),
         ("build_index", {"name": "news", "source": "../a.jsonl"}, PathNotAllowed),
         ("build_index", {"name": "news", "source": "s3://bucket/a.jsonl"}, PathNotAllowed),

@@ -1,1 +1,1 @@
-"""The runner of long jobs, without a model. Imports the contract, the broker, the client, long_jobs and the index."""
+"""The runner of long jobs, without a model. Imports the contract, broker, client, bulk, long_jobs and index."""

@@ -6,6 +6,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from shoal.allowed_path import allowed_path
+from shoal.bulk import embed_file as bulk
+from shoal.bulk.embed_file import EmbedFile
 from shoal.client.client import Client
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
@@ -18,13 +20,24 @@ from shoal_workers.index.pool_encoder import PoolEncoder, served_digest
 from shoal_workers.long_jobs import webhook
 from shoal_workers.long_jobs.rq_worker import Task
 
-_Request = TypeVar("_Request", BuildIndex, ManageIndex)
+_Request = TypeVar("_Request", EmbedFile, BuildIndex, ManageIndex)
 
 
 def functions(settings: Settings) -> dict[str, Task]:
     """Return the function of each kind."""
-    tasks = (build_index, manage_index, send_webhook)
+    tasks = (embed_file, build_index, manage_index, send_webhook)
     return {task.__name__: partial(task, settings) for task in tasks}
+
+
+def embed_file(settings: Settings, arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
+    """Embed a file into a folder: `arguments` are the fields of `EmbedFile`."""
+    request = _made(EmbedFile, arguments)
+    source, out = (allowed_path(path, settings) for path in (request.source, request.out))
+    if "://" in out:
+        raise InvalidRequest(f"out is {excerpt(request.out)}: it takes a folder of this machine")
+    request = replace(request, source=source, out=out)
+    with Client.from_settings(settings) as client:
+        return asdict(bulk.embed_file(request, client, report, settings.private_host_names()))
 
 
 def build_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
