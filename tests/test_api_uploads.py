@@ -376,3 +376,20 @@ def _watch(server: Server, place: str) -> str:
     with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)) as connection:
         connection.request("GET", f"{place}/events")
         return connection.getresponse().read().decode()
+
+
+class TestRunner:
+    """Everything together, with a runner that is a process."""
+
+    @pytest.fixture
+    def runner(self, settings: Settings, tmp_path: Path) -> Iterator[Process]:
+        """Return a runner at work."""
+        own = {name: getattr(settings, name) for name in ("redis_url", "key_prefix", "pool", "home")}
+        with Process(tmp_path / "runner.log", "jobs", long_jobs=1, **own) as process:
+            yield process
+            process.terminate()
+
+    def test_versions_of_an_index_that_there_is_not(self, make_app: MakeApp, runner: Process) -> None:
+        app = make_app()
+        wait_until(lambda: app.extensions["shoal"].long_jobs.num_runners() == 1)
+        assert error_of(app.test_client().get("/v1/indexes/none/versions"), 404)[0] == "index_not_found"

@@ -101,7 +101,7 @@ class VersionPath(IndexPath):
 class PublishBody(OwnBody):
     """The version to serve."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"version": "20261122T030000Z-0001"}})
+    model_config = ConfigDict(json_schema_extra={"example": {"version": "20261122T030000Z-4f8ba4"}})
     version: str = Field(description="Version, as the list of versions has it", min_length=1, max_length=128)
 
 
@@ -217,18 +217,24 @@ class AnyJobResult(RootModel[JobResult | LongJob]):
 
 
 class VersionInfo(BaseModel):
-    """A version of an index."""
+    """A version of an index; null where its files do not tell."""
 
-    model_config = ConfigDict(extra="allow")
     version: str
-    count: int = Field(description="Number of documents")
-    built_at: str
+    is_current: bool = Field(description="True for the version that is served")
+    count: int | None = Field(description="Number of documents")
+    built_at: str | None
+    source: str | None = Field(description="File that it was built from")
+    model: str | None
+    digest: str | None = Field(description="Digest of the model")
+    num_embedded: int | None = Field(description="Documents that were embedded; the rest was taken over")
+    num_bad: int | None = Field(description="Rows of the file that were left out")
+    size_bytes: int
+    error: str | None = Field(description="Why it cannot be served")
 
 
 class Versions(BaseModel):
     """The versions of an index, the newest first, and the one that is served."""
 
-    model_config = ConfigDict(extra="allow")
     name: str
     current: str | None
     versions: list[VersionInfo]
