@@ -1,6 +1,7 @@
 """Files as the bodies of requests, and the files of results, over HTTP."""
 
 import http.client
+import json
 import os
 import resource
 import signal
@@ -8,12 +9,13 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from api_stub import MakeApp, error_of
+from api_stub import MakeApp, StubWorker, error_of
 from conftest import PATIENCE_S, free_port, wait_until
 from flask.testing import FlaskClient
 from long_job_callers import Rq, submit, submitted
@@ -379,7 +381,7 @@ def _watch(server: Server, place: str) -> str:
 
 
 class TestRunner:
-    """Everything together, with a runner that is a process."""
+    """Everything together: an upload, a runner that is a process, and a worker whose vectors are made up."""
 
     @pytest.fixture
     def runner(self, settings: Settings, tmp_path: Path) -> Iterator[Process]:
@@ -388,6 +390,28 @@ class TestRunner:
         with Process(tmp_path / "runner.log", "jobs", long_jobs=1, **own) as process:
             yield process
             process.terminate()
+
+    def test_an_uploaded_file_becomes_vectors_that_are_fetched(
+        self, make_app: MakeApp, stub: StubWorker, runner: Process, jobs: Path
+    ) -> None:
+        app = make_app()
+        api, long_jobs = app.test_client(), app.extensions["shoal"].long_jobs
+        wait_until(lambda: long_jobs.num_runners() == 1)
+        submitted_job = upload(api).get_json()
+        assert submitted_job["note"] is None
+        place = f"/v1/jobs/{submitted_job['id']}"
+        done = api.get(f"{place}/result?wait=60").get_json()
+        assert (done["status"], done["error"]) == ("done", None), runner.output
+        assert done["result"]["num_vectors"] == 2
+        events = api.get(f"{place}/events").get_data(as_text=True)
+        assert "event: end\n" in events
+        with api.get(f"{place}/files/manifest.json") as response:
+            manifest = json.loads(response.get_data())
+        checksums = {name: digest for part in manifest["parts"] for name, digest in part["checksums"].items()}
+        assert checksums
+        for name in checksums:
+            with api.get(f"{place}/files/{name}") as response:
+                assert sha256(response.get_data()).hexdigest() == checksums[name]
 
     def test_versions_of_an_index_that_there_is_not(self, make_app: MakeApp, runner: Process) -> None:
         app = make_app()
