@@ -8,8 +8,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from api_stub import MakeApp
 from conftest import PATIENCE_S
-from http_servers import Canned, CannedServer
+from http_servers import Canned, CannedServer, Listen
 
 from shoal import Client, HttpClient, wire
 from shoal.client.long_handle import LongHandle
@@ -313,3 +314,19 @@ class TestOverHttp:
         canned.answers = [*files(manifest)]
         with pytest.raises(MalformedJob, match="manifest"):
             http.long_job(ID).save(tmp_path / "vectors")
+
+
+def test_a_job_goes_through_the_api(listen: Listen, make_app: MakeApp, client: Client, tmp_path: Path) -> None:
+    (tmp_path / "news.csv").write_text("headline\nstorm\n")
+    with HttpClient(listen(make_app(roots=str(tmp_path))), timeout_s=PATIENCE_S) as http:
+        job = http.bulk(tmp_path / "news.csv", text_column="headline", dimensions=8, normalize=False)
+        assert [job.status(), job.pause(), job.resume(), job.cancel()] == ["queued", "paused", "queued", "cancelled"]
+        assert job.jobs.status(job.id).arguments["options"] == {"dimensions": 8, "normalize": False}
+        with pytest.raises(Cancelled):
+            job.wait(PATIENCE_S)
+        build = http.index("news").build([{"id": "1", "text": "storm"}], publish=False)
+        arguments = client.long_jobs.status(build.id).arguments
+        assert (arguments["name"], arguments["publish"]) == ("news", False)
+        build.cancel()
+        with pytest.raises(UnknownJob):
+            http.long_job(ID).status()

@@ -22,7 +22,8 @@ from shoal.settings import variable
 def shoal(redis_url: str, keys: Keys) -> CliRunner:
     """Return a runner of commands in the test's own pool."""
     names = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
-    return CliRunner(env={variable(name): value for name, value in names.items()})
+    native = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    return CliRunner(env={variable(name): value for name, value in names.items()} | native)
 
 
 @pytest.fixture
@@ -82,8 +83,28 @@ def test_ctrl_c_ends_the_look_at_a_job_and_not_the_job(
         wait_until(lambda: "queued: 0 rows" in watch.output)
         watch.send(signal.SIGINT)
         assert watch.wait() == 130
+    assert "no runner is alive" in watch.output
     assert re.search(rf"the job goes on: .*watch {job_id}.*cancel {job_id}", watch.output)
     assert "status: queued" in succeed(shoal.invoke(main, ["job", "show", job_id]))
+
+
+class TestDetach:
+    def test_a_build_is_left_to_a_runner(self, shoal: CliRunner, client: Client, tmp_path: Path) -> None:
+        command = ["index", "build", "news.csv", "--name", "news", "--no-publish", "--detach", "--webhook"]
+        result = shoal.invoke(main, [*command, "https://example.org/done"])
+        job_id = succeed(result).strip()
+        assert f"shoal job watch {job_id}" in result.stderr
+        assert "no runner is alive" in result.stderr
+        about = client.long_jobs.status(job_id)
+        assert (about.kind, about.arguments["source"]) == ("build_index", str(Path("news.csv").absolute()))
+        assert (about.arguments["name"], about.arguments["publish"]) == ("news", False)
+        client.long_job(job_id).cancel()
+
+    @pytest.mark.parametrize("arguments", ["--name news", "a.csv --out x", "a.csv --name x --local"])
+    def test_it_takes_a_source_and_a_name(self, shoal: CliRunner, arguments: str) -> None:
+        result = shoal.invoke(main, ["index", "build", *arguments.split(), "--detach"])
+        assert result.exit_code == 2
+        assert "--detach takes a SOURCE and --name" in result.stderr
 
 
 def test_redis_that_does_not_answer(shoal: CliRunner) -> None:

@@ -3,13 +3,15 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from shoal.cli.long_job import submit
 from shoal.cli.options import MODEL_SETTINGS, REDIS_SETTINGS, settings_options
+from shoal.client.source_file import place_of
 from shoal.errors import InvalidRequest, Unavailable
 from shoal.progress import Progress, TaskBar
 from shoal.settings import DEFAULTS, Settings
@@ -17,6 +19,7 @@ from shoal.settings import DEFAULTS, Settings
 if TYPE_CHECKING:
     from shoal.client.client import Client
     from shoal_workers.index.document_encoder import DocumentEncoder
+    from shoal_workers.index.long_tasks import BuildIndex
 
 #: Sample headlines that come with Shoal.
 SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
@@ -42,6 +45,8 @@ def index() -> None:
 @click.option("--full", is_flag=True, help="Embed all texts, also those that the version before has vectors of.")
 @click.option("--no-publish", is_flag=True, help="Leave the current version until `shoal index publish`.")
 @click.option("--local", is_flag=True, help="Embed in this process, even if a pool answers.")
+@click.option("--detach", is_flag=True, help="Let a runner do it, print the id of the job, and return.")
+@click.option("--webhook", help="With --detach: URL that is told of the end of the job.")
 @settings_options(*REDIS_SETTINGS, *MODEL_SETTINGS, "indexes", "index_home", "kept_versions", "max_text_chars")
 def build(
     settings: Settings,
@@ -54,6 +59,8 @@ def build(
     full: bool,
     no_publish: bool,
     local: bool,
+    detach: bool,
+    webhook: str | None,
 ) -> None:
     """Build a version of an index from the documents in SOURCE.
 
@@ -64,12 +71,13 @@ def build(
     that was interrupted goes on when the same command is given again.
 
     The new version is published when it is complete: workers that serve the index switch to it.
+
+    With --detach, a runner builds it, from a source below its roots.
     """
     from shoal_workers.process.processors import limit_native_threads
 
     limit_native_threads(settings.threads, settings.workers)
-    from shoal_workers.index.long_tasks import BuildIndex, build_index, where_is
-    from shoal_workers.index.manifest import BAD_ROWS
+    from shoal_workers.index.long_tasks import BuildIndex, where_is
 
     if (name is None) == (out is None):
         raise click.UsageError("Name the index with --name, or its folder with --out.")
@@ -78,21 +86,12 @@ def build(
         source, text_column = str(SAMPLE), "headline"
     on_bad = "skip" if skip_bad else "raise"
     request = BuildIndex(name or folder.name, source, text_column, id_column, on_bad, not no_publish, full)
-    request.open_source(settings)  # what is wrong with the source or the folder is said before a model is opened
-    folder.mkdir(parents=True, exist_ok=True)
-    with _encoder(settings, local) as encoder, TaskBar() as report:
-        result = build_index(request, folder, encoder, report, settings=settings)
-    click.echo(f"{folder}: {result.count:,} documents, version {result.version}, {result.model}")
-    if result.num_embedded < result.count:
-        click.echo(
-            f"{result.num_embedded:,} texts were embedded; {result.num_reused:,} documents have their vectors from the "
-            f"version before, {result.num_repeated:,} from documents with the same text"
-        )
-    if result.num_bad:
-        bad_rows = folder / result.version / BAD_ROWS
-        click.echo(f"{result.num_bad:,} rows were left out: {bad_rows} lists them", err=True)
-    if no_publish:
-        click.echo(f"it is not published: shoal index publish {folder} {result.version}", err=True)
+    if detach:
+        if name is None or source == str(SAMPLE) or local:
+            raise click.UsageError("--detach takes a SOURCE and --name, and not --local.")
+        submit(settings, "build_index", asdict(replace(request, source=place_of(source))), webhook)
+        return
+    _build_here(settings, request, folder, local)
 
 
 @index.command("list")
@@ -170,6 +169,28 @@ def _folder(settings: Settings, name: str) -> Path:
     if name not in settings.index_folders() and ("/" in name or Path(name).is_dir()):
         return Path(name)
     return where_is(settings, name)
+
+
+def _build_here(settings: Settings, request: "BuildIndex", folder: Path, local: bool) -> None:
+    """Build a version in this process, and print what was done."""
+    from shoal_workers.index.long_tasks import build_index
+    from shoal_workers.index.manifest import BAD_ROWS
+
+    request.open_source(settings)  # what is wrong with the source or the folder is said before a model is opened
+    folder.mkdir(parents=True, exist_ok=True)
+    with _encoder(settings, local) as encoder, TaskBar() as report:
+        result = build_index(request, folder, encoder, report, settings=settings)
+    click.echo(f"{folder}: {result.count:,} documents, version {result.version}, {result.model}")
+    if result.num_embedded < result.count:
+        click.echo(
+            f"{result.num_embedded:,} texts were embedded; {result.num_reused:,} documents have their vectors from the "
+            f"version before, {result.num_repeated:,} from documents with the same text"
+        )
+    if result.num_bad:
+        bad_rows = folder / result.version / BAD_ROWS
+        click.echo(f"{result.num_bad:,} rows were left out: {bad_rows} lists them", err=True)
+    if not request.publish:
+        click.echo(f"it is not published: shoal index publish {folder} {result.version}", err=True)
 
 
 @contextmanager

@@ -65,6 +65,8 @@ def watch(settings: Settings, job_id: str) -> None:
     The exit status is 0 if the job is done, and 1 if it failed or was cancelled.
     """
     with long_jobs(settings) as jobs:
+        if jobs.status(job_id).status == "queued":
+            _warn_without_runner(jobs)
         try:
             with TaskBar() as bar:
                 LongHandle(jobs, job_id).wait(on_status=lambda status: _show(bar, status))
@@ -127,14 +129,18 @@ def long_jobs(settings: Settings) -> "LongJobs":
     return LongJobs(settings)
 
 
-def submit(settings: Settings, kind: str, arguments: dict[str, Any]) -> None:
+def submit(settings: Settings, kind: str, arguments: dict[str, Any], webhook: str | None) -> None:
     """Submit a long job, print its id, and say how to look at it."""
     with long_jobs(settings) as jobs:
-        job_id = jobs.submit(kind, arguments)
+        job_id = jobs.submit(kind, arguments, webhook=webhook)
         click.echo(job_id)
         click.echo(f"watch it with: shoal job watch {job_id}", err=True)
-        if not jobs.num_runners():
-            click.echo("no runner is alive, so it waits: start one with `shoal serve` or `shoal jobs`", err=True)
+        _warn_without_runner(jobs)
+
+
+def _warn_without_runner(jobs: "LongJobs") -> None:
+    if not jobs.num_runners():
+        click.echo("no runner is alive, so the job waits: start one with `shoal serve` or `shoal jobs`", err=True)
 
 
 def _show(bar: TaskBar, status: "LongJobStatus") -> None:
