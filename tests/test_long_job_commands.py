@@ -106,6 +106,19 @@ class TestDetach:
         assert result.exit_code == 2
         assert "--detach takes a SOURCE and --name" in result.stderr
 
+    def test_a_file_is_left_to_a_runner(self, shoal: CliRunner, client: Client, tmp_path: Path) -> None:
+        command = ["embed", "--file", "news.csv", "--out", str(tmp_path / "vectors"), "--dimensions", "8", "--detach"]
+        job_id = succeed(shoal.invoke(main, [*command, "--text-column", "headline"])).strip()
+        about = client.long_jobs.status(job_id)
+        assert (about.kind, about.arguments["source"]) == ("embed_file", str(Path("news.csv").absolute()))
+        assert (about.arguments["out"], about.arguments["text_column"]) == (str(tmp_path / "vectors"), "headline")
+        assert about.arguments["options"] == {"dimensions": 8}
+        client.long_job(job_id).cancel()
+
+    def test_single_files_of_vectors_are_not(self, shoal: CliRunner, tmp_path: Path) -> None:
+        result = shoal.invoke(main, ["embed", "storm", "--out", str(tmp_path / "vectors.npy"), "--detach"])
+        assert "--detach goes with a folder" in fail(result, "invalid_request")
+
 
 def test_redis_that_does_not_answer(shoal: CliRunner) -> None:
     fail(shoal.invoke(main, ["job", "list", "--redis-url", "redis://127.0.0.1:1/0"]), "unavailable")

@@ -3,6 +3,7 @@
 import json
 import sys
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import click
 from shoal.bulk.embed_file import EmbedFile, embed_file
 from shoal.bulk.part_file import SUFFIXES
 from shoal.cli import vector_file
+from shoal.cli.long_job import submit
 from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.client.client import Client
+from shoal.client.source_file import place_of
 from shoal.errors import Cancelled, InvalidRequest
 from shoal.progress import TaskBar
 from shoal.settings import Settings
@@ -29,6 +32,8 @@ from shoal.settings import Settings
 @click.option("--id-column", help="Folder: column of the ids; by default `id`, else rows are counted from 0.")
 @click.option("--format", "format_name", type=click.Choice(tuple(SUFFIXES)), help="Folder: format of its parts.")
 @click.option("--part-rows", type=int, help="Folder: rows of the source in each part.")
+@click.option("--detach", is_flag=True, help="Folder: let a runner do it, print the id of the job, and return.")
+@click.option("--webhook", help="With --detach: URL that is told of the end of the job.")
 @settings_options(*REDIS_SETTINGS)
 def embed(
     settings: Settings,
@@ -40,6 +45,8 @@ def embed(
     id_column: str | None,
     format_name: str | None,
     part_rows: int | None,
+    detach: bool,
+    webhook: str | None,
     **options: Any,
 ) -> None:
     """Embed TEXTS, the lines of a file, or those of standard input; print or save the vectors in the same order.
@@ -54,9 +61,13 @@ def embed(
     if out is not None and vector_file.is_folder(out):
         if texts or source in (None, "-"):
             raise InvalidRequest(f"{out} is a folder, for the vectors of a file of records: name the file with --file")
-        _embed_into_folder(settings, EmbedFile(str(source), out, options=options, **given))
+        if detach:
+            request = EmbedFile(place_of(str(source)), place_of(out), options=options, **given)
+            submit(settings, "embed_file", asdict(request), webhook)
+        else:
+            _embed_into_folder(settings, EmbedFile(str(source), out, options=options, **given))
         return
-    if given:
+    if given := given | ({"detach": True} if detach else {}):
         raise InvalidRequest(f"--{next(iter(given)).replace('_', '-')} goes with a folder: name one with --out")
     _embed_lines(settings, texts, source, None if out is None else vector_file.check_path(Path(out)), options)
 

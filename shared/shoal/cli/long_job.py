@@ -185,7 +185,9 @@ def _details(status: "LongJobStatus") -> Iterator[tuple[str, object]]:
     yield from (("left out", message) for message in progress.first_bad)
     if (more := progress.num_bad - len(progress.first_bad)) > 0:
         yield "left out", f"{more:,} more rows"
-    yield from ((name, json.dumps(value, ensure_ascii=False)) for name, value in (status.result or {}).items())
+    for name, value in (status.result or {}).items():
+        if name not in ("first_bad", *status.arguments):
+            yield name, value
     if status.error:
         yield "error", f"{status.error['message']} [{status.error['code']}]"
 

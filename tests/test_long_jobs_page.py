@@ -1,0 +1,56 @@
+"""docs/long-jobs.md says what the code says."""
+
+import re
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from page import read, table
+
+from shoal.bulk.embed_file import EmbedFile
+from shoal.long_jobs.kind import KINDS, WEBHOOK
+from shoal.long_jobs.long_jobs import LongJobs
+from shoal.settings import Settings, variable
+from shoal_workers.index.long_tasks import BuildIndex, ManageIndex
+from shoal_workers.long_jobs import schedules, webhook
+
+PAGE = "docs/long-jobs.md"
+
+
+def test_every_argument_of_every_kind_is_listed() -> None:
+    rows = {kind.strip("`"): set(re.findall(r"`(\w+)`", cells[0])) for kind, cells in table(PAGE, "kind").items()}
+    assert rows.keys() == KINDS.keys() - {WEBHOOK.name}
+    for kind, request in (("embed_file", EmbedFile), ("build_index", BuildIndex), ("manage_index", ManageIndex)):
+        assert {item.name for item in fields(request)} <= rows[kind], kind
+
+
+def test_every_setting_that_is_named_exists() -> None:
+    named = set(re.findall(r"`(SHOAL_\w+)`", read(PAGE)))
+    assert len(named) > 5
+    assert named <= {variable(item.name) for item in fields(Settings)} | {"SHOAL_HOME"}
+
+
+def test_the_schedules_are_read(settings: Settings, tmp_path: Path) -> None:
+    (text,) = re.findall(r"<<'END'\n(.*?)END\n", read(PAGE), re.DOTALL)
+    (path := tmp_path / "schedules.toml").write_text(text)
+    with LongJobs(settings) as jobs:
+        (job,) = schedules.read(path, jobs, KINDS).get_jobs()
+    assert BuildIndex(**job.kwargs).name == "news"
+
+
+def test_the_signature_of_a_webhook_is_checked_as_the_page_says() -> None:
+    (program,) = re.findall(r"```python\n(import hmac.*?)```", read(PAGE), re.DOTALL)
+    found: dict[str, Any] = {}
+    exec(program, found)
+    header = webhook.sign("secret", b"{}", int(time.time()))
+    assert found["is_genuine"](b"{}", header, "secret")
+    assert not found["is_genuine"](b"{ }", header, "secret")
+    assert not found["is_genuine"](b"{}", webhook.sign("secret", b"{}", int(time.time()) - 3_600), "secret")
+
+
+@pytest.fixture
+def settings(redis_url: str) -> Settings:
+    """Return settings with the tests' Redis."""
+    return Settings(redis_url=redis_url)
