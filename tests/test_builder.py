@@ -23,7 +23,7 @@ from shoal.long_task import TaskProgress
 from shoal.records.source import Source
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.builder import build
-from shoal_workers.index.document_encoder import ModelInfo
+from shoal_workers.index.document_encoder import ModelInfo, Waiting, no_wait
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.local_encoder import GROUP, LocalEncoder
 from shoal_workers.index.manifest import BAD_ROWS, FILES, MANIFEST
@@ -43,7 +43,7 @@ class MadeVectors:
         self._breaks = breaks
         self._before = before
 
-    def embed(self, texts: Iterable[str]) -> Generator[NDArray[np.float32]]:
+    def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[NDArray[np.float32]]:
         """Yield the vectors of the texts, a few at a time."""
         source = iter(texts)
         while group := list(islice(source, 32)):
@@ -328,7 +328,7 @@ class TestWhatCannotBeBuilt:
         before = build(source([f"text {n}" for n in range(100)]), out, MadeVectors())
 
         class Others(MadeVectors):
-            def embed(self, texts: Iterable[str]) -> Generator[NDArray[np.float32]]:
+            def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[NDArray[np.float32]]:
                 yield from super().embed(f"other {text}" for text in texts)
 
         with pytest.raises(IndexCorrupt, match=r"is not published: of 20 of its documents, .* are found"):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from test_cli import fail, succeed
 
 from shoal import Client
 from shoal.cli.main import main
-from shoal.errors import IndexMismatch, NotReady
+from shoal.errors import IndexMismatch, ModelMismatch, NotReady, Paused
 from shoal.keys import Keys
 from shoal.queue.lane import LaneLimits
 from shoal.settings import variable
@@ -105,9 +106,11 @@ class TestThroughAPool:
         assert served_model(client) == ModelInfo.of(encoder.model)
 
     def test_a_pool_that_comes_to_serve_another_model(self, client: Client, encoder: Encoder) -> None:
-        other = ModelInfo("other", "f" * 64, "mean", encoder.model.dimension, "")
-        with pytest.raises(IndexMismatch, match="the pool served other, and meanwhile another model"):
-            list(PoolEncoder(client, other).embed(["storm"]))
+        here = ModelInfo.of(encoder.model)
+        with pytest.raises(IndexMismatch, match=f"the pool served {here.name}, and meanwhile another model"):
+            list(PoolEncoder(client, replace(here, digest="f" * 64)).embed(["storm"]))
+        with pytest.raises(ModelMismatch, match="and those before are of other"):
+            list(PoolEncoder(client, replace(here, name="other")).embed(["storm"]))
 
 
 def test_either_a_name_or_a_folder(shoal: CliRunner, source: Path) -> None:
@@ -125,6 +128,12 @@ def test_a_name_leads_to_no_other_folder(shoal: CliRunner, source: Path) -> None
 def test_no_worker_is_ready(client: Client) -> None:
     with pytest.raises(NotReady, match="no worker of the pool is ready"):
         PoolEncoder.find(client)
+
+    def stop(reason: str) -> None:
+        raise Paused(reason)
+
+    with pytest.raises(Paused, match="waiting for a worker"):
+        PoolEncoder.find(client, stop)
 
 
 def test_workers_of_different_models(client: Client) -> None:

@@ -107,7 +107,14 @@ ROOMS: dict[str, set[str]] = {
     "shoal_workers.process.processors": set(),
     "shoal_workers.model": {"shoal"},
     "shoal_workers.encoding": {"shoal", "shoal_workers.process.processors", "shoal_workers.model"},
-    "shoal_workers.index": {"shoal", "shoal.client", "shoal.records", "shoal_workers.model", "shoal_workers.encoding"},
+    "shoal_workers.index": {
+        "shoal",
+        "shoal.client",
+        "shoal.records",
+        "shoal.bulk",
+        "shoal_workers.model",
+        "shoal_workers.encoding",
+    },
     "shoal_workers.long_jobs": {
         "shoal",
         "shoal.broker",

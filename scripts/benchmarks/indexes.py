@@ -19,7 +19,7 @@ from shoal.jobs import Options
 from shoal.records.source import Source
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.builder import build
-from shoal_workers.index.document_encoder import ModelInfo
+from shoal_workers.index.document_encoder import ModelInfo, Waiting, no_wait
 from shoal_workers.index.index import Index
 from shoal_workers.model.model import prepared_folder
 from shoal_workers.process import processors
@@ -62,7 +62,7 @@ class Maker:
         self.model = ModelInfo.of(model())
         self._kind, self._real = KINDS[kind], real
 
-    def embed(self, texts: Iterable[str]) -> Generator[Vectors]:
+    def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[Vectors]:
         """Yield the vectors of the texts by their numbers."""
         numbers = (int(text.split()[-1]) for text in texts)
         for group, members in groupby(numbers, lambda number: number // NUM_MADE):

@@ -109,7 +109,9 @@ def _fill(
     width = QuantisedVectors.write(folder, vectors)
     report(_progress(state, "validating"))
     quantised = QuantisedVectors.open(folder, state.count, encoder.model.dimension, width)
-    found_share = check_retrieval(folder, state.version, vectors, quantised, encoder)
+    found_share = check_retrieval(
+        folder, state.version, vectors, quantised, encoder, lambda reason: report(_progress(state, reason))
+    )
     _finish(folder, state, source, encoder.model, width, len(plan.new_rows))
     num_reused = int((plan.origins >= 0).sum())
     return BuildResult(

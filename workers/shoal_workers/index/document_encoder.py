@@ -1,6 +1,6 @@
 """The encoder of a build: it makes the vectors of documents, in this process or in a pool."""
 
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -35,6 +35,14 @@ def document_prompt(known: Collection[str]) -> str:
     return next((name for name in DOCUMENT_PROMPTS if name in known), "")
 
 
+#: A call with the reason for which something is waited for.
+Waiting = Callable[[str], None]
+
+
+def no_wait(reason: str) -> None:
+    """Stand for a caller that need not know what is waited for."""
+
+
 class DocumentEncoder(Protocol):
     """A model that embeds documents."""
 
@@ -43,9 +51,10 @@ class DocumentEncoder(Protocol):
         """The model."""
         ...
 
-    def embed(self, texts: Iterable[str]) -> Generator[NDArray[np.float32]]:
+    def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[NDArray[np.float32]]:
         """Yield the normalised vectors of the texts in their order, `[some texts, dimension]` at a time.
 
-        Memory stays constant however many texts there are.
+        Memory stays constant however many texts there are. `waiting` is called with the reason, again and again, while
+        the encoder waits for something.
         """
         ...

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from shoal.jobs import DOCUMENT_PROMPTS, Options
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
-from shoal_workers.index.document_encoder import ModelInfo
+from shoal_workers.index.document_encoder import ModelInfo, Waiting, no_wait
 
 #: Texts embedded at a time: enough to sort by length, few enough to show progress.
 GROUP = 512
@@ -22,7 +22,7 @@ class LocalEncoder:
         self.model = ModelInfo.of(encoder.model)
         self._encoder = encoder
 
-    def embed(self, texts: Iterable[str]) -> Generator[NDArray[np.float32]]:
+    def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[NDArray[np.float32]]:
         """Yield the vectors of the texts, `GROUP` at a time."""
         bucketing: Bucketing[TokenizedText] = Bucketing(2_048, self._encoder.model.shares_rows)
         prompt = self._encoder.prompt(Options(), DOCUMENT_PROMPTS)

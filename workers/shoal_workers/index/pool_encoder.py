@@ -1,21 +1,26 @@
 """Embedding the documents of a build in a pool: the process that builds holds no model."""
 
+import time
 from collections.abc import Generator, Iterable
-from itertools import count, islice
+from contextlib import closing, suppress
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.bulk.job_stream import JobStream, groups
 from shoal.client.client import Client
-from shoal.errors import IndexMismatch, NotReady
-from shoal_workers.index.document_encoder import ModelInfo, document_prompt
+from shoal.errors import IndexMismatch, NotReady, Unavailable
+from shoal.jobs import Options
+from shoal.records.document import Document
+from shoal_workers.index.document_encoder import ModelInfo, Waiting, document_prompt, no_wait
+from shoal_workers.index.vectors import SYNC_EVERY
 
-#: Texts whose vectors are given on at a time: those of a job.
-GROUP = 32
+#: Jobs from one look at what the pool serves to the next.
+JOBS_A_CHECK = 64
 
-#: Groups from one look at what the pool serves to the next.
-GROUPS_A_CHECK = 128
+#: Pause before the pool is looked at again for a worker, in seconds.
+RETRY_S = 0.5
 
 
 class PoolEncoder:
@@ -26,33 +31,41 @@ class PoolEncoder:
         self._client = client
 
     @classmethod
-    def find(cls, client: Client) -> Self:
-        """Return the encoder of the client's pool.
+    def find(cls, client: Client, waiting: Waiting | None = None) -> Self:
+        """Return the encoder of the client's pool; with `waiting`, once a worker is ready.
 
         Raises NotReady if no worker is ready or if workers serve different models, and Unavailable without Redis.
         """
-        if (model := served_model(client)) is None:
-            raise NotReady("no worker of the pool is ready: start one, or build in this process (--local)")
+        while (model := served_model(client)) is None:
+            if waiting is None:
+                raise NotReady("no worker of the pool is ready: start one, or build in this process (--local)")
+            waiting("waiting for a worker")
+            time.sleep(RETRY_S)
         return cls(client, model)
 
-    def embed(self, texts: Iterable[str]) -> Generator[NDArray[np.float32]]:
-        """Yield the vectors of the texts, `GROUP` at a time, through the bulk lane.
+    def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[NDArray[np.float32]]:
+        """Yield the vectors of the texts, those of a job at a time, through the bulk lane.
 
-        Raises IndexMismatch if the pool comes to serve another model meanwhile.
+        Workers, Redis and room in the lane are waited for. Raises IndexMismatch or ModelMismatch if the pool comes to
+        serve another model meanwhile, and the error of a text that cannot be embedded.
         """
-        vectors = self._client.embed_stream(texts, lane="bulk", prompt_name=self.model.prompt or None)
-        for number in count(1):
-            group = list(islice(vectors, GROUP))
-            if not group or number % GROUPS_A_CHECK == 0:
-                self._check_model()
-            if not group:
-                return
-            yield np.stack(group)
+        options = Options(prompt_name=self.model.prompt or None)
+        stream = JobStream(self._client, options, self.model.name, self.model.dimension, waiting)
+        rows = (Document("", text, {}) for text in texts)
+        with closing(stream.embed(groups(rows, SYNC_EVERY, options))) as jobs:
+            for number, job in enumerate(jobs, 1):
+                if job.errors:
+                    raise next(iter(job.errors.values()))
+                if number % JOBS_A_CHECK == 0:
+                    self._check_model()
+                if job.vectors is not None:
+                    yield job.vectors
+        self._check_model()
 
     def _check_model(self) -> None:
-        now = served_model(self._client)
-        if now not in (None, self.model):
-            raise IndexMismatch(f"the pool served {self.model.name}, and meanwhile another model: build again")
+        with suppress(Unavailable):  # it is waited for when the next job is
+            if served_model(self._client) not in (None, self.model):
+                raise IndexMismatch(f"the pool served {self.model.name}, and meanwhile another model: build again")
 
 
 def served_model(client: Client) -> ModelInfo | None:

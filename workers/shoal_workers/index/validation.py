@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import IndexCorrupt
-from shoal_workers.index.document_encoder import DocumentEncoder
+from shoal_workers.index.document_encoder import DocumentEncoder, Waiting
 from shoal_workers.index.quantisation import QuantisedVectors
 from shoal_workers.index.search import ExactSearch
 from shoal_workers.index.vectors import read_texts
@@ -24,7 +24,12 @@ TOLERANCE = 0.01
 
 
 def check_retrieval(
-    folder: Path, version: str, vectors: NDArray[np.float32], quantised: QuantisedVectors, encoder: DocumentEncoder
+    folder: Path,
+    version: str,
+    vectors: NDArray[np.float32],
+    quantised: QuantisedVectors,
+    encoder: DocumentEncoder,
+    waiting: Waiting,
 ) -> float:
     """Embed the texts of a sample again, search for them, and return the part of the documents that were found.
 
@@ -35,7 +40,7 @@ def check_retrieval(
     num_sampled = min(count, int(np.clip(SHARE * count, LEAST, MOST)))
     seed = int.from_bytes(blake2b(version.encode(), digest_size=8).digest())
     rows = np.sort(np.random.default_rng(seed).choice(count, num_sampled, replace=False))
-    queries = np.concatenate(list(encoder.embed(read_texts(folder, count, rows))))
+    queries = np.concatenate(list(encoder.embed(read_texts(folder, count, rows), waiting)))
     best = ExactSearch(vectors, quantised).top_k(queries, 1).scores[:, 0]
     num_found = int((np.vecdot(queries, vectors[rows]) >= best - TOLERANCE).sum())
     if num_found < MIN_FOUND * num_sampled:

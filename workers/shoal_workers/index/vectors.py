@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -71,7 +71,9 @@ def embed_texts(folder: Path, state: BuildState, plan: VectorPlan, encoder: Docu
         file.seek(state.num_embedded * 4 * dimension, os.SEEK_CUR)
         file.truncate()
         done = state.num_embedded
-        with closing(encoder.embed(read_texts(folder, state.count, new_rows[done:]))) as groups:
+        progress = TaskProgress(0, state.num_bad, state.first_bad, done / max(1, len(new_rows)), "embedding")
+        texts = read_texts(folder, state.count, new_rows[done:])
+        with closing(encoder.embed(texts, lambda reason: report(replace(progress, step=reason)))) as groups:
             for vectors in groups:
                 if vectors.shape[1] != dimension:
                     raise IndexMismatch(f"vectors have {vectors.shape[1]} dimensions, those of the index {dimension}")
@@ -82,8 +84,8 @@ def embed_texts(folder: Path, state: BuildState, plan: VectorPlan, encoder: Docu
                     os.fsync(file.fileno())
                     state.num_embedded = done
                     state.save(folder)
-                num_rows, share = int(new_rows[done - 1]) + 1, done / len(new_rows)
-                report(TaskProgress(num_rows, state.num_bad, state.first_bad, share, "embedding"))
+                progress = replace(progress, rows=int(new_rows[done - 1]) + 1, fraction=done / len(new_rows))
+                report(progress)
 
 
 def write_vectors(folder: Path, plan: VectorPlan, dimension: int, former: FormerVersion | None) -> NDArray[np.float32]:
