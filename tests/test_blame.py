@@ -86,8 +86,11 @@ class MortalEncoder(Encoder):
 class MortalIndex:
     """The real index, except that it dies of a harmful search."""
 
+    fault = ""
+
     def __init__(self, index: Index, encoder: MortalEncoder):
         self._index, self._encoder = index, encoder
+        self.manifest = index.manifest
 
     def search(self, queries: Any, k: int) -> Any:
         """Search, unless a job is harmful."""

@@ -46,7 +46,7 @@ def worker(settings: Settings) -> None:
 @click.command()
 @settings_options(*REDIS_SETTINGS, *LONG_JOB_SETTINGS, "max_text_chars", "home", "log_level")
 def jobs(settings: Settings) -> None:
-    """Do the long jobs of the pool until it is told to stop (SIGTERM or Ctrl-C).
+    """Do long jobs until it is told to stop (SIGTERM or Ctrl-C).
 
     A job that is not done by then goes on when it is started again. It runs no model: workers embed for it.
     """
