@@ -16,7 +16,6 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 
 from shoal import __version__
 from shoal.client.client import Client
-from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import Settings
 from shoal_api import errors, validation
 from shoal_api.access import cors
@@ -133,10 +132,9 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
         api = copy(PROTOCOL_MODULES[name].api)  # register_api writes the prefix into the object
         app.register_api(api, url_prefix=prefix or None)
     paths, disconnects = ProtocolPaths(app, prefixes), Disconnects(settings.port, settings.api_threads)
-    long_jobs = LongJobs(settings)
-    files = JobFiles(settings, lambda job_id: long_jobs.status(job_id).status)
+    files = JobFiles(settings, lambda job_id: client.long_jobs.status(job_id).status)
     pool = PoolReader(client.pool)
-    Context(settings, client, Metrics(client), access, pool, disconnects, paths, long_jobs, files).attach(app)
+    Context(settings, client, Metrics(client), access, pool, disconnects, paths, client.long_jobs, files).attach(app)
     docs.install(app)
     _refuse_unknown_parameters(app)
     if settings.cors_origins:

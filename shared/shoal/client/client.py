@@ -57,7 +57,9 @@ class Client(Calls[PendingReply]):
         self.pool = self.queue.pool
         self.cache_lookup = CacheLookup(self.pool)
         #: The long jobs of the pool.
-        self.long_jobs = LongJobs(Settings(redis_url=redis_url, key_prefix=key_prefix, pool=pool))
+        self.long_jobs = LongJobs(
+            Settings(redis_url=redis_url, key_prefix=key_prefix, pool=pool), broker=self.queue.broker
+        )
         self._dispatcher: Dispatcher | None = None
         self._lock = Lock()
 
@@ -91,7 +93,6 @@ class Client(Calls[PendingReply]):
             if self._dispatcher is not None:
                 self._dispatcher.close()
                 self._dispatcher = None
-        self.long_jobs.close()
         self.queue.close()
 
     @overload

@@ -30,14 +30,17 @@ MAX_ARGUMENT_BYTES = 65_536
 class LongJobs:
     """The long jobs of a pool. Thread-safe; connects on first use, and needs the `jobs` extra then.
 
+    It uses `broker`, which its owner closes, or one of its own.
+
     Every method raises Unavailable when Redis does not answer, Overloaded when it is full, and MissingExtra without
     RQ. Those that take an id raise UnknownJob, and MalformedJob for a job that another program wrote into RQ's keys.
     """
 
-    def __init__(self, settings: Settings, kinds: Mapping[str, Kind] = KINDS):
+    def __init__(self, settings: Settings, kinds: Mapping[str, Kind] = KINDS, broker: Broker | None = None):
         self._kinds = kinds
         self._keys = settings.keys
-        self._broker = Broker.connect(settings.redis_url)
+        self._broker = broker or Broker.connect(settings.redis_url)
+        self._owns_broker = broker is None
         self._jobs: RqJobs | None = None
         self._lock = Lock()
 
@@ -50,8 +53,9 @@ class LongJobs:
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
-        self._broker.close()
+        """Close the connections, unless they are those of a broker that was given."""
+        if self._owns_broker:
+            self._broker.close()
 
     def submit(
         self,

@@ -50,7 +50,7 @@ def _rows(table: Callable[[SourceFile, Place], _Table], file: SourceFile, place:
             for record in _records(batch, place, number + 1):
                 number += 1
                 yield number, record
-    except (ArrowException, OSError, ValueError, OverflowError) as error:
+    except (ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:  # a damaged length asks for much
         raise BadDocument(f"{place.at(number + 1)}: not readable as {kind}: {error}; write it again") from error
 
 
