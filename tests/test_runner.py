@@ -150,7 +150,7 @@ def test_a_job_goes_on_when_a_process_was_killed(place: Place, whom: str) -> Non
     place.let_go()
     status = place.wait(job_id, "done")
     assert place.numbers == list(range(6))
-    assert not process.is_running()
+    assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE  # its new parent may never ask for it
     assert status.error is None
 
 
