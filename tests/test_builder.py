@@ -26,7 +26,7 @@ from shoal_workers.index.builder import build
 from shoal_workers.index.document_encoder import ModelInfo, Waiting, no_wait
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.local_encoder import GROUP, LocalEncoder
-from shoal_workers.index.manifest import BAD_ROWS, FILES, MANIFEST
+from shoal_workers.index.manifest import BAD_ROWS, FILES, MANIFEST, QUANTISED
 from shoal_workers.index.scratch import SCRATCH, STATE
 from shoal_workers.index.vectors import SYNC_EVERY
 from shoal_workers.index.versions import HISTORY
@@ -322,6 +322,17 @@ class TestWhatCannotBeBuilt:
         assert all(re.match(said, message) for message in refused)
         assert refused
         assert names(out) == {first.version, CURRENT, HISTORY}
+
+    def test_a_search_that_misses_documents(self, source: Write, out: Path) -> None:
+        def lose_codes(progress: TaskProgress) -> None:
+            if progress.step == "validating":
+                codes = np.load(out / SCRATCH / QUANTISED, mmap_mode="r+")
+                codes[::2] = 0
+                codes.flush()
+
+        with pytest.raises(IndexCorrupt, match="the new version is not published"):
+            build(source([f"text {n}" for n in range(100)]), out, MadeVectors(), lose_codes)
+        assert not (out / CURRENT).exists()
 
     def test_vectors_that_do_not_belong_to_their_texts(self, source: Write, out: Path) -> None:
         """As when workers were started with other weights of the same digest, or with a prompt of another text."""

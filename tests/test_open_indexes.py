@@ -229,16 +229,52 @@ def test_a_wrong_checksum_of_a_large_file_withdraws_the_version(
     overwrite(news / "v1" / DOCUMENTS)
     indexes.look(0)
     assert find_index(indexes, "news").is_checked is False
-    indexes.check_files()
+    indexes.check_files(0)
     indexes.look(1)
     with pytest.raises(IndexCorrupt, match=r"documents\.jsonl is not what was built"):
         find_index(indexes, "news")
     assert "is not what was built" in indexes.errors["news"]
     publish_version(news, index_folder, "v2")
     indexes.look(2)
-    indexes.check_files()
+    indexes.check_files(2)
     assert find_index(indexes, "news").is_checked
     assert indexes.errors == {}
+
+
+@pytest.mark.usefixtures("all_large")
+def test_a_version_that_was_withdrawn_is_served_when_its_files_are_right_again(
+    news: Path, indexes: OpenIndexes
+) -> None:
+    right = (news / "v1" / DOCUMENTS).read_bytes()
+    overwrite(news / "v1" / DOCUMENTS)
+    indexes.look(0)
+    indexes.check_files(0)
+    indexes.check_files(RETRY_AFTER_S)
+    indexes.look(RETRY_AFTER_S)
+    assert "is not what was built" in indexes.errors["news"]
+    (news / "copy").write_bytes(right)
+    (news / "copy").replace(news / "v1" / DOCUMENTS)
+    indexes.check_files(2 * RETRY_AFTER_S - 1)
+    assert "is not what was built" in indexes.errors["news"]
+    indexes.check_files(2 * RETRY_AFTER_S)
+    indexes.look(2 * RETRY_AFTER_S)
+    assert indexes.errors == {}
+    assert find_index(indexes, "news").is_checked
+    assert versions(indexes) == {"news": "v1"}
+
+
+@pytest.mark.usefixtures("all_large")
+def test_a_file_that_cannot_be_read_withdraws_nothing(news: Path, indexes: OpenIndexes) -> None:
+    indexes.look(0)
+    (news / "v1" / DOCUMENTS).rename(news / "away")
+    indexes.check_files(0)
+    assert indexes.errors == {}
+    assert find_index(indexes, "news").search(indexes["news"].vectors[:1], 1)
+    (news / "away").rename(news / "v1" / DOCUMENTS)
+    indexes.check_files(RETRY_AFTER_S - 1)
+    assert not indexes["news"].is_checked
+    indexes.check_files(RETRY_AFTER_S)
+    assert indexes["news"].is_checked
 
 
 @pytest.mark.usefixtures("all_large")
@@ -260,7 +296,7 @@ def test_a_check_ends_when_it_is_not_wanted_any_more(news: Path, indexes: OpenIn
     index.check_large_files(lambda: False)
     assert not index.is_checked
     shutil.rmtree(news / "v1")
-    with pytest.raises(IndexCorrupt, match="cannot be read"):
+    with pytest.raises(FileNotFoundError):
         index.check_large_files()
 
 

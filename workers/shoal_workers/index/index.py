@@ -35,13 +35,14 @@ class Index:
     """One opened version of an index. Reading is thread-safe; large searches are divided among `threads`.
 
     `vectors` is float32 `[count, dimension]`, normalised and read-only. `fault` says why the version must not be
-    searched, and is empty for one that may be.
+    searched, and is empty for one that may be. `check_at`, on the monotonic clock, is the time of the next check.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int = 1):
         self.folder = folder
         self.manifest = manifest
         self.fault = ""
+        self.check_at = 0.0
         count, dimension = manifest.count, manifest.dimension
         self.vectors = open_array(folder / VECTORS, np.float32, (count, dimension))
         quantised = QuantisedVectors.open(folder, count, dimension, manifest.quantised_width)
@@ -58,7 +59,10 @@ class Index:
         Raises IndexNotFound or IndexCorrupt.
         """
         index = cls.open_version(current_version(folder), threads)
-        index.check_large_files()
+        try:
+            index.check_large_files()
+        except OSError as error:
+            raise IndexCorrupt(f"{error.filename} cannot be read ({error.strerror}): build the index again") from error
         return index
 
     @classmethod
@@ -83,19 +87,16 @@ class Index:
     def check_large_files(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
         """Compare the large files with their checksums, unless `is_wanted`, which is called often, returns False.
 
-        Raises IndexCorrupt.
+        Raises IndexCorrupt for a wrong one, and OSError for a file that cannot be read now.
         """
         piece = bytearray(_PIECE_BYTES)
         while self._unchecked:
             path, digest = self.folder / self._unchecked[-1], hashlib.sha256()
-            try:
-                with path.open("rb", buffering=0) as file:
-                    while size := file.readinto(piece):
-                        if not is_wanted():
-                            return
-                        digest.update(memoryview(piece)[:size])
-            except OSError as error:
-                raise IndexCorrupt(f"{path} cannot be read ({error.strerror}): build the index again") from error
+            with path.open("rb", buffering=0) as file:
+                while size := file.readinto(piece):
+                    if not is_wanted():
+                        return
+                    digest.update(memoryview(piece)[:size])
             _check(path, digest.hexdigest(), self.manifest.checksums[path.name])
             self._unchecked.pop()
 

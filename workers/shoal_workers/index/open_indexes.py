@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -23,7 +24,8 @@ log = logging.getLogger(__name__)
 #: Interval at which a worker looks for new versions, in seconds.
 LOOK_EVERY_S = 0.5
 
-#: Time after which a version that could not be opened is tried again, in seconds: a copy of it may be complete by then.
+#: Time after which a version that could not be opened or checked is tried again, in seconds: a copy of it may be
+#: complete by then, or a shared folder be back.
 RETRY_AFTER_S = 10.0
 
 #: Lowest priority of a thread on Linux.
@@ -56,6 +58,7 @@ class OpenIndexes(Mapping[str, Index]):
         self._threads = threads
         self._served: dict[str, Index] = {}
         self._replaced: list[Index] = []
+        self._repaired: dict[str, Index] = {}
         self._failures: dict[str, _Failure] = {}
         self._stopping = threading.Event()
 
@@ -120,18 +123,28 @@ class OpenIndexes(Mapping[str, Index]):
         self._replaced = [index for name, index in self._served.items() if served.get(name) is not index]
         self._served, self._failures = served, failures
 
-    def check_files(self) -> None:
+    def check_files(self, now: float) -> None:
         """Compare the large files of all versions that are served with their checksums.
 
-        A version with a wrong one is not searched any more.
+        A version with a wrong one is not searched any more, until its files are found to be right. A file that cannot
+        be read proves nothing, as the version may be mapped from a file that was deleted. `now` is on the monotonic
+        clock.
         """
-        while not self._stopping.is_set() and (name := self._first_unchecked()):
-            if index := self._served.get(name):
-                try:
-                    index.check_large_files(lambda: self._needs_check(name, index))
-                except IndexCorrupt as error:
-                    index.fault = error.message
+        for name, index in self._served.items():
+            if now < index.check_at or (index.is_checked and not index.fault):
+                continue
+            try:
+                checked = self._open(name, index.folder, replaces=index) if index.fault else index
+                checked.check_large_files(partial(self._needs_check, name, index))
+                if checked is not index and checked.is_checked:
+                    self._repaired[name] = checked
+            except ShoalError as error:
+                if error.message != index.fault:
                     log.error("index %s is not served any more: %s", name, error.message)
+                index.fault, index.check_at = error.message, now + RETRY_AFTER_S
+            except OSError as error:
+                log.warning("index %s cannot be checked now: %s (%s)", name, error.filename, error.strerror)
+                index.check_at = now + RETRY_AFTER_S
 
     def _watch(self) -> None:
         while not self._stopping.wait(LOOK_EVERY_S):
@@ -144,7 +157,7 @@ class OpenIndexes(Mapping[str, Index]):
         if sys.platform == "linux":  # where a thread has a priority of its own: nothing is to wait for checksums
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
         while not self._stopping.wait(LOOK_EVERY_S):
-            self.check_files()
+            self.check_files(time.monotonic())
 
     def _find(self) -> dict[str, Path]:
         """Return the folder of each index by its name."""
@@ -161,8 +174,9 @@ class OpenIndexes(Mapping[str, Index]):
         former, failure, version = self._served.get(name), self._failures.get(name), None
         try:
             version = current_version(folder)
+            repaired = self._repaired.pop(name, None)
             if former and former.folder == version:
-                return former, None
+                return (repaired if repaired and repaired.folder == version else former), None
             if failure and failure.version == version and now < failure.retry_at:
                 return former, failure
             return self._open(name, version, replaces=former), None
@@ -179,9 +193,6 @@ class OpenIndexes(Mapping[str, Index]):
             index.warm_up()
         log.info("index %s: version %s of %s documents", name, index.manifest.version, f"{index.manifest.count:,}")
         return index
-
-    def _first_unchecked(self) -> str | None:
-        return next((name for name, index in self._served.items() if not index.is_checked and not index.fault), None)
 
     def _needs_check(self, name: str, index: Index) -> bool:
         return self._served.get(name) is index and not self._stopping.is_set()

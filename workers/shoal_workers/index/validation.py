@@ -33,16 +33,22 @@ def check_retrieval(
 ) -> float:
     """Embed the texts of a sample again, search for them, and return the part of the documents that were found.
 
-    A document is found if none scores higher than it. The sample is random with the name of the version as its seed.
-    Raises IndexCorrupt if less than `MIN_FOUND` are found.
+    A document is found if the best score that the search returns is its own. The sample is random with the name of the
+    version as its seed. Raises IndexCorrupt if less than `MIN_FOUND` are found, or if no search is possible.
     """
     count = len(vectors)
     num_sampled = min(count, int(np.clip(SHARE * count, LEAST, MOST)))
     seed = int.from_bytes(blake2b(version.encode(), digest_size=8).digest())
     rows = np.sort(np.random.default_rng(seed).choice(count, num_sampled, replace=False))
     queries = np.concatenate(list(encoder.embed(read_texts(folder, count, rows), waiting)))
-    best = ExactSearch(vectors, quantised).top_k(queries, 1).scores[:, 0]
-    num_found = int((np.vecdot(queries, vectors[rows]) >= best - TOLERANCE).sum())
+    try:
+        best = ExactSearch(vectors, quantised).top_k(queries, 1).scores[:, 0]
+    except IndexError as error:
+        raise IndexCorrupt(
+            "the new version is not published: its quantised vectors do not belong to its vectors. Build again"
+        ) from error
+    # A lower best score is a document that the search missed.
+    num_found = int((np.abs(np.vecdot(queries, vectors[rows]) - best) <= TOLERANCE).sum())
     if num_found < MIN_FOUND * num_sampled:
         raise IndexCorrupt(
             f"the new version is not published: of {num_sampled:,} of its documents, {num_found:,} are found by their "
