@@ -48,7 +48,7 @@ class SteadyWorker:
         answers = []
         for delivery in self.queue.take("steady", LANES, 1, 0.02):
             job = Job.unpack(delivery.data)
-            answers.append(Answer(delivery, _reply(job), job.reply_to))
+            answers.append(Answer(delivery, steady_reply(job), job.reply_to))
         self.num_answered += self.queue.reply(answers)
 
     @contextmanager
@@ -71,7 +71,8 @@ class SteadyWorker:
             thread.join()
 
 
-def _reply(job: Job) -> Reply:
+def steady_reply(job: Job) -> Reply:
+    """Return the worker's reply to the job."""
     if any(TOO_LONG in text for text in job.texts):
         return Reply.failure(job.id, TextTooLong("a text has too many tokens: shorten it"))
     ones = [1] * len(job.texts)

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from process import Process, environment
 from queues import Queue
 from safetensors.numpy import load_file
-from steady_worker import DIMENSION, MODEL, TOO_LONG, SteadyWorker, vectors_of
+from steady_worker import DIMENSION, MODEL, TOO_LONG, SteadyWorker, steady_reply, vectors_of
 
 from shoal import Client
+from shoal.bulk import job_stream
 from shoal.bulk.embed_file import EmbedFile, embed_file
 from shoal.bulk.job_stream import MAX_JOB_TEXTS, MAX_WINDOW_ROWS, Group, JobStream, Row
 from shoal.errors import (
@@ -38,6 +39,7 @@ from shoal.errors import (
 from shoal.jobs import Job, Options
 from shoal.keys import Keys
 from shoal.long_task import TaskProgress
+from shoal.queue.consumer import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.records.document import BadRow, Document
 from shoal_workers.service import announced
@@ -453,6 +455,28 @@ class TestWaiting:
         found = [group.vectors for group in stream.embed(iter(groups)) if group.vectors is not None]
         assert np.array_equal(np.concatenate(found), vectors_of(["storm 0", "storm 1", "storm 2"]))
 
+    @pytest.mark.parametrize("num_texts", [1, 33], ids=["front", "overflow"])
+    def test_but_not_those_that_a_slow_worker_has(
+        self, client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch, num_texts: int
+    ) -> None:
+        monkeypatch.setattr(job_stream, "WAITING_EVERY_S", 0.01)
+        worker, taken, num_calls = SteadyWorker(queue), [], 0
+        worker.announce()
+
+        def compute(_: str) -> None:
+            nonlocal num_calls
+            num_calls += 1
+            taken.extend(queue.take("steady", ["bulk"], 1))
+            if num_calls % 5 == 0:  # the stream has looked for lost jobs several times by now
+                delivery = taken.pop(0)
+                job = Job.unpack(delivery.data)
+                assert queue.reply([Answer(delivery, steady_reply(job), job.reply_to)]) == 1
+
+        stream = JobStream(client, Options(), MODEL, DIMENSION, compute, send_again_s=0.0)
+        groups = [Group([Document(str(n), "storm", {}) for n in range(num_texts)]) for _ in range(3)]
+        assert all(group.vectors is not None for group in stream.embed(iter(groups)))
+        assert taken == []
+
 
 @pytest.mark.parametrize("row", [Document("1", "storm", {}), BadRow(1, "bad")])
 def test_however_long_the_source_few_rows_are_read_ahead(client: Client, steady: SteadyWorker, row: Row) -> None:
@@ -468,6 +492,25 @@ def test_however_long_the_source_few_rows_are_read_ahead(client: Client, steady:
     for num_done, _ in enumerate(islice(stream, 100)):
         assert num_read - num_done * MAX_JOB_TEXTS <= MAX_WINDOW_ROWS
     stream.close()
+
+
+@pytest.mark.parametrize("row", [{"text": "storm", "page": "x" * 2**20}, {"text": "storm", "id": "x" * 2**20}])
+def test_rows_on_their_way_hold_little(
+    tmp_path: Path, client: Client, steady: SteadyWorker, monkeypatch: pytest.MonkeyPatch, row: dict[str, str]
+) -> None:
+    held = 0
+
+    def rows_of(rows: Iterator[Row], *_: Any) -> Iterator[Group]:
+        nonlocal held
+        for group in groups(rows, PART_ROWS, Options()):
+            held = max(held, sum(len(doc.id) + len(str(doc.fields)) for doc in group.rows if isinstance(doc, Document)))
+            yield group
+
+    groups = job_stream.groups
+    monkeypatch.setattr("shoal.bulk.embed_file.groups", rows_of)
+    (tmp_path / "rows.jsonl").write_text(f"{json.dumps(row)}\n" * 8)
+    embed_file(request_for(tmp_path / "rows.jsonl", tmp_path / "out"), client, ignore)
+    assert held <= 2**20 + 2
 
 
 def test_a_real_worker_gives_the_vectors_of_the_client(tmp_path: Path, client: Client, worker: Worker) -> None:

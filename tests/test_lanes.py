@@ -191,8 +191,10 @@ class TestOverflow:
         (places,) = queue.put_many([PackedJobs.pack("bulk", jobs(2, 33), client="b")])
         assert isinstance(places, list)
         assert queue.loads()["bulk"].num_texts == 5 * 33
+        assert queue.holds([place for place in places if place]) == [True, True]
         assert [queue.cancel(job.id) for job in submitted] == ["cancelled"] * 3
         assert queue.withdraw([place for place in places if place]) == 2
+        assert queue.holds([place for place in places if place]) == [False, False]
         assert queue.backlog()["bulk"] == 0
         assert load(queue, "bulk") == {}
         assert queue.take("w", ["bulk"], 100) == []

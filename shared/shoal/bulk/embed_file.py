@@ -18,7 +18,7 @@ from shoal.errors import BadDocument, InvalidRequest, NotReady, Unavailable
 from shoal.excerpt import excerpt
 from shoal.jobs import OPTION_NAMES, Options
 from shoal.long_task import Report, TaskProgress
-from shoal.records.document import BadRow
+from shoal.records.document import BadRow, Document
 from shoal.records.source import Source
 
 #: Rows that are skipped from one report to the next.
@@ -167,7 +167,8 @@ class _Run:
         num_rows = 0
         for num_rows, row in enumerate(self._source.rows(), 1):
             if num_rows > self._manifest.num_rows:
-                yield row
+                # Without its fields, which no vector needs: a window of rows with large ones would fill the memory.
+                yield Document(row.id, row.text, {}, row.number) if isinstance(row, Document) else row
             elif num_rows % _SKIPPED_AT_A_TIME == 1:
                 self._report("reading")
         if num_rows < self._manifest.num_rows:

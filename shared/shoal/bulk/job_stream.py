@@ -42,7 +42,7 @@ MAX_WINDOW_ROWS, MAX_WINDOW_CHARS = 4_096, 2**22
 #: Longest time between two calls of `waiting` while an answer is waited for, in seconds.
 WAITING_EVERY_S = 0.5
 
-#: Seconds after which jobs without an answer are sent again though a worker is alive: Redis may have lost them.
+#: Seconds without an answer, though a worker is alive, after which it is looked if Redis has lost jobs.
 SEND_AGAIN_S = 60.0
 
 #: Pause before a lane that was full, or Redis, is tried again, in seconds.
@@ -74,8 +74,8 @@ class Group:
 
     @property
     def num_chars(self) -> int:
-        """Characters of the texts."""
-        return sum(map(len, self.texts))
+        """Characters that its rows hold, without their fields."""
+        return sum(map(_num_chars, self.rows))
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ def groups(rows: Iterator[Row], part_rows: int, options: Options) -> Iterator[Gr
     num_chars, left = 0, part_rows
     for row in rows:
         group.append(row)
-        num_chars += len(row.text) if isinstance(row, Document) else 0
+        num_chars += _num_chars(row)
         left -= 1
         if len(group) == max_texts or num_chars >= MAX_JOB_CHARS or not left:
             yield Group(group)
@@ -241,12 +241,24 @@ class JobStream:
                 continue  # it is met when its turn comes
 
     def _send_lost(self, sent: Sequence[_Sent]) -> None:
-        """Send the jobs without an answer again, as new ones; the old ones are withdrawn."""
-        lost = [each for each in sent if not each.pending.done()]
+        """Send the jobs again, as new ones, that have no answer and are in their lane no longer.
+
+        Those that wait there or are with a worker are only slow: sent again, they would never be finished.
+        """
+        placed = [(each, place) for each in sent if not each.pending.done() and (place := each.pending.place)]
+        try:
+            held = self._client.queue.holds([place for _, place in placed])
+        except ShoalError:
+            return  # Redis is away, which the next wait notices
+        lost = [each for (each, _), is_held in zip(placed, held, strict=True) if not is_held]
         self._forget(lost)
         for each in lost:
             each.job = replace(each.job, id=new_id())
             each.pending = self._call(each.job)
+
+
+def _num_chars(row: Row) -> int:
+    return len(row.text) + len(row.id) if isinstance(row, Document) else len(row.reason)
 
 
 def _sent(window: Sequence[Group | _Sent]) -> list[_Sent]:

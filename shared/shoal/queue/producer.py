@@ -51,8 +51,8 @@ READ_TTL_S = 60
 MAX_WATCHERS = 64
 
 _PUT, _CANCEL = (Script.load("shoal.queue", "lane", "arguments", name) for name in ("put", "cancel"))
-_WITHDRAW, _MARK_READ, _WATCH = (
-    Script.load("shoal.queue", "lane", name) for name in ("withdraw", "mark_read", "watch")
+_HELD, _WITHDRAW, _MARK_READ, _WATCH = (
+    Script.load("shoal.queue", "lane", name) for name in ("held", "withdraw", "mark_read", "watch")
 )
 
 
@@ -160,14 +160,23 @@ class AsyncProducer:
             self._speed_known_until = time.monotonic() + SPEED_KNOWN_S
         return self._texts_per_s
 
+    async def holds(self, places: Sequence[StreamEntry]) -> list[bool]:
+        """Return for each place True while its job is in the lane: waiting, or with a worker."""
+        jobs = self._at(places)
+        return list((await self._commands.run(_HELD, self._all_keys, {"lanes": LANES, "jobs": jobs}))["held"])
+
     # Take back
 
     async def withdraw(self, places: Sequence[StreamEntry]) -> int:
         """Take jobs back without a reply, whether a worker has them or not; return how many were still unanswered."""
         if not places:
             return 0
-        jobs = [{**self._source_of[p.stream]._asdict(), "entry": p.entry, "id": p.job_id} for p in places]
+        jobs = self._at(places)
         return int((await self._commands.run(_WITHDRAW, self._all_keys, {"lanes": LANES, "jobs": jobs}))["withdrawn"])
+
+    def _at(self, places: Sequence[StreamEntry]) -> list[dict[str, Any]]:
+        """Return the places as scripts take them."""
+        return [{**self._source_of[p.stream]._asdict(), "entry": p.entry, "id": p.job_id} for p in places]
 
     async def cancel(self, job_id: str) -> str:
         """Cancel a submitted job that is not answered yet, and return the status that it then has.
@@ -264,6 +273,7 @@ class Producer:
     put = blocking(AsyncProducer.put)
     put_once = blocking(AsyncProducer.put_once)
     put_many = blocking(AsyncProducer.put_many)
+    holds = blocking(AsyncProducer.holds)
     withdraw = blocking(AsyncProducer.withdraw)
     cancel = blocking(AsyncProducer.cancel)
     status = blocking(AsyncProducer.status)
