@@ -16,7 +16,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from shoal.errors import BadDocument, Cancelled, DiskFull, IndexBusy, IndexCorrupt, Paused, ShoalError, Unavailable
+from shoal.errors import (
+    BadDocument,
+    Cancelled,
+    DiskFull,
+    IndexBusy,
+    IndexCorrupt,
+    Internal,
+    Paused,
+    ShoalError,
+    Unavailable,
+)
 from shoal.index_folder import CURRENT
 from shoal.jobs import Options
 from shoal.long_task import TaskProgress
@@ -26,7 +36,7 @@ from shoal_workers.index.builder import build
 from shoal_workers.index.document_encoder import ModelInfo, Waiting, no_wait
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.local_encoder import GROUP, LocalEncoder
-from shoal_workers.index.manifest import BAD_ROWS, FILES, MANIFEST, QUANTISED
+from shoal_workers.index.manifest import BAD_ROWS, DOCUMENTS, FILES, MANIFEST, QUANTISED
 from shoal_workers.index.scratch import SCRATCH, STATE
 from shoal_workers.index.vectors import SYNC_EVERY
 from shoal_workers.index.versions import HISTORY
@@ -188,7 +198,7 @@ class TestAnInterruptedBuild:
         """Return so many texts that some of their vectors are safe when the build breaks off."""
         return [f"text {n}" for n in range(self.COUNT)]
 
-    @pytest.mark.parametrize("error", [Paused, Unavailable])
+    @pytest.mark.parametrize("error", [Paused, Unavailable, DiskFull, Internal])
     def test_goes_on_and_is_byte_for_byte_an_undisturbed_one(
         self, source: Write, out: Path, tmp_path: Path, error: type[ShoalError]
     ) -> None:
@@ -222,7 +232,9 @@ class TestAnInterruptedBuild:
         assert contents(out) == contents(tmp_path / "other")
 
     @pytest.mark.parametrize("change", ["source", "key", "model"])
-    def test_begins_anew_if_it_is_another_one(self, source: Write, out: Path, change: str) -> None:
+    def test_begins_anew_if_it_is_another_one(
+        self, source: Write, out: Path, change: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
         texts = self.texts()
         documents = source(texts)
         with pytest.raises(Paused):
@@ -234,6 +246,17 @@ class TestAnInterruptedBuild:
         build(documents, out, again, key="two" if change == "key" else "one")
         assert again.num_texts == self.COUNT + self.COUNT // 200
         assert Index.open(out).document(0)["text"] == texts[0]
+        said = f"of an unfinished build, {SYNC_EVERY:,} vectors of {self.COUNT:,} documents from {documents.path}"
+        assert [record for record in caplog.records if said in record.getMessage()]
+
+    def test_begins_anew_after_what_it_left_was_damaged(self, source: Write, out: Path) -> None:
+        documents = source(self.texts())
+        with pytest.raises(Paused):
+            build(documents, out, MadeVectors(breaks=Paused("stop"), before=SYNC_EVERY + 50))
+        os.truncate(out / SCRATCH / DOCUMENTS, 1_000)
+        with pytest.raises(ValueError, match="Expecting value"):
+            build(documents, out, MadeVectors())
+        assert build(documents, out, MadeVectors()).num_embedded == self.COUNT
 
     def test_leaves_nothing_when_it_is_cancelled(self, source: Write, out: Path) -> None:
         with pytest.raises(Cancelled):
@@ -376,7 +399,7 @@ def test_on_a_full_disk_the_old_index_stays(source: Write, out: Path) -> None:
     done = python(FULL_DISK, source(f"text {n}" for n in range(1_000)).path, out)
     assert f"no room to build an index in {out}" in done.stdout, done.stderr
     assert "an index there is unchanged" in done.stdout
-    assert names(out) == {before.version, CURRENT, HISTORY}
+    assert names(out) == {before.version, CURRENT, HISTORY, SCRATCH}
     assert Index.open(out).manifest == manifest
 
 

@@ -1,6 +1,5 @@
 """Building a version of an index from a source of documents."""
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from shoal_workers.index.hash_table import HashTable
 from shoal_workers.index.manifest import FILES, LAYOUT, Manifest, checksum
 from shoal_workers.index.quantisation import QuantisedVectors
 from shoal_workers.index.reading import read_source
-from shoal_workers.index.scratch import STATE, BuildState, open_scratch, sync_folder
+from shoal_workers.index.scratch import STATE, BuildState, open_scratch, sync_files, sync_folder
 from shoal_workers.index.validation import check_retrieval
 from shoal_workers.index.vectors import EMBEDDED, VectorPlan, embed_texts, write_vectors
 from shoal_workers.index.versions import changing, make_current, remove_old
@@ -147,10 +146,7 @@ def _finish(
         num_bad=state.num_bad,
     )
     manifest.save(folder)
-    for path in folder.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-    sync_folder(folder)
+    sync_files(folder)
 
 
 def _progress(state: BuildState, step: str) -> TaskProgress:
@@ -176,5 +172,6 @@ def _disk_full(out: Path) -> Iterator[None]:
         if error.errno not in DiskFull.ERRNOS:
             raise
         raise DiskFull(
-            f"no room to build an index in {out} ({error.strerror}): free some space; an index there is unchanged"
+            f"no room to build an index in {out} ({error.strerror}): free some space and start the build again, which "
+            "then goes on; an index there is unchanged"
         ) from error

@@ -18,7 +18,7 @@ from shoal.records.source import Source
 from shoal_workers.index.array_file import save_array
 from shoal_workers.index.hash_table import HASH_BYTES, HashTable, hash_of
 from shoal_workers.index.manifest import BAD_ROWS, DOCUMENTS, OFFSETS
-from shoal_workers.index.scratch import BuildState
+from shoal_workers.index.scratch import BuildState, sync_files
 
 #: Rows read from one report of progress to the next.
 REPORT_EVERY = 4_096
@@ -71,6 +71,7 @@ def read_source(folder: Path, state: BuildState, source: Source, skips_bad: bool
         raise BadDocument(f"{source.place.path}: there are no documents in it; at least one is needed")
     save_array(folder / OFFSETS, ends)
     HashTable.of(hashes).save(folder)
+    sync_files(folder)  # a state that counts documents is a promise that they are there, also after a power failure
     state.save(folder)
 
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -12,13 +13,29 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import IndexBusy, NotReady, Overloaded, Paused, ShoalError, Timeout, Unavailable
+from shoal.errors import (
+    BadDocument,
+    Cancelled,
+    IndexBusy,
+    IndexCorrupt,
+    IndexMismatch,
+    InvalidRequest,
+    ModelMismatch,
+    TooLarge,
+)
+
+log = logging.getLogger(__name__)
 
 #: Name of the folder within that of its index, and of the file in it that says how far the build is.
 SCRATCH, STATE = ".building", "state.json"
 
-#: Errors after which a build goes on when it is started again, as it does when it is killed. Others leave nothing.
-_INTERRUPTIONS = (Paused, Unavailable, NotReady, Overloaded, Timeout)
+#: Errors after which a build leaves nothing: it is unwanted, its source or its arguments are wrong, or what an
+#: interrupted build left is damaged, which shows in Python's own errors. After all others a build goes on when it is
+#: started again, as it does when it is killed.
+_FINAL = (
+    *(Cancelled, BadDocument, IndexMismatch, ModelMismatch, IndexCorrupt, InvalidRequest, TooLarge),
+    *(ValueError, LookupError, TypeError),
+)
 
 
 @dataclass(slots=True)
@@ -49,16 +66,15 @@ class BuildState:
 def open_scratch(out: Path, arguments: dict[str, Any]) -> Iterator[tuple[Path, BuildState]]:
     """Give the folder for the next version of the index in `out`, locked, and the state of the build in it.
 
-    The folder is removed after an error, unless the build goes on when it is started again. Raises IndexBusy while
-    another build has it.
+    The folder is removed after an error that ends the build for good. Raises IndexBusy while another build has it.
     """
     out.mkdir(parents=True, exist_ok=True)
     folder = out / SCRATCH
     lock = _lock(folder)
     try:
         yield folder, _state_of(folder, arguments)
-    except (ShoalError, OSError) as error:
-        if _is_at(lock, folder) and not isinstance(error, _INTERRUPTIONS):
+    except _FINAL:
+        if _is_at(lock, folder):
             shutil.rmtree(folder, ignore_errors=True)
             with suppress(OSError):  # it has other files
                 out.rmdir()
@@ -76,6 +92,14 @@ def replace_file(path: Path, text: str) -> None:
         os.fsync(file.fileno())
     scratch.replace(path)
     sync_folder(path.parent)
+
+
+def sync_files(folder: Path) -> None:
+    """Make the files in a folder safe on the disk, and their names."""
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    sync_folder(folder)
 
 
 def sync_folder(folder: Path) -> None:
@@ -124,6 +148,11 @@ def _state_of(folder: Path, arguments: dict[str, Any]) -> BuildState:
     now = datetime.now(UTC)
     state = _read_state(folder)
     if state is None or state.arguments != arguments:
+        if state and state.count:
+            log.warning(
+                "%s: of an unfinished build, %s vectors of %s documents from %s are removed, as another build begins",
+                *(folder.parent, f"{state.num_embedded:,}", f"{state.count:,}", state.arguments.get("source")),
+            )
         for path in folder.iterdir():
             path.unlink()
         state = BuildState(arguments, f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}", 0, "")
