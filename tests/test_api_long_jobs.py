@@ -11,6 +11,8 @@ from flask.testing import FlaskClient
 from long_job_callers import Guarded, Rq, submit, submitted
 from werkzeug.test import TestResponse
 
+from shoal.long_jobs.serializer import MsgpackSerializer
+
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 pytestmark = pytest.mark.usefixtures("rq")
 
@@ -118,6 +120,8 @@ class TestState:
         response = api.get(f"{place}/result")
         assert (response.status_code, response.get_json()["status"]) == (200, "done")
         rq.set(job_id, status="failed")
+        assert error_of(api.get(f"{place}/result"), 500)[0] == "internal"
+        rq.set(job_id, meta=MsgpackSerializer.dumps({"error": {"text": "no code"}}))
         assert error_of(api.get(f"{place}/result"), 500)[0] == "internal"
         api.delete(place)
 

@@ -6,9 +6,11 @@ import os
 import resource
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,9 @@ from flask.testing import FlaskClient
 from long_job_callers import Rq, submit, submitted
 from process import Process
 
-from shoal.errors import UnknownFile, UnknownJob
+from shoal.errors import Overloaded, Unavailable, UnknownFile, UnknownJob
+from shoal.long_jobs.long_jobs import LongJobs
+from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
 from shoal_api.job_files import JobFiles, open_result
 
@@ -36,7 +40,11 @@ MB = 2**20
 @pytest.fixture
 def jobs(settings: Settings) -> Path:
     """Return the folder of the folders of jobs."""
-    return settings.files_folder / "jobs"
+    return JobFiles(settings, _none).folder
+
+
+def _none(job_id: str) -> LongJobStatus:
+    raise UnknownJob(job_id)
 
 
 def upload(api: FlaskClient, name: str = "news.csv", data: bytes = CONTENT, **options: Any) -> Any:
@@ -96,6 +104,57 @@ class TestUpload:
         assert len(places) == 1
         other = upload(api, data=CONTENT * 2, headers={"Idempotency-Key": "a"})
         assert "asks something else" in error_of(other, 422)[1]
+
+    def test_after_a_day_the_key_is_that_of_a_new_job(
+        self, api: FlaskClient, jobs: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first = submitted(upload(api, headers={"Idempotency-Key": "a"}))
+        clock = time.time()
+        monkeypatch.setattr(time, "time", lambda: clock + 86_300.0)
+        assert submitted(upload(api, headers={"Idempotency-Key": "a"})) == first
+        monkeypatch.setattr(time, "time", lambda: clock + 86_500.0)
+        assert submitted(upload(api, headers={"Idempotency-Key": "a"})) != first
+
+    @pytest.mark.parametrize("is_put", [True, False])
+    def test_one_whose_job_redis_may_have_is_kept_for_it(
+        self, make_app: MakeApp, jobs: Path, monkeypatch: pytest.MonkeyPatch, is_put: bool
+    ) -> None:
+        app = make_app()
+        long_jobs = app.extensions["shoal"].long_jobs
+
+        def submit_without_answer(*args: Any, **options: Any) -> str:
+            if is_put:
+                LongJobs.submit(long_jobs, *args, **options)
+            raise Unavailable("redis did not answer")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(long_jobs, "submit", submit_without_answer)
+            refused = upload(app.test_client(), headers={"Idempotency-Key": "a"})
+        assert error_of(refused, 503)[0] == "unavailable"
+        (place,) = jobs.glob("*/news.csv")
+        before = place.stat().st_ino
+        again = submitted(upload(app.test_client(), headers={"Idempotency-Key": "a"}))
+        assert place.read_bytes() == CONTENT
+        assert (place.stat().st_ino == before) == is_put
+        assert [f"/v1/jobs/{job.id}" for job in long_jobs.list()] == [again]
+
+    def test_one_whose_job_is_refused_is_removed(
+        self, make_app: MakeApp, jobs: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        app = make_app()
+
+        def refuse(*args: Any, **options: Any) -> str:
+            raise Overloaded("redis is full")
+
+        monkeypatch.setattr(app.extensions["shoal"].long_jobs, "submit", refuse)
+        assert error_of(upload(app.test_client()), 429)[0] == "overloaded"
+        assert list(jobs.iterdir()) == []
+
+    def test_a_job_that_redis_has_lost_is_put_again_by_a_repetition(self, api: FlaskClient, rq: Rq) -> None:
+        first = submitted(upload(api, headers={"Idempotency-Key": "a"}))
+        rq.clear()
+        assert submitted(upload(api, headers={"Idempotency-Key": "a"})) == first
+        assert api.get(first).get_json()["status"] == "queued"
 
     def test_a_repetition_while_the_first_is_under_way_is_told_to_wait(
         self, make_app: MakeApp, settings: Settings
@@ -157,15 +216,15 @@ class TestSpace:
 
 class TestOldFolders:
     @pytest.fixture
-    def states(self) -> dict[str, str]:
-        """Return the states of jobs, by their ids."""
+    def states(self) -> dict[str, LongJobStatus]:
+        """Return the jobs that are known, by their ids."""
         return {}
 
     @pytest.fixture
-    def files(self, settings: Settings, states: dict[str, str]) -> JobFiles:
+    def files(self, settings: Settings, states: dict[str, LongJobStatus]) -> JobFiles:
         """Return the folders of the jobs that `states` has."""
 
-        def status_of(job_id: str) -> str:
+        def status_of(job_id: str) -> LongJobStatus:
             if job_id not in states:
                 raise UnknownJob("unknown")
             return states[job_id]
@@ -176,7 +235,7 @@ class TestOldFolders:
         """Make the folder of a job with an upload and a result, or that of an upload which was cut off."""
         with files.new("ann") as folder:
             folder.keep(job_id or "", "")
-        path = files.folder / Path(folder.result).parts[1]
+        path = files.folder / Path(folder.result).parts[2]
         (path / "vectors").mkdir()
         (path / "vectors" / "manifest.json").touch()
         (path / "news.csv").write_bytes(CONTENT)
@@ -187,36 +246,50 @@ class TestOldFolders:
         return path
 
     @pytest.mark.parametrize(
-        ("status", "age_s", "left"),
+        ("status", "age_s", "ended_s", "left"),
         [
-            ("running", 1e7, ["news.csv", "vectors"]),
-            ("paused", 1e7, ["news.csv", "vectors"]),
-            ("done", 10.0, ["news.csv", "vectors"]),
-            ("done", 100.0, ["vectors"]),
-            ("cancelled", 100.0, ["vectors"]),
-            ("failed", 100.0, ["news.csv", "vectors"]),
-            ("failed", 1e5, ["vectors"]),
+            ("running", 1e7, None, ["news.csv", "vectors"]),
+            ("paused", 1e7, None, ["news.csv", "vectors"]),
+            ("done", 10.0, 5.0, ["news.csv", "vectors"]),
+            ("done", 100.0, 5.0, ["vectors"]),
+            ("cancelled", 100.0, 5.0, ["vectors"]),
+            ("failed", 1e7, 100.0, ["news.csv", "vectors"]),
+            ("failed", 1e7, 1e5, ["vectors"]),
         ],
     )
     def test_the_upload_of_a_job_that_has_ended_is_removed(
-        self, files: JobFiles, states: dict[str, str], status: str, age_s: float, left: list[str]
+        self,
+        files: JobFiles,
+        states: dict[str, LongJobStatus],
+        status: str,
+        age_s: float,
+        ended_s: float | None,
+        left: list[str],
     ) -> None:
-        states["a"] = status
+        states["a"] = LongJobStatus("a", "embed_file", status, {}, 0.0, ended_at=ended_s and time.time() - ended_s)
         path = self.make(files, "a", age_s)
         with files.new("bob"):
             assert sorted(entry.name for entry in path.iterdir() if entry.name != ".job") == left
 
-    @pytest.mark.parametrize("job_id", ["forgotten", None])
+    @pytest.mark.parametrize(
+        ("job_id", "age_s", "is_left"),
+        [("unknown", 1e5, True), ("unknown", 1e6, False), (None, 100.0, False)],
+    )
     def test_the_folder_of_a_job_that_is_forgotten_or_never_came_to_be_is_removed(
-        self, files: JobFiles, job_id: str | None
+        self, files: JobFiles, job_id: str | None, age_s: float, is_left: bool
     ) -> None:
-        path = self.make(files, job_id, 100.0)
+        path = self.make(files, job_id, age_s)
         with files.new("bob"):
-            assert not path.exists()
+            assert path.exists() == is_left
+
+    def test_those_of_another_pool_are_left_alone(self, files: JobFiles, settings: Settings) -> None:
+        path = self.make(files, "a", 1e7)
+        with JobFiles(replace(settings, pool="other"), _none).new("bob"):
+            assert path.exists()
 
     def test_one_that_is_being_filled_stays(self, files: JobFiles) -> None:
         with files.new("ann") as folder:
-            path = files.folder / Path(folder.result).parts[1]
+            path = files.folder / Path(folder.result).parts[2]
             os.utime(path, (0, 0))
             with files.new("bob"):
                 assert path.exists()
@@ -340,7 +413,7 @@ class TestServer:
     def test_one_whose_client_goes_leaves_nothing(self, server: Server, jobs: Path) -> None:
         with closing(server.begin(1_000_000)) as connection:
             connection.sendall(b"x" * 200_000)
-            wait_until(lambda: any(jobs.glob("*/a.txt")))
+            wait_until(lambda: any(jobs.glob("*/.upload")))
         wait_until(lambda: not any(jobs.iterdir()))
 
     def test_a_stop_waits_for_no_stream_and_no_upload(self, server: Server, jobs: Path) -> None:
@@ -348,7 +421,7 @@ class TestServer:
         with closing(server.begin(1_000_000)) as connection, ThreadPoolExecutor(1) as pool:
             watching = pool.submit(_watch, server, place)
             connection.sendall(b"x" * 200_000)
-            wait_until(lambda: any(jobs.glob("*/a.txt")))
+            wait_until(lambda: any(jobs.glob("*/.upload")))
             server.process.send(signal.SIGTERM)
             assert watching.result().endswith("\n\n")
             with suppress(ConnectionError):

@@ -14,6 +14,7 @@ from shoal.cache.table import Table
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.long_jobs.kind import KINDS
+from shoal.long_jobs.long_jobs import new_job_id
 from shoal.long_jobs.rq_jobs import RqJobs
 from shoal.long_jobs.submission import Submission
 from shoal.queue.consumer import MAX_LISTENING, Answer
@@ -136,7 +137,7 @@ def limited(queue: Queue) -> None:
 def listed(queue: Queue) -> None:
     """Submit a long job."""
     jobs = RqJobs(queue.broker.library_client(), queue.keys, KINDS)
-    jobs.submit(KINDS["embed_file"], Submission("embed_file", {}), "")
+    jobs.submit(KINDS["embed_file"], Submission("embed_file", {}), "", new_job_id())
 
 
 def waiting(queue: Queue) -> None:

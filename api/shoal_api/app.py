@@ -132,7 +132,7 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
         api = copy(PROTOCOL_MODULES[name].api)  # register_api writes the prefix into the object
         app.register_api(api, url_prefix=prefix or None)
     paths, disconnects = ProtocolPaths(app, prefixes), Disconnects(settings.port, settings.api_threads)
-    files = JobFiles(settings, lambda job_id: client.long_jobs.status(job_id).status)
+    files = JobFiles(settings, client.long_jobs.status)
     pool = PoolReader(client.pool)
     Context(settings, client, Metrics(client), access, pool, disconnects, paths, client.long_jobs, files).attach(app)
     docs.install(app)

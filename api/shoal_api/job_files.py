@@ -1,7 +1,8 @@
 """The files of long jobs that came over HTTP: each has a folder with the file that was uploaded for it and its result.
 
-A folder is locked while a request fills it. Then it holds the id of its job, by which a later request finds out whether
-the folder is still needed. A folder that has neither is left over from a process that died.
+A folder is locked while a request fills it. It gets the id of its job just before the job is submitted; by that a later
+request finds out whether the folder is still needed. A folder that is not locked and has no id is left over from a
+process that died.
 """
 
 import fcntl
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from shoal.errors import DiskFull, Internal, NotReady, Overloaded, ShoalError, UnknownFile, UnknownJob
 from shoal.excerpt import excerpt
@@ -23,14 +24,17 @@ from shoal.settings import Settings
 from shoal_api.request import JsonRequest
 from shoal_api.upload import check_name, num_bytes_of, pieces_of
 
-#: The folder of these folders, below the one for files.
+if TYPE_CHECKING:
+    from shoal.long_jobs.status import LongJobStatus
+
+#: The folder of these folders, below the one for files. Each pool has one in it.
 JOBS = "jobs"
 
 #: The folder of a job's result, in the folder of the job.
 RESULT = "vectors"
 
-#: The file that holds the id of the job.
-_JOB = ".job"
+#: The file that holds the id of the job, and an upload that is not complete yet.
+_JOB, _PARTIAL = ".job", ".upload"
 
 #: Bytes of an upload after which the space that all take is looked at again.
 _CHECK_EVERY_BYTES = 64 * 2**20
@@ -44,6 +48,13 @@ _MIN_AGE_S = 60.0
 #: Time for which the upload of a failed job is kept, so that the job can be tried again.
 _FAILED_KEPT_S = 86_400.0
 
+#: Time for which the folder of an unknown job is kept. The job may not be forgotten: Redis may have lost its data while
+#: a runner does it, or be another one.
+_UNKNOWN_KEPT_S = 7 * 86_400.0
+
+#: Time for which an idempotency key counts.
+_DAY_S = 86_400.0
+
 #: Seconds to wait before another attempt where the space for uploads is taken.
 _WAIT_S = 60
 
@@ -53,13 +64,16 @@ _RESULT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class JobFiles:
-    """The folders of all jobs that came over HTTP. Thread-safe.
+    """The folders of all jobs of a pool that came over HTTP. Thread-safe.
 
-    `status_of` returns the status of a long job, and raises UnknownJob for one that is forgotten.
+    `status_of` returns a long job, and raises UnknownJob for one that is forgotten.
     """
 
-    def __init__(self, settings: Settings, status_of: Callable[[str], str]):
-        self.folder = settings.files_folder / JOBS
+    def __init__(self, settings: Settings, status_of: Callable[[str], "LongJobStatus"]):
+        pool = blake2b(settings.keys.root.encode(), digest_size=_OWNER_BYTES).hexdigest()
+        #: The place of the folders, relative to the folder for files. Another pool with these files has another.
+        self.place = f"{JOBS}/{pool}"
+        self.folder = settings.files_folder / self.place
         self.max_upload_bytes = settings.max_upload_mb * 2**20
         self._max_bytes = settings.max_uploads_mb * 2**20
         self._status_of = status_of
@@ -69,12 +83,12 @@ class JobFiles:
     def new(self, client: str, idempotency_key: str | None = None) -> Iterator["JobFolder"]:
         """Make a folder for a job of the client, which is removed at the end unless `JobFolder.keep` was called.
 
-        With the idempotency key of an earlier request of the client it is the folder of that one. Some of the older
+        With the idempotency key of a request of the client within a day it is the folder of that one. Some of the older
         folders are removed before that if they are not needed any more. Raises Overloaded while that request runs.
         """
         self._remove_old()
         owner = blake2b(client.encode(), digest_size=_OWNER_BYTES).hexdigest()
-        with _translated(self.folder), closing(JobFolder(self, owner, idempotency_key)) as folder:
+        with _translated(self.folder), closing(JobFolder(self, self._name(owner, idempotency_key))) as folder:
             yield folder
 
     def check_space(self, owner: str = "", num_bytes: int = 0) -> None:
@@ -92,6 +106,20 @@ class JobFiles:
                 _WAIT_S,
             )
 
+    def _name(self, owner: str, idempotency_key: str | None) -> str:
+        """Return the name of the folder for a request: one that it may have begun yesterday, else that of today."""
+        if idempotency_key is None:
+            return f"{owner}-{secrets.token_hex(12)}"
+        today = int(time.time() / _DAY_S)
+        once = [blake2b(f"{owner}\0{day}\0{idempotency_key}".encode(), digest_size=12) for day in (today - 1, today)]
+        before, name = (f"{owner}-{digest.hexdigest()}" for digest in once)
+        folder = self.folder / before
+        with suppress(FileNotFoundError):
+            submitted = folder / _JOB
+            if _age_s(submitted if submitted.exists() else folder) < _DAY_S:
+                return before
+        return name
+
     def _remove_old(self) -> None:
         with suppress(OSError):
             self._unchecked = self._unchecked or self._names()
@@ -105,7 +133,7 @@ class JobFiles:
 
     def _clean(self, folder: Path) -> None:
         """Remove the folder if its job is forgotten or was never submitted, and its upload if the job has ended."""
-        age_s = time.time() - folder.stat().st_mtime
+        age_s = _age_s(folder)
         if age_s < _MIN_AGE_S:
             return
         if not (folder / _JOB).exists():
@@ -113,25 +141,25 @@ class JobFiles:
                 shutil.rmtree(folder, ignore_errors=True)
             return
         try:
-            status = self._status_of((folder / _JOB).read_text().partition(" ")[0])
+            job = self._status_of((folder / _JOB).read_text().partition(" ")[0])
         except UnknownJob:
-            shutil.rmtree(folder, ignore_errors=True)
+            if age_s > _UNKNOWN_KEPT_S:
+                shutil.rmtree(folder, ignore_errors=True)
         except ShoalError:
             return
         else:
-            if status in ("done", "cancelled") or (status == "failed" and age_s > _FAILED_KEPT_S):
+            failed_s = time.time() - job.ended_at if job.status == "failed" and job.ended_at else 0.0
+            if job.status in ("done", "cancelled") or failed_s > _FAILED_KEPT_S:
                 for path in _uploads(folder):
                     path.unlink(missing_ok=True)
 
 
 class JobFolder:
-    """The folder of one job, locked until it is closed. `owner` is the beginning of its name."""
+    """The folder of one job, locked until it is closed. Its name begins with that of its owner."""
 
-    def __init__(self, files: JobFiles, owner: str, idempotency_key: str | None):
+    def __init__(self, files: JobFiles, name: str):
         self._files = files
-        self._owner = owner
-        once = blake2b(f"{owner}\0{idempotency_key}".encode(), digest_size=12).hexdigest()
-        self._path = files.folder / f"{owner}-{secrets.token_hex(12) if idempotency_key is None else once}"
+        self._path = files.folder / name
         self._path.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
         if not _lock(self._descriptor):
@@ -143,7 +171,7 @@ class JobFolder:
     @property
     def result(self) -> str:
         """The place of the job's result, relative to the folder for files."""
-        return f"{JOBS}/{self._path.name}/{RESULT}"
+        return f"{self._files.place}/{self._path.name}/{RESULT}"
 
     def receive(self, request: JsonRequest, name: str, is_stopping: Callable[[], bool]) -> str:
         """Write the body of the request to a file of that name; return its place relative to the folder for files.
@@ -153,15 +181,21 @@ class JobFolder:
         """
         check_name(name)
         num_bytes = num_bytes_of(request, self._files.max_upload_bytes)
-        self._files.check_space(self._owner, num_bytes)
+        self._files.check_space(self._path.name.partition("-")[0], num_bytes)
         self._write(pieces_of(request, num_bytes), name, is_stopping)
-        return f"{JOBS}/{self._path.name}/{name}"
+        return f"{self._files.place}/{self._path.name}/{name}"
 
     def keep(self, job_id: str, digest: str) -> None:
         """Keep the folder until the job with this id, of a request with this digest, is forgotten."""
-        self.submitted = job_id, digest
+        partial = self._path / f"{_JOB}.new"
         with _translated(self._path):
-            (self._path / _JOB).write_text(f"{job_id} {digest}")
+            partial.write_text(f"{job_id} {digest}")
+            partial.replace(self._path / _JOB)
+        self.submitted = job_id, digest
+
+    def drop(self) -> None:
+        """Let the folder be removed after all: its job was refused."""
+        self.submitted = None
 
     def close(self) -> None:
         """Remove the folder unless it is to be kept."""
@@ -177,17 +211,19 @@ class JobFolder:
 
     def _write(self, pieces: Iterator[bytes], name: str, is_stopping: Callable[[], bool]) -> None:
         """Write the pieces as they come, so that the file is never in memory as a whole."""
-        num_written = 0
-        with _translated(self._path), open(self._path / name, "wb") as file:
-            for piece in pieces:
-                file.write(piece)
-                num_written += len(piece)
-                if is_stopping():
-                    raise NotReady("this server was told to stop: upload the file again")
-                if num_written % _CHECK_EVERY_BYTES < len(piece):
-                    self._files.check_space()
-            file.flush()
-            os.fsync(file.fileno())
+        num_written, partial = 0, self._path / _PARTIAL
+        with _translated(self._path):
+            with open(partial, "wb") as file:
+                for piece in pieces:
+                    file.write(piece)
+                    num_written += len(piece)
+                    if is_stopping():
+                        raise NotReady("this server was told to stop: upload the file again")
+                    if num_written % _CHECK_EVERY_BYTES < len(piece):
+                        self._files.check_space()
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(self._path / name)  # a job that was submitted after all reads one that is complete
 
 
 def open_result(folder: Path, name: str) -> BinaryIO:
@@ -201,7 +237,12 @@ def open_result(folder: Path, name: str) -> BinaryIO:
 
 
 def _uploads(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if not path.name.startswith(".") and not path.is_dir()]
+    own = (_JOB, f"{_JOB}.new")
+    return [path for path in folder.iterdir() if path.name not in own and not path.is_dir()]
+
+
+def _age_s(path: Path) -> float:
+    return time.time() - path.stat().st_mtime
 
 
 def _num_upload_bytes(folder: Path) -> int:

@@ -19,10 +19,11 @@ from shoal.errors import (
     MissingExtra,
     PathNotAllowed,
     ShoalError,
+    Unavailable,
     UnknownJob,
 )
 from shoal.excerpt import excerpt
-from shoal.long_jobs.long_jobs import LongJobs
+from shoal.long_jobs.long_jobs import LongJobs, new_job_id
 from shoal.long_jobs.status import LongJobStatus
 from shoal.private_network import check_address
 from shoal_api.context import context
@@ -81,8 +82,9 @@ def error_of(job: LongJobStatus) -> ShoalError:
     """Return the error with which a long job has failed, or was cancelled."""
     if job.status == "cancelled":
         return Cancelled(f"job {job.id} was cancelled")
-    about = job.error or {"code": "internal", "message": "the job failed without a reason: see the runner's log"}
-    return BY_CODE.get(about["code"], Internal)(about["message"])
+    about = job.error or {}
+    message = about.get("message", "the job failed without a reason: see the runner's log")
+    return BY_CODE.get(about.get("code", ""), Internal)(message)
 
 
 def submit_with_file(
@@ -101,16 +103,26 @@ def submit_with_file(
     with _receiving(), context().files.new(client, None if key is None else check_key(key)) as folder:
         _check(query, fields)
         digest = _digest(kind, fields)
-        if folder.submitted is None:
+        job_id, first_digest = folder.submitted or (new_job_id(), digest)
+        if digest != first_digest:
+            raise InvalidRequest(f"the idempotency key was used for job {job_id}, which asks something else")
+        if folder.submitted is None or not _is_known(job_id):
             given = arguments(folder) | {"source": _source(fields, folder)}
-            long_jobs = context().long_jobs
-            job_id = long_jobs.submit(kind, given, webhook=fields.webhook, idempotency_key=key, client=client)
             folder.keep(job_id, digest)
-        else:
-            job_id, first_digest = folder.submitted
-            if digest != first_digest:
-                raise InvalidRequest(f"the idempotency key was used for job {job_id}, which asks something else")
+            try:
+                context().long_jobs.submit(kind, given, webhook=fields.webhook, client=client, job_id=job_id)
+            except Unavailable:  # the job may have been put
+                raise
+            except ShoalError:
+                folder.drop()
+                raise
     return accepted(job_id, context().long_jobs.status(job_id).status)
+
+
+def _is_known(job_id: str) -> bool:
+    with suppress(UnknownJob):
+        return bool(context().long_jobs.status(job_id))
+    return False
 
 
 @contextmanager

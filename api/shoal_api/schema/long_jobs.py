@@ -141,7 +141,7 @@ _LONG_JOB = {
     "id": _ID,
     "kind": "embed_file",
     "status": "running",
-    "arguments": {"source": "news.jsonl", "out": "jobs/0b6c7f2a9d1e-05994f8ba4d8bac6959289ef/vectors"},
+    "arguments": {"source": "news.jsonl", "out": "jobs/2f6d1c8e03b7/0b6c7f2a9d1e-05994f8ba4d8bac6959289ef/vectors"},
     "submitted_at": 1790000000.5,
     "started_at": 1790000000.7,
     "ended_at": None,

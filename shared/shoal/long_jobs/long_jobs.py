@@ -1,5 +1,6 @@
 """Long jobs: submitted, looked at, paused, resumed and cancelled by any program that reaches Redis."""
 
+import secrets
 from collections.abc import Mapping
 from hashlib import blake2b
 from threading import Lock
@@ -65,8 +66,9 @@ class LongJobs:
         webhook: str | None = None,
         idempotency_key: str | None = None,
         client: str = "",
+        job_id: str | None = None,
     ) -> str:
-        """Put a job and return its id, of 24 hex digits.
+        """Put a job and return its id, of 24 hex digits: a new one, or `job_id`, which `new_job_id` made before.
 
         `webhook` is a URL that the runner tells of the job's end. Submitting the same again within a day with the same
         `idempotency_key` returns the job that was put first; keys of different clients are different. Raises
@@ -81,7 +83,7 @@ class LongJobs:
         submission = Submission(kind, dict(arguments), webhook or "", client)
         once = blake2b(wire.pack({"long": [client, idempotency_key]})).hexdigest() if idempotency_key else ""
         with self._broker.lending():
-            return jobs.submit(found, submission, once)
+            return jobs.submit(found, submission, once, job_id or new_job_id())
 
     def status(self, job_id: str) -> LongJobStatus:
         """Return the state of a job, with its progress, and its result once it is done."""
@@ -168,6 +170,11 @@ class LongJobs:
                     ) from error
                 self._jobs = RqJobs(self._broker.library_client(), self._keys, self._kinds)
             return self._jobs
+
+
+def new_job_id() -> str:
+    """Return an id for a new job."""
+    return secrets.token_hex(12)
 
 
 def _check(arguments: Mapping[str, Any], webhook: str | None) -> None:

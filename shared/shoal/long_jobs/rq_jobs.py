@@ -1,7 +1,6 @@
 """The long jobs that RQ keeps, as clients change them and look at them."""
 
 import re
-import secrets
 from base64 import b64decode
 from collections.abc import Mapping
 from contextlib import suppress
@@ -46,11 +45,10 @@ class RqJobs:
         self._job_class = job_class_of(kinds)
         self._queues = {name: LongQueue(name, connection, job_class=self._job_class) for name in queue_names(keys)}
 
-    def submit(self, kind: Kind, submission: Submission, once: str) -> str:
+    def submit(self, kind: Kind, submission: Submission, once: str, job_id: str) -> str:
         """Put a job and return its id; that of the first job if the idempotency key `once` was used before."""
         long_name, quick_name = queue_names(self._keys)
         queue = self._queues[quick_name if kind.is_quick else long_name]
-        job_id = secrets.token_hex(12)
         if once and not self._connection.set(key := self._keys.once(once), job_id, nx=True, ex=ONCE_S):
             first: Any = self._connection.get(key)
             job_id = first.decode() if first else job_id
