@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from queues import Queue
 
-from shoal.errors import ShoalError, TextTooLong
+from shoal.errors import Internal, ShoalError, TextTooLong
 from shoal.jobs import LANES, Job
 from shoal.queue.consumer import Answer
 from shoal.replies import Reply
@@ -18,6 +18,9 @@ MODEL, DIMENSION = "steady", 8
 
 #: A text with this in it is too long for the model.
 TOO_LONG = "too long"
+
+#: A text with this in it makes the worker fail.
+BROKEN = "broken"
 
 
 def vectors_of(texts: list[str]) -> NDArray[np.float32]:
@@ -73,6 +76,8 @@ class SteadyWorker:
 
 def steady_reply(job: Job) -> Reply:
     """Return the worker's reply to the job."""
+    if any(BROKEN in text for text in job.texts):
+        return Reply.failure(job.id, Internal("a worker has failed"))
     if any(TOO_LONG in text for text in job.texts):
         return Reply.failure(job.id, TextTooLong("a text has too many tokens: shorten it"))
     ones = [1] * len(job.texts)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from process import Process, environment
 from queues import Queue
 from safetensors.numpy import load_file
-from steady_worker import DIMENSION, MODEL, TOO_LONG, SteadyWorker, steady_reply, vectors_of
+from steady_worker import BROKEN, DIMENSION, MODEL, TOO_LONG, SteadyWorker, steady_reply, vectors_of
 
 from shoal import Client
 from shoal.bulk import job_stream
@@ -28,6 +28,7 @@ from shoal.bulk.job_stream import MAX_JOB_TEXTS, MAX_WINDOW_ROWS, Group, JobStre
 from shoal.errors import (
     BadDocument,
     FileError,
+    Internal,
     InvalidRequest,
     MalformedJob,
     ModelMismatch,
@@ -454,6 +455,20 @@ class TestWaiting:
         groups = [Group([Document(str(n), f"storm {n}", {})]) for n in range(3)]
         found = [group.vectors for group in stream.embed(iter(groups)) if group.vectors is not None]
         assert np.array_equal(np.concatenate(found), vectors_of(["storm 0", "storm 1", "storm 2"]))
+
+    @pytest.mark.parametrize("is_mixed", [True, False], ids=["some", "all"])
+    def test_texts_are_left_out_for_internal_errors_unless_all_fail(
+        self, client: Client, steady: SteadyWorker, is_mixed: bool
+    ) -> None:
+        texts = [BROKEN if n % 2 or not is_mixed else "storm" for n in range(3 * job_stream.MAX_INTERNAL)]
+        groups = iter([Group([Document(str(n), text, {}) for n, text in enumerate(texts)])])
+        stream = JobStream(client, Options(), MODEL, DIMENSION, lambda _: None)
+        if is_mixed:
+            (group,) = stream.embed(groups)
+            assert len(group.errors) == len(texts) // 2
+        else:
+            with pytest.raises(Internal):
+                list(stream.embed(groups))
 
     @pytest.mark.parametrize("num_texts", [1, 33], ids=["front", "overflow"])
     def test_but_not_those_that_a_slow_worker_has(

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from shoal.records.bad_rows import BadRows
 from shoal.records.document import BadRow, Document
 from shoal.records.record import MAX_ROW_BYTES
 from shoal.records.source import Source
-from shoal.records.text_lines import MAX_LINE_CHARS
+from shoal.records.text_lines import MAX_BLANK_CHARS, MAX_LINE_CHARS
+from shoal.records.text_records import MAX_OPEN_QUOTES
 
 Write = Callable[[str, str | bytes], Path]
 
@@ -123,6 +125,34 @@ def test_a_file_with_a_line_of_gigabytes_is_not_read_on(write: Write) -> None:
     path = write("a.txt.zst", zstd.compress(b"one\n" + bytes(MAX_LINE_CHARS + 2**24)))
     with pytest.raises(BadDocument, match="line 2: it has over 268,435,456 characters"):
         rows(path)
+
+
+def test_a_file_of_blank_lines_is_not_read_on(write: Write) -> None:
+    path = write("a.txt.zst", zstd.compress(b"one\n" + b"\n" * (MAX_BLANK_CHARS + 1)))
+    with pytest.raises(BadDocument, match="line 1048578: over 1,048,576 characters of blank lines"):
+        rows(path)
+
+
+def test_blank_lines_between_rows_are_not_counted_together(write: Write) -> None:
+    blank = b" " * (MAX_BLANK_CHARS * 2 // 3) + b"\n"
+    assert rows(write("a.txt.zst", zstd.compress(b"one\n" + blank + b"two\n" + blank + b"three\n"))) == [
+        "one",
+        "two",
+        "three",
+    ]
+
+
+def test_a_table_with_many_open_quotes_is_not_read_on(write: Write) -> None:
+    source = Source(write("a.csv", "text\n" + 'x","\n' * MAX_OPEN_QUOTES * 1_000))
+    found = islice(source.rows(), 3 * MAX_OPEN_QUOTES)
+    with pytest.raises(BadDocument, match="over 100 quotes are not closed"):
+        sum(isinstance(row, BadRow) for row in found)
+
+
+@counts_memory
+def test_lines_after_an_open_quote_take_little_memory(write: Write) -> None:
+    path = write("a.csv", 'text\none\n"open\n' + "x\n" * 700_000)
+    assert peak_mb(path, "sum(1 for _ in source.rows())") < 110
 
 
 def test_a_row_of_many_lines_is_limited_too(write: Write) -> None:

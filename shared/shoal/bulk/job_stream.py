@@ -48,6 +48,9 @@ SEND_AGAIN_S = 60.0
 #: Pause before a lane that was full, or Redis, is tried again, in seconds.
 RETRY_S = 1.0
 
+#: Texts in sequence that fail by an internal error at which the workers are at fault, and not the texts.
+MAX_INTERNAL = 32
+
 #: Errors of a job that one of its texts may be the cause of. Its texts are then sent one by one.
 _ERRORS_OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal, Poisoned)
 
@@ -124,6 +127,7 @@ class JobStream:
         self._dimension = dimension
         self._waiting = waiting
         self._send_again_s = send_again_s
+        self._num_internal = 0  # one text after the other, up to the last one
 
     def embed(self, source: Iterator[Group]) -> Generator[Group, None, None]:
         """Yield the groups, each once it is answered, in order.
@@ -161,14 +165,21 @@ class JobStream:
             self._client.connect().forget([each.job for each in sent])
 
     def _finish(self, first: _Sent, sent: Sequence[_Sent]) -> None:
-        """Put the vectors of the first job into its group, or the errors of its texts."""
+        """Put the vectors of the first job into its group, or the errors of its texts.
+
+        Raises Internal if one text after the other fails by it: then the workers are at fault.
+        """
         try:
             first.group.vectors = self._vectors(first, sent)
+            self._num_internal = 0
         except _ERRORS_OF_A_TEXT as error:
             if len(first.job.texts) > 1:
                 self._finish_one_by_one(first.group, first.job.texts)
-            else:
-                first.group.errors[0] = error
+                return
+            self._num_internal = self._num_internal + 1 if isinstance(error, Internal) else 0
+            if self._num_internal >= MAX_INTERNAL:
+                raise
+            first.group.errors[0] = error
 
     def _finish_one_by_one(self, group: Group, texts: Sequence[str]) -> None:
         sent = [self._send(Group([]), [text]) for text in texts]

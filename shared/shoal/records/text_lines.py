@@ -15,6 +15,9 @@ _UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")
 #: Most characters of a line that is skipped. A file with a longer one is not read on.
 MAX_LINE_CHARS = 2**28
 
+#: Most characters of blank lines one after another. While a reader skips them, its caller can neither report nor stop.
+MAX_BLANK_CHARS = 2**20
+
 #: The encoding of all text files, with or without a byte order mark.
 ENCODING = "utf-8-sig"
 
@@ -32,9 +35,10 @@ class Line(NamedTuple):
 def read_lines(file: SourceFile, place: Place) -> Generator[Line, None, None]:
     """Yield the lines of a UTF-8 file.
 
-    Raises BadDocument if a packed file is damaged, and for UTF-16.
+    Raises BadDocument if a packed file is damaged, for UTF-16, and for over `MAX_BLANK_CHARS`
+    of blank lines.
     """
-    number, name = 0, name_of(place.path).lower()
+    number, num_blank, name = 0, 0, name_of(place.path).lower()
     packed = unpacked(file.stream, name)
     # Invalid bytes come through as surrogates, so that the number of their line is known.
     with packed, io.TextIOWrapper(packed, ENCODING, "surrogateescape", newline="") as text:
@@ -43,6 +47,10 @@ def read_lines(file: SourceFile, place: Place) -> Generator[Line, None, None]:
                 number += 1
                 if number == 1 and line.startswith(_UTF_16):
                     raise BadDocument(f"{place.at(1)}: the file is UTF-16; it must be UTF-8 text: {_CONVERT}")
+                num_blank = num_blank + len(line) if line.isspace() else 0
+                if num_blank > MAX_BLANK_CHARS:
+                    blank = f"over {MAX_BLANK_CHARS:,} characters of blank lines end here"
+                    raise BadDocument(f"{place.at(number)}: {blank}: is the file text?")
                 yield _checked(text, line, number, place) if _is_doubtful(line) else Line(number, line)
         except faults(name) as error:
             kind = name.rpartition(".")[2].replace("gz", "gzip").replace("zst", "zstd")

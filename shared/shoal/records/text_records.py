@@ -15,6 +15,12 @@ from shoal.records.source_file import SourceFile
 from shoal.records.text_lines import Line, read_lines
 from shoal.wire import MAX_DEPTH
 
+#: Quotes that are not closed at which a table is not read on: the lines after each are read twice.
+MAX_OPEN_QUOTES = 100
+
+#: Memory that a line of a row takes beside its characters, in bytes.
+LINE_BYTES = 150
+
 
 def read_txt(file: SourceFile, place: Place) -> Records:
     """Yield each line that is not blank as a record of one column, `text`."""
@@ -98,14 +104,15 @@ class _LinesOfRows(Iterator[str]):
         self._lines = lines
         self._place = place
         self._again: deque[Line] = deque()
-        self._num_chars = 0
+        self._num_bytes = 0
+        self._num_open_quotes = 0
         self._has_ended = False
         self.row: list[Line] = []
         self.error: BadDocument | None = None
 
     def begin_row(self) -> None:
         """Forget the lines of the former row."""
-        self.row, self.error, self._num_chars = [], None, 0
+        self.row, self.error, self._num_bytes = [], None, 0
 
     def __next__(self) -> str:
         try:
@@ -114,9 +121,9 @@ class _LinesOfRows(Iterator[str]):
             self._has_ended = True
             raise
         self.row.append(line)
-        self._num_chars += len(line.text)
+        self._num_bytes += len(line.text) + LINE_BYTES * (len(self.row) > 1)
         self.error = self.error or line.error
-        if self._num_chars > MAX_ROW_BYTES or (line.error and not line.text):
+        if self._num_bytes > MAX_ROW_BYTES or (line.error and not line.text):
             raise csv.Error(f"it has over {MAX_ROW_BYTES:,} bytes, the most of a row")
         if line.error:
             return line.text.encode(errors="replace").decode().replace("\0", " ")
@@ -125,11 +132,18 @@ class _LinesOfRows(Iterator[str]):
     def end_row(self, error: csv.Error) -> BadDocument:
         """Return what is wrong with the row under way.
 
-        A quote that is not closed makes a row of all lines after it: but for the first, they are read again.
+        A quote that is not closed makes a row of all lines after it: but for the first, they are read again. Raises
+        BadDocument for too many of them.
         """
         first, *others = self.row
         where = self._place.at(first.number)
-        if others and (self._has_ended or self._num_chars > MAX_ROW_BYTES):
+        if others and (self._has_ended or self._num_bytes > MAX_ROW_BYTES):
+            self._num_open_quotes += 1
+            if self._num_open_quotes > MAX_OPEN_QUOTES:
+                raise BadDocument(
+                    f"{where}: over {MAX_OPEN_QUOTES} quotes are not closed: double those that are part of a text, or "
+                    "save the table as .tsv, in which quotes have no meaning"
+                )
             self._again.extendleft(reversed(others))
             self._has_ended = False
             return first.error or BadDocument(f"{where}: a quote is not closed; close it, or double it")
