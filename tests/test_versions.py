@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -112,6 +113,14 @@ class TestRollback:
             rollback(out, "a" * 64)
         assert current(out) == here
 
+    def test_of_a_long_job_is_done_once(self, out: Path, built: Build) -> None:
+        names = [built() for _ in range(4)]
+        for key, name in (("one", names[2]), ("one", names[2]), ("two", names[1]), ("two", names[1])):
+            assert manage_index(ManageIndex("news", "rollback"), out, None, key)["current"] == name
+        publish(out, names[3])
+        assert rollback(out, None, "two") == names[1]
+        assert current(out) == names[3]
+
     def test_without_a_history(self, out: Path, built: Build) -> None:
         first, _ = built(), built()
         (out / HISTORY).unlink()
@@ -140,6 +149,15 @@ class TestDelete:
             with pytest.raises(IndexNotFound):
                 delete(out, name)
         assert (out.parent / "other").exists()
+
+
+def test_a_list_leaves_out_what_is_removed_meanwhile(out: Path, built: Build) -> None:
+    built()
+    builds = Thread(target=lambda: [built(num_kept=5) for _ in range(20)])
+    builds.start()
+    while builds.is_alive():
+        assert {version.to_map()["error"] for version in list_versions(out)} == {None}
+    builds.join()
 
 
 class TestKeptVersions:

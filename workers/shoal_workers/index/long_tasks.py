@@ -116,15 +116,16 @@ def build_index(
     )
 
 
-def manage_index(request: ManageIndex, folder: Path, pool_digest: str | None) -> dict[str, Any]:
+def manage_index(request: ManageIndex, folder: Path, pool_digest: str | None, key: str = "") -> dict[str, Any]:
     """Do the action on the index in `folder`, and return its versions afterwards, the one that was built last first.
 
-    `pool_digest` is the digest of the model that the pool serves, or None if it serves none. Raises IndexNotFound,
+    `pool_digest` is the digest of the model that the pool serves, or None if it serves none. A rollback with the same
+    `key`, unless that is empty, is done once. Raises IndexNotFound,
     InvalidRequest for a delete of the current version and a rollback from the first one, IndexMismatch for a version of
     another model than the pool's, and IndexCorrupt. The current version then stays.
     """
     if request.action == "rollback":
-        rollback(folder, pool_digest)
+        rollback(folder, pool_digest, key)
     elif request.version is not None:
         if request.action == "publish":
             publish(folder, request.version, pool_digest)

@@ -2,6 +2,7 @@
 
 my-index/current                     the name of the version to serve
 my-index/history                     the versions that were published before it and it, one a line: see `versions`
+my-index/.rollback                   the last rollback of a long job: see `versions`
 my-index/.building/                  the version that is being built, or was when its build was interrupted
 my-index/<version>/manifest.json     model, digest, dimension, count, checksums, when built
 my-index/<version>/bad-rows.jsonl    the rows of the source that were left out, each with the reason
@@ -11,7 +12,7 @@ my-index/<version>/basis.npy         float32 [dimension, kept], the directions t
 my-index/<version>/scales.npy        float64 [3], the units of the codes and the length of the longest vector
 my-index/<version>/documents.jsonl   one document a line
 my-index/<version>/offsets.npy       int64 [count + 1], where each document begins, and the end of the last
-my-index/<version>/hashes.npy        uint64 [3, count], hashes of the texts: see `content_hashes`
+my-index/<version>/hashes.npy        uint64 [3, count], hashes of the texts: see `hash_table`
 """
 
 import hashlib

@@ -4,7 +4,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,26 +21,37 @@ from shoal_workers.index.scratch import replace_file
 #: Versions after the current one were published too, and rolled back.
 HISTORY = "history"
 
+#: The file with the last rollback that has a key: the key, the version before it, and the one after it.
+ROLLBACK = ".rollback"
+
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version of an index. `manifest` is None if it cannot be read, and `error` then says why."""
+    """A version of an index. `manifest` is None if it cannot be read, and `error` then says why.
+
+    `built_ns` is the time at which its manifest was written.
+    """
 
     folder: Path
     is_current: bool
     manifest: Manifest | None
-    error: str | None = None
+    error: str | None
+    size_bytes: int
+    built_ns: int
 
     @classmethod
     def read(cls, folder: Path, is_current: bool) -> Self:
-        """Read the version in `folder`."""
+        """Read the version in `folder`. Raises FileNotFoundError if it is removed meanwhile."""
+        manifest, reason = None, None
         try:
             manifest = Manifest.read(folder)
             if lost := [name for name in manifest.files if not (folder / name).is_file()]:
-                return cls(folder, is_current, None, f"{folder} lacks {', '.join(lost)}: build the index again")
-            return cls(folder, is_current, manifest)
+                manifest, reason = None, f"{folder} lacks {', '.join(lost)}: build the index again"
         except IndexCorrupt as error:
-            return cls(folder, is_current, None, str(error))
+            reason = str(error)
+        size_bytes = sum(path.lstat().st_size for path in folder.iterdir())
+        # The last look is at the file that a removal takes first: what was missing before is missing for good.
+        return cls(folder, is_current, manifest, reason, size_bytes, (folder / MANIFEST).lstat().st_mtime_ns)
 
     @property
     def name(self) -> str:
@@ -60,7 +71,7 @@ class Version:
             "digest": about.digest if about else None,
             "num_embedded": about.num_embedded if about else None,
             "num_bad": about.num_bad if about else None,
-            "size_bytes": sum(path.stat().st_size for path in self.folder.iterdir()),
+            "size_bytes": self.size_bytes,
             "error": self.error,
         }
 
@@ -68,14 +79,16 @@ class Version:
 def list_versions(folder: Path) -> list[Version]:
     """Return the versions of the index in `folder`, the one that was built last first.
 
-    Raises IndexNotFound if there are none.
+    One that is removed meanwhile is left out. Raises IndexNotFound if there are none.
     """
     current = _current(folder)
-    found = [path.parent for path in folder.glob(f"[!.]*/{MANIFEST}")]
-    if not found:
+    versions = []
+    for path in folder.glob(f"[!.]*/{MANIFEST}"):
+        with suppress(FileNotFoundError):
+            versions.append(Version.read(path.parent, path.parent.name == current))
+    if not versions:
         raise IndexNotFound(f"{folder} holds no index: build one with `shoal index build SOURCE --out {folder}`")
-    versions = [Version.read(path, path.name == current) for path in found]
-    return sorted(versions, key=_built, reverse=True)
+    return sorted(versions, key=lambda version: (version.name[:16], version.built_ns), reverse=True)
 
 
 def publish(folder: Path, name: str, digest: str | None = None) -> None:
@@ -88,20 +101,27 @@ def publish(folder: Path, name: str, digest: str | None = None) -> None:
         make_current(folder, _usable(folder, name, digest).name)
 
 
-def rollback(folder: Path, digest: str | None = None) -> str:
+def rollback(folder: Path, digest: str | None = None, key: str = "") -> str:
     """Make the version current that was so before the current one, and return its name.
 
-    Raises InvalidRequest if there is none, and the errors of `publish`.
+    A `key`, which is any word without spaces, makes it safe to call this again with the same one: the index then goes
+    back once. Raises InvalidRequest if there is none, and the errors of `publish`.
     """
     with changing(folder):
         current, there = _current(folder), {version.name for version in list_versions(folder)}
+        match _words(folder / ROLLBACK):
+            case [done, before, after] if done == key and before != current:
+                return after
         earlier = [name for name in _history(folder, current) if name != current and name in there]
         if not earlier:
             raise InvalidRequest(
                 f"no version that is still there was published before {current}: publish one that "
                 f"`shoal index list {folder}` shows"
             )
-        replace_file(folder / CURRENT, _usable(folder, earlier[-1], digest).name + "\n")
+        after = _usable(folder, earlier[-1], digest).name
+        if key:
+            replace_file(folder / ROLLBACK, f"{key} {current} {after}\n")
+        replace_file(folder / CURRENT, after + "\n")
     return earlier[-1]
 
 
@@ -154,10 +174,6 @@ def changing(folder: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _built(version: Version) -> tuple[str, int]:
-    return version.name[:16], (version.folder / MANIFEST).stat().st_mtime_ns
-
-
 def _find(folder: Path, name: str) -> Version:
     versions = list_versions(folder)
     for version in versions:
@@ -192,6 +208,13 @@ def _history(folder: Path, current: str | None) -> list[str]:
     if current in names:
         return names[: names.index(current) + 1]
     return [*names, current] if current else names
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text("utf-8").split()
+    except (OSError, UnicodeDecodeError):
+        return []
 
 
 def _lines(folder: Path) -> list[str]:

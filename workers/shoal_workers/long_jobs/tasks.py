@@ -55,7 +55,7 @@ def manage_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, 
     request = _made(ManageIndex, arguments)
     folder = where_is(settings, request.name)
     with Client.from_settings(settings) as client:
-        return long_tasks.manage_index(request, folder, served_digest(client))
+        return long_tasks.manage_index(request, folder, served_digest(client), job_id)
 
 
 def send_webhook(settings: Settings, arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
