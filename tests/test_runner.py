@@ -97,6 +97,22 @@ def place(own_redis: RedisServer, tmp_path: Path) -> Iterator[Place]:
     place.close()
 
 
+@pytest.mark.parametrize("is_full_at_start", [True, False])
+def test_a_full_redis_is_waited_for(place: Place, is_full_at_start: bool) -> None:
+    if not is_full_at_start:
+        place.start()
+        wait_until(lambda: place.connection.ping() and place.jobs.num_runners() == 1, 20)
+    place.connection.config_set("maxmemory", 1)
+    if is_full_at_start:
+        place.start()
+    wait_until(lambda: place.log.count("waiting for Redis: Redis has no memory left") == 2, 20)
+    place.connection.config_set("maxmemory", 0)
+    place.let_go()
+    place.wait(place.submit("count", rows=1), "done")
+    assert "Traceback" not in place.log
+    assert "is started again" not in place.log
+
+
 def test_a_job_is_done_and_says_how_far_it_is(place: Place) -> None:
     job_id = place.submit("count", rows=10)
     runner = place.start()

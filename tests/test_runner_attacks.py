@@ -19,6 +19,7 @@ from rq.serializers import JSONSerializer
 from rq.worker import Worker
 from test_runner import Place
 
+from shoal.errors import UnknownJob
 from shoal.long_jobs.rq_queue import queue_names
 from shoal.long_jobs.serializer import MsgpackSerializer
 
@@ -150,6 +151,28 @@ def test_entries_that_name_no_job_are_dropped(place: Place) -> None:
     assert_goes_on(place)
     wait_until(lambda: place.connection.llen(f"rq:queue:{name}:intermediate") == 0, 20)
     wait_until(lambda: place.connection.zcard(f"rq:wip:{name}") == 0, 20)
+
+
+def test_an_entry_that_names_a_key_of_another_type_is_dropped(place: Place) -> None:
+    name = queue_names(place.settings.keys)[0]
+    place.connection.set("rq:job:text", "x")
+    for key in (f"rq:queue:{name}", f"rq:queue:{name}:intermediate"):
+        place.connection.rpush(key, "text")
+    for registry in ("wip", "scheduled"):
+        place.connection.zadd(f"rq:{registry}:{name}", {"text": 1.0})
+    assert_goes_on(place)
+    wait_until(lambda: place.connection.llen(f"rq:queue:{name}:intermediate") == 0, 20)
+    wait_until(lambda: not place.connection.exists(f"rq:wip:{name}", f"rq:scheduled:{name}"), 20)
+    with pytest.raises(UnknownJob):
+        place.jobs.status("text")
+
+
+def test_a_registry_of_another_type_stops_no_job(place: Place) -> None:
+    key = f"rq:scheduled:{queue_names(place.settings.keys)[0]}"
+    place.connection.set(key, "x")
+    wait_until(lambda: "cannot be cared for (Redis refuses (WRONGTYPE" in place.log, 20)
+    assert_goes_on(place)
+    place.connection.delete(key)
 
 
 def test_a_finished_job_in_the_queue_is_not_done_again(place: Place) -> None:

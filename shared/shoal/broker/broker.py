@@ -21,6 +21,7 @@ _REMEDIES = {
     "good replicas to write": "fewer replicas keep up than its min-replicas-to-write asks for: bring one back",
     "loading the dataset": "it was just started and reads its data; this goes on by itself",
     "busy running a script": "another program's script takes long: wait, or end it by SCRIPT KILL",
+    "wrongtype": "another program wrote a key of Shoal's: delete it (docs/protocol.md names the keys)",
     "misconf": "it cannot write to its disk: make room there",
     "max number of clients": "raise its maxclients, or start fewer processes",
     "permissions to": "the rules of this user are too narrow: docs/redis-users.acl has what Shoal needs",

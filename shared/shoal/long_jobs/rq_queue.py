@@ -6,7 +6,7 @@ alone: its kind and arguments in msgpack, its states, times and progress. Nothin
 time limits are those of the kind, and callbacks, webhooks, dependencies and repetitions of RQ do not exist.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rq.exceptions import NoSuchJobError
@@ -72,6 +72,22 @@ class LongJob(Job):
             return self.kinds.get(self.submission.kind, _UNKNOWN)
         except ShoalError:
             return _UNKNOWN
+
+    def refresh(self) -> None:
+        """Read the job again. Raises NoSuchJobError if its key is missing, or holds another type than a hash."""
+        (values,) = _hashes(self.connection, [self.key])
+        self.restore(values)
+
+    @classmethod
+    def fetch_many(cls, job_ids: Iterable[str], connection: Any, serializer: Any = None) -> list[Job | None]:
+        """Return the jobs with these ids; None for an id without one."""
+        jobs: list[Job | None] = [cls(job_id, connection) for job_id in job_ids]
+        for n, values in enumerate(_hashes(connection, [job.key for job in jobs if job])):
+            try:
+                jobs[n].restore(values)  # type: ignore[union-attr]
+            except NoSuchJobError:
+                jobs[n] = None
+        return jobs
 
     def restore(self, raw_data: Mapping[bytes, bytes]) -> None:
         """Take the fields of the job's hash that long jobs have. Raises NoSuchJobError for a hash without a job."""
@@ -245,6 +261,18 @@ def queue_names(keys: Keys) -> tuple[str, str]:
 def job_class_of(kinds: Mapping[str, Kind], base: type[LongJob] = LongJob, **values: Any) -> type[LongJob]:
     """Return the class of jobs of these kinds, with further values that `base` takes."""
     return type(base.__name__, (base,), {"kinds": kinds, "__module__": base.__module__, **values})
+
+
+def _hashes(connection: Any, keys: Iterable[str]) -> list[Mapping[bytes, bytes]]:
+    """Return the hashes under the keys; an empty one for a key that is missing, or of another type."""
+    with connection.pipeline(transaction=False) as pipeline:
+        for key in keys:
+            pipeline.hgetall(key)
+        answers = pipeline.execute(raise_on_error=False)
+    for answer in answers:
+        if isinstance(answer, Exception) and "WRONGTYPE" not in str(answer):
+            raise answer
+    return [{} if isinstance(answer, Exception) else answer for answer in answers]
 
 
 def _status(word: str) -> JobStatus:

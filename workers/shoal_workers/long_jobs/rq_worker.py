@@ -117,8 +117,25 @@ class LongJobWorker(Worker):
         self._maintenance = Maintenance(queue)
         self._told_to_stop_s = 0.0
         self._has_lost = False
+        self._last_fault = ""
 
     # Taking jobs
+
+    def run(self) -> None:
+        """Do jobs until the worker is told to stop. Raises redis-py's errors, after which it can do no more.
+
+        RQ's own loop would end with a traceback when Redis is full.
+        """
+        self.bootstrap("ERROR")
+        self._install_signal_handlers()  # type: ignore[no-untyped-call]
+        with suppress(StopRequested):
+            try:
+                while not self._stop_requested:
+                    self.check_for_suspension(burst=False)
+                    if found := self.dequeue_job_and_maintain_ttl(self.dequeue_timeout):
+                        self.execute_job(*found)
+            finally:
+                self.teardown()
 
     @property
     def dequeue_timeout(self) -> int:
@@ -130,12 +147,19 @@ class LongJobWorker(Worker):
         super().heartbeat(LISTED_S, pipeline)
 
     def run_maintenance_tasks(self) -> None:
-        """Care for the queue; a job that another program wrote there must not stop this worker."""
+        """Care for the queue; what another program wrote there must not stop this worker."""
         self.last_cleaned_at = now()  # type: ignore[assignment]
+        fault = ""
         try:
-            self._maintenance.run()
+            with self._broker.translated():
+                self._maintenance.run()
+        except ShoalError as error:
+            fault = error.message
         except ValueError as error:
-            log.error("the queue %s has an entry that cannot be read (%s)", self.queues[0].name, type(error).__name__)
+            fault = type(error).__name__
+        if fault and fault != self._last_fault:
+            log.error("the queue %s cannot be cared for (%s)", self.queues[0].name, fault)
+        self._last_fault = fault
 
     def execute_job(self, job: Any, queue: Any) -> None:
         """Have the job done, unless it is to be paused or cancelled, or does not wait: it may be queued twice."""

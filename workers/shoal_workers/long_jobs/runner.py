@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from shoal.broker.broker import Broker
-from shoal.errors import Unavailable
+from shoal.errors import Overloaded, Unavailable
 from shoal.long_jobs.kind import KINDS, Kind
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.rq_queue import LongQueue, job_class_of, queue_names
@@ -35,6 +35,9 @@ ANSWER_S = 2.0
 
 #: Pause before a worker that ended is started again.
 RESTART_AFTER_S = 1.0
+
+#: Time without a failure of Redis after which the next one is logged.
+QUIET_S = 15.0
 
 _LOOK_EVERY_S = 0.2
 
@@ -102,14 +105,23 @@ class Runner:
 
     def _work(self, queue_name: str, parent: int) -> None:
         """Do the jobs of a queue, in a process of its own."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: os._exit(0))  # it has no job yet
         die_with_parent(signal.SIGTERM, parent)
+        quiet_until_s = 0.0
         with closing(Broker.connect(self._settings.redis_url, ANSWER_S)) as broker:
-            _wait_for(broker)
             queue = LongQueue(queue_name, broker.library_client(), job_class=self._job_class)
-            name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-            LongJobWorker(queue, name, broker).work(logging_level="ERROR")
+            while True:
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    signal.signal(number, lambda *_: os._exit(0))  # it has no job
+                _wait_for(broker)
+                name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+                try:
+                    with broker.translated():
+                        return LongJobWorker(queue, name, broker).run()
+                except (Unavailable, Overloaded) as error:
+                    if time.monotonic() >= quiet_until_s:
+                        log.warning("waiting for Redis: %s", error.message)
+                    quiet_until_s = time.monotonic() + QUIET_S
+                    time.sleep(RESTART_AFTER_S)
 
     def _stop(self) -> None:
         """End the workers."""
