@@ -7,7 +7,8 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from shoal.errors import AddressNotAllowed, FileError
-from shoal.private_network import send_request, without_query
+from shoal.excerpt import excerpt
+from shoal.private_network import check_address, send_request, without_query
 
 #: Most redirects that are followed to a file; each address is checked.
 MAX_REDIRECTS = 5
@@ -18,8 +19,9 @@ _REDIRECTS = frozenset((301, 302, 303, 307, 308))
 class WebFile(io.RawIOBase):
     """A file that a web server sends.
 
-    `size_bytes` and `modified` (its ETag, else its date) are what the server says of it. Raises AddressNotAllowed,
-    InvalidRequest for a URL that cannot be used, and FileError where the file cannot be read or has changed meanwhile.
+    `size_bytes` and `modified` (its ETag, else its date) are what the server says of it. A redirect is followed to
+    another path of the server, and to a public host. Raises AddressNotAllowed, InvalidRequest for a URL that cannot be
+    used, and FileError where the file cannot be read or has changed meanwhile.
     """
 
     def __init__(self, url: str, private_hosts: Collection[str]):
@@ -114,7 +116,19 @@ class WebFile(io.RawIOBase):
         target = urljoin(url, location)
         if urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https":
             raise AddressNotAllowed(f"{without_query(self.url)} is redirected to an address without TLS: name another")
+        if urlsplit(target).hostname != urlsplit(self.url).hostname:
+            self._check_public(target)
         return target
+
+    def _check_public(self, target: str) -> None:
+        """Raise AddressNotAllowed for a host that is not public: users may name private hosts, and servers may not."""
+        try:
+            check_address(target, ())
+        except AddressNotAllowed as error:
+            raise AddressNotAllowed(
+                f"{without_query(self.url)} is redirected to {excerpt(without_query(target))}, which leads into a "
+                "private network: name that address as the source, if it is allowed"
+            ) from error
 
     def _failure(self, reason: str) -> FileError:
         return FileError(f"{without_query(self.url)} cannot be read ({reason}): check that it is there, and try again")
