@@ -136,6 +136,7 @@ class RqJobs:
         job.renew_retries()
         job.set_error(None)
         with self._connection.pipeline() as pipeline:
+            pipeline.hdel(job.key, WANTED)
             self._queues[job.origin].put_back(job, pipeline, at_front=False)
             pipeline.execute()
 

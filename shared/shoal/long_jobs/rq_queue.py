@@ -6,11 +6,13 @@ alone: its kind and arguments in msgpack, its states, times and progress. Nothin
 time limits are those of the kind, and callbacks, webhooks, dependencies and repetitions of RQ do not exist.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rq.exceptions import NoSuchJobError
 from rq.job import Job, JobStatus, Retry
+from rq.job_lifecycle import record_job_failure
 from rq.queue import Queue
 from rq.utils import now
 
@@ -120,14 +122,34 @@ class LongJob(Job):
         """No function: the runner has a table of them."""
         return
 
-    def exchange(self) -> tuple[str, str]:
-        """Save the progress; return what the submitter wants, and the name of the worker that the job belongs to."""
+    def exchange(self, worker: str) -> str | None:
+        """Save the progress of a job that the worker does; return as `write_while` does."""
         values: Any = {"meta": self.serializer.dumps(self.meta), "retries_left": self.retries_left or 0}
-        with self.connection.pipeline(transaction=False) as pipeline:
-            pipeline.hset(self.key, mapping=values)
-            pipeline.hmget(self.key, [WANTED, "worker_name"])
-            wanted, owner = pipeline.execute()[1]
-        return (wanted or b"").decode(errors="replace"), (owner or b"").decode(errors="replace")
+        return self.write_while(
+            JobStatus.STARTED, lambda pipeline, _: pipeline.hset(self.key, mapping=values), worker=worker
+        )
+
+    def write_while(
+        self, status: JobStatus, write: Callable[["Pipeline", str], object], *, worker: str | None = None
+    ) -> str | None:
+        """Write in one transaction if the job has the status, and is the worker's if one is named.
+
+        `write` adds to the transaction; it takes the pipeline and what the submitter wants: PAUSE, CANCEL or nothing.
+        It is called again if the job changes meanwhile. Return what the submitter wants, or None if nothing was
+        written. Raises redis-py's errors.
+        """
+
+        def attempt(pipeline: "Pipeline") -> Any:
+            found: Any = pipeline.hmget(self.key, ["status", "worker_name", WANTED])
+            pipeline.multi()
+            if found[0] != status.value.encode() or worker not in (None, (found[1] or b"").decode(errors="replace")):
+                return None
+            wanted = found[2].decode() if found[2] in (PAUSE.encode(), CANCEL.encode()) else ""
+            write(pipeline, wanted)
+            return wanted
+
+        answer: Any = self.connection.transaction(attempt, self.key, value_from_callable=True)
+        return None if answer is None else str(answer)
 
     def set_error(self, error: ShoalError | None) -> None:
         """Keep the error with the progress; it is saved with it."""
@@ -138,6 +160,15 @@ class LongJob(Job):
     def renew_retries(self) -> None:
         """Let the job be tried again as often as a new one."""
         self.retries_left = len(self.kind.retry_after_s)
+
+    def retry(self, queue: Any, pipeline: "Pipeline") -> None:
+        """Add the next try to the transaction; RQ's own method writes the status before it."""
+        pause_s = self.get_retry_interval()
+        self.retries_left = (self.retries_left or 0) - 1
+        if pause_s:
+            queue.schedule_job(self, now() + timedelta(seconds=pause_s), pipeline=pipeline)
+        else:
+            queue._enqueue_job(self, pipeline=pipeline, at_front=self.enqueue_at_front_on_retry)
 
     def _handle_success(self, result_ttl: int, pipeline: "Pipeline", *args: Any, **kwargs: Any) -> None:
         super()._handle_success(result_ttl, pipeline, *args, **kwargs)
@@ -189,8 +220,19 @@ class LongQueue(Queue):
     def put_back(self, job: LongJob, pipeline: "Pipeline", *, at_front: bool = True) -> None:
         """Let the job go on as soon as a runner has time, whatever its state is."""
         self._take_out(job, pipeline)
-        pipeline.hdel(job.key, WANTED)
         self._enqueue_job(job, pipeline=pipeline, at_front=at_front)
+
+    def place(self, job: LongJob, wanted: str, pipeline: "Pipeline") -> None:
+        """Cancel or park a job whose process has stopped, if its submitter wants that; else let it go on."""
+        {CANCEL: self.drop, PAUSE: self.park}.get(wanted, self.put_back)(job, pipeline)
+
+    def retry_or_fail(self, job: LongJob, reason: str, pipeline: "Pipeline") -> None:
+        """Let the job be tried again, or mark it as failed if it has no tries left; `reason` is kept with it then."""
+        if job.should_retry:
+            job.retry(self, pipeline)
+        else:
+            pipeline.hset(job.key, "meta", job.serializer.dumps(job.meta))
+            record_job_failure(job, reason, pipeline)
 
     def park(self, job: LongJob, pipeline: "Pipeline") -> None:
         """Keep the job until it is resumed."""

@@ -64,9 +64,9 @@ class JobControl:
             if self._latest.rows > self._most_rows:  # it gets on, so what stopped it before was no fault of its own
                 self._most_rows = self._latest.rows
                 self._job.renew_retries()
-        wanted, owner = "", self._worker
+        wanted: str | None = ""
         with suppress(ShoalError), self._translated():
-            wanted, owner = self._job.exchange()
-        if owner != self._worker:
+            wanted = self._job.exchange(self._worker)
+        if wanted is None:
             return "lost"
         return "pause" if wanted == PAUSE else "cancel" if wanted == CANCEL else ""

@@ -11,7 +11,6 @@ from typing import Any
 from rq.exceptions import NoSuchJobError
 from rq.executions import Execution
 from rq.job import JobStatus
-from rq.job_lifecycle import record_job_failure
 from rq.worker_registration import clean_worker_registry
 
 from shoal.errors import Internal
@@ -77,11 +76,7 @@ class Maintenance:
         error = Internal("the process of the job ended without a word: the machine or the runner may have stopped")
         job.set_error(error)
         job.enqueue_at_front_on_retry = True
-        if job.should_retry:
-            job.retry(self._queue, pipeline)
-        else:
-            pipeline.hset(job.key, "meta", job.serializer.dumps(job.meta))
-            record_job_failure(job, error.message, pipeline)
+        self._queue.retry_or_fail(job, error.message, pipeline)
 
     def _resume_between(self, now_s: float) -> None:
         """Put back the jobs that a worker took from the queue, and did not begin with."""

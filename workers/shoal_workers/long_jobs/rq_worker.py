@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from rq.exceptions import NoSuchJobError, StopRequested
 from rq.job import JobStatus
+from rq.job_lifecycle import format_exc_info
 from rq.timeouts import JobTimeoutException
 from rq.utils import now
 from rq.worker import Worker, WorkerStatus
@@ -28,12 +29,13 @@ from shoal.errors import (
     MalformedJob,
     NotReady,
     Overloaded,
+    Paused,
     ShoalError,
     Timeout,
     Unavailable,
 )
 from shoal.excerpt import excerpt
-from shoal.long_jobs.rq_queue import CANCEL, PAUSE, WANTED, LongJob, LongQueue
+from shoal.long_jobs.rq_queue import LongJob, LongQueue
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_task import Report
 from shoal.parent_death import die_with_parent
@@ -116,7 +118,6 @@ class LongJobWorker(Worker):
         self._broker = broker
         self._maintenance = Maintenance(queue)
         self._told_to_stop_s = 0.0
-        self._has_lost = False
         self._last_fault = ""
 
     # Taking jobs
@@ -163,15 +164,16 @@ class LongJobWorker(Worker):
 
     def execute_job(self, job: Any, queue: Any) -> None:
         """Have the job done, unless it is to be paused or cancelled, or does not wait: it may be queued twice."""
-        if job.get_status(refresh=False) != JobStatus.QUEUED:
+
+        def obey(pipeline: Any, wanted: str) -> None:
+            if wanted:
+                queue.place(job, wanted, pipeline)
+
+        wanted = job.write_while(JobStatus.QUEUED, obey)
+        if wanted is None:
             self.connection.lrem(queue.intermediate_queue_key, 0, job.id)
-        elif job.wanted in (PAUSE, CANCEL):
-            with self.connection.pipeline() as pipeline:
-                (queue.park if job.wanted == PAUSE else queue.drop)(job, pipeline)
-                pipeline.execute()
-        else:
+        elif not wanted:
             log.info("job %s (%s) begins", job.id, job.kind.name)
-            self._has_lost = False
             super().execute_job(job, queue)
 
     def get_heartbeat_ttl(self, job: Any, working_time: float = 0.0) -> int:
@@ -196,37 +198,48 @@ class LongJobWorker(Worker):
             super().maintain_heartbeats(job, execution)
             if self.connection.zscore(job.started_job_registry.key, execution.composite_key) is None:
                 log.warning("job %s: another runner has it, as Redis did not hear of this one", job.id)
-                self._has_lost = True
                 self.kill_horse()
 
     def handle_job_failure(
         self, job: Any, queue: Any, started_job_registry: Any = None, exc_string: str = "", execution: Any = None
     ) -> None:
-        """Note that the job failed; of one whose process died, only if it is still this worker's."""
-        if self.is_horse or self._takes_over(job, queue, execution):
-            super().handle_job_failure(job, queue, started_job_registry, exc_string, execution)
-
-    def _takes_over(self, job: Any, queue: Any, execution: Any) -> bool:
-        """Return True if the job, whose process died, failed by that."""
+        """Let a job whose process died go on, be tried again or fail, if it is still this worker's."""
         try:
             job.refresh()
         except NoSuchJobError:
-            return False
-        job.origin = queue.name
-        if self._has_lost or job.get_status(refresh=False) != JobStatus.STARTED or job.worker_name != self.name:
-            return False
-        if self._stop_requested:
+            return
+        job.origin, job.ended_at, job.enqueue_at_front_on_retry = queue.name, now(), True
+        retries_left = job.retries_left
+
+        def end(pipeline: Any, wanted: str) -> None:
+            if wanted or self._stop_requested:
+                queue.place(job, wanted, pipeline)
+                return
+            job.retries_left = retries_left
+            job.set_error(Internal("the process of the job was killed, perhaps because there was no memory left"))
+            queue.retry_or_fail(job, exc_string, pipeline)
+
+        if self._end(job, execution, end) and not self._stop_requested:
+            log.error("job %s (%s): its process was killed", job.id, job.kind.name)
+
+    def _end(self, job: Any, execution: Any, write: Callable[[Any, str], None]) -> bool:
+        """End this run of the job in one transaction; return False if the job is not this worker's any more.
+
+        `write` is as `write_while` takes it. Raises Unavailable or Overloaded.
+        """
+
+        def end(pipeline: Any, wanted: str) -> None:
+            self.cleanup_execution(job, pipeline, execution)
+            write(pipeline, wanted)
+
+        with self._broker.translated():
+            if job.write_while(JobStatus.STARTED, end, worker=self.name) is not None:
+                return True
             with self.connection.pipeline() as pipeline:
                 self.cleanup_execution(job, pipeline, execution)
-                queue.put_back(job, pipeline)
                 pipeline.execute()
-            return False
-        log.error("job %s (%s): its process was killed", job.id, job.kind.name)
-        job.ended_at = now()
-        job.set_error(Internal("the process of the job was killed, perhaps because there was no memory left"))
-        job.enqueue_at_front_on_retry = True
-        job.save_meta()
-        return True
+        log.warning("job %s: this run of it ends without a word, as the job is not its worker's any more", job.id)
+        return False
 
     # Stopping
 
@@ -267,37 +280,52 @@ class LongJobWorker(Worker):
         signal.signal(signal.SIGTERM, stop)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
 
+    def prepare_job_execution(self, job: Any, remove_from_intermediate_queue: bool = False) -> None:
+        """Make the job this worker's. Raises Paused if it does not wait any more, as when it was cancelled just now."""
+
+        def begin(pipeline: Any, wanted: str) -> None:
+            self.heartbeat(pipeline=pipeline)
+            job.prepare_for_execution(self.name, pipeline)
+            pipeline.persist(job.key)
+            pipeline.lrem(self.queues[0].intermediate_queue_key, 1, job.id)
+
+        with self._broker.translated():
+            if job.write_while(JobStatus.QUEUED, begin) is None:
+                self._control.reason = "lost"
+                raise Paused("the job does not wait any more")
+
     def _finalize_success(self, job: Any, queue: Any, execution: Any, return_value: Any) -> None:
-        super()._finalize_success(job, queue, execution, return_value)
-        log.info("job %s (%s) is done", job.id, job.kind.name)
+        """End a run that returned. Raises Unavailable or Overloaded, after which the run counts as failed."""
+        job.ended_at, job._result = now(), return_value
+
+        def succeed(pipeline: Any, wanted: str) -> None:
+            self.increment_successful_job_count(pipeline)
+            self.increment_total_working_time(job.ended_at - job.started_at, pipeline)
+            job._handle_success(job.result_ttl, pipeline, self.name, execution.id, execution.created_at, job.ended_at)
+            job.cleanup(job.result_ttl, pipeline, remove_from_queue=False)
+
+        if self._end(job, execution, succeed):
+            log.info("job %s (%s) is done", job.id, job.kind.name)
 
     def _finalize_failure(self, job: Any, queue: Any, execution: Any, exc_info: Any) -> None:
-        """End a run that raised: the job was stopped, or it failed."""
+        """End a run that raised: the job was stopped, or it failed. Raises Unavailable or Overloaded."""
         if self._control.reason:
-            self._finalize_stop(job, queue, execution)
+            log.info("job %s (%s) is stopped (%s)", job.id, job.kind.name, self._control.reason)
+            self._end(job, execution, lambda pipeline, wanted: queue.place(job, wanted, pipeline))
             return
         error = exc_info[1] if isinstance(exc_info[1], ShoalError) else Internal(f"{type(exc_info[1]).__name__}")
+        retries_left = job.retries_left if isinstance(error, PASSING) else 0
+        job.ended_at = now()
         job.set_error(error)
-        if not isinstance(error, PASSING):
-            job.retries_left = 0
-        job.save_meta()
-        super()._finalize_failure(job, queue, execution, exc_info)
 
-    def _finalize_stop(self, job: Any, queue: Any, execution: Any) -> None:
-        reason = self._control.reason
-        log.info("job %s (%s) is stopped (%s)", job.id, job.kind.name, reason)
-        if reason == "lost":
-            return
-        wanted: Any = self.connection.hget(job.key, WANTED)
-        with self.connection.pipeline() as pipeline:
-            self.cleanup_execution(job, pipeline, execution)
-            if reason == "cancel":
-                queue.drop(job, pipeline)
-            elif reason == "pause" and wanted == PAUSE.encode():
-                queue.park(job, pipeline)
-            else:  # the runner ends, or the job was resumed meanwhile
-                queue.put_back(job, pipeline)
-            pipeline.execute()
+        def fail(pipeline: Any, wanted: str) -> None:
+            job.retries_left = retries_left
+            self.increment_failed_job_count(pipeline)
+            self.increment_total_working_time(job.ended_at - job.started_at, pipeline)
+            queue.retry_or_fail(job, format_exc_info(exc_info), pipeline)
+
+        if self._end(job, execution, fail):
+            self.handle_exception(job, *exc_info)
 
     def handle_exception(self, job: Any, *exc_info: Any) -> None:
         """Log the error; of one that is none of Shoal's, the place and no message, which may repeat a text."""

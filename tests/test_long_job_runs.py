@@ -1,0 +1,155 @@
+"""The ends of one run of a long job, on a real Redis: it may belong to another worker by then, or Redis may fail."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from breaking import Plan, connect
+from conftest import RedisServer
+from rq.executions import Execution
+
+from shoal.broker.broker import Broker
+from shoal.errors import Paused, Unavailable
+from shoal.long_jobs.kind import KINDS
+from shoal.long_jobs.long_jobs import LongJobs
+from shoal.long_jobs.rq_queue import LongQueue, job_class_of, queue_names
+from shoal.settings import Settings
+from shoal_workers.long_jobs.control import JobControl
+from shoal_workers.long_jobs.rq_worker import LongJobWorker, RunnableJob
+
+
+def fetch(queue: LongQueue, job_id: str) -> Any:
+    """Return the job as a worker reads it."""
+    return queue.job_class.fetch(job_id, queue.connection)
+
+
+class Run:
+    """A job that a worker began with."""
+
+    def __init__(self, worker: LongJobWorker, broker: Broker, queue: LongQueue, job_id: str):
+        self.worker, self.queue = worker, queue
+        self.job: Any = fetch(queue, job_id)
+        self.execution: Execution = worker.prepare_execution(self.job)
+        self.control = worker._control = JobControl(self.job, worker.name, broker.translated)
+        worker.prepare_job_execution(self.job)
+
+    def succeed(self) -> None:
+        """End it with a result."""
+        self.worker._finalize_success(self.job, self.queue, self.execution, {"rows": 3})
+
+    def fail(self, error: Exception) -> None:
+        """End it with an error."""
+        self.worker._finalize_failure(self.job, self.queue, self.execution, (type(error), error, None))
+
+    def die(self) -> None:
+        """End it as a process that is killed."""
+        self.worker.handle_job_failure(self.job, self.queue, exc_string="killed", execution=self.execution)
+
+
+class Pool:
+    """A pool with a Redis that fails as planned, without processes."""
+
+    def __init__(self, url: str):
+        self.plan = Plan()
+        self.jobs = LongJobs(Settings(redis_url=url))
+        self.broker = Broker(connect(url, self.plan).connection_pool)
+        job_class = job_class_of(KINDS, RunnableJob, functions={})
+        name = queue_names(Settings().keys)[0]
+        self.queue = LongQueue(name, self.broker.library_client(), job_class=job_class)
+        self.connection: Any = self.queue.connection
+        self.job_id = self.jobs.submit("embed_file", {"source": "a.csv", "out": "a"})
+
+    def begin(self, name: str) -> Run:
+        """Let a worker of the name begin with the job."""
+        return Run(LongJobWorker(self.queue, name, self.broker), self.broker, self.queue, self.job_id)
+
+    def hand_over(self) -> tuple[Run, Run]:
+        """Let a worker begin, and another one after it, as when the first gave no sign of life for a while."""
+        old = self.begin("old")
+        with self.connection.pipeline() as pipeline:
+            self.queue.put_back(fetch(self.queue, self.job_id), pipeline)
+            pipeline.execute()
+        return old, self.begin("new")
+
+    @property
+    def status(self) -> str:
+        """The status of the job."""
+        return self.jobs.status(self.job_id).status
+
+    def fields(self) -> Any:
+        """The fields of the job in Redis."""
+        return self.connection.hgetall(f"rq:job:{self.job_id}")
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.broker.close()
+        self.jobs.close()
+
+
+@pytest.fixture
+def pool(own_redis: RedisServer) -> Iterator[Pool]:
+    """A pool with one job."""
+    pool = Pool(own_redis.url)
+    yield pool
+    pool.close()
+
+
+def test_a_next_try_is_written_with_the_end_of_the_last_or_not_at_all(pool: Pool) -> None:
+    run = pool.begin("worker")
+    for retries_left in (5, 4):  # the first try follows at once, the second after a pause
+        run.job.retries_left = retries_left
+        with pool.connection.pipeline() as pipeline:
+            run.job.retry(pool.queue, pipeline)
+        assert pool.status == "running"
+
+
+@pytest.mark.parametrize("end", ["exchange", "succeed", "fail", "refuse", "pause", "die"])
+def test_a_run_that_lost_its_job_changes_nothing(pool: Pool, end: str) -> None:
+    old, _ = pool.hand_over()
+    before = pool.fields()
+    old.job.meta["progress"] = {"rows": 99}
+    if end == "exchange":
+        assert old.control.save() == "lost"
+    elif end == "succeed":
+        old.succeed()
+    elif end == "die":
+        old.die()
+    else:
+        old.control.reason = "pause" if end == "pause" else ""
+        old.fail(Unavailable("away") if end == "fail" else ValueError())
+    assert pool.fields() == before
+    assert pool.connection.zcard(pool.queue.started_job_registry.key) == (2 if end == "exchange" else 1)
+
+
+@pytest.mark.parametrize("reason", ["stop", "pause", "cancel", "killed"])
+@pytest.mark.parametrize(("wanted", "status"), [("cancel", "cancelled"), ("pause", "paused"), ("resume", "queued")])
+def test_what_the_submitter_wants_last_is_done(pool: Pool, reason: Any, wanted: str, status: str) -> None:
+    run = pool.begin("worker")
+    pool.jobs.pause(pool.job_id)
+    getattr(pool.jobs, wanted)(pool.job_id)
+    if reason == "killed":
+        run.die()
+    else:
+        run.control.reason = reason
+        run.fail(Paused("stopped"))
+    assert pool.status == status
+    assert pool.connection.zcard(pool.queue.started_job_registry.key) == 0
+
+
+def test_a_job_that_was_cancelled_when_it_was_taken_does_not_begin(pool: Pool) -> None:
+    pool.jobs.cancel(pool.job_id)
+    with pytest.raises(Paused):
+        pool.begin("worker")
+    assert pool.status == "cancelled"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("at", "status"), [(1, "queued"), (3, "done")])
+def test_finished_work_does_not_fail_for_good_with_redis(pool: Pool, when: str, at: int, status: str) -> None:
+    run = pool.begin("worker")
+    pool.plan.breaks(when, at)
+    try:
+        run.succeed()
+    except Unavailable as error:
+        run.fail(error)
+    assert pool.status == status
