@@ -93,6 +93,23 @@ class TestBulk:
         assert len(api.get("/v1/jobs").get_json()["jobs"]) == 1
         assert error_of(api.post("/v1/bulk", json={"source": "a"}, headers={"Idempotency-Key": ""}), 422)
 
+    def test_a_client_has_some_that_have_not_ended(self, make_app: MakeApp) -> None:
+        api = make_app(max_long_jobs_per_client=2).test_client()
+        first, second = submit(api), submit(api)
+        api.post(f"{second}/pause")
+        for refused in (
+            api.post("/v1/bulk", json={"source": "news.csv"}),
+            api.post("/v1/bulk?name=a.csv", data=b"text\na\n"),
+            api.post("/v1/indexes/news/builds", json={"source": "news.csv"}),
+        ):
+            assert "this client has 2 long jobs" in error_of(refused, 429)[1]
+        api.delete(first)
+        again = submit(api)
+        assert error_of(api.post(f"{first}/retry"), 429)[0] == "overloaded"
+        assert api.delete(again).status_code == 200
+        other = api.post("/v1/bulk", json={"source": "news.csv"}, environ_overrides={"REMOTE_ADDR": "127.0.0.2"})
+        submitted(other)
+
     def test_a_field_in_the_query_belongs_to_an_upload(self, api: FlaskClient) -> None:
         message = error_of(api.post("/v1/bulk?format=npy", json={"source": "news.csv"}), 422)[1]
         assert message.startswith("format is in the query: put it into the body")

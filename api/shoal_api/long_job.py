@@ -17,6 +17,7 @@ from shoal.errors import (
     Internal,
     InvalidRequest,
     MissingExtra,
+    Overloaded,
     PathNotAllowed,
     ShoalError,
     Unavailable,
@@ -38,6 +39,9 @@ Fields = BulkBody | BulkQuery | BuildBody | BuildQuery
 
 #: Interval at which a long job is looked at while a request waits for its end.
 _LOOK_EVERY_S = 0.05
+
+#: Ended jobs of a client among which those that have not ended are looked for, and seconds to wait while they are many.
+_MAX_ENDED, _WAIT_S = 1_000, 60
 
 _NO_RUNNER = "no runner is alive: start one with `shoal jobs`"
 
@@ -87,6 +91,18 @@ def error_of(job: LongJobStatus) -> ShoalError:
     return BY_CODE.get(about.get("code", ""), Internal)(message)
 
 
+def check_room_for_job() -> None:
+    """Raise Overloaded if the client of the current request has as many long jobs that have not ended as it may."""
+    most = context().settings.max_long_jobs_per_client
+    jobs = context().long_jobs.list(json_request().client_name, most + _MAX_ENDED)
+    if sum(not job.has_ended for job in jobs) >= most:
+        raise Overloaded(
+            f"this client has {most:,} long jobs that have not ended (SHOAL_MAX_LONG_JOBS_PER_CLIENT): wait until one "
+            "has, or cancel some",
+            _WAIT_S,
+        )
+
+
 def submit_with_file(
     kind: str,
     query: BulkQuery | BuildQuery,
@@ -96,7 +112,7 @@ def submit_with_file(
     """Submit a long job whose source is the file that is the body, or the one that it names; return 202 with its id.
 
     `arguments` makes the job's arguments, without the source, for its folder. Raises InvalidRequest, PathNotAllowed,
-    AddressNotAllowed, Unavailable, and what receiving an upload raises.
+    AddressNotAllowed, Unavailable, Overloaded, and what receiving an upload raises.
     """
     fields = body if query.name is None else query
     client, key = json_request().client_name, request.headers.get("Idempotency-Key")
@@ -107,6 +123,7 @@ def submit_with_file(
         if digest != first_digest:
             raise InvalidRequest(f"the idempotency key was used for job {job_id}, which asks something else")
         if folder.submitted is None or not _is_known(job_id):
+            check_room_for_job()
             given = arguments(folder) | {"source": _source(fields, folder)}
             folder.keep(job_id, digest)
             try:

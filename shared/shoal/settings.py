@@ -145,6 +145,9 @@ class Settings:
     max_uploads_mb: int = _setting(
         16_384, "Most that uploaded files may take, in MB; those of a client may take as much as is free.", 1
     )
+    max_long_jobs_per_client: int = _setting(
+        100, "Most long jobs of a client, submitted over HTTP, that have not ended; more are refused as overloaded.", 1
+    )
     private_hosts: str = _setting(
         "", "Hosts in private networks that sources and webhooks may name, separated by commas."
     )

@@ -11,7 +11,7 @@ from shoal.replies import Reply
 from shoal_api.context import Context, context
 from shoal_api.enqueue import IDEMPOTENCY_KEY, submit
 from shoal_api.event_stream import event_stream
-from shoal_api.long_job import describe, error_of, own_job, state, wait
+from shoal_api.long_job import check_room_for_job, describe, error_of, own_job, state, wait
 from shoal_api.request import json_request
 from shoal_api.response import rendered, result_fields
 from shoal_api.schema.long_jobs import AnyJobResult, AnyJobState, AnyJobStatus, ListQuery, LongJobs, LongJobState
@@ -100,7 +100,9 @@ def resume_job(path: JobPath) -> Response:
 @api.post("/v1/jobs/<id>/retry", responses={200: LongJobState})
 def retry_job(path: JobPath) -> Response:
     """Let a long job that failed or was cancelled go on where it was; return its status after that."""
-    return rendered(state(path.id, context().long_jobs.retry(own_job(path.id).id)))
+    job = own_job(path.id)
+    check_room_for_job()
+    return rendered(state(job.id, context().long_jobs.retry(job.id)))
 
 
 def _state(job_id: str) -> dict[str, Any]:
