@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from hashlib import blake2b
@@ -20,6 +21,7 @@ from shoal.errors import (
     BadDocument,
     Cancelled,
     DiskFull,
+    FileError,
     IndexBusy,
     IndexCorrupt,
     Internal,
@@ -332,6 +334,17 @@ class TestWhatCannotBeBuilt:
         with pytest.raises(BadDocument, match="there are no documents in it"):
             build(source([]), out, MadeVectors())
 
+    def test_memory_for_documents_of_one_id_is_small(self, out: Path, tmp_path: Path) -> None:
+        path, count = tmp_path / "bad.jsonl", 20_000
+        path.write_text('{"id": "a", "text": "storm"}\n' * count)
+        tracemalloc.start()
+        try:
+            assert build(Source(path), out, MadeVectors(), skips_bad=True).num_bad == count - 1
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak_bytes < 250 * count
+
     def test_two_builds_at_once(self, source: Write, out: Path) -> None:
         documents, refused = source(["storm", "rain"]), []
 
@@ -345,6 +358,17 @@ class TestWhatCannotBeBuilt:
         assert all(re.match(said, message) for message in refused)
         assert refused
         assert names(out) == {first.version, CURRENT, HISTORY}
+
+    def test_in_a_folder_that_is_a_link(self, source: Write, out: Path, tmp_path: Path) -> None:
+        (other := tmp_path / "other").mkdir()
+        (other / "mine.txt").write_text("mine")
+        out.mkdir(parents=True)
+        for target in (other, tmp_path / "nowhere"):
+            (out / SCRATCH).symlink_to(target)
+            with pytest.raises(FileError, match="is a link, but a build empties this folder: remove the link"):
+                build(source(["storm"]), out, MadeVectors())
+            (out / SCRATCH).unlink()
+        assert names(other) == {"mine.txt"}
 
     def test_a_search_that_misses_documents(self, source: Write, out: Path) -> None:
         def lose_codes(progress: TaskProgress) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import running
+from index_versions import publish_version
 from test_cli import fail, succeed
 
 from shoal import Client
@@ -123,6 +124,17 @@ def test_either_a_name_or_a_folder(shoal: CliRunner, source: Path) -> None:
 def test_a_name_leads_to_no_other_folder(shoal: CliRunner, source: Path) -> None:
     arguments = ["index", "build", str(source), "--name", "../news"]
     assert 'the index is called "../news"' in fail(shoal.invoke(main, arguments), "invalid_request")
+
+
+def test_a_name_goes_before_a_folder_here(
+    shoal: CliRunner, tmp_path: Path, index_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here := tmp_path / "here").mkdir()
+    monkeypatch.chdir(here)
+    for folder, version in ((tmp_path / "news", "v1"), (here / "news", "v2"), (here / "other", "v3")):
+        publish_version(folder, index_folder, version)
+    for name, version in (("news", "v1"), ("./news", "v2"), ("other", "v3")):
+        assert f"* {version} " in succeed(shoal.invoke(main, ["index", "list", name]))
 
 
 def test_no_worker_is_ready(client: Client) -> None:

@@ -136,6 +136,13 @@ class TestDelete:
         delete(out, first)
         assert [version.name for version in list_versions(out)] == [second]
 
+    def test_a_link_to_a_version(self, out: Path, built: Build) -> None:
+        name = built()
+        (out / "link").symlink_to(name)
+        delete(out, "link")
+        assert [version.name for version in list_versions(out)] == [name]
+        assert not (out / "link").exists()
+
     def test_not_the_published_one(self, out: Path, built: Build) -> None:
         name = built()
         with pytest.raises(InvalidRequest, match=f"{name} is the published version of .*: publish another one first"):

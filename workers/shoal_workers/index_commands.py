@@ -32,6 +32,7 @@ def index() -> None:
     """Build an index of your documents, and manage its versions.
 
     INDEX is the name of an index or its folder. A name is one of SHOAL_INDEXES, or of a folder in SHOAL_INDEX_HOME.
+    Where a folder here has such a name, ./NAME is the folder.
     """
 
 
@@ -163,10 +164,11 @@ def info(settings: Settings, index_name: str) -> None:
 
 
 def _folder(settings: Settings, name: str) -> Path:
-    """Return the folder of an index that a command names, by its name or as a path."""
+    """Return the folder of an index that a command names, by its name or as a path; the name goes first."""
     from shoal_workers.index.long_tasks import where_is
 
-    if name not in settings.index_folders() and ("/" in name or Path(name).is_dir()):
+    is_known = name in settings.index_folders() or (name.strip(".") and (settings.index_home_folder / name).is_dir())
+    if "/" in name or (Path(name).is_dir() and not is_known):
         return Path(name)
     return where_is(settings, name)
 

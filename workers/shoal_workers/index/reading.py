@@ -61,10 +61,11 @@ def read_source(folder: Path, state: BuildState, source: Source, skips_bad: bool
                     _leave_out(row, bad, skips_bad)
                 if state.num_rows % REPORT_EVERY == 0:
                     report(TaskProgress(state.num_rows, bad.num, bad.first, source.fraction, "reading"))
-        repeated = dict(_repeated_ids(folder, copied, source.place))
-        for row in repeated.values():
+        repeated = array("q")
+        for n, row in _repeated_ids(folder, copied, source.place):
             _leave_out(row, bad, skips_bad)
-        ends, hashes = _without(folder, copied, list(repeated))
+            repeated.append(n)
+        ends, hashes = _without(folder, copied, np.array(repeated))
         state.num_bad, state.first_bad = bad.num, bad.first
     state.count = len(ends) - 1
     if not state.count:
@@ -85,7 +86,7 @@ def _repeated_ids(folder: Path, copied: _Copied, place: Place) -> Iterator[tuple
     """Yield the documents with the id of an earlier one, each with the reason to leave it out."""
     first_rows = HashTable.of(copied.id_hashes).first_rows()
     with (folder / DOCUMENTS).open("rb") as file:
-        for n in np.flatnonzero(first_rows != np.arange(len(first_rows))).tolist():
+        for n in map(int, np.flatnonzero(first_rows != np.arange(len(first_rows)))):
             file.seek(copied.ends[n])
             name = excerpt(json.loads(file.readline())["id"])
             number, first = copied.numbers[n], copied.numbers[int(first_rows[n])]
@@ -93,10 +94,10 @@ def _repeated_ids(folder: Path, copied: _Copied, place: Place) -> Iterator[tuple
             yield n, BadRow(number, reason)
 
 
-def _without(folder: Path, copied: _Copied, rows: list[int]) -> tuple[NDArray[np.int64], bytes | bytearray]:
+def _without(folder: Path, copied: _Copied, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], bytes | bytearray]:
     """Take rows out of the documents that were copied, and return the ends and the hashes of the others."""
     ends = np.array(copied.ends)
-    if not rows:
+    if not len(rows):
         return ends, copied.hashes
     is_kept = np.ones(len(ends) - 1, bool)
     is_kept[rows] = False

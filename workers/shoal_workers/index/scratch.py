@@ -16,6 +16,7 @@ from typing import Any
 from shoal.errors import (
     BadDocument,
     Cancelled,
+    FileError,
     IndexBusy,
     IndexCorrupt,
     IndexMismatch,
@@ -114,11 +115,16 @@ def sync_folder(folder: Path) -> None:
 def _lock(folder: Path) -> int:
     """Return a descriptor of the folder that holds its lock; the system lets go of it when the process ends."""
     while True:
-        folder.mkdir(exist_ok=True)
+        with suppress(FileExistsError):
+            folder.mkdir()
         try:
-            lock = os.open(folder, os.O_RDONLY)
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except FileNotFoundError:  # the build before has ended in this moment
             continue
+        except OSError as error:
+            if folder.is_symlink():
+                raise FileError(f"{folder} is a link, but a build empties this folder: remove the link") from error
+            raise
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -132,7 +138,7 @@ def _lock(folder: Path) -> int:
 def _is_at(lock: int, folder: Path) -> bool:
     """Return True if the folder that was opened is still the one of that name."""
     try:
-        return os.path.samestat(os.fstat(lock), folder.stat())
+        return os.path.samestat(os.fstat(lock), folder.lstat())
     except FileNotFoundError:
         return False
 

@@ -225,6 +225,12 @@ def _lines(folder: Path) -> list[str]:
 
 
 def _remove(version: Path) -> None:
-    """Remove a version; without its manifest first, so that it is never a version that lacks files."""
+    """Remove a version; without its manifest first, so that it is never a version that lacks files.
+
+    Of a link to a folder, the link is removed.
+    """
+    if version.is_symlink():
+        version.unlink()
+        return
     (version / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(version, ignore_errors=True)
