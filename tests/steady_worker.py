@@ -51,7 +51,7 @@ class SteadyWorker:
         answers = []
         for delivery in self.queue.take("steady", LANES, 1, 0.02):
             job = Job.unpack(delivery.data)
-            answers.append(Answer(delivery, steady_reply(job), job.reply_to))
+            answers.append(Answer(delivery, steady_reply(job, str(self.about["model"])), job.reply_to))
         self.num_answered += self.queue.reply(answers)
 
     @contextmanager
@@ -74,11 +74,11 @@ class SteadyWorker:
             thread.join()
 
 
-def steady_reply(job: Job) -> Reply:
+def steady_reply(job: Job, model: str = MODEL) -> Reply:
     """Return the worker's reply to the job."""
     if any(BROKEN in text for text in job.texts):
         return Reply.failure(job.id, Internal("a worker has failed"))
     if any(TOO_LONG in text for text in job.texts):
         return Reply.failure(job.id, TextTooLong("a text has too many tokens: shorten it"))
     ones = [1] * len(job.texts)
-    return Reply(job.id, vectors=vectors_of(job.texts), tokens=ones, truncated=[False] * len(ones), model=MODEL)
+    return Reply(job.id, vectors=vectors_of(job.texts), tokens=ones, truncated=[False] * len(ones), model=model)

@@ -43,6 +43,7 @@ from shoal.long_task import TaskProgress
 from shoal.queue.consumer import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.records.document import BadRow, Document
+from shoal.settings import Settings
 from shoal_workers.service import announced
 from shoal_workers.worker import Worker
 
@@ -158,6 +159,14 @@ class TestFolder:
         assert rows == sorted(rows)
         assert (rows[-1], reports[-1].num_bad, reports[-1].fraction) == (NUM_ROWS, 4, 1.0)
         assert len(reports[-1].first_bad) == 4
+        fractions = [report.fraction or 0.0 for report in reports]
+        assert fractions == sorted(fractions)
+        assert all(report.fraction == pytest.approx(report.rows / NUM_ROWS) for report in reports[-8:])
+
+    def test_the_longest_text_is_that_of_the_settings(self, source: Path, tmp_path: Path, client: Client) -> None:
+        result = embed_file(request_for(source, tmp_path / "out"), client, ignore, Settings(max_text_chars=7))
+        assert result.num_vectors == 9
+        assert "7 (SHOAL_MAX_TEXT_CHARS)" in result.first_bad[-1]
 
     def test_of_a_file_without_rows_nothing_is_written_but_the_manifest(self, tmp_path: Path, client: Client) -> None:
         (tmp_path / "none.txt").write_text("\n")
@@ -222,6 +231,34 @@ class TestGoingOn:
                     (out / name).write_bytes(data)
                 embed_file(request_for(source, out), client, ignore)
                 assert files_in(out) == undisturbed
+
+    def test_under_another_name_of_the_same_model_it_ends_the_same(
+        self, source: Path, tmp_path: Path, client: Client, queue: Queue
+    ) -> None:
+        out, renamed = tmp_path / "out", SteadyWorker(queue)
+        with SteadyWorker(queue).running():
+            embed_file(request_for(source, out), client, ignore)
+        undisturbed = files_in(out)
+        (out / "part-00004.ids.jsonl").unlink()
+        queue.pool.leave("steady")
+        assert client.pool.first_heartbeats() == {}
+        renamed.about["model"] = "renamed"
+        with renamed.running():
+            embed_file(request_for(source, out), client, ignore)
+        assert files_in(out) == undisturbed
+
+    def test_a_part_during_which_another_model_was_there_is_made_again(
+        self, source: Path, tmp_path: Path, client: Client, undisturbed: dict[str, bytes]
+    ) -> None:
+        def join(progress: TaskProgress) -> None:
+            if progress.rows > PART_ROWS:
+                client.pool.announce("other", {"model": "other", "digest": "d2", "dimension": DIMENSION})
+
+        with pytest.raises(NotReady, match="different models"):
+            embed_file(request_for(source, tmp_path / "out"), client, join)
+        client.pool.leave("other")
+        embed_file(request_for(source, tmp_path / "out"), client, ignore)
+        assert files_in(tmp_path / "out") == undisturbed
 
     def test_a_part_that_was_lost_or_cut_is_made_again(
         self, source: Path, tmp_path: Path, client: Client, undisturbed: dict[str, bytes]

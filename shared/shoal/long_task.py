@@ -11,7 +11,7 @@ MAX_SHOWN = 10
 class TaskProgress:
     """The part of a long job that is done.
 
-    `rows` counts the rows of the source that were read, bad ones included; `num_bad` those that were left out, and
+    `rows` counts the rows of the source that are done, bad ones included; `num_bad` those that were left out, and
     `first_bad` has the messages of the first `MAX_SHOWN` of them. `fraction` is the part of the source's bytes that is
     done, from 0 to 1, or None if it is not known. `step` names the work under way, as "reading" or "embedding".
     """

@@ -1,7 +1,7 @@
 """Embedding a file into a folder of vectors: the task, and its result."""
 
 import time
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -20,6 +20,7 @@ from shoal.jobs import OPTION_NAMES, Options
 from shoal.long_task import Report, TaskProgress
 from shoal.records.document import BadRow, Document
 from shoal.records.source import Source
+from shoal.settings import DEFAULTS, Settings
 
 #: Rows that are skipped from one report to the next.
 _SKIPPED_AT_A_TIME = 1_000
@@ -79,29 +80,36 @@ class BulkResult:
     dimension: int
 
 
-def embed_file(request: EmbedFile, client: Client, report: Report, private_hosts: Collection[str] = ()) -> BulkResult:
+def embed_file(request: EmbedFile, client: Client, report: Report, settings: Settings = DEFAULTS) -> BulkResult:
     """Embed a file into a folder, or go on where an earlier run with the same request has ended.
 
     Waits for workers, for room in the lane, and for Redis if it goes away meanwhile. `report` is called for every
     answered job, and about twice a second while it waits; an error that it raises ends the run, and the finished parts
-    stay. Bad rows are left out and listed in `bad-rows.jsonl`. A source in a private network is refused unless its host
-    is one of `private_hosts`. Raises Unavailable if Redis does not answer at the start, FileError while another process
-    writes the folder, InvalidRequest if the source or the arguments are others than those of an earlier run,
-    ModelMismatch if the model is, BadDocument if no row could be embedded or the source cannot be read to its end, and
-    DiskFull.
+    stay. Bad rows are left out and listed in `bad-rows.jsonl`. Of the settings count `max_text_chars`, over which a row
+    is bad, and `private_hosts`. Raises Unavailable if Redis does not answer at the start, FileError while another
+    process writes the folder, InvalidRequest if the source or the arguments are others than those of an earlier run,
+    ModelMismatch if the model is, NotReady while workers have different models, BadDocument if no row could be embedded
+    or the source cannot be read to its end, and DiskFull.
     """
     check_format(request.format)
     columns = request.text_column, request.id_column
-    source = Source(request.source, *columns, reserved=frozenset(), private_hosts=private_hosts)
+    source = Source(
+        request.source,
+        *columns,
+        reserved=frozenset(),
+        max_text_chars=settings.max_text_chars,
+        private_hosts=settings.private_host_names(),
+    )
     client.pool.alive()  # raises Unavailable: later, Redis is waited for
     with OutputFolder.open(Path(request.out)) as folder:
         manifest = _manifest(request, source, _model_of_pool(client, report))
+        served = manifest.model
         if folder.has_manifest() and (begun := Manifest.read(folder.path)).parts:
             begun.check_same(manifest, folder.path)
-            manifest = replace(begun.without_damaged(folder.path), model=manifest.model)
+            manifest = begun.without_damaged(folder.path)
         folder.save(manifest)
         with KeptBadRows(folder.path, manifest.num_bad) as bad_rows:
-            return _Run(request, client, report, source, folder, manifest, bad_rows).finish()
+            return _Run(request, client, report, source, folder, manifest, served, bad_rows).finish()
 
 
 def _manifest(request: EmbedFile, source: Source, model: Mapping[str, Any]) -> Manifest:
@@ -130,6 +138,7 @@ class _Run:
         source: Source,
         folder: OutputFolder,
         manifest: Manifest,
+        served: str,
         bad_rows: KeptBadRows,
     ):
         self._request = request
@@ -138,14 +147,16 @@ class _Run:
         self._source = source
         self._folder = folder
         self._manifest = manifest
+        self._served = served  # the name that the workers give the model; the manifest keeps that of the first run
         self._bad_rows = bad_rows
         self._num_rows = manifest.num_rows  # that are written, or known to be bad
+        self._num_read = 0
 
     def finish(self) -> BulkResult:
         """Write the parts that are missing, and return the result."""
         manifest, options = self._manifest, self._request.job_options()
         if not manifest.is_complete:
-            stream = JobStream(self._client, options, manifest.model, manifest.dimension, self._report)
+            stream = JobStream(self._client, options, self._served, manifest.dimension, self._report)
             with (
                 closing(self._rows_left()) as rows,
                 closing(stream.embed(groups(rows, manifest.part_rows, options))) as answered,
@@ -164,14 +175,14 @@ class _Run:
 
     def _rows_left(self) -> Generator[Row, None, None]:
         """Yield the rows of the source after those of finished parts."""
-        num_rows = 0
-        for num_rows, row in enumerate(self._source.rows(), 1):
-            if num_rows > self._manifest.num_rows:
+        for row in self._source.rows():
+            self._num_read += 1
+            if self._num_read > self._manifest.num_rows:
                 # Without its fields, which no vector needs: a window of rows with large ones would fill the memory.
                 yield Document(row.id, row.text, {}, row.number) if isinstance(row, Document) else row
-            elif num_rows % _SKIPPED_AT_A_TIME == 1:
+            elif self._num_read % _SKIPPED_AT_A_TIME == 1:
                 self._report("reading")
-        if num_rows < self._manifest.num_rows:
+        if self._num_read < self._manifest.num_rows:
             raise BadDocument(f"{self._request.source} has fewer rows than before: write to another folder")
 
     def _write_part(self, answered: Iterator[Group]) -> Part | None:
@@ -205,10 +216,14 @@ class _Run:
         self._num_rows += len(group.rows)
 
     def _check_unchanged(self) -> None:
-        """Raise InvalidRequest or ModelMismatch if the source or the model is another than at the start."""
+        """Raise InvalidRequest or ModelMismatch if the source or the model is another than at the start.
+
+        Raises NotReady if only some workers have another model: the part is then made again.
+        """
         now, workers = replace(self._manifest, source=self._source.fingerprint()), []
         with suppress(Unavailable):
             workers = _workers_with_model(self._client)
+        _check_one_model(workers)
         self._manifest.check_same(now, self._folder.path)
         for about in workers:
             self._manifest.check_same(replace(now, model=about["model"], digest=about["digest"]), self._folder.path)
@@ -219,6 +234,8 @@ class _Run:
 
     def _report(self, step: str, fraction: float | None = None) -> None:
         shown, bad = fraction or self._source.fraction, self._bad_rows
+        if shown and self._num_rows < self._num_read:  # read, and not answered yet
+            shown *= self._num_rows / self._num_read
         self._report_to(TaskProgress(self._num_rows, bad.num, bad.first, shown, step))
 
     def _result(self) -> BulkResult:
@@ -243,13 +260,17 @@ def _model_of_pool(client: Client, report: Report) -> dict[str, Any]:
             found = _workers_with_model(client)
         except Unavailable:
             found, reason = [], "waiting for Redis"
-        if len({about["digest"] for about in found}) > 1:
-            names = ", ".join(sorted({about["model"] for about in found}))
-            raise NotReady(f"the workers of the pool have different models ({names}): let all serve one")
+        _check_one_model(found)
         if found:
             return found[0]
         report(TaskProgress(step=reason))
         time.sleep(WAITING_EVERY_S)
+
+
+def _check_one_model(workers: Sequence[Mapping[str, Any]]) -> None:
+    if len({about["digest"] for about in workers}) > 1:
+        names = ", ".join(sorted({about["model"] for about in workers}))
+        raise NotReady(f"the workers of the pool have different models ({names}): let all serve one")
 
 
 def _workers_with_model(client: Client) -> list[dict[str, Any]]:

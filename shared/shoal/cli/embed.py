@@ -34,7 +34,7 @@ from shoal.settings import Settings
 @click.option("--part-rows", type=int, help="Folder: rows of the source in each part.")
 @click.option("--detach", is_flag=True, help="Folder: let a runner do it, print the id of the job, and return.")
 @click.option("--webhook", help="With --detach: URL that is told of the end of the job.")
-@settings_options(*REDIS_SETTINGS)
+@settings_options(*REDIS_SETTINGS, "max_text_chars")
 def embed(
     settings: Settings,
     texts: tuple[str, ...],
@@ -93,7 +93,7 @@ def _embed_into_folder(settings: Settings, request: EmbedFile) -> None:
     with Client.from_settings(settings) as client:
         try:
             with TaskBar() as bar:
-                result = embed_file(request, client, bar, settings.private_host_names())
+                result = embed_file(request, client, bar, settings)
         except KeyboardInterrupt:
             raise Cancelled(f"stopped: the same command goes on from the last part in {request.out}") from None
     click.echo(f"{result.num_vectors:,} vectors in {result.num_parts:,} parts in {result.out}", err=True)

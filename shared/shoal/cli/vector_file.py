@@ -52,7 +52,8 @@ def check_path(path: Path) -> Path:
     """Return `path`; raise InvalidRequest unless its format is known and its folder exists."""
     if path.suffix not in _FORMATS:
         raise InvalidRequest(
-            f"{path} ends with {excerpt(path.suffix)}: name a file that ends with {', '.join(_FORMATS)}"
+            f"{path} ends with {excerpt(path.suffix)}: name a file that ends with {', '.join(_FORMATS)}, or a "
+            f"folder with a slash at its end, as {path}/"
         )
     if not path.parent.is_dir():
         raise InvalidRequest(f"there is no folder {path.parent} to write {path.name} in: make it first")

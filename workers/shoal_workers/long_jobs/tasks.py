@@ -37,7 +37,7 @@ def embed_file(settings: Settings, arguments: Mapping[str, Any], job_id: str, re
         raise InvalidRequest(f"out is {excerpt(request.out)}: it takes a folder of this machine")
     request = replace(request, source=source, out=out)
     with Client.from_settings(settings) as client:
-        return asdict(bulk.embed_file(request, client, report, settings.private_host_names()))
+        return asdict(bulk.embed_file(request, client, report, settings))
 
 
 def build_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
