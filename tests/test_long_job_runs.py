@@ -61,7 +61,7 @@ class Pool:
 
     def begin(self, name: str) -> Run:
         """Let a worker of the name begin with the job."""
-        return Run(LongJobWorker(self.queue, name, self.broker), self.broker, self.queue, self.job_id)
+        return Run(LongJobWorker([self.queue], name, self.broker), self.broker, self.queue, self.job_id)
 
     def hand_over(self) -> tuple[Run, Run]:
         """Let a worker begin, and another one after it, as when the first gave no sign of life for a while."""

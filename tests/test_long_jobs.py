@@ -9,10 +9,12 @@ from rq.job import Job
 
 from shoal.errors import InvalidRequest, MalformedJob, ShoalError, Unavailable, UnknownJob
 from shoal.keys import Keys
+from shoal.long_jobs.kind import KINDS
 from shoal.long_jobs.long_jobs import LongJobs
-from shoal.long_jobs.rq_queue import queue_names
+from shoal.long_jobs.rq_queue import LongQueue, job_class_of, queue_names
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.settings import Settings
+from shoal_workers.long_jobs.maintenance import Maintenance
 
 
 @pytest.fixture
@@ -99,6 +101,25 @@ def test_a_paused_job_is_in_no_queue_and_a_resumed_one_once(
     assert 0 < connection.ttl(f"rq:job:{job_id}") <= 30 * 86_400
     jobs.retry(job_id)
     assert connection.ttl(f"rq:job:{job_id}") == -1
+
+
+def test_webhooks_come_after_quick_jobs_and_their_retries_last(
+    jobs: LongJobs, connection: "redis.Redis", keys: Keys
+) -> None:
+    _, *names = queue_names(keys)
+    queues = [LongQueue(name, connection, job_class=job_class_of(KINDS)) for name in names]
+    hooks = [jobs.submit("send_webhook", {"url": "http://example.org", "id": str(n)}) for n in range(3)]
+    manage = jobs.submit("manage_index", {"action": "list", "name": "news"})
+    tried = LongQueue.dequeue_any(queues[1:], 1, connection, job_class=job_class_of(KINDS))[0]
+    assert tried.id == hooks[0]
+    with connection.pipeline() as pipeline:
+        tried.retry(queues[1], pipeline)
+        pipeline.execute()
+    connection.zadd(queues[1].scheduled_job_registry.key, {tried.id: 1})
+    Maintenance(queues[1]).run()
+    taken = [LongQueue.dequeue_any(queues, 1, connection, job_class=job_class_of(KINDS))[0].id for _ in range(4)]
+    assert taken == [manage, *hooks[1:], hooks[0]]
+    assert hooks[1].encode() in connection.lrange(queues[1].intermediate_queue_key, 0, -1)  # kept until it begins
 
 
 def test_an_idempotency_key_is_of_its_client(jobs: LongJobs) -> None:

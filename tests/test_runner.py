@@ -261,7 +261,7 @@ def test_rqs_own_tools_show_the_jobs(place: Place) -> None:
     command = [str(Path(sys.executable).parent / "rq"), "info", "--url", place.server.url, "--raw"]
     command += ["--serializer", "shoal.long_jobs.serializer.MsgpackSerializer"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    long, _ = queue_names(place.settings.keys)
+    long = queue_names(place.settings.keys)[0]
     assert f"queue {long} 1" in shown
     assert shown.count(f" busy {long}.") == 2
     assert place.wait(failed, "queued").error is None

@@ -5,15 +5,19 @@ from dataclasses import dataclass
 _DAY_S = 86_400
 
 
+#: The queues: that of long work, that of quick work, and that of webhooks, which are sent while no quick work waits.
+QUEUES = (LONG, QUICK, WEBHOOKS) = ("long", "quick", "webhooks")
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of long job. `retry_after_s` has the pause before each retry, so it has as many as there are retries.
 
-    A quick kind has a queue of its own, so that it does not wait for the others.
+    `queue` is one of `QUEUES`. A run that takes longer than `timeout_s` is ended.
     """
 
     name: str
-    is_quick: bool = False
+    queue: str = LONG
     timeout_s: int = 365 * _DAY_S
     result_ttl_s: int = 7 * _DAY_S
     failure_ttl_s: int = 30 * _DAY_S
@@ -21,7 +25,7 @@ class Kind:
 
 
 #: Sends the status of a long job to the URL that its submitter named.
-WEBHOOK = Kind("send_webhook", True, 60, 600, _DAY_S, (5, 30, 120, 600, 1_800))
+WEBHOOK = Kind("send_webhook", WEBHOOKS, 10, 600, _DAY_S, (5, 30, 120, 600, 1_800))
 
 #: The kinds that a runner does.
 KINDS = {
@@ -29,7 +33,7 @@ KINDS = {
     for kind in (
         Kind("embed_file"),
         Kind("build_index"),
-        Kind("manage_index", True, 600, 600, 600, (0, 1, 5)),
+        Kind("manage_index", QUICK, 600, 600, 600, (0, 1, 5)),
         WEBHOOK,
     )
 }

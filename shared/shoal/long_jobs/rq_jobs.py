@@ -17,7 +17,7 @@ from shoal import wire
 from shoal.errors import InvalidRequest, ShoalError, UnknownJob
 from shoal.excerpt import excerpt
 from shoal.keys import Keys
-from shoal.long_jobs.kind import Kind
+from shoal.long_jobs.kind import LONG, Kind
 from shoal.long_jobs.rq_queue import WANTED, LongJob, LongQueue, describe, job_class_of, queue_names
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import LongJobStatus
@@ -47,12 +47,11 @@ class RqJobs:
 
     def submit(self, kind: Kind, submission: Submission, once: str, job_id: str) -> str:
         """Put a job and return its id; that of the first job if the idempotency key `once` was used before."""
-        long_name, quick_name = queue_names(self._keys)
-        queue = self._queues[quick_name if kind.is_quick else long_name]
+        queue = self._queues[f"{self._keys.root}:{kind.queue}"]
         if once and not self._connection.set(key := self._keys.once(once), job_id, nx=True, ex=ONCE_S):
             first: Any = self._connection.get(key)
             job_id = first.decode() if first else job_id
-        if not kind.is_quick:
+        if kind.queue == LONG:
             self._list(job_id, submission.client)
         try:
             queue.add(queue.new_job(kind, submission, job_id))

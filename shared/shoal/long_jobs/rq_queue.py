@@ -20,7 +20,7 @@ from shoal.errors import MalformedJob, ShoalError
 from shoal.excerpt import excerpt
 from shoal.keys import Keys
 from shoal.long_jobs.job_fields import JobFields
-from shoal.long_jobs.kind import WEBHOOK, Kind
+from shoal.long_jobs.kind import QUEUES, WEBHOOK, Kind
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import LongJobStatus, Progress, Status
 from shoal.long_jobs.submission import Submission
@@ -185,7 +185,9 @@ class LongJob(Job):
         except ShoalError:
             return
         if url:
-            queue = LongQueue(f"{self.origin.rpartition(':')[0]}:quick", self.connection, job_class=type(self))
+            queue = LongQueue(
+                f"{self.origin.rpartition(':')[0]}:{WEBHOOK.queue}", self.connection, job_class=type(self)
+            )
             queue.add(queue.new_job(WEBHOOK, Submission(WEBHOOK.name, {"url": url, "id": self.id})), pipeline)
 
 
@@ -266,6 +268,18 @@ class LongQueue(Queue):
     # Where RQ would trust what is in Redis, or does more than long jobs need
 
     @classmethod
+    def dequeue_any(cls, queues: Any, timeout: int | None, connection: Any, *args: Any, **options: Any) -> Any:
+        """Take the next job of the first queue that has one, or wait for one in the first.
+
+        RQ's own would lose a job of several queues if the worker ended just then.
+        """
+        for queue in queues:
+            while entry := cls.lmove(connection, queue.key, None):
+                if found := cls._fetch_dequeued_job(connection, *entry, *args, **options):
+                    return found
+        return super().dequeue_any(queues[:1], timeout, connection, *args, **options)
+
+    @classmethod
     def lmove(cls, connection: Any, queue_key: str, timeout: int | None) -> Any:
         """Take the next id from the queue, whatever its bytes are."""
         found = super().lmove(connection, queue_key, timeout)
@@ -295,9 +309,9 @@ class LongQueue(Queue):
         return {}
 
 
-def queue_names(keys: Keys) -> tuple[str, str]:
-    """Return the names of the pool's queues in RQ: that of long jobs, and that of quick ones."""
-    return f"{keys.root}:long", f"{keys.root}:quick"
+def queue_names(keys: Keys) -> list[str]:
+    """Return the names of the pool's queues in RQ, in the order of `QUEUES`."""
+    return [f"{keys.root}:{name}" for name in QUEUES]
 
 
 def job_class_of(kinds: Mapping[str, Kind], base: type[LongJob] = LongJob, **values: Any) -> type[LongJob]:

@@ -14,6 +14,7 @@ from rq.job import JobStatus
 from rq.worker_registration import clean_worker_registry
 
 from shoal.errors import Internal
+from shoal.long_jobs.kind import LONG
 from shoal.long_jobs.rq_jobs import JOB_ID
 from shoal.long_jobs.rq_queue import LongJob, LongQueue
 
@@ -101,7 +102,7 @@ class Maintenance:
             with self._connection.pipeline() as pipeline:
                 pipeline.zrem(registry.key, name)
                 if job and job.get_status(refresh=False) == JobStatus.SCHEDULED:
-                    self._queue._enqueue_job(job, pipeline=pipeline, at_front=True)
+                    self._queue._enqueue_job(job, pipeline=pipeline, at_front=job.kind.queue == LONG)
                 pipeline.execute()
 
     def _forget(self) -> None:

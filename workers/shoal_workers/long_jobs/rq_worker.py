@@ -9,7 +9,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, TypeAlias
 
@@ -98,17 +98,20 @@ def _translated(error: Exception, job: LongJob) -> ShoalError:
 
 
 class LongJobWorker(Worker):
-    """A worker for one queue; it does one job at a time, each in a process that it starts and watches."""
+    """A worker for some queues, the first before the others.
+
+    It does one job at a time, each in a process that it starts and watches.
+    """
 
     log_result_lifespan = False
     max_connection_wait_time = 2.0
 
-    def __init__(self, queue: LongQueue, name: str, broker: Broker):
+    def __init__(self, queues: Sequence[LongQueue], name: str, broker: Broker):
         super().__init__(
-            [queue],
+            queues,
             name=name,
-            connection=queue.connection,
-            job_class=queue.job_class,
+            connection=queues[0].connection,
+            job_class=queues[0].job_class,
             queue_class=LongQueue,
             serializer=MsgpackSerializer,
             job_monitoring_interval=HEARTBEAT_S,
@@ -116,7 +119,7 @@ class LongJobWorker(Worker):
             log_job_description=False,
         )
         self._broker = broker
-        self._maintenance = Maintenance(queue)
+        self._maintenance = [Maintenance(queue) for queue in queues]
         self._told_to_stop_s = 0.0
         self._last_fault = ""
 
@@ -153,7 +156,8 @@ class LongJobWorker(Worker):
         fault = ""
         try:
             with self._broker.translated():
-                self._maintenance.run()
+                for maintenance in self._maintenance:
+                    maintenance.run()
         except ShoalError as error:
             fault = error.message
         except ValueError as error:

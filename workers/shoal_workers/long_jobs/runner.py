@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
@@ -44,15 +44,15 @@ _LOOK_EVERY_S = 0.2
 
 @dataclass(slots=True)
 class _Place:
-    """A place for a worker of a queue, and the process that has it."""
+    """A place for a worker of some queues, and the process that has it."""
 
-    queue: str
+    queues: Sequence[str]
     process: BaseProcess | None = None
     due_s: float = 0.0
 
 
 class Runner:
-    """The runner of a pool: `settings.long_jobs` workers for long jobs, and one for quick ones.
+    """The runner of a pool: `settings.long_jobs` workers for long jobs, and one for quick ones and webhooks.
 
     `tasks` and `kinds` are the functions of the kinds, and the kinds themselves.
     """
@@ -63,11 +63,11 @@ class Runner:
         tasks: Mapping[str, Task] | None = None,
         kinds: Mapping[str, Kind] = KINDS,
     ):
-        long, quick = queue_names(settings.keys)
+        long, *others = queue_names(settings.keys)
         self._settings = settings
         self._job_class = job_class_of(kinds, RunnableJob, functions=functions(settings) if tasks is None else tasks)
         self._kinds = kinds
-        self._places = [_Place(name) for name in (*[long] * settings.long_jobs, quick)]
+        self._places = [_Place(names) for names in (*[[long]] * settings.long_jobs, others)]
         self._stopping = threading.Event()
 
     def run(self) -> None:
@@ -91,24 +91,25 @@ class Runner:
                     place.process.close()
                     place.process, place.due_s = None, time.monotonic() + RESTART_AFTER_S
                 if place.process is None and time.monotonic() >= place.due_s:
-                    place.process = self._start(place.queue)
+                    place.process = self._start(place.queues)
             if submit_due:
                 submit_due()
             self._stopping.wait(_LOOK_EVERY_S)
 
-    def _start(self, queue: str) -> BaseProcess:
+    def _start(self, queues: Sequence[str]) -> BaseProcess:
         """Fork a worker, which shares the memory of what is loaded."""
         parent = os.getpid()
-        process = multiprocessing.get_context("fork").Process(target=self._work, args=(queue, parent))
+        process = multiprocessing.get_context("fork").Process(target=self._work, args=(queues, parent))
         process.start()
         return process
 
-    def _work(self, queue_name: str, parent: int) -> None:
-        """Do the jobs of a queue, in a process of its own."""
+    def _work(self, names: Sequence[str], parent: int) -> None:
+        """Do the jobs of some queues, in a process of its own."""
         die_with_parent(signal.SIGTERM, parent)
         quiet_until_s = 0.0
         with closing(Broker.connect(self._settings.redis_url, ANSWER_S)) as broker:
-            queue = LongQueue(queue_name, broker.library_client(), job_class=self._job_class)
+            client = broker.library_client()
+            queues = [LongQueue(name, client, job_class=self._job_class) for name in names]
             while True:
                 for number in (signal.SIGTERM, signal.SIGINT):
                     signal.signal(number, lambda *_: os._exit(0))  # it has no job
@@ -116,7 +117,7 @@ class Runner:
                 name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
                 try:
                     with broker.translated():
-                        return LongJobWorker(queue, name, broker).run()
+                        return LongJobWorker(queues, name, broker).run()
                 except (Unavailable, Overloaded) as error:
                     if time.monotonic() >= quiet_until_s:
                         log.warning("waiting for Redis: %s", error.message)

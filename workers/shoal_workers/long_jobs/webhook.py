@@ -15,7 +15,7 @@ from shoal.private_network import send_request, without_query
 SIGNATURE = "Shoal-Signature"
 
 #: Longest wait for the receiver to connect and to answer, in seconds.
-TIMEOUT_S = 15.0
+TIMEOUT_S = 5.0
 
 
 def sign(secret: str, body: bytes, at_s: int) -> str:
