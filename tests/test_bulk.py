@@ -28,6 +28,7 @@ from shoal.bulk.job_stream import MAX_JOB_TEXTS, MAX_WINDOW_ROWS, Group, JobStre
 from shoal.errors import (
     BadDocument,
     FileError,
+    FolderBusy,
     Internal,
     InvalidRequest,
     MalformedJob,
@@ -364,7 +365,7 @@ class TestRefused:
         request = request_for(source, tmp_path / "out")
 
         def run_again(progress: TaskProgress) -> None:
-            with pytest.raises(FileError, match="another process writes into"):
+            with pytest.raises(FolderBusy, match="another process writes into"):
                 embed_file(request, client, ignore)
 
         assert embed_file(request, client, run_again).num_vectors == 96

@@ -9,7 +9,7 @@ from conftest import RedisServer
 from rq.executions import Execution
 
 from shoal.broker.broker import Broker
-from shoal.errors import Paused, Unavailable
+from shoal.errors import FolderBusy, IndexBusy, Paused, ShoalError, Unavailable
 from shoal.long_jobs.kind import KINDS
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.rq_queue import LongQueue, job_class_of, queue_names
@@ -141,6 +141,17 @@ def test_a_job_that_was_cancelled_when_it_was_taken_does_not_begin(pool: Pool) -
     with pytest.raises(Paused):
         pool.begin("worker")
     assert pool.status == "cancelled"
+
+
+@pytest.mark.parametrize("error", [FolderBusy, IndexBusy])
+def test_a_job_waits_while_an_old_process_of_it_has_the_folder(pool: Pool, error: type[ShoalError]) -> None:
+    old, new = pool.hand_over()
+    new.fail(error("another process has it"))
+    assert pool.status == "queued"
+    old.fail(Paused("lost"))
+    last = pool.begin("new")
+    last.succeed()
+    assert pool.status == "done"
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

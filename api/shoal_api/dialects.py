@@ -24,6 +24,7 @@ STATUS = {
     "cancelled": 409,
     "paused": 409,
     "index_busy": 409,
+    "folder_busy": 409,
     "index_mismatch": 409,
     "model_mismatch": 409,
     "too_large": 413,

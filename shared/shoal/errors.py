@@ -224,6 +224,12 @@ class IndexBusy(ShoalError):
     code = "index_busy"
 
 
+class FolderBusy(ShoalError):
+    """Error raised when a file is embedded into a folder while another process writes into it."""
+
+    code = "folder_busy"
+
+
 class BadDocument(ShoalError):
     """Error raised when a line of a source file cannot be indexed; the message has its number."""
 

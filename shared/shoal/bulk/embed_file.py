@@ -86,7 +86,7 @@ def embed_file(request: EmbedFile, client: Client, report: Report, settings: Set
     Waits for workers, for room in the lane, and for Redis if it goes away meanwhile. `report` is called for every
     answered job, and about twice a second while it waits; an error that it raises ends the run, and the finished parts
     stay. Bad rows are left out and listed in `bad-rows.jsonl`. Of the settings count `max_text_chars`, over which a row
-    is bad, and `private_hosts`. Raises Unavailable if Redis does not answer at the start, FileError while another
+    is bad, and `private_hosts`. Raises Unavailable if Redis does not answer at the start, FolderBusy while another
     process writes the folder, InvalidRequest if the source or the arguments are others than those of an earlier run,
     ModelMismatch if the model is, NotReady while workers have different models, BadDocument if no row could be embedded
     or the source cannot be read to its end, and DiskFull.

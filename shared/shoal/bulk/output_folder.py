@@ -11,7 +11,7 @@ from typing import Self
 from shoal.bulk.bad_rows import BAD_ROWS
 from shoal.bulk.manifest import MANIFEST, Manifest, part_name
 from shoal.bulk.part_file import SUFFIXES, PartFile, open_part
-from shoal.errors import DiskFull, FileError, InvalidRequest
+from shoal.errors import DiskFull, FileError, FolderBusy, InvalidRequest
 
 
 class OutputFolder:
@@ -29,8 +29,8 @@ class OutputFolder:
     def open(cls, path: Path) -> Iterator[Self]:
         """Make the folder if it is missing, and hold its lock until the end of the `with`.
 
-        Raises InvalidRequest if the folder holds other files, and FileError while another process holds its lock. An
-        OSError in the `with` becomes DiskFull or FileError.
+        Raises InvalidRequest if the folder holds other files, and FolderBusy while another process holds its
+        lock. An OSError in the `with` becomes DiskFull or FileError.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -117,6 +117,6 @@ def _lock(lock: int, path: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise FileError(
+        raise FolderBusy(
             f"another process writes into {path}: wait until it has ended, or name another folder"
         ) from error

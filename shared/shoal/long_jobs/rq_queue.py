@@ -56,9 +56,6 @@ class LongJob(Job):
 
     kinds: ClassVar[Mapping[str, Kind]] = {}
 
-    #: Set when the job is read: PAUSE or CANCEL, else empty.
-    wanted = ""
-
     def __init__(self, id: str | None = None, connection: Any = None, serializer: Any = None):
         super().__init__(id, connection=connection, serializer=MsgpackSerializer)
 
@@ -98,7 +95,6 @@ class LongJob(Job):
         fields = JobFields(raw_data)
         self.data = fields.data()
         self._status = _status(fields.text("status"))
-        self.wanted = fields.text(WANTED)
         self.origin, self.worker_name = fields.text("origin"), fields.text("worker_name") or None
         self.created_at = fields.time("created_at") or now()
         self.enqueued_at, self.started_at = fields.time("enqueued_at"), fields.time("started_at")

@@ -25,6 +25,8 @@ from shoal.errors import (
     DiskFull,
     Expired,
     FileError,
+    FolderBusy,
+    IndexBusy,
     Internal,
     MalformedJob,
     NotReady,
@@ -57,8 +59,9 @@ LISTED_S = 15
 #: Longest that a job which is told to stop goes on, until its next report; then its process is killed.
 STOP_WITHIN_S = 6.0
 
-#: Errors that pass by themselves: after one of them a job is tried again.
-PASSING = (Unavailable, Overloaded, NotReady, Timeout, Expired)
+#: Errors that pass by themselves: after one of them a job is tried again. A folder may still be locked by a process of
+#: the same job that was slow to notice that it had lost it.
+PASSING = (Unavailable, Overloaded, NotReady, Timeout, Expired, FolderBusy, IndexBusy)
 
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 
@@ -291,7 +294,7 @@ class LongJobWorker(Worker):
             self.heartbeat(pipeline=pipeline)
             job.prepare_for_execution(self.name, pipeline)
             pipeline.persist(job.key)
-            pipeline.lrem(self.queues[0].intermediate_queue_key, 1, job.id)
+            pipeline.lrem(LongQueue(job.origin, self.connection).intermediate_queue_key, 1, job.id)
 
         with self._broker.translated():
             if job.write_while(JobStatus.QUEUED, begin) is None:
