@@ -142,6 +142,19 @@ class TestState:
         assert error_of(api.get(f"{place}/result"), 500)[0] == "internal"
         api.delete(place)
 
+    def test_it_tells_nothing_of_the_machine(self, api: FlaskClient, rq: Rq, files: Path) -> None:
+        place = submit(api)
+        job_id = place.rpartition("/")[2]
+        error = {"code": "file_error", "message": f"another process writes into {files}/jobs/a/vectors: wait"}
+        meta = {"error": error, "progress": {"first_bad": [f"{files}/news.csv, line 1: empty"]}}
+        rq.set(job_id, status="failed", worker_name="host.example-1", meta=MsgpackSerializer.dumps(meta))
+        job = api.get(place).get_json()
+        assert job["error"]["message"] == "another process writes into jobs/a/vectors: wait"
+        assert job["progress"]["first_bad"] == ["news.csv, line 1: empty"]
+        assert "host.example" not in job["worker"]
+        assert str(files) not in api.get(f"{place}/result").get_data(as_text=True)
+        assert str(files) not in api.get(f"{place}/events").get_data(as_text=True)
+
     def test_a_cancelled_one_answers_that_it_was(self, api: FlaskClient) -> None:
         place = submit(api)
         api.delete(place)

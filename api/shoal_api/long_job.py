@@ -25,9 +25,10 @@ from shoal.errors import (
 )
 from shoal.excerpt import excerpt
 from shoal.long_jobs.long_jobs import LongJobs, new_job_id
+from shoal.long_jobs.public_status import public_map, public_text
 from shoal.long_jobs.status import LongJobStatus
 from shoal.private_network import check_address
-from shoal_api.context import context
+from shoal_api.context import Context, context
 from shoal_api.job_files import JOBS, JobFolder
 from shoal_api.request import json_request
 from shoal_api.response import rendered
@@ -58,10 +59,10 @@ def own_job(job_id: str) -> LongJobStatus:
     raise UnknownJob(f"no job {excerpt(job_id)}: it was never submitted, or its result has expired")
 
 
-def describe(long_jobs: LongJobs, *jobs: LongJobStatus) -> list[dict[str, Any]]:
+def describe(found: Context, *jobs: LongJobStatus) -> list[dict[str, Any]]:
     """Return all that is known of each of the jobs, as JSON has it."""
-    note = _note(long_jobs) if any(job.status == "queued" for job in jobs) else None
-    return [{**job.to_map(), "note": note if job.status == "queued" else None} for job in jobs]
+    note = _note(found.long_jobs) if any(job.status == "queued" for job in jobs) else None
+    return [public_map(job, found.settings) | {"note": note if job.status == "queued" else None} for job in jobs]
 
 
 def state(job_id: str, status: str) -> dict[str, Any]:
@@ -88,7 +89,7 @@ def error_of(job: LongJobStatus) -> ShoalError:
         return Cancelled(f"job {job.id} was cancelled")
     about = job.error or {}
     message = about.get("message", "the job failed without a reason: see the runner's log")
-    return BY_CODE.get(about.get("code", ""), Internal)(message)
+    return BY_CODE.get(about.get("code", ""), Internal)(public_text(message, context().settings))
 
 
 def check_room_for_job() -> None:

@@ -35,7 +35,7 @@ def long_jobs(query: ListQuery) -> Response:
     """List long jobs, the newest first: those of the request's key, or with the key of an admin all."""
     client = None if json_request().is_admin else json_request().client_name
     jobs = context().long_jobs.list(client, query.limit)
-    return rendered({"jobs": describe(context().long_jobs, *jobs)})
+    return rendered({"jobs": describe(context(), *jobs)})
 
 
 @api.get("/v1/jobs/<id>", responses={200: AnyJobStatus})
@@ -51,7 +51,7 @@ def job_events(path: JobPath) -> Response:
     is_long = "kind" in _state(job_id)
 
     def look() -> dict[str, Any]:
-        return describe(found.long_jobs, found.long_jobs.status(job_id))[0] if is_long else _short_state(found, job_id)
+        return describe(found, found.long_jobs.status(job_id))[0] if is_long else _short_state(found, job_id)
 
     response = event_stream(look, found.stopping)
     response.call_on_close(found.access.last(json_request()))
@@ -110,7 +110,7 @@ def _state(job_id: str) -> dict[str, Any]:
     try:
         return _short_state(context(), job_id)
     except UnknownJob:
-        return describe(context().long_jobs, own_job(job_id))[0]
+        return describe(context(), own_job(job_id))[0]
 
 
 def _short_state(found: Context, job_id: str) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _long_result(job_id: str, timeout_s: float) -> Response:
     """Return a long job that is done, or 202 with its status; raise the error with which it ended."""
     job = wait(job_id, timeout_s)
     if job.status == "done":
-        return rendered(describe(context().long_jobs, job)[0])
+        return rendered(describe(context(), job)[0])
     if job.has_ended:
         raise error_of(job)
     return rendered(state(job_id, job.status), 202)

@@ -156,7 +156,7 @@ _LONG_JOB = {
     },
     "result": None,
     "error": None,
-    "worker": "runner-1",
+    "worker": "5d0c1f7be2a4",
     "note": None,
 }
 
@@ -175,7 +175,7 @@ class LongJob(BaseModel):
     progress: ProgressBody
     result: Any = Field(description="What it did, once it is done")
     error: LongJobError | None
-    worker: str = Field(description="The runner that has it, or had it last")
+    worker: str = Field(description="A digest of the name of the runner that has it, or had it last")
     note: str | None = Field(description="Why it does not begin, if no runner is alive")
 
 

@@ -12,6 +12,7 @@ from shoal.client.client import Client
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
 from shoal.long_jobs.long_jobs import LongJobs
+from shoal.long_jobs.public_status import public_map
 from shoal.long_task import Report
 from shoal.settings import Settings
 from shoal_workers.index import long_tasks
@@ -64,7 +65,7 @@ def send_webhook(settings: Settings, arguments: Mapping[str, Any], job_id: str, 
     if not isinstance(url, str) or not isinstance(of, str):
         raise InvalidRequest("a webhook takes url and id, two strings")
     with LongJobs(settings) as jobs:
-        values = jobs.status(of).to_map()
+        values = public_map(jobs.status(of), settings)
     return {"status": webhook.send(url, values, settings.webhook_secret, settings.private_host_names())}
 
 
