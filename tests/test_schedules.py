@@ -10,7 +10,7 @@ from process import run
 
 from shoal.errors import BadSetting
 from shoal.long_jobs.kind import KINDS
-from shoal.long_jobs.long_jobs import LongJobs
+from shoal.long_jobs.long_jobs import MAX_ARGUMENT_BYTES, LongJobs
 from shoal.settings import Settings
 from shoal_workers.long_jobs.schedules import Schedules, read
 
@@ -65,7 +65,7 @@ def test_a_job_is_submitted_when_its_time_has_come(jobs: LongJobs, file: Path) -
     schedules.submit_due()
     (status,) = jobs.list()
     assert (status.kind, status.arguments) == ("build_index", {"name": "news", "source": "news.jsonl"})
-    assert status.client == "schedule"
+    assert status.client == ":schedule"
     assert nightly.next_enqueue_time.astimezone().hour == 3
 
 
@@ -76,6 +76,21 @@ def test_of_two_runners_one_submits(jobs: LongJobs, file: Path) -> None:
     for schedules in both:
         schedules.submit_due()
     assert len(jobs.list()) == 1
+
+
+def test_a_job_that_cannot_be_submitted_waits_for_its_next_time(
+    jobs: LongJobs, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    schedules = read(file, jobs, KINDS)
+    first, _ = schedules.get_jobs()
+    first.kwargs["name"] = "x" * MAX_ARGUMENT_BYTES
+    begin(schedules, 0, 1)
+    schedules.submit_due()
+    schedules.submit_due()
+    assert [status.kind for status in jobs.list()] == ["embed_file"]
+    assert first.next_enqueue_time
+    assert first.next_enqueue_time > datetime.now(UTC)
+    assert len(caplog.records) == 1
 
 
 def test_without_redis_it_is_submitted_later(jobs: LongJobs, own_redis: RedisServer, file: Path) -> None:
@@ -101,6 +116,12 @@ def test_without_redis_it_is_submitted_later(jobs: LongJobs, own_redis: RedisSer
         ('[[schedule]]\ncron = "0 3 * * *"\nkind = "os.system"', 'kind is "os.system": it takes one of embed_file'),
         ('[[schedule]]\ncron = "0 3 * * *"\nkind = "send_webhook"', "kind is"),
         ('[[schedule]]\ncron = "0 3 * * *"\nkind = "embed_file"\nwebhook = 1', "webhook is 1"),
+        (
+            '[[schedule]]\ncron = "0 3 * * *"\nkind = "embed_file"\nwebhook = "example.org"',
+            "1: webhook is .example.org",
+        ),
+        ('[[schedule]]\ncron = "0 3 * * *"\nkind = "embed_file"\nsource = "a"', "schedule 1: an argument is missing"),
+        ('[[schedule]]\ncron = "0 3 * * *"\nkind = "build_index"\nsource = "a"\na = 1', "there is no argument .a."),
         ('[[schedule]]\ncron = "0 3 * * *"\nkind = "embed_file"\na = 2026-01-01', "has a value that JSON cannot hold"),
     ],
 )

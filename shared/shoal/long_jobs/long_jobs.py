@@ -78,7 +78,7 @@ class LongJobs:
         found = self._kinds.get(kind)
         if found is None:
             raise InvalidRequest(f"kind is {excerpt(kind)}: it takes one of {', '.join(self._kinds)}")
-        _check(arguments, webhook)
+        check(arguments, webhook)
         jobs = self._rq()
         submission = Submission(kind, dict(arguments), webhook or "", client)
         once = blake2b(wire.pack({"long": [client, idempotency_key]})).hexdigest() if idempotency_key else ""
@@ -177,7 +177,8 @@ def new_job_id() -> str:
     return secrets.token_hex(12)
 
 
-def _check(arguments: Mapping[str, Any], webhook: str | None) -> None:
+def check(arguments: Mapping[str, Any], webhook: str | None) -> None:
+    """Raise InvalidRequest for arguments that JSON cannot hold, and for a webhook that is no URL of HTTP."""
     if not wire.is_json(dict(arguments)) or len(wire.pack(dict(arguments))) > MAX_ARGUMENT_BYTES:
         raise InvalidRequest(f"arguments takes values that JSON can hold, of at most {MAX_ARGUMENT_BYTES:,} bytes")
     if webhook is None:

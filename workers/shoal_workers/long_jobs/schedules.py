@@ -11,18 +11,20 @@ from typing import Any
 from rq.cron import CronJob, CronScheduler
 
 from shoal import wire
-from shoal.errors import BadSetting, InvalidText, ShoalError
+from shoal.errors import BadSetting, InvalidRequest, InvalidText, ShoalError
 from shoal.excerpt import excerpt
 from shoal.long_jobs.kind import WEBHOOK, Kind
-from shoal.long_jobs.long_jobs import LongJobs
+from shoal.long_jobs.long_jobs import LongJobs, check
+from shoal_workers.long_jobs.rq_worker import PASSING
+from shoal_workers.long_jobs.tasks import REQUESTS, made
 
 log = logging.getLogger(__name__)
 
 #: The fields of a schedule that are no arguments of its job.
 FIELDS = ("cron", "kind", "webhook")
 
-#: The name that jobs of schedules have as their client.
-CLIENT = "schedule"
+#: The name that jobs of schedules have as their client; no key of the API can have it.
+CLIENT = ":schedule"
 
 
 class ScheduledJob(CronJob):
@@ -31,6 +33,7 @@ class ScheduledJob(CronJob):
     def __init__(self, cron: str, kind: str, arguments: Mapping[str, Any], webhook: str | None, jobs: LongJobs):
         super().__init__("", func_name=kind, kwargs=dict(arguments), cron=cron)
         self._webhook, self._jobs = webhook, jobs
+        self.is_late = False
         self._digest = blake2b(wire.pack({"job": [cron, kind, arguments, webhook]})).hexdigest()
 
     def enqueue(self, connection: Any = None) -> Any:
@@ -49,13 +52,23 @@ class Schedules(CronScheduler):
     def __init__(self, scheduled: list[ScheduledJob]):
         super().__init__(connection=None, logging_level="ERROR")  # type: ignore[arg-type]
         self._cron_jobs = list(scheduled)
+        self._scheduled = scheduled
 
     def submit_due(self) -> None:
-        """Submit the jobs whose time has come; those that cannot be submitted now are tried again."""
-        try:
-            self.enqueue_jobs()
-        except ShoalError as error:
-            log.error("a scheduled job could not be submitted: %s [%s]", error.message, error.code)
+        """Submit the jobs whose time has come; after an error that passes, a job is tried again in the next round."""
+        for job in self._scheduled:
+            if not job.should_run():
+                continue
+            try:
+                job.enqueue()
+            except ShoalError as error:
+                if not job.is_late:
+                    log.error("a scheduled job could not be submitted: %s [%s]", error.message, error.code)
+                job.is_late = isinstance(error, PASSING)
+            else:
+                job.is_late = False
+            if not job.is_late:
+                job.set_enqueue_time(datetime.now(UTC))
 
 
 def read(path: Path, jobs: LongJobs, kinds: Mapping[str, Kind]) -> Schedules:
@@ -88,6 +101,13 @@ def _scheduled(place: str, entry: Any, jobs: LongJobs, kinds: Mapping[str, Kind]
     if not wire.is_json(arguments):
         raise BadSetting(f"{place} has a value that JSON cannot hold, such as a date: write it as a string")
     try:
-        return ScheduledJob(entry["cron"], entry["kind"], arguments, entry.get("webhook"), jobs)
+        job = ScheduledJob(entry["cron"], entry["kind"], arguments, entry.get("webhook"), jobs)
     except (ValueError, KeyError, InvalidText) as error:
         raise BadSetting(f'{place}: cron is {excerpt(entry["cron"])}: it takes a time such as "0 3 * * *"') from error
+    try:
+        check(arguments, entry.get("webhook"))
+        if request := REQUESTS.get(entry["kind"]):
+            made(request, arguments)
+    except InvalidRequest as error:
+        raise BadSetting(f"{place}: {error.message}") from error
+    return job

@@ -21,7 +21,14 @@ from shoal_workers.index.pool_encoder import PoolEncoder, served_digest
 from shoal_workers.long_jobs import webhook
 from shoal_workers.long_jobs.rq_worker import Task
 
-_Request = TypeVar("_Request", EmbedFile, BuildIndex, ManageIndex)
+#: The arguments of each kind that may be submitted.
+REQUESTS: Mapping[str, type[EmbedFile | BuildIndex | ManageIndex]] = {
+    "embed_file": EmbedFile,
+    "build_index": BuildIndex,
+    "manage_index": ManageIndex,
+}
+
+_Request = TypeVar("_Request", bound=EmbedFile | BuildIndex | ManageIndex)
 
 
 def functions(settings: Settings) -> dict[str, Task]:
@@ -32,7 +39,7 @@ def functions(settings: Settings) -> dict[str, Task]:
 
 def embed_file(settings: Settings, arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
     """Embed a file into a folder: `arguments` are the fields of `EmbedFile`."""
-    request = _made(EmbedFile, arguments)
+    request = made(EmbedFile, arguments)
     source, out = (allowed_path(path, settings) for path in (request.source, request.out))
     if "://" in out:
         raise InvalidRequest(f"out is {excerpt(request.out)}: it takes a folder of this machine")
@@ -43,7 +50,7 @@ def embed_file(settings: Settings, arguments: Mapping[str, Any], job_id: str, re
 
 def build_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
     """Build a version of an index: `arguments` are the fields of `BuildIndex`."""
-    request = _made(BuildIndex, arguments)
+    request = made(BuildIndex, arguments)
     request = replace(request, source=allowed_path(request.source, settings))
     folder = where_is(settings, request.name)
     with Client.from_settings(settings) as client:
@@ -53,7 +60,7 @@ def build_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, r
 
 def manage_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
     """List, publish or delete versions of an index, or go back to one: `arguments` are the fields of `ManageIndex`."""
-    request = _made(ManageIndex, arguments)
+    request = made(ManageIndex, arguments)
     folder = where_is(settings, request.name)
     with Client.from_settings(settings) as client:
         return long_tasks.manage_index(request, folder, served_digest(client), job_id)
@@ -69,7 +76,7 @@ def send_webhook(settings: Settings, arguments: Mapping[str, Any], job_id: str, 
     return {"status": webhook.send(url, values, settings.webhook_secret, settings.private_host_names())}
 
 
-def _made(kind: type[_Request], arguments: Mapping[str, Any]) -> _Request:
+def made(kind: type[_Request], arguments: Mapping[str, Any]) -> _Request:
     """Return the request with these arguments. Raises InvalidRequest for one that is unknown, missing or wrong."""
     names = [item.name for item in fields(kind)]
     if unknown := sorted(arguments.keys() - set(names)):
