@@ -76,6 +76,12 @@ def test_there_is_a_command_for_everything() -> None:
     }
 
 
+def test_a_folder_with_a_point_in_its_name_takes_a_slash() -> None:
+    done = CliRunner().invoke(main, ["embed", "--file", "texts.txt", "--out", "vectors.v2"])
+    assert done.exit_code
+    assert "a folder with a slash at its end, as vectors.v2/" in f"{done.output}{done.exception}"
+
+
 def test_help_names_the_variable_of_every_setting() -> None:
     for path, command in commands():
         text = " ".join(succeed(CliRunner().invoke(main, [*path, "--help"])).split())
