@@ -1,5 +1,6 @@
 """Long jobs as clients see them, in RQ on a real Redis, without a runner."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -156,6 +157,25 @@ def test_a_wrong_submission_is_refused(
 ) -> None:
     with pytest.raises(InvalidRequest, match=message):
         jobs.submit(kind, arguments, **options)
+
+
+def test_a_job_that_is_listed_before_it_is_put_stays_listed(
+    jobs: LongJobs, connection: "redis.Redis", keys: Keys
+) -> None:
+    connection.zadd(keys.long_jobs, {"soon": time.time(), "gone": time.time() - 86_400})
+    listed = submit(jobs)
+    assert [status.id for status in jobs.list()] == [listed]
+    assert connection.zrange(keys.long_jobs, 0, -1) == [b"soon", listed.encode()]
+
+
+@pytest.mark.parametrize("value", [b"\xff\xfe", b"a/b", b"x" * 1_000])
+def test_an_idempotency_key_with_another_value_than_an_id_counts_as_new(
+    jobs: LongJobs, connection: "redis.Redis", keys: Keys, value: bytes
+) -> None:
+    submit(jobs, idempotency_key="a")
+    (key,) = connection.scan_iter(f"{keys.once('*').replace('{', '?').replace('}', '?')}")
+    connection.set(key, value, keepttl=True)
+    assert jobs.status(submit(jobs, idempotency_key="a")).status == "queued"
 
 
 @pytest.mark.parametrize("job_id", ["0" * 24, "", "a/b", "é", "x" * 1_000, "a\nb"])

@@ -32,6 +32,9 @@ JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 #: Time for which an idempotency key counts.
 ONCE_S = 86_400
 
+#: Time for which an id is listed although there is no job of it: it is listed before its job is put.
+LISTED_FIRST_S = 3_600
+
 #: Most jobs of which the newest are listed, the time for which a list is kept, and the jobs that are read together.
 MAX_LISTED, LISTED_S, CHUNK = 10_000, 400 * 86_400, 100
 
@@ -50,7 +53,7 @@ class RqJobs:
         queue = self._queues[f"{self._keys.root}:{kind.queue}"]
         if once and not self._connection.set(key := self._keys.once(once), job_id, nx=True, ex=ONCE_S):
             first: Any = self._connection.get(key)
-            job_id = first.decode() if first else job_id
+            job_id = _job_id(first or b"") or job_id
         if kind.queue == LONG:
             self._list(job_id, submission.client)
         try:
@@ -101,16 +104,18 @@ class RqJobs:
         key, first = self._keys.long_jobs if client is None else self._of(client), 0
         found: list[LongJobStatus] = []
         while len(found) < limit:
-            names: Any = self._connection.zrevrange(key, first, first + CHUNK - 1)
-            ids = [name.decode(errors="replace") for name in names if JOB_ID.fullmatch(name.decode(errors="replace"))]
-            jobs = self._job_class.fetch_many(ids, self._connection)
+            entries: Any = self._connection.zrevrange(key, first, first + CHUNK - 1, withscores=True)
+            listed = {job_id: at_s for name, at_s in entries if (job_id := _job_id(name))}
+            jobs = self._job_class.fetch_many(listed, self._connection)
             for job in jobs:
                 with suppress(ShoalError):  # a job that another program wrote is not one
                     found += [describe(job)] if isinstance(job, LongJob) else []
-            if gone := [job_id for job_id, job in zip(ids, jobs, strict=True) if job is None]:
+            until_s = now().timestamp() - LISTED_FIRST_S
+            gone = [name for (name, at_s), job in zip(listed.items(), jobs, strict=True) if not job and at_s < until_s]
+            if gone:
                 self._connection.zrem(key, *gone)
-            first += len(names) - len(gone)
-            if len(names) < CHUNK:
+            first += len(entries) - len(gone)
+            if len(entries) < CHUNK:
                 break
         return found[:limit]
 
@@ -147,6 +152,12 @@ class RqJobs:
         """Return how many runners are alive: each has one worker for quick jobs."""
         names = get_keys(self._queues[queue_names(self._keys)[1]])
         return sum(self._connection.exists(name) for name in names)
+
+
+def _job_id(name: bytes) -> str:
+    """Return the id in the bytes; an empty text if they are none."""
+    text = name.decode(errors="replace")
+    return text if JOB_ID.fullmatch(text) else ""
 
 
 def _result(connection: "Redis", job_id: str) -> Any:
