@@ -1,6 +1,7 @@
 """The ends of one run of a long job, on a real Redis: it may belong to another worker by then, or Redis may fail."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from conftest import RedisServer
 from rq.executions import Execution
 
 from shoal.broker.broker import Broker
-from shoal.errors import FolderBusy, IndexBusy, Paused, ShoalError, Unavailable
+from shoal.errors import FolderBusy, IndexBusy, InvalidRequest, Paused, ShoalError, Unavailable
 from shoal.long_jobs.kind import KINDS
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.rq_queue import LongQueue, job_class_of, queue_names
@@ -61,6 +62,7 @@ class Pool:
 
     def begin(self, name: str) -> Run:
         """Let a worker of the name begin with the job."""
+        self.connection.lmove(self.queue.key, self.queue.intermediate_queue_key)
         return Run(LongJobWorker([self.queue], name, self.broker), self.broker, self.queue, self.job_id)
 
     def hand_over(self) -> tuple[Run, Run]:
@@ -164,3 +166,49 @@ def test_finished_work_does_not_fail_for_good_with_redis(pool: Pool, when: str, 
     except Unavailable as error:
         run.fail(error)
     assert pool.status == status
+
+
+class Meddling(Plan):
+    """A plan by which something happens before a round trip of a connection."""
+
+    def __init__(self, at: int, meddle: Callable[[], None]):
+        super().__init__()
+        self.at, self.meddle = at, meddle
+
+    def reach(self, when: str) -> None:
+        """Meddle at the round trip."""
+        super().reach(when)
+        if when == "before" and self.num_round_trips == self.at:
+            self.meddle()
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+@pytest.mark.parametrize(
+    ("before", "action", "statuses"),
+    [
+        ("pause", "resume", ["running"]),
+        ("cancel", "retry", ["running"]),
+        ("pause", "cancel", ["cancelled", "running"]),
+        ("", "pause", ["paused", "running"]),
+        ("", "cancel", ["cancelled", "running"]),
+    ],
+)
+def test_a_job_is_changed_as_it_is_when_the_change_is_written(
+    pool: Pool, own_redis: RedisServer, before: str, action: str, statuses: list[str], at: int
+) -> None:
+    if before:
+        getattr(pool.jobs, before)(pool.job_id)
+
+    def meddle() -> None:
+        with suppress(ShoalError):
+            if before:
+                {"pause": pool.jobs.resume, "cancel": pool.jobs.retry}[before](pool.job_id)
+            pool.begin("worker")
+
+    plan = Meddling(at, meddle)
+    with closing(Broker(connect(own_redis.url, plan).connection_pool)) as broker, suppress(InvalidRequest):
+        getattr(LongJobs(Settings(redis_url=own_redis.url), broker=broker), action)(pool.job_id)
+    if plan.num_round_trips < at:
+        meddle()
+    assert pool.status in statuses
+    assert pool.connection.llen(pool.queue.key) == 0

@@ -14,7 +14,7 @@ from shoal.errors import InvalidRequest, MissingExtra
 from shoal.excerpt import excerpt
 from shoal.extra import install_command
 from shoal.long_jobs.kind import KINDS, Kind
-from shoal.long_jobs.status import ENDED, LongJobStatus
+from shoal.long_jobs.status import LongJobStatus
 from shoal.long_jobs.submission import Submission
 from shoal.settings import Settings
 
@@ -107,13 +107,7 @@ class LongJobs:
         """
         jobs = self._rq()
         with self._broker.lending():
-            job, status = jobs.fetch_with_status(job_id)
-            _refuse(status in ENDED, "paused", job_id, status)
-            if status != "paused":
-                jobs.want(job, "pause")
-            if status == "queued":
-                jobs.pause(job)
-            return jobs.status(job_id).status
+            return jobs.pause(job_id)
 
     def resume(self, job_id: str) -> str:
         """Let a paused job go on where it was, and return its status.
@@ -122,23 +116,13 @@ class LongJobs:
         """
         jobs = self._rq()
         with self._broker.lending():
-            job, status = jobs.fetch_with_status(job_id)
-            _refuse(status in ENDED, "resumed", job_id, status)
-            jobs.unwant(job)
-            if status == "paused":
-                jobs.go_on(job)
-            return jobs.status(job_id).status
+            return jobs.resume(job_id)
 
     def cancel(self, job_id: str) -> str:
         """Cancel a job unless it has ended, and return its status: one that runs is `running` for another moment."""
         jobs = self._rq()
         with self._broker.lending():
-            job, status = jobs.fetch_with_status(job_id)
-            if status not in ENDED:
-                jobs.want(job, "cancel")
-            if status in ("queued", "paused"):
-                jobs.cancel(job)
-            return jobs.status(job_id).status
+            return jobs.cancel(job_id)
 
     def retry(self, job_id: str) -> str:
         """Let a job that failed or was cancelled go on where it was, and return its status.
@@ -147,10 +131,7 @@ class LongJobs:
         """
         jobs = self._rq()
         with self._broker.lending():
-            job, status = jobs.fetch_with_status(job_id)
-            _refuse(status not in ("failed", "cancelled"), "retried", job_id, status)
-            jobs.go_on(job)
-            return jobs.status(job_id).status
+            return jobs.retry(job_id)
 
     def num_runners(self) -> int:
         """Return how many runners are alive."""
@@ -190,8 +171,3 @@ def check(arguments: Mapping[str, Any], webhook: str | None) -> None:
         is_url = False
     if not is_url or len(webhook) > 2_048:
         raise InvalidRequest(f"webhook is {excerpt(webhook)}: it takes an http:// or https:// URL without a password")
-
-
-def _refuse(is_wrong: bool, done: str, job_id: str, status: str) -> None:
-    if is_wrong:
-        raise InvalidRequest(f"job {excerpt(job_id)} is {status}: it cannot be {done}")

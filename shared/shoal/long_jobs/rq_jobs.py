@@ -2,7 +2,7 @@
 
 import re
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -18,13 +18,14 @@ from shoal.errors import InvalidRequest, ShoalError, UnknownJob
 from shoal.excerpt import excerpt
 from shoal.keys import Keys
 from shoal.long_jobs.kind import LONG, Kind
-from shoal.long_jobs.rq_queue import WANTED, LongJob, LongQueue, describe, job_class_of, queue_names
+from shoal.long_jobs.rq_queue import CANCEL, PAUSE, WANTED, LongJob, LongQueue, describe, job_class_of, queue_names
 from shoal.long_jobs.serializer import MsgpackSerializer
-from shoal.long_jobs.status import LongJobStatus
+from shoal.long_jobs.status import ENDED, LongJobStatus
 from shoal.long_jobs.submission import Submission
 
 if TYPE_CHECKING:
     from redis import Redis
+    from redis.client import Pipeline
 
 #: An id of a long job, as RQ takes it.
 JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -77,21 +78,15 @@ class RqJobs:
 
     def fetch(self, job_id: str) -> LongJob:
         """Return the job. Raises UnknownJob."""
-        unknown = UnknownJob(f"no long job {excerpt(job_id)}: check the id; an ended job is forgotten after some days")
         if not JOB_ID.fullmatch(job_id):
-            raise unknown
+            raise _unknown(job_id)
         try:
             job: LongJob = self._job_class.fetch(job_id, self._connection)  # type: ignore[assignment]
         except NoSuchJobError:
-            raise unknown from None
+            raise _unknown(job_id) from None
         if job.origin not in self._queues:
-            raise unknown
+            raise _unknown(job_id)
         return job
-
-    def fetch_with_status(self, job_id: str) -> tuple[LongJob, str]:
-        """Return the job and the word for its state."""
-        job = self.fetch(job_id)
-        return job, describe(job).status
 
     def status(self, job_id: str) -> LongJobStatus:
         """Return the state of a job, with its result if it is done."""
@@ -119,34 +114,71 @@ class RqJobs:
                 break
         return found[:limit]
 
-    def want(self, job: LongJob, wanted: str) -> None:
-        """Tell the process that does the job to pause or to cancel it, should there be one."""
-        self._connection.hset(job.key, WANTED, wanted)
+    def pause(self, job_id: str) -> str:
+        """Keep the job until it is resumed; return its status."""
 
-    def pause(self, job: LongJob) -> None:
-        """Keep a job that no process does until it is resumed."""
-        with self._connection.pipeline() as pipeline:
-            self._queues[job.origin].park(job, pipeline)
-            pipeline.execute()
+        def change(queue: LongQueue, job: LongJob, status: str, pipeline: "Pipeline") -> None:
+            _refuse(status in ENDED, "paused", job_id, status)
+            if status != "paused":
+                pipeline.hset(job.key, WANTED, PAUSE)
+            if status == "queued":
+                queue.park(job, pipeline)
 
-    def cancel(self, job: LongJob) -> None:
-        """Mark a job that no process does as cancelled."""
-        with self._connection.pipeline() as pipeline:
-            self._queues[job.origin].drop(job, pipeline)
-            pipeline.execute()
+        return self._change(job_id, change)
 
-    def go_on(self, job: LongJob) -> None:
-        """Put a job that no process does into its queue, as new."""
-        job.renew_retries()
-        job.set_error(None)
-        with self._connection.pipeline() as pipeline:
-            pipeline.hdel(job.key, WANTED)
-            self._queues[job.origin].put_back(job, pipeline, at_front=False)
-            pipeline.execute()
+    def resume(self, job_id: str) -> str:
+        """Put a paused job into its queue, or let its process go on; return its status."""
 
-    def unwant(self, job: LongJob) -> None:
-        """Let the process that does the job go on with it."""
-        self._connection.hdel(job.key, WANTED)
+        def change(queue: LongQueue, job: LongJob, status: str, pipeline: "Pipeline") -> None:
+            _refuse(status in ENDED, "resumed", job_id, status)
+            if status == "paused":
+                _go_on(queue, job, pipeline)
+            else:
+                pipeline.hdel(job.key, WANTED)
+
+        return self._change(job_id, change)
+
+    def cancel(self, job_id: str) -> str:
+        """Mark a job that no process does as cancelled, or have its process do so; return its status."""
+
+        def change(queue: LongQueue, job: LongJob, status: str, pipeline: "Pipeline") -> None:
+            if status not in ENDED:
+                pipeline.hset(job.key, WANTED, CANCEL)
+            if status in ("queued", "paused"):
+                queue.drop(job, pipeline)
+
+        return self._change(job_id, change)
+
+    def retry(self, job_id: str) -> str:
+        """Put a job that failed or was cancelled into its queue; return its status."""
+
+        def change(queue: LongQueue, job: LongJob, status: str, pipeline: "Pipeline") -> None:
+            _refuse(status not in ("failed", "cancelled"), "retried", job_id, status)
+            _go_on(queue, job, pipeline)
+
+        return self._change(job_id, change)
+
+    def _change(self, job_id: str, change: Callable[[LongQueue, LongJob, str, "Pipeline"], None]) -> str:
+        """Change the job in one transaction, and return its status after it.
+
+        `change` adds to the transaction; it is called again with the new status if the job changes meanwhile.
+        """
+        job = self.fetch(job_id)
+        queue = self._queues[job.origin]
+        version = queue.get_redis_server_version()  # asked for here, as the transaction has the only connection
+
+        def attempt(pipeline: "Pipeline") -> None:
+            found: Any = pipeline.hgetall(job.key)
+            job.restore(found)
+            job.redis_server_version = version
+            pipeline.multi()
+            change(queue, job, describe(job).status, pipeline)
+
+        try:
+            self._connection.transaction(attempt, job.key)
+        except NoSuchJobError:
+            raise _unknown(job_id) from None
+        return self.status(job_id).status
 
     def num_runners(self) -> int:
         """Return how many runners are alive: each has one worker for quick jobs."""
@@ -158,6 +190,23 @@ def _job_id(name: bytes) -> str:
     """Return the id in the bytes; an empty text if they are none."""
     text = name.decode(errors="replace")
     return text if JOB_ID.fullmatch(text) else ""
+
+
+def _go_on(queue: LongQueue, job: LongJob, pipeline: "Pipeline") -> None:
+    """Put a job that no process does into its queue, as new."""
+    job.renew_retries()
+    job.set_error(None)
+    pipeline.hdel(job.key, WANTED)
+    queue.put_back(job, pipeline, at_front=False)
+
+
+def _refuse(is_wrong: bool, done: str, job_id: str, status: str) -> None:
+    if is_wrong:
+        raise InvalidRequest(f"job {excerpt(job_id)} is {status}: it cannot be {done}")
+
+
+def _unknown(job_id: str) -> UnknownJob:
+    return UnknownJob(f"no long job {excerpt(job_id)}: check the id; an ended job is forgotten after some days")
 
 
 def _result(connection: "Redis", job_id: str) -> Any:
