@@ -137,3 +137,9 @@ def test_a_runner_without_its_file_ends_at_once(own_redis: RedisServer, tmp_path
     assert done.returncode == 1
     assert "which cannot be read" in done.stderr
     assert "[bad_setting]" in done.stderr
+
+
+def test_a_runner_of_no_long_jobs_ends_at_once(own_redis: RedisServer) -> None:
+    done = run("jobs", redis_url=own_redis.url, long_jobs=0)
+    assert done.returncode == 1
+    assert "long_jobs is 0: a runner takes at least 1" in done.stderr

@@ -135,7 +135,7 @@ class Settings:
     )
     kept_versions: int = _setting(3, "Versions of an index that stay in its folder, the current one included.", 1)
 
-    long_jobs: int = _setting(2, "Long jobs that a runner does at a time.", 0)
+    long_jobs: int = _setting(2, "Long jobs that a runner does at a time; with 0, `shoal serve` starts no runner.", 0)
     roots: str = _setting(
         "",
         "Folders, or beginnings of URLs, that long jobs may read and write, separated by commas. None: `files` in the "

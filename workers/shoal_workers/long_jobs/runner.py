@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from shoal.broker.broker import Broker
-from shoal.errors import Overloaded, Unavailable
+from shoal.errors import BadSetting, Overloaded, Unavailable
 from shoal.long_jobs.kind import KINDS, Kind
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.rq_queue import LongQueue, job_class_of, queue_names
@@ -54,7 +54,7 @@ class _Place:
 class Runner:
     """The runner of a pool: `settings.long_jobs` workers for long jobs, and one for quick ones and webhooks.
 
-    `tasks` and `kinds` are the functions of the kinds, and the kinds themselves.
+    `tasks` and `kinds` are the functions of the kinds, and the kinds themselves. Raises BadSetting for 0 long jobs.
     """
 
     def __init__(
@@ -63,6 +63,8 @@ class Runner:
         tasks: Mapping[str, Task] | None = None,
         kinds: Mapping[str, Kind] = KINDS,
     ):
+        if not settings.long_jobs:
+            raise BadSetting("long_jobs is 0: a runner takes at least 1, because jobs would wait for it without a word")
         long, *others = queue_names(settings.keys)
         self._settings = settings
         self._job_class = job_class_of(kinds, RunnableJob, functions=functions(settings) if tasks is None else tasks)
