@@ -15,6 +15,9 @@ from conftest import RedisServer, wait_until
 from test_runner import Place
 
 from shoal.errors import AddressNotAllowed, Unavailable
+from shoal.long_jobs.long_jobs import LongJobs
+from shoal.settings import Settings
+from shoal_workers.long_jobs.tasks import send_webhook
 from shoal_workers.long_jobs.webhook import SIGNATURE, send, sign
 
 SECRET = "s3cret-of-webhooks"
@@ -114,3 +117,13 @@ def test_a_private_address_is_refused_unless_it_is_named() -> None:
     assert receiver.received == []
     with pytest.raises(Unavailable):
         send("http://127.0.0.1:1/", {}, "", {"127.0.0.1"})
+
+
+def test_a_job_that_goes_on_meanwhile_is_not_told_of(own_redis: RedisServer) -> None:
+    settings = Settings(redis_url=own_redis.url, private_hosts="127.0.0.1")
+    with LongJobs(settings) as jobs, receiving() as receiver:
+        arguments = {"url": receiver.url, "id": jobs.submit("embed_file", {"source": "a.csv", "out": "a"})}
+        assert send_webhook(settings, arguments, "webhook", print) == {"status": None}
+        jobs.cancel(arguments["id"])
+        assert send_webhook(settings, arguments, "webhook", print) == {"status": 200}
+    assert [json.loads(body)["status"] for _, body in receiver.received] == ["cancelled"]

@@ -67,13 +67,20 @@ def manage_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, 
 
 
 def send_webhook(settings: Settings, arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
-    """Tell a URL of the end of a job: `arguments` has the `url` and the `id` of the job."""
+    """Tell a URL of the end of a job: `arguments` has the `url` and the `id` of the job.
+
+    Nothing is sent if the job was retried meanwhile: its end is told then.
+    """
     url, of = (arguments.get(name) for name in ("url", "id"))
     if not isinstance(url, str) or not isinstance(of, str):
         raise InvalidRequest("a webhook takes url and id, two strings")
     with LongJobs(settings) as jobs:
-        values = public_map(jobs.status(of), settings)
-    return {"status": webhook.send(url, values, settings.webhook_secret, settings.private_host_names())}
+        job = jobs.status(of)
+    if not job.has_ended:
+        return {"status": None}
+    return {
+        "status": webhook.send(url, public_map(job, settings), settings.webhook_secret, settings.private_host_names())
+    }
 
 
 def made(kind: type[_Request], arguments: Mapping[str, Any]) -> _Request:
