@@ -22,7 +22,7 @@ from process import Process, environment, run
 from queues import Queue, connect
 
 from shoal import Client
-from shoal.errors import Overloaded, ShoalError, Timeout, Unavailable
+from shoal.errors import InvalidRequest, Overloaded, ShoalError, Timeout, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.long_jobs.long_jobs import LongJobs
@@ -193,6 +193,8 @@ def use_long_jobs(url: str) -> None:
         with connect(url) as connection:
             connection.hset(f"rq:job:{second}", "status", "finished")
         assert jobs.status(second).result is None
+        with pytest.raises(InvalidRequest):
+            jobs.pause(second)
         assert len(jobs.list()) == 2
         with connect(url) as connection:
             connection.delete(f"rq:job:{second}")
