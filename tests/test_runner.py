@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,20 @@ from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
 
 SCRIPT = Path(__file__).parent / "long_job_tasks.py"
+
+
+def grandchildren(runner: psutil.Popen) -> list[psutil.Process]:
+    """Return the processes that the runner's workers have started; none if one ends during the look."""
+    with suppress(psutil.NoSuchProcess):
+        return [process for worker in runner.children() for process in worker.children()]
+    return []
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Return True for a process that has ended, even if its new parent never asks for its exit code."""
+    with suppress(psutil.NoSuchProcess):
+        return not process.is_running() or bool(process.status() == psutil.STATUS_ZOMBIE)
+    return True
 
 
 class Place:
@@ -72,9 +87,14 @@ class Place:
 
     def process_of(self, runner: psutil.Popen) -> psutil.Process:
         """Wait for the process of the one job that the runner does."""
-        wait_until(lambda: [child for worker in runner.children() for child in worker.children()])
-        ((process,),) = [found for worker in runner.children() if (found := worker.children())]
-        return process
+        found = list[psutil.Process]()
+
+        def is_one() -> bool:
+            found[:] = grandchildren(runner)
+            return len(found) == 1
+
+        wait_until(is_one)
+        return found[0]
 
     def close(self) -> None:
         """End the runners, whose processes end with them."""
@@ -83,8 +103,7 @@ class Place:
         for runner in alive:
             runner.kill()
             runner.wait()
-        psutil.wait_procs(left, 20)
-        assert not [process for process in left if process.is_running()]
+        wait_until(lambda: all(map(has_ended, left)))
         self.jobs.close()
         self.connection.close()
 
@@ -166,7 +185,7 @@ def test_a_job_goes_on_when_a_process_was_killed(place: Place, whom: str) -> Non
     place.let_go()
     status = place.wait(job_id, "done")
     assert place.numbers == list(range(6))
-    assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE  # its new parent may never ask for it
+    assert has_ended(process)
     assert status.error is None
 
 
