@@ -21,7 +21,7 @@ from shoal.keys import Keys
 from shoal.settings import Settings
 from shoal_api.server import shutdown
 from shoal_api.server.disconnects import SLACK_S
-from shoal_api.server.sockets import HAS_TCP_INFO
+from shoal_api.server.sockets import HAS_TCP_INFO, connections_on
 
 pytest_plugins = ["api_fixtures"]
 
@@ -168,6 +168,11 @@ class TestDrain:
                 lambda: accepted.pop().close(),
                 idle_s=PATIENCE_S,
             )
+
+    def test_a_socket_that_holds_the_address_alone_is_no_connection(self) -> None:
+        with socket.socket() as holder:
+            holder.bind(("127.0.0.1", 0))
+            assert list(connections_on(holder.getsockname()[1])) == []
 
     def test_of_idle_connections_it_waits_for_those_with_a_request(
         self, listener: socket.socket, drain_with: Callable[..., None]

@@ -48,8 +48,11 @@ class TcpInfo(NamedTuple):
 
 
 def connections_on(port: int) -> Iterator[socket.socket]:
-    """Yield the connections on the port, each open until the next one is asked for."""
-    return (sock for sock in _sockets_on(port) if not _is_listening(sock))
+    """Yield the connections on the port, each open until the next one is asked for.
+
+    A socket that is bound to the port and connected to no client, such as Granian's own, is none.
+    """
+    return (sock for sock in _sockets_on(port) if _is_connected(sock))
 
 
 def listeners_on(port: int) -> Iterator[socket.socket]:
@@ -82,6 +85,12 @@ def _sockets_on(port: int) -> Iterator[socket.socket]:
 
 def _is_listening(sock: socket.socket) -> bool:
     return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def _is_connected(sock: socket.socket) -> bool:
+    with suppress(OSError):
+        return bool(sock.getpeername())
+    return False
 
 
 def _open(descriptor: str) -> socket.socket | None:
