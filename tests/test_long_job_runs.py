@@ -1,5 +1,6 @@
 """The ends of one run of a long job, on a real Redis: it may belong to another worker by then, or Redis may fail."""
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 from breaking import Plan, connect
 from conftest import RedisServer
+from rq.exceptions import StopRequested
 from rq.executions import Execution
 
 from shoal.broker.broker import Broker
@@ -212,3 +214,11 @@ def test_a_job_is_changed_as_it_is_when_the_change_is_written(
         meddle()
     assert pool.status in statuses
     assert pool.connection.llen(pool.queue.key) == 0
+
+
+def test_a_worker_stops_although_the_signal_came_while_it_logged(pool: Pool) -> None:
+    worker = LongJobWorker([pool.queue], "worker", pool.broker)
+    with suppress(Exception):  # as logging does
+        worker.request_stop(signal.SIGTERM, None)
+    with pytest.raises(StopRequested):
+        worker.dequeue_job_and_maintain_ttl(1)

@@ -307,7 +307,8 @@ def test_each_user_may_do_what_it_does_and_nothing_else(
 
 def test_the_runner_may_do_what_it_does(place: Place, tmp_path: Path) -> None:
     runner_url = place.api.replace("shoal-api:api", "shoal-jobs:jobs")
-    submitter = LongJobs(Settings(redis_url=place.worker.replace("shoal-worker:worker", "shoal-api:api")), KINDS)
+    url = place.worker.replace("shoal-worker:worker", "shoal-api:api")
+    submitter = LongJobs(Settings(redis_url=f"{url}?socket_timeout={PATIENCE_S}"), KINDS)
     with (
         Watch(place.server.url) as watch,
         submitter as jobs,

@@ -150,7 +150,13 @@ class LongJobWorker(Worker):
         return HEARTBEAT_S
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        """Say that the worker is alive."""
+        """Say that the worker is alive.
+
+        Raises StopRequested if it was told to stop and has no job: logging, for example, swallows what `request_stop`
+        raises while it is at work.
+        """
+        if self._stop_requested and self.get_state() != WorkerStatus.BUSY:
+            raise StopRequested
         super().heartbeat(LISTED_S, pipeline)
 
     def run_maintenance_tasks(self) -> None:
