@@ -39,7 +39,7 @@ _JOB, _PARTIAL = ".job", ".upload"
 #: Bytes of an upload after which the space that all take is looked at again.
 _CHECK_EVERY_BYTES = 64 * 2**20
 
-#: Folders that a new one looks at, to remove those that are not needed any more.
+#: Most folders of earlier jobs that are looked at when one is made: folders that no job needs are removed.
 _CHECKED_AT_A_TIME = 20
 
 #: Age from which a folder is looked at: a younger one may be about to be locked.

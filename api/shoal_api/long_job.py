@@ -41,7 +41,7 @@ Fields = BulkBody | BulkQuery | BuildBody | BuildQuery
 #: Interval at which a long job is looked at while a request waits for its end.
 _LOOK_EVERY_S = 0.05
 
-#: Ended jobs of a client among which those that have not ended are looked for, and seconds to wait while they are many.
+#: Ended jobs of a client that are passed over to find its unfinished jobs, and seconds to wait while it has too many.
 _MAX_ENDED, _WAIT_S = 1_000, 60
 
 _NO_RUNNER = "no runner is alive: start one with `shoal jobs`"
