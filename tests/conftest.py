@@ -149,14 +149,18 @@ def free_port() -> int:
 
 
 class RedisServer:
-    """A redis-server of the tests' own, which can be stopped and started again with its data."""
+    """A redis-server of the tests' own, which can be stopped and started again with its data.
+
+    An answer may take its time at its `url`, as on a busy machine; users have the `plain_url`.
+    """
 
     def __init__(self, folder: Path, program: str = "", **options: object):
         self.program = program
         self.options = options
         self.port = free_port()
         self.folder = folder
-        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.plain_url = f"redis://127.0.0.1:{self.port}/0"
+        self.url = f"{self.plain_url}?socket_timeout={PATIENCE_S}&socket_connect_timeout={PATIENCE_S}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -233,7 +237,6 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
         pytest.skip(str(error))
     server = RedisServer(tmp_path_factory.mktemp("redis"), appendonly="no")
     server.start()
-    server.url += f"?socket_timeout={PATIENCE_S}&socket_connect_timeout={PATIENCE_S}"  # an answer may take its time
     yield server
     server.stop()
 

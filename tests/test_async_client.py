@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from awaiting import answer_all, answering, async_client, num_interactive, outcomes, reply_to, url_of, wait_for
-from conftest import PATIENCE_S, WORDS, RedisServer, wait_until
+from conftest import WORDS, RedisServer, wait_until
 from queues import Queue
 from tcp_proxy import Proxy
 
@@ -33,7 +33,7 @@ class TestManyTasks:
         queue.join()
 
         async def use() -> None:
-            async with async_client(queue, f"{own_redis.url}?socket_timeout={PATIENCE_S}") as client:
+            async with async_client(queue, own_redis.url) as client:
                 before = len(queue.redis.client_list())
                 tasks = [asyncio.create_task(client.embed("x" * n)) for n in range(NUM_TASKS)]
                 await wait_for(lambda: num_interactive(queue) == NUM_TASKS)

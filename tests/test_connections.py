@@ -87,7 +87,7 @@ class TestBreaking:
         assert broker.execute("GET", "a") == b"1"
 
     def test_an_answer_that_does_not_come_is_not_taken_for_the_next_one(self, own_redis: RedisServer) -> None:
-        impatient = Broker.connect(own_redis.url, answer_s=0.5)
+        impatient = Broker.connect(own_redis.plain_url, answer_s=0.5)
         with pytest.raises(Unavailable):
             impatient.execute("BLPOP", "nothing", 1)
         answers: list[object] = []
@@ -144,7 +144,7 @@ class TestBound:
         two.ping()
 
     def test_a_library_gets_one_of_few_that_the_url_allows(self, broker: Broker, own_redis: RedisServer) -> None:
-        with closing(Broker.connect(f"{own_redis.url}?max_connections=4")) as few, ThreadPoolExecutor(4) as threads:
+        with closing(Broker.connect(f"{own_redis.url}&max_connections=4")) as few, ThreadPoolExecutor(4) as threads:
             results = [threads.submit(few.execute, "BLPOP", "list", 0, block_s=PATIENCE_S) for _ in range(4)]
             for _ in results:
                 wait_until(lambda: not is_blocked(broker, 0))

@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 from conftest import PATIENCE_S
@@ -31,6 +32,12 @@ class SlowServer:
         self.thread = threading.Thread(target=self._serve)
         self.thread.start()
 
+    def join(self) -> None:
+        """Wait until the client has gone; one that was given no time to connect never comes."""
+        with suppress(OSError):
+            socket.create_connection(self._listener.getsockname()).close()
+        self.thread.join(PATIENCE_S)
+
     def _serve(self) -> None:
         with self._listener, self._listener.accept()[0] as connection:
             try:
@@ -55,7 +62,7 @@ def serve() -> Iterator[Callable[..., SlowServer]]:
 
     yield start
     for server in servers:
-        server.thread.join(PATIENCE_S)
+        server.join()
         assert not server.thread.is_alive()
 
 
@@ -72,7 +79,7 @@ def test_an_answer_that_trickles_is_given_up(serve: Callable[..., SlowServer], s
     server = serve(start, lambda connection: connection.send(piece))
     with HttpClient(server.url, timeout_s=0.3) as http, pytest.raises(Timeout, match=r"no answer within 0\.3 s"):
         http.embed("a")
-    server.thread.join(PATIENCE_S)
+    server.join()
     assert server.num_bytes < MAX_PIECES * len(piece)
 
 
@@ -80,5 +87,5 @@ def test_a_server_that_reads_slowly_is_given_up(serve: Callable[..., SlowServer]
     server = serve(b"", lambda connection: len(connection.recv(2**16)))
     with HttpClient(server.url, timeout_s=0.3) as http, pytest.raises(Timeout, match=r"no answer within 0\.3 s"):
         http.embed(TEXT)
-    server.thread.join(PATIENCE_S)
+    server.join()
     assert server.num_bytes < len(TEXT)

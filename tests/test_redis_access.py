@@ -72,7 +72,7 @@ class TestPassword:
 
     def test_in_a_file(self, locked: RedisServer, tmp_path: Path, use: Use) -> None:
         file = tmp_path / "pass word"
-        url = f"{locked.url}?password_file={quote(str(file))}"
+        url = f"{locked.url}&password_file={quote(str(file))}"
         with pytest.raises(Unavailable, match="check its path"):
             use(url)
         file.write_text(f"{PASSWORD}\n")
@@ -85,7 +85,7 @@ class TestPassword:
     def test_one_that_changes_is_read_again(self, locked: RedisServer, tmp_path: Path) -> None:
         file = tmp_path / "password"
         file.write_text(PASSWORD)
-        with Client(f"{locked.url}?password_file={file}") as client:
+        with Client(f"{locked.url}&password_file={file}") as client:
             client.queue.ping()
             with redis.Redis.from_url(with_password(locked.url, PASSWORD)) as connection:
                 connection.config_set("requirepass", "new")
@@ -140,7 +140,7 @@ class TestUrl:
             outputs.append(done.stdout + done.stderr)
         with Process(tmp_path / "serve.log", "serve", redis_url=right, **settings) as serve:
             wait_until(lambda: "stop:   " in serve.output)
-            assert f"Redis:  {locked.url}" in serve.output
+            assert f"Redis:  {locked.plain_url}" in serve.output
             assert serve.terminate() == 0
         with Process(tmp_path / "worker.log", "worker", redis_url=wrong, **worker_settings) as worker:
             wait_until(lambda: "trying until" in worker.output)

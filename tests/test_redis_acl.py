@@ -308,7 +308,7 @@ def test_each_user_may_do_what_it_does_and_nothing_else(
 def test_the_runner_may_do_what_it_does(place: Place, tmp_path: Path) -> None:
     runner_url = place.api.replace("shoal-api:api", "shoal-jobs:jobs")
     url = place.worker.replace("shoal-worker:worker", "shoal-api:api")
-    submitter = LongJobs(Settings(redis_url=f"{url}?socket_timeout={PATIENCE_S}"), KINDS)
+    submitter = LongJobs(Settings(redis_url=url), KINDS)
     with (
         Watch(place.server.url) as watch,
         submitter as jobs,

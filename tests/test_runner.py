@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 import redis
-from conftest import PATIENCE_S, RedisServer, wait_until
+from conftest import RedisServer, wait_until
 from long_job_tasks import KINDS, TEXT
 from process import environment
 from rq.job import Job
@@ -45,7 +45,7 @@ class Place:
 
     def __init__(self, server: RedisServer, folder: Path):
         self.server, self.folder = server, folder
-        self.settings = Settings(redis_url=f"{server.url}?socket_timeout={PATIENCE_S}")
+        self.settings = Settings(redis_url=server.url)
         self.jobs = LongJobs(self.settings, KINDS)
         self.connection = redis.Redis.from_url(server.url)
         self.runners: list[psutil.Popen] = []

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from conftest import PATIENCE_S, RedisServer
+from conftest import RedisServer
 from process import run
 
 from shoal.errors import BadSetting
@@ -33,7 +33,7 @@ out = "a"
 @pytest.fixture
 def jobs(own_redis: RedisServer) -> Iterator[LongJobs]:
     """The long jobs of a Redis of the test's own."""
-    with LongJobs(Settings(redis_url=f"{own_redis.url}?socket_timeout={PATIENCE_S}")) as jobs:
+    with LongJobs(Settings(redis_url=own_redis.url)) as jobs:
         yield jobs
 
 
