@@ -264,7 +264,7 @@ def keys(redis_url: str) -> Iterator[Keys]:
     with redis.Redis.from_url(redis_url, decode_responses=True) as connection:
         found = list(connection.scan_iter(f"{keys.root}:*"))
         lasting = {name for lane in LANES for name in keys.of_lane(lane)}
-        lasting |= {keys.dead}
+        lasting |= {keys.dead, keys.changed, *(name for name in found if name.startswith(keys.changes("")))}
         immortal = [name for name in found if name not in lasting and connection.ttl(name) == -1]
         if found:
             connection.delete(*found)

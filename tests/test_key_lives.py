@@ -11,6 +11,8 @@ from queues import Queue
 from shoal.cache.cache import Cache
 from shoal.cache.entry import Entry
 from shoal.cache.table import Table
+from shoal.changes.change import Change
+from shoal.changes.change_log import ChangeLog
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.long_jobs.kind import KINDS
@@ -109,6 +111,12 @@ def idle(queue: Queue) -> None:
     queue.take("w0", LANES, 1)
 
 
+def changed(queue: Queue) -> None:
+    """Change an index."""
+    change = Change((), np.empty((0, 0), np.float32), ("7",), "", 0.0)
+    ChangeLog(queue.broker, queue.keys).append("news", change)
+
+
 def isolated(queue: Queue) -> None:
     """Run a job alone."""
     queue.put("bulk", [Job("embed", ["storm"], reply_to="me")])
@@ -169,6 +177,8 @@ EXAMPLES: dict[str, list[tuple[Act, Callable[[Keys], str], int | None]]] = {
     "once:<name>": [(once, lambda keys: keys.once("*"), 86_400)],
     "long-jobs": [(listed, lambda keys: keys.long_jobs, 34_560_000)],
     "long-jobs:<client>": [(listed, lambda keys: keys.long_jobs_of("*"), 34_560_000)],
+    "changes:<index>": [(changed, lambda keys: keys.changes("news"), None)],
+    "changed": [(changed, lambda keys: keys.changed, None)],
     "cache:<place>": [(cached, lambda keys: keys.cache("0"), 86_400)],
     "rate": [(limited, lambda keys: f"{keys.rates}*", 120)],  # two windows: the last one still counts in part
     "dead": [(buried, lambda keys: keys.dead, None)],

@@ -16,12 +16,15 @@ from typing import Any, NamedTuple
 
 import pytest
 import redis
+from changes import change
 from conftest import PATIENCE_S, ROOT, RedisServer, free_port, redis_program, wait_until
 from long_job_tasks import KINDS
 from process import Process, environment, run
 from queues import Queue, connect
 
 from shoal import Client
+from shoal.broker.broker import Broker
+from shoal.changes.change_log import START, ChangeLog
 from shoal.errors import InvalidRequest, Overloaded, ShoalError, Timeout, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
@@ -239,6 +242,24 @@ def use_clients(place: Place) -> None:
         client.embed("storm")  # it is withdrawn
 
 
+def use_changes(place: Place) -> None:
+    """Do what the API and workers do with changes of indexes."""
+    with closing(Broker.connect(place.api)) as broker:
+        position = ChangeLog(broker, Keys()).append("news", change(deleted=["7"]))
+    with closing(Broker.connect(place.worker)) as broker:
+        log = ChangeLog(broker, Keys())
+        assert log.positions() == {"news": position}
+        assert [entry.position for entry in log.since("news", START)] == [position]
+
+
+def fold(url: str) -> None:
+    """Do what the runner does with changes of indexes."""
+    with closing(Broker.connect(url)) as broker:
+        log = ChangeLog(broker, Keys())
+        position = log.append("news", change(deleted=["7"]))
+        log.fold("news", position, position)
+
+
 def take_result(place: Place) -> None:
     """Take a result as a program without scripts does."""
     with connect(place.api) as producer:
@@ -282,6 +303,7 @@ def test_each_user_may_do_what_it_does_and_nothing_else(
         Process(tmp_path / "api.log", "api", redis_url=place.api, port=port, api_keys_file=key_file) as api,
     ):
         use_clients(place)
+        use_changes(place)
         with Process(tmp_path / "worker.log", "worker", redis_url=place.worker, **settings) as worker:
             wait_until(lambda: callers[0].answers("/ready"))
             use_api(*callers)
@@ -324,6 +346,7 @@ def test_the_runner_may_do_what_it_does(place: Place, tmp_path: Path) -> None:
         wait_until(lambda: jobs.status(names["count"]).status == "done")
         again = jobs.submit("recover", {"folder": str(tmp_path), "times": 1, "dies": True})
         wait_until(lambda: jobs.status(again).status == "done")
+        fold(runner_url)
         assert runner.terminate() == 0
     assert place.admin.acl_log() == []
     used = watch.used["shoal-api"] - {"auth"}

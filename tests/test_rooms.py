@@ -24,9 +24,10 @@ ROOMS: dict[str, set[str]] = {
     "shoal.queue": {"shoal", "shoal.broker"},
     "shoal.cache": {"shoal", "shoal.broker", "shoal.queue"},
     "shoal.long_jobs": {"shoal", "shoal.broker"},
+    "shoal.records": {"shoal"},
+    "shoal.changes": {"shoal", "shoal.broker", "shoal.records"},
     "shoal.client": {"shoal", "shoal.broker", "shoal.queue", "shoal.cache", "shoal.long_jobs"},
     "shoal.bench": {"shoal"},
-    "shoal.records": {"shoal"},
     "shoal.bulk": {"shoal", "shoal.client", "shoal.records"},
     "shoal.supervisor": {"shoal", "shoal.broker", "shoal.client"},
     "shoal.cli": {

@@ -25,6 +25,7 @@ STATUS = {
     "paused": 409,
     "index_busy": 409,
     "folder_busy": 409,
+    "too_many_changes": 409,
     "index_mismatch": 409,
     "model_mismatch": 409,
     "too_large": 413,

@@ -224,6 +224,12 @@ class IndexBusy(ShoalError):
     code = "index_busy"
 
 
+class TooManyChanges(ShoalError):
+    """Error raised when an index has as many changes as it may have before a build folds them in."""
+
+    code = "too_many_changes"
+
+
 class FolderBusy(ShoalError):
     """Error raised when a file is embedded into a folder while another process writes into it."""
 

@@ -88,6 +88,15 @@ class Keys:
         """Return the same of one client; `client` is a digest of its name."""
         return f"{self.root}:long-jobs:{client}"
 
+    def changes(self, index: str) -> str:
+        """Return the stream with the changes of an index that no build has folded in, and a few that one has."""
+        return f"{self.root}:changes:{index}"
+
+    @property
+    def changed(self) -> str:
+        """Return the hash with a line for each index that was ever changed: its last change, and sums."""
+        return f"{self.root}:changed"
+
     def cache(self, place: str) -> str:
         """Return the key of a place in the cache of vectors."""
         return f"{self.root}:cache:{place}"

@@ -1,0 +1,1 @@
+"""Changes of indexes that are served: a log of them in Redis. Imports the contract, broker and records."""

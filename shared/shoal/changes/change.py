@@ -1,0 +1,148 @@
+"""A change of an index: documents that are added to it and ids that are deleted from it, in one step."""
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal import wire
+from shoal.errors import InvalidRequest, MalformedJob, TooLarge
+from shoal.excerpt import excerpt, kind
+from shoal.records.document import RESERVED_NAMES, Document
+
+T = TypeVar("T")
+
+#: Most ids of a change: those of its documents and of the deleted ones together.
+MAX_CHANGE_IDS = 1_000
+
+#: Most bytes of a packed change: Redis serves no other client while it takes one.
+MAX_CHANGE_BYTES = 4 * 2**20
+
+#: Most ids of the changes of an index that no build has folded in.
+MAX_CHANGES = 10_000
+
+#: Most bytes of these changes: every worker holds them in memory.
+MAX_CHANGES_BYTES = 64 * 2**20
+
+#: Most values in the arrays and maps of a change: each takes memory beside its bytes.
+MAX_CHANGE_VALUES = 200_000
+
+#: Longest vector that counts as normalised: rounding makes some a little longer than 1.
+MAX_LENGTH = 1.01
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """Documents added to an index, each in place of those with the same id, and ids deleted from it, in one step.
+
+    `vectors` are those of the documents, float32 `[len(documents), dimension]`, normalised, and `digest` is that of
+    their model. `made_at` is in Unix seconds. Ids are deleted first; of documents with the same id the last one counts.
+    """
+
+    documents: tuple[Document, ...]
+    vectors: NDArray[np.float32]
+    deleted: tuple[str, ...]
+    digest: str
+    made_at: float
+
+    @property
+    def num_ids(self) -> int:
+        """The number of ids that the change is of."""
+        return len(self.documents) + len(self.deleted)
+
+    def pack(self) -> bytes:
+        """Return the change as bytes, which `unpack` reads.
+
+        Raises TooLarge for a change over the limits, InvalidText for a text that UTF-8 cannot hold, and InvalidRequest
+        for anything else that `unpack` refuses.
+        """
+        fields = {
+            "documents": [{"id": one.id, "text": one.text, **one.fields} for one in self.documents],
+            "vectors": self.vectors.astype("<f4", copy=False).tobytes(),
+            "deleted": list(self.deleted),
+            "digest": self.digest,
+            "made_at": float(self.made_at),
+        }
+        try:
+            packed = wire.pack(fields)
+            self.unpack(packed)
+        except MalformedJob as error:
+            raise InvalidRequest(error.message) from error
+        except (TypeError, ValueError, OverflowError) as error:  # of msgpack
+            raise InvalidRequest(f"a document has a value that cannot be sent ({error!s:.80}): leave it out") from error
+        return packed
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Self:
+        """Return the change in `packed`, its vectors a read-only view.
+
+        Raises MalformedJob for bytes of another shape, TooLarge, and InvalidText.
+        """
+        if len(packed) > MAX_CHANGE_BYTES:
+            raise TooLarge(f"the change has {len(packed):,} bytes and may have {MAX_CHANGE_BYTES:,}: split it")
+        fields = wire.unpack(packed, MAX_CHANGE_VALUES)
+        documents = tuple(_document(n, value) for n, value in enumerate(_field(fields, "documents", list)))
+        deleted = tuple(_id(f"deleted[{n}]", value) for n, value in enumerate(_field(fields, "deleted", list)))
+        vectors = _vectors(_field(fields, "vectors", bytes), len(documents))
+        made_at = _field(fields, "made_at", float)
+        if not 0 <= made_at < math.inf:
+            raise MalformedJob(f"made_at is {made_at}: it takes Unix seconds")
+        change = cls(documents, vectors, deleted, _field(fields, "digest", str), made_at)
+        if change.num_ids > MAX_CHANGE_IDS:
+            raise TooLarge(f"the change is of {change.num_ids:,} ids and may be of {MAX_CHANGE_IDS:,}: split it")
+        if not change.num_ids:
+            raise MalformedJob("the change is of no id: it takes at least one")
+        return change
+
+
+def _field(fields: dict[str, Any], name: str, wanted: type[T]) -> T:
+    value = fields.get(name)
+    if type(value) is not wanted:
+        found = kind(value) if name in fields else "missing"
+        raise MalformedJob(f"{name} is {found}: docs/protocol.md has the fields of a change")
+    return value
+
+
+def _document(number: int, value: Any) -> Document:
+    """Return the document in a map of its fields; `number` counts from 0."""
+    where = f"documents[{number}]"
+    if not isinstance(value, dict):
+        raise MalformedJob(f"{where} is {kind(value)}: it takes a map")
+    others = {name: other for name, other in value.items() if name not in ("id", "text")}
+    document = Document(_id(f"{where}.id", value.get("id")), value.get("text", ""), others)
+    if not isinstance(document.text, str) or not document.text.strip():
+        raise MalformedJob(f"{where}.text is {kind(document.text)}: it takes a string that is not blank")
+    if taken := RESERVED_NAMES & others.keys():
+        raise MalformedJob(f"{where} has a field {excerpt(min(taken))}, which a hit has of its own: rename it")
+    if not _is_json(value):
+        raise MalformedJob(f"{where} has a value that JSON cannot hold, or that is nested too deeply: leave it out")
+    return document
+
+
+def _id(where: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise MalformedJob(f"{where} is {kind(value)}: it takes a string that is not blank")
+    return value
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        return wire.is_json(value) and bool(json.dumps(value, allow_nan=False))
+    except ValueError:  # NaN or infinity
+        return False
+
+
+def _vectors(data: bytes, num_vectors: int) -> NDArray[np.float32]:
+    width, rest = divmod(len(data), 4 * num_vectors) if num_vectors else (0, len(data))
+    if rest or (num_vectors and not width):
+        raise MalformedJob(f"the vectors of {num_vectors:,} documents have {len(data):,} bytes: 4 for each number")
+    vectors = np.frombuffer(data, "<f4").reshape(num_vectors, width)
+    with np.errstate(all="ignore"):
+        is_normalised = np.linalg.norm(vectors, axis=1) <= MAX_LENGTH  # False for NaN
+    if not is_normalised.all():
+        number = int(np.argmin(is_normalised))
+        raise MalformedJob(f"the vector of documents[{number}] is not normalised: make its length 1")
+    return vectors

@@ -1,0 +1,331 @@
+"""Changes of indexes: what is packed is read again, and the log in Redis keeps order, sums and limits."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from changes import change, documents, unit_vectors
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as nps
+from queues import Queue
+
+from shoal.broker.async_broker import AsyncBroker
+from shoal.broker.async_connection import ConnectionMaker
+from shoal.changes import change_log as module
+from shoal.changes.change import MAX_CHANGE_BYTES, MAX_CHANGE_IDS, MAX_CHANGES, Change
+from shoal.changes.change_log import START, AsyncChangeLog, ChangeLog, Entry
+from shoal.errors import (
+    IndexMismatch,
+    InvalidRequest,
+    InvalidText,
+    MalformedJob,
+    ShoalError,
+    TooLarge,
+    TooManyChanges,
+    Unavailable,
+)
+from shoal.keys import Keys
+from shoal.records.document import RESERVED_NAMES, Document
+
+WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=9).filter(str.strip)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+    max_leaves=6,
+)
+NAMES = WORDS.filter(lambda name: name not in RESERVED_NAMES)
+DOCUMENTS = st.builds(Document, WORDS, WORDS, st.dictionaries(NAMES, VALUES, max_size=3))
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> Change:
+    """Draw a change of at least one id."""
+    added = draw(st.lists(DOCUMENTS, max_size=4))
+    deleted = draw(st.lists(WORDS, min_size=not added, max_size=4))
+    vectors = draw(nps.arrays(np.float32, (len(added), 3), elements=st.floats(-0.5, 0.5, width=32)))
+    return Change(tuple(added), vectors, tuple(deleted), draw(st.text("0123456789abcdef")), draw(st.floats(0, 1e12)))
+
+
+@pytest.fixture
+def log(queue: Queue) -> ChangeLog:
+    """Return the logs of the test's own pool."""
+    return ChangeLog(queue.broker, queue.keys)
+
+
+def same(one: Change, other: Change | MalformedJob) -> bool:
+    """Return True if both are the same change."""
+    return (
+        isinstance(other, Change)
+        and (one.documents, one.deleted, one.digest, one.made_at)
+        == (other.documents, other.deleted, other.digest, other.made_at)
+        and (one.vectors.tobytes() == other.vectors.tobytes())
+    )
+
+
+def positions_of(log: ChangeLog, position: str = START) -> list[str]:
+    """Return the positions of the changes after one."""
+    return [entry.position for entry in log.since("news", position)]
+
+
+@given(changes())
+def test_a_change_is_read_as_it_was_packed(one: Change) -> None:
+    assert same(one, Change.unpack(one.pack()))
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    with pytest.raises(ShoalError):
+        Change.unpack(data)
+
+
+FIELDS: dict[str, Any] = msgpack.unpackb(change(["1"], ["2"]).pack())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"documents": None},
+        {"documents": {}},
+        {"documents": ["storm"]},
+        {"documents": []},
+        {"documents": [{"id": "1"}]},
+        {"documents": [{"id": "1", "text": " "}]},
+        {"documents": [{"id": "1", "text": b"storm"}]},
+        {"documents": [{"id": 1, "text": "storm"}]},
+        {"documents": [{"id": "", "text": "storm"}]},
+        {"documents": [{"text": "storm"}]},
+        {"documents": [{"id": "1", "text": "storm", "score": 2.0}]},
+        {"documents": [{"id": "1", "text": "storm", "year": float("nan")}]},
+        {"documents": [{"id": "1", "text": "storm", "year": b"1"}]},
+        {"documents": [{"id": "1", "text": "storm", "deep": json.loads("[" * 70 + "]" * 70)}]},
+        {"documents": [], "deleted": [], "vectors": b""},
+        {"deleted": [2]},
+        {"deleted": "2"},
+        {"deleted": [" "]},
+        {"vectors": b""},
+        {"vectors": "storm"},
+        {"vectors": b"123"},
+        {"vectors": np.full(8, np.nan, np.float32).tobytes()},
+        {"vectors": np.full(8, np.inf, np.float32).tobytes()},
+        {"vectors": np.full(8, 3e38, np.float32).tobytes()},
+        {"vectors": np.ones(8, np.float32).tobytes()},
+        {"digest": None},
+        {"made_at": "now"},
+        {"made_at": -1.0},
+        {"made_at": float("nan")},
+        {"made_at": float("inf")},
+    ],
+)
+def test_a_change_of_another_shape_is_refused(wrong: dict[str, Any]) -> None:
+    Change.unpack(msgpack.packb(FIELDS))
+    with pytest.raises(MalformedJob):
+        Change.unpack(msgpack.packb(FIELDS | wrong))
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_change_without_a_field_is_refused(name: str) -> None:
+    with pytest.raises(MalformedJob, match=f"^{name} is missing"):
+        Change.unpack(msgpack.packb({other: value for other, value in FIELDS.items() if other != name}))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"deleted": ["1"] * (MAX_CHANGE_IDS + 1)},
+        {"deleted": ["1" * MAX_CHANGE_BYTES]},
+        {"documents": [{"id": "1", "text": "storm", "many": [[]] * 100_000}]},
+    ],
+)
+def test_a_change_that_would_take_much_memory_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TooLarge, match=r"split it$"):
+        Change.unpack(msgpack.packb(FIELDS | wrong))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        (change(), InvalidRequest, "it takes at least one"),
+        (change(deleted=map(str, range(MAX_CHANGE_IDS + 1))), TooLarge, "split it"),
+        (change(deleted=["1" * MAX_CHANGE_BYTES]), TooLarge, "split it"),
+        (change(deleted=["\ud800"]), InvalidText, "lone surrogate"),
+        (replace(change(["1"]), documents=documents(["1"], {"x": 2**64})), InvalidRequest, "cannot be sent"),
+        (replace(change(["1"]), documents=documents(["1"], {"x": {1}})), InvalidRequest, "cannot be sent"),
+        (replace(change(["1"]), documents=documents(["1"], {"x": float("inf")})), InvalidRequest, "JSON cannot hold"),
+        (replace(change(["1"]), vectors=2 * unit_vectors(1)), InvalidRequest, "not normalised"),
+    ],
+)
+def test_what_could_not_be_read_is_never_packed(wrong: Change, error: type[ShoalError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        wrong.pack()
+
+
+def test_a_log_has_the_changes_in_their_order(log: ChangeLog) -> None:
+    sent = [change(["1", "2"]), change(deleted=["1"]), change(["3"], ["2"])]
+    positions = [log.append("news", one) for one in sent]
+    other = log.append("other", change(["1"]))
+    found = list(log.since("news", START))
+    assert [entry.position for entry in found] == positions
+    assert all(same(*pair) for pair in zip(sent, (entry.change for entry in found), strict=True))
+    assert [entry.num for entry in found] == [2, 3, 5]
+    sizes = np.cumsum([len(one.pack()) for one in sent])
+    assert [entry.size for entry in found] == sizes.tolist()
+    assert positions_of(log, positions[1]) == positions[2:]
+    assert log.positions() == {"news": positions[-1], "other": other}
+
+
+def test_a_log_that_was_never_written_is_empty(log: ChangeLog) -> None:
+    assert (positions_of(log), log.positions()) == ([], {})
+    log.fold("news", START, START)
+    assert log.positions() == {}
+
+
+def test_a_long_log_is_read_in_several_steps(log: ChangeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    positions = [log.append("news", change([str(n)])) for n in range(10)]
+    monkeypatch.setattr(module, "MAX_READ_ENTRIES", 3)
+    assert positions_of(log) == positions
+    monkeypatch.setattr(module, "MAX_READ_BYTES", 2 * len(change(["0"]).pack()))
+    assert positions_of(log, positions[2]) == positions[3:]
+
+
+def test_the_changes_that_no_build_has_are_limited_in_number(log: ChangeLog) -> None:
+    ids = list(map(str, range(MAX_CHANGE_IDS)))
+    positions = [log.append("news", change(deleted=ids)) for _ in range(MAX_CHANGES // MAX_CHANGE_IDS)]
+    with pytest.raises(TooManyChanges, match=r"index news has 10,000 changes .* that no build has folded in"):
+        log.append("news", change(deleted=["1"]))
+    assert log.positions() == {"news": positions[-1]}
+    log.append("other", change(deleted=["1"]))
+    log.fold("news", positions[0], START)
+    positions.append(log.append("news", change(deleted=ids)))
+    with pytest.raises(TooManyChanges):
+        log.append("news", change(deleted=["1"]))
+    assert positions_of(log) == positions
+
+
+def test_the_changes_that_no_build_has_are_limited_in_bytes(log: ChangeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_CHANGES_BYTES", 2 * len(change(["0"]).pack()))
+    positions = [log.append("news", change([str(n)])) for n in range(2)]
+    with pytest.raises(TooManyChanges):
+        log.append("news", change(["2"]))
+    log.fold("news", positions[-1], START)
+    log.append("news", change(["2"]))
+
+
+def test_what_no_version_needs_is_removed(log: ChangeLog) -> None:
+    positions = [log.append("news", change([str(n)])) for n in range(6)]
+    log.fold("news", positions[4], positions[2])
+    assert positions_of(log) == positions[2:]  # the sums of the first of them are those of a version
+    log.fold("news", positions[2], positions[2])  # as after a rollback
+    assert [entry.num for entry in log.since("news", positions[2])] == [4, 5, 6]
+    assert log.positions() == {"news": positions[-1]}
+    log.fold("news", positions[5], positions[5])
+    positions.append(log.append("news", change(["6"])))
+    assert [(entry.position, entry.num) for entry in log.since("news", positions[5])] == [(positions[6], 7)]
+
+
+def test_a_rollback_counts_the_changes_again(log: ChangeLog) -> None:
+    ids = list(map(str, range(MAX_CHANGE_IDS)))
+    positions = [log.append("news", change(deleted=ids)) for _ in range(MAX_CHANGES // MAX_CHANGE_IDS)]
+    log.fold("news", positions[-1], positions[0])
+    log.append("news", change(deleted=["1"]))
+    log.fold("news", positions[0], positions[0])
+    log.append("news", change(deleted=["1"] * 999))
+    with pytest.raises(TooManyChanges):
+        log.append("news", change(deleted=["1"]))
+
+
+def test_a_line_that_is_lost_or_damaged_is_made_anew(log: ChangeLog, queue: Queue) -> None:
+    first = log.append("news", change(["1", "2"]))
+    damages: list[Callable[[], object]] = [
+        lambda: queue.redis.delete(queue.keys.changed),
+        lambda: queue.redis.hset(queue.keys.changed, "news", "x"),
+    ]
+    for damage in damages:
+        damage()
+        assert log.positions() == {}
+        log.append("news", change(["3"]))
+    assert [entry.num for entry in log.since("news", first)] == [3, 4]
+    queue.redis.delete(queue.keys.changed)
+    log.fold("news", START, START)
+    assert log.positions() == {"news": positions_of(log)[-1]}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"x": "y"},
+        {"change": b""},
+        {"change": b"\xc1"},
+        {"change": b"x" * (MAX_CHANGE_BYTES + 1)},
+        {"change": change(["1"]).pack()[:-1], "num": "-1", "size": "9" * 400},
+        {"change": msgpack.packb({"documents": 1}), "num": "\u0663", "size": b"\xff"},
+    ],
+)
+def test_an_entry_that_no_client_wrote_is_told_apart(log: ChangeLog, queue: Queue, fields: dict[str, Any]) -> None:
+    first = log.append("news", change(["1"]))
+    queue.redis.xadd(queue.keys.changes("news"), fields)
+    last = log.append("news", change(["2"]))
+    sound, wrong, other = log.since("news", START)
+    assert (sound.position, other.position, other.num) == (first, last, 2)
+    assert (wrong.num, wrong.size) == (0, 0)
+    assert isinstance(wrong.change, MalformedJob)
+    with pytest.raises(MalformedJob):
+        wrong.change_for("d", 8)
+
+
+@pytest.mark.parametrize("state", ["", "x", "1", "1-", "-1", "1-1-1", "9" * 30 + "-1", "1-\n1 0 0 0 0"])
+def test_a_line_that_no_script_wrote_names_no_position(log: ChangeLog, queue: Queue, state: str) -> None:
+    queue.redis.hset(queue.keys.changed, mapping={"news": state, b"\xff": "1-1 0 0 0 0"})
+    assert log.positions() == {"\ufffd": "1-1"}
+
+
+def test_keys_of_another_type_are_told(log: ChangeLog, queue: Queue) -> None:
+    queue.redis.set(queue.keys.changes("news"), "x")
+    with pytest.raises(MalformedJob, match="holds something else"):
+        list(log.since("news", START))
+    uses: list[Callable[[], object]] = [
+        lambda: log.append("news", change(["1"])),
+        lambda: log.fold("news", START, START),
+    ]
+    for use in uses:
+        with pytest.raises(Unavailable, match="another program wrote a key"):
+            use()
+    assert log.positions() == {}
+
+
+def test_a_name_that_is_none_of_an_index_is_refused(log: ChangeLog) -> None:
+    with pytest.raises(InvalidRequest, match="is no name of an index"):
+        log.append("a b", change(["1"]))
+
+
+def test_a_change_of_another_model_is_told_apart() -> None:
+    entry = Entry("1-1", 1, 1, change(["1"], ["2"]))
+    assert entry.change_for("d", 8) is entry.change
+    with pytest.raises(IndexMismatch, match="another model"):
+        entry.change_for("e", 8)
+    with pytest.raises(IndexMismatch, match="8 numbers, not 9"):
+        entry.change_for("d", 9)
+    deletion = Entry("1-1", 1, 1, change(deleted=["2"]))
+    assert deletion.change_for("e", 9) is deletion.change
+
+
+def test_a_program_with_an_event_loop_writes_the_same_log(log: ChangeLog, redis_url: str, keys: Keys) -> None:
+    async def append() -> dict[str, str]:
+        broker = AsyncBroker(ConnectionMaker(redis_url))
+        try:
+            asynchronous = AsyncChangeLog(broker, keys)
+            await asynchronous.append("news", change(["1"]))
+            return await asynchronous.positions()
+        finally:
+            await broker.close()
+
+    assert asyncio.run(append()) == log.positions() == {"news": positions_of(log)[-1]}
