@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 import redis
-from conftest import RedisServer, wait_until
+from conftest import PATIENCE_S, RedisServer, wait_until
 from long_job_tasks import KINDS, TEXT
 from process import environment
 from rq.job import Job
@@ -82,7 +82,7 @@ class Place:
 
     def wait(self, job_id: str, status: str) -> LongJobStatus:
         """Wait until the job has the status."""
-        wait_until(lambda: self.jobs.status(job_id).status == status, 40)
+        wait_until(lambda: self.jobs.status(job_id).status == status)
         return self.jobs.status(job_id)
 
     def process_of(self, runner: psutil.Popen) -> psutil.Process:
@@ -120,11 +120,11 @@ def place(own_redis: RedisServer, tmp_path: Path) -> Iterator[Place]:
 def test_a_full_redis_is_waited_for(place: Place, is_full_at_start: bool) -> None:
     if not is_full_at_start:
         place.start()
-        wait_until(lambda: place.connection.ping() and place.jobs.num_runners() == 1, 20)
+        wait_until(lambda: place.connection.ping() and place.jobs.num_runners() == 1)
     place.connection.config_set("maxmemory", 1)
     if is_full_at_start:
         place.start()
-    wait_until(lambda: place.log.count("waiting for Redis: Redis has no memory left") == 2, 20)
+    wait_until(lambda: place.log.count("waiting for Redis: Redis has no memory left") == 2)
     place.connection.config_set("maxmemory", 0)
     place.let_go()
     place.wait(place.submit("count", rows=1), "done")
@@ -187,6 +187,23 @@ def test_a_job_goes_on_when_a_process_was_killed(place: Place, whom: str) -> Non
     assert place.numbers == list(range(6))
     assert has_ended(process)
     assert status.error is None
+
+
+#: A worker that begins after its runner was killed, with the runner's handlers of signals.
+LATE_WORKER = """
+import signal
+from shoal.settings import Settings
+from shoal_workers.long_jobs.runner import Runner
+signal.signal(signal.SIGTERM, lambda *_: None)
+Runner(Settings(redis_url="redis://127.0.0.1:1"), {})._work(["queue"], parent=-1)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process outlives a parent that is killed")
+def test_a_worker_ends_if_its_runner_was_killed_before_it_began() -> None:
+    path = os.pathsep.join(sys.path)
+    command = [sys.executable, "-c", LATE_WORKER]
+    assert subprocess.run(command, env=environment() | {"PYTHONPATH": path}, timeout=PATIENCE_S).returncode == 0
 
 
 def test_a_job_goes_on_when_the_machine_was_killed(place: Place) -> None:

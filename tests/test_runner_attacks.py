@@ -105,7 +105,7 @@ def wrong_data(folder: Path) -> dict[str, Any]:
 def test_a_job_with_wrong_data_fails(place: Place, name: str) -> None:
     job_id = f"forged-{name.replace(' ', '-')}"
     forge(place, job_id, wrong_data(place.folder)[name], retries_left="3", retry_intervals="[0]")
-    wait_until(lambda: has_failed(place, job_id), 20)
+    wait_until(lambda: has_failed(place, job_id))
     assert_goes_on(place)
 
 
@@ -135,7 +135,7 @@ def test_fields_that_long_jobs_do_not_have_are_ignored(place: Place, name: str) 
     place.connection.sadd(f"rq:job:{job_id}:dependents", b"\xff", "dependent")
     forge(place, "dependent", right(place), status="deferred")
     forge(place, job_id, right(place), **wrong_fields(place.folder)[name])
-    wait_until(lambda: place.connection.hget(f"rq:job:{job_id}", "status") == b"finished", 20)
+    wait_until(lambda: place.connection.hget(f"rq:job:{job_id}", "status") == b"finished")
     assert_goes_on(place)
     assert place.connection.hget("rq:job:dependent", "status") == b"deferred"
 
@@ -149,8 +149,8 @@ def test_entries_that_name_no_job_are_dropped(place: Place) -> None:
         place.connection.zadd(f"rq:{registry}:{name}", entries)
     place.connection.sadd(f"rq:workers:{name}", "nobody")
     assert_goes_on(place)
-    wait_until(lambda: place.connection.llen(f"rq:queue:{name}:intermediate") == 0, 20)
-    wait_until(lambda: place.connection.zcard(f"rq:wip:{name}") == 0, 20)
+    wait_until(lambda: place.connection.llen(f"rq:queue:{name}:intermediate") == 0)
+    wait_until(lambda: place.connection.zcard(f"rq:wip:{name}") == 0)
 
 
 def test_an_entry_that_names_a_key_of_another_type_is_dropped(place: Place) -> None:
@@ -161,8 +161,8 @@ def test_an_entry_that_names_a_key_of_another_type_is_dropped(place: Place) -> N
     for registry in ("wip", "scheduled"):
         place.connection.zadd(f"rq:{registry}:{name}", {"text": 1.0})
     assert_goes_on(place)
-    wait_until(lambda: place.connection.llen(f"rq:queue:{name}:intermediate") == 0, 20)
-    wait_until(lambda: not place.connection.exists(f"rq:wip:{name}", f"rq:scheduled:{name}"), 20)
+    wait_until(lambda: place.connection.llen(f"rq:queue:{name}:intermediate") == 0)
+    wait_until(lambda: not place.connection.exists(f"rq:wip:{name}", f"rq:scheduled:{name}"))
     with pytest.raises(UnknownJob):
         place.jobs.status("text")
 
@@ -170,7 +170,7 @@ def test_an_entry_that_names_a_key_of_another_type_is_dropped(place: Place) -> N
 def test_a_registry_of_another_type_stops_no_job(place: Place) -> None:
     key = f"rq:scheduled:{queue_names(place.settings.keys)[0]}"
     place.connection.set(key, "x")
-    wait_until(lambda: "cannot be cared for (Redis refuses (WRONGTYPE" in place.log, 20)
+    wait_until(lambda: "cannot be cared for (Redis refuses (WRONGTYPE" in place.log)
     assert_goes_on(place)
     place.connection.delete(key)
 
@@ -201,6 +201,6 @@ def test_rqs_own_client_can_submit_nothing(place: Place) -> None:
     for serializer in (None, JSONSerializer, MsgpackSerializer):
         queue = RqQueue(name, place.connection, serializer=serializer)
         job = queue.enqueue("os.mkdir", str(place.folder / TOUCHED), on_failure=Callback("os.abort"))
-        wait_until(partial(has_failed, place, job.id), 20)
+        wait_until(partial(has_failed, place, job.id))
     assert_goes_on(place)
     assert isinstance(job, Job)

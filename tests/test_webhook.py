@@ -79,7 +79,7 @@ def test_a_runner_tells_of_the_end_of_each_job(own_redis: RedisServer, tmp_path:
         ]
         place.jobs.cancel(ids[2])
         place.start(webhook_secret=SECRET, private_hosts="127.0.0.1")
-        wait_until(lambda: len(receiver.received) == 5, 40)
+        wait_until(lambda: len(receiver.received) == 5)
         told = [json.loads(body) for headers, body in receiver.received if is_signed(headers, body)]
         assert len(told) == 5
         states = {values["id"]: (values["status"], values["result"]) for values in told}

@@ -41,6 +41,8 @@ QUIET_S = 15.0
 
 _LOOK_EVERY_S = 0.2
 
+_STOPS = (signal.SIGTERM, signal.SIGINT)
+
 
 @dataclass(slots=True)
 class _Place:
@@ -77,7 +79,7 @@ class Runner:
         with LongJobs(self._settings, self._kinds) as jobs:
             path = self._settings.schedules
             due = schedules.read(Path(path).expanduser(), jobs, self._kinds).submit_due if path else None
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in _STOPS:
                 signal.signal(number, lambda *_: self._stopping.set())
             log.info("this runner does %d long jobs at a time", self._settings.long_jobs)
             try:
@@ -99,22 +101,27 @@ class Runner:
             self._stopping.wait(_LOOK_EVERY_S)
 
     def _start(self, queues: Sequence[str]) -> BaseProcess:
-        """Fork a worker, which shares the memory of what is loaded."""
+        """Fork a worker, which shares the memory of what is loaded; signals wait until it can handle them."""
         parent = os.getpid()
         process = multiprocessing.get_context("fork").Process(target=self._work, args=(queues, parent))
-        process.start()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
         return process
 
     def _work(self, names: Sequence[str], parent: int) -> None:
         """Do the jobs of some queues, in a process of its own."""
+        _exit_when_told()  # first of all: until then the handlers are the runner's, after which a process goes on
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
         die_with_parent(signal.SIGTERM, parent)
         quiet_until_s = 0.0
         with closing(Broker.connect(self._settings.redis_url, ANSWER_S)) as broker:
             client = broker.library_client()
             queues = [LongQueue(name, client, job_class=self._job_class) for name in names]
             while True:
-                for number in (signal.SIGTERM, signal.SIGINT):
-                    signal.signal(number, lambda *_: os._exit(0))  # it has no job
+                _exit_when_told()
                 _wait_for(broker)
                 name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
                 try:
@@ -137,6 +144,12 @@ class Runner:
             process.kill()
             process.join()
             process.close()
+
+
+def _exit_when_told() -> None:
+    """End this process at once when it is told to: it has no job."""
+    for number in _STOPS:
+        signal.signal(number, lambda *_: os._exit(0))
 
 
 def _wait_for(broker: Broker) -> None:
