@@ -4,12 +4,14 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from inspect import iscoroutinefunction
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from werkzeug.serving import make_server
 
-from shoal import AsyncClient, AsyncHandle, Client, HttpClient
+from shoal import AsyncClient, AsyncHandle, AsyncIndexHandle, AsyncLongHandle, Client, HttpClient
 from shoal.jobs import Job
 from shoal.queue.lane import LaneLimits
 from shoal.replies import Reply
@@ -60,6 +62,16 @@ class AnyClient(Protocol):
 
     def call(self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = "") -> Reply:
         """Return the reply to a job."""
+
+    @property
+    def bulk(self) -> Callable[..., Any]:
+        """Submit a long job; see `bulk` below."""
+
+    def index(self, name: str) -> Any:
+        """Return the handle of an index."""
+
+    def long_job(self, job_id: str) -> Any:
+        """Return the handle of a long job."""
 
     def close(self) -> None:
         """Close the client."""
@@ -121,6 +133,18 @@ class Awaited:
         """Return the reply to a job."""
         reply: Reply = self.run(self.client.call(job, **options))
         return reply
+
+    def bulk(self, *args: Any, **options: Any) -> "AwaitedLongHandle":
+        """Submit a long job."""
+        return AwaitedLongHandle(self, self.run(self.client.bulk(*args, **options)))
+
+    def index(self, name: str) -> "AwaitedLongHandle":
+        """Return the handle of an index."""
+        return AwaitedLongHandle(self, self.client.index(name))
+
+    def long_job(self, job_id: str) -> "AwaitedLongHandle":
+        """Return the handle of a long job."""
+        return AwaitedLongHandle(self, self.client.long_job(job_id))
 
     def close(self) -> None:
         """Close the client; a later call opens it again."""
@@ -192,6 +216,30 @@ class AwaitedHandle:
         return str(self._client.run(self._handle.cancel()))
 
 
+class AwaitedLongHandle:
+    """The handle of such a client for a long job or an index, each method of which is a coroutine."""
+
+    def __init__(self, client: Awaited, handle: AsyncLongHandle | AsyncIndexHandle):
+        self._client = client
+        self._handle = handle
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._handle, name)
+        if not iscoroutinefunction(found):
+            return found
+
+        def run(*args: Any, **options: Any) -> Any:
+            result = self._client.run(found(*args, **options))
+            return AwaitedLongHandle(self._client, result) if isinstance(result, AsyncLongHandle) else result
+
+        return run
+
+
+def bulk(client: AnyClient, source: Any, out: Path, **options: Any) -> Any:
+    """Return the handle of a bulk embedding into the folder, which an API chooses by itself."""
+    return client.bulk(source, **options) if isinstance(client, OverHttp) else client.bulk(source, out, **options)
+
+
 def embed_together(client: AnyClient, texts: Sequence[str]) -> list[Any]:
     """Return for each text its vector or its error; all are embedded at the same time."""
     if isinstance(client, Awaited):
@@ -216,6 +264,9 @@ def end(client: AnyClient) -> None:
     """Close the client for good."""
     client.end() if isinstance(client, Awaited | OverHttp) else client.close()
 
+
+#: Makes a client, with other settings of `shoal.Client` where they are given.
+MakeClient = Callable[..., AnyClient]
 
 #: Each kind of client by its name. All are made with the URL of Redis and the settings of `shoal.Client`.
 KINDS: dict[str, Callable[..., AnyClient]] = {"Client": Client, "AsyncClient": Awaited, "HttpClient": OverHttp}

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client_adapters import KINDS, AnyClient, embed_one, embed_together, end
-from conftest import PATIENCE_S, WORDS, free_port, running, wait_until
+from client_adapters import AnyClient, MakeClient, embed_one, embed_together
+from conftest import WORDS, free_port, running, wait_until
 from queues import Queue
 
 from shoal.client.parts import TEXTS_PER_JOB
@@ -34,26 +34,11 @@ from shoal_workers.encoding.reranker import Reranker, sigmoid
 from shoal_workers.service import about, open_cache
 from shoal_workers.worker import Worker
 
+pytest_plugins = ["any_client_fixtures"]
+
 TEXTS = [f"{word} {n}" for n in range(25) for word in WORDS]
 
 QUERY = "storm in europe"
-
-MakeClient = Callable[..., AnyClient]
-
-
-@pytest.fixture(params=KINDS)
-def make_client(request: pytest.FixtureRequest, redis_url: str, keys: Keys) -> Iterator[MakeClient]:
-    """Make clients of one kind for the test's own pool, with other settings where they are given."""
-    made: list[AnyClient] = []
-
-    def make(redis_url: str = redis_url, **settings: Any) -> AnyClient:
-        own: dict[str, Any] = {"key_prefix": keys.prefix, "pool": keys.pool, "timeout_s": PATIENCE_S}
-        made.append(KINDS[request.param](redis_url, **(own | settings)))
-        return made[-1]
-
-    yield make
-    for client in made:
-        end(client)
 
 
 @pytest.fixture

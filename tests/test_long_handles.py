@@ -12,9 +12,13 @@ from api_stub import MakeApp
 from conftest import PATIENCE_S
 from http_servers import Canned, CannedServer, Listen
 
-from shoal import Client, HttpClient, wire
+from shoal import Client, HttpClient, ServerFile, wire
+from shoal.blocking import run_now
+from shoal.client.blocking_work import InPlace
+from shoal.client.item_file import write_items
 from shoal.client.long_handle import LongHandle
-from shoal.client.source_file import place_of, write_items
+from shoal.client.redis_long_jobs import RedisLongJobs
+from shoal.client.source_file import place_of
 from shoal.errors import (
     BadDocument,
     Cancelled,
@@ -22,7 +26,7 @@ from shoal.errors import (
     InvalidRequest,
     MalformedJob,
     NotReady,
-    Timeout,
+    PathNotAllowed,
     Unavailable,
     UnknownJob,
 )
@@ -39,8 +43,8 @@ def status(word: str, **values: Any) -> LongJobStatus:
     return LongJobStatus(ID, "embed_file", word, {"source": "/news.csv"}, 1.0, **values)
 
 
-class Calls:
-    """Calls for long jobs, with made-up states: one after the other, and the last one again and again."""
+class Jobs:
+    """Long jobs with made-up states: one after the other, and the last one again and again."""
 
     def __init__(self, *states: LongJobStatus | Exception):
         self._states = list(states)
@@ -53,51 +57,38 @@ class Calls:
             raise state
         return state
 
-    def pause(self, job_id: str) -> str:
-        """Return the status that it would have."""
-        return "paused"
 
-    def resume(self, job_id: str) -> str:
-        """Return the status that it would have."""
-        return "queued"
-
-    def cancel(self, job_id: str) -> str:
-        """Return the status that it would have."""
-        return "cancelled"
+def handle(*states: LongJobStatus | Exception) -> LongHandle:
+    """Return the handle of a job with these states."""
+    jobs: Any = Jobs(*states)
+    return LongHandle(RedisLongJobs(jobs), ID)
 
 
 class TestLongHandle:
     def test_it_waits_until_the_job_is_done(self) -> None:
         progress = Progress(rows=7, fraction=0.5)
-        calls = Calls(status("queued"), status("running", progress=progress), status("done", result={"rows": 14}))
+        job = handle(status("queued"), status("running", progress=progress), status("done", result={"rows": 14}))
         seen: list[str] = []
-        handle = LongHandle(calls, ID)
-        assert handle.wait(PATIENCE_S, lambda state: seen.append(state.status)) == {"rows": 14}
+        assert job.wait(PATIENCE_S, lambda state: seen.append(state.status)) == {"rows": 14}
         assert seen == ["queued", "running", "done"]
 
     def test_it_says_how_far_the_job_is(self) -> None:
-        handle = LongHandle(Calls(status("running", progress=Progress(rows=7))), ID)
-        assert (handle.status(), handle.progress().rows) == ("running", 7)
-        assert (handle.pause(), handle.resume(), handle.cancel()) == ("paused", "queued", "cancelled")
+        job = handle(status("running", progress=Progress(rows=7)))
+        assert (job.status(), job.progress().rows) == ("running", 7)
 
     def test_a_wait_goes_on_while_redis_is_away(self) -> None:
-        calls = Calls(status("running"), Unavailable("away"), Unavailable("away"), status("done"))
-        assert LongHandle(calls, ID).wait(PATIENCE_S) == {}
+        job = handle(status("running"), Unavailable("away"), Unavailable("away"), status("done"))
+        assert job.wait(PATIENCE_S) == {}
 
     def test_a_wait_does_not_begin_without_redis(self) -> None:
         with pytest.raises(Unavailable):
-            LongHandle(Calls(Unavailable("away")), ID).wait(PATIENCE_S)
-
-    def test_a_wait_ends_at_its_time(self) -> None:
-        with pytest.raises(Timeout, match="it goes on"):
-            LongHandle(Calls(status("running")), ID).wait(0.0)
+            handle(Unavailable("away")).wait(PATIENCE_S)
 
     def test_a_job_that_failed_raises_its_error(self) -> None:
-        failed = status("failed", error={"code": "bad_document", "message": "line 3: no text"})
         with pytest.raises(BadDocument, match="line 3"):
-            LongHandle(Calls(failed), ID).wait()
+            handle(status("failed", error={"code": "bad_document", "message": "line 3: no text"})).wait()
         with pytest.raises(Cancelled):
-            LongHandle(Calls(status("cancelled")), ID).wait()
+            handle(status("cancelled")).wait()
 
 
 class TestSourceFile:
@@ -112,45 +103,35 @@ class TestSourceFile:
     def test_texts_and_documents_become_lines(self, tmp_path: Path) -> None:
         path = tmp_path / "new" / "items.jsonl"
         document = {"id": "7", "text": "rain\n"}
-        write_items(path, ["storm", document])
+        run_now(write_items(path, ["storm", document], InPlace()))
         assert [json.loads(line) for line in path.read_text().splitlines()] == [{"text": "storm"}, document]
 
     def test_no_file_is_replaced(self, tmp_path: Path) -> None:
         path = tmp_path / "items.jsonl"
         path.write_text("mine")
         with pytest.raises(InvalidRequest, match=r"items\.jsonl has the texts of an earlier call"):
-            write_items(path, ["storm"])
+            run_now(write_items(path, ["storm"], InPlace()))
         assert path.read_text() == "mine"
 
     @pytest.mark.parametrize("wrong", [7, {"text": {1}}, None])
     def test_what_is_no_text_is_named_and_leaves_no_file(self, tmp_path: Path, wrong: Any) -> None:
         with pytest.raises(InvalidRequest, match="text 1 is "):
-            write_items(tmp_path / "items.jsonl", ["storm", wrong])
+            run_now(write_items(tmp_path / "items.jsonl", ["storm", wrong], InPlace()))
         assert list(tmp_path.iterdir()) == []
 
 
-def test_the_changes_of_an_index_need_a_runner(client: Client) -> None:
-    with pytest.raises(NotReady, match="shoal jobs"):
-        client.index("news").versions()
-
-
-def test_a_bulk_job_of_texts_has_them_in_a_file(client: Client, tmp_path: Path) -> None:
-    job = client.bulk(["storm", "rain"], tmp_path / "vectors", dimensions=8, idempotency_key="nightly")
+def test_texts_are_written_beside_the_vectors(client: Client, tmp_path: Path) -> None:
+    job = client.bulk(["storm", "rain"], tmp_path / "vectors", dimensions=8)
     assert (tmp_path / "vectors.jsonl").read_text().splitlines() == ['{"text": "storm"}', '{"text": "rain"}']
     arguments = client.long_jobs.status(job.id).arguments
     assert arguments["source"] == str(tmp_path / "vectors.jsonl")
     assert (arguments["out"], arguments["options"]) == (str(tmp_path / "vectors"), {"dimensions": 8})
-    assert client.long_job(job.id).cancel() == "cancelled"
+    job.cancel()
 
 
-def test_a_build_is_submitted_once(client: Client, tmp_path: Path) -> None:
-    news = client.index("news")
-    first, second = (news.build("news.csv", publish=False, idempotency_key="once") for _ in range(2))
-    assert first.id == second.id
-    arguments = client.long_jobs.status(first.id).arguments
-    assert (arguments["name"], arguments["source"]) == ("news", str(Path("news.csv").absolute()))
-    assert arguments["publish"] is False
-    first.cancel()
+def test_a_build_through_redis_takes_a_file(client: Client) -> None:
+    with pytest.raises(InvalidRequest, match="source has documents: write them into a file"):
+        client.index("news").build([{"id": "1", "text": "storm"}])
 
 
 def answer(**values: Any) -> Canned:
@@ -222,9 +203,6 @@ class TestOverHttp:
         http.index("news").build("s3://bucket/news.jsonl", webhook="https://example.org/done", idempotency_key="once")
         assert wire.unpack(canned.bodies[0][1]) == {
             "source": "s3://bucket/news.jsonl",
-            "on_bad": "raise",
-            "publish": True,
-            "full": False,
             "webhook": "https://example.org/done",
         }
         (path, headers), *_ = canned.requests
@@ -239,7 +217,7 @@ class TestOverHttp:
         states = [answer(id=ID, status=word) for word in ("paused", "queued", "cancelled")]
         canned.answers = [answer(**running.to_map()), *states]
         job = http.long_job(ID)
-        assert job.jobs.status(ID) == running
+        assert run_now(job.jobs.status(ID)) == running
         assert [job.pause(), job.resume(), job.cancel()] == ["paused", "queued", "cancelled"]
         assert asked(canned) == [
             ("GET", f"/v1/jobs/{ID}"),
@@ -278,6 +256,24 @@ class TestOverHttp:
             ("DELETE", "/v1/indexes/news/versions/2026-0"),
         ]
         assert wire.unpack(canned.bodies[1][1]) == {"version": "2026-1"}
+
+    def test_a_change_that_takes_its_time_is_waited_for(self, http: HttpClient, canned: CannedServer) -> None:
+        versions = [{"version": "2026-1", "is_current": True}]
+        done = status("done", result={"name": "news", "versions": versions})
+        running = answer(**status("running").to_map())
+        canned.answers = [
+            Canned(202, *answer(id=ID, status="running", note=None)[1:]),
+            running,
+            answer(**done.to_map()),
+        ]
+        assert http.index("news").rollback() == versions
+
+    def test_a_change_that_no_runner_does_is_cancelled(self, http: HttpClient, canned: CannedServer) -> None:
+        waits = answer(id=ID, status="queued", note="no runner is alive")
+        canned.answers = [Canned(202, *waits[1:]), answer(id=ID, status="cancelled")]
+        with pytest.raises(NotReady, match="no runner is alive"):
+            http.index("news").publish("2026-1")
+        assert asked(canned)[1] == ("DELETE", f"/v1/jobs/{ID}")
 
     def test_a_result_is_downloaded(self, http: HttpClient, canned: CannedServer, tmp_path: Path) -> None:
         parts = {"part-00000.npy": b"vectors" * 50_000, "part-00000.ids.jsonl": b'"1"\n'}
@@ -321,9 +317,11 @@ def test_a_job_goes_through_the_api(listen: Listen, make_app: MakeApp, client: C
     with HttpClient(listen(make_app(roots=str(tmp_path))), timeout_s=PATIENCE_S) as http:
         job = http.bulk(tmp_path / "news.csv", text_column="headline", dimensions=8, normalize=False)
         assert [job.status(), job.pause(), job.resume(), job.cancel()] == ["queued", "paused", "queued", "cancelled"]
-        assert job.jobs.status(job.id).arguments["options"] == {"dimensions": 8, "normalize": False}
+        assert client.long_jobs.status(job.id).arguments["options"] == {"dimensions": 8, "normalize": False}
         with pytest.raises(Cancelled):
             job.wait(PATIENCE_S)
+        with pytest.raises(PathNotAllowed):
+            http.bulk(ServerFile("../news.csv"))
         build = http.index("news").build([{"id": "1", "text": "storm"}], publish=False)
         arguments = client.long_jobs.status(build.id).arguments
         assert (arguments["name"], arguments["publish"]) == ("news", False)

@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from shoal.client.client import Client
     from shoal.client.handle import AsyncHandle, Handle
     from shoal.client.http_client import HttpClient
-    from shoal.client.http_index_handle import HttpIndexHandle
-    from shoal.client.http_long_jobs import HttpLongHandle
-    from shoal.client.index_handle import IndexHandle
-    from shoal.client.long_handle import LongHandle
+    from shoal.client.http_long_handle import HttpLongHandle
+    from shoal.client.index_handle import AsyncIndexHandle, IndexHandle
+    from shoal.client.long_handle import AsyncLongHandle, LongHandle
+    from shoal.client.source_file import ServerFile
     from shoal.errors import ShoalError
     from shoal.jobs import Job, Options
     from shoal.replies import Chunk, Reply
@@ -21,17 +21,19 @@ __version__ = "0.1.0"
 __all__ = [
     "AsyncClient",
     "AsyncHandle",
+    "AsyncIndexHandle",
+    "AsyncLongHandle",
     "Chunk",
     "Client",
     "Handle",
     "HttpClient",
-    "HttpIndexHandle",
     "HttpLongHandle",
     "IndexHandle",
     "Job",
     "LongHandle",
     "Options",
     "Reply",
+    "ServerFile",
     "Settings",
     "ShoalError",
 ]
@@ -39,17 +41,19 @@ __all__ = [
 _HOMES = {
     "AsyncClient": "client.async_client",
     "AsyncHandle": "client.handle",
+    "AsyncIndexHandle": "client.index_handle",
+    "AsyncLongHandle": "client.long_handle",
     "Chunk": "replies",
     "Client": "client.client",
     "Handle": "client.handle",
     "HttpClient": "client.http_client",
-    "HttpIndexHandle": "client.http_index_handle",
-    "HttpLongHandle": "client.http_long_jobs",
+    "HttpLongHandle": "client.http_long_handle",
     "IndexHandle": "client.index_handle",
     "Job": "jobs",
     "LongHandle": "client.long_handle",
     "Options": "jobs",
     "Reply": "replies",
+    "ServerFile": "client.source_file",
     "Settings": "settings",
     "ShoalError": "errors",
 }

@@ -1,8 +1,11 @@
 """Coroutines without an event loop: what Shoal's clients do is written once, and its I/O blocks or is awaited."""
 
-from collections.abc import AsyncGenerator, Awaitable, Iterator
-from typing import TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -28,3 +31,13 @@ def iterate_now(stream: AsyncGenerator[T, None]) -> Iterator[T]:
         return
     finally:
         run_now(stream.aclose())
+
+
+def blocking(method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """Return a coroutine method of an object's `asynchronous` part as a method that blocks."""
+
+    @wraps(method)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run_now(method(self.asynchronous, *args, **kwargs))
+
+    return call

@@ -1,16 +1,10 @@
 """Commands to Redis as coroutines, so that what uses them is written once for threads and for an event loop."""
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
-from shoal.blocking import run_now
 from shoal.broker.broker import Broker
 from shoal.broker.script import Script, ScriptCall
-
-P = ParamSpec("P")
-S = TypeVar("S")
-T = TypeVar("T")
 
 
 class Commands(Protocol):
@@ -50,13 +44,3 @@ class BlockingCommands:
     async def run_many(self, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
         """Return the result of each call of a script, or its error."""
         return self._broker.run_many(script, calls)
-
-
-def blocking(method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
-    """Return a coroutine method of an object's `asynchronous` part as a method that blocks."""
-
-    @wraps(method)
-    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return run_now(method(self.asynchronous, *args, **kwargs))
-
-    return call

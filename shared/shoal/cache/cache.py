@@ -9,8 +9,9 @@ them.
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 
+from shoal.blocking import blocking
 from shoal.broker.broker import Broker
-from shoal.broker.commands import BlockingCommands, Commands, blocking
+from shoal.broker.commands import BlockingCommands, Commands
 from shoal.broker.script import Script
 from shoal.cache.entry import Entry
 from shoal.cache.table import Table

@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from shoal.blocking import blocking
 from shoal.broker.broker import Broker
-from shoal.broker.commands import BlockingCommands, Commands, blocking
+from shoal.broker.commands import BlockingCommands, Commands
 from shoal.broker.script import Script
 from shoal.changes.change import MAX_CHANGES, MAX_CHANGES_BYTES, Change
 from shoal.errors import IndexMismatch, InvalidRequest, MalformedJob, ShoalError, TooManyChanges

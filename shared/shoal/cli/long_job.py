@@ -64,12 +64,14 @@ def watch(settings: Settings, job_id: str) -> None:
 
     The exit status is 0 if the job is done, and 1 if it failed or was cancelled.
     """
+    from shoal.client.redis_long_jobs import RedisLongJobs  # which loads numpy
+
     with long_jobs(settings) as jobs:
         if jobs.status(job_id).status == "queued":
             _warn_without_runner(jobs)
         try:
             with TaskBar() as bar:
-                LongHandle(jobs, job_id).wait(on_status=lambda status: _show(bar, status))
+                LongHandle(RedisLongJobs(jobs), job_id).wait(on_status=lambda status: _show(bar, status))
         except KeyboardInterrupt:
             click.echo(
                 f"the job goes on: `shoal job watch {job_id}` looks at it again, `shoal job cancel {job_id}` ends it",

@@ -2,66 +2,32 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable
-from contextlib import suppress
 from functools import partial
-from types import TracebackType
+from os import PathLike
 from typing import Any, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
-from shoal.broker.clock import AsyncClock
-from shoal.cache.lookup import AsyncCacheLookup, LookupResult
+from shoal.cache.lookup import LookupResult
+from shoal.client.async_session import AsyncSession
 from shoal.client.calls import Calls
 from shoal.client.handle import AsyncHandle
+from shoal.client.index_handle import AsyncIndexHandle
+from shoal.client.long_handle import AsyncLongHandle
 from shoal.client.parts import Vectors, as_list
+from shoal.client.redis_index import RedisIndex
+from shoal.client.redis_long_jobs import RedisLongJobs
+from shoal.client.source_file import File, Items
 from shoal.jobs import Job, Options
 from shoal.keys import Keys
+from shoal.long_jobs.long_jobs import LongJobs
 from shoal.queue.async_dispatcher import AsyncDispatcher, AsyncPendingReply
 from shoal.queue.lane import LaneLimits
 from shoal.queue.producer import AsyncProducer
 from shoal.replies import Reply
-from shoal.settings import DEFAULTS
-
-
-class _Session:
-    """All that a client has open in its event loop, until it is closed or the loop ends.
-
-    A task of its own closes it: the task that asks may be cancelled at any moment, and at its end a loop cancels all.
-    """
-
-    def __init__(self, connections: ConnectionMaker, keys: Keys, limits: LaneLimits | None, result_ttl_s: int):
-        self.loop = asyncio.get_running_loop()
-        self._broker = AsyncBroker(connections)
-        self.producer = AsyncProducer(self._broker, keys, limits, result_ttl_s)
-        self.clock = AsyncClock(self._broker)
-        self.lookup = AsyncCacheLookup(self._broker, keys, self.producer.pool)
-        self.dispatcher = AsyncDispatcher(self.producer, self.clock)
-        self.calls: set[asyncio.Future[None]] = set()
-        self._is_ending = asyncio.Event()
-        self.dispatcher.receiver.add_done_callback(lambda _: self._is_ending.set())
-        self._closer = asyncio.create_task(self._close_at_end())
-
-    def is_over(self) -> bool:
-        """Return True once all is closed, or the loop is."""
-        return self._closer.done() or self.loop.is_closed()
-
-    async def close(self) -> None:
-        """Close all; to cancel this does not end that, and another call waits for it."""
-        self._is_ending.set()
-        await asyncio.shield(self._closer)
-
-    async def _close_at_end(self) -> None:
-        with suppress(asyncio.CancelledError):  # by the loop, which ends
-            await self._is_ending.wait()
-        try:
-            await self.dispatcher.close()
-        finally:
-            await self._broker.close()
-        while self.calls:  # they fail now; one that went on after the client is closed would open it again
-            await asyncio.wait(self.calls)
+from shoal.settings import DEFAULTS, Settings
 
 
 class AsyncClient(Calls[AsyncPendingReply]):
@@ -86,15 +52,17 @@ class AsyncClient(Calls[AsyncPendingReply]):
         max_reply_mb: int = DEFAULTS.max_reply_mb,
     ):
         super().__init__(name, timeout_s, max_reply_mb)
-        self._new_session = partial(_Session, ConnectionMaker(redis_url), Keys(key_prefix, pool), limits, result_ttl_s)
-        self._open: _Session | None = None
+        long_jobs = LongJobs(Settings(redis_url=redis_url, key_prefix=key_prefix, pool=pool))
+        self._jobs = RedisLongJobs(long_jobs, lambda: self._session().work)
+        self._new_session = partial(
+            AsyncSession, ConnectionMaker(redis_url), Keys(key_prefix, pool), limits, result_ttl_s, long_jobs
+        )
+        self._open: AsyncSession | None = None
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     @property
@@ -176,6 +144,21 @@ class AsyncClient(Calls[AsyncPendingReply]):
         """Return the handle of a job that was submitted earlier, perhaps by another program."""
         return AsyncHandle(self, job_id)
 
+    async def bulk(self, source: File | Items, out: str | PathLike[str], **options: Any) -> AsyncLongHandle:
+        """Submit the embedding of a file, a URL or texts into the folder `out`, as `Client.bulk` does.
+
+        Texts may also come from an async iterable. To cancel the task while they are written deletes their file.
+        """
+        return AsyncLongHandle(self._jobs, await self._jobs.embed_file(source, out, **options))
+
+    def index(self, name: str) -> AsyncIndexHandle:
+        """Return the handle of an index, by which long jobs build, publish and delete its versions."""
+        return AsyncIndexHandle(RedisIndex(name, self._jobs))
+
+    def long_job(self, job_id: str) -> AsyncLongHandle:
+        """Return the handle of a long job that was submitted earlier, perhaps by another program."""
+        return AsyncLongHandle(self._jobs, job_id)
+
     async def call(
         self, job: Job, *, lane: str = "interactive", timeout_s: float | None = None, client: str = ""
     ) -> Reply:
@@ -196,7 +179,7 @@ class AsyncClient(Calls[AsyncPendingReply]):
 
     # The I/O of an event loop
 
-    def _session(self) -> _Session:
+    def _session(self) -> AsyncSession:
         """Return what is open in this event loop, opening it first if the client is closed.
 
         Raises RuntimeError in any event loop but the one that uses the client.

@@ -1,38 +1,31 @@
 """A client without its I/O: the same for threads, which block, and for an event loop."""
 
-import secrets
 import time
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from shoal.cache.lookup import LookupResult
+from shoal.client.client_io import ClientIO, P, Sender
 from shoal.client.parts import (
     TEXTS_PER_JOB,
     TEXTS_PER_TOKENS_JOB,
-    as_list,
     check_key,
     check_lane,
+    check_num_vectors,
     groups,
     of_one_version,
     put_share,
     texts_per_job,
     vectors,
 )
+from shoal.client.questions import Questions
 from shoal.errors import Cancelled, Expired, Internal, InvalidText, Overloaded, TextTooLong, Timeout, TooLarge
 from shoal.jobs import Job, Options, check_deadline, new_id
-from shoal.queue.lane import LaneLimits
-from shoal.queue.producer import AsyncProducer
 from shoal.replies import Reply
-from shoal.settings import Settings
-from shoal.size_limit import MAX_JOB_HITS, check_chunk_vectors, check_hits, check_token_vectors
+from shoal.size_limit import MAX_JOB_HITS, check_hits
 
 #: Parts of a request for vectors of tokens or chunks that are under way at a time: the others wait, so replies take
 #: little memory.
@@ -44,96 +37,13 @@ WANTED_EVERY_S = 1.0
 #: Errors that may name a text by its number in the job. A job of which the cache has some texts is then sent whole.
 _ERRORS_OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal)
 
-#: A reply on its way.
-P = TypeVar("P")
 
-
-class Sender(Protocol[P]):
-    """The sending end of a dispatcher."""
-
-    def call(self, lane: str, jobs: Sequence[Job], client: str = "") -> list[P]:
-        """Send the client's jobs, all or none, and return their replies to come, in order."""
-
-    def forget(self, jobs: Sequence[Job]) -> None:
-        """Drop interest in the jobs' replies; jobs that are not answered yet are withdrawn."""
-
-
-class Calls(ABC, Generic[P]):
-    """A client without its I/O, which a subclass adds: that of threads does it before its coroutines return.
-
-    `name` is the name under which the queue knows the client, and `timeout_s` how long it waits for a reply.
-    """
-
-    def __init__(self, name: str, timeout_s: float, max_reply_mb: int):
-        self.name = name or secrets.token_hex(8)
-        self.timeout_s = timeout_s
-        self.max_reply_bytes = max_reply_mb * 2**20
-
-    @classmethod
-    def from_settings(cls, settings: Settings) -> Self:
-        """Return a client of the pool that the settings name, with their limits and their `request_timeout_s`."""
-        values: dict[str, Any] = {
-            "redis_url": settings.redis_url,
-            "key_prefix": settings.key_prefix,
-            "pool": settings.pool,
-            "timeout_s": settings.request_timeout_s,
-            "limits": LaneLimits.from_settings(settings),
-            "result_ttl_s": settings.result_ttl_s,
-            "max_reply_mb": settings.max_reply_mb,
-        }
-        return cls(**values)
-
-    # The I/O
-
-    @abstractmethod
-    def _sender(self) -> Sender[P]:
-        """Return the end of the dispatcher that sends."""
-
-    @abstractmethod
-    async def _result(self, pending: P, timeout_s: float) -> Reply:
-        """Return the reply; raise the error with which it was settled, or TimeoutError."""
-
-    @abstractmethod
-    async def _sleep(self, seconds: float) -> None:
-        """Return after so many seconds."""
-
-    @abstractmethod
-    async def _now(self) -> float:
-        """Return Redis's time in Unix seconds."""
-
-    @abstractmethod
-    async def _find(self, job: Job) -> LookupResult:
-        """Look up the texts of a job in the cache."""
-
-    @abstractmethod
-    def _producer(self) -> AsyncProducer:
-        """Return the queue's producing end."""
-
-    # What is done with it
+class Calls(Questions, ClientIO[P]):
+    """The calls of clients that reach Redis, as coroutines: jobs are put, and their replies are waited for."""
 
     def put_share(self, job: Job) -> float:
         """Return the part of the largest put that the jobs of a call take; raise TooLarge for more than one takes."""
         return put_share(job)
-
-    async def _embed(self, texts: str | Iterable[str], options: Mapping[str, Any]) -> Any:
-        """Return the vectors of the texts, or of a single str."""
-        job = Job("embed", as_list(texts), Options(**options))
-        rows = vectors(await self._call(job), job.options)
-        return rows[0] if isinstance(texts, str) else rows
-
-    async def _search(self, queries: str | Iterable[str], k: int, index: str, options: Mapping[str, Any]) -> list[Any]:
-        """Return the nearest documents of each query, or of a single str."""
-        hits = (await self._call(Job("search", as_list(queries), Options(**options), k=k, index=index))).hits or []
-        return hits[0] if isinstance(queries, str) else hits
-
-    async def _rerank(
-        self, query: str, texts: Iterable[str], raw_scores: bool, options: Mapping[str, Any]
-    ) -> NDArray[np.float32]:
-        """Return the score of each text for the query."""
-        job = Job("rerank", as_list(texts), Options(**options), query=query, raw_scores=raw_scores)
-        scores = (await self._call(job)).scores
-        assert scores is not None
-        return scores
 
     async def _put(self, job: Job, lane: str, client: str, idempotency_key: str | None) -> str:
         """Put a job; return its id, or the id of the job that was put first with the key."""
@@ -268,18 +178,8 @@ class Calls(ABC, Generic[P]):
 
     async def _check_num_vectors(self, job: Job) -> None:
         """Raise TooLarge if the job asks for vectors of tokens or chunks that are certainly too large for a reply."""
-        options = job.options
-        if job.op != "embed" or options.output == "vector":
-            return
-        heartbeats = await self._producer().pool.first_heartbeats()
-        sizes = [(about.get("dimension"), about.get("max_tokens")) for about in heartbeats.values()]
-        if known := [(d, m) for d, m in sizes if isinstance(d, int) and isinstance(m, int)]:
-            dimension, max_tokens = min(d for d, _ in known), min(m for _, m in known)
-            if options.output == "chunks":
-                tokens = min(max_tokens, options.chunk_tokens or max_tokens)
-                check_chunk_vectors(job.texts, tokens, dimension, self.max_reply_bytes)
-            else:
-                check_token_vectors(job.texts, options.truncation_side, max_tokens, dimension, self.max_reply_bytes)
+        if job.op == "embed" and job.options.output != "vector":
+            check_num_vectors(job, await self._producer().pool.first_heartbeats(), self.max_reply_bytes)
 
     async def _timeout(self, timeout_s: float) -> Timeout:
         num_alive = len(await self._producer().pool.alive())

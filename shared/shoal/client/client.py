@@ -3,13 +3,8 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
-from pathlib import Path
 from threading import Lock
-from types import TracebackType
-from typing import Any, Literal, Self, overload
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from shoal.blocking import iterate_now, run_now
 from shoal.cache.lookup import CacheLookup, LookupResult
@@ -17,8 +12,11 @@ from shoal.client.calls import Calls
 from shoal.client.handle import Handle
 from shoal.client.index_handle import IndexHandle
 from shoal.client.long_handle import LongHandle
-from shoal.client.parts import Vectors, as_list
-from shoal.client.source_file import Item, place_of, write_items
+from shoal.client.parts import as_list
+from shoal.client.questions import BlockingQuestions
+from shoal.client.redis_index import RedisIndex
+from shoal.client.redis_long_jobs import RedisLongJobs
+from shoal.client.source_file import File, Item
 from shoal.jobs import Job, Options
 from shoal.keys import Keys
 from shoal.long_jobs.long_jobs import LongJobs
@@ -29,7 +27,7 @@ from shoal.replies import Reply
 from shoal.settings import DEFAULTS, Settings
 
 
-class Client(Calls[PendingReply]):
+class Client(BlockingQuestions, Calls[PendingReply]):
     """A program's end of the queue. Thread-safe; connects on first use.
 
     The queue is fair between clients of different `name`; by default the name is random.
@@ -60,16 +58,9 @@ class Client(Calls[PendingReply]):
         self.long_jobs = LongJobs(
             Settings(redis_url=redis_url, key_prefix=key_prefix, pool=pool), broker=self.queue.broker
         )
+        self._jobs = RedisLongJobs(self.long_jobs)
         self._dispatcher: Dispatcher | None = None
         self._lock = Lock()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def connect(self) -> Dispatcher:
         """Start the client's threads unless they run, and return the dispatcher that they serve."""
@@ -94,37 +85,6 @@ class Client(Calls[PendingReply]):
                 self._dispatcher.close()
                 self._dispatcher = None
         self.queue.close()
-
-    @overload
-    def embed(self, texts: str | Iterable[str], *, output: Literal["chunks"], **options: Any) -> list[Any]: ...
-
-    @overload
-    def embed(self, texts: str | Iterable[str], **options: Any) -> Vectors: ...
-
-    def embed(self, texts: str | Iterable[str], **options: Any) -> Any:
-        """Return the vectors of the texts: float32 `[texts, dimension]`, or `[dimension]` for a single str.
-
-        With `output="tokens"`, return a list with one `[tokens, dimension]` array for each text; with
-        `output="chunks"`, a list with the list of `Chunk` of each text, or that list alone for a single str.
-        """
-        return run_now(self._embed(texts, options))
-
-    def search(self, queries: str | Iterable[str], k: int = 5, index: str = "default", **options: Any) -> list[Any]:
-        """Return the `k` nearest documents of each query, best first: a list of hits for each, or one for a single str.
-
-        A hit is a dict with `id`, `score`, `text` and the document's other fields.
-        """
-        return run_now(self._search(queries, k, index, options))
-
-    def rerank(
-        self, query: str, texts: Iterable[str], *, raw_scores: bool = False, **options: Any
-    ) -> NDArray[np.float32]:
-        """Return the score of each text for the query, in the order of the texts: float32 `[texts]`.
-
-        A score is between 0 and 1; with `raw_scores`, it is the reranker's number before the sigmoid. The options are
-        truncate and truncation_side. Raises Unsupported where the workers have no reranker.
-        """
-        return run_now(self._rerank(query, texts, raw_scores, options))
 
     def embed_stream(
         self, texts: Iterable[str], *, window: int = 64, lane: str = "bulk", **options: Any
@@ -174,7 +134,7 @@ class Client(Calls[PendingReply]):
 
     def bulk(
         self,
-        source: str | PathLike[str] | Iterable[Item],
+        source: File | Iterable[Item],
         out: str | PathLike[str],
         *,
         text_column: str | None = None,
@@ -189,21 +149,18 @@ class Client(Calls[PendingReply]):
         The runner reads and writes below its roots. Texts, or documents as dicts, are first written to a file beside
         `out`, called `{out}.jsonl`, which has to be a folder that the program and the runner share.
         """
-        if not isinstance(source, str | PathLike):
-            write_items(texts := Path(f"{place_of(out)}.jsonl"), source)
-            source = texts
-        arguments: dict[str, Any] = {"source": place_of(source), "out": place_of(out), "format": format}
-        arguments |= {"text_column": text_column, "id_column": id_column, "options": options}
-        once: dict[str, Any] = {"webhook": webhook, "idempotency_key": idempotency_key}
-        return LongHandle(self.long_jobs, self.long_jobs.submit("embed_file", arguments, **once))
+        columns = {"text_column": text_column, "id_column": id_column}
+        once = {"webhook": webhook, "idempotency_key": idempotency_key}
+        job = self._jobs.embed_file(source, out, format=format, **columns, **once, **options)
+        return LongHandle(self._jobs, run_now(job))
 
     def index(self, name: str) -> IndexHandle:
         """Return the handle of an index, by which long jobs build, publish and delete its versions."""
-        return IndexHandle(self.long_jobs, name)
+        return IndexHandle(RedisIndex(name, self._jobs))
 
     def long_job(self, job_id: str) -> LongHandle:
         """Return the handle of a long job that was submitted earlier, perhaps by another program."""
-        return LongHandle(self.long_jobs, job_id)
+        return LongHandle(self._jobs, job_id)
 
     def call(
         self,

@@ -5,31 +5,29 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from os import PathLike
 from threading import Event
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import numpy as np
-from numpy.typing import NDArray
-
 from shoal.blocking import run_now
+from shoal.client.blocking_work import InPlace
 from shoal.client.http_handle import HttpHandle
-from shoal.client.http_index_handle import HttpIndexHandle
-from shoal.client.http_long_jobs import HttpLongHandle, HttpLongJobs
+from shoal.client.http_index import HttpIndex
+from shoal.client.http_long_handle import HttpLongHandle
+from shoal.client.http_long_jobs import HttpLongJobs
 from shoal.client.http_messages import RequestLimits, body_of, checked, reply_of
+from shoal.client.index_handle import IndexHandle
 from shoal.client.parts import (
     TEXTS_PER_JOB,
     TEXTS_PER_TOKENS_JOB,
-    Vectors,
     as_list,
     check_key,
     check_lane,
     of_one_version,
     vectors,
 )
-from shoal.client.source_file import Item
+from shoal.client.questions import BlockingQuestions
+from shoal.client.source_file import File, Item
 from shoal.errors import InvalidRequest, MissingExtra, Timeout, TooLarge
 from shoal.excerpt import excerpt
 from shoal.extra import install_command
@@ -40,7 +38,8 @@ from shoal.settings import DEFAULTS
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from shoal.client.http_session import Answer, HttpSession
+    from shoal.client.http_answer import Answer
+    from shoal.client.http_session import HttpSession
 
 #: Most requests of one call that are under way at a time.
 MAX_REQUESTS = 4
@@ -52,7 +51,7 @@ _PATHS = {"embed": "/embed", "search": "/search", "rerank": "/score"}
 Pause = Callable[[float], object]
 
 
-class HttpClient:
+class HttpClient(BlockingQuestions):
     """A program's end of an API. Thread-safe, and works on both sides of a fork; needs the extra `http`.
 
     `key` is an API key. `timeout_s` is the longest time of a call, and of each request of `embed_stream`, with all
@@ -78,55 +77,11 @@ class HttpClient:
         self.url = self._session.url
         self.timeout_s = timeout_s
         self._limits: RequestLimits | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        self._jobs = HttpLongJobs(self)
 
     def close(self) -> None:
         """Close the connections; a later call makes new ones."""
         self._session.close()
-
-    @overload
-    def embed(self, texts: str | Iterable[str], *, output: Literal["chunks"], **options: Any) -> list[Any]: ...
-
-    @overload
-    def embed(self, texts: str | Iterable[str], **options: Any) -> Vectors: ...
-
-    def embed(self, texts: str | Iterable[str], **options: Any) -> Any:
-        """Return the vectors of the texts: float32 `[texts, dimension]`, or `[dimension]` for a single str.
-
-        With `output="tokens"`, return a list with one `[tokens, dimension]` array for each text; with
-        `output="chunks"`, a list with the list of `Chunk` of each text, or that list alone for a single str.
-        """
-        job = Job("embed", as_list(texts), Options(**options))
-        rows = vectors(self._call(job), job.options)
-        return rows[0] if isinstance(texts, str) else rows
-
-    def search(self, queries: str | Iterable[str], k: int = 5, index: str = "default", **options: Any) -> list[Any]:
-        """Return the `k` nearest documents of each query, best first: a list of hits for each, or one for a single str.
-
-        A hit is a dict with `id`, `score`, `text` and the document's other fields.
-        """
-        hits = self._call(Job("search", as_list(queries), Options(**options), k=k, index=index)).hits or []
-        return hits[0] if isinstance(queries, str) else hits
-
-    def rerank(
-        self, query: str, texts: Iterable[str], *, raw_scores: bool = False, **options: Any
-    ) -> NDArray[np.float32]:
-        """Return the score of each text for the query, in the order of the texts: float32 `[texts]`.
-
-        A score is between 0 and 1; with `raw_scores`, it is the reranker's number before the sigmoid. The options are
-        truncate and truncation_side. Raises Unsupported where the workers have no reranker.
-        """
-        job = Job("rerank", as_list(texts), Options(**options), query=query, raw_scores=raw_scores)
-        scores = self._call(job).scores
-        assert scores is not None
-        return scores
 
     def embed_stream(
         self, texts: Iterable[str], *, window: int = 8, lane: str = "bulk", **options: Any
@@ -176,7 +131,7 @@ class HttpClient:
 
     def bulk(
         self,
-        source: str | PathLike[str] | Iterable[Item],
+        source: File | Iterable[Item],
         *,
         text_column: str | None = None,
         id_column: str | None = None,
@@ -185,21 +140,21 @@ class HttpClient:
         idempotency_key: str | None = None,
         **options: Any,
     ) -> HttpLongHandle:
-        """Submit the embedding of a file, which is uploaded, or of a URL, and return at once.
+        """Submit the embedding of a file, which is uploaded, or of a URL or a `ServerFile`, and return at once.
 
         `source` may also be texts, or documents as dicts. `HttpLongHandle.save` fetches the vectors. An upload gets a
         second for each MiB, beside `timeout_s`.
         """
         fields = {"text_column": text_column, "id_column": id_column, "format": format, "webhook": webhook} | options
-        return HttpLongJobs(self).submit("/v1/bulk", source, fields, idempotency_key)
+        return HttpLongHandle(self._jobs, run_now(self._jobs.submit("/v1/bulk", source, fields, idempotency_key)))
 
-    def index(self, name: str) -> HttpIndexHandle:
+    def index(self, name: str) -> IndexHandle:
         """Return the handle of an index, by which its versions are built, published and deleted."""
-        return HttpIndexHandle(HttpLongJobs(self), name)
+        return IndexHandle(HttpIndex(name, self._jobs))
 
     def long_job(self, job_id: str) -> HttpLongHandle:
         """Return the handle of a long job that was submitted earlier, perhaps by another program."""
-        return HttpLongHandle(HttpLongJobs(self), job_id)
+        return HttpLongHandle(self._jobs, job_id)
 
     def until(self, extra_s: float = 0.0) -> float:
         """Return the time on the monotonic clock at which a call that begins now ends, with more time if given."""
@@ -215,7 +170,7 @@ class HttpClient:
         except TimeoutError as error:
             raise self._timeout() from error
 
-    def _call(self, job: Job) -> Reply:
+    async def _call(self, job: Job) -> Reply:
         """Return the reply to the job, which is sent in parts if it is long."""
         until = self.until()
         parts = self._split(job, until)
@@ -226,11 +181,8 @@ class HttpClient:
             jobs = [parts[n] for n in numbers]
             return list(_in_order(lambda part, pause: self._wait(part, until, pause), jobs, MAX_REQUESTS))
 
-        async def sleep(seconds: float) -> None:
-            time.sleep(seconds)
-
-        every = run_now(compute(range(len(parts))))
-        return Reply.join(run_now(of_one_version(every, compute, sleep, until)))
+        every = await compute(range(len(parts)))
+        return Reply.join(await of_one_version(every, compute, InPlace().sleep, until))
 
     def _wait(self, job: Job, until: float, pause: Pause = time.sleep, lane: str = "interactive") -> Reply:
         """Return the reply to a job that goes into one request."""

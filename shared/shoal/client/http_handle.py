@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from shoal.client.http_messages import reply_of
-from shoal.errors import MalformedJob, Timeout, UnknownJob
+from shoal.errors import Timeout, UnknownJob
 from shoal.excerpt import excerpt
 from shoal.keys import NAME
 from shoal.replies import Reply
 
 if TYPE_CHECKING:
+    from shoal.client.http_answer import Answer
     from shoal.client.http_client import HttpClient
-    from shoal.client.http_session import Answer
 
 #: Longest time that one request waits for the result of a job: many proxies end those that take a minute.
 MAX_WAIT_S = 20.0
@@ -31,7 +31,7 @@ class HttpHandle:
     @classmethod
     def of(cls, client: "HttpClient", answer: "Answer") -> Self:
         """Return the handle of the job that an answer to a submit names."""
-        return cls(client, _text(answer, "id"))
+        return cls(client, answer.text("id"))
 
     def result(self, timeout_s: float | None = None) -> Reply:
         """Return the job's reply, waiting for it.
@@ -42,7 +42,7 @@ class HttpHandle:
         until = time.monotonic() + timeout_s
         while True:
             wait_s = max(0.0, min(MAX_WAIT_S, until - time.monotonic()))
-            path = f"{self._path()}/result?wait={wait_s:.3f}"
+            path = f"{job_path(self.id)}/result?wait={wait_s:.3f}"
             try:
                 answer = self.client.ask("GET", path, time.monotonic() + wait_s + ROUND_TRIP_S)
             except Timeout:
@@ -54,21 +54,15 @@ class HttpHandle:
 
     def status(self) -> str:
         """Return one of queued, running, done, failed, cancelled and expired."""
-        return _text(self.client.ask("GET", self._path()), "status")
+        return self.client.ask("GET", job_path(self.id)).text("status")
 
     def cancel(self) -> str:
         """Cancel the job unless it is answered; return its status after that."""
-        return _text(self.client.ask("DELETE", self._path()), "status")
-
-    def _path(self) -> str:
-        if not NAME.fullmatch(self.id) or not self.id.strip("."):
-            raise UnknownJob(f"no job {excerpt(self.id)}: ids of jobs have letters and digits")
-        return f"/v1/jobs/{self.id}"
+        return self.client.ask("DELETE", job_path(self.id)).text("status")
 
 
-def _text(answer: "Answer", name: str) -> str:
-    """Return a field of an answer; raise MalformedJob unless it is a string."""
-    value = answer.values().get(name)
-    if not isinstance(value, str):
-        raise MalformedJob(f"the answer of {answer.source} has no {name}: check Shoal's version")
-    return value
+def job_path(job_id: str) -> str:
+    """Return the path of a job; raise UnknownJob for an id that no job has."""
+    if not NAME.fullmatch(job_id) or not job_id.strip("."):
+        raise UnknownJob(f"no job {excerpt(job_id)}: ids of jobs have letters and digits")
+    return f"/v1/jobs/{job_id}"

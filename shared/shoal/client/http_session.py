@@ -1,6 +1,5 @@
-"""Requests to an API over HTTP: connections that stay open, further attempts, and answers or their errors."""
+"""Requests to an API over HTTP: connections that stay open, and further attempts."""
 
-import json
 import os
 import random
 import re
@@ -8,17 +7,16 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, BinaryIO
 
 import httpx2
 
-from shoal import __version__, wire
+from shoal import __version__
+from shoal.client.http_answer import JSON, MSGPACK, Answer
 from shoal.client.http_deadline import timeout_at, with_deadlines
-from shoal.errors import BY_CODE, InvalidRequest, InvalidText, MalformedJob, ShoalError, TooLarge, Unavailable
+from shoal.errors import InvalidRequest, ShoalError, Unavailable
 from shoal.excerpt import excerpt
-from shoal.jobs import MAX_VALUES
 
 #: Most connections at a time; further requests wait for one.
 MAX_CONNECTIONS = 100
@@ -29,13 +27,6 @@ KEEP_ALIVE_S = 15.0
 #: Largest answer that is read: to what a client asks for, no API sends a larger one.
 MAX_ANSWER_BYTES = 2**28
 
-#: Most commas and opening brackets in an answer that is JSON. Each value has one, so such an answer takes as little
-#: memory as one of `MAX_ANSWER_BYTES` in msgpack. Those of texts count too: hits with 200 MB of texts have fewer.
-MAX_JSON_MARKS = 2**22
-
-#: Most characters of an error's message that are read.
-MAX_MESSAGE_CHARS = 1_000
-
 #: Seconds before the second attempt, which double with each further one, and the most. Answers may name a longer time.
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 2.0
 
@@ -45,84 +36,16 @@ JITTER = 0.25
 #: Statuses after which the same request may succeed a little later.
 _TRANSIENT = (429, 503)
 
-_MSGPACK, _JSON = "application/msgpack", "application/json"
-
 #: Headers of every request.
 _HEADERS = {
-    "Accept": f"{_MSGPACK}, {_JSON};q=0.5",
+    "Accept": f"{MSGPACK}, {JSON};q=0.5",
     "Accept-Encoding": "identity",
-    "Content-Type": _MSGPACK,
+    "Content-Type": MSGPACK,
     "User-Agent": f"shoal/{__version__}",
 }
 
 #: The characters of a key.
 _KEY = re.compile("[!-~]*")
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer of the server at the URL `source`: its status, headers and body."""
-
-    source: str
-    status: int
-    headers: httpx2.Headers
-    data: bytes
-
-    @property
-    def media_type(self) -> str:
-        """The media type of the body; empty if the answer does not tell it."""
-        return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-
-    @property
-    def retry_after_s(self) -> int:
-        """The seconds to wait before another attempt; 0 if the answer does not tell them."""
-        seconds = self.headers.get("Retry-After", "")
-        return int(seconds) if re.fullmatch("[0-9]{1,9}", seconds) else 0
-
-    def values(self) -> dict[str, Any]:
-        """Return the map that the body is.
-
-        Raises MalformedJob if it is none, and Unavailable for an answer of another program.
-        """
-        if self.media_type not in (_MSGPACK, _JSON):
-            raise self._foreign()
-        try:
-            values = self._from_json() if self.media_type == _JSON else wire.unpack(self.data, MAX_VALUES)
-        except (ValueError, RecursionError, InvalidText, MalformedJob, TooLarge) as error:
-            raise MalformedJob(f"the answer of {self.source} cannot be read: {str(error)[:200]}") from error
-        if not isinstance(values, dict):
-            raise MalformedJob(f"the answer of {self.source} is no object with named fields: check Shoal's version")
-        return values
-
-    def _from_json(self) -> Any:
-        """Return the value that the body is; raise TooLarge for one that may have too many values."""
-        if sum(map(self.data.count, (b",", b"[", b"{"))) > MAX_JSON_MARKS:
-            raise TooLarge(f"it has more than {MAX_JSON_MARKS:,} commas and brackets")
-        return json.loads(self.data)
-
-    def error(self) -> ShoalError | None:
-        """Return the error that the answer tells; None if it tells none."""
-        if self.status in (200, 202):
-            return None
-        try:
-            about = self.values()["error"]
-            code, message = (str(about[name])[:MAX_MESSAGE_CHARS] for name in ("code", "message"))
-        except (ShoalError, KeyError, TypeError):
-            return self._foreign()
-        if code not in BY_CODE:
-            return Unavailable(f"{self.source} answered {self.status} ({message}): check the URL and Shoal's version")
-        error = BY_CODE[code](message)
-        if hasattr(error, "retry_after_s"):
-            error.retry_after_s = self.retry_after_s
-        return error
-
-    def _foreign(self) -> Unavailable:
-        found = self.media_type[:MAX_MESSAGE_CHARS] or "without a media type"
-        if 300 <= self.status < 400:
-            found = f"a redirect to {excerpt(self.headers.get('Location', ''))}"
-        return Unavailable(
-            f"{self.source} answered {self.status} ({found}), as no Shoal does: check the URL, and any proxy on the way"
-        )
 
 
 class _Key(httpx2.Auth):

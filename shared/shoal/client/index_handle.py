@@ -1,70 +1,114 @@
-"""The handle of an index, for clients that reach Redis."""
+"""The handle of an index, whichever way a client reaches it: for an event loop, and for programs without one."""
 
 from dataclasses import dataclass
-from os import PathLike
-from typing import Any
+from typing import Any, Protocol, TypedDict, Unpack
 
-from shoal.client.long_handle import CHANGE_TIMEOUT_S, LongHandle
-from shoal.client.source_file import place_of
-from shoal.errors import NotReady
-from shoal.long_jobs.long_jobs import LongJobs
+from shoal.blocking import blocking, run_now
+from shoal.client.long_handle import AsyncLongHandle, LongHandle
+from shoal.client.long_job_calls import LongJobCalls
+from shoal.client.source_file import File, Items
+
+#: Longest time for a change of an index's versions, which waits behind others.
+CHANGE_TIMEOUT_S = 30.0
+
+
+class BuildOptions(TypedDict, total=False):
+    """The options of a build; those that are not given have the defaults of the long job `build_index`."""
+
+    text_column: str | None  #: without it, the column that looks like texts
+    id_column: str | None  #: without it, `id`, or the positions from 0
+    on_bad: str  #: "raise": a bad row ends the build; "skip": it is left out
+    publish: bool  #: False: the version is built and not served
+    full: bool  #: True: texts that the current version has are embedded again
+    webhook: str | None  #: URL that is told of the end
+    idempotency_key: str | None  #: the same build with the same key is the same job, within a day
+
+
+class IndexCalls(Protocol):
+    """The calls for an index, through Redis or over HTTP."""
+
+    @property
+    def jobs(self) -> LongJobCalls:
+        """The calls for its long jobs."""
+
+    @property
+    def name(self) -> str:
+        """The name of the index."""
+
+    async def build(self, source: File | Items, options: BuildOptions) -> str:
+        """Submit a build; return the id of the job."""
+
+    async def manage(self, action: str, version: str | None = None) -> list[dict[str, Any]]:
+        """List, publish, roll back or delete versions; return those that there are then."""
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncIndexHandle:
+    """An index by its name, for the event loop that uses its client.
+
+    Runners build and change it. The methods that return versions wait for a runner, at most `CHANGE_TIMEOUT_S`, and
+    raise NotReady if none is alive. A version is a map with `version`, `count`, `built_at`, `model`, `source`,
+    `size_bytes`, `is_current` and `error`; the newest comes first.
+    """
+
+    calls: IndexCalls
+
+    async def build(self, source: File | Items, **options: Unpack[BuildOptions]) -> AsyncLongHandle:
+        """Submit a build of a new version, as `IndexHandle.build` does."""
+        return AsyncLongHandle(self.calls.jobs, await self.calls.build(source, _checked(options)))
+
+    async def versions(self) -> list[dict[str, Any]]:
+        """Return the versions of the index."""
+        return await self.calls.manage("list")
+
+    async def publish(self, version: str) -> list[dict[str, Any]]:
+        """Make a version the current one, which searches then read; return the versions."""
+        return await self.calls.manage("publish", version)
+
+    async def rollback(self) -> list[dict[str, Any]]:
+        """Make the version that was published before the current one current again; return the versions."""
+        return await self.calls.manage("rollback")
+
+    async def delete_version(self, version: str) -> list[dict[str, Any]]:
+        """Delete a version that is not the current one; return the versions that are left."""
+        return await self.calls.manage("delete", version)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexHandle:
-    """An index by its name. Runners change it; nothing is read here. Thread-safe.
+    """An index by its name. Thread-safe.
 
-    The methods that return versions are done by a runner, for which they wait at most `CHANGE_TIMEOUT_S`. They raise
-    NotReady if none is alive. A version is a map with `version`, `count`, `built_at`, `model`, `source`, `size_bytes`,
-    `is_current` and `error`; the newest comes first.
+    Runners build and change it. The methods that return versions wait for a runner, at most `CHANGE_TIMEOUT_S`, and
+    raise NotReady if none is alive. A version is a map with `version`, `count`, `built_at`, `model`, `source`,
+    `size_bytes`, `is_current` and `error`; the newest comes first.
     """
 
-    jobs: LongJobs
-    name: str
+    calls: IndexCalls
 
-    def build(
-        self,
-        source: str | PathLike[str],
-        *,
-        text_column: str | None = None,
-        id_column: str | None = None,
-        on_bad: str = "raise",
-        publish: bool = True,
-        full: bool = False,
-        webhook: str | None = None,
-        idempotency_key: str | None = None,
-    ) -> LongHandle:
-        """Submit a build of a new version from a file of documents, or from a URL, and return at once.
+    @property
+    def asynchronous(self) -> AsyncIndexHandle:
+        """The same handle for calls whose I/O blocks the thread."""
+        return AsyncIndexHandle(self.calls)
 
-        The runner reads the file, which has to be below its roots. Bad rows end the build, or are left out with
-        `on_bad="skip"`. Texts that the current version has are not embedded again, unless `full` is true. The new
-        version is published, unless `publish` is false.
+    def build(self, source: File | Items, **options: Unpack[BuildOptions]) -> LongHandle:
+        """Submit a build of a new version from a file of documents, and return at once.
+
+        `source` is the path of a file, a URL, which the runner reads, or a `ServerFile`. Over HTTP, a file is uploaded,
+        and so are documents, as dicts; a client that reaches Redis names a file that the runner has below its roots.
+        The options are those of `BuildOptions`. Bad rows end the build, or are left out with `on_bad="skip"`. Texts
+        that the current version has are not embedded again, unless `full` is true. The new version is published, unless
+        `publish` is false.
         """
-        arguments: dict[str, Any] = {"name": self.name, "source": place_of(source), "on_bad": on_bad}
-        arguments |= {"text_column": text_column, "id_column": id_column, "publish": publish, "full": full}
-        once: dict[str, Any] = {"webhook": webhook, "idempotency_key": idempotency_key}
-        return LongHandle(self.jobs, self.jobs.submit("build_index", arguments, **once))
+        return LongHandle(self.calls.jobs, run_now(self.calls.build(source, _checked(options))))
 
-    def versions(self) -> list[dict[str, Any]]:
-        """Return the versions of the index."""
-        return self._change("list")
+    versions = blocking(AsyncIndexHandle.versions)
+    publish = blocking(AsyncIndexHandle.publish)
+    rollback = blocking(AsyncIndexHandle.rollback)
+    delete_version = blocking(AsyncIndexHandle.delete_version)
 
-    def publish(self, version: str) -> list[dict[str, Any]]:
-        """Make a version the current one, which searches then read; return the versions."""
-        return self._change("publish", version)
 
-    def rollback(self) -> list[dict[str, Any]]:
-        """Make the version that was published before the current one current again; return the versions."""
-        return self._change("rollback")
-
-    def delete_version(self, version: str) -> list[dict[str, Any]]:
-        """Delete a version that is not the current one; return the versions that are left."""
-        return self._change("delete", version)
-
-    def _change(self, action: str, version: str | None = None) -> list[dict[str, Any]]:
-        if not self.jobs.num_runners():
-            raise NotReady("no runner of long jobs is alive: start one with `shoal serve` or `shoal jobs`")
-        arguments = {"name": self.name, "action": action, "version": version}
-        job_id = self.jobs.submit("manage_index", arguments)
-        versions: list[dict[str, Any]] = LongHandle(self.jobs, job_id).wait(CHANGE_TIMEOUT_S)["versions"]
-        return versions
+def _checked(options: BuildOptions) -> BuildOptions:
+    """Return the options; raise TypeError for one that there is not."""
+    if unknown := options.keys() - BuildOptions.__annotations__.keys():
+        raise TypeError(f"a build has no option {min(unknown)}: it takes {', '.join(BuildOptions.__annotations__)}")
+    return options

@@ -1,9 +1,9 @@
 """Parts of all clients: checks before they send, limits by which a long list is split, and the vectors of replies."""
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,9 @@ from shoal.excerpt import excerpt
 from shoal.jobs import LANES, Job, Options
 from shoal.queue.lane import MAX_PUT_BYTES
 from shoal.replies import Reply
-from shoal.size_limit import MAX_TOKENIZER_CHARS
+from shoal.size_limit import MAX_TOKENIZER_CHARS, check_chunk_vectors, check_token_vectors
+
+T = TypeVar("T")
 
 #: Vectors of texts, float32 `[texts, dimension]`, or token vectors, `[tokens, dimension]` for each text.
 Vectors = NDArray[np.float32] | list[NDArray[np.float32]]
@@ -85,15 +87,32 @@ def num_bytes(text: str) -> int:
     return len(text.encode(errors="surrogatepass"))
 
 
+def check_num_vectors(job: Job, heartbeats: Mapping[str, Mapping[str, Any]], max_bytes: int) -> None:
+    """Raise TooLarge if the job asks for vectors of tokens or chunks that certainly have more bytes.
+
+    The heartbeats are those of the workers, one of which will do the job.
+    """
+    sizes = [(about.get("dimension"), about.get("max_tokens")) for about in heartbeats.values()]
+    known = [(d, m) for d, m in sizes if isinstance(d, int) and isinstance(m, int)]
+    if not known:
+        return
+    dimension, max_tokens = min(d for d, _ in known), min(m for _, m in known)
+    if job.options.output == "chunks":
+        tokens = min(max_tokens, job.options.chunk_tokens or max_tokens)
+        check_chunk_vectors(job.texts, tokens, dimension, max_bytes)
+    else:
+        check_token_vectors(job.texts, job.options.truncation_side, max_tokens, dimension, max_bytes)
+
+
 def as_list(texts: str | Iterable[str]) -> list[str]:
     """Return the texts as a list: of one for a single str."""
     return [texts] if isinstance(texts, str) else list(texts)
 
 
-async def groups(texts: Iterable[str] | AsyncIterable[str], num_texts: int) -> AsyncGenerator[list[str], None]:
+async def groups(texts: Iterable[T] | AsyncIterable[T], num_texts: int) -> AsyncGenerator[list[T], None]:
     """Yield the texts in groups of so many."""
     if isinstance(texts, AsyncIterable):
-        group = []
+        group: list[T] = []
         async for text in texts:
             group.append(text)
             if len(group) == num_texts:

@@ -4,12 +4,12 @@ import secrets
 from collections.abc import Mapping
 from hashlib import blake2b
 from threading import Lock
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from shoal import wire
 from shoal.broker.broker import Broker
+from shoal.closing import Closing
 from shoal.errors import InvalidRequest, MissingExtra
 from shoal.excerpt import excerpt
 from shoal.extra import install_command
@@ -28,7 +28,7 @@ LIMIT = 100
 MAX_ARGUMENT_BYTES = 65_536
 
 
-class LongJobs:
+class LongJobs(Closing):
     """The long jobs of a pool. Thread-safe; connects on first use, and needs the `jobs` extra then.
 
     It uses `broker`, which its owner closes, or one of its own.
@@ -44,14 +44,6 @@ class LongJobs:
         self._owns_broker = broker is None
         self._jobs: RqJobs | None = None
         self._lock = Lock()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connections, unless they are those of a broker that was given."""

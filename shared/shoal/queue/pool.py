@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from shoal import wire
+from shoal.blocking import blocking
 from shoal.broker.broker import Broker
-from shoal.broker.commands import BlockingCommands, Commands, blocking
+from shoal.broker.commands import BlockingCommands, Commands
 from shoal.broker.script import Script
 from shoal.errors import ShoalError
 from shoal.keys import Keys

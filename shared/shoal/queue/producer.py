@@ -12,9 +12,10 @@ from hashlib import blake2b
 from typing import Any, Self
 
 from shoal import wire
+from shoal.blocking import blocking
 from shoal.broker.broker import Broker
 from shoal.broker.clock import Clock
-from shoal.broker.commands import BlockingCommands, Commands, blocking
+from shoal.broker.commands import BlockingCommands, Commands
 from shoal.broker.script import Script, ScriptCall
 from shoal.errors import Cancelled, InvalidRequest, ShoalError, UnknownJob
 from shoal.excerpt import excerpt

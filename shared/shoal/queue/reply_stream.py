@@ -4,8 +4,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from shoal.blocking import blocking
 from shoal.broker.broker import Broker
-from shoal.broker.commands import BlockingCommands, Commands, blocking
+from shoal.broker.commands import BlockingCommands, Commands
 from shoal.broker.connections import SHORT_BLOCK_S
 from shoal.errors import MalformedJob
 from shoal.replies import Reply

@@ -1,0 +1,77 @@
+"""Questions of programs about texts: the same for all clients, whichever way their jobs go."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.blocking import run_now
+from shoal.client.parts import Vectors, as_list, vectors
+from shoal.closing import Closing
+from shoal.jobs import Job, Options
+from shoal.replies import Reply
+
+
+class Questions(ABC):
+    """The questions of a program, as coroutines: each makes a job and reads its reply."""
+
+    @abstractmethod
+    async def _call(self, job: Job) -> Reply:
+        """Return the reply to the job."""
+
+    async def _embed(self, texts: str | Iterable[str], options: Mapping[str, Any]) -> Any:
+        """Return the vectors of the texts, or of a single str."""
+        job = Job("embed", as_list(texts), Options(**options))
+        rows = vectors(await self._call(job), job.options)
+        return rows[0] if isinstance(texts, str) else rows
+
+    async def _search(self, queries: str | Iterable[str], k: int, index: str, options: Mapping[str, Any]) -> list[Any]:
+        """Return the nearest documents of each query, or of a single str."""
+        hits = (await self._call(Job("search", as_list(queries), Options(**options), k=k, index=index))).hits or []
+        return hits[0] if isinstance(queries, str) else hits
+
+    async def _rerank(
+        self, query: str, texts: Iterable[str], raw_scores: bool, options: Mapping[str, Any]
+    ) -> NDArray[np.float32]:
+        """Return the score of each text for the query."""
+        job = Job("rerank", as_list(texts), Options(**options), query=query, raw_scores=raw_scores)
+        scores = (await self._call(job)).scores
+        assert scores is not None
+        return scores
+
+
+class BlockingQuestions(Questions, Closing):
+    """The questions of programs without an event loop, whose thread waits for the answer."""
+
+    @overload
+    def embed(self, texts: str | Iterable[str], *, output: Literal["chunks"], **options: Any) -> list[Any]: ...
+
+    @overload
+    def embed(self, texts: str | Iterable[str], **options: Any) -> Vectors: ...
+
+    def embed(self, texts: str | Iterable[str], **options: Any) -> Any:
+        """Return the vectors of the texts: float32 `[texts, dimension]`, or `[dimension]` for a single str.
+
+        With `output="tokens"`, return a list with one `[tokens, dimension]` array for each text; with
+        `output="chunks"`, a list with the list of `Chunk` of each text, or that list alone for a single str.
+        """
+        return run_now(self._embed(texts, options))
+
+    def search(self, queries: str | Iterable[str], k: int = 5, index: str = "default", **options: Any) -> list[Any]:
+        """Return the `k` nearest documents of each query, best first: a list of hits for each, or one for a single str.
+
+        A hit is a dict with `id`, `score`, `text` and the document's other fields.
+        """
+        return run_now(self._search(queries, k, index, options))
+
+    def rerank(
+        self, query: str, texts: Iterable[str], *, raw_scores: bool = False, **options: Any
+    ) -> NDArray[np.float32]:
+        """Return the score of each text for the query, in the order of the texts: float32 `[texts]`.
+
+        A score is between 0 and 1; with `raw_scores`, it is the reranker's number before the sigmoid. The options are
+        truncate and truncation_side. Raises Unsupported where the workers have no reranker.
+        """
+        return run_now(self._rerank(query, texts, raw_scores, options))

@@ -1,0 +1,34 @@
+"""The index of a client that reaches Redis: runners build and change it."""
+
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+from shoal.client.index_handle import CHANGE_TIMEOUT_S, BuildOptions
+from shoal.client.redis_long_jobs import RedisLongJobs
+from shoal.client.source_file import File, Items, ServerFile, place_of
+from shoal.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class RedisIndex:
+    """The calls for an index by its name."""
+
+    name: str
+    jobs: RedisLongJobs
+
+    async def build(self, source: File | Items, options: BuildOptions) -> str:
+        """Submit a build from a file that the runner has; return the id of the job."""
+        if not isinstance(source, str | PathLike | ServerFile):
+            raise InvalidRequest("source has documents: write them into a file below the runner's roots, and name that")
+        arguments: dict[str, Any] = {"name": self.name, "source": place_of(source), **options}
+        once = {name: arguments.pop(name, None) for name in ("webhook", "idempotency_key")}
+        return await self.jobs.submit("build_index", arguments, **once)
+
+    async def manage(self, action: str, version: str | None = None) -> list[dict[str, Any]]:
+        """Let a runner do the action; return the versions after it."""
+        await self.jobs.check_runner()
+        arguments = {"name": self.name, "action": action, "version": version}
+        job_id = await self.jobs.submit("manage_index", arguments)
+        versions: list[dict[str, Any]] = (await self.jobs.wait(job_id, CHANGE_TIMEOUT_S))["versions"]
+        return versions

@@ -1,0 +1,172 @@
+"""Long jobs of all clients: the same tests for each, on a real Redis, without a runner and with one."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client_adapters import AnyClient, MakeClient, bulk
+from conftest import PATIENCE_S, free_port, wait_until
+from index_versions import add_version, publish_version
+from process import Process
+
+from shoal import ServerFile
+from shoal.errors import Cancelled, InvalidRequest, NotReady, Timeout, Unavailable, UnknownJob
+from shoal.keys import Keys
+from shoal.long_jobs.long_jobs import LongJobs
+from shoal.settings import Settings
+
+pytest_plugins = ["any_client_fixtures", "long_job_fixtures"]
+pytestmark = pytest.mark.usefixtures("rq")
+
+
+@pytest.fixture
+def client(make_client: MakeClient) -> AnyClient:
+    """A client of the test's own pool."""
+    return make_client()
+
+
+@pytest.fixture
+def long_jobs(redis_url: str, keys: Keys) -> Iterator[LongJobs]:
+    """The long jobs of the test's own pool."""
+    with LongJobs(Settings(redis_url, keys.prefix, keys.pool)) as jobs:
+        yield jobs
+
+
+@pytest.fixture
+def source(keys: Keys) -> Iterator[Path]:
+    """A file that the API and runners may read."""
+    path = Settings().files_folder / f"{keys.pool}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("text\nstorm\n")
+    yield path
+    path.unlink()
+
+
+class TestWithoutARunner:
+    def test_a_job_is_looked_at_paused_resumed_and_cancelled(
+        self, client: AnyClient, source: Path, tmp_path: Path
+    ) -> None:
+        job = bulk(client, source, tmp_path / "vectors", dimensions=8)
+        assert (job.status(), job.progress().rows) == ("queued", 0)
+        same = client.long_job(job.id)
+        assert [same.pause(), same.status(), same.resume(), same.cancel()] == [
+            "paused",
+            "paused",
+            "queued",
+            "cancelled",
+        ]
+        with pytest.raises(Cancelled):
+            job.wait(PATIENCE_S)
+        with pytest.raises(InvalidRequest, match="is cancelled: it cannot be paused"):
+            job.pause()
+
+    def test_a_wait_shows_each_state_and_ends_at_its_time(
+        self, client: AnyClient, source: Path, tmp_path: Path
+    ) -> None:
+        job, seen = bulk(client, source, tmp_path / "vectors"), list[str]()
+        with pytest.raises(Timeout, match=f"job {job.id} is not done after 0.1 s: it goes on"):
+            job.wait(0.1, on_status=lambda status: seen.append(status.status))
+        assert set(seen) == {"queued"}
+        assert job.cancel() == "cancelled"
+
+    def test_what_is_no_job_is_unknown(self, client: AnyClient) -> None:
+        job = client.long_job("nobody")
+        for use in (job.status, job.progress, job.wait, job.pause, job.resume, job.cancel):
+            with pytest.raises(UnknownJob, match=r'no .*job "nobody"'):
+                use()
+
+    def test_a_file_is_named_with_the_options_of_its_vectors(
+        self, client: AnyClient, long_jobs: LongJobs, source: Path, tmp_path: Path
+    ) -> None:
+        job = bulk(client, source, tmp_path / "vectors", format="npy", text_column="text", normalize=False)
+        status = long_jobs.status(job.id)
+        assert status.kind == "embed_file"
+        assert (Settings().files_folder / status.arguments["source"]).read_text() == "text\nstorm\n"
+        assert {name: status.arguments[name] for name in ("format", "text_column", "options")} == {
+            "format": "npy",
+            "text_column": "text",
+            "options": {"normalize": False},
+        }
+        job.cancel()
+
+    def test_texts_and_documents_are_written_to_a_file(
+        self, client: AnyClient, long_jobs: LongJobs, tmp_path: Path
+    ) -> None:
+        job = bulk(client, iter(["storm", {"id": "7", "text": "rain"}]), tmp_path / "vectors")
+        place = Settings().files_folder / long_jobs.status(job.id).arguments["source"]
+        assert [json.loads(line) for line in place.read_text().splitlines()] == [
+            {"text": "storm"},
+            {"id": "7", "text": "rain"},
+        ]
+        job.cancel()
+
+    def test_a_file_that_the_server_has_is_not_sent(
+        self, client: AnyClient, long_jobs: LongJobs, source: Path, tmp_path: Path
+    ) -> None:
+        for job in (
+            bulk(client, ServerFile(source.name), tmp_path / "vectors"),
+            client.index("news").build(ServerFile(source.name)),
+        ):
+            assert long_jobs.status(job.id).arguments["source"] == source.name
+            job.cancel()
+
+    def test_a_build_is_submitted_once(self, client: AnyClient, long_jobs: LongJobs, source: Path) -> None:
+        news = client.index("news")
+        first, second = (news.build(source, publish=False, on_bad="skip", idempotency_key="once") for _ in range(2))
+        assert first.id == second.id
+        status = long_jobs.status(first.id)
+        asked = {"name": "news", "publish": False, "on_bad": "skip"}
+        assert (status.kind, {name: status.arguments[name] for name in asked}) == ("build_index", asked)
+        with pytest.raises(InvalidRequest, match="the idempotency key was used"):
+            news.build(source, publish=True, idempotency_key="once")
+        first.cancel()
+
+    def test_an_option_that_there_is_not_is_refused(self, client: AnyClient, source: Path, tmp_path: Path) -> None:
+        with pytest.raises(TypeError, match="a build has no option fast: it takes text_column, id_column, "):
+            client.index("news").build(source, fast=True)
+        with pytest.raises((TypeError, InvalidRequest), match="fast"):
+            bulk(client, source, tmp_path / "vectors", fast=True)
+
+    def test_versions_need_one(self, client: AnyClient) -> None:
+        news = client.index("news")
+        uses: list[Callable[[], Any]] = [news.versions, news.rollback]
+        uses += [lambda: news.publish("v1"), lambda: news.delete_version("v1")]
+        for use in uses:
+            with pytest.raises(NotReady, match=r"no runner .*is alive: start one"):
+                use()
+
+
+def test_without_redis_the_caller_is_told(make_client: MakeClient) -> None:
+    client = make_client(f"redis://127.0.0.1:{free_port()}/0")
+    for use in (client.long_job("nobody").status, client.long_job("nobody").wait, client.index("news").versions):
+        with pytest.raises(Unavailable, match="Redis does not answer"):
+            use()
+
+
+def test_a_runner_changes_the_versions_of_an_index(
+    client: AnyClient, long_jobs: LongJobs, keys: Keys, redis_url: str, index_folder: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "indexes"
+    for name in ("v1", "v2"):
+        (home / "news").mkdir(parents=True, exist_ok=True)
+        publish_version(home / "news", index_folder, name)
+    add_version(home / "news", index_folder, "v3")
+    own = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "index_home": home}
+    with Process(tmp_path / "runner.log", "jobs", **own) as runner:
+        wait_until(lambda: long_jobs.num_runners() == 1)
+        news = client.index("news")
+
+        def current(versions: list[dict[str, Any]]) -> list[str]:
+            return [version["version"] for version in versions if version["is_current"]]
+
+        assert current(news.versions()) == ["v2"]
+        assert current(news.publish("v3")) == ["v3"]
+        assert current(news.rollback()) == ["v2"]
+        assert {version["version"] for version in news.delete_version("v3")} == {"v1", "v2"}
+        with pytest.raises(InvalidRequest):
+            news.delete_version("v2")
+        job_id = long_jobs.submit("manage_index", {"name": "news", "action": "list", "version": None})
+        assert client.long_job(job_id).wait(PATIENCE_S)["current"] == "v2"
+        assert runner.terminate() == 0, runner.output
