@@ -22,9 +22,11 @@ from safetensors.numpy import load_file
 from steady_worker import BROKEN, DIMENSION, MODEL, TOO_LONG, SteadyWorker, steady_reply, vectors_of
 
 from shoal import Client
-from shoal.bulk import job_stream
-from shoal.bulk.embed_file import EmbedFile, embed_file
-from shoal.bulk.job_stream import MAX_JOB_TEXTS, MAX_WINDOW_ROWS, Group, JobStream, Row
+from shoal.bulk import bulk_lane, job_stream
+from shoal.bulk.bulk_request import BulkRequest
+from shoal.bulk.embed_file import embed_file
+from shoal.bulk.group import MAX_GROUP_ROWS, Group, Row, groups
+from shoal.bulk.job_stream import MAX_WINDOW_ROWS, JobStream
 from shoal.errors import (
     BadDocument,
     FileError,
@@ -77,9 +79,9 @@ def ignore(progress: TaskProgress) -> None:
     """Take a report."""
 
 
-def request_for(source: Path, out: Path, **arguments: Any) -> EmbedFile:
+def request_for(source: Path, out: Path, **arguments: Any) -> BulkRequest:
     """Return the request to embed the file in small parts."""
-    return EmbedFile(str(source), str(out), **{"part_rows": PART_ROWS, **arguments})
+    return BulkRequest(str(source), str(out), **{"part_rows": PART_ROWS, **arguments})
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
@@ -396,7 +398,7 @@ class TestRefused:
     )
     def test_arguments_that_cannot_work(self, arguments: dict[str, Any], message: str) -> None:
         with pytest.raises(InvalidRequest, match=message):
-            EmbedFile(**{"source": "a.txt", "out": "out", **arguments})
+            BulkRequest(**{"source": "a.txt", "out": "out", **arguments})
 
     def test_options_that_the_workers_refuse_leave_the_folder_free(
         self, source: Path, tmp_path: Path, client: Client, steady: SteadyWorker
@@ -512,7 +514,7 @@ class TestWaiting:
     def test_but_not_those_that_a_slow_worker_has(
         self, client: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch, num_texts: int
     ) -> None:
-        monkeypatch.setattr(job_stream, "WAITING_EVERY_S", 0.01)
+        monkeypatch.setattr(bulk_lane, "WAITING_EVERY_S", 0.01)
         worker, taken, num_calls = SteadyWorker(queue), [], 0
         worker.announce()
 
@@ -538,12 +540,12 @@ def test_however_long_the_source_few_rows_are_read_ahead(client: Client, steady:
     def endless() -> Iterator[Group]:
         nonlocal num_read
         while True:
-            num_read += MAX_JOB_TEXTS
-            yield Group([row] * MAX_JOB_TEXTS)
+            num_read += MAX_GROUP_ROWS
+            yield Group([row] * MAX_GROUP_ROWS)
 
     stream = JobStream(client, Options(), MODEL, DIMENSION, lambda _: None).embed(endless())
     for num_done, _ in enumerate(islice(stream, 100)):
-        assert num_read - num_done * MAX_JOB_TEXTS <= MAX_WINDOW_ROWS
+        assert num_read - num_done * MAX_GROUP_ROWS <= MAX_WINDOW_ROWS
     stream.close()
 
 
@@ -559,7 +561,6 @@ def test_rows_on_their_way_hold_little(
             held = max(held, sum(len(doc.id) + len(str(doc.fields)) for doc in group.rows if isinstance(doc, Document)))
             yield group
 
-    groups = job_stream.groups
     monkeypatch.setattr("shoal.bulk.embed_file.groups", rows_of)
     (tmp_path / "rows.jsonl").write_text(f"{json.dumps(row)}\n" * 8)
     embed_file(request_for(tmp_path / "rows.jsonl", tmp_path / "out"), client, ignore)
@@ -569,7 +570,7 @@ def test_rows_on_their_way_hold_little(
 def test_a_real_worker_gives_the_vectors_of_the_client(tmp_path: Path, client: Client, worker: Worker) -> None:
     texts = [f"storm europe {n}" for n in range(150)]
     (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
-    request = EmbedFile(str(tmp_path / "texts.txt"), str(tmp_path / "out"), options={"dimensions": 8})
+    request = BulkRequest(str(tmp_path / "texts.txt"), str(tmp_path / "out"), options={"dimensions": 8})
     with announced(worker, LaneLimits()), running(worker):
         result = embed_file(request, client, ignore)
         expected = client.embed(texts, dimensions=8)

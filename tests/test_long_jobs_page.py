@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from page import read, table
 
-from shoal.bulk.embed_file import EmbedFile
+from shoal.bulk.bulk_request import BulkRequest
 from shoal.long_jobs.kind import KINDS, WEBHOOK
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import Settings, variable
@@ -22,7 +22,7 @@ PAGE = "docs/long-jobs.md"
 def test_every_argument_of_every_kind_is_listed() -> None:
     rows = {kind.strip("`"): set(re.findall(r"`(\w+)`", cells[0])) for kind, cells in table(PAGE, "kind").items()}
     assert rows.keys() == KINDS.keys() - {WEBHOOK.name}
-    for kind, request in (("embed_file", EmbedFile), ("build_index", BuildIndex), ("manage_index", ManageIndex)):
+    for kind, request in (("embed_file", BulkRequest), ("build_index", BuildIndex), ("manage_index", ManageIndex)):
         assert {item.name for item in fields(request)} <= rows[kind], kind
 
 

@@ -1,69 +1,29 @@
-"""Embedding a file into a folder of vectors: the task, and its result."""
+"""Embedding a file into a folder of vectors."""
 
-import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from shoal.bulk.bad_rows import KeptBadRows
-from shoal.bulk.job_stream import WAITING_EVERY_S, Group, JobStream, Row, groups
-from shoal.bulk.manifest import Manifest, Part
+from shoal.bulk.bulk_request import BulkRequest
+from shoal.bulk.group import Group, Row, groups
+from shoal.bulk.job_stream import JobStream
+from shoal.bulk.manifest import BAD_ROWS, Manifest, Part
 from shoal.bulk.output_folder import OutputFolder
-from shoal.bulk.part_file import SUFFIXES, PartFile, check_format
+from shoal.bulk.part_file import PartFile, check_format
+from shoal.bulk.served_model import ServedModel, served_model, wait_for_model
 from shoal.client.client import Client
-from shoal.errors import BadDocument, InvalidRequest, NotReady, Unavailable
-from shoal.excerpt import excerpt
-from shoal.jobs import OPTION_NAMES, Options
+from shoal.errors import BadDocument, Unavailable
 from shoal.long_task import Report, TaskProgress
+from shoal.records.bad_rows import BadRows
 from shoal.records.document import BadRow, Document
 from shoal.records.source import Source
 from shoal.settings import DEFAULTS, Settings
 
 #: Rows that are skipped from one report to the next.
 _SKIPPED_AT_A_TIME = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class EmbedFile:
-    """The arguments of a bulk embedding, all plain values.
-
-    `source` is a file of records, by path or URL, and `out` the folder to write. A part has the vectors of `part_rows`
-    rows of the source, without those of bad rows. `options` are fields of `shoal.Options`. Raises InvalidRequest for an
-    argument that cannot work.
-    """
-
-    source: str
-    out: str
-    text_column: str | None = None
-    id_column: str | None = None
-    format: str = "safetensors"
-    part_rows: int = 65_536
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name in ("source", "out"):
-            if not isinstance(value := getattr(self, name), str) or not value:
-                raise InvalidRequest(f"{name} is {excerpt(value)}: it takes the name of a file or folder")
-        for name in ("text_column", "id_column"):
-            if not isinstance(value := getattr(self, name), str | None):
-                raise InvalidRequest(f"{name} is {excerpt(value)}: it takes the name of a column")
-        if self.format not in SUFFIXES:
-            raise InvalidRequest(f"format is {excerpt(self.format)}: it takes one of {', '.join(SUFFIXES)}")
-        if isinstance(self.part_rows, bool) or not isinstance(self.part_rows, int) or not 1 <= self.part_rows < 2**31:
-            raise InvalidRequest(f"part_rows is {excerpt(self.part_rows)}: it takes a whole number from 1")
-        if not isinstance(self.options, Mapping):
-            raise InvalidRequest(f"options is {excerpt(self.options)}: it takes a map")
-        if unknown := sorted(self.options.keys() - set(OPTION_NAMES)):
-            raise InvalidRequest(f"there is no option {excerpt(unknown[0])}: there are {', '.join(OPTION_NAMES)}")
-        if self.job_options().output != "vector":
-            raise InvalidRequest(f"output is {excerpt(self.options['output'])}: a file of vectors takes 'vector'")
-
-    def job_options(self) -> Options:
-        """Return the options of the jobs."""
-        return Options(**self.options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +40,7 @@ class BulkResult:
     dimension: int
 
 
-def embed_file(request: EmbedFile, client: Client, report: Report, settings: Settings = DEFAULTS) -> BulkResult:
+def embed_file(request: BulkRequest, client: Client, report: Report, settings: Settings = DEFAULTS) -> BulkResult:
     """Embed a file into a folder, or go on where an earlier run with the same request has ended.
 
     Waits for workers, for room in the lane, and for Redis if it goes away meanwhile. `report` is called for every
@@ -102,17 +62,17 @@ def embed_file(request: EmbedFile, client: Client, report: Report, settings: Set
     )
     client.pool.alive()  # raises Unavailable: later, Redis is waited for
     with OutputFolder.open(Path(request.out)) as folder:
-        manifest = _manifest(request, source, _model_of_pool(client, report))
+        manifest = _manifest(request, source, wait_for_model(client, report))
         served = manifest.model
         if folder.has_manifest() and (begun := Manifest.read(folder.path)).parts:
             begun.check_same(manifest, folder.path)
             manifest = begun.without_damaged(folder.path)
         folder.save(manifest)
-        with KeptBadRows(folder.path, manifest.num_bad) as bad_rows:
+        with BadRows(folder.path / BAD_ROWS, manifest.num_bad) as bad_rows:
             return _Run(request, client, report, source, folder, manifest, served, bad_rows).finish()
 
 
-def _manifest(request: EmbedFile, source: Source, model: Mapping[str, Any]) -> Manifest:
+def _manifest(request: BulkRequest, source: Source, model: ServedModel) -> Manifest:
     """Return the manifest of a folder that is begun now."""
     return Manifest(
         source=source.fingerprint(),
@@ -121,9 +81,9 @@ def _manifest(request: EmbedFile, source: Source, model: Mapping[str, Any]) -> M
         format=request.format,
         part_rows=request.part_rows,
         options=dict(sorted(request.options.items())),
-        model=model["model"],
-        digest=model["digest"],
-        dimension=request.job_options().dimensions or model["dimension"],
+        model=model.name,
+        digest=model.digest,
+        dimension=request.job_options().dimensions or model.dimension,
     )
 
 
@@ -132,14 +92,14 @@ class _Run:
 
     def __init__(
         self,
-        request: EmbedFile,
+        request: BulkRequest,
         client: Client,
         report: Report,
         source: Source,
         folder: OutputFolder,
         manifest: Manifest,
         served: str,
-        bad_rows: KeptBadRows,
+        bad_rows: BadRows,
     ):
         self._request = request
         self._client = client
@@ -220,13 +180,11 @@ class _Run:
 
         Raises NotReady if only some workers have another model: the part is then made again.
         """
-        now, workers = replace(self._manifest, source=self._source.fingerprint()), []
+        now = replace(self._manifest, source=self._source.fingerprint())
         with suppress(Unavailable):
-            workers = _workers_with_model(self._client)
-        _check_one_model(workers)
+            if model := served_model(self._client):
+                now = replace(now, model=model.name, digest=model.digest)
         self._manifest.check_same(now, self._folder.path)
-        for about in workers:
-            self._manifest.check_same(replace(now, model=about["model"], digest=about["digest"]), self._folder.path)
 
     def _save(self, **changes: Any) -> None:
         self._manifest = replace(self._manifest, **changes)
@@ -250,31 +208,3 @@ class _Run:
             model=manifest.model,
             dimension=manifest.dimension,
         )
-
-
-def _model_of_pool(client: Client, report: Report) -> dict[str, Any]:
-    """Return the heartbeat of a worker, once there is one. Raises NotReady if workers have different models."""
-    while True:
-        reason = "waiting for a worker"
-        try:
-            found = _workers_with_model(client)
-        except Unavailable:
-            found, reason = [], "waiting for Redis"
-        _check_one_model(found)
-        if found:
-            return found[0]
-        report(TaskProgress(step=reason))
-        time.sleep(WAITING_EVERY_S)
-
-
-def _check_one_model(workers: Sequence[Mapping[str, Any]]) -> None:
-    if len({about["digest"] for about in workers}) > 1:
-        names = ", ".join(sorted({about["model"] for about in workers}))
-        raise NotReady(f"the workers of the pool have different models ({names}): let all serve one")
-
-
-def _workers_with_model(client: Client) -> list[dict[str, Any]]:
-    """Return the heartbeats of the living workers that tell their model."""
-    kinds = {"model": str, "digest": str, "dimension": int}
-    beats = client.pool.first_heartbeats().values()
-    return [about for about in beats if all(isinstance(about.get(name), kind) for name, kind in kinds.items())]

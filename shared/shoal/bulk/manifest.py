@@ -19,7 +19,7 @@ from shoal.bulk.part_file import SUFFIXES
 from shoal.errors import FileError, InvalidRequest, ModelMismatch
 from shoal.excerpt import excerpt
 
-MANIFEST = "manifest.json"
+MANIFEST, BAD_ROWS = "manifest.json", "bad-rows.jsonl"
 
 #: Version of this layout, raised by one whenever the files change in name or content.
 LAYOUT = 1

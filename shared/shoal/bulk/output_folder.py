@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from shoal.bulk.bad_rows import BAD_ROWS
-from shoal.bulk.manifest import MANIFEST, Manifest, part_name
+from shoal.bulk.manifest import BAD_ROWS, MANIFEST, Manifest, part_name
 from shoal.bulk.part_file import SUFFIXES, PartFile, open_part
 from shoal.errors import DiskFull, FileError, FolderBusy, InvalidRequest
 

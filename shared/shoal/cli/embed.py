@@ -9,7 +9,9 @@ from typing import Any
 
 import click
 
-from shoal.bulk.embed_file import EmbedFile, embed_file
+from shoal.bulk.bulk_request import BulkRequest
+from shoal.bulk.embed_file import embed_file
+from shoal.bulk.manifest import BAD_ROWS
 from shoal.bulk.part_file import SUFFIXES
 from shoal.cli import vector_file
 from shoal.cli.long_job import submit
@@ -62,10 +64,10 @@ def embed(
         if texts or source in (None, "-"):
             raise InvalidRequest(f"{out} is a folder, for the vectors of a file of records: name the file with --file")
         if detach:
-            request = EmbedFile(place_of(str(source)), place_of(out), options=options, **given)
+            request = BulkRequest(place_of(str(source)), place_of(out), options=options, **given)
             submit(settings, "embed_file", asdict(request), webhook)
         else:
-            _embed_into_folder(settings, EmbedFile(str(source), out, options=options, **given))
+            _embed_into_folder(settings, BulkRequest(str(source), out, options=options, **given))
         return
     if given := given | ({"detach": True} if detach else {}):
         raise InvalidRequest(f"--{next(iter(given)).replace('_', '-')} goes with a folder: name one with --out")
@@ -89,7 +91,7 @@ def _embed_lines(
             click.echo(f"{count:,} vectors in {out}", err=True)
 
 
-def _embed_into_folder(settings: Settings, request: EmbedFile) -> None:
+def _embed_into_folder(settings: Settings, request: BulkRequest) -> None:
     with Client.from_settings(settings) as client:
         try:
             with TaskBar() as bar:
@@ -98,7 +100,7 @@ def _embed_into_folder(settings: Settings, request: EmbedFile) -> None:
             raise Cancelled(f"stopped: the same command goes on from the last part in {request.out}") from None
     click.echo(f"{result.num_vectors:,} vectors in {result.num_parts:,} parts in {result.out}", err=True)
     if result.num_bad:
-        where = Path(result.out, "bad-rows.jsonl")
+        where = Path(result.out, BAD_ROWS)
         click.echo(f"{result.num_bad:,} rows were left out, with their reasons in {where}. The first:", err=True)
         for reason in result.first_bad:
             click.echo(f"  {reason}", err=True)

@@ -1,49 +1,62 @@
 """Rows that were left out, with the reasons."""
 
 import json
-from collections.abc import Iterable, Iterator
+import os
 from pathlib import Path
 from typing import Self
 
+from shoal.errors import FileError
 from shoal.long_task import MAX_SHOWN
-from shoal.records.document import BadRow, Document
+from shoal.records.document import BadRow
 
 
 class BadRows:
     """The bad rows of a source: their number `num`, the messages of the `first` ones, and a file that has all of them.
 
-    The file, if `path` names one, has one JSON object `{"row", "reason"}` a line. It is made anew, and closed by
-    `close` or at the end of a `with`.
+    The file has one JSON object `{"row", "reason"}` a line. The first `num_kept` lines, which an earlier run wrote,
+    stay; the others are cut off. The file is closed by `close` or at the end of a `with`. Raises FileError if it has
+    fewer lines.
     """
 
-    def __init__(self, path: Path | None = None):
+    def __init__(self, path: Path, num_kept: int = 0):
         self.num = 0
         self.first: tuple[str, ...] = ()
-        self._file = path.open("w", encoding="utf-8") if path else None
+        path.touch()
+        with path.open("r+b") as file:
+            for _ in range(num_kept):
+                self._count(_bad_row(path, file.readline()))
+            file.truncate(file.tell())
+        self._file = path.open("a", encoding="utf-8")
 
     def add(self, row: BadRow) -> None:
         """Keep one bad row."""
-        self.num += 1
-        if len(self.first) < MAX_SHOWN:
-            self.first += (row.reason,)
-        if self._file:
-            self._file.write(json.dumps({"row": row.number, "reason": row.reason}, ensure_ascii=False) + "\n")
+        self._count(row)
+        self._file.write(json.dumps({"row": row.number, "reason": row.reason}, ensure_ascii=False) + "\n")
 
-    def skip(self, rows: Iterable[Document | BadRow]) -> Iterator[Document]:
-        """Yield the documents, and keep the bad rows."""
-        for row in rows:
-            if isinstance(row, Document):
-                yield row
-            else:
-                self.add(row)
+    def sync(self) -> None:
+        """Wait until all rows are on disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Write what is not written yet, and close the file."""
-        if self._file:
-            self._file.close()
+        self._file.close()
+
+    def _count(self, row: BadRow) -> None:
+        self.num += 1
+        if len(self.first) < MAX_SHOWN:
+            self.first += (row.reason,)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _bad_row(path: Path, line: bytes) -> BadRow:
+    try:
+        values = json.loads(line)
+        return BadRow(int(values["row"]), str(values["reason"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise FileError(f"{path} has fewer rows than were left out: write to another folder") from error

@@ -8,7 +8,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.bulk.job_stream import JobStream, groups
+from shoal.bulk.group import groups
+from shoal.bulk.job_stream import JobStream
 from shoal.client.client import Client
 from shoal.errors import IndexMismatch, NotReady, Unavailable
 from shoal.jobs import Options

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from shoal.allowed_path import allowed_path
 from shoal.bulk import embed_file as bulk
-from shoal.bulk.embed_file import EmbedFile
+from shoal.bulk.bulk_request import BulkRequest
 from shoal.client.client import Client
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
@@ -22,13 +22,13 @@ from shoal_workers.long_jobs import webhook
 from shoal_workers.long_jobs.rq_worker import Task
 
 #: The arguments of each kind that may be submitted.
-REQUESTS: Mapping[str, type[EmbedFile | BuildIndex | ManageIndex]] = {
-    "embed_file": EmbedFile,
+REQUESTS: Mapping[str, type[BulkRequest | BuildIndex | ManageIndex]] = {
+    "embed_file": BulkRequest,
     "build_index": BuildIndex,
     "manage_index": ManageIndex,
 }
 
-_Request = TypeVar("_Request", bound=EmbedFile | BuildIndex | ManageIndex)
+_Request = TypeVar("_Request", bound=BulkRequest | BuildIndex | ManageIndex)
 
 
 def functions(settings: Settings) -> dict[str, Task]:
@@ -38,8 +38,8 @@ def functions(settings: Settings) -> dict[str, Task]:
 
 
 def embed_file(settings: Settings, arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
-    """Embed a file into a folder: `arguments` are the fields of `EmbedFile`."""
-    request = made(EmbedFile, arguments)
+    """Embed a file into a folder: `arguments` are the fields of `BulkRequest`."""
+    request = made(BulkRequest, arguments)
     source, out = (allowed_path(path, settings) for path in (request.source, request.out))
     if "://" in out:
         raise InvalidRequest(f"out is {excerpt(request.out)}: it takes a folder of this machine")

@@ -1,0 +1,123 @@
+"""The bulk lane as a long job uses it: whatever can pass is waited for, and jobs that were lost are sent again."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from shoal.client.client import Client
+from shoal.errors import Overloaded, ShoalError, Unavailable
+from shoal.jobs import Job, new_id
+from shoal.replies import Reply
+
+if TYPE_CHECKING:
+    from shoal.queue.dispatcher import PendingReply
+
+LANE = "bulk"
+
+#: Longest time between two calls of `waiting` while an answer is waited for, in seconds.
+WAITING_EVERY_S = 0.5
+
+#: Seconds without an answer, though a worker is alive, after which it is looked if Redis has lost jobs.
+SEND_AGAIN_S = 60.0
+
+#: Pause before a lane that was full, or Redis, is tried again, in seconds.
+RETRY_S = 1.0
+
+
+@dataclass(slots=True)
+class SentJob:
+    """A job on its way, and the reply that is waited for."""
+
+    job: Job
+    pending: "PendingReply"
+
+
+class BulkLane:
+    """The bulk lane of a client's pool. For one thread.
+
+    `waiting` is called with the reason at least every `WAITING_EVERY_S` during a wait; it may raise, to stop.
+    """
+
+    def __init__(self, client: Client, waiting: Callable[[str], None], send_again_s: float = SEND_AGAIN_S):
+        self._client = client
+        self._waiting = waiting
+        self._send_again_s = send_again_s
+
+    def send(self, job: Job) -> SentJob:
+        """Send a job. An error is met by `reply`."""
+        return SentJob(job, self._call(job))
+
+    def forget(self, sent: Sequence[SentJob]) -> None:
+        """Withdraw jobs whose replies are not wanted any more."""
+        with suppress(ShoalError):
+            self._client.connect().forget([each.job for each in sent])
+
+    def reply(self, first: SentJob, sent: Sequence[SentJob]) -> Reply:
+        """Return the reply to the first of the jobs that were sent, however long that takes.
+
+        Waits for workers, for room in the lane and for Redis. Raises the reply's error.
+        """
+        silent_since = time.monotonic()
+        while True:
+            try:
+                return Reply.join([first.pending.result(WAITING_EVERY_S)])
+            except TimeoutError:
+                if self._waits_for_worker():
+                    silent_since = time.monotonic()
+                elif time.monotonic() - silent_since > self._send_again_s:
+                    self._send_lost(sent)
+                    silent_since = time.monotonic()
+            except Overloaded:
+                self._pause(RETRY_S, "waiting for room in the lane")
+                self._send_refused(sent)
+            except Unavailable:
+                self._pause(RETRY_S, "waiting for Redis")
+                self._send_refused(sent)
+
+    def _call(self, job: Job) -> "PendingReply":
+        return self._client.connect().call(LANE, [job], self._client.name)[0]
+
+    def _waits_for_worker(self) -> bool:
+        """Say what is waited for; return False if it is a living worker."""
+        try:
+            is_alone = not self._client.pool.alive()
+        except ShoalError:
+            self._waiting("waiting for Redis")
+            return True
+        self._waiting("waiting for a worker" if is_alone else "embedding")
+        return is_alone
+
+    def _pause(self, seconds: float, reason: str) -> None:
+        until = time.monotonic() + seconds
+        while (left_s := until - time.monotonic()) > 0:
+            self._waiting(reason)
+            time.sleep(min(left_s, WAITING_EVERY_S))
+
+    def _send_refused(self, sent: Sequence[SentJob]) -> None:
+        """Send the jobs again that were refused, or whose answers Redis was too long away for."""
+        for each in sent:
+            try:
+                if each.pending.done():
+                    each.pending.result(0)
+            except (Overloaded, Unavailable):
+                each.pending = self._call(each.job)
+            except ShoalError:
+                continue  # it is met when its turn comes
+
+    def _send_lost(self, sent: Sequence[SentJob]) -> None:
+        """Send the jobs again, as new ones, that have no answer and are in their lane no longer.
+
+        Those that wait there or are with a worker are only slow: sent again, they would never be finished.
+        """
+        placed = [(each, place) for each in sent if not each.pending.done() and (place := each.pending.place)]
+        try:
+            held = self._client.queue.holds([place for _, place in placed])
+        except ShoalError:
+            return  # Redis is away, which the next wait notices
+        lost = [each for (each, _), is_held in zip(placed, held, strict=True) if not is_held]
+        self.forget(lost)
+        for each in lost:
+            each.job = replace(each.job, id=new_id())
+            each.pending = self._call(each.job)

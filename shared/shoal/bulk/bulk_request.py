@@ -1,0 +1,50 @@
+"""The request for a bulk embedding."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shoal.bulk.part_file import SUFFIXES
+from shoal.errors import InvalidRequest
+from shoal.excerpt import excerpt
+from shoal.jobs import OPTION_NAMES, Options
+
+
+@dataclass(frozen=True, slots=True)
+class BulkRequest:
+    """The arguments of a bulk embedding, all plain values.
+
+    `source` is a file of records, by path or URL, and `out` the folder to write. A part has the vectors of `part_rows`
+    rows of the source, without those of bad rows. `options` are fields of `shoal.Options`. Raises InvalidRequest for an
+    argument that cannot work.
+    """
+
+    source: str
+    out: str
+    text_column: str | None = None
+    id_column: str | None = None
+    format: str = "safetensors"
+    part_rows: int = 65_536
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("source", "out"):
+            if not isinstance(value := getattr(self, name), str) or not value:
+                raise InvalidRequest(f"{name} is {excerpt(value)}: it takes the name of a file or folder")
+        for name in ("text_column", "id_column"):
+            if not isinstance(value := getattr(self, name), str | None):
+                raise InvalidRequest(f"{name} is {excerpt(value)}: it takes the name of a column")
+        if self.format not in SUFFIXES:
+            raise InvalidRequest(f"format is {excerpt(self.format)}: it takes one of {', '.join(SUFFIXES)}")
+        if isinstance(self.part_rows, bool) or not isinstance(self.part_rows, int) or not 1 <= self.part_rows < 2**31:
+            raise InvalidRequest(f"part_rows is {excerpt(self.part_rows)}: it takes a whole number from 1")
+        if not isinstance(self.options, Mapping):
+            raise InvalidRequest(f"options is {excerpt(self.options)}: it takes a map")
+        if unknown := sorted(self.options.keys() - set(OPTION_NAMES)):
+            raise InvalidRequest(f"there is no option {excerpt(unknown[0])}: there are {', '.join(OPTION_NAMES)}")
+        if self.job_options().output != "vector":
+            raise InvalidRequest(f"output is {excerpt(self.options['output'])}: a file of vectors takes 'vector'")
+
+    def job_options(self) -> Options:
+        """Return the options of the jobs."""
+        return Options(**self.options)
