@@ -23,6 +23,7 @@ from shoal_workers.index.document_encoder import ModelInfo
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.local_encoder import LocalEncoder
 from shoal_workers.index.pool_encoder import PoolEncoder, served_model
+from shoal_workers.index.versions import list_versions
 from shoal_workers.service import announced
 from shoal_workers.worker import Worker
 
@@ -75,6 +76,28 @@ class TestThroughAPool:
         succeed(shoal.invoke(main, ["index", "delete", "news", second]))
         assert len(succeed(shoal.invoke(main, ["index", "list", "news"])).splitlines()) == 1
         assert json.loads(succeed(shoal.invoke(main, ["index", "info", "news"])))["version"] == first
+
+    def test_the_store_follows_each_change(self, shoal: CliRunner, source: Path, tmp_path: Path) -> None:
+        (tmp_path / "store").mkdir()
+        store = ["--index-store", f"file://{tmp_path}/store"]
+        stored, built = tmp_path / "store" / "news", []
+        for _ in range(2):
+            result = shoal.invoke(main, ["index", "build", str(source), "--name", "news", *store])
+            succeed(result)
+            assert "the store of indexes is up to date" in result.stderr
+            built.append(current_version(stored).name)
+        succeed(shoal.invoke(main, ["index", "rollback", "news", *store]))
+        assert Index.open(stored).manifest.version == built[0] != built[1]
+        succeed(shoal.invoke(main, ["index", "publish", "news", built[1], *store]))
+        assert Index.open(stored).manifest.version == built[1]
+        succeed(shoal.invoke(main, ["index", "delete", "news", built[0], *store]))
+        assert [version.name for version in list_versions(stored)] == built[1:]
+        assert (
+            "up to date"
+            not in shoal.invoke(
+                main, ["index", "build", str(source), "--out", str(tmp_path / "a" / "b"), *store]
+            ).stderr
+        )
 
     def test_vectors_are_those_of_this_process(
         self, shoal: CliRunner, source: Path, tmp_path: Path, encoder: Encoder

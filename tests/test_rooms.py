@@ -147,7 +147,7 @@ HEAVY = {"torch", "flask", "rq", "safetensors", "openvino", "sentence_transforme
 HOMES = {
     "msgpack": {"shoal.wire", "shoal.outline"},
     "redis": {"shoal.broker"},
-    "fsspec": {"shoal.records.source_file"},
+    "fsspec": {"shoal.records.source_file", "shoal_workers.index.store"},
     "backports": {"shoal.records.compression"},
     "httpx2": {"shoal.client.http_deadline", "shoal.client.http_session"},
     "rq": {

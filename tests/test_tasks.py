@@ -1,6 +1,7 @@
 """The long jobs that a runner does, on a worker that serves."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from shoal.errors import InvalidRequest, NotReady, PathNotAllowed, ShoalError
 from shoal.long_jobs.kind import KINDS
 from shoal.long_task import TaskProgress
 from shoal.settings import Settings
+from shoal_workers.index.index import Index, current_version
 from shoal_workers.long_jobs.tasks import functions
 from shoal_workers.service import about
 from shoal_workers.worker import Worker
@@ -60,6 +62,22 @@ def test_an_index_is_built_and_its_versions_are_managed(settings: Settings, serv
     assert back["current"] == first["version"]
     gone = do(settings, "manage_index", name="news", action="delete", version=second["version"])
     assert [version["version"] for version in gone["versions"]] == [first["version"]]
+
+
+def test_the_store_has_what_is_built_and_published(settings: Settings, serving: Worker, tmp_path: Path) -> None:
+    serving.pool.announce(serving.id, about(serving))
+    (tmp_path / "store").mkdir()
+    settings = replace(settings, index_store=f"file://{tmp_path}/store")
+    source = write(settings, *WORDS)
+    reports: list[TaskProgress] = []
+    first = functions(settings)["build_index"]({"name": "news", "source": source}, "a" * 24, reports.append)
+    assert (reports[-1].step, reports[-1].rows) == ("uploading", len(WORDS))
+    stored = tmp_path / "store" / "news"
+    assert current_version(stored).name == first["version"]
+    do(settings, "build_index", name="news", source=source, full=True)
+    assert current_version(stored).name != first["version"]
+    do(settings, "manage_index", name="news", action="publish", version=first["version"])
+    assert Index.open(stored).manifest.version == first["version"]
 
 
 @pytest.mark.parametrize(

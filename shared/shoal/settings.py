@@ -31,6 +31,9 @@ _PREFIX = re.compile(r"(/[A-Za-z0-9._-]+)*")
 #: The beginning of URLs below which long jobs may read and write.
 _ROOT_URL = re.compile(r"https?://|[a-z][a-z0-9+.-]*://[^/?#:@]+(:[0-9]+)?(/[^?#]*)?")
 
+#: The URL of a store of indexes. Web servers are none, as nothing can be written there.
+_STORE_URL = re.compile(r"(?!https?:)[a-z][a-z0-9+.-]*://[^?#\s]+")
+
 
 def _setting(
     default: Any,
@@ -133,6 +136,11 @@ class Settings:
         "Folder in which long jobs build indexes; each subfolder is served by its name. None: `indexes` in the home "
         "folder.",
     )
+    index_store: str = _setting(
+        "",
+        "URL of a folder in a store, such as s3://bucket/folder, through which workers on other machines get the "
+        "indexes of `index_home`. None: workers read `index_home` itself.",
+    )
     kept_versions: int = _setting(3, "Versions of an index that stay in its folder, the current one included.", 1)
 
     long_jobs: int = _setting(2, "Long jobs that a runner does at a time; with 0, `shoal serve` starts no runner.", 0)
@@ -168,6 +176,11 @@ class Settings:
         self.root_folders()
         self.root_urls()
         self.protocol_prefixes()
+        if self.index_store and ("::" in self.index_store or not _STORE_URL.fullmatch(self.index_store)):
+            raise BadSetting(  # without its value, which may hold a password
+                "index_store is not the URL of a folder in a store: it takes one such as s3://bucket/folder or "
+                "file:///srv/shoal, without a query"
+            )
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ, **overrides: Any) -> Self:
@@ -199,6 +212,16 @@ class Settings:
     def index_home_folder(self) -> Path:
         """`index_home` as an absolute path."""
         return _absolute("index_home", self.index_home) if self.index_home else self.home_folder / "indexes"
+
+    @property
+    def index_copies_folder(self) -> Path:
+        """The folder of this machine's copies of the indexes in `index_store`."""
+        return self.home_folder / "index-copies"
+
+    @property
+    def served_folder(self) -> Path:
+        """The folder in which workers find indexes: that of the copies, if there is a store."""
+        return self.index_copies_folder if self.index_store else self.index_home_folder
 
     @property
     def files_folder(self) -> Path:

@@ -12,7 +12,7 @@ from shoal_workers.index_commands import index
 
 __all__ = ["index", "jobs", "model", "worker"]
 
-INDEX_SETTINGS = ("indexes", "index_home")
+INDEX_SETTINGS = ("indexes", "index_home", "index_store")
 JOB_SETTINGS = (
     "max_batch_tokens",
     "max_batch_texts",
@@ -24,7 +24,7 @@ JOB_SETTINGS = (
     "result_ttl_s",
 )
 CACHE_SETTINGS = ("cache_mb", "cache_ttl_s")
-LONG_JOB_SETTINGS = ("long_jobs", "roots", "index_home", "indexes", "kept_versions", "private_hosts", "schedules")
+LONG_JOB_SETTINGS = ("long_jobs", "roots", *INDEX_SETTINGS, "kept_versions", "private_hosts", "schedules")
 PROCESS_SETTINGS = ("stall_timeout_s", "workers", "log_level")
 
 
@@ -53,7 +53,10 @@ def jobs(settings: Settings) -> None:
     from shoal_workers.process.processors import limit_native_threads
 
     limit_native_threads(settings.threads, settings.workers)
+    from shoal_workers.index.store_process import check_store
     from shoal_workers.long_jobs.runner import Runner
+
+    check_store(settings)
 
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     Runner(settings).run()

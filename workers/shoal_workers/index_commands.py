@@ -26,6 +26,9 @@ SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
 
 FOLDER_SETTINGS = ("indexes", "index_home", "home")
 
+#: The settings of the commands after which the store is brought to what the folder says.
+CHANGE_SETTINGS = (*FOLDER_SETTINGS, "index_store")
+
 
 @click.group()
 def index() -> None:
@@ -48,7 +51,9 @@ def index() -> None:
 @click.option("--local", is_flag=True, help="Embed in this process, even if a pool answers.")
 @click.option("--detach", is_flag=True, help="Let a runner do it, print the id of the job, and return.")
 @click.option("--webhook", help="With --detach: URL that is told of the end of the job.")
-@settings_options(*REDIS_SETTINGS, *MODEL_SETTINGS, "indexes", "index_home", "kept_versions", "max_text_chars")
+@settings_options(
+    *REDIS_SETTINGS, *MODEL_SETTINGS, "indexes", "index_home", "index_store", "kept_versions", "max_text_chars"
+)
 def build(
     settings: Settings,
     source: str | None,
@@ -115,7 +120,7 @@ def list_(settings: Settings, index_name: str) -> None:
 @index.command()
 @click.argument("index_name", metavar="INDEX")
 @click.argument("version")
-@settings_options(*REDIS_SETTINGS, *FOLDER_SETTINGS)
+@settings_options(*REDIS_SETTINGS, *CHANGE_SETTINGS)
 def publish(settings: Settings, index_name: str, version: str) -> None:
     """Make VERSION the current one: workers that serve the index switch to it.
 
@@ -126,23 +131,25 @@ def publish(settings: Settings, index_name: str, version: str) -> None:
     folder = _folder(settings, index_name)
     publish(folder, version, _pool_digest(settings))
     click.echo(f"{folder}: version {version} is published")
+    _upload(settings, folder)
 
 
 @index.command()
 @click.argument("index_name", metavar="INDEX")
-@settings_options(*REDIS_SETTINGS, *FOLDER_SETTINGS)
+@settings_options(*REDIS_SETTINGS, *CHANGE_SETTINGS)
 def rollback(settings: Settings, index_name: str) -> None:
     """Make the version current that was published before the current one."""
     from shoal_workers.index.versions import rollback
 
     folder = _folder(settings, index_name)
     click.echo(f"{folder}: version {rollback(folder, _pool_digest(settings))} is published")
+    _upload(settings, folder)
 
 
 @index.command()
 @click.argument("index_name", metavar="INDEX")
 @click.argument("version")
-@settings_options(*FOLDER_SETTINGS)
+@settings_options(*CHANGE_SETTINGS)
 def delete(settings: Settings, index_name: str, version: str) -> None:
     """Delete VERSION, which may not be the current one."""
     from shoal_workers.index.versions import delete
@@ -150,6 +157,7 @@ def delete(settings: Settings, index_name: str, version: str) -> None:
     folder = _folder(settings, index_name)
     delete(folder, version)
     click.echo(f"{folder}: version {version} is deleted")
+    _upload(settings, folder)
 
 
 @index.command("info")
@@ -177,7 +185,9 @@ def _build_here(settings: Settings, request: "BuildIndex", folder: Path, local: 
     """Build a version in this process, and print what was done."""
     from shoal_workers.index.long_tasks import build_index
     from shoal_workers.index.manifest import BAD_ROWS
+    from shoal_workers.index.store_process import check_store
 
+    check_store(settings)
     request.open_source(settings)  # what is wrong with the source or the folder is said before a model is opened
     folder.mkdir(parents=True, exist_ok=True)
     with _encoder(settings, local) as encoder, TaskBar() as report:
@@ -193,6 +203,17 @@ def _build_here(settings: Settings, request: "BuildIndex", folder: Path, local: 
         click.echo(f"{result.num_bad:,} rows were left out: {bad_rows} lists them", err=True)
     if not request.publish:
         click.echo(f"it is not published: shoal index publish {folder} {result.version}", err=True)
+    _upload(settings, folder)
+
+
+def _upload(settings: Settings, folder: Path) -> None:
+    """Bring the store to what the folder of an index says, if the store is for that index."""
+    from shoal_workers.index.store_process import upload_index
+
+    with Progress("uploading"):
+        is_uploaded = upload_index(settings, folder)
+    if is_uploaded:
+        click.echo("the store of indexes is up to date", err=True)
 
 
 @contextmanager

@@ -28,8 +28,10 @@ from shoal_workers.admission import Limits
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker
+from shoal_workers.index.copy_keeper import kept_copies
 from shoal_workers.index.index import Index
 from shoal_workers.index.open_indexes import OpenIndexes
+from shoal_workers.index.store_process import check_store
 from shoal_workers.model.model import prepared_folder
 from shoal_workers.model.prepare import prepare_if_needed
 from shoal_workers.process import processors
@@ -50,6 +52,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     `encoder` serves in place of the one that the settings name. Raises ModelNotFound, ModelMismatch, IndexNotFound,
     IndexCorrupt or IndexMismatch when the worker cannot serve.
     """
+    check_store(settings)
     broker, keys = Broker.connect(settings.redis_url, ANSWER_S), settings.keys
     crash_reports = CrashReports(broker, keys, settings.home_folder / "crashes" / quote(keys.root, safe=""))
     threads = num_threads(settings, Pool(broker, keys))
@@ -75,6 +78,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
         crash_reports.forward_files()
     with (
         closing(broker),
+        kept_copies(settings),
         indexes.watched(),
         announced(worker, LaneLimits.from_settings(settings)),
         crash_reports.recorded(worker.id) as file,

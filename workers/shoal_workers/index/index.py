@@ -22,7 +22,7 @@ from shoal_workers.index.search import ExactSearch
 from shoal_workers.model.model import Model
 
 #: Names that a version may have: none leads to another folder.
-_VERSION = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
+VERSION = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
 #: Size from which a file is large: its checksum is not compared when a version is opened, as that would take seconds.
 LARGE_BYTES = 2**24
@@ -195,7 +195,7 @@ def current_version(folder: Path) -> Path:
     """
     try:
         version = read_current(folder).decode().strip()
-        if not _VERSION.fullmatch(version):
+        if not VERSION.fullmatch(version):
             raise IndexCorrupt(
                 f"{folder / CURRENT} names {excerpt(version)}, which is no version: build the index again"
             )

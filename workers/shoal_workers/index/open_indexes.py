@@ -16,6 +16,7 @@ from shoal.excerpt import excerpt
 from shoal.index_folder import CURRENT
 from shoal.keys import NAME
 from shoal.settings import Settings
+from shoal_workers.index.copies import read_errors
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.model.model import Model
 
@@ -64,11 +65,11 @@ class OpenIndexes(Mapping[str, Index]):
 
     @classmethod
     def open(cls, settings: Settings, model: Model, threads: int) -> Self:
-        """Open the indexes that the settings name, and those in their `index_home`.
+        """Open the indexes that the settings name, and those in their `index_home`, or the copies of their store.
 
         Raises IndexNotFound, IndexCorrupt or IndexMismatch for one that they name.
         """
-        indexes = cls(settings.index_folders(), settings.index_home_folder, model, threads)
+        indexes = cls(settings.index_folders(), settings.served_folder, model, threads)
         indexes.look(time.monotonic())
         for name in settings.index_folders():
             if failure := indexes._failures.get(name):
@@ -91,7 +92,9 @@ class OpenIndexes(Mapping[str, Index]):
     def errors(self) -> dict[str, str]:
         """By the name of each index whose current version is not served, the message that says why."""
         faults = {name: index.fault for name, index in self._served.items() if index.fault}
-        return faults | {name: failure.error.message for name, failure in self._failures.items()}
+        return (
+            read_errors(self._home) | faults | {name: failure.error.message for name, failure in self._failures.items()}
+        )
 
     @contextmanager
     def watched(self) -> Iterator[None]:

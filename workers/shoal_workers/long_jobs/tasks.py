@@ -13,11 +13,12 @@ from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.public_status import public_map
-from shoal.long_task import Report
+from shoal.long_task import Report, TaskProgress
 from shoal.settings import Settings
 from shoal_workers.index import long_tasks
 from shoal_workers.index.long_tasks import BuildIndex, ManageIndex, where_is
 from shoal_workers.index.pool_encoder import PoolEncoder, served_digest
+from shoal_workers.index.store_process import upload_index
 from shoal_workers.long_jobs import webhook
 from shoal_workers.long_jobs.rq_worker import Task
 
@@ -55,7 +56,10 @@ def build_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, r
     folder = where_is(settings, request.name)
     with Client.from_settings(settings) as client:
         encoder = PoolEncoder.find(client)
-        return asdict(long_tasks.build_index(request, folder, encoder, report, settings=settings, resume_key=job_id))
+        result = long_tasks.build_index(request, folder, encoder, report, settings=settings, resume_key=job_id)
+    progress = TaskProgress(result.count + result.num_bad, result.num_bad, result.first_bad, 1.0, "uploading")
+    upload_index(settings, folder, lambda: report(progress))
+    return asdict(result)
 
 
 def manage_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
@@ -63,7 +67,10 @@ def manage_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, 
     request = made(ManageIndex, arguments)
     folder = where_is(settings, request.name)
     with Client.from_settings(settings) as client:
-        return long_tasks.manage_index(request, folder, served_digest(client), job_id)
+        result = long_tasks.manage_index(request, folder, served_digest(client), job_id)
+    if request.action != "list":
+        upload_index(settings, folder, lambda: report(TaskProgress(step="uploading")))
+    return result
 
 
 def send_webhook(settings: Settings, arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:

@@ -1,0 +1,136 @@
+"""A store of indexes for tests: a folder, behind a file system of fsspec that fails, cuts files short and hangs."""
+
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fsspec.implementations.local import LocalFileSystem
+
+from shoal_workers.index.store import IndexStore
+
+#: Words that an error of a store may repeat, and that nothing may show.
+SECRET = "swordfish"
+
+#: The code of a file system that hangs, in a process of its own.
+_HANGING = """
+import threading
+from fsspec.spec import AbstractFileSystem
+
+class HangingFileSystem(AbstractFileSystem):
+    protocol = "hanging"
+
+    def ls(self, path, detail=True, **options):
+        threading.Event().wait()
+
+    info = cat_file = ls
+"""
+
+
+class Killed(BaseException):
+    """Raised in place of the death of the process: no handler of errors sees it."""
+
+
+class FaultyFileSystem(LocalFileSystem):  # type: ignore[misc]
+    """A file system that notes each operation, and has the faults of a test.
+
+    `fault` gets each operation, as "ls" or "wb", and its path, and may raise. Of files whose names are in `cut`, only
+    so many bytes are read or written. `sizes` has the sizes that are told of files.
+    """
+
+    cachable = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fault: Callable[[str, str], None] = lambda operation, path: None
+        self.done: list[tuple[str, str]] = []
+        self.cut: dict[str, int] = {}
+        self.sizes: dict[str, int] = {}
+
+    def _do(self, operation: str, path: str) -> None:
+        self.fault(operation, path)
+        self.done.append((operation, path))
+
+    def ls(self, path: str, detail: bool = False, **options: Any) -> Any:
+        self._do("ls", path)
+        return super().ls(path, detail, **options)
+
+    def info(self, path: str, **options: Any) -> Any:
+        found = super().info(path, **options)
+        return found | {"size": self.sizes.get(Path(path).name, found["size"])}
+
+    def cat_file(self, path: str, **options: Any) -> Any:
+        self._do("cat", path)
+        return Path(path).read_bytes()[options["start"] : options["end"]]
+
+    def rm(self, path: str, recursive: bool = False, maxdepth: int | None = None) -> None:
+        self._do("rm", path)
+        super().rm(path, recursive, maxdepth)
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        self._do(mode, path)
+        file, num_kept = super()._open(path, mode, **options), self.cut.get(Path(path).name)
+        if num_kept is None:
+            return file
+        if mode == "rb":
+            with file:
+                return io.BytesIO(file.read()[:num_kept])
+        return CutFile(file, num_kept)
+
+    def paths(self, operation: str) -> list[str]:
+        """Return the names of the files that had an operation, each with the folder that it is in."""
+        return ["/".join(Path(path).parts[-2:]) for done, path in self.done if done == operation]
+
+
+class CutFile:
+    """A file to which the first bytes alone are written."""
+
+    def __init__(self, file: Any, num_kept: int):
+        self._file = file
+        self._num_left = num_kept
+
+    def __enter__(self) -> "CutFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, data: bytes) -> int:
+        self._file.write(data[: self._num_left])
+        self._num_left = max(0, self._num_left - len(data))
+        return len(data)
+
+
+class FaultyStore(IndexStore):
+    """A store in a folder, and its faults."""
+
+    def __init__(self, folder: Path):
+        folder.mkdir(exist_ok=True)
+        self.faults = FaultyFileSystem()
+        self.folder = folder
+        super().__init__(self.faults, str(folder), f"faulty://user:{SECRET}@host/indexes?key={SECRET}")
+
+    def kill_at(self, number: int) -> None:
+        """Have the process die at the operation of this number, from 1 on, in place of doing it."""
+        left = iter(range(number - 1, -1, -1))
+
+        def die(operation: str, path: str) -> None:
+            if next(left, 1) == 0:
+                raise Killed
+
+        self.faults.fault = die
+
+    def heal(self) -> None:
+        """Have no faults."""
+        self.faults.fault, self.faults.cut, self.faults.sizes, self.faults.done = lambda *_: None, {}, {}, []
+
+
+def install_hanging_store(folder: Path) -> dict[str, str]:
+    """Write a package with a file system whose URLs begin with hanging://; return the environment that has it."""
+    (folder / "hanging_store.py").write_text(_HANGING)
+    (about := folder / "hanging_store-1.dist-info").mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: hanging-store\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[fsspec.specs]\nhanging = hanging_store:HangingFileSystem\n")
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(paths)}

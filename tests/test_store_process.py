@@ -1,0 +1,179 @@
+"""The process that uses the store of indexes: what it cannot use is said at the start, and no hang stops a worker."""
+
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import wait_until
+from faulty_store import SECRET, install_hanging_store
+from index_versions import publish_version
+
+from shoal.errors import BadSetting, Cancelled, FileError, MissingExtra, Unavailable
+from shoal.settings import Settings
+from shoal_workers.index.copies import read_errors
+from shoal_workers.index.copy_keeper import kept_copies
+from shoal_workers.index.index import Index
+from shoal_workers.index.store import check_protocol
+from shoal_workers.index.store_process import check_store, run_store_process, upload_index
+from shoal_workers.index.versions import make_current
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Settings of one machine, with a store in a folder."""
+    (tmp_path / "store").mkdir()
+    return Settings(home=str(tmp_path / "home"), index_store=f"file://{tmp_path}/store")
+
+
+@pytest.fixture
+def news(settings: Settings, index_folder: Path) -> Path:
+    """The folder of an index, with the version v1."""
+    publish_version(settings.index_home_folder / "news", index_folder, "v1")
+    return settings.index_home_folder / "news"
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Settings with a store that hangs."""
+    for name, value in install_hanging_store(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    return replace(settings, index_store="hanging://host/indexes")
+
+
+def copied_version(settings: Settings) -> str | None:
+    """Return the version of the copy, as its documents say."""
+    folder = settings.index_copies_folder / "news"
+    return str(Index.open(folder).document(0)["version"]) if (folder / "current").exists() else None
+
+
+def children() -> list[psutil.Process]:
+    """Return the processes that this one has started and that use a store."""
+    found = []
+    for process in psutil.Process().children():
+        try:
+            found += [process] if "shoal_workers.index.store_process" in process.cmdline() else []
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+class TestSettings:
+    def test_a_package_that_is_missing_is_named(self, settings: Settings) -> None:
+        if find_spec("s3fs"):
+            pytest.skip("s3fs is installed")
+        with pytest.raises(MissingExtra, match=r"an? s3:// URL, which needs a package \(Install s3fs"):
+            check_store(replace(settings, index_store=f"s3://key:{SECRET}@bucket/indexes"))
+
+    def test_the_extra_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "fsspec", None)
+        with pytest.raises(MissingExtra, match=r"index_store needs fsspec; run: .*remote"):
+            check_protocol("s3://bucket/indexes")
+
+    def test_an_unknown_protocol_is_named(self, settings: Settings) -> None:
+        with pytest.raises(BadSetting, match='index_store is a "nostore" URL'):
+            check_store(replace(settings, index_store="nostore://host"))
+
+    def test_no_store_is_no_fault(self) -> None:
+        check_store(Settings())
+        with kept_copies(Settings()):
+            assert children() == []
+
+    @pytest.mark.parametrize(
+        "url", ["/srv/store", "store", f"https://user:{SECRET}@host/", "a::s3://b/c", f"s3://b/?key={SECRET}"]
+    )
+    def test_what_is_no_url_of_a_store_is_refused_and_not_shown(self, url: str) -> None:
+        with pytest.raises(BadSetting, match="index_store is not the URL") as caught:
+            Settings(index_store=url)
+        assert SECRET not in str(caught.value)
+
+    def test_workers_serve_the_copies(self, settings: Settings) -> None:
+        assert settings.served_folder == settings.home_folder / "index-copies"
+        assert replace(settings, index_store="").served_folder == settings.home_folder / "indexes"
+
+
+class TestUpload:
+    def test_an_index_goes_to_the_store(self, settings: Settings, news: Path, tmp_path: Path) -> None:
+        assert upload_index(settings, news)
+        assert Index.open(tmp_path / "store" / "news").manifest.version == "v1"
+
+    def test_one_in_another_folder_does_not(self, settings: Settings, index_folder: Path, tmp_path: Path) -> None:
+        assert not upload_index(settings, index_folder)
+        assert not upload_index(replace(settings, index_store=""), settings.index_home_folder / "news")
+        assert list((tmp_path / "store").iterdir()) == []
+
+    def test_an_error_says_what_is_done(self, settings: Settings, news: Path, tmp_path: Path) -> None:
+        (tmp_path / "store").rmdir()
+        with pytest.raises(FileError, match=rf"no such file.*what was done is done in {news}, and not yet in the"):
+            upload_index(settings, news)
+
+    def test_a_report_may_stop_it(self, hanging: Settings) -> None:
+        def stop() -> None:
+            if children():
+                raise Cancelled("stop")
+
+        with pytest.raises(Cancelled):
+            run_store_process(hanging, "copy", report=stop)
+        assert children() == []
+
+    def test_a_store_that_hangs_is_given_up(self, hanging: Settings) -> None:
+        with pytest.raises(Unavailable, match="the store of indexes has not answered for 0 s"):
+            run_store_process(hanging, "copy", max_silence_s=0)
+        assert children() == []
+
+
+class TestKeptCopies:
+    def test_they_follow_the_store(self, settings: Settings, news: Path, index_folder: Path) -> None:
+        upload_index(settings, news)
+        with kept_copies(settings):
+            wait_until(lambda: copied_version(settings) == "v1")
+            publish_version(news, index_folder, "v2")
+            upload_index(settings, news)
+            wait_until(lambda: copied_version(settings) == "v2")
+            make_current(news, "v1")
+            upload_index(settings, news)
+            wait_until(lambda: copied_version(settings) == "v1")
+        assert children() == []
+
+    def test_one_worker_of_a_machine_copies_and_another_goes_on(
+        self, settings: Settings, news: Path, index_folder: Path
+    ) -> None:
+        with kept_copies(settings):
+            wait_until(children)
+            with kept_copies(settings):
+                upload_index(settings, news)
+                wait_until(lambda: copied_version(settings) == "v1")
+                assert len(children()) == 1
+                children()[0].kill()
+                publish_version(news, index_folder, "v2")
+                upload_index(settings, news)
+        assert children() == []
+        with kept_copies(settings):
+            wait_until(lambda: copied_version(settings) == "v2")
+
+    def test_a_store_that_fails_is_told_with_each_copy(
+        self, settings: Settings, news: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        upload_index(settings, news)
+        with kept_copies(settings):
+            wait_until(lambda: copied_version(settings) == "v1")
+        (tmp_path / "store").rename(tmp_path / "away")
+        with kept_copies(settings):
+            wait_until(lambda: "cannot be listed" in read_errors(settings.index_copies_folder).get("news", ""))
+            assert copied_version(settings) == "v1"
+        assert "the copies of indexes are served" in caplog.text
+        (tmp_path / "away").rename(tmp_path / "store")
+        with kept_copies(settings):
+            wait_until(lambda: read_errors(settings.index_copies_folder) == {})
+
+    def test_a_store_that_hangs_holds_up_no_stop(self, hanging: Settings) -> None:
+        with kept_copies(hanging):
+            wait_until(children)
+        assert children() == []
+
+    def test_a_folder_that_cannot_be_made(self, settings: Settings, tmp_path: Path) -> None:
+        (tmp_path / "home").write_text("no folder")
+        with pytest.raises(FileError, match="index-copies cannot be written"), kept_copies(settings):
+            pass
