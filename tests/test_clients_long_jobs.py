@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from api_stub import StubWorker
 from client_adapters import AnyClient, MakeClient, bulk
 from conftest import PATIENCE_S, free_port, wait_until
-from index_versions import add_version, publish_version
 from process import Process
 
 from shoal import ServerFile
@@ -145,28 +145,40 @@ def test_without_redis_the_caller_is_told(make_client: MakeClient) -> None:
             use()
 
 
-def test_a_runner_changes_the_versions_of_an_index(
-    client: AnyClient, long_jobs: LongJobs, keys: Keys, redis_url: str, index_folder: Path, tmp_path: Path
-) -> None:
-    home = tmp_path / "indexes"
-    for name in ("v1", "v2"):
-        (home / "news").mkdir(parents=True, exist_ok=True)
-        publish_version(home / "news", index_folder, name)
-    add_version(home / "news", index_folder, "v3")
-    own = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "index_home": home}
-    with Process(tmp_path / "runner.log", "jobs", **own) as runner:
+@pytest.fixture
+def runner(long_jobs: LongJobs, keys: Keys, redis_url: str, tmp_path: Path) -> Iterator[Process]:
+    """A runner at work, and a worker whose vectors are made up."""
+    worker = StubWorker(redis_url, keys)
+    worker.start()
+    own = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "index_home": tmp_path / "indexes"}
+    with Process(tmp_path / "runner.log", "jobs", **own) as process:
         wait_until(lambda: long_jobs.num_runners() == 1)
-        news = client.index("news")
+        yield process
+        assert process.terminate() == 0, process.output
+    worker.stop()
 
-        def current(versions: list[dict[str, Any]]) -> list[str]:
-            return [version["version"] for version in versions if version["is_current"]]
 
-        assert current(news.versions()) == ["v2"]
-        assert current(news.publish("v3")) == ["v3"]
-        assert current(news.rollback()) == ["v2"]
-        assert {version["version"] for version in news.delete_version("v3")} == {"v1", "v2"}
-        with pytest.raises(InvalidRequest):
-            news.delete_version("v2")
-        job_id = long_jobs.submit("manage_index", {"name": "news", "action": "list", "version": None})
-        assert client.long_job(job_id).wait(PATIENCE_S)["current"] == "v2"
-        assert runner.terminate() == 0, runner.output
+def current(versions: list[dict[str, Any]]) -> str:
+    """Return the one version that is served."""
+    (version,) = [version["version"] for version in versions if version["is_current"]]
+    return str(version)
+
+
+@pytest.mark.usefixtures("runner")
+def test_a_runner_does_all_of_it(client: AnyClient, source: Path, tmp_path: Path) -> None:
+    job, seen = bulk(client, source, source.with_suffix(".vectors")), list[str]()
+    assert job.wait(PATIENCE_S, on_status=lambda status: seen.append(status.status))["num_vectors"] == 1
+    assert (seen[-1], job.status(), job.progress().rows) == ("done", "done", 1)
+    news = client.index("news")
+    first = news.build(source).wait(PATIENCE_S)["version"]
+    source.write_text("text\nstorm\nrain\n")
+    second = news.build(ServerFile(source.name), publish=False).wait(PATIENCE_S)["version"]
+    assert [(version["version"], version["count"]) for version in news.versions()] == [(second, 2), (first, 1)]
+    assert current(news.versions()) == first
+    assert current(news.publish(second)) == second
+    assert current(news.rollback()) == first
+    assert [version["version"] for version in news.delete_version(second)] == [first]
+    with pytest.raises(InvalidRequest):
+        news.delete_version(first)
+    with pytest.raises(InvalidRequest, match='no column is called "title"'):
+        news.build(source, text_column="title").wait(PATIENCE_S)
