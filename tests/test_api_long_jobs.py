@@ -103,10 +103,10 @@ class TestBulk:
             api.post("/v1/indexes/news/builds", json={"source": "news.csv"}),
         ):
             assert "this client has 2 long jobs" in error_of(refused, 429)[1]
-        api.delete(first)
+        api.post(f"{first}/cancel")
         again = submit(api)
         assert error_of(api.post(f"{first}/retry"), 429)[0] == "overloaded"
-        assert api.delete(again).status_code == 200
+        assert api.post(f"{again}/cancel").status_code == 200
         other = api.post("/v1/bulk", json={"source": "news.csv"}, environ_overrides={"REMOTE_ADDR": "127.0.0.2"})
         submitted(other)
 
@@ -123,10 +123,24 @@ class TestState:
         assert api.post(f"{place}/pause").get_json() == {"id": job_id, "status": "paused", "note": None}
         assert api.get(place).get_json()["status"] == "paused"
         assert api.post(f"{place}/resume").get_json()["status"] == "queued"
-        assert api.delete(place).get_json() == {"id": job_id, "status": "cancelled", "note": None}
-        assert api.delete(place).get_json()["status"] == "cancelled"
+        assert api.post(f"{place}/cancel").get_json() == {"id": job_id, "status": "cancelled", "note": None}
+        assert api.post(f"{place}/cancel").get_json()["status"] == "cancelled"
         assert "is cancelled" in error_of(api.post(f"{place}/pause"), 422)[1]
         assert api.post(f"{place}/retry").get_json()["status"] == "queued"
+
+    def test_one_that_has_ended_is_deleted(self, api: FlaskClient) -> None:
+        place = submit(api)
+        job_id = place.rpartition("/")[2]
+        for change in ("pause", "resume"):
+            assert error_of(api.delete(place), 409) == (
+                "job_not_ended",
+                f"job {job_id} is {api.get(place).get_json()['status']}: wait until it has ended, or cancel it first",
+            )
+            api.post(f"{place}/{change}")
+        api.post(f"{place}/cancel")
+        assert api.delete(place).get_json() == {"id": job_id, "status": "deleted"}
+        assert error_of(api.delete(place), 404)[0] == "unknown_job"
+        assert api.get("/v1/jobs").get_json() == {"jobs": []}
 
     def test_its_result_is_waited_for_as_that_of_a_job(self, api: FlaskClient, rq: Rq) -> None:
         place = submit(api)
@@ -140,7 +154,7 @@ class TestState:
         assert error_of(api.get(f"{place}/result"), 500)[0] == "internal"
         rq.set(job_id, meta=MsgpackSerializer.dumps({"error": {"text": "no code"}}))
         assert "failed without a reason" in error_of(api.get(f"{place}/result"), 500)[1]
-        api.delete(place)
+        api.post(f"{place}/cancel")
 
     def test_it_tells_nothing_of_the_machine(self, api: FlaskClient, rq: Rq, files: Path) -> None:
         place = submit(api)
@@ -157,7 +171,7 @@ class TestState:
 
     def test_a_cancelled_one_answers_that_it_was(self, api: FlaskClient) -> None:
         place = submit(api)
-        api.delete(place)
+        api.post(f"{place}/cancel")
         assert error_of(api.get(f"{place}/result"), 409) == ("cancelled", f"job {place[9:]} was cancelled")
 
     def test_the_newest_come_first_in_the_list(self, api: FlaskClient) -> None:
@@ -173,7 +187,7 @@ class TestState:
         ("method", "path"),
         [
             *(("GET", path) for path in ("", "/events", "/result", "/files/manifest.json")),
-            *(("POST", path) for path in ("/pause", "/resume", "/retry")),
+            *(("POST", path) for path in ("/pause", "/resume", "/cancel", "/retry")),
             ("DELETE", ""),
         ],
     )
@@ -197,7 +211,7 @@ class TestState:
     ) -> None:
         place = submit(api)
         rq.set(place.rpartition("/")[2], **fields)
-        for method, path in (("GET", ""), ("GET", "/result"), ("POST", "/pause"), ("POST", "/resume"), ("DELETE", "")):
+        for method, path in (("GET", ""), ("GET", "/result"), ("POST", "/pause"), ("POST", "/cancel"), ("DELETE", "")):
             response = api.open(place + path, method=method)
             assert response.status_code < 500 or response.get_json()["error"]["code"] != "internal"
         assert api.get("/v1/jobs").status_code == 200
@@ -221,14 +235,16 @@ class TestKeys:
         place = submitted(guarded.ask("ann", "POST", "/v1/bulk", json={"source": "news.csv"}))
         for method, path in (
             *(("GET", path) for path in ("", "/events", "/result", "/files/manifest.json")),
-            *(("POST", path) for path in ("/pause", "/resume", "/retry")),
+            *(("POST", path) for path in ("/pause", "/resume", "/cancel", "/retry")),
             ("DELETE", ""),
         ):
             assert error_of(guarded.ask("bob", method, place + path), 404)[0] == "unknown_job"
         listed = {name: guarded.ask(name, "GET", "/v1/jobs").get_json()["jobs"] for name in ("ann", "bob", "ops")}
         assert {name: len(jobs) for name, jobs in listed.items()} == {"ann": 1, "bob": 0, "ops": 1}
         assert guarded.ask("ann", "GET", place).get_json()["status"] == "queued"
-        assert guarded.ask("ops", "DELETE", place).get_json()["status"] == "cancelled"
+        assert error_of(guarded.ask("ann", "DELETE", place), 409)[0] == "job_not_ended"
+        assert guarded.ask("ops", "POST", f"{place}/cancel").get_json()["status"] == "cancelled"
+        assert guarded.ask("ann", "DELETE", place).get_json()["status"] == "deleted"
 
     def test_an_idempotency_key_counts_for_one_client(self, guarded: Guarded) -> None:
         upload = {"query_string": {"name": "a.csv"}, "data": b"text\na\n"}
@@ -308,13 +324,13 @@ class TestIndexes:
 class TestEvents:
     def test_a_stream_begins_with_the_present_state_and_ends_with_the_job(self, api: FlaskClient) -> None:
         place = submit(api)
-        api.delete(place)
+        api.post(f"{place}/cancel")
         found = api.get(place).get_json()
         assert events_of(api.get(f"{place}/events")) == [("progress", found), ("end", found)]
 
     def test_a_short_job_has_one_too(self, api: FlaskClient) -> None:
         place = api.post("/v1/jobs", json={"op": "embed", "inputs": "a"}).headers["Location"]
-        api.delete(place)
+        api.post(f"{place}/cancel")
         assert [name for name, _ in events_of(api.get(f"{place}/events"))] == ["progress", "end"]
 
     def test_head_opens_no_stream(self, api: FlaskClient) -> None:

@@ -184,6 +184,26 @@ class TestSpace:
         submitted(upload(api, data=b"x" * MB, **other))
         assert error_of(upload(api, data=b"x" * (MB + 1), **other), 429)
 
+    def test_results_have_a_limit_and_are_deleted_with_their_jobs(
+        self, make_app: MakeApp, settings: Settings, rq: Rq
+    ) -> None:
+        api = make_app(max_results_mb=2).test_client()
+        place = f"/v1/jobs/{upload(api).get_json()['id']}"
+        out = settings.files_folder / api.get(place).get_json()["arguments"]["out"]
+        out.mkdir()
+        (out / "part-00000.npy").write_bytes(b"x" * (MB + 1))
+        code, message = error_of(upload(api), 507)
+        assert code == "disk_full"
+        assert "take 1,048,577 of 2,097,152 bytes (SHOAL_MAX_RESULTS_MB), 1,048,577 of them for this client" in message
+        build = api.post("/v1/indexes/news/builds", query_string={"name": "a.csv"}, data=CONTENT)
+        assert build.status_code == 202
+        other: dict[str, Any] = {"environ_overrides": {"REMOTE_ADDR": "127.0.0.2"}}
+        assert upload(api, **other).status_code == 202
+        rq.set(place.rpartition("/")[2], status="finished")
+        assert api.delete(place).get_json()["status"] == "deleted"
+        assert not out.parent.exists()
+        submitted(upload(api))
+
     def test_a_full_disk_is_said_and_nothing_is_left(self, api: FlaskClient, jobs: Path) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (MB, hard))  # as a quota on the disk would

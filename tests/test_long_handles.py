@@ -24,6 +24,7 @@ from shoal.errors import (
     Cancelled,
     FileError,
     InvalidRequest,
+    JobNotEnded,
     MalformedJob,
     NotReady,
     PathNotAllowed,
@@ -57,6 +58,11 @@ class Jobs:
             raise state
         return state
 
+    def delete(self, job_id: str) -> None:
+        """Forget the job, if it has ended."""
+        if not self.status(job_id).has_ended:
+            raise JobNotEnded(job_id)
+
 
 def handle(*states: LongJobStatus | Exception) -> LongHandle:
     """Return the handle of a job with these states."""
@@ -75,6 +81,11 @@ class TestLongHandle:
     def test_it_says_how_far_the_job_is(self) -> None:
         job = handle(status("running", progress=Progress(rows=7)))
         assert (job.status(), job.progress().rows) == ("running", 7)
+
+    def test_a_job_that_has_ended_is_deleted(self) -> None:
+        handle(status("done")).delete()
+        with pytest.raises(JobNotEnded):
+            handle(status("paused")).delete()
 
     def test_a_wait_goes_on_while_redis_is_away(self) -> None:
         job = handle(status("running"), Unavailable("away"), Unavailable("away"), status("done"))
@@ -223,7 +234,7 @@ class TestOverHttp:
             ("GET", f"/v1/jobs/{ID}"),
             ("POST", f"/v1/jobs/{ID}/pause"),
             ("POST", f"/v1/jobs/{ID}/resume"),
-            ("DELETE", f"/v1/jobs/{ID}"),
+            ("POST", f"/v1/jobs/{ID}/cancel"),
         ]
 
     @pytest.mark.parametrize(
@@ -273,7 +284,7 @@ class TestOverHttp:
         canned.answers = [Canned(202, *waits[1:]), answer(id=ID, status="cancelled")]
         with pytest.raises(NotReady, match="no runner is alive"):
             http.index("news").publish("2026-1")
-        assert asked(canned)[1] == ("DELETE", f"/v1/jobs/{ID}")
+        assert asked(canned)[1] == ("POST", f"/v1/jobs/{ID}/cancel")
 
     def test_a_result_is_downloaded(self, http: HttpClient, canned: CannedServer, tmp_path: Path) -> None:
         parts = {"part-00000.npy": b"vectors" * 50_000, "part-00000.ids.jsonl": b'"1"\n'}

@@ -65,7 +65,14 @@ def test_a_job_that_cannot_be_changed(shoal: CliRunner, job_id: str) -> None:
     assert job_id in fail(shoal.invoke(main, ["job", "retry", job_id]), "invalid_request")
 
 
-@pytest.mark.parametrize("command", ["show", "watch", "pause", "resume", "cancel", "retry"])
+def test_a_job_that_has_ended_is_deleted(shoal: CliRunner, client: Client, tmp_path: Path) -> None:
+    job_id = client.bulk(tmp_path / "news.csv", tmp_path / "vectors").id
+    assert job_id in fail(shoal.invoke(main, ["job", "delete", job_id]), "job_not_ended")
+    succeed(shoal.invoke(main, ["job", "cancel", job_id]))
+    assert succeed(shoal.invoke(main, ["job", "delete", job_id])) == f"{job_id} is deleted\n"
+
+
+@pytest.mark.parametrize("command", ["show", "watch", "pause", "resume", "cancel", "retry", "delete"])
 def test_an_unknown_job(shoal: CliRunner, command: str) -> None:
     fail(shoal.invoke(main, ["job", command, 24 * "0"]), "unknown_job")
 

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,13 +13,16 @@ from rq.exceptions import StopRequested
 from rq.executions import Execution
 
 from shoal.broker.broker import Broker
-from shoal.errors import FolderBusy, IndexBusy, InvalidRequest, Paused, ShoalError, Unavailable
+from shoal.errors import FolderBusy, IndexBusy, IndexNotFound, InvalidRequest, Paused, ShoalError, Unavailable
 from shoal.long_jobs.kind import KINDS
 from shoal.long_jobs.long_jobs import LongJobs
-from shoal.long_jobs.rq_queue import LongQueue, job_class_of, queue_names
+from shoal.long_jobs.public_status import public_text
+from shoal.long_jobs.rq_job import job_class_of
+from shoal.long_jobs.rq_queue import LongQueue, queue_names
 from shoal.settings import Settings
 from shoal_workers.long_jobs.control import JobControl
-from shoal_workers.long_jobs.rq_worker import LongJobWorker, RunnableJob
+from shoal_workers.long_jobs.rq_worker import LongJobWorker
+from shoal_workers.long_jobs.runnable_job import RunnableJob
 
 
 def fetch(queue: LongQueue, job_id: str) -> Any:
@@ -56,7 +60,8 @@ class Pool:
         self.plan = Plan()
         self.jobs = LongJobs(Settings(redis_url=url))
         self.broker = Broker(connect(url, self.plan).connection_pool)
-        job_class = job_class_of(KINDS, RunnableJob, functions={})
+        settings = Settings(roots="/files", index_home="/indexes", indexes="default=/own/a")
+        job_class = job_class_of(KINDS, RunnableJob, functions={}, public=partial(public_text, settings=settings))
         name = queue_names(Settings().keys)[0]
         self.queue = LongQueue(name, self.broker.library_client(), job_class=job_class)
         self.connection: Any = self.queue.connection
@@ -145,6 +150,23 @@ def test_a_job_that_was_cancelled_when_it_was_taken_does_not_begin(pool: Pool) -
     with pytest.raises(Paused):
         pool.begin("worker")
     assert pool.status == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("/indexes/news has no version v1; it has v2", "news has no version v1; it has v2"),
+        (
+            "/own/a/v1/manifest.json cannot be read: build /own/a again",
+            "default/v1/manifest.json cannot be read: build default again",
+        ),
+        ("/files/news.csv, line 17: it is empty", "news.csv, line 17: it is empty"),
+        ("/own/another is no folder", "/own/another is no folder"),
+    ],
+)
+def test_an_error_is_kept_without_the_folders_of_the_runner(pool: Pool, message: str, shown: str) -> None:
+    pool.begin("worker").fail(IndexNotFound(message))
+    assert pool.jobs.status(pool.job_id).error == {"code": "index_not_found", "message": shown}
 
 
 @pytest.mark.parametrize("error", [FolderBusy, IndexBusy])

@@ -8,11 +8,12 @@ import pytest
 import redis
 from rq.job import Job
 
-from shoal.errors import InvalidRequest, MalformedJob, ShoalError, Unavailable, UnknownJob
+from shoal.errors import InvalidRequest, JobNotEnded, MalformedJob, ShoalError, Unavailable, UnknownJob
 from shoal.keys import Keys
 from shoal.long_jobs.kind import KINDS
 from shoal.long_jobs.long_jobs import LongJobs
-from shoal.long_jobs.rq_queue import LongQueue, job_class_of, queue_names
+from shoal.long_jobs.rq_job import job_class_of
+from shoal.long_jobs.rq_queue import LongQueue, queue_names
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.settings import Settings
 from shoal_workers.long_jobs.maintenance import Maintenance
@@ -85,6 +86,36 @@ def test_a_queued_job_is_paused_resumed_cancelled_and_retried(jobs: LongJobs) ->
             change(job_id)
     assert jobs.retry(job_id) == "queued"
     assert jobs.status(job_id).ended_at is None
+
+
+def test_a_job_that_is_being_cancelled_is_neither_paused_nor_resumed(jobs: LongJobs, connection: "redis.Redis") -> None:
+    job_id = submit(jobs)
+    connection.hset(f"rq:job:{job_id}", "status", "started")
+    assert jobs.cancel(job_id) == "running"
+    for change in (jobs.pause, jobs.resume):
+        with pytest.raises(InvalidRequest, match="is being cancelled: it cannot be"):
+            change(job_id)
+    assert connection.hget(f"rq:job:{job_id}", "shoal_wanted") == b"cancel"
+
+
+def test_all_that_is_kept_of_a_deleted_job_is_gone(jobs: LongJobs, connection: "redis.Redis") -> None:
+    def kept(job_id: str) -> list[str]:
+        keys = [key.decode() for key in connection.scan_iter("*")]
+        lists = [key for key in keys if connection.type(key) == b"zset" and connection.zscore(key, job_id) is not None]
+        return [key for key in keys if job_id in key] + lists
+
+    for status in ("finished", "failed", "canceled"):
+        job_id = submit(jobs, client="ann")
+        with pytest.raises(JobNotEnded, match=f"job {job_id} is queued: wait until it has ended, or cancel it first"):
+            jobs.delete(job_id)
+        jobs.cancel(job_id)
+        connection.hset(f"rq:job:{job_id}", "status", status)
+        connection.xadd(f"rq:results:{job_id}", {"type": "1"})
+        assert kept(job_id)
+        jobs.delete(job_id)
+        assert kept(job_id) == []
+        with pytest.raises(UnknownJob):
+            jobs.delete(job_id)
 
 
 def test_a_paused_job_is_in_no_queue_and_a_resumed_one_once(

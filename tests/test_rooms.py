@@ -151,10 +151,13 @@ HOMES = {
     "backports": {"shoal.records.compression"},
     "httpx2": {"shoal.client.http_deadline", "shoal.client.http_session"},
     "rq": {
+        "shoal.long_jobs.rq_job",
         "shoal.long_jobs.rq_jobs",
         "shoal.long_jobs.rq_queue",
+        "shoal_workers.long_jobs.job_process",
         "shoal_workers.long_jobs.maintenance",
         "shoal_workers.long_jobs.rq_worker",
+        "shoal_workers.long_jobs.runnable_job",
         "shoal_workers.long_jobs.schedules",
     },
     "numkong": {"shoal_workers.index.upper_bounds"},

@@ -1,6 +1,7 @@
 """The long jobs that a runner does, on a worker that serves."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ import pytest
 from conftest import WORDS
 from queues import Queue
 
-from shoal.errors import InvalidRequest, NotReady, PathNotAllowed, ShoalError
+from shoal.errors import DiskFull, FileError, InvalidRequest, NotReady, PathNotAllowed, ShoalError
+from shoal.job_folders import JobFolders, owner_name
 from shoal.long_jobs.kind import KINDS
 from shoal.long_task import TaskProgress
 from shoal.settings import Settings
@@ -47,6 +49,36 @@ def test_a_file_is_embedded_below_the_root(settings: Settings, serving: Worker) 
     result = do(settings, "embed_file", source=write(settings, *WORDS), out="vectors", format="npy")
     assert (result["rows"], result["num_vectors"]) == (len(WORDS), len(WORDS))
     assert (settings.files_folder / "vectors" / "manifest.json").exists()
+
+
+def test_results_over_http_have_a_limit_and_the_job_goes_on_when_there_is_room(
+    settings: Settings, serving: Worker
+) -> None:
+    serving.pool.announce(serving.id, about(serving))
+    settings = replace(settings, max_results_mb=2)
+    source, folders = write(settings, *WORDS), JobFolders(settings)
+    old, new = (folders.folder / f"{owner_name('ann')}-{digit * 24}" / "vectors" for digit in "01")
+    old.mkdir(parents=True)
+    (old / "part-00000.npy").write_bytes(b"x" * (2**20 + 1))
+    with pytest.raises(DiskFull, match="of them for this client: delete jobs whose results are fetched"):
+        do(settings, "embed_file", source=source, out=str(new))
+    assert (old / "part-00000.npy").exists()
+    result = do(settings, "embed_file", source=source, out=str(settings.files_folder / "of-its-own"))
+    assert result["rows"] == len(WORDS)
+    (old / "part-00000.npy").unlink()
+    assert do(settings, "embed_file", source=source, out=str(new))["rows"] == len(WORDS)
+
+
+@pytest.mark.skipif(not os.geteuid(), reason="root may write everywhere")
+def test_an_index_that_the_runner_cannot_write_is_named(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "image").mkdir(0o555)
+    settings = replace(settings, indexes=f"default={tmp_path}/image/index")
+    with pytest.raises(FileError, match="cannot write the folder of the index default: build under another name"):
+        do(settings, "build_index", name="default", source=write(settings, *WORDS))
+
+
+def test_the_end_of_a_deleted_job_is_not_told(settings: Settings) -> None:
+    assert do(settings, "send_webhook", url="http://example.org/", id="0" * 24) == {"status": None}
 
 
 def test_an_index_is_built_and_its_versions_are_managed(settings: Settings, serving: Worker) -> None:

@@ -31,6 +31,7 @@ from shoal.settings import Settings
     "roots",
     "max_upload_mb",
     "max_uploads_mb",
+    "max_results_mb",
     "max_long_jobs_per_client",
     "private_hosts",
     "api_keys_file",

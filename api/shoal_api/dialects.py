@@ -22,6 +22,7 @@ STATUS = {
     "method_not_allowed": 405,
     "not_acceptable": 406,
     "cancelled": 409,
+    "job_not_ended": 409,
     "paused": 409,
     "index_busy": 409,
     "folder_busy": 409,

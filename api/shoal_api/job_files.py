@@ -20,18 +20,13 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from shoal.errors import DiskFull, Internal, NotReady, Overloaded, ShoalError, UnknownFile, UnknownJob
 from shoal.excerpt import excerpt
+from shoal.job_folders import RESULT, JobFolders, owner_name
 from shoal.settings import Settings
 from shoal_api.request import JsonRequest
 from shoal_api.upload import check_name, num_bytes_of, pieces_of
 
 if TYPE_CHECKING:
     from shoal.long_jobs.status import LongJobStatus
-
-#: The folder of these folders, below the one for files. Each pool has one in it.
-JOBS = "jobs"
-
-#: The folder of a job's result, in the folder of the job.
-RESULT = "vectors"
 
 #: The file that holds the id of the job, and an upload that is not complete yet.
 _JOB, _PARTIAL = ".job", ".upload"
@@ -58,8 +53,6 @@ _DAY_S = 86_400.0
 #: Seconds to wait before another attempt where the space for uploads is taken.
 _WAIT_S = 60
 
-_OWNER_BYTES = 6
-_FOLDER_NAME = re.compile(rf"[0-9a-f]{{{2 * _OWNER_BYTES}}}-[0-9a-f]{{24}}")
 _RESULT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -70,10 +63,8 @@ class JobFiles:
     """
 
     def __init__(self, settings: Settings, status_of: Callable[[str], "LongJobStatus"]):
-        pool = blake2b(settings.keys.root.encode(), digest_size=_OWNER_BYTES).hexdigest()
-        #: The place of the folders, relative to the folder for files. Another pool with these files has another.
-        self.place = f"{JOBS}/{pool}"
-        self.folder = settings.files_folder / self.place
+        self._folders = JobFolders(settings)
+        self.place, self.folder = self._folders.place, self._folders.folder
         self.max_upload_bytes = settings.max_upload_mb * 2**20
         self._max_bytes = settings.max_uploads_mb * 2**20
         self._status_of = status_of
@@ -87,16 +78,27 @@ class JobFiles:
         folders are removed before that if they are not needed any more. Raises Overloaded while that request runs.
         """
         self._remove_old()
-        owner = blake2b(client.encode(), digest_size=_OWNER_BYTES).hexdigest()
-        with _translated(self.folder), closing(JobFolder(self, self._name(owner, idempotency_key))) as folder:
+        name = self._name(owner_name(client), idempotency_key)
+        with _translated(self.folder), closing(JobFolder(self, name)) as folder:
             yield folder
+
+    def remove(self, client: str, job_id: str) -> None:
+        """Remove the folder of a job of the client that is deleted."""
+        for folder in (self.folder / name for name in self._folders.names() if name.startswith(owner_name(client))):
+            submitted = _submitted(folder)
+            if submitted and submitted[0] == job_id:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def check_results(self, client: str) -> None:
+        """Raise DiskFull if the results of all jobs take too much space, or those of the client do."""
+        self._folders.check_results(owner_name(client))
 
     def check_space(self, owner: str = "", num_bytes: int = 0) -> None:
         """Raise Overloaded if all uploads take too much space with so many bytes more, or those of the owner do.
 
         The uploads of an owner may take as much as is free beside them.
         """
-        sizes = {name: _num_upload_bytes(self.folder / name) for name in self._names()}
+        sizes = {name: _num_upload_bytes(self.folder / name) for name in self._folders.names()}
         num_free = self._max_bytes - sum(sizes.values())
         num_owned = sum(size for name, size in sizes.items() if owner and name.startswith(owner))
         if num_owned + num_bytes > num_free:
@@ -122,26 +124,22 @@ class JobFiles:
 
     def _remove_old(self) -> None:
         with suppress(OSError):
-            self._unchecked = self._unchecked or self._names()
+            self._unchecked = self._unchecked or self._folders.names()
             for _ in range(min(_CHECKED_AT_A_TIME, len(self._unchecked))):
                 self._clean(self.folder / self._unchecked.pop())
-
-    def _names(self) -> list[str]:
-        with suppress(FileNotFoundError):
-            return [name for name in os.listdir(self.folder) if _FOLDER_NAME.fullmatch(name)]
-        return []
 
     def _clean(self, folder: Path) -> None:
         """Remove the folder if its job is forgotten or was never submitted, and its upload if the job has ended."""
         age_s = _age_s(folder)
         if age_s < _MIN_AGE_S:
             return
-        if not (folder / _JOB).exists():
+        submitted = _submitted(folder)
+        if submitted is None:
             if not _is_locked(folder):
                 shutil.rmtree(folder, ignore_errors=True)
             return
         try:
-            job = self._status_of((folder / _JOB).read_text().partition(" ")[0])
+            job = self._status_of(submitted[0])
         except UnknownJob:
             if age_s > _UNKNOWN_KEPT_S:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -150,8 +148,7 @@ class JobFiles:
         else:
             failed_s = time.time() - job.ended_at if job.status == "failed" and job.ended_at else 0.0
             if job.status in ("done", "cancelled") or failed_s > _FAILED_KEPT_S:
-                for path in _uploads(folder):
-                    path.unlink(missing_ok=True)
+                _remove_uploads(folder)
 
 
 class JobFolder:
@@ -166,7 +163,7 @@ class JobFolder:
             os.close(self._descriptor)
             raise Overloaded("an earlier request with this idempotency key is under way: wait until it is answered")
         #: The id of the job and the digest of its request, if there is a job already.
-        self.submitted = self._read()
+        self.submitted = _submitted(self._path)
 
     @property
     def result(self) -> str:
@@ -203,12 +200,6 @@ class JobFolder:
             shutil.rmtree(self._path, ignore_errors=True)
         os.close(self._descriptor)
 
-    def _read(self) -> tuple[str, str] | None:
-        with suppress(FileNotFoundError):
-            job_id, _, digest = (self._path / _JOB).read_text().partition(" ")
-            return job_id, digest
-        return None
-
     def _write(self, pieces: Iterator[bytes], name: str, is_stopping: Callable[[], bool]) -> None:
         """Write the pieces as they come, so that the file is never in memory as a whole."""
         num_written, partial = 0, self._path / _PARTIAL
@@ -234,6 +225,22 @@ def open_result(folder: Path, name: str) -> BinaryIO:
             descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             return os.fdopen(descriptor, "rb")
     raise UnknownFile(f"the result has no file {excerpt(name)}: its manifest.json names the files")
+
+
+def _submitted(folder: Path) -> tuple[str, str] | None:
+    """Return the id of the folder's job and the digest of its request; None if no job was submitted."""
+    with suppress(FileNotFoundError):
+        job_id, _, digest = (folder / _JOB).read_text().partition(" ")
+        return job_id, digest
+    return None
+
+
+def _remove_uploads(folder: Path) -> None:
+    """Remove the upload of a job; the age of the folder stays."""
+    before = folder.stat()
+    for path in _uploads(folder):
+        path.unlink(missing_ok=True)
+    os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def _uploads(folder: Path) -> list[Path]:

@@ -24,12 +24,13 @@ from shoal.errors import (
     UnknownJob,
 )
 from shoal.excerpt import excerpt
+from shoal.job_folders import JOBS
 from shoal.long_jobs.long_jobs import LongJobs, new_job_id
 from shoal.long_jobs.public_status import public_map, public_text
 from shoal.long_jobs.status import LongJobStatus
 from shoal.private_network import check_address
 from shoal_api.context import Context, context
-from shoal_api.job_files import JOBS, JobFolder
+from shoal_api.job_files import JobFolder
 from shoal_api.request import json_request
 from shoal_api.response import rendered
 from shoal_api.schema.long_jobs import BuildBody, BuildQuery, BulkBody, BulkQuery

@@ -142,6 +142,12 @@ class Paused(ShoalError):
     code = "paused"
 
 
+class JobNotEnded(ShoalError):
+    """Error raised when a long job that waits, runs or is paused is to be deleted."""
+
+    code = "job_not_ended"
+
+
 class Expired(ShoalError):
     """Error raised in place of the reply to a job whose deadline passed before a worker computed it."""
 

@@ -153,6 +153,12 @@ class Settings:
     max_uploads_mb: int = _setting(
         16_384, "Most that uploaded files may take, in MB; those of a client may take as much as is free.", 1
     )
+    max_results_mb: int = _setting(
+        65_536,
+        "Most that results of bulk embeddings submitted over HTTP may take, in MB; those of a client may take as much "
+        "as is free.",
+        1,
+    )
     max_long_jobs_per_client: int = _setting(
         100, "Most long jobs of a client, submitted over HTTP, that have not ended; more are refused as overloaded.", 1
     )

@@ -24,7 +24,15 @@ JOB_SETTINGS = (
     "result_ttl_s",
 )
 CACHE_SETTINGS = ("cache_mb", "cache_ttl_s")
-LONG_JOB_SETTINGS = ("long_jobs", "roots", *INDEX_SETTINGS, "kept_versions", "private_hosts", "schedules")
+LONG_JOB_SETTINGS = (
+    "long_jobs",
+    "roots",
+    "max_results_mb",
+    *INDEX_SETTINGS,
+    "kept_versions",
+    "private_hosts",
+    "schedules",
+)
 PROCESS_SETTINGS = ("stall_timeout_s", "workers", "log_level")
 
 

@@ -35,6 +35,7 @@ def submit_bulk(query: BulkQuery, body: BulkBody) -> Response:
 
     def arguments(folder: JobFolder) -> dict[str, object]:
         Options(**fields.options())  # raises InvalidRequest for options at odds
+        context().files.check_results(json_request().client_name)
         columns = {"text_column": fields.text_column, "id_column": fields.id_column}
         return {**columns, "format": fields.format, "options": fields.options(), "out": folder.result}
 

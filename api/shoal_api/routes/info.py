@@ -37,6 +37,7 @@ _LIMITS = (
     "result_ttl_s",
     "max_upload_mb",
     "max_uploads_mb",
+    "max_results_mb",
     "max_long_jobs_per_client",
 )
 

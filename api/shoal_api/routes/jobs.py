@@ -14,7 +14,15 @@ from shoal_api.event_stream import event_stream
 from shoal_api.long_job import check_room_for_job, describe, error_of, own_job, state, wait
 from shoal_api.request import json_request
 from shoal_api.response import rendered, result_fields
-from shoal_api.schema.long_jobs import AnyJobResult, AnyJobState, AnyJobStatus, ListQuery, LongJobs, LongJobState
+from shoal_api.schema.long_jobs import (
+    AnyDeletedJob,
+    AnyJobResult,
+    AnyJobState,
+    AnyJobStatus,
+    ListQuery,
+    LongJobs,
+    LongJobState,
+)
 from shoal_api.schema.requests import JobBody, JobPath, ResultQuery
 from shoal_api.schema.responses import ERRORS, Submitted
 from shoal_api.vector_format import VectorFormat, arrays_of
@@ -76,13 +84,25 @@ def job_result(path: JobPath, query: ResultQuery) -> Response:
     return wanted.answer(reply, arrays_of(reply, query.output_dtype), fields=result_fields(reply))
 
 
-@api.delete("/v1/jobs/<id>", responses={200: AnyJobState})
+@api.post("/v1/jobs/<id>/cancel", responses={200: AnyJobState})
 def cancel_job(path: JobPath) -> Response:
-    """Cancel a job that is not answered yet, whether a worker has it or not; return its status after that."""
+    """Cancel a job that is not answered yet, or a long job, whether it runs or not; return its status after that."""
     try:
-        return rendered({"id": path.id, "status": context().client.queue.cancel(path.id)})
+        return rendered(_cancelled(path.id))
     except UnknownJob:
         return rendered(state(path.id, context().long_jobs.cancel(own_job(path.id).id)))
+
+
+@api.delete("/v1/jobs/<id>", responses={200: AnyDeletedJob})
+def delete_job(path: JobPath) -> Response:
+    """Delete a long job that has ended, with its files; cancel a job that is not answered yet."""
+    try:
+        return rendered(_cancelled(path.id))
+    except UnknownJob:
+        job = own_job(path.id)
+        context().long_jobs.delete(job.id)
+        context().files.remove(job.client, job.id)
+        return rendered({"id": job.id, "status": "deleted"})
 
 
 @api.post("/v1/jobs/<id>/pause", responses={200: LongJobState})
@@ -111,6 +131,11 @@ def _state(job_id: str) -> dict[str, Any]:
         return _short_state(context(), job_id)
     except UnknownJob:
         return describe(context(), own_job(job_id))[0]
+
+
+def _cancelled(job_id: str) -> dict[str, Any]:
+    """Cancel a job, and return its status after that; raise UnknownJob if it is none, or a long one."""
+    return {"id": job_id, "status": context().client.queue.cancel(job_id)}
 
 
 def _short_state(found: Context, job_id: str) -> dict[str, Any]:

@@ -210,6 +210,17 @@ class AnyJobState(RootModel[JobState | LongJobState]):
     """A job or a long job and the status it now has."""
 
 
+class DeletedJob(BaseModel):
+    """A long job that is forgotten."""
+
+    id: str
+    status: Literal["deleted"]
+
+
+class AnyDeletedJob(RootModel[DeletedJob | JobState]):
+    """A long job that is forgotten, or a job and the status it now has."""
+
+
 class AnyJobResult(RootModel[JobResult | LongJob]):
     """The result of a job, or a long job that is done."""
 

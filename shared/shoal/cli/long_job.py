@@ -1,4 +1,4 @@
-"""The commands `shoal job`: look at long jobs, pause, resume, cancel and retry them."""
+"""The commands `shoal job`: look at long jobs, pause, resume, cancel, retry and delete them."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 @click.group()
 def job() -> None:
-    """List, watch, pause, resume, cancel and retry long jobs.
+    """List, watch, pause, resume, cancel, retry and delete long jobs.
 
     A long job embeds a file or builds an index. A runner does it: `shoal serve` starts one, and so does `shoal jobs`.
     """
@@ -112,6 +112,17 @@ def cancel(settings: Settings, job_ids: tuple[str, ...]) -> None:
 def retry(settings: Settings, job_ids: tuple[str, ...]) -> None:
     """Put long jobs that failed or were cancelled again; each goes on where it stopped."""
     _each(settings, job_ids, lambda jobs, job_id: jobs.retry(job_id))
+
+
+@job.command()
+@click.argument("job_ids", nargs=-1, required=True)
+@settings_options(*REDIS_SETTINGS)
+def delete(settings: Settings, job_ids: tuple[str, ...]) -> None:
+    """Forget long jobs that have ended; the folders that they have written stay."""
+    with long_jobs(settings) as jobs:
+        for job_id in job_ids:
+            jobs.delete(job_id)
+            click.echo(f"{job_id} is deleted")
 
 
 def _each(

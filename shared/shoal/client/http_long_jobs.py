@@ -55,7 +55,12 @@ class HttpLongJobs:
 
     async def cancel(self, job_id: str) -> str:
         """End a job for good; return its status."""
-        return self.client.ask("DELETE", job_path(job_id)).text("status")
+        return self.client.ask("POST", f"{job_path(job_id)}/cancel").text("status")
+
+    async def delete(self, job_id: str) -> None:
+        """Forget a job that has ended, with its files; raise JobNotEnded for one that has not."""
+        await self.status(job_id)  # raises UnknownJob for a job that is no long one, which would be cancelled
+        self.client.ask("DELETE", job_path(job_id))
 
     async def submit(self, path: str, source: File | Items, fields: Mapping[str, Any], key: str | None) -> str:
         """Submit a job with its source, and return its id.

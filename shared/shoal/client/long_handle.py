@@ -44,6 +44,13 @@ class AsyncLongHandle:
         """End the job for good; return its status. The files that it has written stay."""
         return await self.jobs.cancel(self.id)
 
+    async def delete(self) -> None:
+        """Forget the job, which has ended; raises JobNotEnded if it has not.
+
+        The files of a job that was submitted over HTTP go with it; a folder that the submitter named stays.
+        """
+        await self.jobs.delete(self.id)
+
 
 @dataclass(frozen=True, slots=True)
 class LongHandle:
@@ -63,3 +70,4 @@ class LongHandle:
     pause = blocking(AsyncLongHandle.pause)
     resume = blocking(AsyncLongHandle.resume)
     cancel = blocking(AsyncLongHandle.cancel)
+    delete = blocking(AsyncLongHandle.delete)

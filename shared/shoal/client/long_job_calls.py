@@ -36,6 +36,9 @@ class LongJobCalls(Protocol):
     async def cancel(self, job_id: str) -> str:
         """End a job for good; return its status."""
 
+    async def delete(self, job_id: str) -> None:
+        """Forget a job that has ended; raise JobNotEnded for one that has not."""
+
 
 async def wait_for(
     job_id: str,

@@ -49,6 +49,10 @@ class RedisLongJobs:
         """End a job for good; return its status."""
         return await self._open_work().do(self._long_jobs.cancel, job_id)
 
+    async def delete(self, job_id: str) -> None:
+        """Forget a job that has ended; raise JobNotEnded for one that has not."""
+        await self._open_work().do(self._long_jobs.delete, job_id)
+
     async def submit(self, kind: str, arguments: Mapping[str, Any], **once: Any) -> str:
         """Put a job, with the webhook and the idempotency key if there are any, and return its id."""
         return await self._open_work().do(self._long_jobs.submit, kind, arguments, **once)

@@ -1,4 +1,4 @@
-"""Long jobs: submitted, looked at, paused, resumed and cancelled by any program that reaches Redis."""
+"""Long jobs: submitted, looked at, paused, resumed, cancelled and deleted by any program that reaches Redis."""
 
 import secrets
 from collections.abc import Mapping
@@ -95,7 +95,7 @@ class LongJobs(Closing):
     def pause(self, job_id: str) -> str:
         """Pause a job, and return its status: one that runs is `running` until its process has noticed.
 
-        Raises InvalidRequest if it has ended.
+        Raises InvalidRequest if it has ended, or is being cancelled.
         """
         jobs = self._rq()
         with self._broker.lending():
@@ -104,7 +104,7 @@ class LongJobs(Closing):
     def resume(self, job_id: str) -> str:
         """Let a paused job go on where it was, and return its status.
 
-        Raises InvalidRequest if it has ended.
+        Raises InvalidRequest if it has ended, or is being cancelled.
         """
         jobs = self._rq()
         with self._broker.lending():
@@ -124,6 +124,12 @@ class LongJobs(Closing):
         jobs = self._rq()
         with self._broker.lending():
             return jobs.retry(job_id)
+
+    def delete(self, job_id: str) -> None:
+        """Forget a job that has ended; the files that it has written stay. Raises JobNotEnded for one that has not."""
+        jobs = self._rq()
+        with self._broker.lending():
+            jobs.delete(job_id)
 
     def num_runners(self) -> int:
         """Return how many runners are alive."""

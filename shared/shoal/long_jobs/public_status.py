@@ -1,5 +1,6 @@
 """The state of a long job as it leaves the pool: over HTTP, and to webhooks."""
 
+import re
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
@@ -11,34 +12,43 @@ from shoal.settings import Settings
 def public_map(job: LongJobStatus, settings: Settings) -> dict[str, Any]:
     """Return what is known of a job, without what clients need not know of the machines of the pool.
 
-    Paths of uploads, results and indexes are relative to the folders that hold them, and the name of the runner, which
-    has that of its machine, is a digest.
+    Paths are those of `public_text`, and the name of the runner, which has that of its machine, is a digest.
     """
-    values = replace(job, worker=_digest(job.worker)).to_map()
-    return values | {name: _without(values[name], _folders(settings)) for name in ("progress", "result", "error")}
+    values, folders = replace(job, worker=_digest(job.worker)).to_map(), _folders(settings)
+    return values | {name: _without(values[name], folders) for name in ("progress", "result", "error")}
 
 
 def public_text(text: str, settings: Settings) -> str:
-    """Return a message of a job with such paths."""
-    return str(_without(text, _folders(settings)))
+    """Return a message with paths that are relative to the folder for files and that of indexes.
+
+    An index of a folder of its own goes by its name.
+    """
+    return str(public_values(text, settings))
+
+
+def public_values(value: Any, settings: Settings) -> Any:
+    """Return a value as JSON has it, with such paths in all its texts."""
+    return _without(value, _folders(settings))
 
 
 def _digest(worker: str) -> str:
     return blake2b(worker.encode(), digest_size=6).hexdigest() if worker else ""
 
 
-def _folders(settings: Settings) -> list[str]:
-    """Return the folders, with a slash each, as they are named and as they are with all links followed."""
-    folders = (settings.files_folder, settings.index_home_folder)
-    return [f"{path}/" for folder in folders for path in (folder.resolve(), folder)]
+def _folders(settings: Settings) -> dict[re.Pattern[str], str]:
+    """Return what stands in place of each folder, as it is named and as it is with all links followed."""
+    above = (settings.files_folder, settings.index_home_folder)
+    ways = {f"{re.escape(str(path))}/": "" for folder in above for path in (folder.resolve(), folder)}
+    for name, folder in settings.index_folders().items():
+        ways |= {rf"{re.escape(str(path))}(?![\w-])": name for path in (folder.resolve(), folder)}
+    return {re.compile(way): word for way, word in ways.items()}
 
 
-def _without(value: Any, folders: list[str]) -> Any:
-    """Return a value as JSON has it, with the folders left out of its texts."""
+def _without(value: Any, folders: dict[re.Pattern[str], str]) -> Any:
     match value:
         case str():
-            for folder in folders:
-                value = value.replace(folder, "")
+            for folder, word in folders.items():
+                value = folder.sub(word.replace("\\", r"\\"), value)
             return value
         case list() | tuple():
             return [_without(item, folders) for item in value]

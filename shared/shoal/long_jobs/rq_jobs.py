@@ -1,10 +1,7 @@
 """The long jobs that RQ keeps, as clients change them and look at them."""
 
-import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from rq.exceptions import DuplicateJobError, NoSuchJobError
@@ -14,11 +11,13 @@ from rq.utils import now
 from rq.worker_registration import get_keys
 
 from shoal import wire
-from shoal.errors import InvalidRequest, ShoalError, UnknownJob
+from shoal.errors import InvalidRequest, JobNotEnded, ShoalError, UnknownJob
 from shoal.excerpt import excerpt
 from shoal.keys import Keys
+from shoal.long_jobs.job_list import JobList, id_in
 from shoal.long_jobs.kind import LONG, Kind
-from shoal.long_jobs.rq_queue import CANCEL, PAUSE, WANTED, LongJob, LongQueue, describe, job_class_of, queue_names
+from shoal.long_jobs.rq_job import CANCEL, JOB_ID, PAUSE, WANTED, LongJob, job_class_of
+from shoal.long_jobs.rq_queue import LongQueue, queue_names
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import ENDED, LongJobStatus
 from shoal.long_jobs.submission import Submission
@@ -27,17 +26,8 @@ if TYPE_CHECKING:
     from redis import Redis
     from redis.client import Pipeline
 
-#: An id of a long job, as RQ takes it.
-JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
-
 #: Time for which an idempotency key counts.
 ONCE_S = 86_400
-
-#: Time for which an id is listed although there is no job of it: it is listed before its job is put.
-LISTED_FIRST_S = 3_600
-
-#: Most jobs of which the newest are listed, the time for which a list is kept, and the jobs that are read together.
-MAX_LISTED, LISTED_S, CHUNK = 10_000, 400 * 86_400, 100
 
 
 class RqJobs:
@@ -47,6 +37,7 @@ class RqJobs:
         self._connection = connection
         self._keys = keys
         self._job_class = job_class_of(kinds)
+        self._list = JobList(connection, keys, self._job_class)
         self._queues = {name: LongQueue(name, connection, job_class=self._job_class) for name in queue_names(keys)}
 
     def submit(self, kind: Kind, submission: Submission, once: str, job_id: str) -> str:
@@ -54,27 +45,15 @@ class RqJobs:
         queue = self._queues[f"{self._keys.root}:{kind.queue}"]
         if once and not self._connection.set(key := self._keys.once(once), job_id, nx=True, ex=ONCE_S):
             first: Any = self._connection.get(key)
-            job_id = _job_id(first or b"") or job_id
+            job_id = id_in(first or b"") or job_id
         if kind.queue == LONG:
-            self._list(job_id, submission.client)
+            self._list.add(job_id, submission.client, now().timestamp())
         try:
             queue.add(queue.new_job(kind, submission, job_id))
         except DuplicateJobError:
             if self.fetch(job_id).submission != submission:
                 raise InvalidRequest("the idempotency key was used for another long job: take a new key") from None
         return job_id
-
-    def _list(self, job_id: str, client: str) -> None:
-        """Add a job to the lists from which `list` takes the newest."""
-        with self._connection.pipeline() as pipeline:
-            for key in (self._keys.long_jobs, self._of(client)):
-                pipeline.zadd(key, {job_id: now().timestamp()})
-                pipeline.zremrangebyrank(key, 0, -MAX_LISTED - 1)
-                pipeline.expire(key, LISTED_S)
-            pipeline.execute()
-
-    def _of(self, client: str) -> str:
-        return self._keys.long_jobs_of(blake2b(client.encode(), digest_size=16).hexdigest())
 
     def fetch(self, job_id: str) -> LongJob:
         """Return the job. Raises UnknownJob."""
@@ -92,51 +71,37 @@ class RqJobs:
         """Return the state of a job, with its result if it is done."""
         job = self.fetch(job_id)
         is_done = job.get_status(refresh=False) == JobStatus.FINISHED
-        return describe(job, _result(self._connection, job_id) if is_done else None)
+        return job.describe(_result(self._connection, job_id) if is_done else None)
 
     def newest(self, client: str | None, limit: int) -> list[LongJobStatus]:
         """Return the newest jobs of a client, or of all, without their results."""
-        key, first = self._keys.long_jobs if client is None else self._of(client), 0
-        found: list[LongJobStatus] = []
-        while len(found) < limit:
-            entries: Any = self._connection.zrevrange(key, first, first + CHUNK - 1, withscores=True)
-            listed = {job_id: at_s for name, at_s in entries if (job_id := _job_id(name))}
-            jobs = self._job_class.fetch_many(listed, self._connection)
-            for job in jobs:
-                with suppress(ShoalError):  # a job that another program wrote is not one
-                    found += [describe(job)] if isinstance(job, LongJob) else []
-            until_s = now().timestamp() - LISTED_FIRST_S
-            gone = [name for (name, at_s), job in zip(listed.items(), jobs, strict=True) if not job and at_s < until_s]
-            if gone:
-                self._connection.zrem(key, *gone)
-            first += len(entries) - len(gone)
-            if len(entries) < CHUNK:
-                break
-        return found[:limit]
+        return self._list.newest(client, limit, now().timestamp())
 
     def pause(self, job_id: str) -> str:
         """Keep the job until it is resumed; return its status."""
 
         def change(queue: LongQueue, job: LongJob, status: str, pipeline: "Pipeline") -> None:
-            _refuse(status in ENDED, "paused", job_id, status)
+            _refuse_end(job, status, "paused")
             if status != "paused":
                 pipeline.hset(job.key, WANTED, PAUSE)
             if status == "queued":
                 queue.park(job, pipeline)
 
-        return self._change(job_id, change)
+        self._change(job_id, change)
+        return self.status(job_id).status
 
     def resume(self, job_id: str) -> str:
         """Put a paused job into its queue, or let its process go on; return its status."""
 
         def change(queue: LongQueue, job: LongJob, status: str, pipeline: "Pipeline") -> None:
-            _refuse(status in ENDED, "resumed", job_id, status)
+            _refuse_end(job, status, "resumed")
             if status == "paused":
                 _go_on(queue, job, pipeline)
             else:
                 pipeline.hdel(job.key, WANTED)
 
-        return self._change(job_id, change)
+        self._change(job_id, change)
+        return self.status(job_id).status
 
     def cancel(self, job_id: str) -> str:
         """Mark a job that no process does as cancelled, or have its process do so; return its status."""
@@ -147,19 +112,33 @@ class RqJobs:
             if status in ("queued", "paused"):
                 queue.drop(job, pipeline)
 
-        return self._change(job_id, change)
+        self._change(job_id, change)
+        return self.status(job_id).status
 
     def retry(self, job_id: str) -> str:
         """Put a job that failed or was cancelled into its queue; return its status."""
 
         def change(queue: LongQueue, job: LongJob, status: str, pipeline: "Pipeline") -> None:
-            _refuse(status not in ("failed", "cancelled"), "retried", job_id, status)
+            if status not in ("failed", "cancelled"):
+                raise InvalidRequest(f"job {job_id} is {status}: it cannot be retried")
             _go_on(queue, job, pipeline)
 
-        return self._change(job_id, change)
+        self._change(job_id, change)
+        return self.status(job_id).status
 
-    def _change(self, job_id: str, change: Callable[[LongQueue, LongJob, str, "Pipeline"], None]) -> str:
-        """Change the job in one transaction, and return its status after it.
+    def delete(self, job_id: str) -> None:
+        """Forget a job that has ended."""
+
+        def change(queue: LongQueue, job: LongJob, status: str, pipeline: "Pipeline") -> None:
+            if status not in ENDED:
+                raise JobNotEnded(f"job {job_id} is {status}: wait until it has ended, or cancel it first")
+            queue.forget(job, pipeline)
+            self._list.remove(job_id, job.submission.client, pipeline)
+
+        self._change(job_id, change)
+
+    def _change(self, job_id: str, change: Callable[[LongQueue, LongJob, str, "Pipeline"], None]) -> None:
+        """Change the job in one transaction.
 
         `change` adds to the transaction; it is called again with the new status if the job changes meanwhile.
         """
@@ -172,24 +151,17 @@ class RqJobs:
             job.restore(found)
             job.redis_server_version = version
             pipeline.multi()
-            change(queue, job, describe(job).status, pipeline)
+            change(queue, job, job.describe().status, pipeline)
 
         try:
             self._connection.transaction(attempt, job.key)
         except NoSuchJobError:
             raise _unknown(job_id) from None
-        return self.status(job_id).status
 
     def num_runners(self) -> int:
         """Return how many runners are alive: each has one worker for quick jobs."""
         names = get_keys(self._queues[queue_names(self._keys)[1]])
         return sum(self._connection.exists(name) for name in names)
-
-
-def _job_id(name: bytes) -> str:
-    """Return the id in the bytes; an empty text if they are none."""
-    text = name.decode(errors="replace")
-    return text if JOB_ID.fullmatch(text) else ""
 
 
 def _go_on(queue: LongQueue, job: LongJob, pipeline: "Pipeline") -> None:
@@ -200,9 +172,11 @@ def _go_on(queue: LongQueue, job: LongJob, pipeline: "Pipeline") -> None:
     queue.put_back(job, pipeline, at_front=False)
 
 
-def _refuse(is_wrong: bool, done: str, job_id: str, status: str) -> None:
-    if is_wrong:
-        raise InvalidRequest(f"job {excerpt(job_id)} is {status}: it cannot be {done}")
+def _refuse_end(job: LongJob, status: str, done: str) -> None:
+    """Raise InvalidRequest if the job has ended, or will because it was cancelled."""
+    if status in ENDED or job.wanted == CANCEL:
+        state = status if status in ENDED else "being cancelled"
+        raise InvalidRequest(f"job {job.id} is {state}: it cannot be {done}")
 
 
 def _unknown(job_id: str) -> UnknownJob:

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Literal
 
 from shoal.errors import Cancelled, Paused, ShoalError
-from shoal.long_jobs.rq_queue import CANCEL, PAUSE, LongJob
+from shoal.long_jobs.rq_job import CANCEL, PAUSE, LongJob
 from shoal.long_jobs.status import Progress
 from shoal.long_task import TaskProgress
 from shoal_workers.long_jobs.meter import Meter

@@ -15,8 +15,8 @@ from rq.worker_registration import clean_worker_registry
 
 from shoal.errors import Internal
 from shoal.long_jobs.kind import LONG
-from shoal.long_jobs.rq_jobs import JOB_ID
-from shoal.long_jobs.rq_queue import LongJob, LongQueue
+from shoal.long_jobs.rq_job import JOB_ID, LongJob
+from shoal.long_jobs.rq_queue import LongQueue
 
 log = logging.getLogger(__name__)
 

@@ -8,47 +8,23 @@ import logging
 import os
 import signal
 import time
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, ClassVar, TypeAlias
+from typing import Any
 
 from rq.exceptions import NoSuchJobError, StopRequested
 from rq.job import JobStatus
-from rq.job_lifecycle import format_exc_info
-from rq.timeouts import JobTimeoutException
 from rq.utils import now
-from rq.worker import Worker, WorkerStatus
+from rq.worker import WorkerStatus
 
 from shoal.broker.broker import Broker
-from shoal.errors import (
-    DiskFull,
-    Expired,
-    FileError,
-    FolderBusy,
-    IndexBusy,
-    Internal,
-    MalformedJob,
-    NotReady,
-    Overloaded,
-    Paused,
-    ShoalError,
-    Timeout,
-    Unavailable,
-)
-from shoal.excerpt import excerpt
-from shoal.long_jobs.rq_queue import LongJob, LongQueue
+from shoal.errors import Internal, ShoalError
+from shoal.long_jobs.rq_queue import LongQueue
 from shoal.long_jobs.serializer import MsgpackSerializer
-from shoal.long_task import Report
-from shoal.parent_death import die_with_parent
-from shoal_workers.long_jobs.control import JobControl
+from shoal_workers.long_jobs.job_process import STOPS, JobProcess
 from shoal_workers.long_jobs.maintenance import Maintenance
 
 log = logging.getLogger(__name__)
-
-#: The function of a kind of job: takes the arguments, the id of the job and the call to report progress; returns the
-#: result, a map.
-Task: TypeAlias = Callable[[Mapping[str, Any], str, Report], Any]
 
 #: Pause between two signs of life of a job's process, and the time after which it counts as dead.
 HEARTBEAT_S, ALIVE_S = 2, 8
@@ -59,48 +35,8 @@ LISTED_S = 15
 #: Longest that a job which is told to stop goes on, until its next report; then its process is killed.
 STOP_WITHIN_S = 6.0
 
-#: Errors that pass by themselves: after one of them a job is tried again. A folder may still be locked by a process of
-#: the same job that was slow to notice that it had lost it.
-PASSING = (Unavailable, Overloaded, NotReady, Timeout, Expired, FolderBusy, IndexBusy)
 
-_STOPS = (signal.SIGTERM, signal.SIGINT)
-
-
-class RunnableJob(LongJob):
-    """A long job in a runner, which has a table of functions."""
-
-    functions: ClassVar[Mapping[str, Task]] = {}
-    control: JobControl
-
-    def _execute(self) -> Any:
-        """Do the job. Raises ShoalErrors alone, with their messages and without what they were caused by."""
-        submission = self.submission
-        function = self.functions.get(submission.kind)
-        if function is None:
-            raise MalformedJob(f"there is no long job called {excerpt(submission.kind)}")
-        self.set_error(None)
-        try:
-            result = function(submission.arguments, self.id, self.control.report)
-        except (Exception, JobTimeoutException) as error:
-            raise _translated(error, self).with_traceback(error.__traceback__) from None
-        self.control.save()
-        return result
-
-
-def _translated(error: Exception, job: LongJob) -> ShoalError:
-    """Return the error that is kept: no message of another library, which may repeat a text."""
-    if isinstance(error, ShoalError):
-        return error
-    if isinstance(error, JobTimeoutException):
-        return Timeout(f"the job took longer than {job.timeout} s, the limit of its kind")
-    if isinstance(error, OSError) and error.errno in DiskFull.ERRNOS:
-        return DiskFull(f"no room to write {error.filename or 'the output'}: make some, and retry the job")
-    if isinstance(error, OSError) and error.filename:
-        return FileError(f"{error.filename} cannot be used ({error.strerror}): check its name and permissions")
-    return Internal(f"{type(error).__name__} in the job: the log of the runner has its traceback")
-
-
-class LongJobWorker(Worker):
+class LongJobWorker(JobProcess):
     """A worker for some queues, the first before the others.
 
     It does one job at a time, each in a process that it starts and watches.
@@ -121,7 +57,7 @@ class LongJobWorker(Worker):
             maintenance_interval=1,
             log_job_description=False,
         )
-        self._broker = broker
+        self.broker = broker
         self._maintenance = [Maintenance(queue) for queue in queues]
         self._told_to_stop_s = 0.0
         self._last_fault = ""
@@ -164,7 +100,7 @@ class LongJobWorker(Worker):
         self.last_cleaned_at = now()  # type: ignore[assignment]
         fault = ""
         try:
-            with self._broker.translated():
+            with self.broker.translated():
                 for maintenance in self._maintenance:
                     maintenance.run()
         except ShoalError as error:
@@ -197,9 +133,9 @@ class LongJobWorker(Worker):
 
     def fork_work_horse(self, job: Any, queue: Any) -> None:
         """Start the process of a job; signals wait until it can handle them."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         super().fork_work_horse(job, queue)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
     def maintain_heartbeats(self, job: Any, execution: Any) -> None:
         """Say that the process of the job is alive; end it if it does not stop, or if another runner has the job."""
@@ -207,7 +143,7 @@ class LongJobWorker(Worker):
             self._tell_process()
             if time.monotonic() - self._told_to_stop_s > STOP_WITHIN_S:
                 self.kill_horse()
-        with suppress(ShoalError), self._broker.translated():
+        with suppress(ShoalError), self.broker.translated():
             super().maintain_heartbeats(job, execution)
             if self.connection.zscore(job.started_job_registry.key, execution.composite_key) is None:
                 log.warning("job %s: another runner has it, as Redis did not hear of this one", job.id)
@@ -232,27 +168,8 @@ class LongJobWorker(Worker):
             job.set_error(Internal("the process of the job was killed, perhaps because there was no memory left"))
             queue.retry_or_fail(job, exc_string, pipeline)
 
-        if self._end(job, execution, end) and not self._stop_requested:
+        if self.end_run(job, execution, end) and not self._stop_requested:
             log.error("job %s (%s): its process was killed", job.id, job.kind.name)
-
-    def _end(self, job: Any, execution: Any, write: Callable[[Any, str], None]) -> bool:
-        """End this run of the job in one transaction; return False if the job is not this worker's any more.
-
-        `write` is as `write_while` takes it. Raises Unavailable or Overloaded.
-        """
-
-        def end(pipeline: Any, wanted: str) -> None:
-            self.cleanup_execution(job, pipeline, execution)
-            write(pipeline, wanted)
-
-        with self._broker.translated():
-            if job.write_while(JobStatus.STARTED, end, worker=self.name) is not None:
-                return True
-            with self.connection.pipeline() as pipeline:
-                self.cleanup_execution(job, pipeline, execution)
-                pipeline.execute()
-        log.warning("job %s: this run of it ends without a word, as the job is not its worker's any more", job.id)
-        return False
 
     # Stopping
 
@@ -271,81 +188,8 @@ class LongJobWorker(Worker):
 
     def teardown(self) -> None:
         """Take the worker off the list, if Redis is there."""
-        with suppress(ShoalError), self._broker.translated():
+        with suppress(ShoalError), self.broker.translated():
             super().teardown()  # type: ignore[no-untyped-call]
-
-    # The process of a job
-
-    def main_work_horse(self, job: Any, queue: Any) -> None:
-        """Do the job in the process that was started for it."""
-        die_with_parent(signal.SIGKILL, self.pid or 0)
-        job.control = JobControl(job, self.name, self._broker.translated)
-        self._control = job.control
-        super().main_work_horse(job, queue)
-
-    def setup_work_horse_signals(self) -> None:
-        """Have the job stop at its next report when the process is told to end."""
-
-        def stop(*_: object) -> None:
-            self._control.is_told_to_stop = True
-
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, stop)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
-
-    def prepare_job_execution(self, job: Any, remove_from_intermediate_queue: bool = False) -> None:
-        """Make the job this worker's. Raises Paused if it does not wait any more, as when it was cancelled just now."""
-
-        def begin(pipeline: Any, wanted: str) -> None:
-            self.heartbeat(pipeline=pipeline)
-            job.prepare_for_execution(self.name, pipeline)
-            pipeline.persist(job.key)
-            pipeline.lrem(LongQueue(job.origin, self.connection).intermediate_queue_key, 1, job.id)
-
-        with self._broker.translated():
-            if job.write_while(JobStatus.QUEUED, begin) is None:
-                self._control.reason = "lost"
-                raise Paused("the job does not wait any more")
-
-    def _finalize_success(self, job: Any, queue: Any, execution: Any, return_value: Any) -> None:
-        """End a run that returned. Raises Unavailable or Overloaded, after which the run counts as failed."""
-        job.ended_at, job._result = now(), return_value
-
-        def succeed(pipeline: Any, wanted: str) -> None:
-            self.increment_successful_job_count(pipeline)
-            self.increment_total_working_time(job.ended_at - job.started_at, pipeline)
-            job._handle_success(job.result_ttl, pipeline, self.name, execution.id, execution.created_at, job.ended_at)
-            job.cleanup(job.result_ttl, pipeline, remove_from_queue=False)
-
-        if self._end(job, execution, succeed):
-            log.info("job %s (%s) is done", job.id, job.kind.name)
-
-    def _finalize_failure(self, job: Any, queue: Any, execution: Any, exc_info: Any) -> None:
-        """End a run that raised: the job was stopped, or it failed. Raises Unavailable or Overloaded."""
-        if self._control.reason:
-            log.info("job %s (%s) is stopped (%s)", job.id, job.kind.name, self._control.reason)
-            self._end(job, execution, lambda pipeline, wanted: queue.place(job, wanted, pipeline))
-            return
-        error = exc_info[1] if isinstance(exc_info[1], ShoalError) else Internal(f"{type(exc_info[1]).__name__}")
-        retries_left = job.retries_left if isinstance(error, PASSING) else 0
-        job.ended_at = now()
-        job.set_error(error)
-
-        def fail(pipeline: Any, wanted: str) -> None:
-            job.retries_left = retries_left
-            self.increment_failed_job_count(pipeline)
-            self.increment_total_working_time(job.ended_at - job.started_at, pipeline)
-            queue.retry_or_fail(job, format_exc_info(exc_info), pipeline)
-
-        if self._end(job, execution, fail):
-            self.handle_exception(job, *exc_info)
-
-    def handle_exception(self, job: Any, *exc_info: Any) -> None:
-        """Log the error; of one that is none of Shoal's, the place and no message, which may repeat a text."""
-        error = job.meta.get("error", {})
-        log.error("job %s (%s) failed: %s [%s]", job.id, job.kind.name, error.get("message"), error.get("code"))
-        if error.get("code") == Internal.code:
-            log.error("".join(traceback.format_tb(exc_info[2])))
 
     # What RQ would do, and long jobs do without
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -18,11 +19,14 @@ from shoal.broker.broker import Broker
 from shoal.errors import BadSetting, Overloaded, Unavailable
 from shoal.long_jobs.kind import KINDS, Kind
 from shoal.long_jobs.long_jobs import LongJobs
-from shoal.long_jobs.rq_queue import LongQueue, job_class_of, queue_names
+from shoal.long_jobs.public_status import public_text
+from shoal.long_jobs.rq_job import job_class_of
+from shoal.long_jobs.rq_queue import LongQueue, queue_names
 from shoal.parent_death import die_with_parent
 from shoal.settings import Settings
 from shoal_workers.long_jobs import schedules
-from shoal_workers.long_jobs.rq_worker import LongJobWorker, RunnableJob, Task
+from shoal_workers.long_jobs.rq_worker import LongJobWorker
+from shoal_workers.long_jobs.runnable_job import RunnableJob, Task
 from shoal_workers.long_jobs.tasks import functions
 
 log = logging.getLogger(__name__)
@@ -69,7 +73,12 @@ class Runner:
             raise BadSetting("long_jobs is 0: a runner takes at least 1, because jobs would wait for it without a word")
         long, *others = queue_names(settings.keys)
         self._settings = settings
-        self._job_class = job_class_of(kinds, RunnableJob, functions=functions(settings) if tasks is None else tasks)
+        self._job_class = job_class_of(
+            kinds,
+            RunnableJob,
+            functions=functions(settings) if tasks is None else tasks,
+            public=partial(public_text, settings=settings),
+        )
         self._kinds = kinds
         self._places = [_Place(names) for names in (*[[long]] * settings.long_jobs, others)]
         self._stopping = threading.Event()

@@ -15,7 +15,7 @@ from shoal.errors import BadSetting, InvalidRequest, InvalidText, ShoalError
 from shoal.excerpt import excerpt
 from shoal.long_jobs.kind import WEBHOOK, Kind
 from shoal.long_jobs.long_jobs import LongJobs, check
-from shoal_workers.long_jobs.rq_worker import PASSING
+from shoal_workers.long_jobs.runnable_job import PASSING
 from shoal_workers.long_jobs.tasks import REQUESTS, made
 
 log = logging.getLogger(__name__)

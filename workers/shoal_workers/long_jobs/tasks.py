@@ -1,18 +1,21 @@
 """The functions of the kinds of long jobs. Nothing else can be done by a job."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from shoal.allowed_path import allowed_path
 from shoal.bulk import embed_file as bulk
 from shoal.bulk.bulk_request import BulkRequest
 from shoal.client.client import Client
-from shoal.errors import InvalidRequest
+from shoal.errors import FileError, InvalidRequest, UnknownJob
 from shoal.excerpt import excerpt
+from shoal.job_folders import JobFolders
 from shoal.long_jobs.long_jobs import LongJobs
-from shoal.long_jobs.public_status import public_map
+from shoal.long_jobs.public_status import public_map, public_values
 from shoal.long_task import Report, TaskProgress
 from shoal.settings import Settings
 from shoal_workers.index import long_tasks
@@ -20,7 +23,7 @@ from shoal_workers.index.long_tasks import BuildIndex, ManageIndex, where_is
 from shoal_workers.index.pool_encoder import PoolEncoder, served_digest
 from shoal_workers.index.store_process import upload_index
 from shoal_workers.long_jobs import webhook
-from shoal_workers.long_jobs.rq_worker import Task
+from shoal_workers.long_jobs.runnable_job import Task
 
 #: The arguments of each kind that may be submitted.
 REQUESTS: Mapping[str, type[BulkRequest | BuildIndex | ManageIndex]] = {
@@ -45,6 +48,9 @@ def embed_file(settings: Settings, arguments: Mapping[str, Any], job_id: str, re
     if "://" in out:
         raise InvalidRequest(f"out is {excerpt(request.out)}: it takes a folder of this machine")
     request = replace(request, source=source, out=out)
+    folders = JobFolders(settings)
+    if owner := folders.owner_of(out):
+        report = folders.limited(owner, report)
     with Client.from_settings(settings) as client:
         return asdict(bulk.embed_file(request, client, report, settings))
 
@@ -54,6 +60,7 @@ def build_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, r
     request = made(BuildIndex, arguments)
     request = replace(request, source=allowed_path(request.source, settings))
     folder = where_is(settings, request.name)
+    _check_writable(request.name, folder)
     with Client.from_settings(settings) as client:
         encoder = PoolEncoder.find(client)
         result = long_tasks.build_index(request, folder, encoder, report, settings=settings, resume_key=job_id)
@@ -66,28 +73,44 @@ def manage_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, 
     """List, publish or delete versions of an index, or go back to one: `arguments` are the fields of `ManageIndex`."""
     request = made(ManageIndex, arguments)
     folder = where_is(settings, request.name)
+    if request.action != "list":
+        _check_writable(request.name, folder)
     with Client.from_settings(settings) as client:
         result = long_tasks.manage_index(request, folder, served_digest(client), job_id)
     if request.action != "list":
         upload_index(settings, folder, lambda: report(TaskProgress(step="uploading")))
-    return result
+    shown: dict[str, Any] = public_values(result, settings)
+    return shown
 
 
 def send_webhook(settings: Settings, arguments: Mapping[str, Any], job_id: str, report: Report) -> dict[str, Any]:
     """Tell a URL of the end of a job: `arguments` has the `url` and the `id` of the job.
 
-    Nothing is sent if the job was retried meanwhile: its end is told then.
+    Nothing is sent if the job was retried meanwhile, as its end is told then, nor if it was deleted.
     """
     url, of = (arguments.get(name) for name in ("url", "id"))
     if not isinstance(url, str) or not isinstance(of, str):
         raise InvalidRequest("a webhook takes url and id, two strings")
-    with LongJobs(settings) as jobs:
-        job = jobs.status(of)
+    try:
+        with LongJobs(settings) as jobs:
+            job = jobs.status(of)
+    except UnknownJob:
+        return {"status": None}
     if not job.has_ended:
         return {"status": None}
     return {
         "status": webhook.send(url, public_map(job, settings), settings.webhook_secret, settings.private_host_names())
     }
+
+
+def _check_writable(name: str, folder: Path) -> None:
+    """Raise FileError if the runner may not write the folder of an index, as that of an image."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not os.access(there, os.W_OK, effective_ids=True):
+        raise FileError(
+            f"the runner cannot write the folder of the index {name}: build under another name, or give runner and "
+            f"workers a folder of your own for it, with SHOAL_INDEXES={name}=FOLDER"
+        )
 
 
 def made(kind: type[_Request], arguments: Mapping[str, Any]) -> _Request:

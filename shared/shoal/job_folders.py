@@ -1,0 +1,94 @@
+"""The folders of long jobs that came over HTTP, each with an upload, a result, or both.
+
+The API makes them, and the runner writes results into them.
+"""
+
+import os
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+
+from shoal.errors import DiskFull
+from shoal.long_task import Report, TaskProgress
+from shoal.settings import Settings
+
+#: The folder of these folders, below the one for files. Each pool has one in it.
+JOBS = "jobs"
+
+#: The folder of a job's result, in the folder of the job.
+RESULT = "vectors"
+
+#: Pause between two looks at the space that results take while one grows.
+LOOK_EVERY_S = 10.0
+
+_OWNER_BYTES = 6
+_FOLDER_NAME = re.compile(rf"[0-9a-f]{{{2 * _OWNER_BYTES}}}-[0-9a-f]{{24}}")
+
+
+class JobFolders:
+    """The folders of all jobs of a pool that came over HTTP. A name begins with that of the owner, the client's."""
+
+    def __init__(self, settings: Settings):
+        #: The place of the folders, relative to the folder for files. Another pool with these files has another.
+        self.place = f"{JOBS}/{_digest(settings.keys.root)}"
+        self.folder = settings.files_folder / self.place
+        self._max_result_bytes = settings.max_results_mb * 2**20
+
+    def names(self) -> list[str]:
+        """Return the names of all folders."""
+        with suppress(FileNotFoundError):
+            return [name for name in os.listdir(self.folder) if _FOLDER_NAME.fullmatch(name)]
+        return []
+
+    def owner_of(self, path: str) -> str:
+        """Return the owner of the folder that the path leads into; an empty text for any other path."""
+        with suppress(ValueError):
+            name, *_ = Path(path).relative_to(self.folder.resolve()).parts or ("",)
+            return name.partition("-")[0] if _FOLDER_NAME.fullmatch(name) else ""
+        return ""
+
+    def check_results(self, owner: str) -> None:
+        """Raise DiskFull if all results take too much space, or those of the owner do.
+
+        The results of an owner may take as much as is free beside them.
+        """
+        sizes = {name: _num_bytes(self.folder / name / RESULT) for name in self.names()}
+        num_used = sum(sizes.values())
+        num_owned = sum(size for name, size in sizes.items() if name.startswith(owner))
+        if num_owned > self._max_result_bytes - num_used:
+            raise DiskFull(
+                f"results of jobs take {num_used:,} of {self._max_result_bytes:,} bytes (SHOAL_MAX_RESULTS_MB), "
+                f"{num_owned:,} of them for this client: delete jobs whose results are fetched, then try again"
+            )
+
+    def limited(self, owner: str, report: Report, clock: Callable[[], float] = time.monotonic) -> Report:
+        """Return a report of progress that raises DiskFull as `check_results` does, from time to time."""
+        due_s = clock()
+
+        def report_and_check(progress: TaskProgress) -> None:
+            nonlocal due_s
+            report(progress)
+            if clock() >= due_s:
+                due_s = clock() + LOOK_EVERY_S
+                self.check_results(owner)
+
+        return report_and_check
+
+
+def owner_name(client: str) -> str:
+    """Return the name of the owner of a client's folders."""
+    return _digest(client)
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode(), digest_size=_OWNER_BYTES).hexdigest()
+
+
+def _num_bytes(folder: Path) -> int:
+    """Return the bytes of the files in a folder, 0 if it is gone by now."""
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as files:
+        return sum(file.stat(follow_symlinks=False).st_size for file in files)
+    return 0

@@ -1,0 +1,117 @@
+"""The part of a worker that runs in the process of a job: it begins with the job, does it, and writes how it ended."""
+
+import logging
+import signal
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from rq.job import JobStatus
+from rq.job_lifecycle import format_exc_info
+from rq.utils import now
+from rq.worker import Worker
+
+from shoal.broker.broker import Broker
+from shoal.errors import Internal, Paused, ShoalError
+from shoal.long_jobs.rq_queue import LongQueue
+from shoal.parent_death import die_with_parent
+from shoal_workers.long_jobs.control import JobControl
+from shoal_workers.long_jobs.runnable_job import PASSING
+
+log = logging.getLogger(__name__)
+
+#: The signals that tell a worker and the process of its job to end.
+STOPS = (signal.SIGTERM, signal.SIGINT)
+
+
+class JobProcess(Worker):
+    """A worker of RQ, as far as it runs in the process that is started for a job."""
+
+    broker: Broker
+    _control: JobControl
+
+    def main_work_horse(self, job: Any, queue: Any) -> None:
+        """Do the job in the process that was started for it."""
+        die_with_parent(signal.SIGKILL, self.pid or 0)
+        job.control = JobControl(job, self.name, self.broker.translated)
+        self._control = job.control
+        super().main_work_horse(job, queue)
+
+    def setup_work_horse_signals(self) -> None:
+        """Have the job stop at its next report when the process is told to end."""
+
+        def stop(*_: object) -> None:
+            self._control.is_told_to_stop = True
+
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+
+    def prepare_job_execution(self, job: Any, remove_from_intermediate_queue: bool = False) -> None:
+        """Make the job this worker's. Raises Paused if it does not wait any more, as when it was cancelled just now."""
+
+        def begin(pipeline: Any, wanted: str) -> None:
+            self.heartbeat(pipeline=pipeline)
+            job.prepare_for_execution(self.name, pipeline)
+            pipeline.persist(job.key)
+            pipeline.lrem(LongQueue(job.origin, self.connection).intermediate_queue_key, 1, job.id)
+
+        with self.broker.translated():
+            if job.write_while(JobStatus.QUEUED, begin) is None:
+                self._control.reason = "lost"
+                raise Paused("the job does not wait any more")
+
+    def _finalize_success(self, job: Any, queue: Any, execution: Any, return_value: Any) -> None:
+        """End a run that returned. Raises Unavailable or Overloaded, after which the run counts as failed."""
+        job.ended_at, job._result = now(), return_value
+
+        def succeed(pipeline: Any, wanted: str) -> None:
+            self.increment_successful_job_count(pipeline)
+            self.increment_total_working_time(job.ended_at - job.started_at, pipeline)
+            job._handle_success(job.result_ttl, pipeline, self.name, execution.id, execution.created_at, job.ended_at)
+            queue.announce_end(job, pipeline)
+            job.cleanup(job.result_ttl, pipeline, remove_from_queue=False)
+
+        if self.end_run(job, execution, succeed):
+            log.info("job %s (%s) is done", job.id, job.kind.name)
+
+    def _finalize_failure(self, job: Any, queue: Any, execution: Any, exc_info: Any) -> None:
+        """End a run that raised: the job was stopped, or it failed. Raises Unavailable or Overloaded."""
+        if self._control.reason:
+            log.info("job %s (%s) is stopped (%s)", job.id, job.kind.name, self._control.reason)
+            self.end_run(job, execution, lambda pipeline, wanted: queue.place(job, wanted, pipeline))
+            return
+        error = exc_info[1] if isinstance(exc_info[1], ShoalError) else Internal(f"{type(exc_info[1]).__name__}")
+        retries_left = job.retries_left if isinstance(error, PASSING) else 0
+        job.ended_at = now()
+        job.set_error(error)
+
+        def fail(pipeline: Any, wanted: str) -> None:
+            job.retries_left = retries_left
+            self.increment_failed_job_count(pipeline)
+            self.increment_total_working_time(job.ended_at - job.started_at, pipeline)
+            queue.retry_or_fail(job, format_exc_info(exc_info), pipeline)
+
+        if self.end_run(job, execution, fail):
+            log.error("job %s (%s) failed: %s [%s]", job.id, job.kind.name, error.message, error.code)
+            if error.code == Internal.code:  # without the message, which may repeat a text
+                log.error("".join(traceback.format_tb(exc_info[2])))
+
+    def end_run(self, job: Any, execution: Any, write: Callable[[Any, str], None]) -> bool:
+        """End this run of the job in one transaction; return False if the job is not this worker's any more.
+
+        `write` is as `write_while` takes it. Raises Unavailable or Overloaded.
+        """
+
+        def end(pipeline: Any, wanted: str) -> None:
+            self.cleanup_execution(job, pipeline, execution)
+            write(pipeline, wanted)
+
+        with self.broker.translated():
+            if job.write_while(JobStatus.STARTED, end, worker=self.name) is not None:
+                return True
+            with self.connection.pipeline() as pipeline:
+                self.cleanup_execution(job, pipeline, execution)
+                pipeline.execute()
+        log.warning("job %s: this run of it ends without a word, as the job is not its worker's any more", job.id)
+        return False
