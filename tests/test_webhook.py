@@ -3,15 +3,17 @@
 import hashlib
 import hmac
 import json
+import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RedisServer, wait_until
+from conftest import PATIENCE_S, RedisServer, wait_until
 from test_runner import Place
 
 from shoal.errors import AddressNotAllowed, Unavailable
@@ -109,6 +111,20 @@ def test_another_answer_than_success_is_an_error(status: int) -> None:
         with pytest.raises(Unavailable, match=f"answered {status}: a webhook takes"):
             send(receiver.url, {}, "", {"127.0.0.1"})
         assert len(receiver.received) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"no HTTP\r\n\r\n", b"HTTP/1.1 99999999999999999999 OK\r\n\r\n"],
+)
+def test_a_receiver_that_breaks_off_is_told_again(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as threads:
+        sending = threads.submit(send, f"http://127.0.0.1:{server.getsockname()[1]}/", {}, "", {"127.0.0.1"})
+        with server.accept()[0] as connection:
+            connection.recv(65_536)
+            connection.sendall(answer)
+        with pytest.raises(Unavailable):
+            sending.result(PATIENCE_S)
 
 
 def test_a_private_address_is_refused_unless_it_is_named() -> None:
