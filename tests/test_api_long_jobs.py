@@ -292,6 +292,7 @@ class TestIndexes:
             "on_bad": "raise",
             "publish": False,
             "full": False,
+            "drop_changes_before": None,
         }
 
     def test_a_build_takes_an_upload(self, api: FlaskClient, files: Path) -> None:

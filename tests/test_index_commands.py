@@ -7,12 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from changes import change
 from click.testing import CliRunner
 from conftest import running
 from index_versions import publish_version
+from queues import Queue
 from test_cli import fail, succeed
 
 from shoal import Client
+from shoal.changes.change_log import ChangeLog
 from shoal.cli.main import main
 from shoal.errors import IndexMismatch, ModelMismatch, NotReady, Paused
 from shoal.keys import Keys
@@ -108,6 +111,24 @@ class TestThroughAPool:
         assert index.vectors == pytest.approx(vectors, abs=1e-5)
         assert index.manifest.digest == encoder.model.digest
         assert index.manifest.prompt == "document"
+
+    def test_changes_of_the_index_are_folded_in(
+        self, shoal: CliRunner, source: Path, tmp_path: Path, queue: Queue
+    ) -> None:
+        log = ChangeLog(queue.broker, queue.keys)
+        log.append("news", change(["one"], ["7"], made_at=1_700_000_000.0))
+        log.append("news", change(["two"], made_at=1_800_000_000.0))
+        build = ["index", "build", str(source)]
+        said = succeed(shoal.invoke(main, [*build, "--name", "news"]))
+        assert "3 documents were added, replaced or deleted while the index was served" in said
+        assert "101 documents, " in said
+        for time, count in (("1700000001", 101), ("2027-01-15T08:00:00+00:00", 101), ("20270116", 100)):
+            said = succeed(shoal.invoke(main, [*build, "--out", str(tmp_path / "news"), "--drop-changes-before", time]))
+            assert f"{count} documents, " in said
+        succeed(shoal.invoke(main, ["index", "rollback", "news"]))
+        result = shoal.invoke(main, [*build, "--name", "news", "--drop-changes-before", "yesterday"])
+        assert result.exit_code == 2
+        assert '"yesterday" is no time: write it like 2026-11-22T03:00, or in Unix seconds' in result.stderr
 
     def test_a_model_that_the_pool_does_not_serve(self, shoal: CliRunner, source: Path) -> None:
         arguments = ["index", "build", str(source), "--name", "news", "--model", "other"]

@@ -112,6 +112,7 @@ ROOMS: dict[str, set[str]] = {
         "shoal",
         "shoal.client",
         "shoal.records",
+        "shoal.changes",
         "shoal.bulk",
         "shoal_workers.model",
         "shoal_workers.encoding",

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from changes import change
 from conftest import WORDS
 from queues import Queue
 
+from shoal.changes.change_log import START, ChangeLog
 from shoal.errors import DiskFull, FileError, InvalidRequest, NotReady, PathNotAllowed, ShoalError
 from shoal.job_folders import JobFolders, owner_name
 from shoal.long_jobs.kind import KINDS
@@ -88,7 +90,8 @@ def test_an_index_is_built_and_its_versions_are_managed(settings: Settings, serv
     first = functions(settings)["build_index"]({"name": "news", "source": source}, "a" * 24, reports.append)
     assert (first["count"], first["is_published"]) == (len(WORDS), True)
     assert reports
-    second = do(settings, "build_index", name="news", source=source)
+    assert do(settings, "build_index", name="news", source=source) == first  # the same job, whose process was killed
+    second = functions(settings)["build_index"]({"name": "news", "source": source}, "b" * 24, reports.append)
     assert second["num_embedded"] == 0
     back = do(settings, "manage_index", name="news", action="rollback")
     assert back["current"] == first["version"]
@@ -106,10 +109,26 @@ def test_the_store_has_what_is_built_and_published(settings: Settings, serving: 
     assert (reports[-1].step, reports[-1].rows) == ("uploading", len(WORDS))
     stored = tmp_path / "store" / "news"
     assert current_version(stored).name == first["version"]
-    do(settings, "build_index", name="news", source=source, full=True)
+    arguments = {"name": "news", "source": source, "full": True}
+    functions(settings)["build_index"](arguments, "b" * 24, reports.append)
     assert current_version(stored).name != first["version"]
     do(settings, "manage_index", name="news", action="publish", version=first["version"])
     assert Index.open(stored).manifest.version == first["version"]
+
+
+def test_a_build_folds_in_the_changes_of_its_index(queue: Queue, settings: Settings, serving: Worker) -> None:
+    serving.pool.announce(serving.id, about(serving))
+    arguments = {"name": "news", "source": write(settings, *WORDS)}
+    log = ChangeLog(queue.broker, queue.keys)
+    log.append("news", change(["new"], ["0"], made_at=100.0))
+    result = do(settings, "build_index", **arguments)
+    assert (result["count"], result["num_changed"]) == (len(WORDS), 2)
+    last = log.append("news", change(["newer"], made_at=200.0))
+    build = functions(settings)["build_index"]
+    dropped = build({**arguments, "drop_changes_before": 200}, "b" * 24, lambda progress: None)
+    assert (dropped["count"], dropped["num_changed"]) == (len(WORDS) + 1, 1)
+    do(settings, "manage_index", name="news", action="delete", version=result["version"])
+    assert [entry.position for entry in log.since("news", START)] == [last]
 
 
 @pytest.mark.parametrize(

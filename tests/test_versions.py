@@ -1,6 +1,7 @@
 """The versions of an index: published, rolled back, deleted, and kept as many as are asked for."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
@@ -16,7 +17,7 @@ from shoal.records.source import Source
 from shoal.settings import Settings
 from shoal_workers.index.builder import build
 from shoal_workers.index.index import current_version
-from shoal_workers.index.long_tasks import BuildIndex, ManageIndex, build_index, manage_index, where_is
+from shoal_workers.index.long_tasks import BuildIndex, ManageIndex, build_index, manage_index, name_of, where_is
 from shoal_workers.index.manifest import MANIFEST
 from shoal_workers.index.scratch import SCRATCH
 from shoal_workers.index.versions import HISTORY, delete, list_versions, publish, rollback
@@ -209,6 +210,11 @@ class TestLongTasks:
         [
             (lambda: BuildIndex("news", 5), "source is 5"),  # type: ignore[arg-type]
             (lambda: BuildIndex("news", "a.csv", full="yes"), 'full is "yes"'),  # type: ignore[arg-type]
+            (
+                lambda: BuildIndex("news", "a.csv", drop_changes_before=True),
+                "drop_changes_before is true: it takes a time",
+            ),
+            (lambda: BuildIndex("news", "a.csv", drop_changes_before=math.nan), "drop_changes_before is nan"),
             (lambda: ManageIndex("news", "drop"), 'action is "drop": it takes one of list, publish'),
             (lambda: ManageIndex("news", "publish"), "publish and delete take one"),
             (lambda: ManageIndex("news", "rollback", "v1"), "publish and delete take one"),
@@ -231,3 +237,12 @@ def test_the_folder_of_a_name(tmp_path: Path) -> None:
     for name in ("", "..", ".hidden", "a/b", "a\n", "x" * 101):
         with pytest.raises(ShoalError, match="the index is called"):
             where_is(settings, name)
+    for name in ("faq", "news.v2"):
+        assert name_of(settings, where_is(settings, name)) == name
+    for folder in (
+        tmp_path / "news",
+        tmp_path / "indexes",
+        tmp_path / "indexes" / "faq",
+        tmp_path / "indexes" / ".news",
+    ):
+        assert name_of(settings, folder) is None

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,12 +14,14 @@ from shoal.cli.long_job import submit
 from shoal.cli.options import MODEL_SETTINGS, REDIS_SETTINGS, settings_options
 from shoal.client.source_file import place_of
 from shoal.errors import InvalidRequest, Unavailable
+from shoal.excerpt import excerpt
 from shoal.progress import Progress, TaskBar
 from shoal.settings import DEFAULTS, Settings
 
 if TYPE_CHECKING:
     from shoal.client.client import Client
     from shoal_workers.index.document_encoder import DocumentEncoder
+    from shoal_workers.index.folding import IndexChanges
     from shoal_workers.index.long_tasks import BuildIndex
 
 #: Sample headlines that come with Shoal.
@@ -47,6 +50,12 @@ def index() -> None:
 @click.option("--id-column", help="Column of the documents' ids. [default: id, else numbers from 0]")
 @click.option("--skip-bad", is_flag=True, help="Leave bad rows out, in place of refusing the source.")
 @click.option("--full", is_flag=True, help="Embed all texts, also those that the version before has vectors of.")
+@click.option(
+    "--drop-changes-before",
+    metavar="TIME",
+    callback=lambda context, parameter, value: _unix_seconds(value),
+    help="Forget documents added and deleted before TIME (ISO 8601 or Unix seconds): SOURCE has them by itself.",
+)
 @click.option("--no-publish", is_flag=True, help="Leave the current version until `shoal index publish`.")
 @click.option("--local", is_flag=True, help="Embed in this process, even if a pool answers.")
 @click.option("--detach", is_flag=True, help="Let a runner do it, print the id of the job, and return.")
@@ -59,14 +68,12 @@ def build(
     source: str | None,
     name: str | None,
     out: Path | None,
-    text_column: str | None,
-    id_column: str | None,
     skip_bad: bool,
-    full: bool,
     no_publish: bool,
     local: bool,
     detach: bool,
     webhook: str | None,
+    **fields: Any,
 ) -> None:
     """Build a version of an index from the documents in SOURCE.
 
@@ -75,6 +82,9 @@ def build(
     Without SOURCE, take the sample headlines that come with Shoal. The workers of a pool that answers embed the texts;
     without one, or with --local, this process does. Texts that the version before has are not embedded again. A build
     that was interrupted goes on when the same command is given again.
+
+    Documents that were added to the index while it was served, and deleted, stay so in the new version, whatever SOURCE
+    has. Where Redis does not answer, or with --local, the changes since the version before are left to later builds.
 
     The new version is published when it is complete: workers that serve the index switch to it.
 
@@ -89,9 +99,9 @@ def build(
         raise click.UsageError("Name the index with --name, or its folder with --out.")
     folder = out or where_is(settings, name or "")
     if source is None:
-        source, text_column = str(SAMPLE), "headline"
+        source, fields["text_column"] = str(SAMPLE), "headline"
     on_bad = "skip" if skip_bad else "raise"
-    request = BuildIndex(name or folder.name, source, text_column, id_column, on_bad, not no_publish, full)
+    request = BuildIndex(name or folder.name, source, on_bad=on_bad, publish=not no_publish, **fields)
     if detach:
         if name is None or source == str(SAMPLE) or local:
             raise click.UsageError("--detach takes a SOURCE and --name, and not --local.")
@@ -129,7 +139,8 @@ def publish(settings: Settings, index_name: str, version: str) -> None:
     from shoal_workers.index.versions import publish
 
     folder = _folder(settings, index_name)
-    publish(folder, version, _pool_digest(settings))
+    with _pool(settings, folder) as digest:
+        publish(folder, version, digest)
     click.echo(f"{folder}: version {version} is published")
     _upload(settings, folder)
 
@@ -142,7 +153,9 @@ def rollback(settings: Settings, index_name: str) -> None:
     from shoal_workers.index.versions import rollback
 
     folder = _folder(settings, index_name)
-    click.echo(f"{folder}: version {rollback(folder, _pool_digest(settings))} is published")
+    with _pool(settings, folder) as digest:
+        version = rollback(folder, digest)
+    click.echo(f"{folder}: version {version} is published")
     _upload(settings, folder)
 
 
@@ -190,14 +203,17 @@ def _build_here(settings: Settings, request: "BuildIndex", folder: Path, local: 
     check_store(settings)
     request.open_source(settings)  # what is wrong with the source or the folder is said before a model is opened
     folder.mkdir(parents=True, exist_ok=True)
-    with _encoder(settings, local) as encoder, TaskBar() as report:
-        result = build_index(request, folder, encoder, report, settings=settings)
+    with _client(settings, local) as client, _encoder(settings, client) as encoder, TaskBar() as report:
+        changes = _changes(settings, folder, client) if client else None
+        result = build_index(request, folder, encoder, report, settings=settings, changes=changes)
     click.echo(f"{folder}: {result.count:,} documents, version {result.version}, {result.model}")
     if result.num_embedded < result.count:
         click.echo(
             f"{result.num_embedded:,} texts were embedded; {result.num_reused:,} documents have their vectors from the "
             f"version before, {result.num_repeated:,} from documents with the same text"
         )
+    if result.num_changed:
+        click.echo(f"{result.num_changed:,} documents were added, replaced or deleted while the index was served")
     if result.num_bad:
         bad_rows = folder / result.version / BAD_ROWS
         click.echo(f"{result.num_bad:,} rows were left out: {bad_rows} lists them", err=True)
@@ -217,20 +233,37 @@ def _upload(settings: Settings, folder: Path) -> None:
 
 
 @contextmanager
-def _encoder(settings: Settings, local: bool) -> Iterator["DocumentEncoder"]:
-    """Give the encoder of a build: the pool, if one answers, or a model in this process."""
-    if not local and (client := _client_of_pool(settings)):
-        from shoal_workers.index.pool_encoder import PoolEncoder
+def _client(settings: Settings, local: bool) -> Iterator["Client | None"]:
+    """Give a client of the pool; None for a local build, and after a line that says so if Redis does not answer."""
+    from shoal.client.client import Client
 
-        with client:
-            encoder = PoolEncoder.find(client)
-            if settings.model not in (DEFAULTS.model, encoder.model.name):
-                raise InvalidRequest(
-                    f"the model is {settings.model}, but the pool serves {encoder.model.name}: leave --model out, or "
-                    "embed in this process (--local)"
-                )
-            click.echo(f"the pool embeds the texts ({encoder.model.name})", err=True)
-            yield encoder
+    if local:
+        yield None
+        return
+    with Client.from_settings(settings) as client:
+        try:
+            if not client.pool.ready():
+                click.echo("no worker of the pool is ready: this process embeds the texts", err=True)
+            answers = True
+        except Unavailable:
+            click.echo("no pool answers: this process embeds the texts", err=True)
+            answers = False
+        yield client if answers else None
+
+
+@contextmanager
+def _encoder(settings: Settings, client: "Client | None") -> Iterator["DocumentEncoder"]:
+    """Give the encoder of a build: the pool, if a worker is ready, or a model in this process."""
+    from shoal_workers.index.pool_encoder import PoolEncoder, served_model
+
+    if client and (model := served_model(client)):
+        if settings.model not in (DEFAULTS.model, model.name):
+            raise InvalidRequest(
+                f"the model is {settings.model}, but the pool serves {model.name}: leave --model out, or embed in this "
+                "process (--local)"
+            )
+        click.echo(f"the pool embeds the texts ({model.name})", err=True)
+        yield PoolEncoder(client, model)
         return
     from shoal_workers.index.local_encoder import LocalEncoder
     from shoal_workers.process import processors
@@ -242,32 +275,41 @@ def _encoder(settings: Settings, local: bool) -> Iterator["DocumentEncoder"]:
     yield opened
 
 
-def _client_of_pool(settings: Settings) -> "Client | None":
-    """Return a client of the pool; None, after a line that says so, if no worker of it is ready."""
-    from shoal.client.client import Client
+@contextmanager
+def _pool(settings: Settings, folder: Path) -> Iterator[str | None]:
+    """Give the digest of the pool's model; None, after a line that says so, if no worker is ready.
 
-    client = Client.from_settings(settings)
-    try:
-        if client.pool.ready():
-            return client
-        reason = "no worker of the pool is ready"
-    except Unavailable:
-        reason = "no pool answers"
-    client.close()
-    click.echo(f"{reason}: this process embeds the texts", err=True)
-    return None
-
-
-def _pool_digest(settings: Settings) -> str | None:
-    """Return the digest of the pool's model; None, after a line that says so, if no worker is ready."""
+    What is done then has Redis forget the changes that all versions of the index have.
+    """
     from shoal.client.client import Client
     from shoal_workers.index.pool_encoder import served_digest
 
     with Client.from_settings(settings) as client:
-        try:
-            if digest := served_digest(client):
-                return digest
-        except Unavailable:
-            pass
-    click.echo("no pool answers: the version's model is not compared with that of the workers", err=True)
-    return None
+        digest, changes = None, None
+        with suppress(Unavailable):
+            digest = served_digest(client)
+            changes = _changes(settings, folder, client)
+        if digest is None:
+            click.echo("no pool answers: the version's model is not compared with that of the workers", err=True)
+        yield digest
+        if changes:
+            changes.forget_folded(folder)
+
+
+def _changes(settings: Settings, folder: Path, client: "Client") -> "IndexChanges | None":
+    """Return the changes of the index in a folder; None if it is not served by a name."""
+    from shoal_workers.index.long_tasks import changes_of, name_of
+
+    return changes_of(name_of(settings, folder), client)
+
+
+def _unix_seconds(time: str | None) -> float | None:
+    """Return a time that is given in Unix seconds, or as ISO 8601 has it: local, unless it names its zone."""
+    if time is None:
+        return None
+    try:
+        is_number = time.replace(".", "", 1).isdecimal() and len(time) > len("YYYYMMDD")
+        return float(time) if is_number else datetime.fromisoformat(time).timestamp()
+    except (ValueError, OverflowError) as error:
+        message = f"{excerpt(time)} is no time: write it like 2026-11-22T03:00, or in Unix seconds"
+        raise click.BadParameter(message) from error

@@ -20,6 +20,7 @@ class BuildOptions(TypedDict, total=False):
     on_bad: str  #: "raise": a bad row ends the build; "skip": it is left out
     publish: bool  #: False: the version is built and not served
     full: bool  #: True: texts that the current version has are embedded again
+    drop_changes_before: float | None  #: documents added and deleted before it, in Unix seconds, are forgotten
     webhook: str | None  #: URL that is told of the end
     idempotency_key: str | None  #: the same build with the same key is the same job, within a day
 

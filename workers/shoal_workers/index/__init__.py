@@ -1,5 +1,5 @@
 """An index of documents: built, opened and searched, and its versions.
 
-It may import `records`, `model` and `encoding`. A build through a pool imports `client` and `bulk`; nothing else knows
-the queue.
+It may import `records`, `changes`, `model` and `encoding`. A build through a pool imports `client` and `bulk`; nothing
+else knows the queue.
 """

@@ -1,25 +1,31 @@
 """Building a version of an index from a source of documents."""
 
+import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from shoal.errors import DiskFull
 from shoal.long_task import Report, TaskProgress
 from shoal.records.source import Source
 from shoal_workers.index.document_encoder import DocumentEncoder, ModelInfo
+from shoal_workers.index.folding import IndexChanges, collect_changes
 from shoal_workers.index.former_version import FormerVersion, find_former_version
 from shoal_workers.index.hash_table import HashTable
-from shoal_workers.index.manifest import FILES, LAYOUT, Manifest, checksum
+from shoal_workers.index.manifest import FILES, HASHES, LAYOUT, MANIFEST, Manifest, checksum
 from shoal_workers.index.quantisation import QuantisedVectors
 from shoal_workers.index.reading import read_source
-from shoal_workers.index.scratch import STATE, BuildState, open_scratch, sync_files, sync_folder
+from shoal_workers.index.scratch import SCRATCH, STATE, BuildState, open_scratch, replace_file, sync_files, sync_folder
 from shoal_workers.index.validation import check_retrieval
 from shoal_workers.index.vectors import EMBEDDED, VectorPlan, embed_texts, write_vectors
-from shoal_workers.index.versions import changing, make_current, remove_old
+from shoal_workers.index.versions import changing, make_current, remove_old, was_published
+
+#: The file in the folder of a version with the key of its build, if it had one, and the result.
+BUILD = "build.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +33,9 @@ class BuildResult:
     """The result of a build, in plain values.
 
     Of `count` documents, `num_embedded` have texts that were embedded, `num_reused` have a vector of the version
-    before, and `num_repeated` have the text of an earlier document. `num_bad` rows of the source were left out.
-    `found_share` is the part of a sample of documents that were found by their own texts.
+    before, and `num_repeated` have the text of an earlier document. `num_bad` rows of the source were left out, and
+    `num_changed` documents were added, replaced or deleted by changes of the index. `found_share` is the part of a
+    sample of documents that were found by their own texts.
     """
 
     version: str
@@ -39,6 +46,7 @@ class BuildResult:
     num_repeated: int
     num_bad: int
     first_bad: tuple[str, ...]
+    num_changed: int
     found_share: float
     is_published: bool = False
 
@@ -54,41 +62,82 @@ def build(
     reuses: bool = True,
     num_kept: int = 3,
     key: str = "",
+    changes: IndexChanges | None = None,
+    drop_changes_before: float | None = None,
 ) -> BuildResult:
     """Build a new version of the index in `out`, and make it the current one if it `publishes`.
 
     Where it `reuses`, texts that the current version has are not embedded again. A build that was interrupted goes on
-    when it is started again with the same arguments, of which `key` is any word. `num_kept` versions stay. With
-    `skips_bad`, bad rows of the source are left out.
+    when it is started again with the same arguments, of which `key` is any word; if a version was built with the same
+    key, which is not empty, it is that one. `num_kept` versions stay. With `skips_bad`, bad rows of the source are left
+    out.
+
+    The version has all changes of the version before, and those of the index since, which `changes` has; without it,
+    these are left to later builds. Changes made before `drop_changes_before`, in Unix seconds, are forgotten.
 
     Raises BadDocument, DiskFull, IndexBusy while another build of the index runs, IndexCorrupt for a version that fails
     its validation, what `report` raises, and the errors of the encoder. The current version then stays.
     """
+    if built := _built_before(out, key):
+        _publish(out, built.version, publishes, num_kept, changes)
+        return built
     former = find_former_version(out, encoder.model) if reuses else None
     arguments = {
+        **_arguments_of(source, encoder.model, former, skips_bad),
+        "drop_changes_before": drop_changes_before,
+        "key": key,
+    }
+    with _disk_full(out), open_scratch(out, arguments) as (folder, state):
+        if not state.count:
+            collect_changes(folder, state, out, changes, drop_changes_before)
+            read_source(folder, state, source, skips_bad, report)
+        result = replace(_fill(folder, state, source.name, former, encoder, report), is_published=publishes)
+        if key:
+            replace_file(folder / BUILD, json.dumps({"key": key, "result": asdict(result)}))
+        report(_progress(state, "publishing"))
+        (folder / EMBEDDED).unlink(missing_ok=True)
+        _publish(out, state.version, publishes, num_kept, changes)
+    return result
+
+
+def _arguments_of(source: Source, model: ModelInfo, former: FormerVersion | None, skips_bad: bool) -> dict[str, Any]:
+    """Return what a build must have in common with an interrupted one to go on with it."""
+    return {
         "layout": LAYOUT,
         "source": source.place.path,
         "columns": [source.text_column, source.id_column],
         "skips_bad": skips_bad,
         "fingerprint": source.fingerprint(),
-        "model": asdict(encoder.model),
+        "model": asdict(model),
         "former": former.name if former else None,
-        "key": key,
     }
-    with _disk_full(out), open_scratch(out, arguments) as (folder, state):
-        if not state.count:
-            read_source(folder, state, source, skips_bad, report)
-        result = _fill(folder, state, source.name, former, encoder, report)
-        report(_progress(state, "publishing"))
-        with changing(out):
-            (folder / EMBEDDED).unlink(missing_ok=True)
-            folder.rename(out / state.version)
+
+
+def _publish(out: Path, version: str, publishes: bool, num_kept: int, changes: IndexChanges | None) -> None:
+    """Move a version out of the folder of its build, and publish it, where that is not done yet."""
+    with changing(out):
+        if not (out / version).exists():
+            (out / SCRATCH).rename(out / version)
             sync_folder(out)
-            (out / state.version / STATE).unlink()
-            if publishes:
-                make_current(out, state.version)
-            remove_old(out, state.version, num_kept)
-    return replace(result, is_published=publishes)
+        (out / version / STATE).unlink(missing_ok=True)
+        if publishes and not was_published(out, version):
+            make_current(out, version)
+        remove_old(out, version, num_kept)
+    if changes:
+        changes.forget_folded(out)
+
+
+def _built_before(out: Path, key: str) -> BuildResult | None:
+    """Return the result of the build with the key, if it has ended and its version is still there.
+
+    The job that a build is of can be tried again after that, if its process is killed before it has told.
+    """
+    for path in out.glob(f"[!.]*/{BUILD}") if key else ():
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            values = json.loads(path.read_text("utf-8"))
+            if values["key"] == key and (path.parent / MANIFEST).is_file():
+                return BuildResult(**{**values["result"], "first_bad": tuple(values["result"]["first_bad"])})
+    return None
 
 
 def _fill(
@@ -100,7 +149,7 @@ def _fill(
     report: Report,
 ) -> BuildResult:
     """Write the files of a version beside its documents, from where an interrupted build has come to."""
-    plan = VectorPlan.make(HashTable.open(folder, state.count), former)
+    plan = VectorPlan.make(HashTable.open(folder, HASHES, state.count), former)
     _check_room(folder, state.count, len(plan.new_rows), encoder.model.dimension)
     embed_texts(folder, state, plan, encoder, report)
     vectors = write_vectors(folder, plan, encoder.model.dimension, former)
@@ -122,6 +171,7 @@ def _fill(
         num_repeated=state.count - num_reused - len(plan.new_rows),
         num_bad=state.num_bad,
         first_bad=state.first_bad,
+        num_changed=state.num_changed,
         found_share=found_share,
     )
 
@@ -144,6 +194,8 @@ def _finish(
         prompt=model.prompt,
         num_embedded=num_embedded,
         num_bad=state.num_bad,
+        num_changed=state.num_changed,
+        changes_through=state.changes_through,
     )
     manifest.save(folder)
     sync_files(folder)

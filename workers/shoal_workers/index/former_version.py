@@ -11,7 +11,7 @@ from shoal.errors import IndexCorrupt, IndexNotFound
 from shoal_workers.index.array_file import open_array
 from shoal_workers.index.document_encoder import ModelInfo
 from shoal_workers.index.hash_table import HashTable
-from shoal_workers.index.manifest import HASHES, LAYOUT, VECTORS, Manifest, checksum
+from shoal_workers.index.manifest import HASHES, VECTORS, Manifest, checksum
 from shoal_workers.index.versions import list_versions
 
 log = logging.getLogger(__name__)
@@ -29,14 +29,14 @@ class FormerVersion:
 def find_former_version(out: Path, model: ModelInfo) -> FormerVersion | None:
     """Return the version of the index in `out` that was built last with the model, or None if there is none.
 
-    Versions of older layouts, which have no hashes, and those whose files are not what was built are left out.
+    Versions of layout 2, which have no hashes, and those whose files are not what was built are left out.
     """
     try:
         versions = list_versions(out)
     except IndexNotFound:
         return None
     for version in versions:
-        if version.manifest and version.manifest.layout == LAYOUT and model_of(version.manifest) == model:
+        if version.manifest and HASHES in version.manifest.files and model_of(version.manifest) == model:
             try:
                 return _open(version.folder, version.manifest)
             except IndexCorrupt as error:
@@ -49,7 +49,7 @@ def _open(folder: Path, manifest: Manifest) -> FormerVersion:
         if checksum(folder / name) != manifest.checksums[name]:
             raise IndexCorrupt(f"{folder / name} is not what was built")
     vectors = open_array(folder / VECTORS, np.float32, (manifest.count, manifest.dimension))
-    return FormerVersion(folder.name, vectors, HashTable.open(folder, manifest.count))
+    return FormerVersion(folder.name, vectors, HashTable.open(folder, HASHES, manifest.count))
 
 
 def model_of(manifest: Manifest) -> ModelInfo:

@@ -1,4 +1,7 @@
-"""Hashes of texts, sorted: by them a build finds equal texts, and texts that a former version has vectors of."""
+"""Hashes of texts, sorted: by them a build finds equal texts, and texts that a former version has vectors of.
+
+Hashes of ids are kept in the same way, and tell which document has an id.
+"""
 
 from hashlib import blake2b
 from pathlib import Path
@@ -8,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal_workers.index.array_file import open_array, save_array
-from shoal_workers.index.manifest import HASHES
 
 #: Size of a hash: at this size, no two different texts have ever been found with the same one.
 HASH_BYTES = 16
@@ -37,16 +39,16 @@ class HashTable:
         return cls(np.stack([halves[order, 0], halves[order, 1], order.astype(np.uint64)]))
 
     @classmethod
-    def open(cls, folder: Path, count: int) -> Self:
+    def open(cls, folder: Path, name: str, count: int) -> Self:
         """Map the file that `save` wrote into memory.
 
         Raises IndexCorrupt.
         """
-        return cls(open_array(folder / HASHES, np.uint64, (3, count)))
+        return cls(open_array(folder / name, np.uint64, (3, count)))
 
-    def save(self, folder: Path) -> None:
-        """Write the table into the folder of an index's version."""
-        save_array(folder / HASHES, self._table)
+    def save(self, folder: Path, name: str) -> None:
+        """Write the table into a file in the folder of an index's version."""
+        save_array(folder / name, self._table)
 
     def first_rows(self) -> NDArray[np.int64]:
         """Return for each row the first row that has the same text, int64 `[count]`."""

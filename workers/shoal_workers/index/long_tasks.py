@@ -1,17 +1,22 @@
 """The long jobs of indexes, from their arguments to their results, which are plain values."""
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from shoal.changes.change_log import ChangeLog
+from shoal.client.client import Client
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
+from shoal.keys import NAME
 from shoal.long_task import Report
 from shoal.records.source import Source
 from shoal.settings import DEFAULTS, Settings
 from shoal_workers.index.builder import BuildResult, build
 from shoal_workers.index.document_encoder import DocumentEncoder
+from shoal_workers.index.folding import IndexChanges
 from shoal_workers.index.versions import delete, list_versions, publish, rollback
 
 #: What can be done with the versions of an index.
@@ -26,7 +31,8 @@ class BuildIndex:
     """A build of a version of the index `name`.
 
     With `on_bad` "skip", bad rows of the source are left out. `full` embeds all texts anew, also those that the version
-    before has. Raises InvalidRequest for a value that a field does not take.
+    before has. Changes of the index that were made before `drop_changes_before`, in Unix seconds, are forgotten. Raises
+    InvalidRequest for a value that a field does not take.
     """
 
     name: str
@@ -36,11 +42,15 @@ class BuildIndex:
     on_bad: str = "raise"
     publish: bool = True
     full: bool = False
+    drop_changes_before: float | None = None
 
     def __post_init__(self) -> None:
         _check_kinds(self, ("name", "source", "on_bad"), str)
         _check_kinds(self, ("text_column", "id_column"), (str, type(None)))
         _check_kinds(self, ("publish", "full"), bool)
+        before = self.drop_changes_before
+        if before is not None and (type(before) not in (int, float) or not math.isfinite(before)):
+            raise InvalidRequest(f"drop_changes_before is {excerpt(before)}: it takes a time in Unix seconds")
         if self.on_bad not in ("raise", "skip"):
             raise InvalidRequest(f"on_bad is {excerpt(self.on_bad)}: it takes raise or skip")
 
@@ -90,6 +100,23 @@ def where_is(settings: Settings, name: str) -> Path:
     return settings.index_home_folder / name
 
 
+def name_of(settings: Settings, folder: Path) -> str | None:
+    """Return the name of the index in a folder, as `where_is` has it; None if it has none."""
+    folder, named = folder.resolve(), settings.index_folders()
+    for name, other in named.items():
+        if other.resolve() == folder:
+            return name
+    is_at_home = folder.parent == settings.index_home_folder.resolve() and folder.name not in named
+    return folder.name if is_at_home and _NAME.fullmatch(folder.name) else None
+
+
+def changes_of(name: str | None, client: Client) -> IndexChanges | None:
+    """Return the changes of the index of that name in the Redis of a client; None if it is served by no name."""
+    if name is None or not NAME.fullmatch(name):
+        return None
+    return IndexChanges(ChangeLog(client.queue.broker, client.queue.keys), name)
+
+
 def build_index(
     request: BuildIndex,
     folder: Path,
@@ -98,10 +125,12 @@ def build_index(
     *,
     settings: Settings = DEFAULTS,
     resume_key: str = "",
+    changes: IndexChanges | None = None,
 ) -> BuildResult:
     """Build a version of the index in `folder`; `builder.build` says how, and what it raises.
 
-    Of the settings count `kept_versions`, `max_text_chars` and `private_hosts`.
+    Redis has the `changes` of the index, if they are given. Of the settings count `kept_versions`, `max_text_chars` and
+    `private_hosts`.
     """
     return build(
         request.open_source(settings),
@@ -113,16 +142,20 @@ def build_index(
         skips_bad=request.on_bad == "skip",
         num_kept=settings.kept_versions,
         key=resume_key,
+        changes=changes,
+        drop_changes_before=request.drop_changes_before,
     )
 
 
-def manage_index(request: ManageIndex, folder: Path, pool_digest: str | None, key: str = "") -> dict[str, Any]:
+def manage_index(
+    request: ManageIndex, folder: Path, pool_digest: str | None, key: str = "", changes: IndexChanges | None = None
+) -> dict[str, Any]:
     """Do the action on the index in `folder`, and return its versions afterwards, the one that was built last first.
 
     `pool_digest` is the digest of the model that the pool serves, or None if it serves none. A rollback with the same
-    `key`, unless that is empty, is done once. Raises IndexNotFound,
-    InvalidRequest for a delete of the current version and a rollback from the first one, IndexMismatch for a version of
-    another model than the pool's, and IndexCorrupt. The current version then stays.
+    `key`, unless that is empty, is done once. Of the `changes` of the index, Redis forgets those that all its versions
+    have. Raises IndexNotFound, InvalidRequest for a delete of the current version and a rollback from the first one,
+    IndexMismatch for a version of another model than the pool's, and IndexCorrupt. The current version then stays.
     """
     if request.action == "rollback":
         rollback(folder, pool_digest, key)
@@ -131,6 +164,8 @@ def manage_index(request: ManageIndex, folder: Path, pool_digest: str | None, ke
             publish(folder, request.version, pool_digest)
         else:
             delete(folder, request.version)
+    if changes and request.action != "list":
+        changes.forget_folded(folder)
     versions = [version.to_map() for version in list_versions(folder)]
     current = next((version["version"] for version in versions if version["is_current"]), None)
     return {"name": request.name, "current": current, "versions": versions}

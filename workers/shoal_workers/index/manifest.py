@@ -5,6 +5,7 @@ my-index/history                     the versions that were published before it 
 my-index/.rollback                   the last rollback of a long job: see `versions`
 my-index/.building/                  the version that is being built, or was when its build was interrupted
 my-index/<version>/manifest.json     model, digest, dimension, count, checksums, when built
+my-index/<version>/build.json        the long job that built the version, and its result: see `builder`
 my-index/<version>/bad-rows.jsonl    the rows of the source that were left out, each with the reason
 my-index/<version>/vectors.npy       float32 [count, dimension], normalised
 my-index/<version>/quantised.npy     int8 [count, quantised_width], the codes of the vectors: see `quantisation`
@@ -13,6 +14,8 @@ my-index/<version>/scales.npy        float64 [3], the units of the codes and the
 my-index/<version>/documents.jsonl   one document a line
 my-index/<version>/offsets.npy       int64 [count + 1], where each document begins, and the end of the last
 my-index/<version>/hashes.npy        uint64 [3, count], hashes of the texts: see `hash_table`
+my-index/<version>/ids.npy           uint64 [3, count], hashes of the ids
+my-index/<version>/changes.jsonl     one change of a document that the source does not have a line: see `folding`
 """
 
 import hashlib
@@ -21,25 +24,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self, get_origin, get_type_hints
 
+from shoal.changes.change_log import POSITION, START
 from shoal.errors import IndexCorrupt
 from shoal.excerpt import excerpt
 
 VECTORS, DOCUMENTS, OFFSETS = "vectors.npy", "documents.jsonl", "offsets.npy"
 QUANTISED, BASIS, SCALES = "quantised.npy", "basis.npy", "scales.npy"
-HASHES = "hashes.npy"
+HASHES, IDS, CHANGES = "hashes.npy", "ids.npy", "changes.jsonl"
 MANIFEST = "manifest.json"
 
 #: Rows that were left out. It has no checksum, as nothing reads it but people.
 BAD_ROWS = "bad-rows.jsonl"
 
 #: Files of a version beside its manifest that have a checksum.
-FILES = (VECTORS, QUANTISED, BASIS, SCALES, DOCUMENTS, OFFSETS, HASHES)
+FILES = (VECTORS, QUANTISED, BASIS, SCALES, DOCUMENTS, OFFSETS, HASHES, IDS, CHANGES)
 
 #: Version of this layout, raised by one whenever a folder's files change in name or content.
-LAYOUT = 3
+LAYOUT = 4
 
 #: The files of each layout that is read. Versions of layout 2 have no hashes, so no build takes vectors from them.
-FILES_OF = {2: tuple(name for name in FILES if name != HASHES), LAYOUT: FILES}
+FILES_OF = {2: FILES[:6], 3: FILES[:7], LAYOUT: FILES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,9 @@ class Manifest:
 
     `quantised_width` is the size of a quantised vector in bytes. `prompt` is the name of the prompt before each text,
     or empty for the model's default. `num_embedded` texts were embedded for this version; the vectors of the others are
-    those of equal texts. `num_bad` rows of the source were left out.
+    those of equal texts. `num_bad` rows of the source were left out. The documents are those of the source after
+    `num_changed` of them were added, replaced or deleted: by the changes that the version before had, and those of its
+    index in Redis up to the position `changes_through`.
     """
 
     version: str
@@ -64,6 +70,8 @@ class Manifest:
     prompt: str = ""
     num_embedded: int = 0
     num_bad: int = 0
+    num_changed: int = 0
+    changes_through: str = START
     layout: int = LAYOUT
 
     @classmethod
@@ -101,6 +109,8 @@ class Manifest:
                 f"count is {self.count}, dimension {self.dimension} and quantised_width {self.quantised_width}; "
                 "all must be at least 1"
             )
+        if not POSITION.fullmatch(self.changes_through):
+            raise ValueError(f"changes_through is {excerpt(self.changes_through)}, which is no position")
 
     def save(self, folder: Path) -> None:
         """Write the manifest into the folder of its version."""

@@ -1,4 +1,7 @@
-"""The first step of a build: documents are copied from the source, and rows that cannot be indexed are found."""
+"""The first step of a build: documents are copied from the source, and those that were changed since are replaced.
+
+Rows that cannot be indexed are found here.
+"""
 
 import json
 from array import array
@@ -17,35 +20,46 @@ from shoal.records.record import Place
 from shoal.records.source import Source
 from shoal_workers.index.array_file import save_array
 from shoal_workers.index.hash_table import HASH_BYTES, HashTable, hash_of
-from shoal_workers.index.manifest import BAD_ROWS, DOCUMENTS, OFFSETS
+from shoal_workers.index.json_lines import keep_lines, read_lines, to_line
+from shoal_workers.index.manifest import BAD_ROWS, CHANGES, DOCUMENTS, HASHES, IDS, OFFSETS
 from shoal_workers.index.scratch import BuildState, sync_files
 
 #: Rows read from one report of progress to the next.
 REPORT_EVERY = 4_096
 
-#: `json.dumps` would make an encoder for each document, which takes as long as reading it.
-_to_json = json.JSONEncoder(ensure_ascii=False).encode
-
 
 class _Copied:
-    """Documents that were copied: the ends of their lines in the file, their numbers in the source, and hashes."""
+    """Documents that were copied: the sizes of their lines in the file, their numbers in the source, and hashes."""
 
     def __init__(self) -> None:
-        self.ends = array("q", [0])
+        self.sizes = array("q")
         self.numbers = array("q")
         self.hashes = bytearray()
         self.id_hashes = bytearray()
 
     def add(self, document: Document, line: bytes) -> None:
         """Note a document that was copied as a line."""
-        self.ends.append(self.ends[-1] + len(line))
+        self.sizes.append(len(line))
         self.numbers.append(document.number)
         self.hashes += hash_of(document.text)
         self.id_hashes += hash_of(document.id)
 
+    def keep(self, is_kept: NDArray[np.bool_]) -> None:
+        """Forget all but the documents of these rows."""
+        self.sizes = array("q", np.array(self.sizes)[is_kept].tobytes())
+        self.numbers = array("q", np.array(self.numbers)[is_kept].tobytes())
+        self.hashes, self.id_hashes = (
+            bytearray(np.frombuffer(hashes, np.uint8).reshape(-1, HASH_BYTES)[is_kept].tobytes())
+            for hashes in (self.hashes, self.id_hashes)
+        )
+
+    def offsets(self) -> NDArray[np.int64]:
+        """Return where each line begins, and the end of the last; int64 `[count + 1]`."""
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.sizes, dtype=np.int64)])
+
 
 def read_source(folder: Path, state: BuildState, source: Source, skips_bad: bool, report: Report) -> None:
-    """Copy the documents of the source into the folder of a build, and note in its state how many there are.
+    """Copy the documents of the source into the folder of a build, fold in the changes that are there, and count them.
 
     With `skips_bad`, bad rows and documents with the id of an earlier one are left out and listed in a file. Memory
     grows by some 70 bytes a document. Raises BadDocument for the first of them otherwise, and if no document is left.
@@ -61,19 +75,41 @@ def read_source(folder: Path, state: BuildState, source: Source, skips_bad: bool
                     _leave_out(row, bad, skips_bad)
                 if state.num_rows % REPORT_EVERY == 0:
                     report(TaskProgress(state.num_rows, bad.num, bad.first, source.fraction, "reading"))
-        repeated = array("q")
+        if not copied.sizes:
+            raise BadDocument(f"{source.place.path}: there are no documents in it; at least one is needed")
+        is_kept = np.ones(len(copied.sizes), bool)
         for n, row in _repeated_ids(folder, copied, source.place):
             _leave_out(row, bad, skips_bad)
-            repeated.append(n)
-        ends, hashes = _without(folder, copied, np.array(repeated))
+            is_kept[n] = False
         state.num_bad, state.first_bad = bad.num, bad.first
-    state.count = len(ends) - 1
+    _fold(folder, copied, is_kept)
+    state.count = len(copied.sizes)
     if not state.count:
-        raise BadDocument(f"{source.place.path}: there are no documents in it; at least one is needed")
-    save_array(folder / OFFSETS, ends)
-    HashTable.of(hashes).save(folder)
+        raise BadDocument(f"{source.place.path}: all its documents are deleted from the index; at least one is needed")
+    save_array(folder / OFFSETS, copied.offsets())
+    HashTable.of(copied.hashes).save(folder, HASHES)
+    HashTable.of(copied.id_hashes).save(folder, IDS)
     sync_files(folder)  # a state that counts documents is a promise that they are there, also after a power failure
     state.save(folder)
+
+
+def _fold(folder: Path, copied: _Copied, is_kept: NDArray[np.bool_]) -> None:
+    """Take the documents that were changed since out of those that were copied, and add the ones that were added.
+
+    Documents that are not to be kept are taken out with them.
+    """
+    changed = b"".join(hash_of(change["id"]) for change in read_lines(folder / CHANGES))
+    if changed:
+        is_kept &= HashTable.of(copied.id_hashes).find_in(HashTable.of(changed)) < 0
+    if not is_kept.all():
+        keep_lines(folder / DOCUMENTS, is_kept)
+        copied.keep(is_kept)
+    with (folder / DOCUMENTS).open("ab") as file:
+        for change in read_lines(folder / CHANGES):
+            if change["document"] is not None:
+                document = Document(change["id"], change["document"].pop("text"), change["document"])
+                file.write(line := _line(document))
+                copied.add(document, line)
 
 
 def _leave_out(row: BadRow, bad: BadRows, skips_bad: bool) -> None:
@@ -84,30 +120,15 @@ def _leave_out(row: BadRow, bad: BadRows, skips_bad: bool) -> None:
 
 def _repeated_ids(folder: Path, copied: _Copied, place: Place) -> Iterator[tuple[int, BadRow]]:
     """Yield the documents with the id of an earlier one, each with the reason to leave it out."""
-    first_rows = HashTable.of(copied.id_hashes).first_rows()
+    first_rows, offsets = HashTable.of(copied.id_hashes).first_rows(), copied.offsets()
     with (folder / DOCUMENTS).open("rb") as file:
         for n in map(int, np.flatnonzero(first_rows != np.arange(len(first_rows)))):
-            file.seek(copied.ends[n])
+            file.seek(offsets[n])
             name = excerpt(json.loads(file.readline())["id"])
             number, first = copied.numbers[n], copied.numbers[int(first_rows[n])]
             reason = f"{place.at(number)}: the id {name} is already that of {place.at(first)}; ids must differ"
             yield n, BadRow(number, reason)
 
 
-def _without(folder: Path, copied: _Copied, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], bytes | bytearray]:
-    """Take rows out of the documents that were copied, and return the ends and the hashes of the others."""
-    ends = np.array(copied.ends)
-    if not len(rows):
-        return ends, copied.hashes
-    is_kept = np.ones(len(ends) - 1, bool)
-    is_kept[rows] = False
-    scratch = folder / f"{DOCUMENTS}.kept"
-    with (folder / DOCUMENTS).open("rb") as old, scratch.open("wb") as new:
-        new.writelines(line for line, kept in zip(old, is_kept, strict=True) if kept)
-    scratch.replace(folder / DOCUMENTS)
-    hashes = np.frombuffer(copied.hashes, np.uint8).reshape(-1, HASH_BYTES)[is_kept]
-    return np.concatenate([ends[:1], np.cumsum(np.diff(ends)[is_kept])]), hashes.tobytes()
-
-
 def _line(document: Document) -> bytes:
-    return f"{_to_json({'id': document.id, 'text': document.text, **document.fields})}\n".encode()
+    return to_line({"id": document.id, "text": document.text, **document.fields})

@@ -6,7 +6,7 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -45,7 +45,8 @@ class BuildState:
 
     A build goes on with what another has done if both have the same `arguments`, which are plain values: source, model
     and so on. `num_rows` counts the rows of the source, `num_bad` those that were left out, and `count` the documents:
-    0 until all are written. `num_embedded` counts the vectors that are safe on the disk.
+    0 until all are written. `changes_through` is the position up to which changes of the index are folded in, empty
+    until they are written, and `num_changed` counts them. `num_embedded` counts the vectors that are safe on the disk.
     """
 
     arguments: dict[str, Any]
@@ -56,6 +57,8 @@ class BuildState:
     num_bad: int = 0
     first_bad: tuple[str, ...] = ()
     count: int = 0
+    changes_through: str = ""
+    num_changed: int = 0
     num_embedded: int = 0
 
     def save(self, folder: Path) -> None:
@@ -82,6 +85,23 @@ def open_scratch(out: Path, arguments: dict[str, Any]) -> Iterator[tuple[Path, B
         raise
     finally:
         os.close(lock)
+
+
+def remove_interrupted(out: Path, is_unwanted: Callable[[str], bool]) -> None:
+    """Remove what an interrupted build of the index in `out` has left, if it has a key, and that is unwanted."""
+    folder = out / SCRATCH
+    key = _key_in(folder)
+    if not key or not is_unwanted(key):
+        return
+    with suppress(IndexBusy):
+        lock = _lock(folder)
+        try:
+            if _key_in(folder) in (key, None):
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)
+    with suppress(OSError):  # it has other files
+        out.rmdir()
 
 
 def replace_file(path: Path, text: str) -> None:
@@ -165,6 +185,13 @@ def _state_of(folder: Path, arguments: dict[str, Any]) -> BuildState:
     state.process, state.since = os.getpid(), f"{now:%Y-%m-%dT%H:%M:%SZ}"
     state.save(folder)
     return state
+
+
+def _key_in(folder: Path) -> str | None:
+    """Return the key of the build in the folder; None if there is none."""
+    state = _read_state(folder)
+    key = state.arguments.get("key") if state and isinstance(state.arguments, dict) else None
+    return key if isinstance(key, str) else None
 
 
 def _read_state(folder: Path) -> BuildState | None:

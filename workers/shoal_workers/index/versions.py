@@ -147,6 +147,11 @@ def make_current(folder: Path, name: str) -> None:
     replace_file(folder / CURRENT, name + "\n")
 
 
+def was_published(folder: Path, name: str) -> bool:
+    """Return True if a version was published, and no other one since it was rolled back."""
+    return name in [line.split(" ", 1)[0] for line in _lines(folder)]
+
+
 def remove_old(folder: Path, built: str, num_kept: int) -> None:
     """Remove all but `num_kept` versions; `built`, the current one and those before it are the last to go.
 

@@ -19,7 +19,7 @@ from shoal.long_jobs.public_status import public_map, public_values
 from shoal.long_task import Report, TaskProgress
 from shoal.settings import Settings
 from shoal_workers.index import long_tasks
-from shoal_workers.index.long_tasks import BuildIndex, ManageIndex, where_is
+from shoal_workers.index.long_tasks import BuildIndex, ManageIndex, changes_of, where_is
 from shoal_workers.index.pool_encoder import PoolEncoder, served_digest
 from shoal_workers.index.store_process import upload_index
 from shoal_workers.long_jobs import webhook
@@ -63,7 +63,8 @@ def build_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, r
     _check_writable(request.name, folder)
     with Client.from_settings(settings) as client:
         encoder = PoolEncoder.find(client)
-        result = long_tasks.build_index(request, folder, encoder, report, settings=settings, resume_key=job_id)
+        given: dict[str, Any] = {"resume_key": job_id, "changes": changes_of(request.name, client)}
+        result = long_tasks.build_index(request, folder, encoder, report, settings=settings, **given)
     progress = TaskProgress(result.count + result.num_bad, result.num_bad, result.first_bad, 1.0, "uploading")
     upload_index(settings, folder, lambda: report(progress))
     return asdict(result)
@@ -76,7 +77,8 @@ def manage_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, 
     if request.action != "list":
         _check_writable(request.name, folder)
     with Client.from_settings(settings) as client:
-        result = long_tasks.manage_index(request, folder, served_digest(client), job_id)
+        changes = changes_of(request.name, client)
+        result = long_tasks.manage_index(request, folder, served_digest(client), job_id, changes)
     if request.action != "list":
         upload_index(settings, folder, lambda: report(TaskProgress(step="uploading")))
     shown: dict[str, Any] = public_values(result, settings)
