@@ -25,6 +25,7 @@ from shoal.long_jobs.rq_queue import LongQueue, queue_names
 from shoal.parent_death import die_with_parent
 from shoal.settings import Settings
 from shoal_workers.long_jobs import schedules
+from shoal_workers.long_jobs.cancelled_builds import CancelledBuilds
 from shoal_workers.long_jobs.rq_worker import LongJobWorker
 from shoal_workers.long_jobs.runnable_job import RunnableJob, Task
 from shoal_workers.long_jobs.tasks import functions
@@ -87,16 +88,18 @@ class Runner:
         """Do long jobs until SIGTERM or SIGINT. Raises BadSetting for a file of schedules that is wrong."""
         with LongJobs(self._settings, self._kinds) as jobs:
             path = self._settings.schedules
-            due = schedules.read(Path(path).expanduser(), jobs, self._kinds).submit_due if path else None
+            chores = [CancelledBuilds(self._settings, jobs).remove]
+            if path:
+                chores.append(schedules.read(Path(path).expanduser(), jobs, self._kinds).submit_due)
             for number in _STOPS:
                 signal.signal(number, lambda *_: self._stopping.set())
             log.info("this runner does %d long jobs at a time", self._settings.long_jobs)
             try:
-                self._watch(due)
+                self._watch(chores)
             finally:
                 self._stop()
 
-    def _watch(self, submit_due: Callable[[], None] | None) -> None:
+    def _watch(self, chores: Sequence[Callable[[], None]]) -> None:
         while not self._stopping.is_set():
             for place in self._places:
                 if place.process is not None and not place.process.is_alive():
@@ -105,8 +108,8 @@ class Runner:
                     place.process, place.due_s = None, time.monotonic() + RESTART_AFTER_S
                 if place.process is None and time.monotonic() >= place.due_s:
                     place.process = self._start(place.queues)
-            if submit_due:
-                submit_due()
+            for chore in chores:
+                chore()
             self._stopping.wait(_LOOK_EVERY_S)
 
     def _start(self, queues: Sequence[str]) -> BaseProcess:
