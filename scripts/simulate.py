@@ -107,6 +107,8 @@ class Fleet:
 
 
 class _NoTokenizer:
+    digest = ""
+
     def encode(self, texts: Sequence[str], side: str = "right") -> list[Tokens]:
         return [Tokens((1, 2, 3)) for _ in texts]
 

@@ -35,7 +35,7 @@ class SteadyWorker:
     def __init__(self, queue: Queue, max_jobs: int = 2**31, digest: str = "d1"):
         self.queue = queue
         self.max_jobs = max_jobs
-        self.about = {"state": "ready", "model": MODEL, "digest": digest, "dimension": DIMENSION}
+        self.about = {"state": "ready", "model": MODEL, "digest": digest, "dimension": DIMENSION, "fingerprint": "f1"}
         self.num_answered = 0
 
     def announce(self) -> None:

@@ -49,8 +49,15 @@ DIMENSION = 8
 class MadeVectors:
     """An encoder that makes vectors of the letters of texts, counts the texts, and can break off."""
 
-    def __init__(self, digest: str = "a" * 64, *, breaks: ShoalError | None = None, before: int = 0):
-        self.model = ModelInfo("made", digest, "mean", DIMENSION, "")
+    def __init__(
+        self,
+        digest: str = "a" * 64,
+        *,
+        fingerprint: str = "f1",
+        breaks: ShoalError | None = None,
+        before: int = 0,
+    ):
+        self.model = ModelInfo("made", digest, "mean", DIMENSION, "", fingerprint)
         self.num_texts = 0
         self._breaks = breaks
         self._before = before
@@ -173,7 +180,7 @@ class TestAnIncrementalBuild:
         build(source(self.TEXTS), out, MadeVectors())
         assert build(source(reversed(self.TEXTS)), out, MadeVectors()).num_embedded == 0
 
-    @pytest.mark.parametrize("why", ["asked", "model", "damage", "layout"])
+    @pytest.mark.parametrize("why", ["asked", "model", "settings", "damage", "layout"])
     def test_is_a_full_one_where_the_former_version_cannot_be_used(self, source: Write, out: Path, why: str) -> None:
         build(source(self.TEXTS), out, MadeVectors())
         folder = current_version(out)
@@ -185,8 +192,20 @@ class TestAnIncrementalBuild:
                 del manifest["checksums"][name]
             (folder / MANIFEST).write_text(json.dumps(manifest))
             assert Index.open(out).manifest.layout == 2
-        encoder = MadeVectors("b" * 64 if why == "model" else "a" * 64)
+        fingerprint = "f2" if why == "settings" else "f1"
+        encoder = MadeVectors("b" * 64 if why == "model" else "a" * 64, fingerprint=fingerprint)
         assert build(source(self.TEXTS), out, encoder, reuses=why != "asked").num_embedded == 200
+
+    @pytest.mark.parametrize("fingerprint", ["f1", ""])
+    def test_takes_no_vectors_of_unknown_settings(
+        self, source: Write, out: Path, fingerprint: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        build(source(self.TEXTS), out, MadeVectors())
+        manifest = json.loads((current_version(out) / MANIFEST).read_text())
+        del manifest["fingerprint"]
+        (current_version(out) / MANIFEST).write_text(json.dumps(manifest))
+        assert build(source(self.TEXTS), out, MadeVectors(fingerprint=fingerprint)).num_embedded == 200
+        assert "it was built with another precision, prompt or length of texts, or does not say" in caplog.text
 
     def test_takes_vectors_of_a_version_that_was_not_published(self, source: Write, out: Path) -> None:
         build(source(["storm"]), out, MadeVectors())

@@ -52,6 +52,9 @@ from shoal_workers.worker import Worker
 
 NUM_ROWS, PART_ROWS = 100, 16
 
+#: What a worker of another model tells.
+OTHER_MODEL = {"model": "other", "digest": "d2", "dimension": DIMENSION, "fingerprint": "f2"}
+
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
@@ -255,7 +258,7 @@ class TestGoingOn:
     ) -> None:
         def join(progress: TaskProgress) -> None:
             if progress.rows > PART_ROWS:
-                client.pool.announce("other", {"model": "other", "digest": "d2", "dimension": DIMENSION})
+                client.pool.announce("other", OTHER_MODEL)
 
         with pytest.raises(NotReady, match="different models"):
             embed_file(request_for(source, tmp_path / "out"), client, join)
@@ -346,8 +349,8 @@ class TestRefused:
             embed_file(request_for(source, tmp_path / "out"), client, touch)
 
     def test_another_model(self, source: Path, tmp_path: Path, client: Client, undisturbed: dict[str, bytes]) -> None:
-        client.pool.announce("other", {"model": "other", "digest": "d2", "dimension": DIMENSION})
-        with pytest.raises(NotReady, match=r"different models \(other, steady\)"):
+        client.pool.announce("other", OTHER_MODEL)
+        with pytest.raises(NotReady, match=r"different models, other \(d2\), steady \(d1\)"):
             embed_file(request_for(source, tmp_path / "undisturbed"), client, ignore)
         assert files_in(tmp_path / "undisturbed") == undisturbed
 
@@ -356,10 +359,42 @@ class TestRefused:
             embed_file(request_for(source, tmp_path / "out"), client, ignore)
         before = files_in(tmp_path / "out")
         queue.pool.leave("steady")
-        queue.pool.announce("other", {"model": "other", "digest": "d2", "dimension": DIMENSION})
+        queue.pool.announce("other", OTHER_MODEL)
         with pytest.raises(ModelMismatch, match=r"begun with the model steady \(d1\), and the workers have other"):
             embed_file(request_for(source, tmp_path / "out"), client, ignore)
         assert files_in(tmp_path / "out") == before
+
+    @pytest.mark.parametrize("before", ["f1", ""])
+    def test_a_folder_of_the_model_with_other_settings(
+        self, source: Path, tmp_path: Path, client: Client, queue: Queue, before: str
+    ) -> None:
+        with SteadyWorker(queue).running():
+            embed_file(request_for(source, tmp_path / "out"), client, ignore)
+        manifest = json.loads((tmp_path / "out" / "manifest.json").read_text()) | {"fingerprint": before}
+        (tmp_path / "out" / "manifest.json").write_text(json.dumps({**manifest, "is_complete": False}))
+        files = files_in(tmp_path / "out")
+        queue.pool.leave("steady")
+        assert client.pool.first_heartbeats() == {}
+        other = SteadyWorker(queue)
+        other.about["fingerprint"] = "f2"
+        reason = "had another precision" if before else "the folder does not say with which precision"
+        with other.running(), pytest.raises(ModelMismatch, match=f"cannot be continued, as the .*{reason[4:]}"):
+            embed_file(request_for(source, tmp_path / "out"), client, ignore)
+        assert files_in(tmp_path / "out") == files
+
+    @pytest.mark.parametrize(
+        ("fingerprint", "message"),
+        [("f2", "make different vectors of a text .their precision is bf16, f32"), (None, "update all workers")],
+    )
+    def test_workers_that_make_different_vectors(
+        self, source: Path, tmp_path: Path, client: Client, queue: Queue, fingerprint: str | None, message: str
+    ) -> None:
+        steady = SteadyWorker(queue)
+        steady.about["precision"] = "f32"
+        steady.announce()
+        client.pool.announce("other", steady.about | {"precision": "bf16", "fingerprint": fingerprint})
+        with pytest.raises(NotReady, match=message):
+            embed_file(request_for(source, tmp_path / "out"), client, ignore)
 
     def test_a_folder_that_another_run_writes(
         self, source: Path, tmp_path: Path, client: Client, steady: SteadyWorker

@@ -4,8 +4,10 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,9 @@ from safetensors.numpy import load_file, save_file
 from shoal.errors import InvalidRequest, ModelMismatch, ModelNotFound
 from shoal.jobs import DOCUMENT_PROMPTS, QUERY_PROMPTS, Options
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
+from shoal_workers.encoding.engines import ForwardPass
+from shoal_workers.encoding.packing import Packing
+from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.model import parity
 from shoal_workers.model.model import GRAPH, Model, is_prepared
 from shoal_workers.model.source import find_source
@@ -66,6 +71,35 @@ def test_vectors_are_those_of_sentence_transformers(encoder: Encoder, reference:
 def test_a_prompt_goes_before_each_text(encoder: Encoder, reference: dict[str, np.ndarray]) -> None:
     vectors = encoder.embed(TEXTS, Options(), encoder.prompt(Options(prompt_name="query")))
     assert vectors == pytest.approx(reference["query"], abs=2e-3)
+
+
+def test_the_fingerprint_stands_for_all_that_vectors_depend_on(encoder: Encoder, copy: Path) -> None:
+    path = copy / "tokenizer.json"
+    path.write_text(path.read_text() + "\n")
+    engines = [_EngineCalled("openvino", "bf16"), _EngineCalled("torch", "f32")]
+    changes: list[dict[str, Any]] = [
+        *({"digest": "other"}, {"max_tokens": 47}, {"pooling": "cls"}, {"default_prompt": "query"}),
+        {"prompts": encoder.model.prompts | {"document": "another: "}},
+    ]
+    others = [
+        *(Encoder(replace(encoder.model, **change), encoder.tokenizer, encoder.engine) for change in changes),
+        *(Encoder(encoder.model, encoder.tokenizer, engine) for engine in engines),
+        Encoder(encoder.model, Tokenizer(path, encoder.model.max_tokens), encoder.engine),
+    ]
+    assert len({other.fingerprint for other in [encoder, *others]}) == 1 + len(others)
+    renamed = replace(encoder.model, name="other", source="elsewhere")
+    assert Encoder(renamed, encoder.tokenizer, encoder.engine).fingerprint == encoder.fingerprint
+
+
+class _EngineCalled:
+    threads, num_streams = 1, 1
+
+    def __init__(self, name: str, precision: str):
+        self.name, self.precision = name, precision
+
+    def start(self, packings: Sequence[Packing]) -> list[ForwardPass]:
+        """See `Engine.start`."""
+        raise NotImplementedError
 
 
 @pytest.mark.parametrize("pooling", ["max", "cls"])

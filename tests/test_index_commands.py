@@ -25,7 +25,7 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.document_encoder import ModelInfo
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.local_encoder import LocalEncoder
-from shoal_workers.index.pool_encoder import PoolEncoder, served_model
+from shoal_workers.index.pool_encoder import PoolEncoder, served_digest, served_model
 from shoal_workers.index.versions import list_versions
 from shoal_workers.service import announced
 from shoal_workers.worker import Worker
@@ -148,10 +148,10 @@ class TestThroughAPool:
         assert current_version(folder).name == here
 
     def test_prompts_and_dimension_are_the_pools(self, client: Client, encoder: Encoder) -> None:
-        assert served_model(client) == ModelInfo.of(encoder.model)
+        assert served_model(client) == ModelInfo.of(encoder.model, encoder.fingerprint)
 
     def test_a_pool_that_comes_to_serve_another_model(self, client: Client, encoder: Encoder) -> None:
-        here = ModelInfo.of(encoder.model)
+        here = ModelInfo.of(encoder.model, encoder.fingerprint)
         with pytest.raises(IndexMismatch, match=f"the pool served {here.name}, and meanwhile another model"):
             list(PoolEncoder(client, replace(here, digest="f" * 64)).embed(["storm"]))
         with pytest.raises(ModelMismatch, match="and those before are of other"):
@@ -197,3 +197,12 @@ def test_workers_of_different_models(client: Client) -> None:
         client.pool.announce(name, {"state": "ready", "model": name, "digest": name * 8, "dimension": 8})
     with pytest.raises(NotReady, match=r"serve different models, one \(oneone.*, two \("):
         served_model(client)
+
+
+def test_workers_of_one_model_with_other_settings(client: Client) -> None:
+    for name in ("bf16", "f32"):
+        about = {"state": "ready", "model": "m", "digest": "d", "dimension": 8, "precision": name}
+        client.pool.announce(name, about | {"fingerprint": name})
+    with pytest.raises(NotReady, match=r"make different vectors of a text \(their precision is bf16, f32\)"):
+        served_model(client)
+    assert served_digest(client) == "d"  # versions are published and rolled back all the same

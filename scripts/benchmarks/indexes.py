@@ -59,7 +59,7 @@ class Maker:
     """A stand-in for the encoder of a build: it makes the vectors of numbered texts, `NUM_MADE` at a time."""
 
     def __init__(self, kind: str, real: Vectors):
-        self.model = ModelInfo.of(model())
+        self.model = ModelInfo.of(model(), "made")
         self._kind, self._real = KINDS[kind], real
 
     def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[Vectors]:

@@ -32,7 +32,6 @@ from shoal_workers.index.copy_keeper import kept_copies
 from shoal_workers.index.index import Index
 from shoal_workers.index.open_indexes import OpenIndexes
 from shoal_workers.index.store_process import check_store
-from shoal_workers.model.model import prepared_folder
 from shoal_workers.model.prepare import prepare_if_needed
 from shoal_workers.process import processors
 from shoal_workers.process.crash_report import CrashReports
@@ -145,13 +144,11 @@ def open_reranker(settings: Settings, threads: int) -> Reranker | None:
 
 def open_cache(settings: Settings, encoder: Encoder, broker: Broker) -> Cache | None:
     """Open the pool's cache of texts that were embedded before; None if the settings want none."""
-    model, engine, keys = encoder.model, encoder.engine, settings.keys
+    model, keys = encoder.model, settings.keys
     places = num_places(settings.cache_mb, model.dimension, keys)
     if not places:
         return None
-    tokenizer = prepared_folder(settings.home_folder, settings.model) / "tokenizer.json"
-    made_by = (__version__, engine.name, engine.precision, model.digest, str(model.max_tokens))
-    fingerprint = blake2b("\0".join(made_by).encode() + tokenizer.read_bytes(), digest_size=16).hexdigest()
+    fingerprint = blake2b(f"{__version__} {encoder.fingerprint}".encode(), digest_size=16).hexdigest()
     table = Table(
         model.name, model.dimension, model.pooling, fingerprint, places, model.prompts, model.prompt_for(None)
     )
@@ -175,6 +172,7 @@ def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, An
         "state": _state(worker),
         "model": model.name,
         "digest": model.digest,
+        "fingerprint": worker.encoder.fingerprint,
         "dimension": model.dimension,
         "max_tokens": model.max_tokens,
         "pooling": model.pooling,

@@ -46,10 +46,10 @@ def embed_file(request: BulkRequest, client: Client, report: Report, settings: S
     Waits for workers, for room in the lane, and for Redis if it goes away meanwhile. `report` is called for every
     answered job, and about twice a second while it waits; an error that it raises ends the run, and the finished parts
     stay. Bad rows are left out and listed in `bad-rows.jsonl`. Of the settings count `max_text_chars`, over which a row
-    is bad, and `private_hosts`. Raises Unavailable if Redis does not answer at the start, FolderBusy while another
-    process writes the folder, InvalidRequest if the source or the arguments are others than those of an earlier run,
-    ModelMismatch if the model is, NotReady while workers have different models, BadDocument if no row could be embedded
-    or the source cannot be read to its end, and DiskFull.
+    is bad, `private_hosts` and `roots`. Raises Unavailable if Redis does not answer at the start, FolderBusy while
+    another process writes the folder, InvalidRequest if the source or the arguments are others than those of an earlier
+    run, ModelMismatch if the model or its settings are, NotReady while workers make different vectors, BadDocument if
+    no row could be embedded or the source cannot be read to its end, and DiskFull.
     """
     check_format(request.format)
     columns = request.text_column, request.id_column
@@ -83,6 +83,7 @@ def _manifest(request: BulkRequest, source: Source, model: ServedModel) -> Manif
         options=dict(sorted(request.options.items())),
         model=model.name,
         digest=model.digest,
+        fingerprint=model.fingerprint,
         dimension=request.job_options().dimensions or model.dimension,
     )
 
@@ -183,7 +184,7 @@ class _Run:
         now = replace(self._manifest, source=self._source.fingerprint())
         with suppress(Unavailable):
             if model := served_model(self._client):
-                now = replace(now, model=model.name, digest=model.digest)
+                now = replace(now, model=model.name, digest=model.digest, fingerprint=model.fingerprint)
         self._manifest.check_same(now, self._folder.path)
 
     def _save(self, **changes: Any) -> None:

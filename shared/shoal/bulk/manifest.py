@@ -44,7 +44,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A description of a folder of vectors. It is complete once the whole source is in its parts."""
+    """A description of a folder of vectors. It is complete once the whole source is in its parts.
+
+    The `fingerprint` stands for all that vectors depend on besides text and options; folders of earlier releases have
+    none.
+    """
 
     source: dict[str, Any]
     text_column: str | None
@@ -57,6 +61,7 @@ class Manifest:
     dimension: int
     parts: tuple[Part, ...] = ()
     is_complete: bool = False
+    fingerprint: str = ""
     layout: int = LAYOUT
 
     @property
@@ -103,6 +108,13 @@ class Manifest:
                 f"{folder} was begun with the model {self.model} ({self.digest:.12}), and the workers have "
                 f"{other.model} ({other.digest:.12}): write to another folder"
             )
+        if self.fingerprint != other.fingerprint:
+            reason = (
+                "the workers had another precision, other prompts or another length of texts"
+                if self.fingerprint
+                else "the folder does not say with which precision, prompts and length of texts"
+            )
+            raise ModelMismatch(f"{folder} cannot be continued, as {reason}: write to another folder")
 
     def without_damaged(self, folder: Path) -> "Manifest":
         """Return the manifest with the parts before the first one that lacks a file, or has one of another size."""

@@ -1,7 +1,9 @@
 """The model that the workers of a pool serve, as their heartbeats tell it."""
 
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from shoal.bulk.bulk_lane import WAITING_EVERY_S
 from shoal.client.client import Client
@@ -11,33 +13,57 @@ from shoal.long_task import Report, TaskProgress
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that workers serve, and the dimension of its vectors."""
+    """A model that workers serve, the dimension of its vectors, and the fingerprint of all that they depend on."""
 
     name: str
     digest: str
     dimension: int
+    fingerprint: str
 
 
 def served_model(client: Client) -> ServedModel | None:
     """Return the model of the client's pool, or None without a living worker that tells its model.
 
-    Raises NotReady if workers have different models, and Unavailable without Redis.
+    Raises NotReady if workers make different vectors, and Unavailable without Redis.
     """
-    found = []
-    for about in client.pool.first_heartbeats().values():
-        name, digest, dimension = (about.get(field) for field in ("model", "digest", "dimension"))
-        if isinstance(name, str) and isinstance(digest, str) and isinstance(dimension, int):
-            found.append(ServedModel(name, digest, dimension))
-    if len({model.digest for model in found}) > 1:
-        names = ", ".join(sorted({model.name for model in found}))
-        raise NotReady(f"the workers of the pool have different models ({names}): let all serve one")
-    return found[0] if found else None
+    kinds = {"model": str, "digest": str, "dimension": int}
+    beats = client.pool.first_heartbeats().values()
+    found = [about for about in beats if all(isinstance(about.get(name), kind) for name, kind in kinds.items())]
+    check_same_vectors(found)
+    if not found:
+        return None
+    about = found[0]
+    return ServedModel(about["model"], about["digest"], about["dimension"], str(about["fingerprint"]))
+
+
+def check_same_vectors(workers: Collection[Mapping[str, Any]]) -> None:
+    """Raise NotReady if workers make different vectors of a text, or do not tell, as their heartbeats say.
+
+    They do if they serve different models, or one model with another precision, other prompts or another length.
+    """
+    check_one_model(workers)
+    found = {str(about.get("fingerprint") or "") for about in workers}
+    if "" in found:
+        raise NotReady("a worker does not tell what its vectors depend on: update all workers of the pool")
+    if len(found) > 1:
+        precisions = ", ".join(sorted({str(about.get("precision")) for about in workers}))
+        raise NotReady(
+            f"workers of the pool make different vectors of a text (their precision is {precisions}): let all have the "
+            "same precision, prompts and length of texts, such as by SHOAL_PRECISION=f32"
+        )
+
+
+def check_one_model(workers: Collection[Mapping[str, Any]]) -> None:
+    """Raise NotReady if heartbeats name different models."""
+    if len({about.get("digest") for about in workers}) > 1:
+        names = ", ".join(sorted({f"{about.get('model')} ({about.get('digest')!s:.12})" for about in workers}))
+        raise NotReady(f"workers of the pool serve different models, {names}: wait until all serve one")
 
 
 def wait_for_model(client: Client, report: Report) -> ServedModel:
     """Return the model of the client's pool, once there is a worker and Redis answers. `report` is called meanwhile.
 
-    Raises NotReady if workers have different models.
+    Raises NotReady if workers make different vectors.
     """
     while True:
         reason = "waiting for a worker"

@@ -1,7 +1,9 @@
 """The encoder: tokenizer, packing, engine and pooling put together."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -19,6 +21,9 @@ from shoal_workers.encoding.packing import Packing, TextSpans, pack
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
 from shoal_workers.model import parity
 from shoal_workers.model.model import Model
+
+#: Version of what this package makes of a text, raised by one whenever vectors come to differ by more than rounding.
+VECTORS_VERSION = 1
 
 #: Least tokens of several texts that are encoded in passes side by side. With fewer, a pass on all threads is as fast.
 MIN_SPLIT_TOKENS = 96
@@ -95,6 +100,15 @@ class Encoder:
                 f"the model in {folder} cannot be used ({reason}): prepare it again (shoal model prepare --force)"
             ) from error
         return encoder
+
+    @property
+    def fingerprint(self) -> str:
+        """The digest of all that a vector depends on besides the text and its options."""
+        model, engine = self.model, self.engine
+        numbers = [VECTORS_VERSION, model.max_tokens]
+        words = [engine.name, engine.precision, model.digest, model.pooling, self.tokenizer.digest]
+        made_by = json.dumps([numbers, words, model.prompts, model.default_prompt], sort_keys=True)
+        return blake2b(made_by.encode(), digest_size=16).hexdigest()
 
     def check_parity(self, folder: Path, precision: str) -> None:
         """Raise ModelMismatch unless the engine reproduces the reference vectors in the folder."""

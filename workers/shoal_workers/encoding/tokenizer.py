@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,9 +49,13 @@ class _Part(NamedTuple):
 
 
 class Tokenizer:
-    """The tokenizer of a model, up to the model's length. Reads at most `max_chars` characters of each text."""
+    """The tokenizer of a model, up to the model's length. Reads at most `max_chars` characters of each text.
+
+    `digest` is that of its file.
+    """
 
     def __init__(self, path: Path, max_tokens: int):
+        self.digest = blake2b(path.read_bytes(), digest_size=16).hexdigest()
         self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()

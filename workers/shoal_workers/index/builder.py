@@ -196,6 +196,7 @@ def _finish(
         num_bad=state.num_bad,
         num_changed=state.num_changed,
         changes_through=state.changes_through,
+        fingerprint=model.fingerprint,
     )
     manifest.save(folder)
     sync_files(folder)

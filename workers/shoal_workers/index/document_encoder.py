@@ -15,7 +15,8 @@ from shoal_workers.model.model import Model
 class ModelInfo:
     """The properties of a model that the vectors of an index depend on.
 
-    `prompt` is the name of the prompt before each document, or empty for the model's default.
+    `prompt` is the name of the prompt before each document, or empty for the model's default. The `fingerprint` stands
+    for all else that a vector depends on, such as precision and texts of prompts; it is empty where it is not known.
     """
 
     name: str
@@ -23,11 +24,13 @@ class ModelInfo:
     pooling: str
     dimension: int
     prompt: str
+    fingerprint: str
 
     @classmethod
-    def of(cls, model: Model) -> Self:
-        """Return the properties of a prepared model."""
-        return cls(model.name, model.digest, model.pooling, model.dimension, document_prompt(model.prompts))
+    def of(cls, model: Model, fingerprint: str) -> Self:
+        """Return the properties of a prepared model, and the fingerprint of its encoder."""
+        prompt = document_prompt(model.prompts)
+        return cls(model.name, model.digest, model.pooling, model.dimension, prompt, fingerprint)
 
 
 def document_prompt(known: Collection[str]) -> str:

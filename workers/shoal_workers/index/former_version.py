@@ -1,7 +1,7 @@
 """The version before: a build takes from it the vectors of texts that have not changed."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,18 +29,28 @@ class FormerVersion:
 def find_former_version(out: Path, model: ModelInfo) -> FormerVersion | None:
     """Return the version of the index in `out` that was built last with the model, or None if there is none.
 
-    Versions of layout 2, which have no hashes, and those whose files are not what was built are left out.
+    Versions of layout 2, which have no hashes, and those whose files are not what was built are left out. So are those
+    whose fingerprint is another one, or not known.
     """
     try:
         versions = list_versions(out)
     except IndexNotFound:
         return None
     for version in versions:
-        if version.manifest and HASHES in version.manifest.files and model_of(version.manifest) == model:
+        if not version.manifest or HASHES not in version.manifest.files:
+            continue
+        found = model_of(version.manifest)
+        if found == model and model.fingerprint:
             try:
                 return _open(version.folder, version.manifest)
             except IndexCorrupt as error:
                 log.warning("no vectors are taken from a former version: %s", error.message)
+        elif replace(found, fingerprint=model.fingerprint) == model:
+            log.warning(
+                "no vectors are taken from %s: it was built with another precision, prompt or length of texts, or does "
+                "not say with which",
+                version.folder,
+            )
     return None
 
 
@@ -54,4 +64,11 @@ def _open(folder: Path, manifest: Manifest) -> FormerVersion:
 
 def model_of(manifest: Manifest) -> ModelInfo:
     """Return the model that a version was built with."""
-    return ModelInfo(manifest.model, manifest.digest, manifest.pooling, manifest.dimension, manifest.prompt)
+    return ModelInfo(
+        manifest.model,
+        manifest.digest,
+        manifest.pooling,
+        manifest.dimension,
+        manifest.prompt,
+        manifest.fingerprint,
+    )

@@ -19,7 +19,7 @@ class LocalEncoder:
     """An opened model as the encoder of a build."""
 
     def __init__(self, encoder: Encoder):
-        self.model = ModelInfo.of(encoder.model)
+        self.model = ModelInfo.of(encoder.model, encoder.fingerprint)
         self._encoder = encoder
 
     def embed(self, texts: Iterable[str], waiting: Waiting = no_wait) -> Generator[NDArray[np.float32]]:

@@ -54,7 +54,8 @@ class Manifest:
     or empty for the model's default. `num_embedded` texts were embedded for this version; the vectors of the others are
     those of equal texts. `num_bad` rows of the source were left out. The documents are those of the source after
     `num_changed` of them were added, replaced or deleted: by the changes that the version before had, and those of its
-    index in Redis up to the position `changes_through`.
+    index in Redis up to the position `changes_through`. Vectors may be taken for another
+    version only where the `fingerprint` is the same; it is empty in versions of earlier releases.
     """
 
     version: str
@@ -72,6 +73,7 @@ class Manifest:
     num_bad: int = 0
     num_changed: int = 0
     changes_through: str = START
+    fingerprint: str = ""
     layout: int = LAYOUT
 
     @classmethod

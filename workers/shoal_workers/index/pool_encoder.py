@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.bulk.group import groups
 from shoal.bulk.job_stream import JobStream
+from shoal.bulk.served_model import check_one_model, check_same_vectors
 from shoal.client.client import Client
 from shoal.errors import IndexMismatch, NotReady, Unavailable
 from shoal.jobs import Options
@@ -66,25 +67,31 @@ class PoolEncoder:
     def _check_model(self) -> None:
         with suppress(Unavailable):  # it is waited for when the next job is
             if served_model(self._client) not in (None, self.model):
-                raise IndexMismatch(f"the pool served {self.model.name}, and meanwhile another model: build again")
+                raise IndexMismatch(
+                    f"the pool served {self.model.name}, and meanwhile another model, or this one with other settings: "
+                    "build again"
+                )
 
 
 def served_model(client: Client) -> ModelInfo | None:
     """Return the model that all ready workers of the client's pool serve, or None if no worker is ready.
 
-    Raises NotReady if workers serve different models, and Unavailable without Redis.
+    Raises NotReady if their vectors differ, as they serve different models or the same one with other settings, and
+    Unavailable without Redis.
     """
-    found = {_model(about) for about in client.pool.ready().values()}
-    if len(found) > 1:
-        names = ", ".join(sorted(f"{model.name} ({model.digest[:12]}…)" for model in found))
-        raise NotReady(f"workers of the pool serve different models, {names}: wait until all serve one")
-    return next(iter(found), None)
+    workers = client.pool.ready().values()
+    check_same_vectors(workers)
+    return next(map(_model, workers), None)
 
 
 def served_digest(client: Client) -> str | None:
-    """Return the digest of the model that the pool serves, or None if no worker is ready."""
-    model = served_model(client)
-    return model.digest if model else None
+    """Return the digest of the model that the pool serves, or None if no worker is ready.
+
+    Raises NotReady if workers serve different models, and Unavailable without Redis.
+    """
+    workers = client.pool.ready().values()
+    check_one_model(workers)
+    return next((_model(about).digest for about in workers), None)
 
 
 def _model(about: dict[str, Any]) -> ModelInfo:
@@ -95,4 +102,5 @@ def _model(about: dict[str, Any]) -> ModelInfo:
         pooling=str(about.get("pooling")),
         dimension=dimension if isinstance(dimension, int) else 0,
         prompt=document_prompt(about.get("prompts", [])),
+        fingerprint=str(about.get("fingerprint")),
     )
