@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from http_servers import Canned, CannedServer, running
 
-from shoal.errors import AddressNotAllowed, BadDocument, FileError, InvalidRequest, ShoalError
+from shoal.errors import AddressNotAllowed, BadDocument, FileError, InvalidRequest, PathNotAllowed, ShoalError
 from shoal.long_task import MAX_SHOWN
 from shoal.records.bad_rows import BadRows
 from shoal.records.document import BadRow, Document
@@ -388,6 +388,28 @@ class TestWeb:
         with pytest.raises(AddressNotAllowed, match="leads into a private network"):
             list(Source(f"{server.url}/a.txt", private_hosts=(*LOOPBACK, "localhost")))
         assert len(server.requests) == 1
+
+    @pytest.mark.parametrize(
+        ("root", "target", "is_allowed"),
+        [
+            ("/open/", "/open/b.txt", True),
+            ("/open/", "/secret/b.txt", False),
+            ("/open/", "/open/../secret/b.txt", False),
+            ("/open/", "/open/%2e%2e/secret/b.txt", False),
+            ("/other/", "/secret/b.txt", True),  # the source itself is below no root: the caller has allowed it
+        ],
+    )
+    def test_a_redirect_leads_from_below_a_root_to_no_other_place(
+        self, server: CannedServer, root: str, target: str, is_allowed: bool
+    ) -> None:
+        server.answers = [Canned(302, headers={"Location": target}), Canned(200, b"one\n")]
+        source = Source(f"{server.url}/open/a.txt", private_hosts=LOOPBACK, root_urls=[f"{server.url}{root}"])
+        if is_allowed:
+            assert [document.text for document in source] == ["one"]
+        else:
+            with pytest.raises(PathNotAllowed, match=r"open/a.txt is redirected to .*/secret/b.txt.* SHOAL_ROOTS"):
+                list(source)
+            assert len(server.requests) == 1
 
     @pytest.mark.parametrize(
         ("answer", "message"),

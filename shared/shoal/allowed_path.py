@@ -1,6 +1,7 @@
 """Paths that long jobs may use: those below the folders and URLs of the setting `roots`."""
 
 import re
+from collections.abc import Iterable
 from urllib.parse import unquote, urlsplit
 
 from shoal.errors import PathNotAllowed
@@ -18,7 +19,7 @@ def allowed_path(path: str, settings: Settings) -> str:
     none of the roots.
     """
     if "://" in path and not path.startswith(_FILE):
-        if any(_is_below(path, root) for root in settings.root_urls()):
+        if is_below(path, settings.root_urls()):
             return path
         raise PathNotAllowed(
             f"{excerpt(without_query(path))} is below none of the URLs that long jobs may use: {_REMEDY}"
@@ -36,8 +37,12 @@ def allowed_path(path: str, settings: Settings) -> str:
 _REMEDY = "move it there, or add its folder or the beginning of its URL to SHOAL_ROOTS"
 
 
+def is_below(url: str, roots: Iterable[str]) -> bool:
+    """Return True if a URL is below one of the roots: of its server or bucket, with a path below its path."""
+    return any(_is_below(url, root) for root in roots)
+
+
 def _is_below(url: str, root: str) -> bool:
-    """Return True if a URL is of the root's server or bucket and its path is below the root's path."""
     try:
         found, allowed = urlsplit(url), urlsplit(root)
         is_there = (found.scheme, found.netloc) == (allowed.scheme, allowed.netloc or found.netloc)

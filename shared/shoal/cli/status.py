@@ -10,7 +10,7 @@ from shoal.settings import Settings
 @click.command()
 @settings_options(*REDIS_SETTINGS)
 def status(settings: Settings) -> None:
-    """Show the workers alive, their indexes, and how many jobs wait."""
+    """Show the workers alive, their indexes with what is wrong with them, and how many jobs wait."""
     with Client.from_settings(settings) as client:
         for lane, load in client.queue.loads().items():
             click.echo(f"lane {lane}: {load.num_jobs:,} unanswered jobs, {load.num_texts:,} texts")
@@ -24,3 +24,5 @@ def status(settings: Settings) -> None:
             click.echo(
                 f"  {worker_id} {about.get('state')} {about.get('model')} {about.get('engine')}: {names or 'no index'}"
             )
+            for name, message in about.get("index_errors", {}).items():
+                click.echo(f"    index {name}: {message}")

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,17 @@ from shoal.client.parts import (
     vectors,
 )
 from shoal.client.questions import Questions
-from shoal.errors import Cancelled, Expired, Internal, InvalidText, Overloaded, TextTooLong, Timeout, TooLarge
+from shoal.errors import (
+    Cancelled,
+    Expired,
+    Internal,
+    InvalidText,
+    Overloaded,
+    TextTooLong,
+    Timeout,
+    TooLarge,
+    UnknownIndex,
+)
 from shoal.jobs import Job, Options, check_deadline, new_id
 from shoal.replies import Reply
 from shoal.size_limit import MAX_JOB_HITS, check_hits
@@ -33,6 +43,9 @@ MAX_TOKENS_PARTS = 4
 
 #: Seconds between two calls of `is_wanted` while a reply is waited for.
 WANTED_EVERY_S = 1.0
+
+#: Pauses before a search is tried again whose index one worker does not have yet, in seconds; each is twice as long.
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
 
 #: Errors that may name a text by its number in the job. A job of which the cache has some texts is then sent whole.
 _ERRORS_OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal)
@@ -82,9 +95,30 @@ class Calls(Questions, ClientIO[P]):
                     rest = await run(replace(job, texts=cached.missing, id=new_id()))
                     if rest.model == cached.model:
                         return cached.reply(rest)
-            return await run(job)
+            return await self._until_found(run, job, until)
         except (TimeoutError, Expired) as error:
             raise await self._timeout(timeout_s) from error
+
+    async def _until_found(self, run: Callable[[Job], Awaitable[Reply]], job: Job, until: float) -> Reply:
+        """Return the reply of `run`, which is tried again while the job names an index that only some workers have yet.
+
+        Workers open a new index one after the other. Raises UnknownIndex if no ready worker serves it, and at `until`
+        on the monotonic clock.
+        """
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                return await run(job)
+            except UnknownIndex:
+                if time.monotonic() + pause_s >= until or not await self._is_served(job.index):
+                    raise
+            await self._sleep(pause_s)
+            job, pause_s = replace(job, id=new_id()), min(2 * pause_s, MAX_PAUSE_S)
+
+    async def _is_served(self, index: str) -> bool:
+        """Return True if a ready worker has the index open."""
+        workers = (await self._producer().pool.workers()).values()
+        return any(about.get("state") == "ready" and index in about.get("indexes", {}) for about in workers)
 
     async def _run(self, job: Job, lane: str, client: str, until: float, is_wanted: Callable[[], bool] | None) -> Reply:
         """Return the workers' reply to the job; if that is long, it is sent in parts.

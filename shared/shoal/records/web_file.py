@@ -6,7 +6,8 @@ from http.client import HTTPException, HTTPResponse
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-from shoal.errors import AddressNotAllowed, FileError
+from shoal.allowed_path import is_below
+from shoal.errors import AddressNotAllowed, FileError, PathNotAllowed
 from shoal.excerpt import excerpt
 from shoal.private_network import check_address, send_request, without_query
 
@@ -21,12 +22,14 @@ class WebFile(io.RawIOBase):
 
     `size_bytes` and `modified` (its ETag, else its date) are what the server says of it. A redirect is followed to
     another path of the server, and to a public host. Raises AddressNotAllowed, InvalidRequest for a URL that cannot be
-    used, and FileError where the file cannot be read or has changed meanwhile.
+    used, FileError where the file cannot be read or has changed meanwhile, and PathNotAllowed where a file below one of
+    the `root_urls` is redirected out of them.
     """
 
-    def __init__(self, url: str, private_hosts: Collection[str]):
+    def __init__(self, url: str, private_hosts: Collection[str], root_urls: Collection[str] = ()):
         self.url = url
         self._private_hosts = private_hosts
+        self._root_urls = root_urls if is_below(url, root_urls) else ()
         self._position = 0
         self._response = self._get()
         length = self._response.headers.get("Content-Length", "")
@@ -116,6 +119,11 @@ class WebFile(io.RawIOBase):
         target = urljoin(url, location)
         if urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https":
             raise AddressNotAllowed(f"{without_query(self.url)} is redirected to an address without TLS: name another")
+        if self._root_urls and not is_below(target, self._root_urls):
+            raise PathNotAllowed(
+                f"{without_query(self.url)} is redirected to {excerpt(without_query(target))}, which is below none of "
+                "the URLs that long jobs may use: name another source, or add the beginning of that URL to SHOAL_ROOTS"
+            )
         if urlsplit(target).hostname != urlsplit(self.url).hostname:
             self._check_public(target)
         return target

@@ -62,6 +62,7 @@ class BuildIndex:
             self.id_column,
             max_text_chars=settings.max_text_chars,
             private_hosts=settings.private_host_names(),
+            root_urls=settings.root_urls(),
         )
 
 
@@ -129,8 +130,8 @@ def build_index(
 ) -> BuildResult:
     """Build a version of the index in `folder`; `builder.build` says how, and what it raises.
 
-    Redis has the `changes` of the index, if they are given. Of the settings count `kept_versions`, `max_text_chars` and
-    `private_hosts`.
+    Redis has the `changes` of the index, if they are given. Of the settings count `kept_versions`, `max_text_chars`,
+    `private_hosts` and `roots`.
     """
     return build(
         request.open_source(settings),
