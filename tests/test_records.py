@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from shoal.errors import AddressNotAllowed, BadDocument, FileError, InvalidReque
 from shoal.long_task import MAX_SHOWN
 from shoal.records.bad_rows import BadRows
 from shoal.records.document import BadRow, Document
+from shoal.records.memory_limit import limited_memory
 from shoal.records.record import MAX_ROW_BYTES
 from shoal.records.source import Source
 from shoal.records.text_lines import MAX_BLANK_CHARS, MAX_LINE_CHARS
@@ -67,6 +69,24 @@ def peak_mb(path: Path, expression: str) -> float:
     )
     done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
     return int(done.stdout) / 2**10
+
+
+@counts_memory
+def test_the_memory_that_something_takes_has_a_limit() -> None:
+    with limited_memory(2**28), pytest.raises(MemoryError):
+        bytearray(2**29)
+    with limited_memory(2**30):
+        bytearray(2**29)
+    with limited_memory(2**30, lambda: 2**30), pytest.raises(MemoryError):
+        bytearray(2**29)
+    bytearray(2**29)
+
+
+def test_a_header_of_very_many_columns(write: Write) -> None:
+    names = ",".join(f"c{n}" for n in range(200_000))
+    assert rows(write("a.csv", f"text,{names}\n"), text_column="text") == []
+    with pytest.raises(BadDocument, match='more than one column is called "text"'):
+        rows(write("a.csv", f"text,{names},text\n"))
 
 
 @pytest.mark.parametrize(
@@ -214,6 +234,16 @@ def test_names_of_parts_of_hits_are_columns_like_others_where_there_are_no_hits(
     assert rows(path, reserved=frozenset()) == ["one"]
 
 
+def write_batches(path: Path, columns: dict[str, Any], compression: str | None = None) -> None:
+    """Write a file of Arrow."""
+    from pyarrow import ipc
+
+    table = pyarrow.table(columns)
+    options = ipc.IpcWriteOptions(compression=compression)
+    with path.open("wb") as file, ipc.new_file(file, table.schema, options=options) as writer:
+        writer.write_table(table)
+
+
 class TestColumns:
     """Files of columns: .parquet, and Arrow's."""
 
@@ -258,6 +288,48 @@ class TestColumns:
         path = save({"text": ["one"] * 400, "page": values.dictionary_encode()})
         del values
         assert peak_mb(path, "sum(1 for _ in source.rows())") < 180
+
+    @pytest.mark.parametrize("kind", ["dictionary", "view", "nulls", "booleans"])
+    def test_a_row_whose_values_are_small_in_the_file_alone_is_too_long(self, tmp_path: Path, kind: str) -> None:
+        large = pyarrow.array(["x" * 2**19])
+        views = pyarrow.py_buffer(struct.pack("<i4sii", 2**19, b"xxxx", 0, 0) * 32)
+        values = {
+            "dictionary": lambda: pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 32, pyarrow.int8()), large),
+            "view": lambda: pyarrow.Array.from_buffers(pyarrow.string_view(), 32, [None, views, large.buffers()[2]]),
+            "nulls": lambda: pyarrow.nulls(2**21),
+            "booleans": lambda: pyarrow.repeat(True, 2**21),
+        }[kind]()
+        places = pyarrow.array([0, 0, len(values), len(values)], pyarrow.int32())
+        lists = pyarrow.ListArray.from_arrays(places, values)
+        write_batches(tmp_path / "a.arrow", {"text": ["one", "two", "three"], "values": lists})
+        assert rows(tmp_path / "a.arrow") == ["one", 2, "three"]
+
+    @pytest.mark.parametrize("kind", ["run_end_encoded", "dense_union", "list_view"])
+    def test_a_type_of_repeated_values_is_refused(self, tmp_path: Path, kind: str) -> None:
+        numbers = pyarrow.array([1, 2], pyarrow.int32())
+        values = {
+            "run_end_encoded": lambda: pyarrow.RunEndEncodedArray.from_arrays(numbers, numbers),
+            "dense_union": lambda: pyarrow.UnionArray.from_dense(numbers.cast("int8"), numbers, [numbers] * 3),
+            "list_view": lambda: pyarrow.ListViewArray.from_arrays([0, 0], [2, 2], numbers),
+        }[kind]()
+        write_batches(tmp_path / "a.arrow", {"text": ["one", "two"], "values": values})
+        with pytest.raises(BadDocument, match=rf'row 1: the column "values" is of the type "{kind}<.*convert it'):
+            rows(tmp_path / "a.arrow")
+
+    @counts_memory
+    def test_a_record_batch_that_unpacks_to_gigabytes(self, tmp_path: Path) -> None:
+        path, noise = tmp_path / "a.arrow", random.Random(5).randbytes(2**17)
+        write_batches(path, {"text": ["one"], "page": pyarrow.array([noise])}, compression="zstd")
+        packer, zeros = zstd.ZstdCompressor(), bytes(2**20)
+        bomb = b"".join(packer.compress(zeros) for _ in range(2**11)) + packer.flush()
+        packed = pyarrow.compress(noise, "zstd", asbytes=True)
+        skipped = len(packed) - len(bomb) - 8
+        padding = b"\x50\x2a\x4d\x18" + skipped.to_bytes(4, "little") + bytes(skipped)
+        former, new = (num_bytes.to_bytes(8, "little") for num_bytes in (2**17, 2**31))
+        assert path.read_bytes().count(former + packed) == 1
+        path.write_bytes(path.read_bytes().replace(former + packed, new + bomb + padding))
+        with pytest.raises(BadDocument, match=r"a.arrow, row 1: reading on takes over 1,073,741,824 bytes of memory"):
+            rows(path)
 
     def test_a_truncated_file_is_a_fault_of_the_file(self, save: Callable[[dict[str, Any]], Path]) -> None:
         path = save({"text": [f"text {n}" for n in range(5_000)]})

@@ -178,7 +178,7 @@ HOMES = {
     "sentence_transformers": {"shoal_workers.model.export", "shoal_workers.model.reference"},
     "safetensors": {"shoal.cli.vector_file", "shoal_api.vector_format", "shoal_workers.model"},
     "tokenizers": {"shoal_workers.encoding.tokenizer", "shoal_workers.model.prepare"},
-    "pyarrow": {"shoal_api.vector_format", "shoal.bulk.part_file", "shoal.records.column_records"},
+    "pyarrow": {"shoal_api.vector_format", "shoal.bulk.part_file", "shoal.records"},
     "huggingface_hub": {"shoal_workers.model.source"},
     "threadpoolctl": {"shoal_workers.service"},
     "flask": {"shoal_api"},

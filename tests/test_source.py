@@ -320,6 +320,7 @@ def test_a_bad_row_is_refused_by_its_line(write: Write, name: str, content: str 
         ("a.jsonl", '{"text":5}', "5"),
         ("a.jsonl", '{"text":"one", "n":NaN}', "NaN"),
         ("a.jsonl", '{"text":"one"', "character 14"),
+        ("a.jsonl", f'{{"text":"one","n":{"9" * 5_000}}}', "does not fit in 64 bits"),
     ],
 )
 def test_a_refusal_says_what_is_wrong(write: Write, name: str, content: str | bytes, part: str) -> None:

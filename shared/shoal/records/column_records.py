@@ -5,6 +5,8 @@ from typing import Any
 
 from shoal.errors import BadDocument, FileError, MissingExtra
 from shoal.extra import install_command
+from shoal.records.arrow_values import check_types, num_bytes
+from shoal.records.memory_limit import limited_memory
 from shoal.records.record import MAX_ROW_BYTES, Place, Record, Records, refuse_duplicate_columns, too_long
 from shoal.records.source_file import BLOCK_BYTES, SourceFile
 
@@ -17,8 +19,14 @@ _ARROW_FILE = b"ARROW1"
 #: The types of .parquet's byte arrays that may be read as the numbers of repeated values.
 _REPEATABLE = {"STRING", "JSON", "ENUM", "NONE"}
 
+#: Most memory that reading takes, in bytes. A small file may hold a page or a record batch of any size.
+MAX_MEMORY_BYTES = 2**30
+
 #: The names of the columns of a file, and its record batches; in place of a row that is invalid, its error.
 _Table = tuple[list[str], Iterator[Any]]
+
+#: Rows in sequence, with an error in place of each that is bad.
+_Piece = list[Record | BadDocument]
 
 
 def read_parquet(file: SourceFile, place: Place) -> Records:
@@ -39,41 +47,71 @@ def read_arrow(file: SourceFile, place: Place) -> Records:
 
 def _rows(table: Callable[[SourceFile, Place], _Table], file: SourceFile, place: Place, kind: str) -> Records:
     try:
-        from pyarrow import ArrowException
+        import pyarrow
     except ImportError as error:
         raise MissingExtra(f"reading {kind} needs pyarrow; run: {install_command('parquet')}") from error
+    pyarrow.allocate_buffer(1)  # at first the pool sets a GiB aside, which counts as taken
     number = 0
     try:
-        names, batches = table(file, place)
+        with limited_memory(MAX_MEMORY_BYTES):
+            names, batches = table(file, place)
         refuse_duplicate_columns(place.at(1), names)
-        for batch in batches:
-            for record in _records(batch, place, number + 1):
+        for records in _within_memory(_pieces(batches, place)):
+            for record in records:
                 number += 1
                 yield number, record
-    except (ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:  # a damaged length asks for much
+    except MemoryError as error:
+        raise BadDocument(
+            f"{place.at(number + 1)}: reading on takes over {MAX_MEMORY_BYTES:,} bytes of memory, the most for {kind}: "
+            "write the file again with fewer rows in a row group or record batch"
+        ) from error
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         raise BadDocument(f"{place.at(number + 1)}: not readable as {kind}: {error}; write it again") from error
 
 
-def _records(batch: Any, place: Place, first: int) -> Iterator[Record | BadDocument]:
+def _within_memory(pieces: Iterator[_Piece]) -> Iterator[_Piece]:
+    """Yield the pieces; raise MemoryError for one that takes too much memory while it is made."""
+    import pyarrow
+
+    while True:
+        with limited_memory(MAX_MEMORY_BYTES, pyarrow.total_allocated_bytes):
+            piece = next(pieces, None)
+        if piece is None:
+            return
+        yield piece
+
+
+def _pieces(batches: Iterator[Any], place: Place) -> Iterator[_Piece]:
+    """Yield the rows of the batches, a few at a time."""
+    number = 0
+    for batch in batches:
+        if isinstance(batch, ValueError):
+            number += 1
+            yield [_unreadable(place.at(number), batch)]
+            continue
+        for start in range(0, batch.num_rows, BATCH_ROWS):
+            piece = batch.slice(start, BATCH_ROWS)
+            yield from _records(piece, place, number + 1)
+            number += piece.num_rows
+
+
+def _records(batch: Any, place: Place, first: int) -> Iterator[_Piece]:
     """Yield the rows of a batch: at once where none is large or bad, else one by one."""
-    if isinstance(batch, ValueError):
-        yield _unreadable(place.at(first), batch)
-        return
     try:
-        found = batch.to_pylist() if _num_bytes(batch) <= MAX_ROW_BYTES else None
+        found = batch.to_pylist() if num_bytes(batch) <= MAX_ROW_BYTES else None
     except (ValueError, OverflowError):
         found = None  # such as a string that is not UTF-8
     if found is not None:
-        yield from found
+        yield found
         return
     for row in range(batch.num_rows):
-        yield _record(batch.slice(row, 1), place.at(first + row))
+        yield [_record(batch.slice(row, 1), place.at(first + row))]
 
 
 def _record(row: Any, where: str) -> Record | BadDocument:
     """Return the only row of a batch."""
     try:
-        if _num_bytes(row) > MAX_ROW_BYTES:
+        if num_bytes(row) > MAX_ROW_BYTES:
             return too_long(where)
         found: Record = row.to_pylist()[0]
         return found
@@ -83,21 +121,6 @@ def _record(row: Any, where: str) -> Record | BadDocument:
 
 def _unreadable(where: str, error: Exception) -> BadDocument:
     return BadDocument(f"{where}: a value cannot be read: {error}; correct it")
-
-
-def _num_bytes(batch: Any) -> int:
-    """Return the bytes that the values of a batch take when repeated ones are written out."""
-    return sum(_num_bytes_of_repeated(column) if hasattr(column, "indices") else column.nbytes for column in batch)
-
-
-def _num_bytes_of_repeated(column: Any) -> int:
-    from pyarrow import ArrowException, compute
-
-    try:
-        lengths = compute.binary_length(column.dictionary)
-    except ArrowException:  # no strings but values of a fixed size
-        return int(column.nbytes)
-    return int(compute.sum(lengths.take(column.indices)).as_py() or 0)
 
 
 def _parquet(file: SourceFile, place: Place) -> _Table:
@@ -114,6 +137,7 @@ def _parquet(file: SourceFile, place: Place) -> _Table:
     found = parquet.ParquetFile(
         file.stream, buffer_size=BLOCK_BYTES, pre_buffer=False, read_dictionary=repeatable or None
     )
+    check_types(found.schema_arrow, place)
     return found.schema_arrow.names, _parquet_batches(found, file)
 
 
@@ -122,7 +146,9 @@ def _parquet_batches(found: Any, file: SourceFile) -> Iterator[Any]:
     row_bytes = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
     num_rows, num_done = found.metadata.num_rows, 0
     file.fraction = lambda: num_done / num_rows if num_rows else None
-    for batch in found.iter_batches(batch_size=max(1, min(BATCH_ROWS, BATCH_BYTES // max(row_bytes, 1)))):
+    batch_rows = max(1, min(BATCH_ROWS, BATCH_BYTES // max(row_bytes, 1)))
+    # Without threads: one that gets no memory would end the process.
+    for batch in found.iter_batches(batch_size=batch_rows, use_threads=False):
         yield batch
         num_done += batch.num_rows
 
@@ -133,8 +159,10 @@ def _arrow(file: SourceFile, place: Place) -> _Table:
     if file.stream.peek(len(_ARROW_FILE)).startswith(_ARROW_FILE):
         _need_positions(file, place)
         found = ipc.open_file(file.stream)
+        check_types(found.schema, place)
         return found.schema.names, _validated(found.get_batch(n) for n in range(found.num_record_batches))
     stream = ipc.open_stream(file.stream)
+    check_types(stream.schema, place)
     return stream.schema.names, _validated(iter(stream))
 
 

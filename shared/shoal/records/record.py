@@ -1,5 +1,6 @@
 """Records of a source: one a line or row, with the number that error messages give."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
@@ -45,7 +46,7 @@ def listed(names: Collection[str]) -> str:
 
 def refuse_duplicate_columns(where: str, columns: list[str]) -> None:
     """Raise BadDocument if two columns have the same name."""
-    if duplicates := sorted({name for name in columns if columns.count(name) > 1}):
+    if duplicates := sorted(name for name, num in Counter(columns).items() if num > 1):
         raise BadDocument(f"{where}: more than one column is called {listed(duplicates)}; rename all but one")
 
 

@@ -18,6 +18,9 @@ from shoal.wire import MAX_DEPTH
 #: Quotes that are not closed at which a table is not read on: the lines after each are read twice.
 MAX_OPEN_QUOTES = 100
 
+#: Most characters of a whole number in JSON, its sign included.
+MAX_INT_DIGITS = 20
+
 #: Memory that a line of a row takes beside its characters, in bytes.
 LINE_BYTES = 150
 
@@ -170,7 +173,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _int64(digits: str) -> int:
-    if -(2**63) <= int(digits) < 2**63:
+    if len(digits) <= MAX_INT_DIGITS and -(2**63) <= int(digits) < 2**63:
         return int(digits)
     raise ValueError(f"{digits:.30} does not fit in 64 bits; make it a string")
 

@@ -1,0 +1,32 @@
+"""A limit to the memory that this process takes while it reads what may be of any size once it is unpacked."""
+
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def limited_memory(max_bytes: int, num_held: Callable[[], int] = lambda: 0) -> Iterator[None]:
+    """Let allocations fail, with MemoryError, that take over `max_bytes` more than the process has at the beginning.
+
+    Of these, `num_held()` bytes are taken already. On Linux alone: other systems have no such limit. The limit is that
+    of the whole process, so nothing long is to be done in the `with`.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = _data_bytes() + max_bytes - num_held()
+    lowest = min(limit for limit in (wanted, soft, hard) if limit != resource.RLIM_INFINITY)
+    resource.setrlimit(resource.RLIMIT_DATA, (lowest, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _data_bytes() -> int:
+    """Return the bytes of this process's memory that the limit counts."""
+    return int(Path("/proc/self/statm").read_bytes().split()[5]) * resource.getpagesize()
