@@ -26,12 +26,18 @@ PRIVILEGES = {
 }
 
 
-def final_stage(name: str) -> list[str]:
-    """The instructions of which the image is made, one a line."""
+def instructions(name: str, target: str = "") -> list[str]:
+    """The instructions of which an image is made, one a line: those of its stage and of those that it begins with."""
     lines = re.sub(r"\\\n", "", DOCKERFILES[name].read_text()).splitlines()
     lines = [line for line in lines if line and not line.startswith("#")]
-    start = max(n for n, line in enumerate(lines) if line.startswith("FROM "))
-    return lines[start:]
+    stages: dict[str, list[str]] = {}
+    for line in lines:
+        if line.startswith("FROM "):
+            _, base, *alias = line.split()
+            stages[last := alias[-1] if alias else ""] = list(stages.get(base, []))
+        if stages:
+            stages[last].append(line)
+    return stages[target or last]
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -48,7 +54,8 @@ def test_a_service_has_no_privileges(name: str) -> None:
 def test_a_service_is_not_root_and_says_whether_it_is_well(name: str) -> None:
     service = SERVICES[name]
     if "build" in service:
-        stage = final_stage(service["build"]["dockerfile"].partition("/")[0])
+        build = service["build"]
+        stage = instructions(build["dockerfile"].partition("/")[0], build.get("target", ""))
         users = [line.split()[1] for line in stage if line.startswith("USER ")]
         assert users
         assert all(user.isdigit() and int(user) >= 1_000 for user in users)
@@ -66,9 +73,9 @@ def test_only_this_machine_reaches_the_ports() -> None:
     assert "ports" not in SERVICES["redis"]
 
 
-@pytest.mark.parametrize("name", DOCKERFILES)
-def test_an_image_holds_what_was_built_and_nothing_else(name: str) -> None:
-    stage = final_stage(name)
+@pytest.mark.parametrize(("name", "target"), [("api", ""), ("workers", ""), ("workers", "runner")])
+def test_an_image_holds_what_was_built_and_nothing_else(name: str, target: str) -> None:
+    stage = instructions(name, target)
     copies = [line for line in stage if line.startswith(("COPY", "ADD"))]
     assert copies
     assert all(line.startswith("COPY --from=") for line in copies)
