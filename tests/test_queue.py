@@ -291,6 +291,16 @@ def test_a_job_that_a_worker_has_is_withdrawn(queue: Queue) -> None:
     assert queue.reply([answer(second)]) == 1
 
 
+def test_a_job_is_held_until_it_is_answered_and_at_its_own_place_alone(queue: Queue) -> None:
+    (places,) = queue.put_many([PackedJobs.pack("interactive", [addressed(), addressed()])])
+    assert isinstance(places, list)
+    first, second = [place for place in places if place]
+    elsewhere = second._replace(entry=first.entry)  # as after Redis has lost its data
+    assert queue.holds([first, second, elsewhere]) == [True, True, False]
+    queue.reply([answer(take_one(queue))])
+    assert queue.holds([first, second]) == [False, True]
+
+
 def test_a_job_that_another_worker_claimed_is_lost(queue: Queue) -> None:
     queue.put("interactive", [addressed()])
     consumer = queue.consumer("a")
