@@ -2,14 +2,31 @@
 
 import json
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from shoal.records.document import Document
 from shoal_workers.index.array_file import save_array
+from shoal_workers.index.hash_table import HashTable, hash_of
 from shoal_workers.index.index import current_version
-from shoal_workers.index.manifest import DOCUMENTS, MANIFEST, OFFSETS, checksum
+from shoal_workers.index.manifest import (
+    CHANGES,
+    DOCUMENTS,
+    FILES,
+    HASHES,
+    IDS,
+    MANIFEST,
+    OFFSETS,
+    VECTORS,
+    Manifest,
+    checksum,
+)
+from shoal_workers.index.quantisation import QuantisedVectors
 from shoal_workers.index.versions import make_current
 
 
@@ -41,3 +58,20 @@ def maps_of(pid: int, version: Path) -> list[str]:
     """Return the lines of a process's memory map that are of files of a version."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     return [line for line in lines if f"{version}/" in line]
+
+
+def write_version(version: Path, documents: Sequence[Document], vectors: NDArray[np.float32], **manifest: Any) -> None:
+    """Write a version of these documents and their normalised vectors, as a build does without a model."""
+    version.mkdir(parents=True)
+    save_array(version / VECTORS, vectors)
+    width = QuantisedVectors.write(version, vectors)
+    lines = [json.dumps({"id": one.id, "text": one.text, **one.fields}).encode() + b"\n" for one in documents]
+    (version / DOCUMENTS).write_bytes(b"".join(lines))
+    save_array(version / OFFSETS, np.cumsum([0, *map(len, lines)], dtype=np.int64))
+    HashTable.of(b"".join(hash_of(one.text) for one in documents)).save(version, HASHES)
+    HashTable.of(b"".join(hash_of(one.id) for one in documents)).save(version, IDS)
+    (version / CHANGES).write_bytes(b"")
+    checksums = {name: checksum(version / name) for name in FILES}
+    about = ("2026-01-01T00:00:00Z", "made", "tiny", "d" * 64, "mean")
+    made = Manifest(version.name, *about, vectors.shape[1], len(documents), width, checksums)
+    replace(made, **manifest).save(version)

@@ -778,7 +778,7 @@ def test_every_key_is_listed() -> None:
         "of_lane"
     }
     wanted = {keys.dead, keys.dead_bytes, keys.alive, keys.claim_turn, keys.rates, keys.unread, keys.unread_load}
-    wanted |= {keys.listening, keys.sleeping, keys.long_jobs}
+    wanted |= {keys.listening, keys.sleeping, keys.long_jobs, keys.changed}
     for name in names:
         method = getattr(keys, name)
         wanted |= {method(*(f"<{parameter}>" for parameter in inspect.signature(method).parameters))}
@@ -789,6 +789,7 @@ def test_every_key_is_listed() -> None:
         "dead",
         "dead_bytes",
         "alive",
+        "changed",
         "claim_turn",
         "listening",
         "long_jobs",

@@ -131,6 +131,7 @@ ROOMS: dict[str, set[str]] = {
         "shoal.broker",
         "shoal.queue",
         "shoal.cache",
+        "shoal.changes",
         "shoal.client",
         "shoal.cli",
         "shoal_workers.process.processors",

@@ -44,6 +44,15 @@ def by_scoring_all(vectors: Vectors, queries: Vectors, k: int) -> TopK:
     return TopK(rows, np.take_along_axis(scores, rows, axis=1))
 
 
+def without(vectors: Vectors, queries: Vectors, k: int, hidden: NDArray[np.int64]) -> TopK:
+    """Return the rows of highest score among those that are not hidden."""
+    left = np.setdiff1d(np.arange(len(vectors)), hidden)
+    if not len(left):
+        return TopK(np.empty((len(queries), 0), np.intp), np.empty((len(queries), 0), np.float32))
+    rows, scores = by_scoring_all(vectors[left], queries, k)
+    return TopK(left[rows], scores)
+
+
 def check(vectors: Vectors, queries: Vectors, k: int, threads: int = 1) -> None:
     """Assert that rows and scores are those of scoring all vectors, to the last bit."""
     rows, scores = ExactSearch(vectors, QuantisedVectors.of(vectors), threads).top_k(queries, k)
@@ -66,6 +75,25 @@ def test_it_finds_what_scoring_all_finds(data: st.DataObject) -> None:
 @given(st.integers(1, 3_000), st.integers(1, 70), st.integers(1, 1_000), st.integers(0, 2**32 - 1))
 def test_any_number_of_vectors_and_queries(count: int, num_queries: int, k: int, seed: int) -> None:
     check(grouped(count, 24, seed), grouped(num_queries, 24, seed + 1), k)
+
+
+@given(st.integers(1, 3_000), st.integers(1, 40), st.integers(1, 500), st.integers(0, 10), st.integers(0, 2**32 - 1))
+def test_hidden_rows_are_never_found(count: int, num_queries: int, k: int, tenths: int, seed: int) -> None:
+    vectors, queries = grouped(count, 24, seed), grouped(num_queries, 24, seed + 1)
+    hidden = np.flatnonzero(np.random.default_rng(seed).random(count) < tenths / 10)
+    rows, scores = ExactSearch(vectors, QuantisedVectors.of(vectors), 2).top_k(queries, k, hidden)
+    expected = without(vectors, queries, k, hidden)
+    assert (rows == expected.rows).all()
+    assert (scores == expected.scores).all()
+
+
+@pytest.mark.parametrize("kept", [[0], [5_999], [17, 4_000], list(range(2_000, 2_100))])
+def test_most_rows_are_hidden(kept: list[int]) -> None:
+    vectors = grouped(6_000, 96)
+    hidden = np.setdiff1d(np.arange(6_000), kept)
+    for k in (1, 50, 1_000):
+        found = ExactSearch(vectors, QuantisedVectors.of(vectors)).top_k(vectors[:3], k, hidden)
+        assert (found.rows == without(vectors, vectors[:3], k, hidden).rows).all()
 
 
 @pytest.mark.parametrize(("k", "threads"), [(1, 3), (10, 1), (10, 2), (1_000, 2)])

@@ -18,6 +18,7 @@ from shoal import __version__
 from shoal.broker.broker import Broker
 from shoal.cache.cache import Cache
 from shoal.cache.table import Table, num_places
+from shoal.changes.change_log import ChangeLog
 from shoal.errors import ShoalError
 from shoal.queue.consumer import Consumer
 from shoal.queue.lane import LaneLimits
@@ -61,7 +62,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):  # until here they end the process, which has no jobs yet
         signal.signal(number, lambda *_: stopping.set())
     sizes = {"max_reply_bytes": settings.max_reply_mb * 2**20, "max_unread_bytes": settings.max_result_mb * 2**20}
-    indexes = OpenIndexes.open(settings, encoder.model, threads)
+    indexes = OpenIndexes.open(settings, encoder.model, threads, ChangeLog(broker, keys), stopping)
     worker = Worker(
         Consumer(broker, keys, new_worker_id(), settings.result_ttl_s, **sizes),
         encoder,
@@ -203,5 +204,7 @@ def _state(worker: Worker) -> str:
 
 
 def _about_index(index: Index) -> dict[str, Any]:
-    names = ("count", "version", "built_at", "model", "digest", "dimension")
-    return {name: getattr(index.manifest, name) for name in names}
+    names = ("version", "built_at", "model", "digest", "dimension", "prompt")
+    live = index.live
+    changes = {"num_changes": len(live.changed), "changes_through": live.position}
+    return {"count": index.count, **{name: getattr(index.manifest, name) for name in names}, **changes}

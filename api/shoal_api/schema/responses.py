@@ -262,7 +262,12 @@ class IndexInfo(BaseModel):
     model: str
     digest: str
     dimension: int
-    error: str | None = Field(description="Reason why a worker does not serve the version that was published last")
+    prompt: str = Field(description="Name of the prompt before each text; empty for the model's default")
+    num_changes: int = Field(description="Number of documents that were added, replaced or deleted since it was built")
+    changes_through: str = Field(description="Position of the last change that is searched")
+    error: str | None = Field(
+        description="Reason why a worker does not serve the version that was published last, or some changes"
+    )
 
 
 class Indexes(BaseModel):

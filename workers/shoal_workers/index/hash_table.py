@@ -67,3 +67,13 @@ class HashTable:
         found = np.empty(len(self.rows), np.int64)
         found[self.rows] = np.where(is_equal, other.rows[positions].astype(np.int64), -1)
         return found
+
+    def rows_of(self, hashes: bytes) -> NDArray[np.int64]:
+        """Return all rows with one of these hashes, which are given one after the other, in ascending order."""
+        halves = np.frombuffer(hashes, "<u8").reshape(-1, 2)
+        starts, ends = (np.searchsorted(self.firsts, halves[:, 0], side) for side in ("left", "right"))
+        counts = ends - starts
+        wanted = np.repeat(np.arange(len(halves)), counts)
+        positions = np.arange(len(wanted)) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
+        is_equal = self.seconds[positions] == halves[wanted, 1]
+        return np.unique(self.rows[positions[is_equal]].astype(np.int64))

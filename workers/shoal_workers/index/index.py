@@ -4,7 +4,8 @@ import hashlib
 import json
 import mmap
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,9 +17,11 @@ from shoal.errors import IndexCorrupt, IndexMismatch, InvalidText
 from shoal.excerpt import excerpt
 from shoal.index_folder import CURRENT, read_current
 from shoal_workers.index.array_file import open_array
-from shoal_workers.index.manifest import DOCUMENTS, OFFSETS, QUANTISED, VECTORS, Manifest, checksum
+from shoal_workers.index.hash_table import HashTable, hash_of
+from shoal_workers.index.live_documents import LiveDocuments
+from shoal_workers.index.manifest import DOCUMENTS, IDS, OFFSETS, QUANTISED, VECTORS, Manifest, checksum
 from shoal_workers.index.quantisation import QuantisedVectors
-from shoal_workers.index.search import ExactSearch
+from shoal_workers.index.search import ExactSearch, TopK
 from shoal_workers.model.model import Model
 
 #: Names that a version may have: none leads to another folder.
@@ -36,6 +39,8 @@ class Index:
 
     `vectors` is float32 `[count, dimension]`, normalised and read-only. `fault` says why the version must not be
     searched, and is empty for one that may be. `check_at`, on the monotonic clock, is the time of the next check.
+    `live` is what was changed since the version was built: each search reads it once, and it is replaced as a whole.
+    `change_fault` says why some of the changes are not in it.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int = 1):
@@ -43,12 +48,15 @@ class Index:
         self.manifest = manifest
         self.fault = ""
         self.check_at = 0.0
+        self.change_fault = ""
+        self.live = self.unchanged()
         count, dimension = manifest.count, manifest.dimension
         self.vectors = open_array(folder / VECTORS, np.float32, (count, dimension))
         quantised = QuantisedVectors.open(folder, count, dimension, manifest.quantised_width)
         self._exact_search = ExactSearch(self.vectors, quantised, threads)
         self._offsets = open_array(folder / OFFSETS, np.int64, (count + 1,))
         self._documents = _map(folder / DOCUMENTS)
+        self._ids = HashTable.open(folder, IDS, count) if IDS in manifest.files else None
         self._check_offsets()
         self._unchecked = [name for name in manifest.checksums if _size(folder / name) >= LARGE_BYTES]
 
@@ -112,6 +120,39 @@ class Index:
                 f"runs {model.name} ({model.digest[:12]}…): build it again, or set SHOAL_MODEL to that model"
             )
 
+    @property
+    def count(self) -> int:
+        """The number of documents that can be found."""
+        live = self.live
+        return self.manifest.count - len(live.hidden_rows) + len(live.documents)
+
+    def unchanged(self) -> LiveDocuments:
+        """Return the changes of the version as it was built."""
+        return LiveDocuments.none(self.manifest.changes_through, self.manifest.dimension)
+
+    def rows_of(self, ids: Collection[str]) -> NDArray[np.int64]:
+        """Return the rows of all documents that have one of these ids, in ascending order.
+
+        Raises IndexCorrupt for ids that no build wrote.
+        """
+        if self._ids is None:
+            self._ids = self._read_ids()
+        rows = self._ids.rows_of(b"".join(map(hash_of, ids)))
+        if len(rows) and rows[-1] >= self.manifest.count:
+            raise IndexCorrupt(f"{self.folder / IDS} has rows that {DOCUMENTS} has not: build the index again")
+        return rows
+
+    def _read_ids(self) -> HashTable:
+        """Return the ids of a version of a layout that has no file of them."""
+        try:
+            starts = self._offsets.tolist()
+            lines = (self._documents[start:end] for start, end in pairwise(starts))
+            return HashTable.of(b"".join(hash_of(json.loads(line)["id"]) for line in lines))
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise IndexCorrupt(
+                f"an id in {self.folder / DOCUMENTS} cannot be read ({type(error).__name__}): build the index again"
+            ) from error
+
     def document(self, row: int) -> dict[str, Any]:
         """Return the document of a row of `vectors`: its `id`, `text` and other fields.
 
@@ -141,21 +182,36 @@ class Index:
         """Return the `k` documents of highest cosine for each of `[queries, dimension]` normalised vectors, best first.
 
         The search is exact for any number of documents. Of equal scores, the document that came first in the
-        source comes first. Raises IndexCorrupt for numbers or documents that no build wrote.
+        source comes first, and those that were added since come last, in their order. Raises IndexCorrupt for numbers
+        or documents that no build wrote.
         """
+        live = self.live
         try:
-            rows, scores = self._exact_search.top_k(queries, k)
+            found = self._exact_search.top_k(queries, k, live.hidden_rows)
         except IndexError as error:  # fewer than k upper bounds reach the k-th score: they are not of these vectors
             raise IndexCorrupt(
                 f"{self.folder / QUANTISED} does not belong to {VECTORS}: build the index again"
             ) from error
-        return [self._hits(*of_query) for of_query in zip(rows, scores, strict=True)]
+        if live.documents:
+            found = self._merge(found, live.top_k(queries, k), k)
+        return [self._hits(*of_query, live) for of_query in zip(*found, strict=True)]
 
-    def _hits(self, rows: NDArray[np.intp], scores: NDArray[np.float32]) -> list[dict[str, Any]]:
+    def _merge(self, found: TopK, added: TopK, k: int) -> TopK:
+        """Return the best of both; the rows of added documents follow those of the version."""
+        rows = np.concatenate([found.rows, added.rows + self.manifest.count], axis=1)
+        scores = np.concatenate([found.scores, added.scores], axis=1)
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        return TopK(np.take_along_axis(rows, best, axis=1), np.take_along_axis(scores, best, axis=1))
+
+    def _hits(self, rows: NDArray[np.intp], scores: NDArray[np.float32], live: LiveDocuments) -> list[dict[str, Any]]:
         hits = []
-        for row, score in zip(rows, scores, strict=True):
-            document = self.document(row)
-            hits.append({"id": document.pop("id"), "score": float(score), **document})
+        for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
+            if row < self.manifest.count:
+                document = self.document(row)
+                hits.append({"id": document.pop("id"), "score": score, **document})
+            else:
+                added = live.documents[row - self.manifest.count]
+                hits.append({"id": added.id, "score": score, "text": added.text, **added.fields})
         return hits
 
 

@@ -11,11 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from shoal.errors import IndexCorrupt, ShoalError, UnknownIndex
+from shoal.changes.change_log import ChangeLog
+from shoal.errors import IndexCorrupt, ShoalError, Unavailable, UnknownIndex
 from shoal.excerpt import excerpt
 from shoal.index_folder import CURRENT
 from shoal.keys import NAME
 from shoal.settings import Settings
+from shoal_workers.index.change_follower import ChangeFollower
 from shoal_workers.index.copies import read_errors
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.model.model import Model
@@ -24,6 +26,9 @@ log = logging.getLogger(__name__)
 
 #: Interval at which a worker looks for new versions, in seconds.
 LOOK_EVERY_S = 0.5
+
+#: Interval at which a worker looks for changes of indexes, in seconds: a command to Redis each time.
+FOLLOW_EVERY_S = 1.0
 
 #: Time after which a version that could not be opened or checked is tried again, in seconds: a copy of it may be
 #: complete by then, or a shared folder be back.
@@ -48,32 +53,56 @@ class OpenIndexes(Mapping[str, Index]):
     """The indexes that a worker serves, by name, each in the version that is served now. Thread-safe.
 
     They are those of `folders`, and those in the folders inside `home`, each by the name of its folder. While they are
-    watched, one thread opens new versions, and another one compares their large files with their checksums. A search
-    ends with the version that it began with, and the memory of an old version is given back after that.
+    watched, one thread opens new versions, another one compares their large files with their checksums, and a third one
+    applies the changes in `change_log`, if there is one. A version is served once all changes that were made since it
+    was built are applied. A search ends with the version that it began with, and the memory of an old version is given
+    back after that.
     """
 
-    def __init__(self, folders: Mapping[str, Path], home: Path, model: Model, threads: int = 1):
+    def __init__(
+        self,
+        folders: Mapping[str, Path],
+        home: Path,
+        model: Model,
+        threads: int = 1,
+        change_log: ChangeLog | None = None,
+    ):
         self._folders = folders
         self._home = home
         self._model = model
         self._threads = threads
+        self._follower = ChangeFollower(change_log) if change_log else None
+        self._following = threading.Lock()
         self._served: dict[str, Index] = {}
+        self._opened: dict[str, Index] = {}
         self._replaced: list[Index] = []
         self._repaired: dict[str, Index] = {}
         self._failures: dict[str, _Failure] = {}
         self._stopping = threading.Event()
 
     @classmethod
-    def open(cls, settings: Settings, model: Model, threads: int) -> Self:
+    def open(
+        cls,
+        settings: Settings,
+        model: Model,
+        threads: int,
+        change_log: ChangeLog | None = None,
+        stopping: threading.Event | None = None,
+    ) -> Self:
         """Open the indexes that the settings name, and those in their `index_home`, or the copies of their store.
 
-        Raises IndexNotFound, IndexCorrupt or IndexMismatch for one that they name.
+        While Redis, and so `change_log`, is away, wait for it, until `stopping` is set. Raises IndexNotFound,
+        IndexCorrupt or IndexMismatch for an index that the settings name.
         """
-        indexes = cls(settings.index_folders(), settings.served_folder, model, threads)
-        indexes.look(time.monotonic())
-        for name in settings.index_folders():
-            if failure := indexes._failures.get(name):
-                raise failure.error
+        indexes = cls(settings.index_folders(), settings.served_folder, model, threads, change_log)
+        stopping = stopping or threading.Event()
+        is_first = True
+        while is_first or (indexes._opened and not stopping.wait(LOOK_EVERY_S)):
+            is_first = False
+            indexes.look(time.monotonic())
+            for name in settings.index_folders():
+                if name not in indexes._opened and (failure := indexes._failures.get(name)):
+                    raise failure.error
         return indexes
 
     def __getitem__(self, name: str) -> Index:
@@ -90,16 +119,16 @@ class OpenIndexes(Mapping[str, Index]):
 
     @property
     def errors(self) -> dict[str, str]:
-        """By the name of each index whose current version is not served, the message that says why."""
-        faults = {name: index.fault for name, index in self._served.items() if index.fault}
-        return (
-            read_errors(self._home) | faults | {name: failure.error.message for name, failure in self._failures.items()}
-        )
+        """By the name of each index whose current version or changes are not served, the message that says why."""
+        faults = {name: fault for name, index in self._served.items() if (fault := index.fault or index.change_fault)}
+        failures = {name: failure.error.message for name, failure in self._failures.items()}
+        return read_errors(self._home) | faults | failures
 
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Look for new versions while the context lasts."""
-        threads = [threading.Thread(target=target, daemon=True) for target in (self._watch, self._check)]
+        targets = [self._watch, self._check, *([self._follow] if self._follower else [])]
+        threads = [threading.Thread(target=target, daemon=True) for target in targets]
         for thread in threads:
             thread.start()
         try:
@@ -121,6 +150,17 @@ class OpenIndexes(Mapping[str, Index]):
                 served[name] = index
             if failure:
                 failures[name] = failure
+        with self._following:  # else a change that was found in the version before might be missing for a while
+            self._opened = self._catch_up(served, failures, now)
+            self._switch(served, failures)
+
+    def follow(self) -> None:
+        """Apply the changes that were made since the last time to all versions that are served."""
+        with self._following:
+            if self._follower:
+                self._follower.follow(self._served)
+
+    def _switch(self, served: dict[str, Index], failures: dict[str, _Failure]) -> None:
         # Old versions are kept until the next look: a search under way, if it had the last hold on one, would have to
         # give back its memory before it answers, which takes milliseconds for a large index.
         self._replaced = [index for name, index in self._served.items() if served.get(name) is not index]
@@ -156,6 +196,13 @@ class OpenIndexes(Mapping[str, Index]):
             except Exception:  # any: without this thread, no new version would ever be served
                 log.exception("looking for new versions of indexes failed")
 
+    def _follow(self) -> None:
+        while not self._stopping.wait(FOLLOW_EVERY_S):
+            try:
+                self.follow()
+            except Exception:  # any: without this thread, no change would ever be applied
+                log.exception("following the changes of indexes failed")
+
     def _check(self) -> None:
         if sys.platform == "linux":  # where a thread has a priority of its own: nothing is to wait for checksums
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
@@ -177,17 +224,42 @@ class OpenIndexes(Mapping[str, Index]):
         former, failure, version = self._served.get(name), self._failures.get(name), None
         try:
             version = current_version(folder)
-            repaired = self._repaired.pop(name, None)
-            if former and former.folder == version:
-                return (repaired if repaired and repaired.folder == version else former), None
+            for opened in (self._repaired.pop(name, None), self._opened.get(name), former):
+                if opened and opened.folder == version:
+                    return opened, None
             if failure and failure.version == version and now < failure.retry_at:
                 return former, failure
             return self._open(name, version, replaces=former), None
         except ShoalError as error:
-            if not failure or failure.error.message != error.message:
-                log.warning("index %s: %s", name, error.message)
-            # A copy of the error, because its frames would keep the files of the version open.
-            return former, _Failure(type(error)(error.message), version, now + RETRY_AFTER_S)
+            return former, self._failed(name, version, error, now)
+
+    def _catch_up(self, served: dict[str, Index], failures: dict[str, _Failure], now: float) -> dict[str, Index]:
+        """Apply all changes to the versions that are to be served from now on; leave those out for which that fails.
+
+        Returns those of them that are to be served as soon as Redis answers.
+        """
+        waiting = {}
+        for name, index in list(served.items()):
+            former = self._served.get(name)
+            if self._follower is None or index is former:
+                continue
+            try:
+                self._follower.catch_up(name, index)
+            except ShoalError as error:
+                failures[name] = self._failed(name, index.folder, error, now)
+                if isinstance(error, Unavailable):
+                    waiting[name] = index
+                del served[name]
+                if former:
+                    served[name] = former
+        return waiting
+
+    def _failed(self, name: str, version: Path | None, error: ShoalError, now: float) -> _Failure:
+        failure = self._failures.get(name)
+        if not failure or failure.error.message != error.message:
+            log.warning("index %s: %s", name, error.message)
+        # A copy of the error, because its frames would keep the files of the version open.
+        return _Failure(type(error)(error.message), version, now + RETRY_AFTER_S)
 
     def _open(self, name: str, version: Path, replaces: Index | None) -> Index:
         index = Index.open_version(version, self._threads)

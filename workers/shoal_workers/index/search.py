@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal_workers.index.quantisation import QuantisedVectors
-from shoal_workers.index.upper_bounds import Buffer, Candidates, UpperBounds
+from shoal_workers.index.upper_bounds import NO_ROWS, Buffer, Candidates, UpperBounds
 
 #: Most upper bounds held at a time, to limit memory: 16 MiB.
 MAX_BOUNDS = 2**22
@@ -41,23 +41,25 @@ class ExactSearch:
         """Read a byte of each page of the codes into memory."""
         np.add.reduce(self._quantised.codes.reshape(-1)[:: mmap.PAGESIZE], dtype=np.int64)
 
-    def top_k(self, queries: NDArray[np.float32], k: int) -> TopK:
+    def top_k(self, queries: NDArray[np.float32], k: int, hidden_rows: NDArray[np.int64] = NO_ROWS) -> TopK:
         """Find the `k` rows of highest score for each of `[queries, dimension]`, or all if there are fewer.
 
-        Of equal scores, the lower row comes first. Raises IndexError if the quantised copy is not of these vectors.
+        `hidden_rows`, `[hidden]` in ascending order, are left out. Of equal scores, the lower row comes first. Raises
+        IndexError if the quantised copy is not of these vectors.
         """
         count = len(self._vectors)
-        k = min(k, count)
+        k = min(k, count - len(hidden_rows))
+        if not k or not len(queries):
+            return TopK(np.empty((len(queries), k), np.intp), np.empty((len(queries), k), np.float32))
         at_once = max(1, MAX_BOUNDS // count)
-        found = [self._search(queries[start : start + at_once], k) for start in range(0, len(queries), at_once)]
-        if not found:
-            return TopK(np.empty((0, k), np.intp), np.empty((0, k), np.float32))
+        starts = range(0, len(queries), at_once)
+        found = [self._search(queries[start : start + at_once], k, hidden_rows) for start in starts]
         return TopK(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
-    def _search(self, queries: NDArray[np.float32], k: int) -> TopK:
+    def _search(self, queries: NDArray[np.float32], k: int, hidden_rows: NDArray[np.int64]) -> TopK:
         quantised = self._quantised.basis.encode_queries(queries)
         buffer = self._take_buffer()
-        bounds = UpperBounds(self._quantised.codes, quantised.codes, buffer, self._map)
+        bounds = UpperBounds(self._quantised.codes, quantised.codes, buffer, self._map, hidden_rows)
         first = self._best(bounds.candidates(bounds.reached_by_k(k)), queries, k)
         # A row that scores at least the current k-th score has an upper bound of at least that score.
         candidates = bounds.candidates(quantised.thresholds(first.scores[:, -1]))

@@ -15,6 +15,12 @@ GROUP = 32
 #: Most bounds that one thread computes at a time: they stay in its cache until the highest of their groups are found.
 MAX_BLOCK = 2**17
 
+#: No rows, for a search that leaves none out.
+NO_ROWS: NDArray[np.int64] = np.empty(0, np.int64)
+
+#: A bound lower than any product of codes: that of a row which is never found.
+LOWEST = int(np.iinfo(np.int32).min)
+
 Map = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]
 
 
@@ -44,17 +50,26 @@ class UpperBounds:
 
     They lie in `buffer`, which nothing else may use meanwhile. Rows are cut into blocks, and a group is every n-th row
     of a block, so that the highest bounds of all its groups are found by comparing contiguous memory. `run` maps a
-    function over the blocks, as `map` does or on several threads.
+    function over the blocks, as `map` does or on several threads. The bounds of `hidden_rows`, int64 `[hidden]` in
+    ascending order, are the lowest, so that these rows are never candidates.
     """
 
-    def __init__(self, codes: NDArray[np.int8], queries: NDArray[np.int8], buffer: Buffer, run: Map = map):
+    def __init__(
+        self,
+        codes: NDArray[np.int8],
+        queries: NDArray[np.int8],
+        buffer: Buffer,
+        run: Map = map,
+        hidden_rows: NDArray[np.int64] = NO_ROWS,
+    ):
         num_blocks, self._num_groups = _blocks_and_groups(len(codes), len(queries))
         self._block = GROUP * self._num_groups
         self._codes = codes
+        self._hidden_rows = hidden_rows
         self._queries = numkong.dots_pack(queries, dtype="int8")
         self._matrix = buffer.matrix(num_blocks * self._block, len(queries))
         self._bounds = np.asarray(self._matrix)
-        self._bounds[len(codes) :] = np.iinfo(np.int32).min
+        self._bounds[len(codes) :] = LOWEST
         self._highest = np.empty((num_blocks * self._num_groups, len(queries)), np.int32)
         for _ in (map if num_blocks == 1 else run)(self._compute, range(num_blocks)):
             pass
@@ -63,18 +78,21 @@ class UpperBounds:
         start, end = block * self._block, (block + 1) * self._block
         if num_codes := len(part := self._codes[start:end]):
             numkong.dots_packed(part, self._queries, out=self._matrix[start : start + num_codes, :])
+        first, last = np.searchsorted(self._hidden_rows, (start, end))
+        self._bounds[self._hidden_rows[first:last]] = LOWEST
         highest = self._highest[block * self._num_groups : (block + 1) * self._num_groups]
         self._bounds[start:end].reshape(GROUP, *highest.shape).max(axis=0, out=highest)
 
     def reached_by_k(self, k: int) -> NDArray[np.int32]:
         """Return a threshold for each query that at least `k` rows reach, but few more.
 
-        `k` is at most the number of rows.
+        `k` is at most the number of rows that are not hidden.
         """
-        # Each group has a row that reaches its highest bound. Up to half of the groups may lie behind the last row.
-        bounds = self._highest if 2 * k <= len(self._highest) else self._bounds
-        position = len(bounds) - k
-        return np.asarray(np.partition(bounds, position, axis=0)[position])
+        # Each group has a row that reaches its highest bound. Up to half of the groups may lie behind the last row, and
+        # all rows of a group may be hidden.
+        if 2 * k <= len(self._highest) and (reached := _reached_by(self._highest, k)).min() > LOWEST:
+            return reached
+        return _reached_by(self._bounds, k)
 
     def candidates(self, thresholds: NDArray[np.int32]) -> Candidates:
         """Return the rows whose bounds reach the threshold of their query."""
@@ -86,6 +104,12 @@ class UpperBounds:
         rows, queries = rows[reached], queries[reached]
         order = np.lexsort((rows, queries))
         return Candidates(rows[order], queries[order])
+
+
+def _reached_by(bounds: NDArray[np.int32], k: int) -> NDArray[np.int32]:
+    """Return the `k`-th highest bound of each column."""
+    position = len(bounds) - k
+    return np.asarray(np.partition(bounds, position, axis=0)[position])
 
 
 def _blocks_and_groups(count: int, num_queries: int) -> tuple[int, int]:

@@ -1,0 +1,304 @@
+"""Served indexes follow their changes in Redis: over a switch of versions, while Redis is away, past bad entries."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from conftest import wait_until
+from index_versions import publish_version
+from queues import Queue
+
+from shoal.broker.broker import Broker
+from shoal.changes.change import Change
+from shoal.changes.change_log import START, ChangeLog, Entry
+from shoal.errors import Unavailable
+from shoal.keys import Keys
+from shoal.records.document import Document
+from shoal.settings import Settings
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index.index import Index
+from shoal_workers.index.open_indexes import OpenIndexes
+from shoal_workers.service import about
+from shoal_workers.worker import Worker
+
+
+class Log(ChangeLog):
+    """The logs of a pool, whose Redis can be away, and which counts the commands that it is asked for."""
+
+    is_away = False
+    num_commands = 0
+
+    def positions(self) -> dict[str, str]:
+        """Return the position of the last change of each index."""
+        self._count()
+        return super().positions()
+
+    def since(self, index: str, position: str) -> Iterator[Entry]:
+        """Yield the changes after a position."""
+        self._count()
+        return super().since(index, position)
+
+    def _count(self) -> None:
+        self.num_commands += 1
+        if self.is_away:
+            raise Unavailable("Redis does not answer")
+
+
+@pytest.fixture
+def log(queue: Queue) -> Log:
+    """Return the logs of the test's own pool."""
+    return Log(queue.broker, queue.keys)
+
+
+@pytest.fixture
+def index_home(tmp_path: Path, index_folder: Path) -> Path:
+    """A folder with the index news, of which v1 is published."""
+    publish_version(tmp_path / "indexes" / "news", index_folder, "v1")
+    return tmp_path / "indexes"
+
+
+@pytest.fixture
+def indexes(index_home: Path, encoder: Encoder, log: Log) -> Iterator[OpenIndexes]:
+    """The indexes in that folder, opened."""
+    indexes = OpenIndexes({}, index_home, encoder.model, 1, log)
+    indexes.look(0)
+    yield indexes
+    shutil.rmtree(index_home, ignore_errors=True)
+    for now in range(2):
+        indexes.look(now)
+
+
+def change(index: Index, added: str = "", deleted: str = "", **others: Any) -> Change:
+    """Return a change that adds documents, with the vectors of the first ones of the index, and deletes others."""
+    documents = tuple(Document(one, f"text {one}", {}) for one in added.split())
+    vectors = np.array(index.vectors[: len(documents)])
+    return replace(Change(documents, vectors, tuple(deleted.split()), index.manifest.digest, 0.0), **others)
+
+
+def ids(index: Index) -> set[str]:
+    """Return the ids of all documents that are found."""
+    (hits,) = index.search(np.array(index.vectors[:1]), 1_000)
+    assert len(hits) == index.count
+    return {str(hit["id"]) for hit in hits}
+
+
+def test_what_is_added_is_found_and_what_is_deleted_is_not(indexes: OpenIndexes, log: Log) -> None:
+    before = ids(index := indexes["news"])
+    log.append("news", change(index, "a b", "0 1"))
+    position = log.append("news", change(index, "c 2", "a"))
+    log.append("other", change(index, "d"))
+    assert ids(index) == before
+    indexes.follow()
+    assert indexes["news"] is index
+    assert ids(index) == before - {"0", "1"} | {"b", "c"}
+    assert (index.count, index.live.position, indexes.errors) == (len(before), position, {})
+    (hits,) = index.search(np.array(index.vectors[:1]), 3)
+    assert {hit["id"]: hit["text"] for hit in hits}["c"] == "text c"
+
+
+def test_without_changes_one_command_is_enough_for_all_indexes(
+    indexes: OpenIndexes, log: Log, index_home: Path, index_folder: Path
+) -> None:
+    for n in range(9):
+        publish_version(index_home / f"other{n}", index_folder, "v1")
+    log.append("news", change(indexes["news"], "a"))
+    indexes.look(1)
+    for expected in (2, 1, 1):  # the first one has to read the change as well
+        log.num_commands = 0
+        indexes.follow()
+        assert log.num_commands == expected
+    indexes.look(2)
+    assert log.num_commands == 1
+
+
+def test_a_new_version_has_all_changes_before_it_is_served(
+    indexes: OpenIndexes, log: Log, index_home: Path, index_folder: Path
+) -> None:
+    old = indexes["news"]
+    folded = log.append("news", change(old, "a", "0"))
+    log.append("news", change(old, "b", "1"))
+    indexes.follow()
+    log.append("news", change(old, "c", "2"))
+    publish_version(index_home / "news", index_folder, "v2", changes_through=folded)
+    indexes.look(1)
+    new = indexes["news"]
+    assert new is not old
+    assert ids(new) == (ids(old) - {"2", "a"}) | {"0", "c"}
+    log.append("news", change(old, "d"))
+    indexes.follow()
+    assert "d" in ids(new) - ids(old)
+
+
+def test_after_a_rollback_all_changes_since_are_there(
+    indexes: OpenIndexes, log: Log, index_home: Path, index_folder: Path
+) -> None:
+    positions = [log.append("news", change(indexes["news"], one)) for one in "abc"]
+    for version, through in (("v2", positions[2]), ("v3", positions[0])):
+        publish_version(index_home / "news", index_folder, version, changes_through=through)
+    indexes.look(1)
+    assert ids(indexes["news"]) & {*"abc"} == {*"bc"}
+    log.fold("news", positions[0], positions[0])
+    publish_version(index_home / "news", index_folder, "v4", changes_through=positions[0])
+    indexes.look(2)
+    assert ids(indexes["news"]) & {*"abc"} == {*"bc"}
+
+
+def test_while_redis_is_away_the_former_version_stays(
+    indexes: OpenIndexes, log: Log, index_home: Path, index_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = indexes["news"]
+    log.append("news", change(old, "a"))
+    indexes.follow()
+    log.is_away = True
+    publish_version(index_home / "news", index_folder, "v2")
+    publish_version(index_home / "faq", index_folder, "v1")
+    for now in (1, 2):
+        indexes.look(now)
+        indexes.follow()
+    assert dict(indexes) == {"news": old}
+    assert indexes.errors == dict.fromkeys(("faq", "news"), "Redis does not answer")
+    assert len(caplog.messages) <= 4  # one for each index, and one of following; the next ones are not repeated
+    log.is_away = False
+    indexes.look(3)
+    assert (indexes["news"].folder.name, indexes.errors) == ("v2", {})
+    assert "a" in ids(indexes["news"])
+    assert "a" not in ids(indexes["faq"])
+
+
+def test_a_worker_waits_for_redis_before_it_serves(
+    index_folder: Path, encoder: Encoder, log: Log, tmp_path: Path
+) -> None:
+    class Returning(Event):
+        """An event that is waited for while Redis comes back."""
+
+        num_waits = 0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.num_waits += 1
+            log.is_away = self.num_waits < 3
+            return False
+
+    log.is_away, waiting = True, Returning()
+    settings = Settings(indexes=str(index_folder), home=str(tmp_path))
+    indexes = OpenIndexes.open(settings, encoder.model, 1, log, waiting)
+    assert (list(indexes), waiting.num_waits) == (["default"], 3)
+    log.is_away = True
+    (stopped := Event()).set()
+    assert not OpenIndexes.open(settings, encoder.model, 1, log, stopped)
+
+
+BAD: dict[str, dict[str, Any]] = {
+    "nothing": {"x": "y"},
+    "no msgpack": {"change": b"\xc1"},
+    "another shape": {"change": msgpack.packb([1])},
+    "wrong types": {"change": msgpack.packb({"documents": [1], "vectors": 2, "deleted": 3, "digest": 4, "made_at": 5})},
+    "a large one": {"change": b"\xc4" * 5_000_000},
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_an_entry_that_no_client_wrote_is_told_and_harms_nothing(
+    indexes: OpenIndexes, log: Log, queue: Queue, name: str
+) -> None:
+    index = indexes["news"]
+    queue.redis.xadd(queue.keys.changes("news"), BAD[name])
+    log.append("news", change(index, "a", "0"))
+    queue.redis.xadd(queue.keys.changes("news"), BAD[name])
+    indexes.follow()
+    assert {"a", "0"} & ids(index) == {"a"}
+    assert "changes of news are not searched" in indexes.errors["news"]
+    indexes.look(1)
+    assert "build the index" in indexes.errors["news"]
+
+
+@pytest.mark.parametrize("wrong", ["digest", "dimension", "nan", "huge"])
+def test_a_change_that_does_not_fit_is_told_and_harms_nothing(
+    indexes: OpenIndexes, log: Log, queue: Queue, wrong: str
+) -> None:
+    index = indexes["news"]
+    odds: dict[str, dict[str, Any]] = {
+        "digest": {"digest": "0" * 64},
+        "dimension": {"vectors": np.ones((1, 1), np.float32)},
+        "nan": {"vectors": np.full((1, 32), np.nan, np.float32)},
+        "huge": {"vectors": np.full((1, 32), 3e38, np.float32)},
+    }
+    one = change(index, "odd", **odds[wrong])
+    fields = {"documents": [{"id": "odd", "text": "x"}], "vectors": one.vectors.tobytes(), "deleted": ["0"]}
+    packed = msgpack.packb(fields | {"digest": one.digest, "made_at": 0.0})
+    log.append("news", change(index, "b"))
+    queue.redis.xadd(queue.keys.changes("news"), {"change": packed, "num": 10**9, "size": 1})
+    log.append("news", change(index, "a"))
+    indexes.follow()
+    assert {"a", "odd", "0"} & ids(index) == {"a", "0"}
+    assert "changes of news are not searched" in indexes.errors["news"]
+
+
+def test_an_id_of_a_megabyte_is_one_like_others(indexes: OpenIndexes, log: Log) -> None:
+    log.append("news", change(indexes["news"], "x" * 2**20, "y" * 2**20))
+    indexes.follow()
+    assert "x" * 2**20 in ids(indexes["news"])
+
+
+def test_a_log_that_is_none_is_told_and_harms_nothing(
+    indexes: OpenIndexes, queue: Queue, index_home: Path, index_folder: Path, log: Log
+) -> None:
+    queue.redis.set(queue.keys.changes("news"), "x")
+    queue.redis.set(queue.keys.changes("faq"), "x")
+    queue.redis.hset(queue.keys.changed, "news", "1-1 1 1 0 0")
+    publish_version(index_home / "faq", index_folder, "v1")
+    indexes.look(1)
+    indexes.follow()
+    assert {*indexes} == {*indexes.errors} == {"news", "faq"}
+    assert "holds something else" in indexes.errors["news"]
+    queue.redis.delete(queue.keys.changes("news"), queue.keys.changes("faq"))
+
+
+def test_changes_that_redis_has_lost_are_found_no_more(indexes: OpenIndexes, log: Log, queue: Queue) -> None:
+    before = ids(index := indexes["news"])
+    log.append("news", change(index, "a", "0"))
+    indexes.follow()
+    queue.redis.delete(queue.keys.changes("news"), queue.keys.changed)
+    indexes.follow()
+    assert (ids(index), index.live.position) == (before, START)
+    queue.redis.xadd(queue.keys.changes("news"), {"change": change(index, "b").pack()}, id="1-1")
+    queue.redis.hset(queue.keys.changed, "news", "1-1 1 1 0 0")
+    indexes.follow()
+    assert ids(index) == before | {"b"}
+
+
+def test_the_heartbeat_says_which_changes_are_searched(
+    indexes: OpenIndexes, log: Log, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    position = log.append("news", change(indexes["news"], "a b c", "0 1 a"))
+    indexes.follow()
+    monkeypatch.setattr(worker, "indexes", indexes)
+    told = about(worker)["indexes"]["news"]
+    assert (told["num_changes"], told["changes_through"], told["prompt"]) == (5, position, "document")
+    assert told["count"] == indexes["news"].manifest.count + 1
+
+
+def test_a_redis_that_does_not_answer_at_all(index_home: Path, encoder: Encoder) -> None:
+    indexes = OpenIndexes({}, index_home, encoder.model, 1, ChangeLog(Broker.connect("redis://127.0.0.1:1"), Keys()))
+    indexes.look(0)
+    indexes.follow()
+    assert (dict(indexes), list(indexes.errors)) == ({}, ["news"])
+
+
+def test_the_threads_of_a_worker_follow(indexes: OpenIndexes, log: Log) -> None:
+    with indexes.watched():
+        log.append("news", change(indexes["news"], "a"))
+        wait_until(lambda: "a" in ids(indexes["news"]))
+
+
+def test_another_pool_has_its_own_changes(indexes: OpenIndexes, queue: Queue) -> None:
+    other = Keys(queue.keys.prefix, f"{queue.keys.pool}-other")
+    ChangeLog(queue.broker, other).append("news", change(indexes["news"], "a"))
+    indexes.follow()
+    assert "a" not in ids(indexes["news"])
+    queue.redis.delete(other.changes("news"), other.changed)

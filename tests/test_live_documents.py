@@ -1,0 +1,212 @@
+"""Changes of an index: a search finds what it would find in an index that was built of the documents after them."""
+
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from changes import unit_vectors
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from index_versions import write_version
+from numpy.typing import NDArray
+
+from shoal.changes.change import Change
+from shoal.errors import IndexCorrupt
+from shoal.records.document import Document
+from shoal_workers.index.array_file import save_array
+from shoal_workers.index.hash_table import HashTable, hash_of
+from shoal_workers.index.index import Index
+from shoal_workers.index.manifest import CHANGES, IDS, MANIFEST, checksum
+
+Vectors = NDArray[np.float32]
+Hits = list[list[dict[str, Any]]]
+
+DIMENSION = 12
+
+
+class Made(NamedTuple):
+    """Documents with their vectors, in their order."""
+
+    documents: list[Document]
+    vectors: list[Vectors]
+
+    def add(self, document: Document, vector: Vectors) -> None:
+        """Add a document at the end, in place of all with its id."""
+        self.delete(document.id)
+        self.documents.append(document)
+        self.vectors.append(vector)
+
+    def delete(self, document_id: str) -> None:
+        """Delete all documents with that id."""
+        kept = [n for n, document in enumerate(self.documents) if document.id != document_id]
+        self.documents[:], self.vectors[:] = [self.documents[n] for n in kept], [self.vectors[n] for n in kept]
+
+    def change(self, added: Sequence[int], ids: Sequence[str], deleted: Sequence[str], pool: Vectors) -> Change:
+        """Make a change, apply it to these documents, and return it."""
+        new = [Document(ids[n], f"text {n}", {"n": n}) for n in added]
+        for one in deleted:
+            self.delete(one)
+        for document, n in zip(new, added, strict=True):
+            self.add(document, pool[n])
+        return Change(tuple(new), pool[list(added)].reshape(len(new), pool.shape[1]), tuple(deleted), "d", 0.0)
+
+
+def by_scoring_all(made: Made, queries: Vectors, k: int) -> Hits:
+    """Return the hits of a full sort of all scores."""
+    if not made.documents:
+        return [[] for _ in queries]
+    vectors, hits = np.stack(made.vectors), []
+    for query in queries:
+        scores = np.vecdot(vectors, query)
+        best = [made.documents[n] for n in np.argsort(-scores, kind="stable")[:k]]
+        ordered = np.sort(scores)[::-1][:k].tolist()
+        hits.append([{"id": d.id, "score": s, "text": d.text, **d.fields} for d, s in zip(best, ordered, strict=True)])
+    return hits
+
+
+def open_made(folder: Path, made: Made, **manifest: Any) -> Index:
+    """Write a version of these documents and open it."""
+    write_version(folder, made.documents, np.stack(made.vectors), **manifest)
+    return Index.open_version(folder)
+
+
+def apply(index: Index, changes: Sequence[Change], position: str = "1-1") -> None:
+    """Apply changes to an opened version."""
+    index.live = index.live.after(changes, position, index.rows_of)
+
+
+def made_of(count: int, vectors: Vectors, num_ids: int | None = None) -> Made:
+    """Return documents whose ids repeat after `num_ids`."""
+    documents = [Document(str(n % (num_ids or count)), f"text {n}", {"n": n}) for n in range(count)]
+    return Made(documents, list(vectors[:count]))
+
+
+def near_ties(count: int, seed: int) -> Vectors:
+    """Return vectors of which many are equal or differ in their last bits."""
+    few = unit_vectors(4, DIMENSION, seed)
+    vectors = few[np.random.default_rng(seed).integers(len(few), size=count)]
+    vectors[::3, 0] = np.nextafter(vectors[::3, 0], np.float32(2))
+    return vectors
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_a_search_finds_what_an_index_of_the_documents_would_find(data: st.DataObject) -> None:
+    seed, count = data.draw(st.integers(0, 1_000)), data.draw(st.integers(1, 70))
+    pool = data.draw(st.sampled_from([near_ties, lambda n, s: unit_vectors(n, DIMENSION, s)]))(200, seed)
+    made = made_of(count, pool, data.draw(st.integers(1, count)))
+    ids = [str(n % 90) for n in range(len(pool))]
+    some_ids = st.lists(st.sampled_from(ids), max_size=8)
+    with tempfile.TemporaryDirectory() as folder:
+        index = open_made(Path(folder) / "v1", made)
+        for number in range(data.draw(st.integers(1, 4))):
+            deleted = (
+                sorted({d.id for d in made.documents}) if data.draw(st.integers(0, 9)) == 0 else data.draw(some_ids)
+            )
+            added = data.draw(st.lists(st.integers(0, len(pool) - 1), min_size=not deleted, max_size=30))
+            apply(index, [made.change(added, ids, deleted, pool)], f"1-{number}")
+            k, queries = data.draw(st.sampled_from([1, 5, 300])), pool[: data.draw(st.integers(1, 4))]
+            found = index.search(queries, k)
+            assert found == by_scoring_all(made, queries, k)
+            assert index.count == len(made.documents)
+        if made.documents:
+            assert found == open_made(Path(folder) / "v2", made).search(queries, k)
+
+
+def test_many_changes_of_a_large_index(tmp_path: Path) -> None:
+    pool = unit_vectors(12_000, 64)
+    made = made_of(9_000, pool)
+    index = open_made(tmp_path / "v1", made)
+    ids = [str(n) for n in range(len(pool))]
+    deleted = ids[100:5_000:3]
+    added = [n for n in range(8_990, 12_000) if n % 2]
+    apply(index, [made.change(added[:1_000], ids, deleted, pool), made.change(added[1_000:], ids, [], pool)])
+    assert index.search(pool[:9], 200) == by_scoring_all(made, pool[:9], 200)
+
+
+def test_all_but_one_of_many_are_deleted(tmp_path: Path) -> None:
+    pool = unit_vectors(5_000, 32)
+    made = made_of(5_000, pool)
+    index = open_made(tmp_path / "v1", made)
+    apply(index, [made.change([], [], [str(n) for n in range(5_000) if n != 77], pool)])
+    assert [hit["id"] for hit in index.search(pool[:1], 10)[0]] == ["77"]
+    apply(index, [made.change([], [], ["77"], pool)])
+    assert (index.search(pool[:2], 10), index.count) == ([[], []], 0)
+    apply(index, [made.change([3], ["", "", "", "new"], [], pool)])
+    assert [[hit["id"] for hit in hits] for hits in index.search(pool[:2], 10)] == [["new"], ["new"]]
+
+
+def test_many_changes_at_once_are_those_one_by_one(tmp_path: Path) -> None:
+    pool = unit_vectors(300, DIMENSION)
+    index, made = open_made(tmp_path / "v1", made_of(50, pool)), made_of(50, pool)
+    generator = np.random.default_rng(0)
+    ids = [str(n) for n in generator.integers(80, size=300)]
+    changes = [
+        made.change(generator.integers(300, size=3).tolist(), ids, [ids[n]], pool)
+        for n in generator.integers(300, size=90)
+    ]
+    live = index.live.after(changes, "1-1", index.rows_of)
+    for change in changes:
+        apply(index, [change])
+    assert live.documents == index.live.documents
+    assert (live.vectors == index.live.vectors).all()
+    assert (live.hidden_rows == index.live.hidden_rows).all()
+    assert live.changed == index.live.changed
+
+
+def test_a_search_keeps_the_picture_that_it_began_with(tmp_path: Path) -> None:
+    pool = unit_vectors(9, DIMENSION)
+    made = made_of(5, pool)
+    index = open_made(tmp_path / "v1", made)
+    before = index.live
+    apply(index, [made.change([7], [str(n) for n in range(9)], ["1"], pool)])
+    assert (before.documents, before.hidden_rows.tolist(), before.changed) == ((), [], frozenset())
+    assert len(before.top_k(pool[:2], 3).rows[0]) == 0
+
+
+@pytest.mark.parametrize("layout", [2, 3])
+def test_ids_of_an_older_layout_are_read_from_its_documents(tmp_path: Path, layout: int) -> None:
+    made = made_of(30, unit_vectors(30, DIMENSION), 20)
+    write_version(version := tmp_path / "v1", made.documents, np.stack(made.vectors))
+    make_older(version, layout)
+    index = Index.open_version(version)
+    assert index.rows_of(["7", "19", "30", ""]).tolist() == [7, 19, 27]
+    assert index.rows_of([]).tolist() == []
+
+
+def make_older(version: Path, layout: int) -> None:
+    """Make a version one of an older layout."""
+    values = json.loads((version / MANIFEST).read_text())
+    for name in [CHANGES, IDS, "hashes.npy"][: 4 - layout + 1]:
+        (version / name).unlink()
+        del values["checksums"][name]
+    for name in ("num_changed", "changes_through"):
+        del values[name]
+    (version / MANIFEST).write_text(json.dumps(values | {"layout": layout}))
+
+
+def test_ids_that_no_build_wrote_are_refused(tmp_path: Path) -> None:
+    made = made_of(4, unit_vectors(4, DIMENSION))
+    write_version(version := tmp_path / "v1", made.documents, np.stack(made.vectors))
+    halves = np.frombuffer(hash_of("7"), "<u8")
+    save_array(
+        version / IDS, np.stack([np.full(4, halves[0]), np.full(4, halves[1]), np.arange(4, 8, dtype=np.uint64)])
+    )
+    values = json.loads((version / MANIFEST).read_text())
+    values["checksums"][IDS] = checksum(version / IDS)
+    (version / MANIFEST).write_text(json.dumps(values))
+    index = Index.open_version(version)
+    assert index.rows_of(["8"]).tolist() == []
+    with pytest.raises(IndexCorrupt, match="has rows that"):
+        index.rows_of(["7"])
+
+
+@given(st.lists(st.sampled_from("abcdefgh"), max_size=30), st.lists(st.sampled_from("abcdefghij"), max_size=12))
+def test_all_rows_of_some_hashes_are_found(texts: list[str], wanted: list[str]) -> None:
+    table = HashTable.of(b"".join(map(hash_of, texts)))
+    expected = [row for row, text in enumerate(texts) if text in wanted]
+    assert table.rows_of(b"".join(map(hash_of, wanted))).tolist() == expected

@@ -1,0 +1,78 @@
+"""Documents that were added to an index since its version was built, and rows of the version that are found no more."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.changes.change import Change
+from shoal.records.document import Document
+from shoal_workers.index.search import TopK
+from shoal_workers.index.upper_bounds import NO_ROWS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveDocuments:
+    """A picture of an index's changes since its version was built. Searches read one while the next one is made.
+
+    It has the changes up to `position` in the log, which are of the ids in `changed`. `hidden_rows` are the rows of the
+    version that have one of these ids, int64 `[hidden]` in ascending order. `documents` were added, in the order of
+    their last change, and `vectors` are theirs, float32 `[added, dimension]`.
+    """
+
+    position: str
+    vectors: NDArray[np.float32]
+    documents: tuple[Document, ...]
+    hidden_rows: NDArray[np.int64]
+    changed: frozenset[str]
+
+    @classmethod
+    def none(cls, position: str, dimension: int) -> Self:
+        """Return the picture of a version that has all changes up to a position."""
+        return cls(position, np.empty((0, dimension), np.float32), (), NO_ROWS, frozenset())
+
+    def after(
+        self, changes: Sequence[Change], position: str, rows_of: Callable[[Collection[str]], NDArray[np.int64]]
+    ) -> Self:
+        """Return the picture after more changes, the last of which is at `position`.
+
+        `rows_of` returns the rows of the version that have one of some ids.
+        """
+        documents, vectors = [*self.documents], [self.vectors]
+        places = {document.id: place for place, document in enumerate(documents)}
+        ids: set[str] = set()
+        for change in changes:
+            for deleted in change.deleted:
+                places.pop(deleted, None)
+            for document in change.documents:
+                places.pop(document.id, None)  # so that it comes last
+                places[document.id] = len(documents)
+                documents.append(document)
+            if change.documents:
+                vectors.append(change.vectors)
+            ids.update(change.deleted, (document.id for document in change.documents))
+        kept = list(places.values())
+        return type(self)(
+            position,
+            np.concatenate(vectors)[kept],
+            tuple(documents[place] for place in kept),
+            np.union1d(self.hidden_rows, rows_of(ids - self.changed)),
+            self.changed | ids,
+        )
+
+    def top_k(self, queries: NDArray[np.float32], k: int) -> TopK:
+        """Find the `k` added documents of highest score for each of `[queries, dimension]`, or all if there are fewer.
+
+        A row is the place among `documents`. Of equal scores, the document that was added first comes first.
+        """
+        k = min(k, len(self.documents))
+        found = TopK(np.empty((len(queries), k), np.intp), np.empty((len(queries), k), np.float32))
+        for number, query in enumerate(queries if k else ()):
+            scores = np.vecdot(self.vectors, query)
+            least = np.partition(scores, len(scores) - k)[len(scores) - k]
+            rows = np.flatnonzero(scores >= least)
+            rows = rows[np.argsort(-scores[rows], kind="stable")[:k]]
+            found.rows[number], found.scores[number] = rows, scores[rows]
+        return found
