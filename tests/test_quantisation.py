@@ -129,7 +129,10 @@ def test_all_dimensions_of_short_vectors_are_kept() -> None:
 def test_what_was_written_is_mapped(tmp_path: Path) -> None:
     vectors = np.random.default_rng(1).standard_normal((20_000, 40), np.float32)
     made = QuantisedVectors.of(vectors)
-    assert QuantisedVectors.write(tmp_path, vectors) == 64
+    parts: list[float] = []
+    assert QuantisedVectors.write(tmp_path, vectors, parts.append) == 64
+    assert parts == sorted(parts)
+    assert (parts[0], 0.5 in parts, parts[-1] < 1) == (0.0, True, True)
     assert {path.name for path in tmp_path.iterdir()} == {QUANTISED, BASIS, SCALES}
     opened = QuantisedVectors.open(tmp_path, 20_000, 40, 64)
     assert (opened.codes == made.codes).all()

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -152,15 +152,14 @@ def _fill(
     plan = VectorPlan.make(HashTable.open(folder, HASHES, state.count), former)
     _check_room(folder, state.count, len(plan.new_rows), encoder.model.dimension)
     embed_texts(folder, state, plan, encoder, report)
-    vectors = write_vectors(folder, plan, encoder.model.dimension, former)
-    report(_progress(state, "quantising"))
-    width = QuantisedVectors.write(folder, vectors)
+    vectors = write_vectors(folder, plan, encoder.model.dimension, former, _part_of("copying", state, report))
+    width = QuantisedVectors.write(folder, vectors, _part_of("quantising", state, report))
     report(_progress(state, "validating"))
     quantised = QuantisedVectors.open(folder, state.count, encoder.model.dimension, width)
     found_share = check_retrieval(
         folder, state.version, vectors, quantised, encoder, lambda reason: report(_progress(state, reason))
     )
-    _finish(folder, state, source, encoder.model, width, len(plan.new_rows))
+    _finish(folder, state, source, encoder.model, width, len(plan.new_rows), report)
     num_reused = int((plan.origins >= 0).sum())
     return BuildResult(
         version=state.version,
@@ -177,9 +176,19 @@ def _fill(
 
 
 def _finish(
-    folder: Path, state: BuildState, source: str, model: ModelInfo, quantised_width: int, num_embedded: int
+    folder: Path,
+    state: BuildState,
+    source: str,
+    model: ModelInfo,
+    quantised_width: int,
+    num_embedded: int,
+    report: Report,
 ) -> None:
     """Write the manifest and make all files of the version safe on the disk."""
+    checksums = {}
+    for name in FILES:
+        report(_progress(state, "publishing"))
+        checksums[name] = checksum(folder / name)
     manifest = Manifest(
         version=state.version,
         built_at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
@@ -190,7 +199,7 @@ def _finish(
         dimension=model.dimension,
         count=state.count,
         quantised_width=quantised_width,
-        checksums={name: checksum(folder / name) for name in FILES},
+        checksums=checksums,
         prompt=model.prompt,
         num_embedded=num_embedded,
         num_bad=state.num_bad,
@@ -204,6 +213,11 @@ def _finish(
 
 def _progress(state: BuildState, step: str) -> TaskProgress:
     return TaskProgress(state.num_rows, state.num_bad, state.first_bad, 1.0, step)
+
+
+def _part_of(step: str, state: BuildState, report: Report) -> Callable[[float], None]:
+    """Return a call that reports the part of a step that is done."""
+    return lambda part: report(replace(_progress(state, step), fraction=part))
 
 
 def _check_room(folder: Path, count: int, num_new: int, dimension: int) -> None:

@@ -13,7 +13,7 @@ Exact Inner Product Retrieval in Recommender Systems", SIGMOD 2017.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -82,11 +82,12 @@ class QuantisationBasis:
     width: int
 
     @classmethod
-    def fit(cls, vectors: NDArray[np.float32]) -> Self:
-        """Find the basis and the scales for the vectors `[count, dimension]`."""
+    def fit(cls, vectors: NDArray[np.float32], report: Callable[[float], object] = lambda _: None) -> Self:
+        """Find the basis and the scales for the vectors `[count, dimension]`; report the part of them that is read."""
         directions, width = _main_directions(vectors[:: math.ceil(len(vectors) / SAMPLE)])
         largest = longest_tail = max_norm = TINY
-        for chunk in _chunks(vectors):
+        for n, chunk in enumerate(_chunks(vectors)):
+            report(n * CHUNK / len(vectors))
             parts, tails = _split(chunk, directions)
             largest = max(largest, float(np.abs(parts).max()))
             longest_tail = max(longest_tail, float(tails.max()))
@@ -155,13 +156,18 @@ class QuantisedVectors:
         return cls(np.concatenate(list(basis.encode(vectors))), basis)
 
     @staticmethod
-    def write(folder: Path, vectors: NDArray[np.float32]) -> int:
-        """Quantise vectors `[count, dimension]` into files in `folder` and return the bytes that each takes."""
-        basis = QuantisationBasis.fit(vectors)
+    def write(folder: Path, vectors: NDArray[np.float32], report: Callable[[float], object] = lambda _: None) -> int:
+        """Quantise vectors `[count, dimension]` into files in `folder` and return the bytes that each takes.
+
+        They are read twice. `report` is called before each chunk with the part of this that is done; an error that it
+        raises ends the work.
+        """
+        basis = QuantisationBasis.fit(vectors, lambda part: report(part / 2))
         basis.save(folder)
         with (folder / QUANTISED).open("wb") as file:
             write_header(file, np.int8, (len(vectors), basis.width))
-            for codes in basis.encode(vectors):
+            for n, codes in enumerate(basis.encode(vectors)):
+                report(0.5 + n * CHUNK / len(vectors) / 2)
                 file.write(codes.tobytes())
         return basis.width
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -88,14 +88,24 @@ def embed_texts(folder: Path, state: BuildState, plan: VectorPlan, encoder: Docu
                 report(progress)
 
 
-def write_vectors(folder: Path, plan: VectorPlan, dimension: int, former: FormerVersion | None) -> NDArray[np.float32]:
-    """Write the vectors of all rows, from where the plan says, and return them as they are mapped into memory."""
+def write_vectors(
+    folder: Path,
+    plan: VectorPlan,
+    dimension: int,
+    former: FormerVersion | None,
+    report: Callable[[float], object],
+) -> NDArray[np.float32]:
+    """Write the vectors of all rows, from where the plan says, and return them as they are mapped into memory.
+
+    If they are not written already, `report` is called before each chunk with the part of them that is.
+    """
     count = len(plan.origins)
     if plan.file != VECTORS:
         embedded = open_array(folder / plan.file, np.float32, (len(plan.new_rows), dimension))
         with (folder / VECTORS).open("wb") as file:
             write_header(file, np.float32, (count, dimension))
             for start in range(0, count, CHUNK):
+                report(start / count)
                 origins = plan.origins[start : start + CHUNK]
                 is_new = origins < 0
                 vectors = np.empty((len(origins), dimension), np.float32)
