@@ -29,6 +29,7 @@ Change = Callable[[bytes], bytes]
 GOOD = {"inputs": "storm in europe"}
 MANY = ["storm"] * 100_000
 LONG = "storm " * 100
+DOCUMENTS, DOCUMENT = "/v1/indexes/default/documents", {"id": "7", "text": "storm"}
 
 #: What HTTP refuses: the row of the page, the path, the body.
 REFUSED: dict[str, tuple[str, Any]] = {
@@ -49,6 +50,12 @@ REFUSED: dict[str, tuple[str, Any]] = {
     "`k` of -1": ("/search", {"queries": "storm", "k": -1}),
     "`k` of 10,000": ("/search", {"queries": "storm", "k": 10_000}),
     "Unknown index": ("/search", {"queries": "storm", "index": "news"}),
+    "Document to add without a text": (DOCUMENTS, {"documents": [{"id": "7", "text": "storm"}, {"id": "8"}]}),
+    "Document to add whose id is a number": (DOCUMENTS, {"documents": [{"id": 7, "text": "storm"}]}),
+    "Document to add with a field of a hit's own": (DOCUMENTS, {"documents": [DOCUMENT | {"score": 1}]}),
+    "Two documents to add with one id": (DOCUMENTS, {"documents": [DOCUMENT, DOCUMENT]}),
+    "More than 1,000 documents to add": (DOCUMENTS, {"documents": [DOCUMENT | {"id": str(n)} for n in range(1_001)]}),
+    "Document to add to an index that is not served": ("/v1/indexes/news/documents", {"documents": [DOCUMENT]}),
     "Unknown option value": ("/embed", {"inputs": "storm", "pooling": "sum"}),
     "Unknown prompt": ("/embed", {"inputs": "storm", "prompt_name": "poem"}),
     "More `dimensions` than the model has": ("/embed", {"inputs": "storm", "dimensions": 10_000}),

@@ -37,6 +37,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/search": {"queries": "storm", "k": 3, "index": "default", "pooling": None, "prompt_name": None},
     "/score": {"query": "storm", "inputs": ["rain", "sun"], "raw_scores": True, "truncation_side": "left"},
     "/v1/bulk": {"source": "news.csv", "text_column": "text", "format": "npy", "dimensions": 2},
+    "/v1/indexes/{index}/documents": {"documents": [{"id": "7", "text": "storm", "tags": ["sea"]}]},
     "/v1/indexes/{index}/builds": {"source": "news.csv", "id_column": "id", "publish": False},
     "/v1/indexes/{index}/publish": {"version": "v1"},
     "/v1/jobs": {"op": "embed", "inputs": "storm", "lane": "bulk", "truncation_side": "left"},
@@ -138,7 +139,7 @@ def test_described_route(quick: FlaskClient, data: st.DataObject) -> None:
             method=method.upper(),
             query_string=query,
             headers=data.draw(SOME_HEADERS),
-            data=data.draw(bodies(path)) if method == "post" else None,
+            data=data.draw(bodies(path)) if method == "post" or "requestBody" in about else None,
         ),
         about,
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 from flask import Response, request
 
+from shoal.client.index_writer import IndexWriter
 from shoal.errors import InvalidRequest, TooLarge
 from shoal.jobs import MAX_DIMENSIONS, Job
 from shoal.replies import Reply
@@ -93,6 +94,19 @@ def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | None =
     job_id = client.put(job, lane, json_request().client_name, request.headers.get("Idempotency-Key"))
     status = "queued" if job_id == job.id else client.queue.status(job_id)[0]
     return rendered({"id": job_id, "status": status}, 202, {"Location": f"/v1/jobs/{job_id}", **(headers or {})})
+
+
+def writer(index: str) -> IndexWriter:
+    """Return the writer of an index for the current request, which writes all of it in one step, or nothing."""
+    settings = context().settings
+    return context().client.writer(
+        index,
+        max_text_chars=settings.max_text_chars,
+        in_one_step=True,
+        client=json_request().client_name,
+        timeout_s=settings.request_timeout_s,
+        is_wanted=_connection_check(),
+    )
 
 
 def _reserve_memory(job: Job, remedy: str) -> None:

@@ -17,6 +17,7 @@ from shoal.errors import InvalidRequest, Unavailable
 from shoal.excerpt import excerpt
 from shoal.progress import Progress, TaskBar
 from shoal.settings import DEFAULTS, Settings
+from shoal_workers.document_commands import add, remove
 
 if TYPE_CHECKING:
     from shoal.client.client import Client
@@ -35,11 +36,15 @@ CHANGE_SETTINGS = (*FOLDER_SETTINGS, "index_store")
 
 @click.group()
 def index() -> None:
-    """Build an index of your documents, and manage its versions.
+    """Build an index of your documents, change them, and manage its versions.
 
     INDEX is the name of an index or its folder. A name is one of SHOAL_INDEXES, or of a folder in SHOAL_INDEX_HOME.
     Where a folder here has such a name, ./NAME is the folder.
     """
+
+
+index.add_command(add)
+index.add_command(remove)
 
 
 @index.command()

@@ -1,4 +1,4 @@
-"""/v1/indexes: the indexes that are served; for operators, their builds and versions."""
+"""/v1/indexes: the indexes that are served; for operators, their documents, builds and versions."""
 
 from typing import Any
 
@@ -6,14 +6,16 @@ from flask import Response
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
+from shoal.blocking import run_now
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
 from shoal.keys import NAME, NAME_RULE
 from shoal_api.context import context
-from shoal_api.enqueue import IDEMPOTENCY_KEY
+from shoal_api.enqueue import IDEMPOTENCY_KEY, writer
 from shoal_api.long_job import accepted, error_of, submit_with_file, wait
 from shoal_api.request import json_request
 from shoal_api.response import rendered
+from shoal_api.schema.documents import DocumentsBody, DocumentsWritten, IdsBody
 from shoal_api.schema.long_jobs import (
     BuildBody,
     BuildQuery,
@@ -38,6 +40,19 @@ def indexes() -> Response:
     errors = pool.index_errors
     described = [{"name": name, **about, "error": errors.get(name)} for name, about in pool.indexes.items()]
     return rendered({"indexes": described})
+
+
+@api.post("/v1/indexes/<index>/documents", responses={200: DocumentsWritten})
+def add_documents(path: IndexPath, body: DocumentsBody) -> Response:
+    """Add documents to an index that is served, each in place of the one that has its id: all of them, or none."""
+    json_request().num_texts = len(body.documents)
+    return _written(path.index, *run_now(writer(_checked(path.index)).add(body.documents)))
+
+
+@api.delete("/v1/indexes/<index>/documents", responses={200: DocumentsWritten})
+def delete_documents(path: IndexPath, body: IdsBody) -> Response:
+    """Delete documents from an index that is served, by their ids: all of them, or none."""
+    return _written(path.index, *run_now(writer(_checked(path.index)).delete(body.ids)))
 
 
 @api.post(
@@ -76,6 +91,10 @@ def roll_back(path: IndexPath) -> Response:
 def delete_version(path: VersionPath) -> Response:
     """Delete a version of an index that is not served."""
     return _manage(path.index, "delete", path.version)
+
+
+def _written(index: str, num: int, position: str) -> Response:
+    return rendered({"index": index, "num": num, "position": position})
 
 
 def _manage(index: str, action: str, version: str | None = None) -> Response:

@@ -152,8 +152,8 @@ class AsyncClient(Calls[AsyncPendingReply]):
         return AsyncLongHandle(self._jobs, await self._jobs.embed_file(source, out, **options))
 
     def index(self, name: str) -> AsyncIndexHandle:
-        """Return the handle of an index, by which long jobs build, publish and delete its versions."""
-        return AsyncIndexHandle(RedisIndex(name, self._jobs))
+        """Return the handle of an index, by which its documents and its versions are changed."""
+        return AsyncIndexHandle(RedisIndex(name, self._jobs, self))
 
     def long_job(self, job_id: str) -> AsyncLongHandle:
         """Return the handle of a long job that was submitted earlier, perhaps by another program."""

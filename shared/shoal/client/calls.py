@@ -8,7 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from shoal.changes.change_log import AsyncChangeLog
 from shoal.client.client_io import ClientIO, P, Sender
+from shoal.client.index_writer import IndexWriter
 from shoal.client.parts import (
     TEXTS_PER_JOB,
     TEXTS_PER_TOKENS_JOB,
@@ -35,6 +37,7 @@ from shoal.errors import (
 )
 from shoal.jobs import Job, Options, check_deadline, new_id
 from shoal.replies import Reply
+from shoal.settings import DEFAULTS
 from shoal.size_limit import MAX_JOB_HITS, check_hits
 
 #: Parts of a request for vectors of tokens or chunks that are under way at a time: the others wait, so replies take
@@ -57,6 +60,22 @@ class Calls(Questions, ClientIO[P]):
     def put_share(self, job: Job) -> float:
         """Return the part of the largest put that the jobs of a call take; raise TooLarge for more than one takes."""
         return put_share(job)
+
+    def writer(
+        self,
+        index: str,
+        *,
+        max_text_chars: int = DEFAULTS.max_text_chars,
+        in_one_step: bool = False,
+        client: str = "",
+        timeout_s: float | None = None,
+        is_wanted: Callable[[], bool] | None = None,
+    ) -> IndexWriter:
+        """Return the writer of an index; each of its calls for vectors takes at most `timeout_s`, as `call` does."""
+        call = partial(self._call, client=client, timeout_s=timeout_s, is_wanted=is_wanted)
+        producer = self._producer()
+        log = AsyncChangeLog(producer.commands, producer.keys)
+        return IndexWriter(index, call, self._now, producer.pool, log, max_text_chars, in_one_step)
 
     async def _put(self, job: Job, lane: str, client: str, idempotency_key: str | None) -> str:
         """Put a job; return its id, or the id of the job that was put first with the key."""

@@ -155,8 +155,8 @@ class Client(BlockingQuestions, Calls[PendingReply]):
         return LongHandle(self._jobs, run_now(job))
 
     def index(self, name: str) -> IndexHandle:
-        """Return the handle of an index, by which long jobs build, publish and delete its versions."""
-        return IndexHandle(RedisIndex(name, self._jobs))
+        """Return the handle of an index, by which its documents and its versions are changed."""
+        return IndexHandle(RedisIndex(name, self._jobs, self))
 
     def long_job(self, job_id: str) -> LongHandle:
         """Return the handle of a long job that was submitted earlier, perhaps by another program."""

@@ -1,5 +1,6 @@
 """The handle of an index, whichever way a client reaches it: for an event loop, and for programs without one."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict, Unpack
 
@@ -7,6 +8,7 @@ from shoal.blocking import blocking, run_now
 from shoal.client.long_handle import AsyncLongHandle, LongHandle
 from shoal.client.long_job_calls import LongJobCalls
 from shoal.client.source_file import File, Items
+from shoal.records.given_document import Given
 
 #: Longest time for a change of an index's versions, which waits behind others.
 CHANGE_TIMEOUT_S = 30.0
@@ -36,6 +38,12 @@ class IndexCalls(Protocol):
     def name(self) -> str:
         """The name of the index."""
 
+    async def add(self, documents: Iterable[Given]) -> int:
+        """Add documents; return their number."""
+
+    async def delete(self, ids: Iterable[str]) -> int:
+        """Delete the documents with these ids; return the number of ids."""
+
     async def build(self, source: File | Items, options: BuildOptions) -> str:
         """Submit a build; return the id of the job."""
 
@@ -47,12 +55,30 @@ class IndexCalls(Protocol):
 class AsyncIndexHandle:
     """An index by its name, for the event loop that uses its client.
 
-    Runners build and change it. The methods that return versions wait for a runner, at most `CHANGE_TIMEOUT_S`, and
-    raise NotReady if none is alive. A version is a map with `version`, `count`, `built_at`, `model`, `source`,
-    `size_bytes`, `is_current` and `error`; the newest comes first.
+    Documents are added and deleted while it is served. Runners build it and change its versions: the methods that
+    return versions wait for a runner, at most `CHANGE_TIMEOUT_S`, and raise NotReady if none is alive. A version is a
+    map with `version`, `count`, `built_at`, `model`, `source`, `size_bytes`, `is_current` and `error`; the newest comes
+    first.
     """
 
     calls: IndexCalls
+
+    async def add(self, documents: Iterable[Given]) -> int:
+        """Add documents to the index, each in place of the one that has its id; return their number.
+
+        A document is a map with `id`, `text` and any other fields that JSON can hold. Every worker finds it within
+        2 s. At most 256 are added in one step, over HTTP 128; with more, the error of a later step says how many are
+        written. Raises BadDocument, or InvalidText, that names the document; UnknownIndex, NotReady, TooLarge, and
+        TooManyChanges once 10,000 documents are added or deleted that no build has folded in.
+        """
+        return await self.calls.add(documents)
+
+    async def delete(self, ids: Iterable[str]) -> int:
+        """Delete the documents that have these ids; return the number of ids, some of which may have no document.
+
+        At most 1,000 are deleted in one step. Raises InvalidRequest that names the id, and what `add` raises.
+        """
+        return await self.calls.delete(ids)
 
     async def build(self, source: File | Items, **options: Unpack[BuildOptions]) -> AsyncLongHandle:
         """Submit a build of a new version, as `IndexHandle.build` does."""
@@ -79,9 +105,10 @@ class AsyncIndexHandle:
 class IndexHandle:
     """An index by its name. Thread-safe.
 
-    Runners build and change it. The methods that return versions wait for a runner, at most `CHANGE_TIMEOUT_S`, and
-    raise NotReady if none is alive. A version is a map with `version`, `count`, `built_at`, `model`, `source`,
-    `size_bytes`, `is_current` and `error`; the newest comes first.
+    Documents are added and deleted while it is served. Runners build it and change its versions: the methods that
+    return versions wait for a runner, at most `CHANGE_TIMEOUT_S`, and raise NotReady if none is alive. A version is a
+    map with `version`, `count`, `built_at`, `model`, `source`, `size_bytes`, `is_current` and `error`; the newest comes
+    first.
     """
 
     calls: IndexCalls
@@ -90,6 +117,9 @@ class IndexHandle:
     def asynchronous(self) -> AsyncIndexHandle:
         """The same handle for calls whose I/O blocks the thread."""
         return AsyncIndexHandle(self.calls)
+
+    add = blocking(AsyncIndexHandle.add)
+    delete = blocking(AsyncIndexHandle.delete)
 
     def build(self, source: File | Items, **options: Unpack[BuildOptions]) -> LongHandle:
         """Submit a build of a new version from a file of documents, and return at once.

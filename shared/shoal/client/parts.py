@@ -1,14 +1,15 @@
 """Parts of all clients: checks before they send, limits by which a long list is split, and the vectors of replies."""
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import InvalidRequest, TooLarge
+from shoal.errors import InvalidRequest, ShoalError, TooLarge
 from shoal.excerpt import excerpt
 from shoal.jobs import LANES, Job, Options
 from shoal.queue.lane import MAX_PUT_BYTES
@@ -124,6 +125,34 @@ async def groups(texts: Iterable[T] | AsyncIterable[T], num_texts: int) -> Async
         source = iter(texts)
         while group := list(islice(source, num_texts)):
             yield group
+
+
+def bounded_groups(items: Iterable[T], sizes: Iterable[int], max_num: int, max_size: int) -> Iterator[list[T]]:
+    """Yield the items in groups of at most `max_num`, whose sizes together are at most `max_size`.
+
+    An item that is larger is a group by itself.
+    """
+    group: list[T] = []
+    total = 0
+    for item, size in zip(items, sizes, strict=True):
+        if group and (len(group) == max_num or total + size > max_size):
+            yield group
+            group, total = [], 0
+        group.append(item)
+        total += size
+    if group:
+        yield group
+
+
+@contextmanager
+def telling_how_many(num: int) -> Iterator[None]:
+    """Add to the message of an error that so many documents or ids were written before it."""
+    try:
+        yield
+    except ShoalError as error:
+        if num:
+            error.args = (f"{error.message} (the first {num:,} are written)",)
+        raise
 
 
 async def of_one_version(

@@ -1,13 +1,16 @@
-"""The index of a client that reaches Redis: runners build and change it."""
+"""The index of a client that reaches Redis: its documents are changed there, and runners build and change it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
+from shoal.client.calls import Calls
 from shoal.client.index_handle import CHANGE_TIMEOUT_S, BuildOptions
 from shoal.client.redis_long_jobs import RedisLongJobs
 from shoal.client.source_file import File, Items, ServerFile, place_of
 from shoal.errors import InvalidRequest
+from shoal.records.given_document import Given
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +19,15 @@ class RedisIndex:
 
     name: str
     jobs: RedisLongJobs
+    calls: Calls[Any]
+
+    async def add(self, documents: Iterable[Given]) -> int:
+        """Add documents; return their number."""
+        return (await self.calls.writer(self.name).add(documents)).num
+
+    async def delete(self, ids: Iterable[str]) -> int:
+        """Delete the documents with these ids; return the number of ids."""
+        return (await self.calls.writer(self.name).delete(ids)).num
 
     async def build(self, source: File | Items, options: BuildOptions) -> str:
         """Submit a build from a file that the runner has; return the id of the job."""

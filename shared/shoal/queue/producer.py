@@ -68,7 +68,7 @@ class AsyncProducer:
         self.limits = limits or LaneLimits()
         self.result_ttl_s = result_ttl_s
         self.pool = AsyncPool(commands, keys)
-        self._commands = commands
+        self.commands = commands
         self._unread_keys = (keys.unread, keys.unread_load)
         self._lane_keys = {lane: keys.of_lane(lane) for lane in LANES}
         self._all_keys = [key for of_lane in self._lane_keys.values() for key in of_lane]
@@ -111,11 +111,11 @@ class AsyncProducer:
 
     async def _put(self, *puts: PackedJobs) -> list[dict[str, Any] | ShoalError]:
         """Return for each put the result of the script, or the error."""
-        outcomes = await self._commands.run_many(_PUT, [self._call(put) for put in puts])
+        outcomes = await self.commands.run_many(_PUT, [self._call(put) for put in puts])
         refused = [n for n, outcome in enumerate(outcomes) if _is_refused_for_unread(outcome)]
         if refused:  # some results may have expired, or been taken without a script
-            await sweep(self._commands, self.keys, self.result_ttl_s)
-            again = await self._commands.run_many(_PUT, [self._call(puts[n]) for n in refused])
+            await sweep(self.commands, self.keys, self.result_ttl_s)
+            again = await self.commands.run_many(_PUT, [self._call(puts[n]) for n in refused])
             for n, outcome in zip(refused, again, strict=True):
                 outcomes[n] = outcome
         return [await self._checked(put, outcome) for put, outcome in zip(puts, outcomes, strict=True)]
@@ -164,7 +164,7 @@ class AsyncProducer:
     async def holds(self, places: Sequence[StreamEntry]) -> list[bool]:
         """Return for each place True while its job is in the lane: waiting, or with a worker."""
         jobs = self._at(places)
-        return list((await self._commands.run(_HELD, self._all_keys, {"lanes": LANES, "jobs": jobs}))["held"])
+        return list((await self.commands.run(_HELD, self._all_keys, {"lanes": LANES, "jobs": jobs}))["held"])
 
     # Take back
 
@@ -173,7 +173,7 @@ class AsyncProducer:
         if not places:
             return 0
         jobs = self._at(places)
-        return int((await self._commands.run(_WITHDRAW, self._all_keys, {"lanes": LANES, "jobs": jobs}))["withdrawn"])
+        return int((await self.commands.run(_WITHDRAW, self._all_keys, {"lanes": LANES, "jobs": jobs}))["withdrawn"])
 
     def _at(self, places: Sequence[StreamEntry]) -> list[dict[str, Any]]:
         """Return the places as scripts take them."""
@@ -188,11 +188,11 @@ class AsyncProducer:
             raise _unknown(job_id)
         reply = Reply.failure(job_id, Cancelled(f"job {job_id} was cancelled"))
         record = self.keys.record(job_id)
-        reply_to = await self._commands.execute("HGET", record, "reply_to")
+        reply_to = await self.commands.execute("HGET", record, "reply_to")
         address = self.keys.replies(reply_to.decode(errors="replace")) if reply_to else self.keys.result(job_id)
         keys = [*self._all_keys, *self._unread_keys, record, address]
         arguments = {"version": SCRIPT_VERSION, "lanes": LANES, "id": job_id, "result_ttl_s": self.result_ttl_s}
-        status = (await self._commands.run(_CANCEL, keys, arguments | {"reply": reply.pack()})).get("status")
+        status = (await self.commands.run(_CANCEL, keys, arguments | {"reply": reply.pack()})).get("status")
         if status is None:
             raise _unknown(job_id)
         return bytes(status).decode()
@@ -201,14 +201,14 @@ class AsyncProducer:
 
     def inbox(self, address: str) -> AsyncReplyStream:
         """Return the stream of the replies to jobs with that reply address, and of notes of watched results."""
-        return AsyncReplyStream(self._commands, self.keys.replies(address), self.result_ttl_s)
+        return AsyncReplyStream(self.commands, self.keys.replies(address), self.result_ttl_s)
 
     async def status(self, job_id: str) -> tuple[str, dict[str, float]]:
         """Return the status of a submitted job, and its timings once it is done.
 
         Raises UnknownJob.
         """
-        status, timings = await self._commands.execute("HMGET", self.keys.record(job_id), "status", "timings")
+        status, timings = await self.commands.execute("HMGET", self.keys.record(job_id), "status", "timings")
         if status is None:
             raise _unknown(job_id)
         return status.decode(), wire.unpack(timings) if timings else {}
@@ -219,7 +219,7 @@ class AsyncProducer:
         It can be read again for `READ_TTL_S`. Raises UnknownJob.
         """
         read = ("HMGET", self.keys.record(job_id), "status", "reply_to")
-        (status, reply_to), data = await self._commands.pipeline(read, ("LINDEX", self.keys.result(job_id), 0))
+        (status, reply_to), data = await self.commands.pipeline(read, ("LINDEX", self.keys.result(job_id), 0))
         if status is None:
             raise _unknown(job_id)
         if data is not None:
@@ -239,11 +239,11 @@ class AsyncProducer:
     async def watch_result(self, job_id: str, address: str) -> bool:
         """Have a note sent to the address when the job is answered; return False if it is answered already."""
         arguments = {"address": address, "max_watchers": MAX_WATCHERS}
-        return bool((await self._commands.run(_WATCH, [self.keys.record(job_id)], arguments))["is_open"])
+        return bool((await self.commands.run(_WATCH, [self.keys.record(job_id)], arguments))["is_open"])
 
     async def _mark_read(self, job_id: str, num_bytes: int) -> None:
         keys = [*self._unread_keys, self.keys.result(job_id), self.keys.record(job_id)]
-        await self._commands.run(_MARK_READ, keys, {"id": job_id, "num_bytes": num_bytes, "ttl_s": READ_TTL_S})
+        await self.commands.run(_MARK_READ, keys, {"id": job_id, "num_bytes": num_bytes, "ttl_s": READ_TTL_S})
 
 
 class Producer:

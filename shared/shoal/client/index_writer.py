@@ -1,0 +1,161 @@
+"""The writer of an index: it adds documents to an index that is served, and deletes some, by changes in Redis."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal import wire
+from shoal.changes.change import MAX_CHANGE_BYTES, MAX_CHANGE_IDS, MAX_CHANGES, Change
+from shoal.changes.change_log import AsyncChangeLog
+from shoal.client.parts import bounded_groups, telling_how_many
+from shoal.errors import NotReady, TooLarge, UnknownIndex
+from shoal.excerpt import excerpt
+from shoal.jobs import Job, Options
+from shoal.queue.pool import AsyncPool
+from shoal.records.document import Document
+from shoal.records.given_document import Given, documents_of, ids_of
+from shoal.replies import Reply
+
+#: Most documents of a change, unless all are to be in one: the time of a call is that of embedding so many.
+DOCUMENTS_PER_CHANGE = 256
+
+#: Most bytes of a change for its documents with their vectors, or its ids; the rest is for what is beside them.
+MAX_BYTES = MAX_CHANGE_BYTES - 4_096
+
+T = TypeVar("T")
+
+
+class Written(NamedTuple):
+    """The number of documents added, or of ids deleted, and the position of the last change in the index's log."""
+
+    num: int
+    position: str
+
+
+class ServedModel(NamedTuple):
+    """The properties of a served index, and of the worker's model, that the vectors of its documents depend on.
+
+    `prompt` is the name of the prompt before each document, or empty for the model's default.
+    """
+
+    name: str
+    digest: str
+    dimension: int
+    prompt: str
+
+    @classmethod
+    def of(cls, about: Mapping[str, Any], index: str) -> Self | None:
+        """Return those in the heartbeat of a worker; None if the worker knows no changes of indexes."""
+        served = about["indexes"][index]
+        name, digest, dimension, prompt = about.get("model"), *map(served.get, ("digest", "dimension", "prompt"))
+        if not isinstance(dimension, int) or not all(isinstance(word, str) for word in (name, digest, prompt)):
+            return None
+        return cls(str(name), str(digest), dimension, str(prompt)) if "changes_through" in served else None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexWriter:
+    """The writer of the index `name`.
+
+    `call` returns the reply to a job, and `now` the time in Unix seconds. With `in_one_step` all that a method is given
+    is one change, or too large. Otherwise it is written in several changes, each of which is one step; the error of a
+    later one says how much is written. Nothing is written unless all documents are right and have their vectors.
+
+    Methods raise what is wrong with a document or an id, UnknownIndex, NotReady without workers that serve the index
+    with one model, TooManyChanges, TooLarge, and the errors of an embed.
+    """
+
+    name: str
+    call: Callable[[Job], Awaitable[Reply]]
+    now: Callable[[], Awaitable[float]]
+    pool: AsyncPool
+    log: AsyncChangeLog
+    max_text_chars: int
+    in_one_step: bool = False
+
+    async def add(self, documents: Iterable[Given]) -> Written:
+        """Add documents, each in place of the one that has its id."""
+        found = documents_of(documents, self._max_ids, self.max_text_chars)
+        if not found:
+            return Written(0, "")
+        model = await self._model()
+        sizes = [_size(document) + 4 * model.dimension for document in found]
+        groups = self._cut("document", found, sizes, DOCUMENTS_PER_CHANGE)
+        changes = [Change(tuple(group), await self._embed(group, model), (), model.digest, 0.0) for group in groups]
+        if await self._model() != model:
+            raise self._other_model()
+        return await self._write(changes)
+
+    async def delete(self, ids: Iterable[str]) -> Written:
+        """Delete the documents with these ids; that there is none with an id is no error."""
+        found = ids_of(ids, self._max_ids)
+        if not found:
+            return Written(0, "")
+        model = await self._model()
+        none = np.empty((0, model.dimension), np.float32)
+        groups = self._cut("id", found, [len(one.encode()) + 5 for one in found], MAX_CHANGE_IDS)
+        return await self._write([Change((), none, tuple(group), model.digest, 0.0) for group in groups])
+
+    @property
+    def _max_ids(self) -> int:
+        return MAX_CHANGE_IDS if self.in_one_step else MAX_CHANGES
+
+    def _cut(self, what: str, items: Sequence[T], sizes: Sequence[int], max_num: int) -> list[list[T]]:
+        """Return the items in groups that each make one change."""
+        largest = max(range(len(sizes)), key=sizes.__getitem__)
+        if sizes[largest] > MAX_BYTES:
+            raise TooLarge(f"{what} {largest} takes {sizes[largest]:,} bytes and may take {MAX_BYTES:,}: shorten it")
+        if not self.in_one_step:
+            return list(bounded_groups(items, sizes, max_num, MAX_BYTES))
+        if (total := sum(sizes)) > MAX_BYTES:
+            raise TooLarge(
+                f"the {what}s take {total:,} bytes, with vectors, and may take {MAX_BYTES:,}: split the list"
+            )
+        return [list(items)]
+
+    async def _embed(self, documents: Sequence[Document], model: ServedModel) -> NDArray[np.float32]:
+        """Return the vectors of the documents, float32 `[len(documents), dimension]`."""
+        texts = [document.text for document in documents]
+        reply = await self.call(Job("embed", texts, Options(prompt_name=model.prompt or None)))
+        if reply.model != model.name or reply.vectors is None or reply.vectors.shape != (len(texts), model.dimension):
+            raise self._other_model()
+        return reply.vectors
+
+    async def _model(self) -> ServedModel:
+        """Return the model of the index, with which all ready workers serve it."""
+        ready = [about for about in (await self.pool.workers()).values() if about.get("state") == "ready"]
+        if not ready:
+            raise NotReady("no worker is ready, so the model of the index is not known: start one")
+        served = [about for about in ready if self.name in about.get("indexes", {})]
+        if not served:
+            known = ", ".join(sorted({name for about in ready for name in about.get("indexes", {})})) or "none"
+            raise UnknownIndex(f"no index {excerpt(self.name)}: the workers serve {known:.500}")
+        model, *others = {ServedModel.of(about, self.name) for about in served}
+        if model is None or None in others:
+            raise NotReady(
+                f"a worker that serves index {self.name} is of an older version of Shoal, and would not find what is "
+                "added: update it"
+            )
+        if others:
+            raise self._other_model()
+        return model
+
+    def _other_model(self) -> NotReady:
+        return NotReady(
+            f"workers serve index {self.name} with different models, so nothing is written: try again when all have one"
+        )
+
+    async def _write(self, changes: Sequence[Change]) -> Written:
+        num, position = 0, ""
+        for change in changes:
+            with telling_how_many(num):
+                position = await self.log.append(self.name, replace(change, made_at=await self.now()))
+            num += change.num_ids
+        return Written(num, position)
+
+
+def _size(document: Document) -> int:
+    return len(wire.pack({"id": document.id, "text": document.text, **document.fields}))

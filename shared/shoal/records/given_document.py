@@ -1,0 +1,96 @@
+"""Documents that a program or a request gives, held to the rules for the rows of a source."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from shoal import wire
+from shoal.errors import BadDocument, InvalidRequest, InvalidText, TooLarge
+from shoal.excerpt import excerpt
+from shoal.records.document import RESERVED_NAMES, Document, DocumentColumns
+
+#: A document, or a map with its `id`, its `text` and any other fields that JSON can hold.
+Given = Document | Mapping[str, Any]
+
+#: Most levels of a field: the document that holds it is one more.
+MAX_FIELD_DEPTH = wire.MAX_DEPTH - 1
+
+
+def documents_of(given: Iterable[Given], most: int, max_text_chars: int) -> list[Document]:
+    """Return the documents that are given, in their order.
+
+    Raises BadDocument or InvalidText, whose message names the document by its number from 0 and its id; TooLarge for
+    more than `most`.
+    """
+    columns = DocumentColumns("text", "id", RESERVED_NAMES, max_text_chars)
+    found: dict[str, Document] = {}
+    for number, one in enumerate(given):
+        _check_number(number, most, "documents")
+        document = _document(one, number, columns)
+        if document.id in found:
+            raise BadDocument(f"document {number} has the id {excerpt(document.id)} of another one: send each id once")
+        found[document.id] = document
+    return list(found.values())
+
+
+def ids_of(given: Iterable[str], most: int) -> list[str]:
+    """Return the ids that are given, in their order.
+
+    Raises InvalidRequest or InvalidText, whose message names the id by its number from 0; TooLarge for more than
+    `most`.
+    """
+    found: dict[str, None] = {}
+    for number, one in enumerate(given):
+        _check_number(number, most, "ids")
+        if not isinstance(one, str) or not one.strip():
+            raise InvalidRequest(f"id {number} is {excerpt(one)}: it takes a string that is not blank")
+        if one in found:
+            raise InvalidRequest(f"id {number} is {excerpt(one)}, as another one: send each id once")
+        try:
+            wire.pack({"id": one})
+        except InvalidText as error:
+            raise InvalidText(f"id {number}: {error}") from error
+        found[str(one)] = None
+    return list(found)
+
+
+def _check_number(number: int, most: int, what: str) -> None:
+    if number >= most:
+        raise TooLarge(f"there are more than {most:,} {what}, the most at a time: split the list, or build the index")
+
+
+def _document(given: Given, number: int, columns: DocumentColumns) -> Document:
+    where = f"document {number}"
+    if isinstance(given, Document):
+        given = {**given.fields, "id": given.id, "text": given.text}
+    if not isinstance(given, Mapping):
+        raise BadDocument(f"{where} is {excerpt(given)}: it takes a map with an id and a text")
+    record = dict(given)
+    if isinstance(record.get("id"), str):
+        where = f"{where} (id {excerpt(record['id'])})"
+    elif "id" in record:
+        raise BadDocument(f"{where}: its id is {excerpt(record['id'])}: it takes a string")
+    try:
+        _check_fields(record)
+        return columns.document(record, number + 1, number)
+    except (BadDocument, InvalidText) as error:
+        raise type(error)(f"{where}: {error}") from error
+
+
+def _check_fields(record: Mapping[Any, Any]) -> None:
+    """Raise BadDocument or InvalidText for a field that JSON or msgpack cannot hold."""
+    for name, value in record.items():
+        if not isinstance(name, str):
+            raise BadDocument(f"{excerpt(name)} is no name of a field: it takes a string")
+        if not wire.is_json(value, MAX_FIELD_DEPTH):
+            raise BadDocument(
+                f"{excerpt(name)} has a value that JSON cannot hold, or is nested over {MAX_FIELD_DEPTH} levels deep: "
+                "send it as text, or flatter"
+            )
+        try:
+            wire.pack({name: value})
+            json.dumps(value, allow_nan=False)
+        except OverflowError:
+            raise BadDocument(f"{excerpt(name)} has a whole number of over 64 bits: send it as text") from None
+        except ValueError:
+            raise BadDocument(f"{excerpt(name)} has a number that is infinite or none (NaN): send null") from None

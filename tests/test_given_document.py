@@ -1,0 +1,104 @@
+"""Documents that programs and requests give: each that is wrong is named, with what it takes."""
+
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+from fuzzing import nested
+
+from shoal import wire
+from shoal.errors import BadDocument, InvalidRequest, InvalidText, ShoalError, TooLarge
+from shoal.records.document import Document
+from shoal.records.given_document import MAX_FIELD_DEPTH, documents_of, ids_of
+
+GOOD = {"id": "7", "text": "storm"}
+
+#: What is wrong with a document, and the words that say so.
+WRONG: list[tuple[Any, type[ShoalError], str]] = [
+    ("storm", BadDocument, 'document 1 is "storm": it takes a map with an id and a text'),
+    (None, BadDocument, "document 1 is null"),
+    ({}, BadDocument, "document 1: the id"),
+    ({"id": "8"}, BadDocument, 'document 1 (id "8"): the text "text" is missing'),
+    ({"text": "rain"}, BadDocument, "document 1: the id"),
+    ({"id": 8, "text": "rain"}, BadDocument, "document 1: its id is 8: it takes a string"),
+    ({"id": None, "text": "rain"}, BadDocument, "document 1: its id is null"),
+    ({"id": " ", "text": "rain"}, BadDocument, 'document 1 (id " "): the id "id" is missing or empty'),
+    ({"id": "8", "text": 5}, BadDocument, 'document 1 (id "8"): the text "text" is 5'),
+    ({"id": "8", "text": " \n"}, BadDocument, 'document 1 (id "8"): the text in column "text" is empty'),
+    ({"id": "8", "text": "x" * 101}, BadDocument, 'document 1 (id "8"): the text has 101 characters'),
+    (GOOD | {"id": "8", "score": 1}, BadDocument, 'document 1 (id "8"): a hit has its own "score"'),
+    (GOOD, BadDocument, 'document 1 has the id "7" of another one'),
+    (GOOD | {"id": "8", b"a": 1}, BadDocument, 'document 1 (id "8"): bytes 61 is no name of a field'),
+    (GOOD | {"id": "8", "a": b"a"}, BadDocument, 'document 1 (id "8"): "a" has a value that JSON cannot hold'),
+    (GOOD | {"id": "8", "a": datetime(2026, 1, 1, tzinfo=UTC)}, BadDocument, '"a" has a value that JSON cannot hold'),
+    (GOOD | {"id": "8", "a": {"b": {1: 2}}}, BadDocument, '"a" has a value that JSON cannot hold'),
+    (GOOD | {"id": "8", "a": np.float32(1)}, BadDocument, '"a" has a value that JSON cannot hold'),
+    (GOOD | {"id": "8", "a": nested(MAX_FIELD_DEPTH + 1)}, BadDocument, "nested over 63 levels deep"),
+    (GOOD | {"id": "8", "a": [math.nan]}, BadDocument, '"a" has a number that is infinite or none (NaN)'),
+    (GOOD | {"id": "8", "a": {"b": -math.inf}}, BadDocument, '"a" has a number that is infinite or none (NaN)'),
+    (GOOD | {"id": "8", "a": 2**64}, BadDocument, '"a" has a whole number of over 64 bits'),
+    (GOOD | {"id": "8", "a": 10**5_000}, BadDocument, '"a" has a whole number of over 64 bits'),
+    (GOOD | {"id": "8", "text": "a \ud83c"}, InvalidText, "document 1 (id \"8\"): lone surrogate '\\ud83c'"),
+    (GOOD | {"id": "8", "\ud83c": 1}, InvalidText, 'document 1 (id "8"): lone surrogate'),
+    (GOOD | {"id": "\ud83c"}, InvalidText, "document 1 (id "),
+]
+
+
+@pytest.mark.parametrize(("wrong", "error", "words"), WRONG, ids=range(len(WRONG)))
+def test_a_document_that_is_wrong_is_named(wrong: Any, error: type[ShoalError], words: str) -> None:
+    with pytest.raises(error) as raised:
+        documents_of([GOOD, wrong], 10, 100)
+    assert words in raised.value.message
+    assert len(raised.value.message) < 400
+
+
+def test_any_values_of_json_are_taken_as_they_are() -> None:
+    fields = {"a": [1, 2.5, None, True, {"b": "é"}], "": "", "deep": nested(MAX_FIELD_DEPTH), "big": 2**64 - 1}
+    (document,) = documents_of([GOOD | fields], 1, 100)
+    assert document == Document("7", "storm", fields)
+    assert wire.is_json({"id": document.id, "text": document.text, **document.fields})
+
+
+def test_documents_of_a_source_are_taken_too() -> None:
+    given = [Document("7", "storm", {"topic": "sea"}, 17), Document("8", "rain", {})]
+    assert documents_of(iter(given), 2, 100) == given
+    with pytest.raises(BadDocument, match='a hit has its own "score"'):
+        documents_of([Document("7", "storm", {"score": 1})], 1, 100)
+
+
+def test_no_more_are_read_than_are_taken() -> None:
+    read: list[int] = []
+
+    def endless() -> Iterator[dict[str, Any]]:
+        while True:
+            read.append(len(read))
+            yield GOOD | {"id": str(len(read))}
+
+    with pytest.raises(TooLarge, match="more than 3 documents"):
+        documents_of(endless(), 3, 100)
+    with pytest.raises(TooLarge, match="more than 3 ids"):
+        ids_of((document["id"] for document in endless()), 3)
+    assert len(read) == 8
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "words"),
+    [
+        (7, InvalidRequest, "id 1 is 7: it takes a string that is not blank"),
+        (None, InvalidRequest, "id 1 is null"),
+        ("", InvalidRequest, 'id 1 is "": it takes'),
+        ("7", InvalidRequest, 'id 1 is "7", as another one: send each id once'),
+        ("\ud83c", InvalidText, "id 1: lone surrogate"),
+    ],
+)
+def test_an_id_that_is_wrong_is_named(wrong: Any, error: type[ShoalError], words: str) -> None:
+    with pytest.raises(error) as raised:
+        ids_of(["7", wrong], 10)
+    assert words in raised.value.message
+
+
+def test_ids_keep_their_order() -> None:
+    assert ids_of(["b", "a"], 2) == ["b", "a"]

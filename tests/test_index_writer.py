@@ -1,0 +1,344 @@
+"""Documents that are added to a served index and deleted from it: what goes into the log, and what is refused."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from api_stub import MakeApp, error_of
+from client_adapters import MakeClient
+from conftest import PATIENCE_S, running
+from fuzzing import packed
+from http_servers import Listen
+from long_job_callers import Guarded
+from werkzeug.test import TestResponse
+
+from shoal import Client, HttpClient
+from shoal.blocking import run_now
+from shoal.changes.change import MAX_CHANGE_IDS, MAX_CHANGES, Change
+from shoal.changes.change_log import START, ChangeLog
+from shoal.client.index_writer import DOCUMENTS_PER_CHANGE
+from shoal.errors import BadDocument, NotReady, TooLarge, TooManyChanges, UnknownIndex
+from shoal.jobs import Job, Options
+from shoal.keys import Keys
+from shoal.queue.lane import LaneLimits
+from shoal.queue.pool import Pool
+from shoal.replies import Reply
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.service import about, announced
+from shoal_workers.worker import Worker
+
+pytest_plugins = ["any_client_fixtures", "api_fixtures", "http_fixtures", "long_job_fixtures"]
+
+DOCUMENT = {"id": "7", "text": "storm in europe", "topic": "sea"}
+
+
+def documents(number: int, text: str = "storm") -> list[dict[str, Any]]:
+    """Return so many documents."""
+    return [{"id": str(n), "text": f"{text} {n}"} for n in range(number)]
+
+
+@pytest.fixture
+def served(worker: Worker) -> Iterator[Worker]:
+    """A worker that announces itself, run by a thread."""
+    with announced(worker, LaneLimits()), running(worker):
+        yield worker
+
+
+class Log:
+    """The log of the index `default`."""
+
+    def __init__(self, client: Client, keys: Keys):
+        self._log = ChangeLog(client.queue.broker, keys)
+
+    def changes(self) -> list[Change]:
+        """Return all changes."""
+        found = [entry.change for entry in self._log.since("default", START)]
+        assert all(isinstance(change, Change) for change in found)
+        return [change for change in found if isinstance(change, Change)]
+
+    def sizes(self) -> list[int]:
+        """Return the number of ids of each change."""
+        return [change.num_ids for change in self.changes()]
+
+
+@pytest.fixture
+def log(client: Client, keys: Keys) -> Log:
+    """Return the log of the index `default` in the test's own pool."""
+    return Log(client, keys)
+
+
+class Other:
+    """A second worker, which only announces itself."""
+
+    def __init__(self, pool: Pool, worker: Worker):
+        self._pool, self._about = Pool(pool.broker, pool.keys, alive_s=3_600), about(worker)
+
+    def announce(self, without: str = "", **of_index: Any) -> None:
+        """Announce it, with other values of the index `default`, and without one of them."""
+        index = {k: v for k, v in self._about["indexes"]["default"].items() if k != without} | of_index
+        self._pool.announce("other", self._about | {"indexes": {"default": index}})
+
+
+@pytest.fixture
+def other(client: Client, worker: Worker) -> Other:
+    """Return a second worker, which is not announced yet."""
+    return Other(client.pool, worker)
+
+
+class TestClient:
+    def test_added_documents_have_the_vectors_that_a_build_gives_them(
+        self, served: Worker, client: Client, log: Log, encoder: Encoder
+    ) -> None:
+        assert client.index("default").add([DOCUMENT]) == 1
+        (change,) = log.changes()
+        (document,) = change.documents
+        assert (document.id, document.text, document.fields) == ("7", "storm in europe", {"topic": "sea"})
+        assert (change.deleted, change.digest) == ((), encoder.model.digest)
+        wanted = encoder.embed(["storm in europe"], Options(), prompt=encoder.model.prompts["document"])
+        assert change.vectors == pytest.approx(wanted, abs=1e-5)
+        assert abs(change.made_at - client.queue.clock.now()) < PATIENCE_S
+
+    def test_256_documents_are_one_step(self, served: Worker, client: Client, log: Log) -> None:
+        assert client.index("default").add(documents(DOCUMENTS_PER_CHANGE)) == DOCUMENTS_PER_CHANGE
+        assert log.sizes() == [256]
+        assert client.index("default").add(iter(documents(DOCUMENTS_PER_CHANGE + 1))) == 257
+        assert log.sizes() == [256, 256, 1]
+
+    def test_ids_are_deleted(self, served: Worker, client: Client, log: Log) -> None:
+        news = client.index("default")
+        assert news.delete(["7", "no such id"]) == 2
+        assert news.delete(str(n) for n in range(MAX_CHANGE_IDS + 1)) == 1_001
+        assert [change.deleted[:2] for change in log.changes()] == [("7", "no such id"), ("0", "1"), ("1000",)]
+
+    def test_nothing_changes_nothing(self, client: Client, log: Log) -> None:
+        assert (client.index("default").add([]), client.index("default").delete([])) == (0, 0)
+        assert log.changes() == []
+
+    def test_one_wrong_document_keeps_all_out(self, served: Worker, client: Client, log: Log) -> None:
+        with pytest.raises(BadDocument, match=r'document 299 \(id "x"\): the text'):
+            client.index("default").add([*documents(299), {"id": "x"}])
+        assert log.changes() == []
+
+    def test_large_documents_are_written_apart(self, served: Worker, client: Client, log: Log) -> None:
+        large = [document | {"body": "x" * 2**20} for document in documents(8)]
+        assert client.index("default").add(large) == 8
+        assert log.sizes() == [3, 3, 2]
+
+    def test_a_document_that_fits_into_no_change_is_named(self, served: Worker, client: Client, log: Log) -> None:
+        with pytest.raises(TooLarge, match=r"document 1 takes 5,000,\d+ bytes and may take 4,190,208: shorten it"):
+            client.index("default").add([DOCUMENT, {"id": "8", "text": "a", "body": "x" * 5_000_000}])
+        with pytest.raises(TooLarge, match="id 1 takes"):
+            client.index("default").delete(["7", "x" * 5_000_000])
+        assert log.changes() == []
+
+    def test_a_full_log_refuses_more_and_tells_what_it_took(self, served: Worker, client: Client, log: Log) -> None:
+        news = client.index("default")
+        news.delete(str(n) for n in range(8_500))
+        with pytest.raises(TooManyChanges, match=r"build it \(the first 1,000 are written\)$"):
+            news.delete(str(n) for n in range(2_000))
+        news.delete(str(n) for n in range(500))
+        with pytest.raises(TooManyChanges, match=r"build it$"):
+            news.add([DOCUMENT])
+        assert sum(log.sizes()) == MAX_CHANGES
+        with pytest.raises(TooLarge, match="more than 10,000 documents"):
+            news.add(documents(MAX_CHANGES + 1))
+
+    def test_an_index_that_no_worker_serves_is_unknown(self, served: Worker, client: Client) -> None:
+        with pytest.raises(UnknownIndex, match='no index "news": the workers serve default'):
+            client.index("news").add([DOCUMENT])
+        with pytest.raises(UnknownIndex):
+            client.index("news").delete(["7"])
+
+    def test_without_a_ready_worker_nothing_is_written(self, client: Client) -> None:
+        with pytest.raises(NotReady, match="no worker is ready"):
+            client.index("default").add([DOCUMENT])
+
+    @pytest.mark.parametrize("of_index", [{"digest": "d"}, {"dimension": 7}, {"prompt": "query"}])
+    def test_workers_that_differ_are_waited_for(
+        self, served: Worker, client: Client, log: Log, other: Other, of_index: dict[str, Any]
+    ) -> None:
+        other.announce(**of_index)
+        with pytest.raises(NotReady, match="with different models, so nothing is written"):
+            client.index("default").add([DOCUMENT])
+        with pytest.raises(NotReady, match="with different models, so nothing is written"):
+            client.index("default").delete(["7"])
+        assert log.changes() == []
+
+    @pytest.mark.parametrize("missing", ["prompt", "changes_through"])
+    def test_a_worker_that_would_not_find_them_is_updated_first(
+        self, served: Worker, client: Client, log: Log, other: Other, missing: str
+    ) -> None:
+        other.announce(without=missing)
+        with pytest.raises(NotReady, match="older version of Shoal"):
+            client.index("default").add([DOCUMENT])
+        assert log.changes() == []
+
+    @pytest.mark.parametrize("broken", [{"digest": 5}, {"dimension": "7"}, {"prompt": None}])
+    def test_a_heartbeat_that_is_no_heartbeat_is_refused(
+        self, served: Worker, client: Client, other: Other, broken: dict[str, Any]
+    ) -> None:
+        other.announce(**broken)
+        with pytest.raises(NotReady):
+            client.index("default").add([DOCUMENT])
+
+
+class TestModelThatChanges:
+    """The workers come to serve another model while the documents are embedded."""
+
+    def test_heartbeats_tell_it(self, served: Worker, client: Client, log: Log, other: Other) -> None:
+        writer = client.writer("default")
+
+        async def call(job: Job) -> Reply:
+            other.announce(digest="d")
+            return await writer.call(job)
+
+        with pytest.raises(NotReady, match="nothing is written"):
+            run_now(replace(writer, call=call).add([DOCUMENT]))
+        assert log.changes() == []
+
+    @pytest.mark.parametrize("wrong", [{"model": "other"}, {"vectors": np.ones((1, 3), np.float32)}, {"vectors": None}])
+    def test_vectors_tell_it(self, served: Worker, client: Client, log: Log, wrong: dict[str, Any]) -> None:
+        writer = client.writer("default")
+
+        async def call(job: Job) -> Reply:
+            return replace(await writer.call(job), **wrong)
+
+        with pytest.raises(NotReady, match="nothing is written"):
+            run_now(replace(writer, call=call).add([DOCUMENT]))
+        assert log.changes() == []
+
+
+class TestEveryClient:
+    def test_documents_are_added_and_deleted(self, make_client: MakeClient, served: Worker, log: Log) -> None:
+        news = make_client().index("default")
+        assert news.add([DOCUMENT, {"id": "8", "text": "rain"}]) == 2
+        assert news.delete(iter(["7", "9"])) == 2
+        assert (news.add([]), news.delete([])) == (0, 0)
+        with pytest.raises(BadDocument, match="document 1"):
+            news.add([DOCUMENT, DOCUMENT])
+        with pytest.raises(UnknownIndex):
+            make_client().index("news").add([DOCUMENT])
+        added, deleted = log.changes()
+        assert [document.id for document in added.documents] == ["7", "8"]
+        assert deleted.deleted == ("7", "9")
+
+
+class TestHttp:
+    @pytest.fixture
+    def http(self, listen: Listen, make_app: MakeApp, served: Worker) -> Iterator[HttpClient]:
+        """Return a client over HTTP."""
+        with HttpClient(listen(make_app()), timeout_s=PATIENCE_S) as client:
+            yield client
+
+    def test_many_are_several_requests(self, http: HttpClient, log: Log) -> None:
+        assert http.index("default").add(documents(129)) == 129
+        assert log.sizes() == [128, 1]
+        assert [document.text for document in log.changes()[1].documents] == ["storm 128"]
+
+    def test_what_is_wrong_is_raised_as_in_the_client(self, http: HttpClient, log: Log) -> None:
+        with pytest.raises(BadDocument, match="document 130"):
+            http.index("default").add([*documents(130), {"id": "x"}])
+        with pytest.raises(UnknownIndex):
+            http.index("news").add([DOCUMENT])
+        assert log.changes() == []
+
+    def test_a_full_log_tells_what_it_took(self, http: HttpClient, client: Client, log: Log) -> None:
+        client.index("default").delete(str(n) for n in range(9_800))
+        with pytest.raises(TooManyChanges, match=r"\(the first 128 are written\)"):
+            http.index("default").add(documents(256))
+        assert sum(log.sizes()) == 9_928
+
+
+@pytest.mark.usefixtures("served")
+class TestApi:
+    PLACE = "/v1/indexes/default/documents"
+
+    def test_a_request_is_one_step(self, make_app: MakeApp, log: Log) -> None:
+        api = make_app().test_client()
+        answer = api.post(self.PLACE, json={"documents": documents(MAX_CHANGE_IDS)}).get_json()
+        assert answer == {"index": "default", "num": 1_000, "position": answer["position"]}
+        assert api.delete(self.PLACE, json={"ids": ["7"]}).get_json()["num"] == 1
+        assert log.sizes() == [1_000, 1]
+        body = packed({"documents": [DOCUMENT]})
+        assert api.post(self.PLACE, data=body, content_type="application/msgpack").status_code == 200
+        assert log.changes()[-1].documents[0].fields == {"topic": "sea"}
+
+    @pytest.mark.parametrize(
+        ("body", "status", "words"),
+        [
+            (b"", 400, "the body is not JSON"),
+            (b'{"documents": [{"id": "7", "text": "a", "n": NaN}]}', 400, "the body is not JSON"),
+            ({}, 422, "documents is missing"),
+            ({"documents": []}, 422, "documents is []: it takes a list with 1 or more items"),
+            ({"documents": DOCUMENT}, 422, "it takes a list"),
+            ({"documents": [DOCUMENT], "ids": ["7"]}, 422, 'unknown field "ids"'),
+            ({"documents": ["storm"]}, 422, 'document 0 is "storm"'),
+            ({"documents": documents(1_001)}, 413, "more than 1,000 documents"),
+            (
+                {"documents": [DOCUMENT | {"text": "x" * (2**20 + 1)}]},
+                422,
+                'document 0 (id "7"): the text has 1,048,577',
+            ),
+            (
+                {"documents": [document | {"a": "x" * 2**20} for document in documents(5)]},
+                413,
+                "the documents take 5,243,",
+            ),
+        ],
+    )
+    def test_what_cannot_be_added_is_refused_as_a_whole(
+        self, make_app: MakeApp, log: Log, body: Any, status: int, words: str
+    ) -> None:
+        api = make_app().test_client()
+        given = {"data": body} if isinstance(body, bytes) else {"json": body}
+        assert words in error_of(api.post(self.PLACE, **given), status)[1]
+        assert log.changes() == []
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf"), b"a", {b"a": 1}])
+    def test_msgpack_has_values_that_json_has_not(self, make_app: MakeApp, log: Log, value: Any) -> None:
+        body = packed({"documents": [DOCUMENT | {"a": value}]})
+        answer = make_app().test_client().post(self.PLACE, data=body, content_type="application/msgpack")
+        assert 'document 0 (id "7"): "a" has a' in error_of(answer, 422)[1]
+        assert log.changes() == []
+
+    @pytest.mark.parametrize(
+        ("ids", "status", "words"),
+        [
+            ([], 422, "ids is []"),
+            ("7", 422, 'ids is "7": it takes a list'),
+            (["7", 7], 422, "id 1 is 7: it takes a string"),
+            (["7", "7"], 422, 'id 1 is "7", as another one'),
+            ([str(n) for n in range(1_001)], 413, "more than 1,000 ids"),
+        ],
+    )
+    def test_ids_that_are_wrong_are_refused_as_a_whole(
+        self, make_app: MakeApp, log: Log, ids: Any, status: int, words: str
+    ) -> None:
+        assert words in error_of(make_app().test_client().delete(self.PLACE, json={"ids": ids}), status)[1]
+        assert log.changes() == []
+
+    def test_a_full_log_is_a_conflict(self, make_app: MakeApp, client: Client) -> None:
+        client.index("default").delete(str(n) for n in range(MAX_CHANGES))
+        response = make_app().test_client().post(self.PLACE, json={"documents": [DOCUMENT]})
+        code, message = error_of(response, 409)
+        assert (code, "10,000" in message) == ("too_many_changes", True)
+
+    def test_texts_are_as_long_as_the_setting_says(self, make_app: MakeApp) -> None:
+        api = make_app(max_text_chars=10).test_client()
+        refused = api.post(self.PLACE, json={"documents": [DOCUMENT]})
+        assert "the text has 15 characters and may have 10" in error_of(refused, 422)[1]
+
+    def test_the_key_of_an_admin_is_needed(self, guarded: Guarded) -> None:
+        def ask(name: str, method: str, body: dict[str, Any]) -> TestResponse:
+            return guarded.ask(name, method, self.PLACE, json=body)
+
+        for method, body in (("POST", {"documents": [DOCUMENT]}), ("DELETE", {"ids": ["7"]})):
+            assert error_of(ask("ann", method, body), 403)[0] == "forbidden"
+            assert ask("ops", method, body).status_code == 200
+
+    @pytest.mark.parametrize("name", ["..", ".hidden", "a%20b", "x" * 200])
+    def test_a_name_that_no_index_has_is_refused(self, make_app: MakeApp, name: str) -> None:
+        answer = make_app().test_client().post(f"/v1/indexes/{name}/documents", json={"documents": [DOCUMENT]})
+        assert "the index is" in error_of(answer, 422)[1]

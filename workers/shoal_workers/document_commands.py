@@ -1,0 +1,59 @@
+"""The commands `shoal index add` and `shoal index remove`: documents of an index that is served."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from shoal.blocking import run_now
+from shoal.cli.options import REDIS_SETTINGS, settings_options
+from shoal.settings import Settings
+
+if TYPE_CHECKING:
+    from shoal.client.index_writer import IndexWriter
+
+
+@click.command()
+@click.argument("index_name", metavar="INDEX")
+@click.argument("source")
+@click.option("--text-column", help="Column to embed and search. [default: text, else the only candidate]")
+@click.option("--id-column", default="id", show_default=True, help="Column of the documents' ids.")
+@settings_options(*REDIS_SETTINGS, "max_text_chars")
+def add(settings: Settings, index_name: str, source: str, text_column: str | None, id_column: str) -> None:
+    """Add the documents in SOURCE to INDEX, a name, while it is served: at most 10,000.
+
+    Each takes the place of the one that has its id. Searches find them within 2 s. SOURCE is a file as of a build.
+    """
+    from shoal.records.source import Source
+
+    documents = Source(
+        source,
+        text_column,
+        id_column,
+        max_text_chars=settings.max_text_chars,
+        private_hosts=settings.private_host_names(),
+    )
+    with _writer(settings, index_name) as writer:
+        num, _ = run_now(writer.add(documents))
+    click.echo(f"{num:,} documents are added to {index_name}")
+
+
+@click.command()
+@click.argument("index_name", metavar="INDEX")
+@click.argument("ids", nargs=-1, required=True)
+@settings_options(*REDIS_SETTINGS)
+def remove(settings: Settings, index_name: str, ids: tuple[str, ...]) -> None:
+    """Remove the documents with these IDS from INDEX, a name, while it is served."""
+    with _writer(settings, index_name) as writer:
+        num, _ = run_now(writer.delete(ids))
+    click.echo(f"{num:,} ids are removed from {index_name}")
+
+
+@contextmanager
+def _writer(settings: Settings, name: str) -> Iterator["IndexWriter"]:
+    """Give the writer of an index of the pool."""
+    from shoal.client.client import Client
+
+    with Client.from_settings(settings) as client:
+        yield client.writer(name, max_text_chars=settings.max_text_chars)
