@@ -14,9 +14,9 @@ from queues import Queue
 from test_builder import MadeVectors, contents, names
 
 from shoal.broker.broker import Broker
-from shoal.changes.change import Change
+from shoal.changes.change import MAX_CHANGE_IDS, MAX_CHANGES, Change
 from shoal.changes.change_log import START, ChangeLog
-from shoal.errors import BadDocument, Paused
+from shoal.errors import BadDocument, Paused, TooManyChanges
 from shoal.keys import Keys
 from shoal.long_task import TaskProgress
 from shoal.records.document import Document
@@ -234,6 +234,17 @@ class TestRedis:
         assert [position for position, _ in changes.since(Manifest.read(current_version(out)).changes_through)] == made[
             4:
         ]
+
+    def test_that_has_its_limit_of_changes_takes_more_after_a_build(
+        self, changes: IndexChanges, source: Source, out: Path
+    ) -> None:
+        build(source, out, MadeVectors(), changes=changes)
+        for n in range(MAX_CHANGES // MAX_CHANGE_IDS):
+            append(changes, {}, [f"gone {n} {k}" for k in range(MAX_CHANGE_IDS)])
+        with pytest.raises(TooManyChanges):
+            append(changes, {"new": "storm"})
+        assert build(source, out, MadeVectors(), changes=changes).num_changed == MAX_CHANGES
+        append(changes, {"new": "storm"})
 
     def test_keeps_all_if_nothing_is_folded_in(self, changes: IndexChanges, source: Source, out: Path) -> None:
         build(source, out, MadeVectors(), changes=changes)

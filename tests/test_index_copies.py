@@ -145,7 +145,7 @@ class TestUpload:
             send(news, store)
             assert assert_whole(store) == "v2"
             assert versions_in(store.folder / "news") == {"v2"}
-        assert number > 2 * len(FILES)
+        assert number > 2 * len([name for name in FILES if (news / "v2" / name).stat().st_size])
 
     def test_a_store_that_keeps_less_than_it_was_sent_serves_the_version_before(
         self, news: Path, store: FaultyStore, index_folder: Path
@@ -269,7 +269,7 @@ class TestCopies:
             assert served(copied) == "v2"
             assert versions_in(copied / "news") == {"v1", "v2"}
         assert seen == {"v1"}
-        assert number > 2 * len(FILES)
+        assert number > 2 * len([name for name in FILES if (news / "v2" / name).stat().st_size])
 
     def test_an_interrupted_download_goes_on_after_the_files_that_are_whole(
         self, news: Path, store: FaultyStore, copies: Copies, copied: Path
