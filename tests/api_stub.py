@@ -47,6 +47,7 @@ ABOUT = {
     "state": "ready",
     "model": "stub",
     "digest": "d",
+    "fingerprint": "f",
     "dimension": DIMENSION,
     "max_tokens": MAX_TOKENS,
     "engine": "none",
