@@ -13,6 +13,9 @@ from shoal.errors import Unavailable
 #: Most threads of a client, for all tasks of its event loop: a piece of work takes milliseconds.
 MAX_THREADS = 4
 
+#: Seconds between two attempts to let the work that is under way fail.
+_DISCONNECT_EVERY_S = 0.05
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -68,8 +71,10 @@ class InThreads:
         self._is_closed.set()
         disconnect()
         if self._threads is not None:
-            await asyncio.to_thread(self._threads.shutdown)
-            disconnect()  # that work may have connected again
+            ending = asyncio.ensure_future(asyncio.to_thread(self._threads.shutdown))
+            while not ending.done():
+                await asyncio.wait([ending], timeout=_DISCONNECT_EVERY_S)
+                disconnect()  # that work may have connected again
 
     def _do(self, work: Callable[[], T]) -> T:
         self._check()
