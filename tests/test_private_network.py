@@ -2,7 +2,10 @@
 
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -196,3 +199,21 @@ class TestAllowedPath:
     def test_other_urls_are_refused(self, settings: Settings, url: str) -> None:
         with pytest.raises(PathNotAllowed, match="is below none of the URLs"):
             allowed_path(url, settings)
+
+
+def test_headers_that_come_for_ever_are_not_waited_for() -> None:
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as threads:
+
+        def trickle() -> None:
+            connection, _ = listening.accept()
+            with connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\n")
+                while not ended.wait(0.02):
+                    connection.sendall(b"x")
+
+        server = threads.submit(trickle)
+        with pytest.raises(FileError, match="does not answer"):
+            send_request(f"http://127.0.0.1:{listening.getsockname()[1]}/", LOOPBACK, timeout_s=0.2)
+        ended.set()
+        server.result()

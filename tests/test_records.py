@@ -23,6 +23,7 @@ from shoal.records.record import MAX_ROW_BYTES
 from shoal.records.source import Source
 from shoal.records.text_lines import MAX_BLANK_CHARS, MAX_LINE_CHARS
 from shoal.records.text_records import MAX_OPEN_QUOTES
+from shoal.records.web_file import PACE_S, Pace
 
 Write = Callable[[str, str | bytes], Path]
 
@@ -506,6 +507,14 @@ class TestWeb:
         server.first = [Canned(200, server.content[:3_000], whole)]
         assert [document.text for document in Source(f"{server.url}/a.txt", private_hosts=LOOPBACK)][999] == "line 999"
         assert server.requests[1][1]["Range"] == "bytes=3000-"
+
+    def test_a_server_has_to_keep_a_pace(self) -> None:
+        pace = Pace()
+        assert not any(pace.is_too_slow(8_192, PACE_S / 8) for _ in range(80))
+        assert not any(pace.is_too_slow(1, PACE_S / 8) for _ in range(7))
+        assert pace.is_too_slow(1, PACE_S / 8)
+        assert not pace.is_too_slow(2**20, 10 * PACE_S)
+        assert not any(pace.is_too_slow(1, 0.0) for _ in range(1_000))
 
     def test_a_file_that_changed_meanwhile_is_refused(self, server: "PartServer") -> None:
         server.content = b"one\n" * 1_000

@@ -320,6 +320,7 @@ def test_a_bad_row_is_refused_by_its_line(write: Write, name: str, content: str 
         ("a.jsonl", '{"text":5}', "5"),
         ("a.jsonl", '{"text":"one", "n":NaN}', "NaN"),
         ("a.jsonl", '{"text":"one"', "character 14"),
+        ("a.jsonl", f'{{"text":"one","n":[{"[]," * 100_000}1]}}', "it has 100,002 brackets"),
         ("a.jsonl", f'{{"text":"one","n":{"9" * 5_000}}}', "does not fit in 64 bits"),
     ],
 )

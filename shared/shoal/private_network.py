@@ -4,6 +4,7 @@ import ipaddress
 import re
 import socket
 import ssl
+import threading
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
@@ -15,6 +16,9 @@ from shoal.excerpt import excerpt
 
 #: Longest time to connect, and then for each part of an answer to come, in seconds.
 TIMEOUT_S = 30.0
+
+#: Longest time until all headers of an answer are there, in times of that for a part.
+_TIMES_FOR_HEADERS = 4
 
 #: Most characters of a URL.
 MAX_URL_CHARS = 8_192
@@ -77,20 +81,29 @@ def send_request(
     """Send one request to an address that was checked, and return the response, which the caller closes.
 
     No redirect is followed and no proxy is used. `timeout_s` counts for the connection, and for each part of the
-    answer. Raises as `check_address` does, and FileError if there is no answer.
+    answer, and four times that for all of its headers. Raises as `check_address` does, and FileError if there is no
+    answer.
     """
     parts = _split(url)
     connection = _CheckedConnection(parts, check_address(url, private_hosts), timeout_s)
+    timer = threading.Timer(_TIMES_FOR_HEADERS * timeout_s, connection.shut_down)
+    timer.daemon = True
+    timer.start()
     target = quote(f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}", safe=_SENT_AS_IS)
     try:
         connection.request(method, target, body or None, {"Connection": "close"} | dict(headers or {}))
         response = connection.getresponse()
+        if connection.is_shut_down:
+            response.close()
+            raise TimeoutError("its headers take too long")
         if connection.sock:
             connection.sock.close()  # once the response is closed, whatever the server says of the connection
         return response
     except (OSError, HTTPException) as error:
         connection.close()
         raise FileError(f"{without_query(url)} does not answer ({error or type(error).__name__})") from error
+    finally:
+        timer.cancel()
 
 
 def _split(url: str) -> SplitResult:
@@ -116,16 +129,26 @@ class _CheckedConnection(HTTPConnection):
         self.default_port = _PORTS[parts.scheme]
         self._addresses = addresses
         self._has_tls = parts.scheme == "https"
+        self.is_shut_down = False
 
     def connect(self) -> None:
         """Connect, with TLS where the URL says so."""
         plain = self._first_connection()
         try:
-            tls = ssl.create_default_context() if self._has_tls else None
-            self.sock: Any = tls.wrap_socket(plain, server_hostname=self.host) if tls else plain
+            self.sock: Any = plain
+            if self._has_tls:
+                tls = ssl.create_default_context()
+                self.sock = tls.wrap_socket(plain, server_hostname=self.host, do_handshake_on_connect=False)
+                self.sock.do_handshake()
         except BaseException:
-            plain.close()
+            self.close()
             raise
+
+    def shut_down(self) -> None:
+        """Let reading and writing end, from another thread; the socket stays."""
+        self.is_shut_down = True
+        with suppress(OSError, AttributeError):  # there is none yet, or none any more
+            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
     def _first_connection(self) -> socket.socket:
         for address in self._addresses[:-1]:

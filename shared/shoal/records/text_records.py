@@ -21,6 +21,9 @@ MAX_OPEN_QUOTES = 100
 #: Most characters of a whole number in JSON, its sign included.
 MAX_INT_DIGITS = 20
 
+#: Most lists and objects in a line of JSON, or brackets in its texts. An empty list takes twenty times its two bytes.
+MAX_BRACKETS = 100_000
+
 #: Memory that a line of a row takes beside its characters, in bytes.
 LINE_BYTES = 150
 
@@ -155,9 +158,12 @@ class _LinesOfRows(Iterator[str]):
 
 
 def _json_object(where: str, line: str) -> Record | BadDocument:
+    num_brackets = line.count("[") + line.count("{")
+    if num_brackets > MAX_BRACKETS:
+        return BadDocument(f"{where}: it has {num_brackets:,} brackets, over {MAX_BRACKETS:,}: cut it into passages")
     try:
         record = _DECODER.decode(line)
-        if "\\u" in line or line.count("[") + line.count("{") > MAX_DEPTH:
+        if "\\u" in line or num_brackets > MAX_DEPTH:
             # Half of a surrogate pair, or too deep to be written again.
             json.dumps(record, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:

@@ -1,6 +1,7 @@
 """Files at http and https addresses, read as a stream, from any position where the server allows it."""
 
 import io
+import time
 from collections.abc import Collection
 from http.client import HTTPException, HTTPResponse
 from typing import Any
@@ -14,7 +15,27 @@ from shoal.private_network import check_address, send_request, without_query
 #: Most redirects that are followed to a file; each address is checked.
 MAX_REDIRECTS = 5
 
+#: Time of waiting for a server in which at least so many bytes must come, so that no server holds up a job for days.
+PACE_S, PACE_BYTES = 60.0, 64 * 2**10
+
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))
+
+
+class Pace:
+    """The pace at which a server sends a file, measured over `PACE_S` of waiting for it at a time."""
+
+    def __init__(self) -> None:
+        self._num_bytes = 0
+        self._waited_s = 0.0
+
+    def is_too_slow(self, num_bytes: int, waited_s: float) -> bool:
+        """Count bytes and the time for which they were waited for; return True if fewer than `PACE_BYTES` came."""
+        self._num_bytes += num_bytes
+        self._waited_s += waited_s
+        if self._waited_s < PACE_S:
+            return False
+        found, self._num_bytes, self._waited_s = self._num_bytes, 0, 0.0
+        return found < PACE_BYTES
 
 
 class WebFile(io.RawIOBase):
@@ -31,6 +52,7 @@ class WebFile(io.RawIOBase):
         self._private_hosts = private_hosts
         self._root_urls = root_urls if is_below(url, root_urls) else ()
         self._position = 0
+        self._pace = Pace()
         self._response = self._get()
         length = self._response.headers.get("Content-Length", "")
         self.size_bytes = int(length) if length.isdecimal() else None
@@ -65,6 +87,7 @@ class WebFile(io.RawIOBase):
         is_at_end = self._response.isclosed() if self.size_bytes is None else self._position >= self.size_bytes
         if is_at_end:
             return 0
+        began_s = time.monotonic()
         if self._response.isclosed():
             self._go_on()
         try:
@@ -75,6 +98,8 @@ class WebFile(io.RawIOBase):
             self._go_on()
             num_bytes = self._read(buffer)
         self._position += num_bytes
+        if self._pace.is_too_slow(num_bytes, time.monotonic() - began_s):
+            raise self._failure(f"under {PACE_BYTES:,} bytes come in {PACE_S:g} s of waiting")
         return num_bytes
 
     def close(self) -> None:
