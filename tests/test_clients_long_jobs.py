@@ -12,7 +12,7 @@ from conftest import PATIENCE_S, free_port, wait_until
 from process import Process
 
 from shoal import ServerFile
-from shoal.errors import Cancelled, InvalidRequest, NotReady, Timeout, Unavailable, UnknownJob
+from shoal.errors import Cancelled, InvalidRequest, JobNotEnded, NotReady, Timeout, Unavailable, UnknownJob
 from shoal.keys import Keys
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import Settings
@@ -45,22 +45,23 @@ def source(keys: Keys) -> Iterator[Path]:
 
 
 class TestWithoutARunner:
-    def test_a_job_is_looked_at_paused_resumed_and_cancelled(
+    def test_a_job_is_looked_at_paused_resumed_cancelled_and_deleted(
         self, client: AnyClient, source: Path, tmp_path: Path
     ) -> None:
         job = bulk(client, source, tmp_path / "vectors", dimensions=8)
         assert (job.status(), job.progress().rows) == ("queued", 0)
         same = client.long_job(job.id)
-        assert [same.pause(), same.status(), same.resume(), same.cancel()] == [
-            "paused",
-            "paused",
-            "queued",
-            "cancelled",
-        ]
+        assert (same.pause(), same.status(), same.resume()) == ("paused", "paused", "queued")
+        with pytest.raises(JobNotEnded):
+            same.delete()
+        assert same.cancel() == "cancelled"
         with pytest.raises(Cancelled):
             job.wait(PATIENCE_S)
         with pytest.raises(InvalidRequest, match="is cancelled: it cannot be paused"):
             job.pause()
+        job.delete()
+        with pytest.raises(UnknownJob):
+            job.status()
 
     def test_a_wait_shows_each_state_and_ends_at_its_time(
         self, client: AnyClient, source: Path, tmp_path: Path
@@ -73,7 +74,7 @@ class TestWithoutARunner:
 
     def test_what_is_no_job_is_unknown(self, client: AnyClient) -> None:
         job = client.long_job("nobody")
-        for use in (job.status, job.progress, job.wait, job.pause, job.resume, job.cancel):
+        for use in (job.status, job.progress, job.wait, job.pause, job.resume, job.cancel, job.delete):
             with pytest.raises(UnknownJob, match=r'no .*job "nobody"'):
                 use()
 
