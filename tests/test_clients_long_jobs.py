@@ -115,10 +115,11 @@ class TestWithoutARunner:
 
     def test_a_build_is_submitted_once(self, client: AnyClient, long_jobs: LongJobs, source: Path) -> None:
         news = client.index("news")
-        first, second = (news.build(source, publish=False, on_bad="skip", idempotency_key="once") for _ in range(2))
+        asked: dict[str, Any] = {"publish": False, "on_bad": "skip", "drop_changes_before": 1_700_000_000.5}
+        first, second = (news.build(source, idempotency_key="once", **asked) for _ in range(2))
         assert first.id == second.id
         status = long_jobs.status(first.id)
-        asked = {"name": "news", "publish": False, "on_bad": "skip"}
+        asked["name"] = "news"
         assert (status.kind, {name: status.arguments[name] for name in asked}) == ("build_index", asked)
         with pytest.raises(InvalidRequest, match="the idempotency key was used"):
             news.build(source, publish=True, idempotency_key="once")

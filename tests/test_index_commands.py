@@ -120,7 +120,7 @@ class TestThroughAPool:
         log.append("news", change(["two"], made_at=1_800_000_000.0))
         build = ["index", "build", str(source)]
         said = succeed(shoal.invoke(main, [*build, "--name", "news"]))
-        assert "3 documents were added, replaced or deleted while the index was served" in said
+        assert "changes of 3 ids are folded in" in said
         assert "101 documents, " in said
         for time, count in (("1700000001", 101), ("2027-01-15T08:00:00+00:00", 101), ("20270116", 100)):
             said = succeed(shoal.invoke(main, [*build, "--out", str(tmp_path / "news"), "--drop-changes-before", time]))

@@ -218,7 +218,7 @@ def _build_here(settings: Settings, request: "BuildIndex", folder: Path, local: 
             f"version before, {result.num_repeated:,} from documents with the same text"
         )
     if result.num_changed:
-        click.echo(f"{result.num_changed:,} documents were added, replaced or deleted while the index was served")
+        click.echo(f"changes of {result.num_changed:,} ids are folded in")
     if result.num_bad:
         bad_rows = folder / result.version / BAD_ROWS
         click.echo(f"{result.num_bad:,} rows were left out: {bad_rows} lists them", err=True)

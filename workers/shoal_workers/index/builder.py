@@ -34,7 +34,7 @@ class BuildResult:
 
     Of `count` documents, `num_embedded` have texts that were embedded, `num_reused` have a vector of the version
     before, and `num_repeated` have the text of an earlier document. `num_bad` rows of the source were left out, and
-    `num_changed` documents were added, replaced or deleted by changes of the index. `found_share` is the part of a
+    `num_changed` ids were added, replaced or deleted by changes of the index. `found_share` is the part of a
     sample of documents that were found by their own texts.
     """
 

@@ -53,7 +53,7 @@ class Manifest:
     `quantised_width` is the size of a quantised vector in bytes. `prompt` is the name of the prompt before each text,
     or empty for the model's default. `num_embedded` texts were embedded for this version; the vectors of the others are
     those of equal texts. `num_bad` rows of the source were left out. The documents are those of the source after
-    `num_changed` of them were added, replaced or deleted: by the changes that the version before had, and those of its
+    `num_changed` ids were added, replaced or deleted: by the changes that the version before had, and those of its
     index in Redis up to the position `changes_through`. Vectors may be taken for another
     version only where the `fingerprint` is the same; it is empty in versions of earlier releases.
     """
