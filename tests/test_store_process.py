@@ -153,20 +153,26 @@ class TestKeptCopies:
         with kept_copies(settings):
             wait_until(lambda: copied_version(settings) == "v2")
 
-    def test_a_store_that_fails_is_told_with_each_copy(
-        self, settings: Settings, news: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_store_that_is_away_is_told_with_each_copy(self, settings: Settings, news: Path, tmp_path: Path) -> None:
         upload_index(settings, news)
         with kept_copies(settings):
             wait_until(lambda: copied_version(settings) == "v1")
         (tmp_path / "store").rename(tmp_path / "away")
         with kept_copies(settings):
-            wait_until(lambda: "cannot be listed" in read_errors(settings.index_copies_folder).get("news", ""))
+            wait_until(lambda: "no indexes" in read_errors(settings.index_copies_folder).get("news", ""))
             assert copied_version(settings) == "v1"
-        assert "the copies of indexes are served" in caplog.text
         (tmp_path / "away").rename(tmp_path / "store")
         with kept_copies(settings):
             wait_until(lambda: read_errors(settings.index_copies_folder) == {})
+
+    def test_a_store_that_fails_is_told_too(
+        self, settings: Settings, news: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        (settings.index_copies_folder / "news").mkdir(parents=True)
+        (tmp_path / "loop").symlink_to(tmp_path / "loop")
+        with kept_copies(replace(settings, index_store=f"file://{tmp_path}/loop")):
+            wait_until(lambda: "cannot be listed" in read_errors(settings.index_copies_folder).get("news", ""))
+        assert "the copies of indexes are served" in caplog.text
 
     def test_a_store_that_hangs_holds_up_no_stop(self, hanging: Settings) -> None:
         with kept_copies(hanging):

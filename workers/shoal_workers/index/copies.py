@@ -68,20 +68,30 @@ class Copies:
         self._tick = tick
         self._failures: dict[str, _Failure] = {}
         self._gone_since: dict[str, float] = {}
+        self._was_empty = False
 
     def look(self, now: float) -> None:
         """Bring the copies to what the store has. `now` is on the monotonic clock.
 
-        An index that cannot be copied keeps the version that it has, and the reason is in the file of errors. Raises
-        FileError or Unavailable if the store cannot be listed; nothing is changed then.
+        An index that cannot be copied keeps the version that it has, and the reason is in the file of errors; so do all
+        if the store has nothing at all, as with another address. Raises FileError or Unavailable if the store cannot be
+        listed; nothing is changed then.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        names = sorted(filter(_is_name, {*self._store.list_names(), *copied_names(self._folder)}))
+        there, here = self._store.list_names(), copied_names(self._folder)
+        names = sorted(filter(_is_name, {*there, *here})) if there else []
         for name in names:
             self._tick()
             self._bring(name, now)
         self._failures = {name: failure for name, failure in self._failures.items() if name in names}
-        save_errors(self._folder, {name: failure.message for name, failure in self._failures.items()})
+        errors = {name: failure.message for name, failure in self._failures.items()}
+        if not there:
+            message = f"{self._store.url} has no indexes: check its address, or build one"
+            errors = dict.fromkeys(here, message)
+            if not self._was_empty:
+                log.warning("%s", message)
+        self._was_empty = not there
+        save_errors(self._folder, errors)
 
     def _bring(self, name: str, now: float) -> None:
         """Bring one copy to what the store has, or note why that cannot be done."""

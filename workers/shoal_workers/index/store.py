@@ -40,10 +40,11 @@ class IndexStore:
         return f"{self.url.rstrip('/')}/{path}"
 
     def list_names(self) -> list[str]:
-        """Return the names of the folders and files in the folder of the store."""
-        with _translated(self.url, "listed"):
+        """Return the names of the folders and files in the folder of the store; none if there is no such folder."""
+        with _translated(self.url, "listed"), suppress(FileNotFoundError):
             self._filesystem.invalidate_cache()
             return [path.rstrip("/").rpartition("/")[2] for path in self._filesystem.ls(self._root, detail=False)]
+        return []
 
     def read_small(self, path: str, max_bytes: int) -> bytes | None:
         """Return the contents of a small file; None if there is none. Raises FileError for a larger one."""
