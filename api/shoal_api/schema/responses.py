@@ -145,7 +145,7 @@ class Submitted(JobState):
         links={
             "status": _link("jobs_job_status_v1_jobs__id__get", "The status of the job"),
             "result": _link("jobs_job_result_v1_jobs__id__result_get", "The result of the job"),
-            "cancel": _link("jobs_cancel_job_v1_jobs__id__delete", "Cancels the job"),
+            "cancel": _link("jobs_cancel_job_v1_jobs__id__cancel_post", "Cancels the job"),
         },
         example={"id": "05994f8ba4d8bac6959289ef", "status": "queued"},
     )
