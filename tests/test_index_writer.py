@@ -75,6 +75,10 @@ class Other:
     def __init__(self, pool: Pool, worker: Worker):
         self._pool, self._about = Pool(pool.broker, pool.keys, alive_s=3_600), about(worker)
 
+    def announce_as(self, name: str) -> None:
+        """Announce it as a worker that serves the index `default` by another name."""
+        self._pool.announce("other", self._about | {"indexes": {name: self._about["indexes"]["default"]}})
+
     def announce(self, without: str = "", **of_index: Any) -> None:
         """Announce it, with other values of the index `default`, and without one of them."""
         index = {k: v for k, v in self._about["indexes"]["default"].items() if k != without} | of_index
@@ -150,6 +154,16 @@ class TestClient:
             client.index("news").add([DOCUMENT])
         with pytest.raises(UnknownIndex):
             client.index("news").delete(["7"])
+
+    def test_an_index_that_was_published_just_now_is_waited_for(
+        self, served: Worker, client: Client, other: Other
+    ) -> None:
+        writer = client.writer("news")
+
+        async def sleep(seconds: float) -> None:
+            other.announce_as("news")
+
+        assert run_now(replace(writer, sleep=sleep).delete(["7"])).num == 1
 
     def test_without_a_ready_worker_nothing_is_written(self, client: Client) -> None:
         with pytest.raises(NotReady, match="no worker is ready"):

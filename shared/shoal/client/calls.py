@@ -75,7 +75,7 @@ class Calls(Questions, ClientIO[P]):
         call = partial(self._call, client=client, timeout_s=timeout_s, is_wanted=is_wanted)
         producer = self._producer()
         log = AsyncChangeLog(producer.commands, producer.keys)
-        return IndexWriter(index, call, self._now, producer.pool, log, max_text_chars, in_one_step)
+        return IndexWriter(index, call, self._now, self._sleep, producer.pool, log, max_text_chars, in_one_step)
 
     async def _put(self, job: Job, lane: str, client: str, idempotency_key: str | None) -> str:
         """Put a job; return its id, or the id of the job that was put first with the key."""

@@ -1,5 +1,6 @@
 """The writer of an index: it adds documents to an index that is served, and deletes some, by changes in Redis."""
 
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self, TypeVar
@@ -24,6 +25,9 @@ DOCUMENTS_PER_CHANGE = 256
 
 #: Most bytes of a change for its documents with their vectors, or its ids; the rest is for what is beside them.
 MAX_BYTES = MAX_CHANGE_BYTES - 4_096
+
+#: Longest time until the workers tell of an index that was published just now, and the pause before each look.
+SERVED_WITHIN_S, LOOK_EVERY_S = 2.0, 0.1
 
 T = TypeVar("T")
 
@@ -60,9 +64,10 @@ class ServedModel(NamedTuple):
 class IndexWriter:
     """The writer of the index `name`.
 
-    `call` returns the reply to a job, and `now` the time in Unix seconds. With `in_one_step` all that a method is given
-    is one change, or too large. Otherwise it is written in several changes, each of which is one step; the error of a
-    later one says how much is written. Nothing is written unless all documents are right and have their vectors.
+    `call` returns the reply to a job, `now` the time in Unix seconds, and `sleep` returns after so many seconds. With
+    `in_one_step` all that a method is given is one change, or too large. Otherwise it is written in several changes,
+    each of which is one step; the error of a later one says how much is written. Nothing is written unless all
+    documents are right and have their vectors. An index that was published just now is waited for.
 
     Methods raise what is wrong with a document or an id, UnknownIndex, NotReady without workers that serve the index
     with one model, TooManyChanges, TooLarge, and the errors of an embed.
@@ -71,6 +76,7 @@ class IndexWriter:
     name: str
     call: Callable[[Job], Awaitable[Reply]]
     now: Callable[[], Awaitable[float]]
+    sleep: Callable[[float], Awaitable[None]]
     pool: AsyncPool
     log: AsyncChangeLog
     max_text_chars: int
@@ -126,14 +132,7 @@ class IndexWriter:
 
     async def _model(self) -> ServedModel:
         """Return the model of the index, with which all ready workers serve it."""
-        ready = [about for about in (await self.pool.workers()).values() if about.get("state") == "ready"]
-        if not ready:
-            raise NotReady("no worker is ready, so the model of the index is not known: start one")
-        served = [about for about in ready if self.name in about.get("indexes", {})]
-        if not served:
-            known = ", ".join(sorted({name for about in ready for name in about.get("indexes", {})})) or "none"
-            raise UnknownIndex(f"no index {excerpt(self.name)}: the workers serve {known:.500}")
-        model, *others = {ServedModel.of(about, self.name) for about in served}
+        model, *others = {ServedModel.of(about, self.name) for about in await self._serving()}
         if model is None or None in others:
             raise NotReady(
                 f"a worker that serves index {self.name} is of an older version of Shoal, and would not find what is "
@@ -142,6 +141,20 @@ class IndexWriter:
         if others:
             raise self._other_model()
         return model
+
+    async def _serving(self) -> list[dict[str, Any]]:
+        """Return the heartbeats of the ready workers that serve the index, once there is one."""
+        until = time.monotonic() + SERVED_WITHIN_S
+        while True:
+            ready = [about for about in (await self.pool.workers()).values() if about.get("state") == "ready"]
+            if not ready:
+                raise NotReady("no worker is ready, so the model of the index is not known: start one")
+            if serving := [about for about in ready if self.name in about.get("indexes", {})]:
+                return serving
+            if time.monotonic() > until:
+                known = ", ".join(sorted({name for about in ready for name in about.get("indexes", {})})) or "none"
+                raise UnknownIndex(f"no index {excerpt(self.name)}: the workers serve {known:.500}")
+            await self.sleep(LOOK_EVERY_S)
 
     def _other_model(self) -> NotReady:
         return NotReady(
