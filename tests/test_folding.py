@@ -235,6 +235,17 @@ class TestRedis:
             4:
         ]
 
+    def test_that_does_not_have_all_changes_any_more(
+        self, changes: IndexChanges, source: Source, out: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """As for an index whose folder was deleted, or that is built in another one."""
+        for n in range(2):
+            append(changes, {f"new {n}": "storm"}, [f"d{n}"])
+            build(source, out, MadeVectors(), changes=changes, num_kept=1)
+        assert caplog.text == ""
+        assert build(source, tmp_path / "other", MadeVectors(), changes=changes).num_changed == 2
+        assert f"index {INDEX}: changes of 2 ids are not folded in: only versions that are not in this" in caplog.text
+
     def test_that_has_its_limit_of_changes_takes_more_after_a_build(
         self, changes: IndexChanges, source: Source, out: Path
     ) -> None:

@@ -46,6 +46,15 @@ class IndexChanges:
                 log.error("index %s: a change is left out: %s", self.index, entry.change.message)
                 yield entry.position, []
 
+    def warn_of_lost(self) -> None:
+        """Log a warning if Redis does not have the first changes any more. Raises Unavailable."""
+        first = next(self.log.since(self.index, START), None)
+        if first and isinstance(first.change, Change) and first.num > first.change.num_ids:
+            log.warning(
+                "index %s: changes of %s ids are not folded in: only versions that are not in this folder had them",
+                *(self.index, f"{first.num - first.change.num_ids:,}"),
+            )
+
     def forget_folded(self, out: Path) -> None:
         """Let Redis forget the changes that all versions of the index in `out` have; it may do so later as well."""
         try:
@@ -97,6 +106,8 @@ def _all_changes(out: Path, changes: IndexChanges | None) -> Iterator[tuple[str,
     if version := _former(out):
         position = version.manifest.changes_through
         yield position, read_lines(version.folder / CHANGES) if CHANGES in version.manifest.files else ()
+    elif changes:
+        changes.warn_of_lost()
     if changes:
         yield from changes.since(position)
 
