@@ -1,6 +1,9 @@
 """The command line: what it prints and saves, and errors of one line with their code."""
 
 import json
+import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
@@ -11,7 +14,7 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from conftest import ROOT, WORDS, free_port
+from conftest import PATIENCE_S, ROOT, WORDS, free_port
 from process import run
 from safetensors.numpy import load_file
 
@@ -119,6 +122,15 @@ def test_the_script_of_a_shell_asks_this_command(shell: str) -> None:
     script = succeed(CliRunner().invoke(main, ["completion", shell]))
     assert f"_SHOAL_COMPLETE={shell}_complete" in script
     assert " shoal" in script
+
+
+@pytest.mark.skipif(not shutil.which("zsh"), reason="there is no zsh")
+def test_zsh_takes_the_script_though_nothing_has_begun_completion(tmp_path: Path) -> None:
+    script = succeed(CliRunner().invoke(main, ["completion", "zsh"]))
+    command = ["zsh", "-f", "-c", f"{script}\nprint $_comps[shoal]"]
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "ZDOTDIR": str(tmp_path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    assert (done.stdout, done.stderr) == ("_shoal_completion\n", "")
 
 
 def test_version() -> None:

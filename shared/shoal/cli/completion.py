@@ -3,6 +3,9 @@
 import click
 from click.shell_completion import get_completion_class
 
+#: What begins completion in zsh where nothing else has, after the first line, which is for files in `fpath`.
+ZSH_START = "\n(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }\n"
+
 
 @click.command(short_help="Let a shell complete commands with the Tab key.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
@@ -18,4 +21,5 @@ def completion(ctx: click.Context, shell: str) -> None:
     """
     kind = get_completion_class(shell)
     assert kind
-    click.echo(kind(ctx.find_root().command, {}, "shoal", "_SHOAL_COMPLETE").source())
+    source = kind(ctx.find_root().command, {}, "shoal", "_SHOAL_COMPLETE").source()
+    click.echo(source.replace("\n", ZSH_START, 1) if shell == "zsh" else source)
