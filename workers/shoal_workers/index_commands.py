@@ -36,7 +36,7 @@ CHANGE_SETTINGS = (*FOLDER_SETTINGS, "index_store")
 
 @click.group()
 def index() -> None:
-    """Build an index of your documents, change them, and manage its versions.
+    """Build an index of your documents, and change it.
 
     INDEX is the name of an index or its folder. A name is one of SHOAL_INDEXES, or of a folder in SHOAL_INDEX_HOME.
     Where a folder here has such a name, ./NAME is the folder.

@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 @click.group()
 def job() -> None:
-    """List, watch, pause, resume, cancel, retry and delete long jobs.
+    """List, watch, stop, resume, retry and delete long jobs.
 
     A long job embeds a file or builds an index. A runner does it: `shoal serve` starts one, and so does `shoal jobs`.
     """

@@ -10,7 +10,10 @@ from shoal.settings import Settings
 @click.command()
 @settings_options(*REDIS_SETTINGS)
 def status(settings: Settings) -> None:
-    """Show the workers alive, their indexes with what is wrong with them, and how many jobs wait."""
+    """Show the workers alive, their indexes and how many jobs wait.
+
+    Indexes are shown with what is wrong with them.
+    """
     with Client.from_settings(settings) as client:
         for lane, load in client.queue.loads().items():
             click.echo(f"lane {lane}: {load.num_jobs:,} unanswered jobs, {load.num_texts:,} texts")
