@@ -109,7 +109,7 @@ class FaultyStore(IndexStore):
         folder.mkdir(exist_ok=True)
         self.faults = FaultyFileSystem()
         self.folder = folder
-        super().__init__(self.faults, str(folder), f"faulty://user:{SECRET}@host/indexes?key={SECRET}")
+        super().__init__(self.faults, str(folder))
 
     def kill_at(self, number: int) -> None:
         """Have the process die at the operation of this number, from 1 on, in place of doing it."""

@@ -333,7 +333,7 @@ class TestCopies:
         copies.look(1)
         copies.look(2 + GONE_AFTER_S)
         assert served(copied) == "v1"
-        assert "faulty://host/indexes has no indexes: check its address" in read_errors(copied)["news"]
+        assert "the store of indexes has no indexes: check its address" in read_errors(copied)["news"]
         assert caplog.text.count("has no indexes") == 1
         store.folder.mkdir()
         send(news, store)
@@ -360,7 +360,7 @@ class TestFaults:
         for now in range(9):
             copies.look(now)
         assert served(copied) == "v1"
-        assert "news/v2/vectors.npy is not what was built" in read_errors(copied)["news"]
+        assert "news/v2/vectors.npy in the store of indexes is not what was built" in read_errors(copied)["news"]
         assert [record.levelno for record in caplog.records if "is not what" in record.message] == [logging.WARNING]
         assert store.faults.paths("rb").count(f"v2/{VECTORS}") == 1
         (broken / VECTORS).write_bytes(right)
@@ -396,7 +396,7 @@ class TestFaults:
         (broken.parent / CURRENT).write_bytes(data)
         copies.look(0)
         assert served(copied) == "v1"
-        assert read_errors(copied)["news"].startswith("faulty://host/indexes/news/current ")
+        assert read_errors(copied)["news"].startswith("news/current in the store of indexes ")
         (broken.parent / CURRENT).write_bytes(b"v2\n")
         copies.look(0)
         assert served(copied) == "v2"
@@ -405,7 +405,7 @@ class TestFaults:
         shutil.move(broken, broken.parent.parent / "elsewhere")
         copies.look(0)
         assert served(copied) == "v1"
-        assert "news/v2 is to be served, and is not there" in read_errors(copied)["news"]
+        assert "news/v2 in the store of indexes is to be served, and is not there" in read_errors(copied)["news"]
         shutil.move(broken.parent.parent / "elsewhere", broken)
         copies.look(RETRY_AFTER_S)
         assert served(copied) == "v2"
@@ -414,7 +414,7 @@ class TestFaults:
         (broken / DOCUMENTS).unlink()
         copies.look(0)
         assert served(copied) == "v1"
-        assert "news/v2/documents.jsonl is missing" in read_errors(copied)["news"]
+        assert "news/v2/documents.jsonl in the store of indexes is missing" in read_errors(copied)["news"]
 
     @pytest.mark.parametrize(
         ("changes", "message"),
@@ -478,7 +478,7 @@ class TestFaults:
             raise error(f"cannot reach user:{SECRET}@host")
 
         store.faults.fault = fail
-        with pytest.raises((FileError, Unavailable), match="faulty://host/indexes cannot be listed") as caught:
+        with pytest.raises((FileError, Unavailable), match="the store of indexes cannot be listed") as caught:
             copies.look(0)
         assert SECRET not in str(caught.value)
         assert caught.value.__cause__ is None

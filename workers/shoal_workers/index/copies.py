@@ -21,7 +21,7 @@ from shoal.keys import NAME
 from shoal_workers.index.index import VERSION, current_version
 from shoal_workers.index.manifest import MANIFEST, Manifest, checksum
 from shoal_workers.index.scratch import replace_file, sync_folder
-from shoal_workers.index.store import IndexStore
+from shoal_workers.index.store import STORE, IndexStore, shown
 from shoal_workers.index.upload import MAX_CURRENT_BYTES, MAX_MANIFEST_BYTES
 from shoal_workers.index.versions import changing, make_current, remove_old
 
@@ -86,7 +86,7 @@ class Copies:
         self._failures = {name: failure for name, failure in self._failures.items() if name in names}
         errors = {name: failure.message for name, failure in self._failures.items()}
         if not there:
-            message = f"{self._store.url} has no indexes: check its address, or build one"
+            message = f"{STORE} has no indexes: check its address, or build one"
             errors = dict.fromkeys(here, message)
             if not self._was_empty:
                 log.warning("%s", message)
@@ -118,7 +118,7 @@ class Copies:
             return None
         text = data.decode("utf-8", "replace")
         if not text.endswith("\n") or not VERSION.fullmatch(text[:-1]):  # the line feed is the last that is written
-            place = self._store.place(f"{name}/{CURRENT}")
+            place = shown(f"{name}/{CURRENT}")
             raise IndexCorrupt(f"{place} does not name a version: if that stays so, publish a version again")
         return text[:-1]
 
@@ -133,7 +133,7 @@ class Copies:
                 remove_old(folder, version, NUM_KEPT)
             for scratch in folder.glob(f"{DOWNLOAD}*"):
                 shutil.rmtree(scratch, ignore_errors=True)
-        log.info("index %s: version %s is copied from %s", name, version, self._store.url)
+        log.info("index %s: version %s is copied from the store", name, version)
 
     def _download(self, name: str, version: str) -> None:
         """Download a version; files of an interrupted download that are whole stay."""
@@ -161,17 +161,17 @@ class Copies:
         """Download the manifest of a version."""
         data = self._store.read_small(f"{where}/{MANIFEST}", MAX_MANIFEST_BYTES)
         if data is None:
-            raise IndexNotFound(f"{self._store.place(where)} is to be served, and is not there: publish it again")
+            raise IndexNotFound(f"{shown(where)} is to be served, and is not there: publish it again")
         replace_file(scratch / MANIFEST, data.decode("utf-8", "replace"))
         manifest = Manifest.read(scratch)
         if manifest.version != Path(where).name:
-            raise IndexCorrupt(f"{self._store.place(where)} is another version by its manifest: build the index again")
+            raise IndexCorrupt(f"{shown(where)} is another version by its manifest: build the index again")
         return manifest
 
     def _size(self, path: str) -> int:
         size = self._store.size(path)
         if size is None:
-            raise IndexCorrupt(f"{self._store.place(path)} is missing: build the index again")
+            raise IndexCorrupt(f"{shown(path)} is missing: build the index again")
         return size
 
     def _download_file(self, path: str, to: Path, size_bytes: int, expected: str) -> None:
@@ -185,7 +185,7 @@ class Copies:
             os.fsync(file.fileno())
         if digest.hexdigest() != expected:
             raise IndexCorrupt(
-                f"{self._store.place(path)} is not what was built (checksum {digest.hexdigest()[:8]}…, not "
+                f"{shown(path)} is not what was built (checksum {digest.hexdigest()[:8]}…, not "
                 f"{expected[:8]}…): it is tried again later; if that stays so, build the index again"
             )
 
@@ -197,7 +197,7 @@ class Copies:
         if (self._folder / name).exists():
             (self._folder / name / CURRENT).unlink(missing_ok=True)
             shutil.rmtree(self._folder / name, ignore_errors=True)
-            log.info("index %s: its copy is removed, as %s has no such index", name, self._store.url)
+            log.info("index %s: its copy is removed, as the store has no such index", name)
 
     def _note(self, name: str, version: str | None, error: ShoalError, now: float) -> None:
         """Note why an index could not be copied, and log it if that is new."""

@@ -8,22 +8,23 @@ from typing import Any, Self
 from shoal.errors import BadSetting, FileError, MissingExtra, ShoalError, Unavailable
 from shoal.excerpt import excerpt
 from shoal.extra import install_command
-from shoal.private_network import without_query
 
 #: Bytes that are read or written at a time. A file in S3 has at most 10,000 parts of that size.
 PIECE_BYTES = 2**24
+
+#: The store in messages, which do not have its address.
+STORE = "the store of indexes"
 
 
 class IndexStore:
     """A folder in a store, and the files below it, which are named by their paths from there.
 
-    Every error is a ShoalError, without the text of the store's own error: that may repeat a URL with a password.
+    Every error is a ShoalError, without the address and the text of the store's own error, which may have a password.
     """
 
-    def __init__(self, filesystem: Any, root: str, url: str):
+    def __init__(self, filesystem: Any, root: str):
         self._filesystem = filesystem
         self._root = root.rstrip("/")
-        self.url = without_query(url)
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -31,35 +32,31 @@ class IndexStore:
         check_protocol(url)
         from fsspec.core import url_to_fs
 
-        with _translated(without_query(url), "opened"):
+        with _translated(STORE, "opened"):
             filesystem, root = url_to_fs(url)
-        return cls(filesystem, root, url)
-
-    def place(self, path: str) -> str:
-        """Return the URL of a file, as it may be shown."""
-        return f"{self.url.rstrip('/')}/{path}"
+        return cls(filesystem, root)
 
     def list_names(self) -> list[str]:
         """Return the names of the folders and files in the folder of the store; none if there is no such folder."""
-        with _translated(self.url, "listed"), suppress(FileNotFoundError):
+        with _translated(STORE, "listed"), suppress(FileNotFoundError):
             self._filesystem.invalidate_cache()
             return [path.rstrip("/").rpartition("/")[2] for path in self._filesystem.ls(self._root, detail=False)]
         return []
 
     def read_small(self, path: str, max_bytes: int) -> bytes | None:
         """Return the contents of a small file; None if there is none. Raises FileError for a larger one."""
-        with _translated(self.place(path), "read"):
+        with _translated(shown(path), "read"):
             try:
                 data = bytes(self._filesystem.cat_file(self._at(path), start=0, end=max_bytes + 1))
             except (FileNotFoundError, NotADirectoryError):
                 return None
         if len(data) > max_bytes:
-            raise FileError(f"{self.place(path)} has more than {max_bytes:,} bytes: build the index again")
+            raise FileError(f"{shown(path)} has more than {max_bytes:,} bytes: build the index again")
         return data
 
     def size(self, path: str) -> int | None:
         """Return the size of a file in bytes; None if there is none."""
-        with _translated(self.place(path), "read"):
+        with _translated(shown(path), "read"):
             self._filesystem.invalidate_cache()
             try:
                 return int(self._filesystem.info(self._at(path))["size"])
@@ -68,20 +65,20 @@ class IndexStore:
 
     def read(self, path: str, size_bytes: int) -> Iterator[bytes]:
         """Yield the contents of a file, piece by piece, up to a size."""
-        with _translated(self.place(path), "read"), self._open(path, "rb") as file:
+        with _translated(shown(path), "read"), self._open(path, "rb") as file:
             while size_bytes > 0 and (piece := file.read(min(PIECE_BYTES, size_bytes))):
                 size_bytes -= len(piece)
                 yield piece
 
     def write(self, path: str, pieces: Iterable[bytes]) -> None:
         """Write a file. A ShoalError that `pieces` raises is raised on; the file may then be incomplete."""
-        with _translated(self.place(path), "written"), self._open_to_write(path) as file:
+        with _translated(shown(path), "written"), self._open_to_write(path) as file:
             for piece in pieces:
                 file.write(piece)
 
     def remove(self, path: str, *, is_folder: bool = False) -> None:
         """Remove a file, or a folder with all that is in it; nothing is done if there is none."""
-        with _translated(self.place(path), "removed"), suppress(FileNotFoundError):
+        with _translated(shown(path), "removed"), suppress(FileNotFoundError):
             self._filesystem.rm(self._at(path), recursive=is_folder)
 
     def _open_to_write(self, path: str) -> Any:
@@ -99,6 +96,11 @@ class IndexStore:
 
     def _at(self, path: str) -> str:
         return f"{self._root}/{path}"
+
+
+def shown(path: str) -> str:
+    """Return a file of the store in words."""
+    return f"{path} in {STORE}"
 
 
 def check_protocol(url: str) -> None:
@@ -126,8 +128,8 @@ def _translated(place: str, done: str) -> Iterator[None]:
     except FileNotFoundError:
         raise FileError(f"{place} cannot be {done}: there is no such file, folder or bucket") from None
     except PermissionError:
-        raise FileError(f"{place} cannot be {done}, as the store refuses: check the credentials") from None
+        raise FileError(f"{place} cannot be {done}, as it refuses: check the credentials") from None
     except Exception as error:
         raise Unavailable(
-            f"{place} cannot be {done} ({type(error).__name__}): check that the store answers, and the credentials"
+            f"{place} cannot be {done} ({type(error).__name__}): check that it answers, and the credentials"
         ) from None

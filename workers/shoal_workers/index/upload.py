@@ -18,7 +18,7 @@ from typing import TextIO
 from shoal.errors import IndexCorrupt, IndexNotFound, Unavailable
 from shoal.index_folder import CURRENT
 from shoal_workers.index.manifest import MANIFEST
-from shoal_workers.index.store import PIECE_BYTES, IndexStore
+from shoal_workers.index.store import PIECE_BYTES, IndexStore, shown
 from shoal_workers.index.versions import Version, list_versions
 
 #: The file with the names of the versions that were uploaded, or begun to be, one a line. Its lock is that of uploads.
@@ -73,7 +73,7 @@ def _upload_version(version: Version, store: IndexStore, tick: Callable[[], None
             if store.size(f"{where}/{name}") != size:
                 store.write(f"{where}/{name}", _pieces(version.folder / name, checksum, tick))
                 if (found := store.size(f"{where}/{name}")) != size:
-                    raise Unavailable(f"{store.place(f'{where}/{name}')} has {found} bytes after {size:,} were written")
+                    raise Unavailable(f"{shown(f'{where}/{name}')} has {found} bytes after {size:,} were written")
         store.write(f"{where}/{MANIFEST}", [manifest])
     except (FileNotFoundError, IndexNotFound):
         if (version.folder / MANIFEST).exists():
