@@ -305,6 +305,17 @@ def test_rqs_own_tools_show_the_jobs(place: Place) -> None:
     place.wait(failed, "failed")
 
 
+def test_one_that_does_not_notice_a_pause_is_killed_and_goes_on_later(place: Place) -> None:
+    job_id = place.submit("ignore")
+    process = place.process_of(place.start())
+    place.jobs.pause(job_id)
+    place.wait(job_id, "paused")
+    assert not process.is_running()
+    place.let_go()
+    place.jobs.resume(job_id)
+    place.wait(job_id, "done")
+
+
 def test_one_that_does_not_stop_is_killed_and_goes_on_later(place: Place) -> None:
     job_id = place.submit("ignore")
     runner = place.start()

@@ -19,6 +19,7 @@ from rq.worker import WorkerStatus
 
 from shoal.broker.broker import Broker
 from shoal.errors import Internal, ShoalError
+from shoal.long_jobs.rq_job import CANCEL, PAUSE, WANTED
 from shoal.long_jobs.rq_queue import LongQueue
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal_workers.long_jobs.job_process import STOPS, JobProcess
@@ -60,6 +61,7 @@ class LongJobWorker(JobProcess):
         self.broker = broker
         self._maintenance = [Maintenance(queue) for queue in queues]
         self._told_to_stop_s = 0.0
+        self._unheard_since_s = 0.0  # a pause or a cancellation of the job under way
         self._last_fault = ""
 
     # Taking jobs
@@ -133,6 +135,7 @@ class LongJobWorker(JobProcess):
 
     def fork_work_horse(self, job: Any, queue: Any) -> None:
         """Start the process of a job; signals wait until it can handle them."""
+        self._unheard_since_s = 0.0
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         super().fork_work_horse(job, queue)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
@@ -148,6 +151,17 @@ class LongJobWorker(JobProcess):
             if self.connection.zscore(job.started_job_registry.key, execution.composite_key) is None:
                 log.warning("job %s: another runner has it, as Redis did not hear of this one", job.id)
                 self.kill_horse()
+            if self._is_deaf(job):
+                log.warning("job %s: its process is killed, as it does not notice that it is to stop", job.id)
+                self.kill_horse()
+
+    def _is_deaf(self, job: Any) -> bool:
+        """Return True if the job was paused or cancelled so long ago that its process should have noticed."""
+        if self.connection.hget(job.key, WANTED) not in (PAUSE.encode(), CANCEL.encode()):
+            self._unheard_since_s = 0.0
+            return False
+        self._unheard_since_s = self._unheard_since_s or time.monotonic()
+        return time.monotonic() - self._unheard_since_s > STOP_WITHIN_S
 
     def handle_job_failure(
         self, job: Any, queue: Any, started_job_registry: Any = None, exc_string: str = "", execution: Any = None
