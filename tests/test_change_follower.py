@@ -186,11 +186,11 @@ def test_a_worker_waits_for_redis_before_it_serves(
 
     log.is_away, waiting = True, Returning()
     settings = Settings(indexes=str(index_folder), home=str(tmp_path))
-    indexes = OpenIndexes.open(settings, encoder.model, 1, log, waiting)
+    indexes = OpenIndexes.from_settings(settings, encoder.model, 1, log, waiting)
     assert (list(indexes), waiting.num_waits) == (["default"], 3)
     log.is_away = True
     (stopped := Event()).set()
-    assert not OpenIndexes.open(settings, encoder.model, 1, log, stopped)
+    assert not OpenIndexes.from_settings(settings, encoder.model, 1, log, stopped)
 
 
 BAD: dict[str, dict[str, Any]] = {

@@ -117,7 +117,7 @@ def test_a_name_in_the_settings_goes_before_the_folder_of_that_name(
 ) -> None:
     publish_version(tmp_path / "other", index_folder, "other")
     settings = Settings(indexes=f"news={tmp_path / 'other'}", index_home=str(index_home))
-    indexes = OpenIndexes.open(settings, encoder.model, 1)
+    indexes = OpenIndexes.from_settings(settings, encoder.model, 1)
     assert versions(indexes) == {"news": "other"}
 
 
@@ -125,7 +125,7 @@ def test_an_index_that_the_settings_name_stays_when_its_folder_is_gone(
     index_folder: Path, tmp_path: Path, encoder: Encoder
 ) -> None:
     publish_version(tmp_path / "own", index_folder, "v1")
-    indexes = OpenIndexes.open(Settings(indexes=str(tmp_path / "own"), home=str(tmp_path)), encoder.model, 1)
+    indexes = OpenIndexes.from_settings(Settings(indexes=str(tmp_path / "own"), home=str(tmp_path)), encoder.model, 1)
     shutil.rmtree(tmp_path / "own")
     indexes.look(0)
     assert versions(indexes) == {"default": "v1"}
@@ -138,11 +138,11 @@ def test_a_worker_does_not_start_without_an_index_that_its_settings_name(
     for name, values, error in (("a", {"digest": "f" * 64}, IndexMismatch), ("b", {"count": 65}, IndexCorrupt)):
         publish_version(tmp_path / name, index_folder, "v1", **values)
         with pytest.raises(error):
-            OpenIndexes.open(Settings(indexes=str(tmp_path / name), home=str(tmp_path)), encoder.model, 1)
+            OpenIndexes.from_settings(Settings(indexes=str(tmp_path / name), home=str(tmp_path)), encoder.model, 1)
     with pytest.raises(IndexNotFound):
-        OpenIndexes.open(Settings(indexes=str(tmp_path / "c"), home=str(tmp_path)), encoder.model, 1)
+        OpenIndexes.from_settings(Settings(indexes=str(tmp_path / "c"), home=str(tmp_path)), encoder.model, 1)
     (tmp_path / "a").rename(index_home / "a")
-    indexes = OpenIndexes.open(Settings(index_home=str(index_home)), encoder.model, 1)
+    indexes = OpenIndexes.from_settings(Settings(index_home=str(index_home)), encoder.model, 1)
     assert not indexes
     assert set(indexes.errors) == {"a"}
 

@@ -62,7 +62,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):  # until here they end the process, which has no jobs yet
         signal.signal(number, lambda *_: stopping.set())
     sizes = {"max_reply_bytes": settings.max_reply_mb * 2**20, "max_unread_bytes": settings.max_result_mb * 2**20}
-    indexes = OpenIndexes.open(settings, encoder.model, threads, ChangeLog(broker, keys), stopping)
+    indexes = OpenIndexes.from_settings(settings, encoder.model, threads, ChangeLog(broker, keys), stopping)
     worker = Worker(
         Consumer(broker, keys, new_worker_id(), settings.result_ttl_s, **sizes),
         encoder,

@@ -160,7 +160,7 @@ def _fill(
         folder, state.version, vectors, quantised, encoder, lambda reason: report(_progress(state, reason))
     )
     _finish(folder, state, source, encoder.model, width, len(plan.new_rows), report)
-    num_reused = int((plan.origins >= 0).sum())
+    num_reused = int((plan.taken_from >= 0).sum())
     return BuildResult(
         version=state.version,
         model=encoder.model.name,

@@ -81,7 +81,7 @@ class OpenIndexes(Mapping[str, Index]):
         self._stopping = threading.Event()
 
     @classmethod
-    def open(
+    def from_settings(
         cls,
         settings: Settings,
         model: Model,

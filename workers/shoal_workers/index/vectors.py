@@ -33,23 +33,23 @@ CHUNK = 8_192
 
 @dataclass(frozen=True, slots=True)
 class VectorPlan:
-    """The origin of each vector.
+    """The place from which each vector is taken.
 
-    `origins` has for each row a row of the former version, or -1 - n for the n-th vector that is embedded; int64
+    `taken_from` has for each row a row of the former version, or -1 - n for the n-th vector that is embedded; int64
     `[count]`. `new_rows` are the rows whose texts are embedded, in order: of equal texts, the first.
     """
 
-    origins: NDArray[np.int64]
+    taken_from: NDArray[np.int64]
     new_rows: NDArray[np.int64]
 
     @property
     def file(self) -> str:
         """The name of the file for the vectors that are embedded: that of all vectors, if they are all."""
-        return VECTORS if len(self.new_rows) == len(self.origins) else EMBEDDED
+        return VECTORS if len(self.new_rows) == len(self.taken_from) else EMBEDDED
 
     @classmethod
     def make(cls, hashes: HashTable, former: FormerVersion | None) -> Self:
-        """Find the origin of the vector of each text."""
+        """Find the place from which the vector of each text is taken."""
         first_rows = hashes.first_rows()
         former_rows = hashes.find_in(former.hashes) if former else np.full(len(first_rows), -1)
         new_rows = np.flatnonzero((former_rows < 0) & (first_rows == np.arange(len(first_rows))))
@@ -99,19 +99,19 @@ def write_vectors(
 
     If they are not written already, `report` is called before each chunk with the part of them that is.
     """
-    count = len(plan.origins)
+    count = len(plan.taken_from)
     if plan.file != VECTORS:
         embedded = open_array(folder / plan.file, np.float32, (len(plan.new_rows), dimension))
         with (folder / VECTORS).open("wb") as file:
             write_header(file, np.float32, (count, dimension))
             for start in range(0, count, CHUNK):
                 report(start / count)
-                origins = plan.origins[start : start + CHUNK]
-                is_new = origins < 0
-                vectors = np.empty((len(origins), dimension), np.float32)
-                vectors[is_new] = embedded[-1 - origins[is_new]]
+                places = plan.taken_from[start : start + CHUNK]
+                is_new = places < 0
+                vectors = np.empty((len(places), dimension), np.float32)
+                vectors[is_new] = embedded[-1 - places[is_new]]
                 if former:
-                    vectors[~is_new] = former.vectors[origins[~is_new]]
+                    vectors[~is_new] = former.vectors[places[~is_new]]
                 file.write(vectors.tobytes())
     return open_array(folder / VECTORS, np.float32, (count, dimension))
 

@@ -16,7 +16,7 @@ from shoal.errors import Internal, Paused, ShoalError
 from shoal.long_jobs.rq_queue import LongQueue
 from shoal.parent_death import die_with_parent
 from shoal_workers.long_jobs.control import JobControl
-from shoal_workers.long_jobs.runnable_job import PASSING
+from shoal_workers.long_jobs.runnable_job import TEMPORARY_ERRORS
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class JobProcess(Worker):
             self.end_run(job, execution, lambda pipeline, wanted: queue.place(job, wanted, pipeline))
             return
         error = exc_info[1] if isinstance(exc_info[1], ShoalError) else Internal(f"{type(exc_info[1]).__name__}")
-        retries_left = job.retries_left if isinstance(error, PASSING) else 0
+        retries_left = job.retries_left if isinstance(error, TEMPORARY_ERRORS) else 0
         job.ended_at = now()
         job.set_error(error)
 

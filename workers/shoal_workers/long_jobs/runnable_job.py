@@ -30,7 +30,7 @@ Task: TypeAlias = Callable[[Mapping[str, Any], str, Report], Any]
 
 #: Errors that pass by themselves: after one of them a job is tried again. A folder may still be locked by a process of
 #: the same job that was slow to notice that it had lost it.
-PASSING = (Unavailable, Overloaded, NotReady, Timeout, Expired, FolderBusy, IndexBusy)
+TEMPORARY_ERRORS = (Unavailable, Overloaded, NotReady, Timeout, Expired, FolderBusy, IndexBusy)
 
 
 class RunnableJob(LongJob):

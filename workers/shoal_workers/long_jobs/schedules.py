@@ -15,7 +15,7 @@ from shoal.errors import BadSetting, InvalidRequest, InvalidText, ShoalError
 from shoal.excerpt import excerpt
 from shoal.long_jobs.kind import WEBHOOK, Kind
 from shoal.long_jobs.long_jobs import LongJobs, check
-from shoal_workers.long_jobs.runnable_job import PASSING
+from shoal_workers.long_jobs.runnable_job import TEMPORARY_ERRORS
 from shoal_workers.long_jobs.tasks import REQUESTS, made
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Schedules(CronScheduler):
             except ShoalError as error:
                 if not job.is_late:
                     log.error("a scheduled job could not be submitted: %s [%s]", error.message, error.code)
-                job.is_late = isinstance(error, PASSING)
+                job.is_late = isinstance(error, TEMPORARY_ERRORS)
             else:
                 job.is_late = False
             if not job.is_late:
