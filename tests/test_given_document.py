@@ -1,8 +1,10 @@
 """Documents that programs and requests give: each that is wrong is named, with what it takes."""
 
+import json
 import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,9 @@ from fuzzing import nested
 
 from shoal import wire
 from shoal.errors import BadDocument, InvalidRequest, InvalidText, ShoalError, TooLarge
-from shoal.records.document import Document
-from shoal.records.given_document import MAX_FIELD_DEPTH, documents_of, ids_of
+from shoal.records.document import MAX_FIELD_DEPTH, BadRow, Document
+from shoal.records.given_document import documents_of, ids_of
+from shoal.records.source import Source
 
 GOOD = {"id": "7", "text": "storm"}
 
@@ -60,6 +63,16 @@ def test_any_values_of_json_are_taken_as_they_are() -> None:
     (document,) = documents_of([GOOD | fields], 1, 100)
     assert document == Document("7", "storm", fields)
     assert wire.is_json({"id": document.id, "text": document.text, **document.fields})
+
+
+def test_a_row_of_a_source_is_no_deeper_than_a_hit_can_be(tmp_path: Path) -> None:
+    rows = [GOOD | {"deep": nested(MAX_FIELD_DEPTH + more)} for more in (0, 1)]
+    (path := tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    document, bad = Source(path).rows()
+    assert isinstance(document, Document)
+    assert wire.is_json({"id": document.id, "text": document.text, **document.fields})
+    assert isinstance(bad, BadRow)
+    assert "nested over 63 levels deep" in bad.reason
 
 
 def test_documents_of_a_source_are_taken_too() -> None:

@@ -12,6 +12,9 @@ from shoal.records.record import Record, listed
 #: Names that a hit of a search has of its own.
 RESERVED_NAMES = frozenset({"id", "text", "score"})
 
+#: Most levels of a field: the document that holds it is one more.
+MAX_FIELD_DEPTH = wire.MAX_DEPTH - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -55,8 +58,8 @@ class DocumentColumns:
         if taken := self.reserved & others.keys():
             raise BadDocument(f"a hit has its own {listed(sorted(taken))}; rename the column of that name")
         fields = {name: _json_value(value) for name, value in others.items()}
-        if deep := [name for name, value in fields.items() if not wire.is_json(value)]:
-            raise BadDocument(f"{listed(deep)} is nested over {wire.MAX_DEPTH} levels deep; make it flatter")
+        if deep := [name for name, value in fields.items() if not wire.is_json(value, MAX_FIELD_DEPTH)]:
+            raise BadDocument(f"{listed(deep)} is nested over {MAX_FIELD_DEPTH} levels deep; make it flatter")
         document_id = str(position) if self.id_column is None else _id(record, self.id_column)
         return Document(document_id, self._text(record), fields, number)
 

@@ -7,13 +7,10 @@ from typing import Any
 from shoal import wire
 from shoal.errors import BadDocument, InvalidRequest, InvalidText, TooLarge
 from shoal.excerpt import excerpt
-from shoal.records.document import RESERVED_NAMES, Document, DocumentColumns
+from shoal.records.document import MAX_FIELD_DEPTH, RESERVED_NAMES, Document, DocumentColumns
 
 #: A document, or a map with its `id`, its `text` and any other fields that JSON can hold.
 Given = Document | Mapping[str, Any]
-
-#: Most levels of a field: the document that holds it is one more.
-MAX_FIELD_DEPTH = wire.MAX_DEPTH - 1
 
 
 def documents_of(given: Iterable[Given], most: int, max_text_chars: int) -> list[Document]:
