@@ -245,6 +245,18 @@ def test_an_id_of_a_megabyte_is_one_like_others(indexes: OpenIndexes, log: Log) 
     assert "x" * 2**20 in ids(indexes["news"])
 
 
+def test_an_entry_with_the_last_possible_id_harms_no_search(indexes: OpenIndexes, log: Log, queue: Queue) -> None:
+    log.append("news", change(indexes["news"], "a"))
+    packed = change(indexes["news"], "b").pack()
+    queue.redis.xadd(queue.keys.changes("news"), {"change": packed}, id=f"{2**64 - 1}-{2**64 - 1}")
+    indexes.follow()
+    assert {"a", "b"} <= ids(indexes["news"])
+    with pytest.raises(Unavailable, match="another program wrote a key of Shoal's"):
+        log.append("news", change(indexes["news"], "c"))
+    indexes.follow()
+    assert indexes.errors == {}
+
+
 def test_a_log_that_is_none_is_told_and_harms_nothing(
     indexes: OpenIndexes, queue: Queue, index_home: Path, index_folder: Path, log: Log
 ) -> None:

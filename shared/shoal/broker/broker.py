@@ -22,6 +22,7 @@ _REMEDIES = {
     "loading the dataset": "it was just started and reads its data; this goes on by itself",
     "busy running a script": "another program's script takes long: wait, or end it by SCRIPT KILL",
     "wrongtype": "another program wrote a key of Shoal's: delete it (docs/protocol.md names the keys)",
+    "last possible id": "another program wrote a key of Shoal's: delete it (docs/protocol.md names the keys)",
     "misconf": "it cannot write to its disk: make room there",
     "max number of clients": "raise its maxclients, or start fewer processes",
     "permissions to": "the rules of this user are too narrow: docs/redis-users.acl has what Shoal needs",

@@ -16,6 +16,9 @@ from shoal.keys import NAME, NAME_RULE, Keys
 #: The position before all changes.
 START = "0-0"
 
+#: The last position that there can be: nothing can be read after it.
+_LAST = f"{2**64 - 1}-{2**64 - 1}"
+
 #: A position: the id of an entry of a stream.
 POSITION = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
@@ -110,7 +113,7 @@ class ChangeLog:
         Raises Unavailable, and MalformedJob if the log is none.
         """
         key = self._keys.changes(index)
-        while True:
+        while position != _LAST:
             limits = {"max_bytes": MAX_READ_BYTES, "max_entries": MAX_READ_ENTRIES}
             found = self._broker.run(_READ, [key], {"position": position} | limits)
             if "fault" in found:

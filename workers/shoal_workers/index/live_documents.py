@@ -7,10 +7,11 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.changes.change import Change
+from shoal.changes.change import MAX_LENGTH, Change
 from shoal.records.document import Document
-from shoal_workers.index.search import TopK
-from shoal_workers.index.upper_bounds import NO_ROWS
+from shoal_workers.index.quantisation import SCORE_ERROR
+from shoal_workers.index.search import MAX_BOUNDS, TopK, best_of
+from shoal_workers.index.upper_bounds import NO_ROWS, Candidates
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,11 +69,17 @@ class LiveDocuments:
         A row is the place among `documents`. Of equal scores, the document that was added first comes first.
         """
         k = min(k, len(self.documents))
-        found = TopK(np.empty((len(queries), k), np.intp), np.empty((len(queries), k), np.float32))
-        for number, query in enumerate(queries if k else ()):
-            scores = np.vecdot(self.vectors, query)
-            least = np.partition(scores, len(scores) - k)[len(scores) - k]
-            rows = np.flatnonzero(scores >= least)
-            rows = rows[np.argsort(-scores[rows], kind="stable")[:k]]
-            found.rows[number], found.scores[number] = rows, scores[rows]
-        return found
+        if not k or not len(queries):
+            return TopK(np.empty((len(queries), k), np.intp), np.empty((len(queries), k), np.float32))
+        at_once = max(1, MAX_BOUNDS // len(self.documents))
+        found = [self._best(queries[start : start + at_once], k) for start in range(0, len(queries), at_once)]
+        return TopK(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+    def _best(self, queries: NDArray[np.float32], k: int) -> TopK:
+        # A product of matrices is many times quicker than scores one by one, from which it differs by rounding alone.
+        products = queries @ self.vectors.T
+        position = len(self.documents) - k
+        least = np.partition(products, position, axis=1)[:, position]
+        margins = 2 * SCORE_ERROR * MAX_LENGTH * np.linalg.norm(queries, axis=1)
+        owners, rows = np.nonzero(products >= (least - margins)[:, None])
+        return best_of(self.vectors, Candidates(rows, owners), queries, k)

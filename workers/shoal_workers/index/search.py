@@ -60,11 +60,11 @@ class ExactSearch:
         quantised = self._quantised.basis.encode_queries(queries)
         buffer = self._take_buffer()
         bounds = UpperBounds(self._quantised.codes, quantised.codes, buffer, self._map, hidden_rows)
-        first = self._best(bounds.candidates(bounds.reached_by_k(k)), queries, k)
+        first = best_of(self._vectors, bounds.candidates(bounds.reached_by_k(k)), queries, k)
         # A row that scores at least the current k-th score has an upper bound of at least that score.
         candidates = bounds.candidates(quantised.thresholds(first.scores[:, -1]))
         self._spare_buffers.append(buffer)
-        return self._best(candidates, queries, k)
+        return best_of(self._vectors, candidates, queries, k)
 
     def _take_buffer(self) -> Buffer:
         try:
@@ -72,19 +72,18 @@ class ExactSearch:
         except IndexError:  # this is the first search, or other threads hold all buffers
             return Buffer()
 
-    def _best(self, candidates: Candidates, queries: NDArray[np.float32], k: int) -> TopK:
-        rows, owners = candidates
-        scores = self._scores(rows, queries, owners)
-        order = np.lexsort((rows, -scores, owners))
-        starts = np.searchsorted(owners, np.arange(len(queries)))
-        best = order[starts[:, None] + np.arange(k)]
-        return TopK(rows[best], scores[best])
 
-    def _scores(
-        self, rows: NDArray[np.intp], queries: NDArray[np.float32], owners: NDArray[np.intp]
-    ) -> NDArray[np.float32]:
-        scores = np.empty(len(rows), np.float32)
-        for start in range(0, len(rows), MAX_SCORED):
-            part = slice(start, start + MAX_SCORED)
-            np.vecdot(self._vectors[rows[part]], queries[owners[part]], out=scores[part])
-        return scores
+def best_of(vectors: NDArray[np.float32], candidates: Candidates, queries: NDArray[np.float32], k: int) -> TopK:
+    """Return the `k` candidates of highest score for each query; each query has as many.
+
+    Of equal scores, the lower row comes first.
+    """
+    rows, owners = candidates
+    scores = np.empty(len(rows), np.float32)
+    for start in range(0, len(rows), MAX_SCORED):
+        part = slice(start, start + MAX_SCORED)
+        np.vecdot(vectors[rows[part]], queries[owners[part]], out=scores[part])
+    order = np.lexsort((rows, -scores, owners))
+    starts = np.searchsorted(owners, np.arange(len(queries)))
+    best = order[starts[:, None] + np.arange(k)]
+    return TopK(rows[best], scores[best])

@@ -1,13 +1,14 @@
 -- Read the changes of a log after a position: at most max_entries, and no more once they have max_bytes.
 -- KEYS: the log. ARGV: one msgpack map {position, max_bytes, max_entries}
--- Returns {entries: list of {position, change, num, size}}, or {fault} if the key holds something else. A change of over max_bytes is left empty: no client wrote it.
+-- Returns {entries: list of {position, change, num, size}}, or {fault} if the key holds something else. A change of over
+--   max_bytes is left empty: no client wrote it.
 local args = cmsgpack.unpack(ARGV[1])
 local entries, bytes, from = {}, 0, '(' .. args.position
 while #entries < args.max_entries and bytes < args.max_bytes do
   local answer = redis.pcall('XRANGE', KEYS[1], from, '+', 'COUNT', 1)
-  if answer.err then return cmsgpack.pack({fault = answer.err}) end
+  if answer.err and #entries == 0 then return cmsgpack.pack({fault = answer.err}) end
   local found = answer[1]
-  if not found then break end
+  if not found then break end -- or there is no id after the last one that there can be
   local entry = {change = '', num = '', size = ''}
   for n = 1, #found[2] - 1, 2 do
     local name, value = found[2][n], found[2][n + 1]
