@@ -245,6 +245,25 @@ def write_batches(path: Path, columns: dict[str, Any], compression: str | None =
         writer.write_table(table)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_link_leads_from_below_a_root_to_no_other_place(write: Write, tmp_path: Path) -> None:
+    (root := tmp_path / "root").mkdir()
+    other, path = write("secret.txt", "secret\n"), root / "a.txt"
+    path.write_text("one\n")
+    source = Source(path, root_folders=[root])
+    assert [document.text for document in source] == ["one"]
+    path.unlink()
+    path.symlink_to(other)
+    for use in (source.fingerprint, lambda: list(source)):
+        with pytest.raises(PathNotAllowed, match=r"root/a.txt is a link to a file that is below none"):
+            use()
+    assert rows(path) == ["secret"]  # there is no root
+    assert rows(other, root_folders=[root]) == ["secret"]  # the caller has allowed it
+    path.unlink()
+    path.symlink_to(write("root/b.txt", "two\n"))
+    assert [document.text for document in source] == ["two"]
+
+
 class TestColumns:
     """Files of columns: .parquet, and Arrow's."""
 

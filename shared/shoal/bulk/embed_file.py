@@ -60,6 +60,7 @@ def embed_file(request: BulkRequest, client: Client, report: Report, settings: S
         max_text_chars=settings.max_text_chars,
         private_hosts=settings.private_host_names(),
         root_urls=settings.root_urls(),
+        root_folders=settings.root_folders(),
     )
     client.pool.alive()  # raises Unavailable: later, Redis is waited for
     with OutputFolder.open(Path(request.out)) as folder:

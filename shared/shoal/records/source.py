@@ -26,7 +26,8 @@ class Source:
     says the format. Without `text_column` the text is "text", else the only column that is not the id, else the only
     one of `USUAL_TEXT_COLUMNS`. Without `id_column` the id is "id", else the position counted from 0. No other column
     may have one of the `reserved` names. Web addresses in private networks are refused unless their host is one of
-    `private_hosts`, and so are redirects that lead from below the `root_urls` elsewhere.
+    `private_hosts`, and so are redirects that lead from below the `root_urls` elsewhere, and links from below the
+    `root_folders`.
 
     The constructor raises InvalidRequest for a file that is not there or of no known kind. Iterating raises
     InvalidRequest for a column that cannot be used, BadDocument, InvalidRequest or FileError where the file cannot be
@@ -43,6 +44,7 @@ class Source:
         max_text_chars: int = DEFAULTS.max_text_chars,
         private_hosts: Collection[str] = (),
         root_urls: Collection[str] = (),
+        root_folders: Collection[Path] = (),
     ):
         self.path = path_of(str(path))
         self.name = name_of(self.path)
@@ -50,7 +52,7 @@ class Source:
         self.id_column = id_column
         self._reserved = reserved
         self._max_text_chars = max_text_chars
-        self._web_rules = private_hosts, root_urls
+        self._rules = private_hosts, root_urls, root_folders
         self._file: SourceFile | None = None
         if not is_url(self.path) and not os.path.isfile(self.path):
             raise InvalidRequest(f"there is no file {self.path}; give the path of a file, not of a folder")
@@ -72,7 +74,7 @@ class Source:
     def rows(self) -> Iterator[Document | BadRow]:
         """Yield each row that is not blank, in order: as a document, or as a bad row."""
         columns: DocumentColumns | None = None
-        with open_file(self.path, *self._web_rules) as self._file, closing(self._records(self._file)) as records:
+        with open_file(self.path, *self._rules) as self._file, closing(self._records(self._file)) as records:
             for position, (number, record) in enumerate(records):
                 if isinstance(record, BadDocument):
                     yield BadRow(number, record.message)
@@ -90,7 +92,7 @@ class Source:
         `modified` is in nanoseconds for a file of this machine, else a word of the server; the digest is that of the
         first MiB. Raises as iterating does.
         """
-        return fingerprint(self.path, *self._web_rules)
+        return fingerprint(self.path, *self._rules)
 
     def _records(self, file: SourceFile) -> Generator[tuple[int, Record | BadDocument], None, None]:
         yield from self._reader(file, self.place)

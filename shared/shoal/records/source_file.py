@@ -3,12 +3,14 @@
 import hashlib
 import io
 import os
-from collections.abc import Callable, Collection, Iterator
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from shoal.errors import FileError, InvalidRequest, MissingExtra, ShoalError
+from shoal.errors import FileError, InvalidRequest, MissingExtra, PathNotAllowed, ShoalError
 from shoal.excerpt import excerpt
 from shoal.extra import install_command
 from shoal.private_network import without_query
@@ -65,15 +67,18 @@ def shown(path: str) -> str:
 
 
 @contextmanager
-def open_file(path: str, private_hosts: Collection[str], root_urls: Collection[str]) -> Iterator[SourceFile]:
+def open_file(
+    path: str, private_hosts: Collection[str], root_urls: Collection[str], root_folders: Collection[Path]
+) -> Iterator[SourceFile]:
     """Open a file for reading.
 
     Raises InvalidRequest or FileError if it cannot be read, AddressNotAllowed for a web address in a private network
     that is not among `private_hosts`, PathNotAllowed if a file below one of the `root_urls` is redirected out of them,
-    and MissingExtra for a URL that needs a package which is not installed.
+    or if links lead from below one of the `root_folders` out of them, and MissingExtra for a URL that needs a package
+    which is not installed.
     """
     if not is_url(path):
-        with _local(path) as file:
+        with _local(path, root_folders) as file:
             yield file
     elif path.partition("://")[0].lower() in _WEB:
         with closing(WebFile(path, private_hosts, root_urls)) as web:
@@ -83,13 +88,15 @@ def open_file(path: str, private_hosts: Collection[str], root_urls: Collection[s
             yield SourceFile(io.BufferedReader(stored, BLOCK_BYTES), stored.size_bytes, stored.modified)
 
 
-def fingerprint(path: str, private_hosts: Collection[str], root_urls: Collection[str]) -> dict[str, int | str]:
+def fingerprint(
+    path: str, private_hosts: Collection[str], root_urls: Collection[str], root_folders: Collection[Path]
+) -> dict[str, int | str]:
     """Return the `name`, `size_bytes` (-1 if not known), `modified` and `sha256` by which a change is noticed.
 
     `modified` is in nanoseconds for a file of this machine, else a word of the server, "" if there is none. The digest
     is that of the first MiB. Raises as `open_file` does.
     """
-    with open_file(path, private_hosts, root_urls) as file:
+    with open_file(path, private_hosts, root_urls, root_folders) as file:
         return {
             "name": name_of(path),
             "size_bytes": -1 if file.size_bytes is None else file.size_bytes,
@@ -99,15 +106,32 @@ def fingerprint(path: str, private_hosts: Collection[str], root_urls: Collection
 
 
 @contextmanager
-def _local(path: str) -> Iterator[SourceFile]:
+def _local(path: str, root_folders: Collection[Path]) -> Iterator[SourceFile]:
     try:
         with io.BufferedReader(io.FileIO(path), BLOCK_BYTES) as stream:
+            _check_place(path, stream.fileno(), [folder.resolve() for folder in root_folders])
             about = os.fstat(stream.fileno())
             yield SourceFile(stream, about.st_size, about.st_mtime_ns)
     except OSError as error:
         raise InvalidRequest(
             f"{path} cannot be read ({error.strerror or error}): check its name and permissions"
         ) from error
+
+
+def _check_place(path: str, descriptor: int, roots: Sequence[Path]) -> None:
+    """Raise PathNotAllowed if a file that is named below a root lies elsewhere, as a link may be put there at any time.
+
+    Only Linux tells the place of an open file.
+    """
+    named = Path(os.path.abspath(path))
+    if sys.platform != "linux" or not any(named.is_relative_to(root) for root in roots):
+        return
+    found = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+    if not any(found.is_relative_to(root) for root in roots):
+        raise PathNotAllowed(
+            f"{path} is a link to a file that is below none of the folders that long jobs may use: name that file "
+            "itself, or add its folder to SHOAL_ROOTS"
+        )
 
 
 class _StoredFile(io.RawIOBase):

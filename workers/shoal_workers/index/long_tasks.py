@@ -63,6 +63,7 @@ class BuildIndex:
             max_text_chars=settings.max_text_chars,
             private_hosts=settings.private_host_names(),
             root_urls=settings.root_urls(),
+            root_folders=settings.root_folders(),
         )
 
 
