@@ -77,7 +77,6 @@ class HttpClient(BlockingQuestions):
         self.url = self._session.url
         self.timeout_s = timeout_s
         self._limits: RequestLimits | None = None
-        self._jobs = HttpLongJobs(self)
 
     def close(self) -> None:
         """Close the connections; a later call makes new ones."""
@@ -146,15 +145,16 @@ class HttpClient(BlockingQuestions):
         second for each MiB, beside `timeout_s`.
         """
         fields = {"text_column": text_column, "id_column": id_column, "format": format, "webhook": webhook} | options
-        return HttpLongHandle(self._jobs, run_now(self._jobs.submit("/v1/bulk", source, fields, idempotency_key)))
+        jobs = HttpLongJobs(self)
+        return HttpLongHandle(jobs, run_now(jobs.submit("/v1/bulk", source, fields, idempotency_key)))
 
     def index(self, name: str) -> IndexHandle:
         """Return the handle of an index, by which its versions are built, published and deleted."""
-        return IndexHandle(HttpIndex(name, self._jobs))
+        return IndexHandle(HttpIndex(name, HttpLongJobs(self)))
 
     def long_job(self, job_id: str) -> HttpLongHandle:
         """Return the handle of a long job that was submitted earlier, perhaps by another program."""
-        return HttpLongHandle(self._jobs, job_id)
+        return HttpLongHandle(HttpLongJobs(self), job_id)
 
     def until(self, extra_s: float = 0.0) -> float:
         """Return the time on the monotonic clock at which a call that begins now ends, with more time if given."""
