@@ -214,11 +214,15 @@ class TestSpace:
         assert (code, "free some space" in message) == ("disk_full", True)
         assert list(jobs.iterdir()) == []
 
-    def test_a_folder_that_cannot_be_written_is_said(self, api: FlaskClient, jobs: Path) -> None:
+    def test_a_folder_that_cannot_be_written_is_said(
+        self, api: FlaskClient, jobs: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         jobs.parent.mkdir(parents=True)
         jobs.touch()
         code, message = error_of(upload(api), 500)
-        assert (code, f"{jobs} cannot be written" in message) == ("internal", True)
+        assert (code, "the folder for uploads cannot be written" in message) == ("internal", True)
+        assert str(jobs) not in message
+        assert f"{jobs} cannot be written (" in caplog.text
 
     @pytest.mark.parametrize("path", ["/v1/bulk", "/v1/indexes/a/builds"])
     def test_it_counts_for_one_thread_whatever_its_size(self, make_app: MakeApp, path: str) -> None:

@@ -6,6 +6,7 @@ process that died.
 """
 
 import fcntl
+import logging
 import os
 import re
 import secrets
@@ -27,6 +28,8 @@ from shoal_api.upload import check_name, num_bytes_of, pieces_of
 
 if TYPE_CHECKING:
     from shoal.long_jobs.status import LongJobStatus
+
+log = logging.getLogger(__name__)
 
 #: The file that holds the id of the job, and an upload that is not complete yet.
 _JOB, _PARTIAL = ".job", ".upload"
@@ -282,6 +285,7 @@ def _translated(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        log.error("%s cannot be written (%s)", folder, error.strerror)
         if error.errno in DiskFull.ERRNOS:
-            raise DiskFull(f"the disk of {folder} is full: free some space, or name a source that is there") from None
-        raise Internal(f"{folder} cannot be written ({error.strerror}): check the folder and its permissions") from None
+            raise DiskFull("the disk for uploads is full: free some space, or name a source that is there") from None
+        raise Internal("the folder for uploads cannot be written: the server's log names it and the reason") from None
