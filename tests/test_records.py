@@ -202,6 +202,16 @@ def test_bad_rows_are_counted_shown_and_kept(write: Write, tmp_path: Path) -> No
     assert kept[0]["reason"] == bad.first[0]
 
 
+def test_bad_rows_without_end_are_not_kept(tmp_path: Path) -> None:
+    path = tmp_path / "bad-rows.jsonl"
+    with BadRows(path, most=3) as bad:
+        for number in range(1, 4):
+            bad.add(BadRow(number, f"a.txt, line {number}: it is empty"))
+        with pytest.raises(BadDocument, match=r"over 3 rows cannot be used, .* the first: a.txt, line 1: it is empty"):
+            bad.add(BadRow(4, "a.txt, line 4: it is empty"))
+    assert len(path.read_text().splitlines()) == 3
+
+
 def test_ids_without_a_column_are_those_of_the_rows(write: Write) -> None:
     """A bad row that is corrected later changes the ids of no others."""
     found = [row for row in Source(write("a.txt", b"one\n\xff\ntwo\n")).rows() if isinstance(row, Document)]

@@ -5,9 +5,12 @@ import os
 from pathlib import Path
 from typing import Self
 
-from shoal.errors import FileError
+from shoal.errors import BadDocument, FileError
 from shoal.long_task import MAX_SHOWN
 from shoal.records.document import BadRow
+
+#: Most bad rows of a source. A packed file may have a thousand times as many as it has bytes, and each takes a line.
+MAX_BAD_ROWS = 10_000_000
 
 
 class BadRows:
@@ -18,8 +21,9 @@ class BadRows:
     fewer lines.
     """
 
-    def __init__(self, path: Path, num_kept: int = 0):
+    def __init__(self, path: Path, num_kept: int = 0, most: int = MAX_BAD_ROWS):
         self.num = 0
+        self._most = most
         self.first: tuple[str, ...] = ()
         path.touch()
         with path.open("r+b") as file:
@@ -29,7 +33,11 @@ class BadRows:
         self._file = path.open("a", encoding="utf-8")
 
     def add(self, row: BadRow) -> None:
-        """Keep one bad row."""
+        """Keep one bad row. Raises BadDocument if there are over `most`."""
+        if self.num == self._most:
+            raise BadDocument(
+                f"over {self._most:,} rows cannot be used, at which reading ends; the first: {self.first[0]}"
+            )
         self._count(row)
         self._file.write(json.dumps({"row": row.number, "reason": row.reason}, ensure_ascii=False) + "\n")
 
