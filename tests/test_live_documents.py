@@ -128,6 +128,17 @@ def test_many_changes_of_a_large_index(tmp_path: Path) -> None:
     assert index.search(pool[:9], 200) == by_scoring_all(made, pool[:9], 200)
 
 
+def test_added_documents_that_differ_by_rounding_alone(tmp_path: Path) -> None:
+    vectors = np.repeat(unit_vectors(1, 384), 3_000, axis=0)
+    vectors += np.random.default_rng(0).uniform(-1e-7, 1e-7, vectors.shape).astype(np.float32)
+    made = made_of(1, vectors)
+    index = open_made(tmp_path / "v1", made)
+    ids = [str(n) for n in range(len(vectors))]
+    apply(index, [made.change(range(1, len(vectors)), ids, [], vectors)])
+    queries = np.concatenate([vectors[:2], unit_vectors(4, 384, 1)])
+    assert index.search(queries, 10) == by_scoring_all(made, queries, 10)
+
+
 def test_all_but_one_of_many_are_deleted(tmp_path: Path) -> None:
     pool = unit_vectors(5_000, 32)
     made = made_of(5_000, pool)

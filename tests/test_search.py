@@ -87,7 +87,7 @@ def test_hidden_rows_are_never_found(count: int, num_queries: int, k: int, tenth
     assert (scores == expected.scores).all()
 
 
-@pytest.mark.parametrize("kept", [[0], [5_999], [17, 4_000], list(range(2_000, 2_100))])
+@pytest.mark.parametrize("kept", [[0], [5_999], [17, 4_000], list(range(2_000, 2_100)), list(range(5, 6_000, 188))])
 def test_most_rows_are_hidden(kept: list[int]) -> None:
     vectors = grouped(6_000, 96)
     hidden = np.setdiff1d(np.arange(6_000), kept)
