@@ -34,8 +34,6 @@ def _num_bytes(array: Any) -> int:
         # A view of a text is 16 bytes, of which the first 4 are its length.
         views = memoryview(array.buffers()[1]).cast("i")
         return least + sum(views[4 * array.offset : 4 * (array.offset + len(array)) : 4])
-    if _is_text(kind):
-        return least + int(compute.sum(compute.binary_length(array)).as_py() or 0)
     return max(least, int(array.nbytes))
 
 
