@@ -4,8 +4,6 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,11 +18,15 @@ from benchmarks.plan import Plan, own_process
 from benchmarks.server import NO_CACHE, Processes, Server
 from shoal.bench.trial import Figures, Row, Trial
 
-#: Requests of others in a second.
-RATE = 10.0
+#: Rows of the file, and of the one that a warm-up embeds: 20,000 take half a minute on two cores.
+NUM_ROWS, NUM_WARM_UP = 20_000, 2_000
 
-#: Longest that requests of others arrive while a file is embedded, in seconds; those after its end do not count.
-LOAD_S = 120.0
+#: Requests of others in a second, and the seconds for which they arrive alone.
+RATE, ALONE_S = 10.0, 30
+
+#: Time for which requests of others arrive beside the file, as a multiple of that which it takes alone; those after its
+#: end do not count.
+LOAD_SHARE = 1.3
 
 
 def run(plan: Plan) -> list[Row]:
@@ -34,66 +36,63 @@ def run(plan: Plan) -> list[Row]:
         engine.bare() as bare,
         stack(environment=NO_CACHE) as running,
     ):
-        source = Path(folder) / "headlines.txt"
-        source.write_text("".join(f"{text}\n" for text in plan.texts.headlines))
         server = Server(Target("shoal", f"{running.url}/embed"), Processes(running.processes), running.url)
-        file = File(source, len(plan.texts.headlines), server, running.redis_url)
-        case = f"a file of {file.num_rows:,} headlines"
-        requests = f"{RATE:g} requests/s"
+        file = File(Path(folder), plan, server, running.redis_url)
+        case, requests = f"a file of {len(file.rows):,} headlines", f"{RATE:g} requests/s"
         trials = [
             *(trial for trial in bare.headline_trials(plan.texts) if trial.case.startswith(("64 ", "128 "))),
-            Trial(case, server.name, lambda *_: file.embed()),
+            Trial(case, server.name, file.embed),
             Trial(requests, server.name, partial(_requests, plan, server)),
-            Trial(f"{requests} beside {case}", server.name, lambda _, number: file.embed_beside(plan, number)),
+            Trial(f"{requests} beside {case}", server.name, file.embed_beside),
         ]
         return plan.interleave("bulk", trials)
 
 
 class File:
-    """A file that is embedded into a folder beside it, by a process of its own."""
+    """A file that is embedded by a process of its own. A warm-up, which is run 0, has few of its rows."""
 
-    def __init__(self, source: Path, num_rows: int, server: Server, redis_url: str):
-        self.source = source
-        self.num_rows = num_rows
+    def __init__(self, folder: Path, plan: Plan, server: Server, redis_url: str):
+        self.folder = folder
+        self.rows = plan.texts.headlines[:NUM_ROWS]
+        self.plan = plan
         self.server = server
         self.redis_url = redis_url
+        self.alone_s = 0.0
 
-    def embed(self) -> Figures:
+    def embed(self, _: int, number: int) -> Figures:
         """Return the rate, the processor time for a row, and the highest memory of the process."""
         before = self.server.processes.cpu_s()
-        started_s = time.perf_counter()
-        with self._embedding() as process:
-            figures = _until_end(process)
-        seconds = time.perf_counter() - started_s
-        cost = self.server.processes.ms_a_request(before, self.num_rows, file=figures.pop("cpu s"))
-        return {"rows/s": self.num_rows / seconds, **figures, **cost}
+        num_rows, self.alone_s, figures = self._embed(number)
+        cost = self.server.processes.ms_a_request(before, num_rows, file=figures.pop("cpu s"))
+        return {"rows/s": num_rows / self.alone_s, **figures, **cost}
 
-    def embed_beside(self, plan: Plan, number: int) -> Figures:
-        """Return the rate, and the latency of the requests that were due before the end."""
-        load = self.server.embed_load(64, plan.texts.alone)
+    def embed_beside(self, _: int, number: int) -> Figures:
+        """Return the rate, and the latency of the requests that were due before the end. Follows an `embed`."""
+        load, load_s = self.server.embed_load(64, self.plan.texts.alone), LOAD_SHARE * self.alone_s
         with own_process() as process:
-            running = process.submit(generate, load.url, load.bodies, LOAD_S, RATE, seed=number + 1)
-            started_s = time.perf_counter()
-            with self._embedding() as embedding:
-                _until_end(embedding)
-            seconds = time.perf_counter() - started_s
+            running = process.submit(generate, load.url, load.bodies, load_s, RATE, seed=number + 1)
+            num_rows, seconds = self._embed(number)[:2]
             found = running.result()
         due = found.due_s < seconds
-        return {"rows/s": self.num_rows / seconds, **percentiles_ms((found.answered_s - found.due_s)[due])}
+        return {"rows/s": num_rows / seconds, **percentiles_ms((found.answered_s - found.due_s)[due])}
 
-    @contextmanager
-    def _embedding(self) -> Iterator["subprocess.Popen[bytes]"]:
-        out = self.source.with_name("vectors")
+    def _embed(self, number: int) -> tuple[int, float, dict[str, float]]:
+        """Embed the rows of that run; return their number, the seconds, and what `_until_end` found."""
+        rows = self.rows if number else self.rows[:NUM_WARM_UP]
+        source, out = self.folder / "headlines.txt", self.folder / "vectors"
+        source.write_text("".join(f"{text}\n" for text in rows))
         shutil.rmtree(out, ignore_errors=True)
-        words = ["embed", "--file", str(self.source), "--out", str(out), "--redis-url", self.redis_url]
+        words = ["embed", "--file", str(source), "--out", str(out), "--redis-url", self.redis_url]
+        started_s = time.perf_counter()
         with subprocess.Popen([*SHOAL, *words], stderr=subprocess.DEVNULL) as process:
-            yield process
+            figures = _until_end(process)
         if process.returncode:
             raise OSError(f"shoal embed ended with exit code {process.returncode}")
+        return len(rows), time.perf_counter() - started_s, figures
 
 
 def _requests(plan: Plan, server: Server, seconds: int, number: int) -> Figures:
-    load = server.embed_load(64, plan.texts.alone)
+    load, seconds = server.embed_load(64, plan.texts.alone), ALONE_S if number else seconds
     with own_process() as process:
         found = process.submit(generate, load.url, load.bodies, seconds, RATE, seed=number + 1).result()
     return percentiles_ms(found.answered_s - found.due_s)
