@@ -66,10 +66,18 @@ class PoisonedEncoder(Encoder):
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         """Start the pass, if no harm comes first."""
+        self._do_harm(texts)
+        return super().start(texts)
+
+    def start_aside(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
+        """Start the pass aside, if no harm comes first."""
+        self._do_harm(texts)
+        return super().start_aside(texts)
+
+    def _do_harm(self, texts: Sequence[TokenizedText]) -> None:
         for text in texts:
             if harm := self._harm.get(text.tokens.ids):
                 harm()
-        return super().start(texts)
 
 
 def main() -> None:

@@ -82,3 +82,31 @@ def test_a_batch_can_be_split_into_smaller_ones(rows: list[Text], bucketing: Buc
     parts = bucketing.split(rows, max_tokens)
     assert [row for part in parts for row in part] == rows
     assert all(size(part, bucketing) <= max_tokens or len(part) == 1 for part in parts)
+
+
+@given(ROWS.filter(bool), BATCHERS, st.integers(1, 2_000), st.booleans())
+def test_a_part_costs_no_more_than_it_may_and_is_never_empty(
+    rows: list[Text], bucketing: Bucketing[Text], room: int, more_follow: bool
+) -> None:
+    part = bucketing.part(rows, bucketing.pass_cost + room, more_follow)
+    assert part == rows[: len(part)]
+    is_within = bucketing.cost_of(part) <= bucketing.pass_cost + room
+    assert len(part) == 1 or (part and is_within and size_in_order(part, bucketing) <= bucketing.max_batch_tokens)
+
+
+def size_in_order(batch: list[Text], bucketing: Bucketing[Text]) -> int:
+    """Tokens of a batch that is not sorted, padding included."""
+    return size(sorted(batch, key=lambda row: row.num_tokens), bucketing)
+
+
+@pytest.mark.parametrize(
+    ("more_follow", "expected"), [(False, [20, 20, 20]), (True, [24, 24, 12])], ids=["the last", "more"]
+)
+def test_the_last_items_are_divided_evenly(more_follow: bool, expected: list[int]) -> None:
+    bucketing: Bucketing[Text] = Bucketing(max_batch_tokens=1_000)
+    rows, sizes = [Text(4) for _ in range(15)], []
+    while rows:
+        part = bucketing.part(rows, bucketing.pass_cost + 25, more_follow)
+        sizes.append(sum(row.num_tokens for row in part))
+        rows = rows[len(part) :]
+    assert sizes == expected

@@ -97,7 +97,7 @@ class _EngineCalled:
     def __init__(self, name: str, precision: str):
         self.name, self.precision = name, precision
 
-    def start(self, packings: Sequence[Packing]) -> list[ForwardPass]:
+    def start(self, packings: Sequence[Packing], aside: bool = False) -> list[ForwardPass]:
         """See `Engine.start`."""
         raise NotImplementedError
 

@@ -16,7 +16,7 @@ from shoal.errors import Expired
 from shoal.jobs import Job, Options
 from shoal.queue.consumer import Delivery
 from shoal.queue.lane import OVERFLOW_SHARE, SOURCES, Source
-from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.bucketing import PASS_COST, Bucketing
 from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.pipeline import MAX_PORTIONS, MAX_TOKENIZED_CHARS, WINDOW_PASSES, Pipeline
@@ -24,7 +24,9 @@ from shoal_workers.scheduler import (
     BULK_SHARE,
     INTERACTIVE,
     MAX_PASSES_AHEAD,
-    MAX_PREEMPTIBLE_TOKENS,
+    MAX_PREEMPTIBLE_CHARS,
+    MAX_PREEMPTIBLE_S,
+    MIN_PREEMPTIBLE_TOKENS,
     Batch,
     Scheduler,
 )
@@ -173,7 +175,51 @@ def test_interactive_jobs_preempt_a_long_one_between_passes_which_are_small_then
     batch = chosen.next_batch()
     assert batch is not None
     assert batch.works == [long]
-    assert batch.num_tokens <= MAX_PREEMPTIBLE_TOKENS
+    assert batch.num_tokens <= MIN_PREEMPTIBLE_TOKENS
+
+
+@pytest.mark.parametrize("tokens_per_s", [20_000, 50_000])
+@pytest.mark.parametrize("num_words", [5, 90])
+def test_a_pass_that_interactive_jobs_wait_for_has_as_many_tokens_as_are_computed_in_time(
+    tokens_per_s: int, num_words: int
+) -> None:
+    chosen = scheduler(2_000)
+    chosen.add([work(words(3)), work(*(words(num_words) for _ in range(4_000)), source=BULK)])
+    took = []
+    for _ in range(30):
+        batch = chosen.next_batch()
+        assert batch is not None
+        took.append((PASS_COST + batch.num_tokens) / tokens_per_s)
+        finish(chosen, batch, took[-1])
+    assert max(took) <= MAX_PREEMPTIBLE_S
+    assert took[-1] >= MAX_PREEMPTIBLE_S - 2 * num_words / tokens_per_s
+
+
+def test_a_slow_engine_has_passes_of_some_tokens_all_the_same() -> None:
+    chosen = scheduler(2_000)
+    chosen.add([work(words(3)), work(*(words(10) for _ in range(200)), source=BULK)])
+    num_tokens = []
+    while batch := chosen.next_batch():
+        num_tokens.append(batch.num_tokens)
+        finish(chosen, batch, 1.0)
+    assert max(num_tokens) == 10 * (MIN_PREEMPTIBLE_TOKENS // 10)
+
+
+def test_few_characters_are_tokenized_at_a_time_while_interactive_jobs_wait() -> None:
+    sizes: list[int] = []
+
+    def measure(texts: Sequence[str], side: str) -> list[Tokens]:
+        sizes.append(sum(map(len, texts)))
+        return tokenize(texts, side)
+
+    chosen = Scheduler(Pipeline(measure, 100, Bucketing(2_000)))
+    chosen.add([work(words(3)), work(*(words(100) for _ in range(300)), source=BULK)])
+    for n in range(2):
+        batch = chosen.next_batch()
+        assert batch is not None
+        finish(chosen, batch)
+        assert batch.source == (BULK if n else INTERACTIVE)
+    assert sum(sizes) <= 2 * MAX_PREEMPTIBLE_CHARS
 
 
 def test_sources_share_no_pass() -> None:

@@ -32,7 +32,7 @@ from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.index.index import Index
 from shoal_workers.process.crash_report import CrashReports
-from shoal_workers.scheduler import MAX_PASSES_AHEAD, MAX_PREEMPTIBLE_TOKENS
+from shoal_workers.scheduler import MAX_PASSES_AHEAD, MIN_PREEMPTIBLE_TOKENS
 from shoal_workers.work import Work
 from shoal_workers.worker import Worker
 
@@ -399,14 +399,15 @@ def test_what_expires_before_its_pass_is_not_computed(queue: Queue, engine: Engi
 
 @pytest.mark.parametrize(("lane", "num_texts"), [("bulk", 40), ("interactive", 80)])
 def test_bulk_and_long_jobs_let_interactive_ones_go_first_and_take_small_steps_then(
-    queue: Queue, engine: Engine, lane: str, num_texts: int
+    queue: Queue, engine: Engine, lane: str, num_texts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(shoal_workers.scheduler, "MAX_PREEMPTIBLE_S", 0.0)
     worker = Worker(queue.consumer(), engine, {}, Bucketing(256))
     bulk = put(queue, *distinct(num_texts), lane=lane, reply_to="bulk")
     engine.before = once("encode", lambda: put(queue, "storm"))
     assert drive(worker) == 2
     assert engine.num_tokens[1] == 3
-    assert max(engine.num_tokens[2:]) <= MAX_PREEMPTIBLE_TOKENS < engine.num_tokens[0]
+    assert max(engine.num_tokens[2:]) <= MIN_PREEMPTIBLE_TOKENS < engine.num_tokens[0]
     assert len(replies(queue)) == 1
     assert list(replies(queue, "bulk")) == [bulk.id]
 

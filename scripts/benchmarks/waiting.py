@@ -29,9 +29,13 @@ class WaitingEngine:
         self._vector = np.random.default_rng(7).standard_normal(dimension, dtype=np.float32)
         self._pass_s = pass_s
 
-    def start(self, packings: Sequence[Packing]) -> "list[WaitingEngine]":
+    def start(self, packings: Sequence[Packing], aside: bool = False) -> "list[WaitingEngine]":
         """See `Engine.start`."""
         return [self] * len(packings)
+
+    def ends_within(self, seconds: float) -> bool:
+        """See `ForwardPass.ends_within`."""
+        return True
 
     def wait(self, spans: TextSpans, poolings: Iterable[str]) -> Pooled:
         """See `ForwardPass.wait`."""

@@ -46,13 +46,21 @@ class PoisonedEncoder(Encoder):
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         """Start the pass, if there is no poison among the texts; the file gets their digests before that."""
+        self._note(texts)
+        return super().start(texts)
+
+    def start_aside(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
+        """Start the pass aside, in the same way."""
+        self._note(texts)
+        return super().start_aside(texts)
+
+    def _note(self, texts: Sequence[TokenizedText]) -> None:
         sources = [self._texts[text.tokens.ids] for text in texts]
         os.write(self._computed, b"".join(known for known, _ in sources))
         time.sleep(self._pause_s)
         for _, first_word in sources:
             if end := ENDS.get(first_word):
                 end()
-        return super().start(texts)
 
 
 def digest(text: str) -> bytes:

@@ -111,6 +111,12 @@ class Admission:
             works += self._linger(works)
         return works
 
+    def take_interactive(self, room: Mapping[Source, int]) -> list[Work]:
+        """Take interactive jobs that wait, for as many texts as `room` says."""
+        if not (num_texts := room.get(INTERACTIVE, 0)):
+            return []
+        return self._admit(self._consumer.take({INTERACTIVE: num_texts}))
+
     def distrust_heartbeats(self) -> None:
         """Count no worker as dead until all have had time for a heartbeat: they had none while Redis was away.
 

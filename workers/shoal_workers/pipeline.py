@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.errors import ShoalError
 from shoal_workers.chunked_texts import ChunkedTexts
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import TokenizedText
+from shoal_workers.encoding.pass_speed import PassSpeed
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.work import Work
 
@@ -31,27 +32,39 @@ Tokenize = Callable[[Sequence[Any], str], list[Tokens]]
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The way of texts to a model that takes `max_tokens` of each: `tokenize`, then the passes of `bucketing`."""
+    """The way of texts to a model that takes `max_tokens` of each: `tokenize`, then the passes of `bucketing`.
+
+    `speed` is that of its passes, as measured. With `runs_aside`, texts of interactive jobs are encoded in between.
+    """
 
     tokenize: Tokenize
     max_tokens: int
     bucketing: Bucketing[TokenizedText]
+    speed: PassSpeed = field(default_factory=PassSpeed)
+    runs_aside: bool = False
 
-    def fill(self, works: Sequence[Work], max_reply_vectors: int) -> None:
+    def fill(
+        self,
+        works: Sequence[Work],
+        max_reply_vectors: int,
+        pass_tokens: float | None = None,
+        max_chars: int = MAX_TOKENIZED_CHARS,
+    ) -> None:
         """Tokenize texts of the jobs, in order, until a few passes are full. Texts that are the same become one.
 
+        A pass has `pass_tokens`, by default as many as it may have, and `max_chars` are tokenized at a time.
         A job for vectors of tokens or chunks fails as soon as its texts have more than `max_reply_vectors` of them.
         """
         known = {
             _key(work, text.tokens): text for work in works for text in work.tokenized.values() if not text.is_done
         }
         num_tokens = sum(text.num_tokens for text in known.values())
-        enough_tokens = WINDOW_PASSES * self.bucketing.max_batch_tokens
+        enough_tokens = WINDOW_PASSES * (pass_tokens or self.bucketing.max_batch_tokens)
         enough_cut_chars = _num_cut_chars(works) + ENOUGH_CHUNK_CHARS
         for _ in range(MAX_PORTIONS):
             if num_tokens >= enough_tokens or _num_cut_chars(works) >= enough_cut_chars:
                 return
-            if not (found := self._tokenize_next(works)):
+            if not (found := self._tokenize_next(works, max_chars)):
                 return
             for work, number, tokens in found:
                 new = TokenizedText(tokens, work.job.options.pooling, work.job.options.output)
@@ -60,9 +73,9 @@ class Pipeline:
             for work in dict.fromkeys(work for work, _, _ in found):
                 work.check_num_vectors(max_reply_vectors)
 
-    def _tokenize_next(self, works: Iterable[Work]) -> list[tuple[Work, int, Tokens]]:
+    def _tokenize_next(self, works: Iterable[Work], max_chars: int) -> list[tuple[Work, int, Tokens]]:
         """Return the tokens of the next texts of the jobs, or of the next chunks of one, by job and number."""
-        portion = _next_portion(works)
+        portion = _next_portion(works, max_chars)
         if portion and (chunked := portion[0][0].chunked):
             return _cut(portion[0][0], chunked)
         found = []
@@ -104,8 +117,8 @@ def _num_cut_chars(works: Iterable[Work]) -> int:
     return sum(work.chunked.num_cut_chars for work in works if work.chunked)
 
 
-def _next_portion(works: Iterable[Work]) -> list[tuple[Work, int]]:
-    """Take the next texts that are not tokenized, up to `MAX_TOKENIZED_CHARS`, but at least one: (job, number).
+def _next_portion(works: Iterable[Work], max_chars: int) -> list[tuple[Work, int]]:
+    """Take the next texts that are not tokenized, up to so many characters, but at least one: (job, number).
 
     A job whose texts are cut into chunks is a portion of its own, when the jobs before it have no text left.
     """
@@ -116,7 +129,7 @@ def _next_portion(works: Iterable[Work]) -> list[tuple[Work, int]]:
             return portion or [(work, 0)]
         while work.untokenized and work.error is None:
             num_chars += work.num_chars(work.untokenized[0])
-            if portion and num_chars > MAX_TOKENIZED_CHARS:
+            if portion and num_chars > max_chars:
                 return portion
             portion.append((work, work.untokenized.popleft()))
     return portion

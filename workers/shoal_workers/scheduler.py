@@ -14,9 +14,13 @@ from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.pipeline import Pipeline
 from shoal_workers.work import Work
 
-#: Most tokens of bulk or overflow jobs in one pass while interactive jobs are expected, which wait until it is over.
-#: Measured: in the worst case a headline then takes three times as long as alone.
-MAX_PREEMPTIBLE_TOKENS = 64
+#: Longest that a pass of bulk or overflow jobs should take while interactive jobs are expected, in seconds: one that
+#: runs aside, and one whose end they wait for. It has as many tokens as the last passes took that time for, but at
+#: least so many.
+MAX_ASIDE_S, MAX_PREEMPTIBLE_S, MIN_PREEMPTIBLE_TOKENS = 0.1, 0.012, 64
+
+#: Most characters of bulk or overflow jobs that are tokenized at a time while interactive jobs are expected.
+MAX_PREEMPTIBLE_CHARS = 4_096
 
 #: Time after the last interactive job in which more of them are expected, in seconds.
 EXPECTED_S = 1.0
@@ -127,16 +131,16 @@ class Scheduler:
         """Return the number of texts that the worker should take of each source; 0 for a source that is missing.
 
         A pass of interactive jobs is full with `max_batch_texts`. Of the others the worker takes no more than it can
-        compute soon, because idle workers may do so sooner: one job while interactive jobs are expected. While a
+        compute soon, because idle workers may do so sooner: one job while interactive jobs would wait for it. While a
         job waits that runs alone, only what goes before it is taken: the job may end the worker, and others would wait.
         """
-        expects_interactive = self._expects_interactive()
+        expects_interactive = self.expects_interactive()
         room = {}
         for source, waiting in self._waiting.items():
             if any(work.runs_alone for work in waiting.works):
                 break
             most = max(1, self._max_batch_texts // 4) if source.is_overflow else self._max_batch_texts
-            if source.lane != INTERACTIVE.lane and expects_interactive:
+            if source.lane != INTERACTIVE.lane and expects_interactive and not self._embeds.runs_aside:
                 most = 1
             room[source] = most - waiting.num_texts
         return {source: num_texts for source, num_texts in room.items() if num_texts > 0}
@@ -156,12 +160,15 @@ class Scheduler:
 
     # Choose and finish
 
-    def next_batch(self) -> Batch | None:
-        """Choose the texts of the next forward pass and tokenize as many as that needs; None if no text waits."""
-        while source := self._choose():
+    def next_batch(self, sources: Sequence[Source] = SOURCES) -> Batch | None:
+        """Choose the texts of the next forward pass and tokenize as many as that needs; None if no text waits.
+
+        Jobs of the given sources are chosen.
+        """
+        while source := self._choose(sources):
             works = self._waiting[source].next_works()
             self._isolate(works[0] if works[0].runs_alone else None)
-            self._pipeline(works).fill(works, self._max_reply_vectors)
+            self._fill(source, works)
             self._collect(works)
             if window := _window(works):
                 batch = self._batch(source, window, works)
@@ -169,8 +176,16 @@ class Scheduler:
                 return batch
         return None
 
+    def may_run_aside(self, batch: Batch) -> bool:
+        """Return True if interactive jobs may be computed while the batch is. A suspect shares no time with any job."""
+        has_suspects = any(work.runs_alone for work in self.unanswered())
+        return batch.source != INTERACTIVE and self._pipeline(batch.works).runs_aside and not has_suspects
+
     def finish(self, batch: Batch, seconds: float) -> None:
         """Note that the texts of the batch are encoded, which took so long."""
+        if batch.source != INTERACTIVE:
+            pipeline = self._pipeline(batch.works)
+            pipeline.speed.add(pipeline.bucketing.cost_of(batch.texts), seconds)
         for work in batch.works:
             work.timings["encode_s"] += seconds
             work.take_encoded_chunks()
@@ -184,15 +199,16 @@ class Scheduler:
         completed, self._completed = self._completed, []
         return completed
 
-    def _expects_interactive(self) -> bool:
+    def expects_interactive(self) -> bool:
+        """Return True for a while after an interactive job."""
         return time.monotonic() < self._expected_until
 
-    def _choose(self) -> Source | None:
+    def _choose(self, sources: Sequence[Source]) -> Source | None:
         """Return the source that is served next: one that is owed a share, else that of the highest priority."""
-        waiting = [source for source in SOURCES if self._waiting[source].works]
+        waiting = [source for source in sources if self._waiting[source].works]
         pass_tokens = self._max_batch_tokens
-        if self._expects_interactive():
-            pass_tokens = min(pass_tokens, MAX_PREEMPTIBLE_TOKENS)
+        if self.expects_interactive():
+            pass_tokens = min(pass_tokens, MIN_PREEMPTIBLE_TOKENS)
         owed = (source for source in waiting[1:] if self._waiting[source].credit >= pass_tokens)
         return next(owed, waiting[0] if waiting else None)
 
@@ -209,11 +225,24 @@ class Scheduler:
         credit = self._waiting[served].credit - num_tokens
         self._waiting[served].credit = max(-self._max_batch_tokens, credit)
 
+    def _fill(self, source: Source, works: Sequence[Work]) -> None:
+        """Tokenize texts for the next passes of the jobs."""
+        pipeline = self._pipeline(works)
+        if self._is_preemptible(source):
+            pipeline.fill(works, self._max_reply_vectors, _max_cost(pipeline), MAX_PREEMPTIBLE_CHARS)
+        else:
+            pipeline.fill(works, self._max_reply_vectors)
+
+    def _is_preemptible(self, source: Source) -> bool:
+        """Return True if interactive jobs are expected, which would wait for a pass of the source."""
+        return source != INTERACTIVE and self.expects_interactive()
+
     def _batch(self, source: Source, window: list[TokenizedText], works: Sequence[Work]) -> Batch:
-        """Return the batch that has the oldest text, or a small one while interactive jobs are expected."""
-        bucketing = self._pipeline(works).bucketing
-        if source != INTERACTIVE and self._expects_interactive():
-            texts = bucketing.first(window, MAX_PREEMPTIBLE_TOKENS)
+        """Return the batch that has the oldest text, or a short one while interactive jobs are expected."""
+        pipeline = self._pipeline(works)
+        bucketing = pipeline.bucketing
+        if self._is_preemptible(source):
+            texts = bucketing.part(window, _max_cost(pipeline), any(work.has_untokenized for work in works))
         else:
             texts = next(batch for batch in bucketing.cut(window) if window[0] in batch)
         chosen = set(texts)
@@ -230,6 +259,12 @@ class Scheduler:
     def _pipeline(self, works: Sequence[Work]) -> Pipeline:
         """Return the pipeline of the jobs, which is the same for all of them."""
         return self._reranks if works[0].is_rerank else self._embeds
+
+
+def _max_cost(pipeline: Pipeline) -> float:
+    """Return the most that a pass may cost for which interactive jobs wait."""
+    least = MIN_PREEMPTIBLE_TOKENS + pipeline.bucketing.pass_cost
+    return max(least, pipeline.speed.cost_within(MAX_ASIDE_S if pipeline.runs_aside else MAX_PREEMPTIBLE_S))
 
 
 def _window(works: Iterable[Work]) -> list[TokenizedText]:

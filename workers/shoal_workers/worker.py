@@ -6,6 +6,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from shoal.cache.cache import Cache
 from shoal.cache.entry import Entry
 from shoal.errors import Overloaded, ShoalError, Unavailable
 from shoal.queue.consumer import Consumer
+from shoal.queue.lane import SOURCES
 from shoal.queue.pool import Pool
 from shoal.replies import TIMINGS
 from shoal.size_limit import MAX_JOB_HITS
@@ -27,7 +29,7 @@ from shoal_workers.pipeline import Pipeline
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.throughput import Throughput
 from shoal_workers.process.watchdog import Progress
-from shoal_workers.scheduler import Batch, Scheduler
+from shoal_workers.scheduler import INTERACTIVE, Batch, Scheduler
 from shoal_workers.work import Work
 
 log = logging.getLogger(__name__)
@@ -41,6 +43,24 @@ DRAIN_S = 5.0
 
 #: Difference between the clocks of this machine and of Redis that is logged, in seconds.
 WRONG_CLOCK_S = 1.0
+
+
+#: Interval at which a worker that computes a batch aside looks for interactive jobs, in seconds: while they are
+#: expected, and otherwise. Each look takes some 0.2 ms of processor time.
+LOOK_EVERY_S, LOOK_SELDOM_S = 0.006, 0.02
+
+#: Longest that interactive jobs are looked for while a batch is computed aside, in seconds. The watchdog then sees a
+#: batch that hangs.
+MAX_ASIDE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Aside:
+    """A batch that is computed aside, since `started_s`."""
+
+    batch: Batch
+    encoding: list[EncodingPass] | None
+    started_s: float
 
 
 class Worker:
@@ -73,7 +93,7 @@ class Worker:
         self.throughput = Throughput()
         pairs = reranker.bucketing(batcher, encoder.model) if reranker else batcher
         self.scheduler = Scheduler(
-            Pipeline(encoder.tokenize, encoder.model.max_tokens, batcher),
+            Pipeline(encoder.tokenize, encoder.model.max_tokens, batcher, runs_aside=encoder.runs_aside),
             None if reranker is None else Pipeline(reranker.tokenize_pairs, reranker.model.max_tokens, pairs),
             limits.max_batch_texts,
             self._isolate,
@@ -94,6 +114,7 @@ class Worker:
         self.limits = limits
         self._stopping = stopping or threading.Event()
         self._num_answered_early = 0
+        self._aside: _Aside | None = None
 
     def limits_of_jobs(self) -> dict[str, int]:
         """Return the limits on jobs and replies, as the heartbeat has them."""
@@ -137,9 +158,15 @@ class Worker:
     def step(self, block_s: float = 1.0) -> int:
         """Run one round: take jobs, compute the next pass, and answer the jobs that the pass before has completed.
 
-        Waits up to `block_s` for a job if the worker holds none. Returns how many jobs were answered.
+        Waits up to `block_s` for a job if the worker holds none. Returns how many jobs were answered. While a batch is
+        computed aside, a round is one of interactive jobs alone, or the end of that batch.
         """
-        self._take(block_s)
+        if self._aside and self._has_ended(self._aside):
+            self._finish_aside()
+        if self._aside:
+            self._take_interactive()
+        else:
+            self._take(block_s)
         num_answered, self._num_answered_early = self._advance() + self._num_answered_early, 0
         return num_answered
 
@@ -155,25 +182,31 @@ class Worker:
         """Answer what the worker holds, for `DRAIN_S` at most; other workers claim the rest."""
         until = time.monotonic() + DRAIN_S
         while self.scheduler.unanswered() and time.monotonic() < until:
+            self._finish_aside()
             self.scheduler.remove(self.admission.drop(self.scheduler.waiting()))
             self._advance()
+        self._finish_aside()
         self._answer()
         if self.scheduler.unanswered():
             self.consumer.absolve()
 
     def _advance(self) -> int:
         """Compute the next pass, and answer what the pass before has completed; return how many jobs were answered."""
-        started = time.perf_counter()
+        started, is_beside = time.perf_counter(), self._aside is not None
         self.progress.mark("tokenizing")
-        batch = self.scheduler.next_batch()
+        batch = self.scheduler.next_batch((INTERACTIVE,) if is_beside else SOURCES)
         if batch is None:
+            return self._answer()
+        if not is_beside and self.scheduler.may_run_aside(batch):
+            self._start_aside(batch)
             return self._answer()
         num_answered = self._compute(batch)
         if batch.runs_alone or len(batch.works) == 1:  # a lone job need not wait until the worker has looked for more
             num_answered += self._answer()
         if batch.runs_alone:
             self.consumer.isolate(None)
-        self.throughput.add_busy(time.perf_counter() - started)
+        if not is_beside:
+            self.throughput.add_busy(time.perf_counter() - started)
         return num_answered
 
     def _take(self, block_s: float) -> None:
@@ -184,6 +217,12 @@ class Worker:
         held, waiting = self.scheduler.unanswered(), self.scheduler.waiting()
         self.scheduler.remove(self.admission.drop(waiting))
         self.scheduler.add(self.admission.take(self.scheduler.room(), block_s, held))
+
+    def _take_interactive(self) -> None:
+        """Take interactive jobs while a batch is computed aside."""
+        self.progress.mark("taking jobs")
+        self.scheduler.remove(self.admission.drop(self.scheduler.waiting()))
+        self.scheduler.add(self.admission.take_interactive(self.scheduler.room()))
 
     def _isolate(self, work: Work | None) -> None:
         """Name in Redis the suspect that is to run: if the worker dies meanwhile, no other job counts as the cause."""
@@ -203,12 +242,34 @@ class Worker:
             self._finish(batch, encoding)
             self.scheduler.finish(batch, time.perf_counter() - started)
 
-    def _start(self, batch: Batch) -> list[EncodingPass] | None:
+    def _start_aside(self, batch: Batch) -> None:
+        """Start to encode the batch; interactive jobs are computed before `_finish_aside` waits for it."""
+        started_s = time.perf_counter()
+        self._aside = _Aside(batch, self._start(batch, aside=True), started_s)
+
+    def _has_ended(self, aside: _Aside) -> bool:
+        """Return True if the batch has ended or is to be waited for; else after the time until the next look."""
+        if aside.encoding is None or time.perf_counter() - aside.started_s > MAX_ASIDE_S:
+            return True
+        seconds = LOOK_EVERY_S if self.scheduler.expects_interactive() else LOOK_SELDOM_S
+        return self._encoder_of(aside.batch.works[0]).ends_within(aside.encoding, seconds)
+
+    def _finish_aside(self) -> None:
+        """Wait for the batch that is computed aside, if there is one."""
+        if aside := self._aside:
+            self._aside = None
+            self._finish(aside.batch, aside.encoding)
+            seconds = time.perf_counter() - aside.started_s
+            self.scheduler.finish(aside.batch, seconds)
+            self.throughput.add_busy(seconds)
+
+    def _start(self, batch: Batch, aside: bool = False) -> list[EncodingPass] | None:
         """Start the pass of the batch; None if the engine fails."""
         self.progress.mark("encoding")
         self.counters["batches"] += 1
+        encoder = self._encoder_of(batch.works[0])
         try:
-            return self._encoder_of(batch.works[0]).start(batch.texts)
+            return encoder.start_aside(batch.texts) if aside else encoder.start(batch.texts)
         except Exception as error:  # any that an engine may raise
             traceback.clear_frames(error.__traceback__)  # they hold memory
             return None

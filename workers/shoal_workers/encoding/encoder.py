@@ -1,6 +1,7 @@
 """The encoder: tokenizer, packing, engine and pooling put together."""
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -73,6 +74,12 @@ class Encoder:
         self.model = model
         self.tokenizer = tokenizer
         self.engine = engine
+        self._aside: Sequence[EncodingPass] | None = None
+
+    @property
+    def runs_aside(self) -> bool:
+        """True if the engine can encode texts while others are encoded aside."""
+        return self.engine.num_streams > 1
 
     @classmethod
     def open(cls, folder: Path, engine: str, precision: str, threads: int) -> Self:
@@ -159,14 +166,26 @@ class Encoder:
 
         Texts of `MIN_SPLIT_TOKENS` together are split into passes side by side, about as large as each other.
         """
-        parts = self._split(texts)
-        packed = [self._pack(part) for part in parts]
-        running = self.engine.start([packing for packing, _ in packed])
-        return [EncodingPass(part, spans, one) for part, (_, spans), one in zip(parts, packed, running, strict=True)]
+        return self._start([list(texts)] if self._aside else self._split(texts))
+
+    def start_aside(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
+        """Start to encode texts while others are encoded in between by `start` and `finish`. Raises as `start` does.
+
+        The engine must be able to (`runs_aside`), and texts that were started so before must be finished.
+        """
+        self._aside = passes = self._start(self._split(texts), aside=True)
+        return passes
+
+    def ends_within(self, passes: Sequence[EncodingPass], seconds: float) -> bool:
+        """Wait so long for passes that were started aside; return True if all have ended."""
+        until = time.monotonic() + seconds
+        return all(one.running.ends_within(max(0.0, until - time.monotonic())) for one in passes)
 
     def finish(self, passes: Sequence[EncodingPass]) -> None:
         """Wait for the passes and set the vectors of their texts. Raises what the engine raises."""
         failures: list[Exception] = []
+        if passes is self._aside:
+            self._aside = None
         for one in passes:
             try:
                 self._finish(one)
@@ -174,6 +193,11 @@ class Encoder:
                 failures.append(error)
         if failures:
             raise failures[0]
+
+    def _start(self, parts: Sequence[Sequence[TokenizedText]], aside: bool = False) -> list[EncodingPass]:
+        packed = [self._pack(part) for part in parts]
+        running = self.engine.start([packing for packing, _ in packed], aside)
+        return [EncodingPass(part, spans, one) for part, (_, spans), one in zip(parts, packed, running, strict=True)]
 
     def _pack(self, texts: Sequence[TokenizedText]) -> tuple[Packing, TextSpans]:
         offset = self.model.type_offset

@@ -21,6 +21,10 @@ class ForwardPass(Protocol):
         """Wait for the end of the pass; return the vectors of the texts at `spans`. Raises what the library raises."""
         ...
 
+    def ends_within(self, seconds: float) -> bool:
+        """Wait so long for the end of a pass that runs aside; return True if it has ended."""
+        ...
+
 
 class Engine(Protocol):
     """A loaded model. Not thread-safe.
@@ -33,10 +37,11 @@ class Engine(Protocol):
     threads: int
     num_streams: int
 
-    def start(self, packings: Sequence[Packing]) -> Sequence[ForwardPass]:
+    def start(self, packings: Sequence[Packing], aside: bool = False) -> Sequence[ForwardPass]:
         """Start passes side by side, `num_streams` at most, which compute without the interpreter's lock.
 
-        A single pass has all threads. The passes of an earlier call must have been waited for.
+        A single pass has all threads. The passes of an earlier call must have been waited for. With `aside`, which
+        takes several streams, single passes can be started and waited for meanwhile.
         """
         ...
 

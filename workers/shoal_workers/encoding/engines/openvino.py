@@ -56,9 +56,9 @@ class OpenVinoEngine:
         side_by_side = graph.compile(num_streams=threads) if threads > 1 else together
         self._side_by_side = [side_by_side.create_infer_request() for _ in range(threads)]
 
-    def start(self, packings: Sequence[Packing]) -> "list[OpenVinoPass]":
+    def start(self, packings: Sequence[Packing], aside: bool = False) -> "list[OpenVinoPass]":
         """See `Engine.start`."""
-        requests = self._side_by_side if len(packings) > 1 else [self._together]
+        requests = self._side_by_side if aside or len(packings) > 1 else [self._together]
         passes = [OpenVinoPass(*pair) for pair in zip(requests, packings, strict=False)]
         for n, running in enumerate(passes):
             try:
@@ -142,6 +142,10 @@ class OpenVinoPass:
     def wait_only(self) -> None:
         """Wait for the request, whose result is not wanted: until its end it reads the packing."""
         self._request.wait()
+
+    def ends_within(self, seconds: float) -> bool:
+        """See `ForwardPass.ends_within`."""
+        return bool(self._request.wait_for(int(seconds * 1_000)))
 
     def wait(self, spans: TextSpans, poolings: Iterable[str]) -> Pooled:
         """See `ForwardPass.wait`."""

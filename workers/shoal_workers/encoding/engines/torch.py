@@ -42,7 +42,7 @@ class TorchEngine:
         self._dtype = _DTYPES[self.precision]
         self._module = _module(model).eval().to(self._device, self._dtype)
 
-    def start(self, packings: Sequence[Packing]) -> "list[TorchPass]":
+    def start(self, packings: Sequence[Packing], aside: bool = False) -> "list[TorchPass]":
         """See `Engine.start`."""
         return [TorchPass(self._thread.submit(self._forward, packing)) for packing in packings]
 
@@ -73,6 +73,10 @@ class TorchPass:
 
     def __init__(self, running: "Future[torch.Tensor]"):
         self._running = running
+
+    def ends_within(self, seconds: float) -> bool:
+        """See `ForwardPass.ends_within`."""
+        return self._running.done()
 
     @torch.inference_mode()
     def wait(self, spans: TextSpans, poolings: Iterable[str]) -> Pooled:
