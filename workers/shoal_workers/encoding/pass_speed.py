@@ -5,7 +5,7 @@ KEPT = 0.9
 
 
 class PassSpeed:
-    """The cost of a model's passes, in tokens as bucketing counts them, and the time they took; older ones count less."""
+    """The cost of a model's passes, in tokens as bucketing counts them, and their time; older ones count less."""
 
     def __init__(self) -> None:
         self._cost = 0.0
