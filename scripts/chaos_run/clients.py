@@ -13,7 +13,7 @@ import redis
 from chaos_run.answers import Answers, K, content, is_right_error
 from chaos_run.cases import Case, Outcomes
 from chaos_run.deployment import PRODUCERS, Deployment
-from chaos_run.http import Http
+from chaos_run.http_requests import Http
 from chaos_run.plain import Plain
 from shoal import Client
 from shoal.errors import ShoalError

@@ -8,7 +8,7 @@ from random import Random
 from threading import Event, Thread
 
 from chaos_run.cases import WORDS, in_letters
-from chaos_run.http import Http
+from chaos_run.http_requests import Http
 from shoal.errors import ShoalError
 
 #: Its address, which no other client has.
