@@ -25,6 +25,7 @@ from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import Pool
 from shoal.queue.producer import SCRIPT_VERSION
 from shoal.settings import Settings
+from shoal.size_limit import MAX_JOB_HITS
 from shoal_workers.admission import Limits
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
@@ -190,10 +191,20 @@ def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, An
         "clock_error_s": worker.clock.error_s,
         "texts_per_s": worker.throughput.texts_per_s,
         "script_version": SCRIPT_VERSION,
-        "limits": (lane_limits or LaneLimits()).to_map() | worker.limits_of_jobs(),
+        "limits": (lane_limits or LaneLimits()).to_map() | _limits_of_jobs(worker),
         "indexes": {name: _about_index(index) for name, index in worker.indexes.items() if not index.fault},
         "index_errors": worker.indexes.errors if isinstance(worker.indexes, OpenIndexes) else {},
         "counters": dict(worker.counters),
+    }
+
+
+def _limits_of_jobs(worker: Worker) -> dict[str, int]:
+    return {
+        "max_job_texts": worker.limits.max_job_texts,
+        "max_text_chars": worker.limits.max_text_chars,
+        "max_job_hits": MAX_JOB_HITS,
+        "max_reply_bytes": worker.consumer.max_reply_bytes,
+        "result_ttl_s": worker.consumer.result_ttl_s,
     }
 
 

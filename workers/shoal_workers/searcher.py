@@ -1,0 +1,67 @@
+"""The searcher: finds the hits of the jobs that a pass has completed."""
+
+import logging
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from shoal.errors import ShoalError
+from shoal_workers.index.index import Index
+from shoal_workers.index.open_indexes import find_index
+from shoal_workers.process.watchdog import Progress
+from shoal_workers.work import Work
+
+log = logging.getLogger(__name__)
+
+
+class Searcher:
+    """The indexes that a worker serves, as its jobs search them. For one thread."""
+
+    def __init__(self, indexes: Mapping[str, Index], progress: Progress):
+        self._indexes = indexes
+        self._progress = progress
+
+    def search(self, works: Sequence[Work]) -> None:
+        """Set the hits of each encoded job, or its error.
+
+        Jobs of one index that ask for about as many hits a query are searched for together.
+        """
+        groups: dict[tuple[str, int], list[Work]] = {}
+        for work in works:
+            groups.setdefault((work.job.index, _magnitude(work.job.k)), []).append(work)
+        for (name, _), group in groups.items():
+            started = time.perf_counter()
+            try:
+                index = find_index(self._indexes, name)
+            except ShoalError as error:  # it is served no more since the jobs were admitted
+                for work in group:
+                    work.error = error
+                continue
+            self._search_index(index, group)
+            for work in group:
+                work.timings["search_s"] = time.perf_counter() - started
+
+    def _search_index(self, index: Index, works: Sequence[Work]) -> None:
+        """Find the hits; if that fails, job by job, so that only the job at fault gets an error."""
+        self._progress.mark("searching")
+        try:
+            queries = np.concatenate([work.vectors() for work in works])
+            hits = iter(index.search(queries, max(work.job.k for work in works)))
+            for work in works:
+                work.hits = [next(hits)[: work.job.k] for _ in work.job.texts]
+                work.index_version = index.manifest.version
+        except Exception as error:  # any that an index may raise
+            if len(works) > 1:
+                for work in works:
+                    self._search_index(index, [work])
+                return
+            frames = "".join(traceback.format_tb(error.__traceback__))  # the message could hold a text
+            log.error("a search for %d queries failed: %s\n%s", len(works[0].job.texts), type(error).__name__, frames)
+            works[0].fail("the search failed", error)
+
+
+def _magnitude(k: int) -> int:
+    """Return 1 for up to 10 hits, 2 for up to 100, and so on: no query is searched for over ten times its hits."""
+    return len(str(k - 1))
