@@ -377,6 +377,14 @@ def encoder(tiny_model: Path) -> "Encoder":
 
 
 @pytest.fixture(scope="session")
+def encoder_of_two_threads(tiny_model: Path) -> "Encoder":
+    """The same on two threads, so that batches run aside."""
+    from shoal_workers.encoding.encoder import Encoder
+
+    return Encoder.open(tiny_model, "openvino", "f32", 2)
+
+
+@pytest.fixture(scope="session")
 def reranker_source(tiny_source: Path) -> Path:
     """A tiny cross-encoder with random weights, prepared for serving in the same home."""
     return tiny_source.with_name("reranker")
@@ -389,6 +397,15 @@ def reranker(reranker_source: Path, home: Path) -> "Reranker":
     from shoal_workers.model.model import prepared_folder
 
     return Reranker.open(prepared_folder(home, str(reranker_source)), "openvino", "f32", 1)
+
+
+@pytest.fixture(scope="session")
+def reranker_of_two_threads(reranker_source: Path, home: Path) -> "Reranker":
+    """The same on two threads."""
+    from shoal_workers.encoding.reranker import Reranker
+    from shoal_workers.model.model import prepared_folder
+
+    return Reranker.open(prepared_folder(home, str(reranker_source)), "openvino", "f32", 2)
 
 
 @pytest.fixture(scope="session")

@@ -1,23 +1,34 @@
 """Batches that are computed aside: interactive jobs are computed meanwhile."""
 
+import threading
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 import pytest
 from queues import Queue, drive
 from test_worker import code, distinct, put, replies
 
+import shoal_workers.worker
+from shoal.errors import Unavailable
+from shoal.jobs import Job
+from shoal.queue.consumer import Consumer, Delivery
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
+from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.worker import Worker
 
 
 class Engine(Encoder):
-    """The real encoder on two threads. Notes the texts of its passes, and fails on a text of seven tokens."""
+    """The real encoder on two threads. Notes the texts of its passes, and fails on a text of nine tokens.
+
+    While `is_held`, batches that run aside do not end.
+    """
 
     def __init__(self, encoder: Encoder):
         super().__init__(encoder.model, encoder.tokenizer, encoder.engine)
         self.passes: list[tuple[str, int]] = []
+        self.looks_s: list[float] = []
+        self.is_held = False
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         self._note("start", texts)
@@ -31,16 +42,14 @@ class Engine(Encoder):
         self.passes.append(("finish", sum(len(one.texts) for one in passes)))
         super().finish(passes)
 
+    def ends_within(self, passes: Sequence[EncodingPass], seconds: float) -> bool:
+        self.looks_s.append(seconds)
+        return not self.is_held and super().ends_within(passes, seconds)
+
     def _note(self, what: str, texts: Sequence[TokenizedText]) -> None:
         self.passes.append((what, len(texts)))
         if any(text.num_tokens == 9 for text in texts):
             raise RuntimeError("the engine chokes")
-
-
-@pytest.fixture(scope="session")
-def encoder_of_two_threads(tiny_model: Path) -> Encoder:
-    """An encoder that runs batches aside."""
-    return Encoder.open(tiny_model, "openvino", "f32", 2)
 
 
 @pytest.fixture
@@ -52,21 +61,39 @@ def engine(encoder_of_two_threads: Encoder) -> Engine:
 @pytest.fixture
 def worker(queue: Queue, engine: Engine) -> Worker:
     """A worker with that encoder."""
-    return Worker(queue.consumer(), engine, {}, Bucketing(2_048))
+    return Worker(queue.consumer(), engine, {}, Bucketing(480))
 
 
-def test_an_interactive_job_is_answered_before_a_bulk_pass_that_is_under_way(
-    worker: Worker, queue: Queue, engine: Engine
-) -> None:
+@pytest.fixture
+def held(worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """The encoder while a batch of a bulk job of 40 texts runs aside, which does not end before it is finished."""
+    monkeypatch.setattr(shoal_workers.worker, "WAIT_FROM_S", 3_600.0)
     put(queue, *distinct(40), lane="bulk", reply_to="bulk")
     assert worker.step(block_s=0) == 0
-    urgent = put(queue, "storm")
-    worker.scheduler.add(worker.admission.take_interactive(worker.scheduler.room()))
-    assert worker._advance() == 1
-    assert list(replies(queue)) == [urgent.id]
+    engine.is_held = True
+    return engine
+
+
+def test_interactive_jobs_are_answered_before_a_bulk_pass_that_is_under_way(
+    worker: Worker, queue: Queue, held: Engine
+) -> None:
+    urgent = [put(queue, text) for text in ("storm", "rain")]
+    assert worker.step(block_s=0) == 2
+    assert list(replies(queue)) == [job.id for job in urgent]
+    held.is_held = False
     assert drive(worker) == 1
     assert len(replies(queue, "bulk")) == 1
-    assert engine.passes == [("aside", 40), ("start", 1), ("finish", 1), ("finish", 40)]
+    assert held.passes == [("aside", 40), ("start", 2), ("finish", 2), ("finish", 40)]
+
+
+def test_interactive_jobs_that_wait_are_computed_without_a_pause(worker: Worker, queue: Queue, held: Engine) -> None:
+    texts = distinct(100)
+    for n in (40, 70):
+        put(queue, *texts[n : n + 30])
+    assert [worker.step(block_s=0) for _ in range(2)] == [1, 1]
+    assert held.looks_s[0] > held.looks_s[1] == 0
+    held.is_held = False
+    assert drive(worker) == 1
 
 
 def test_bulk_jobs_are_all_answered_while_nothing_else_comes(worker: Worker, queue: Queue, engine: Engine) -> None:
@@ -81,3 +108,60 @@ def test_a_text_that_the_engine_fails_on_aside_harms_its_own_job_alone(worker: W
     assert drive(worker) == 2
     found = replies(queue, "bulk")
     assert (code(found[bad.id]), found[good.id].error) == ("internal", None)
+
+
+class GoesAway(Consumer):
+    """A consumer whose Redis is away from the second time on that jobs are taken. The worker is told to stop then."""
+
+    def __init__(self, queue: Queue, stopping: threading.Event):
+        super().__init__(queue.broker, queue.keys, "w")
+        self._stopping = stopping
+        self._is_away = False
+
+    def take(self, *args: Any, **options: Any) -> list[Delivery]:
+        if self._is_away:
+            self._stopping.set()
+            raise Unavailable("Redis does not answer")
+        self._is_away = True
+        return super().take(*args, **options)
+
+
+def test_a_worker_whose_redis_goes_away_waits_for_a_batch_aside(
+    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shoal_workers.worker, "WAIT_FROM_S", 3_600.0)
+    put(queue, *distinct(40), lane="bulk", reply_to="bulk")
+    stopping, engine.is_held = threading.Event(), True
+    Worker(GoesAway(queue, stopping), engine, {}, Bucketing(480), stopping=stopping).run()
+    assert engine.passes == [("aside", 40), ("finish", 40)]
+
+
+def test_a_worker_that_is_stopped_answers_a_batch_aside(
+    queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(queue, *distinct(40), lane="bulk", reply_to="bulk")
+    stopping = threading.Event()
+    worker = Worker(queue.consumer(), engine, {}, Bucketing(480), stopping=stopping)
+    monkeypatch.setattr(engine, "ends_within", lambda *_: stopping.set())
+    worker.run()
+    assert engine.passes == [("aside", 40), ("finish", 40)]
+    assert len(replies(queue, "bulk")) == 1
+
+
+def test_an_interactive_rerank_is_answered_before_a_bulk_pass_of_reranks(
+    queue: Queue, engine: Engine, reranker_of_two_threads: Reranker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shoal_workers.worker, "WAIT_FROM_S", 3_600.0)
+    ends_within = reranker_of_two_threads.ends_within
+    monkeypatch.setattr(reranker_of_two_threads, "ends_within", lambda *_: False)
+    worker = Worker(queue.consumer(), engine, {}, Bucketing(480), reranker=reranker_of_two_threads)
+    queue.put("bulk", [Job("rerank", distinct(20), query="storm", reply_to="bulk")])
+    assert worker.step(block_s=0) == 0
+    queue.put(
+        "interactive", [Job("rerank", ["rain"], query="storm", reply_to="me"), Job("embed", ["a"], reply_to="me")]
+    )
+    assert sum(worker.step(block_s=0) for _ in range(2)) == 2
+    assert replies(queue, "bulk") == {}
+    monkeypatch.setattr(reranker_of_two_threads, "ends_within", ends_within)
+    assert drive(worker) == 1
+    assert [reply.error for reply in replies(queue, "bulk").values()] == [None]

@@ -82,6 +82,11 @@ class MortalEncoder(Encoder):
             self.reach("encode", self._numbers[text.tokens.ids])
         return super().start(texts)
 
+    def start_aside(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
+        for text in texts:
+            self.reach("encode", self._numbers[text.tokens.ids])
+        return super().start_aside(texts)
+
 
 class MortalIndex:
     """The real index, except that it dies of a harmful search."""
@@ -212,11 +217,11 @@ def job(number: int, random: Random) -> Job:
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.usefixtures("impatient")
 def test_only_harmful_jobs_become_poisoned(
-    queue: Queue, redis_url: str, encoder: Encoder, index: Index, seed: int
+    queue: Queue, redis_url: str, encoder: Encoder, encoder_of_two_threads: Encoder, index: Index, seed: int
 ) -> None:
     random = Random(f"blame {seed}")
     jobs: list[Job] = []
-    workers = MortalWorkers(queue, redis_url, encoder, index, random)
+    workers = MortalWorkers(queue, redis_url, encoder_of_two_threads if seed % 2 else encoder, index, random)
     steps = itertools.count()
     while len(jobs) < NUM_JOBS or any(queue.backlog().values()):
         if len(jobs) < NUM_JOBS and random.random() < SHARE_PUTS:

@@ -125,6 +125,10 @@ class Scheduler:
         """Return all jobs that the worker holds, completed ones included."""
         return self.waiting() + self._completed
 
+    def waits(self, source: Source) -> bool:
+        """Return True if jobs of the source are not completed."""
+        return bool(self._waiting[source].works)
+
     # Add and remove
 
     def room(self) -> dict[Source, int]:

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
@@ -18,6 +18,7 @@ from shoal_workers.admission import Admission, Limits
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.encoding.reranker import Reranker
+from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.index.index import Index
 from shoal_workers.pipeline import Pipeline
 from shoal_workers.process.crash_report import CrashReports
@@ -77,8 +78,8 @@ class Worker:
         self.throughput = Throughput()
         pairs = reranker.bucketing(batcher, encoder.model) if reranker else batcher
         self.scheduler = Scheduler(
-            Pipeline(encoder.tokenize, encoder.model.max_tokens, batcher, runs_aside=encoder.runs_aside),
-            None if reranker is None else Pipeline(reranker.tokenize_pairs, reranker.model.max_tokens, pairs),
+            _pipeline(encoder, encoder.tokenize, batcher),
+            None if reranker is None else _pipeline(reranker, reranker.tokenize_pairs, pairs),
             limits.max_batch_texts,
             self._isolate,
             consumer.max_reply_bytes // (4 * encoder.model.dimension),
@@ -122,6 +123,7 @@ class Worker:
             except (Unavailable, Overloaded) as error:
                 log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
                 is_away = True
+                self._finish_aside()  # else the time until Redis is back would count as the batch's
                 if isinstance(error, Unavailable):
                     self.admission.distrust_heartbeats()
                 self._stopping.wait(RETRY_S)
@@ -176,7 +178,7 @@ class Worker:
             self._aside = self._start(batch, aside=True)
             return self._answer()
         num_answered = self._compute(batch)
-        if batch.runs_alone or len(batch.works) == 1:  # a lone job need not wait until the worker has looked for more
+        if is_beside or batch.runs_alone or len(batch.works) == 1:  # these need not wait for what the worker does next
             num_answered += self._answer()
         if batch.runs_alone:
             self.consumer.isolate(None)
@@ -225,8 +227,10 @@ class Worker:
         return seconds
 
     def _is_due(self, aside: RunningBatch) -> bool:
-        """Return True if the batch has ended or is to be waited for; else after the time until the next look."""
+        """Return True if the batch has ended or is to be waited for; else at the time of the next look."""
         look_s = LOOK_EVERY_S if self.scheduler.expects_interactive() else LOOK_SELDOM_S
+        if self.scheduler.waits(INTERACTIVE):
+            look_s = 0.0
         return aside.age_s > WAIT_FROM_S or aside.ends_within(look_s)
 
     def _finish_aside(self) -> None:
@@ -292,3 +296,7 @@ class Worker:
             self.throughput.add_texts(work.job.num_lane_texts)
             for name in TIMINGS:
                 self.counters[name] += work.timings[name]  # type: ignore[assignment]
+
+
+def _pipeline(encoder: Encoder, tokenize: Callable[..., list[Tokens]], bucketing: Bucketing[TokenizedText]) -> Pipeline:
+    return Pipeline(tokenize, encoder.model.max_tokens, bucketing, runs_aside=encoder.runs_aside)
