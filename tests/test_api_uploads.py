@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -305,6 +305,23 @@ class TestOldFolders:
         path = self.make(files, job_id, age_s)
         with files.new("bob"):
             assert path.exists() == is_left
+
+    @pytest.mark.parametrize(("status", "is_refused"), [("done", False), ("running", True)])
+    def test_they_make_room_for_an_upload_that_would_be_refused(
+        self,
+        files: JobFiles,
+        states: dict[str, LongJobStatus],
+        settings: Settings,
+        status: str,
+        is_refused: bool,
+    ) -> None:
+        states["a"] = LongJobStatus("a", "embed_file", status, {}, 0.0, ended_at=time.time())
+        upload = self.make(files, "a", 100.0) / "news.csv"
+        with open(upload, "wb") as file:
+            file.truncate(settings.max_uploads_mb * 2**20)
+        with pytest.raises(Overloaded) if is_refused else nullcontext():
+            files.check_space(num_bytes=1)
+        assert upload.exists() == is_refused
 
     def test_those_of_another_pool_are_left_alone(self, files: JobFiles, settings: Settings) -> None:
         path = self.make(files, "a", 1e7)

@@ -99,17 +99,27 @@ class JobFiles:
     def check_space(self, owner: str = "", num_bytes: int = 0) -> None:
         """Raise Overloaded if all uploads take too much space with so many bytes more, or those of the owner do.
 
-        The uploads of an owner may take as much as is free beside them.
+        The uploads of an owner may take as much as is free beside them. Uploads that no job needs any more are
+        removed first.
         """
-        sizes = {name: _num_upload_bytes(self.folder / name) for name in self._folders.names()}
-        num_free = self._max_bytes - sum(sizes.values())
-        num_owned = sum(size for name, size in sizes.items() if owner and name.startswith(owner))
+        sizes, num_free, num_owned = self._upload_sizes(owner)
+        if num_owned + num_bytes > num_free:
+            for name in (name for name, size in sizes.items() if size):
+                with suppress(OSError):
+                    self._clean(self.folder / name)
+            _, num_free, num_owned = self._upload_sizes(owner)
         if num_owned + num_bytes > num_free:
             raise Overloaded(
                 f"uploads take {self._max_bytes - num_free:,} of {self._max_bytes:,} bytes (SHOAL_MAX_UPLOADS_MB), "
                 f"{num_owned:,} of them for this client: wait until their jobs have ended, or cancel some",
                 _WAIT_S,
             )
+
+    def _upload_sizes(self, owner: str) -> tuple[dict[str, int], int, int]:
+        """Return the bytes of the upload in each folder, those that are free, and those that the owner has."""
+        sizes = {name: _num_upload_bytes(self.folder / name) for name in self._folders.names()}
+        num_owned = sum(size for name, size in sizes.items() if owner and name.startswith(owner))
+        return sizes, self._max_bytes - sum(sizes.values()), num_owned
 
     def _name(self, owner: str, idempotency_key: str | None) -> str:
         """Return the name of the folder for a request: one that it may have begun yesterday, else that of today."""
