@@ -170,7 +170,7 @@ def test_an_entry_that_names_a_key_of_another_type_is_dropped(place: Place) -> N
 def test_a_registry_of_another_type_stops_no_job(place: Place) -> None:
     key = f"rq:scheduled:{queue_names(place.settings.keys)[0]}"
     place.connection.set(key, "x")
-    wait_until(lambda: "cannot be cared for (Redis refuses (WRONGTYPE" in place.log)
+    wait_until(lambda: "failed (Redis refuses (WRONGTYPE" in place.log)
     assert_goes_on(place)
     place.connection.delete(key)
 

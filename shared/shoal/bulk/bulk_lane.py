@@ -46,7 +46,7 @@ class BulkLane:
         self._send_again_s = send_again_s
 
     def send(self, job: Job) -> SentJob:
-        """Send a job. An error is met by `reply`."""
+        """Send a job; `reply` raises the error if that fails."""
         return SentJob(job, self._call(job))
 
     def forget(self, sent: Sequence[SentJob]) -> None:
@@ -104,7 +104,7 @@ class BulkLane:
             except (Overloaded, Unavailable):
                 each.pending = self._call(each.job)
             except ShoalError:
-                continue  # it is met when its turn comes
+                continue  # `reply` raises it when its turn comes
 
     def _send_lost(self, sent: Sequence[SentJob]) -> None:
         """Send the jobs again, as new ones, that have no answer and are in their lane no longer.

@@ -113,5 +113,5 @@ class JobProcess(Worker):
             with self.connection.pipeline() as pipeline:
                 self.cleanup_execution(job, pipeline, execution)
                 pipeline.execute()
-        log.warning("job %s: this run of it ends without a word, as the job is not its worker's any more", job.id)
+        log.warning("job %s: the end of this run is not written, as the job is not its worker's any more", job.id)
         return False

@@ -1,6 +1,6 @@
-"""The care for a queue of RQ: the jobs of processes that died go on, and what has had its time is forgotten.
+"""The maintenance of a queue of RQ: the jobs of processes that died go on, and what has had its time is forgotten.
 
-RQ's own care would call functions that a job names, and takes up to a minute to notice that a process died.
+RQ's own maintenance would call functions that a job names, and takes up to a minute to notice that a process died.
 """
 
 import logging
@@ -31,7 +31,7 @@ MAX_GAP_S = 6.0
 
 
 class Maintenance:
-    """The care of one worker for its queue; the workers of a queue take turns."""
+    """The maintenance of a queue by one worker; the workers of a queue take turns."""
 
     def __init__(self, queue: LongQueue, clock: Callable[[], float] = time.monotonic):
         self._queue = queue
@@ -73,8 +73,8 @@ class Maintenance:
                 pipeline.execute()
 
     def _retry(self, job: LongJob, pipeline: Any) -> None:
-        log.warning("job %s (%s): its process ended without a word", job.id, job.kind.name)
-        error = Internal("the process of the job ended without a word: the machine or the runner may have stopped")
+        log.warning("job %s (%s): its process ended without reporting", job.id, job.kind.name)
+        error = Internal("the process of the job ended without reporting: the machine or the runner may have stopped")
         job.set_error(error)
         job.enqueue_at_front_on_retry = True
         self._queue.retry_or_fail(job, error.message, pipeline)

@@ -61,7 +61,7 @@ class LongJobWorker(JobProcess):
         self.broker = broker
         self._maintenance = [Maintenance(queue) for queue in queues]
         self._told_to_stop_s = 0.0
-        self._unheard_since_s = 0.0  # a pause or a cancellation of the job under way
+        self._stop_ignored_since_s = 0.0  # a pause or a cancellation of the job under way
         self._last_fault = ""
 
     # Taking jobs
@@ -84,7 +84,7 @@ class LongJobWorker(JobProcess):
 
     @property
     def dequeue_timeout(self) -> int:
-        """Longest wait for a job, after which the queue is cared for."""
+        """Longest wait for a job, after which the queue is maintained."""
         return HEARTBEAT_S
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
@@ -98,7 +98,7 @@ class LongJobWorker(JobProcess):
         super().heartbeat(LISTED_S, pipeline)
 
     def run_maintenance_tasks(self) -> None:
-        """Care for the queue; what another program wrote there must not stop this worker."""
+        """Maintain the queues; what another program wrote there must not stop this worker."""
         self.last_cleaned_at = now()  # type: ignore[assignment]
         fault = ""
         try:
@@ -110,7 +110,7 @@ class LongJobWorker(JobProcess):
         except ValueError as error:
             fault = type(error).__name__
         if fault and fault != self._last_fault:
-            log.error("the queue %s cannot be cared for (%s)", self.queues[0].name, fault)
+            log.error("the maintenance of the queue %s failed (%s)", self.queues[0].name, fault)
         self._last_fault = fault
 
     def execute_job(self, job: Any, queue: Any) -> None:
@@ -135,7 +135,7 @@ class LongJobWorker(JobProcess):
 
     def fork_work_horse(self, job: Any, queue: Any) -> None:
         """Start the process of a job; signals wait until it can handle them."""
-        self._unheard_since_s = 0.0
+        self._stop_ignored_since_s = 0.0
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         super().fork_work_horse(job, queue)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
@@ -151,17 +151,17 @@ class LongJobWorker(JobProcess):
             if self.connection.zscore(job.started_job_registry.key, execution.composite_key) is None:
                 log.warning("job %s: another runner has it, as Redis did not hear of this one", job.id)
                 self.kill_horse()
-            if self._is_deaf(job):
+            if self._ignores_stop(job):
                 log.warning("job %s: its process is killed, as it does not notice that it is to stop", job.id)
                 self.kill_horse()
 
-    def _is_deaf(self, job: Any) -> bool:
+    def _ignores_stop(self, job: Any) -> bool:
         """Return True if the job was paused or cancelled so long ago that its process should have noticed."""
         if self.connection.hget(job.key, WANTED) not in (PAUSE.encode(), CANCEL.encode()):
-            self._unheard_since_s = 0.0
+            self._stop_ignored_since_s = 0.0
             return False
-        self._unheard_since_s = self._unheard_since_s or time.monotonic()
-        return time.monotonic() - self._unheard_since_s > STOP_WITHIN_S
+        self._stop_ignored_since_s = self._stop_ignored_since_s or time.monotonic()
+        return time.monotonic() - self._stop_ignored_since_s > STOP_WITHIN_S
 
     def handle_job_failure(
         self, job: Any, queue: Any, started_job_registry: Any = None, exc_string: str = "", execution: Any = None

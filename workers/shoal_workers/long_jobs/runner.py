@@ -71,7 +71,7 @@ class Runner:
         kinds: Mapping[str, Kind] = KINDS,
     ):
         if not settings.long_jobs:
-            raise BadSetting("long_jobs is 0: a runner takes at least 1, because jobs would wait for it without a word")
+            raise BadSetting("long_jobs is 0: a runner takes at least 1, as no job would begin otherwise")
         long, *others = queue_names(settings.keys)
         self._settings = settings
         self._job_class = job_class_of(
