@@ -66,7 +66,7 @@ class TestThroughAPool:
         first = current_version(folder).name
         source.write_text(source.read_text() + "rain\n")
         built = succeed(shoal.invoke(main, ["index", "build", str(source), "--name", "news", "--no-publish"]))
-        assert "1 texts were embedded; 100 documents have their vectors from the version before, 0 from" in built
+        assert "1 texts were embedded; 100 documents have their vectors from the version built last, 0 from" in built
         assert current_version(folder).name == first
         listed = succeed(shoal.invoke(main, ["index", "list", "news"])).splitlines()
         assert listed[1].startswith(f"* {first}  100 documents, ")

@@ -54,7 +54,7 @@ index.add_command(remove)
 @click.option("--text-column", help="Column to embed and search. [default: text, else the only candidate]")
 @click.option("--id-column", help="Column of the documents' ids. [default: id, else numbers from 0]")
 @click.option("--skip-bad", is_flag=True, help="Leave bad rows out, in place of refusing the source.")
-@click.option("--full", is_flag=True, help="Embed all texts, also those that the version before has vectors of.")
+@click.option("--full", is_flag=True, help="Embed all texts, also those that the version built last has.")
 @click.option(
     "--drop-changes-before",
     metavar="TIME",
@@ -85,11 +85,11 @@ def build(
     It is a file (.csv, .tsv, .jsonl, .txt, .parquet or .arrow), packed or not, or a URL of one.
 
     Without SOURCE, take the sample headlines that come with Shoal. The workers of a pool that answers embed the texts;
-    without one, or with --local, this process does. Texts that the version before has are not embedded again. A build
-    that was interrupted goes on when the same command is given again.
+    without one, or with --local, this process does. Texts that the version built last has are not embedded again. A
+    build that was interrupted goes on when the same command is given again.
 
     Documents that were added to the index while it was served, and deleted, stay so in the new version, whatever SOURCE
-    has. Where Redis does not answer, or with --local, the changes since the version before are left to later builds.
+    has. Where Redis does not answer, or with --local, changes that the current version lacks are left to later builds.
 
     The new version is published when it is complete: workers that serve the index switch to it.
 
@@ -215,7 +215,7 @@ def _build_here(settings: Settings, request: "BuildIndex", folder: Path, local: 
     if result.num_embedded < result.count:
         click.echo(
             f"{result.num_embedded:,} texts were embedded; {result.num_reused:,} documents have their vectors from the "
-            f"version before, {result.num_repeated:,} from documents with the same text"
+            f"version built last, {result.num_repeated:,} from documents with the same text"
         )
     if result.num_changed:
         click.echo(f"changes of {result.num_changed:,} ids are folded in")

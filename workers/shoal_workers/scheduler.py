@@ -14,10 +14,15 @@ from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.pipeline import Pipeline
 from shoal_workers.work import Work
 
-#: Longest that a pass of bulk or overflow jobs should take while interactive jobs are expected, in seconds: one that
-#: runs aside, and one whose end they wait for. It has as many tokens as the last passes took that time for, but at
-#: least so many.
-MAX_ASIDE_S, MAX_PREEMPTIBLE_S, MIN_PREEMPTIBLE_TOKENS = 0.1, 0.012, 64
+#: Longest that a pass of bulk or overflow jobs that runs aside should take while interactive jobs are expected, by the
+#: speed of the passes before, in seconds.
+MAX_ASIDE_S = 0.1
+
+#: Longest that such a pass should take where it cannot run aside and interactive jobs wait for its end, in seconds.
+MAX_PREEMPTIBLE_S = 0.012
+
+#: Tokens that such a pass may have in any case.
+MIN_PREEMPTIBLE_TOKENS = 64
 
 #: Most characters of bulk or overflow jobs that are tokenized at a time while interactive jobs are expected.
 MAX_PREEMPTIBLE_CHARS = 4_096

@@ -46,7 +46,7 @@ class _BuildFields(_SourceFields):
 
     on_bad: Literal["raise", "skip"] = Field("raise", description="Bad rows: end the build, or leave them out")
     publish: bool = Field(True, description="Serve the new version when it is built")
-    full: bool = Field(False, description="Embed all texts, also those that the current version has")
+    full: bool = Field(False, description="Embed all texts, also those that the version which was built last has")
     drop_changes_before: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None, description="Forget documents added and deleted before this time, in Unix seconds"
     )

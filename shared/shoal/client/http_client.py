@@ -149,7 +149,7 @@ class HttpClient(BlockingQuestions):
         return HttpLongHandle(jobs, run_now(jobs.submit("/v1/bulk", source, fields, idempotency_key)))
 
     def index(self, name: str) -> IndexHandle:
-        """Return the handle of an index, by which its versions are built, published and deleted."""
+        """Return the handle of an index, by which its documents and its versions are changed."""
         return IndexHandle(HttpIndex(name, HttpLongJobs(self)))
 
     def long_job(self, job_id: str) -> HttpLongHandle:

@@ -21,7 +21,7 @@ class BuildOptions(TypedDict, total=False):
     id_column: str | None  #: without it, `id`, or the positions from 0
     on_bad: str  #: "raise": a bad row ends the build; "skip": it is left out
     publish: bool  #: False: the version is built and not served
-    full: bool  #: True: texts that the current version has are embedded again
+    full: bool  #: True: texts that the version built last has are embedded again
     drop_changes_before: float | None  #: documents added and deleted before it, in Unix seconds, are forgotten
     webhook: str | None  #: URL that is told of the end
     idempotency_key: str | None  #: the same build with the same key is the same job, within a day
@@ -103,13 +103,7 @@ class AsyncIndexHandle:
 
 @dataclass(frozen=True, slots=True)
 class IndexHandle:
-    """An index by its name. Thread-safe.
-
-    Documents are added and deleted while it is served. Runners build it and change its versions: the methods that
-    return versions wait for a runner, at most `CHANGE_TIMEOUT_S`, and raise NotReady if none is alive. A version is a
-    map with `version`, `count`, `built_at`, `model`, `source`, `size_bytes`, `is_current` and `error`; the newest comes
-    first.
-    """
+    """An index by its name. Thread-safe. `AsyncIndexHandle` says what its methods do."""
 
     calls: IndexCalls
 
@@ -127,8 +121,8 @@ class IndexHandle:
         `source` is the path of a file, a URL, which the runner reads, or a `ServerFile`. Over HTTP, a file is uploaded,
         and so are documents, as dicts; a client that reaches Redis names a file that the runner has below its roots.
         The options are those of `BuildOptions`. Bad rows end the build, or are left out with `on_bad="skip"`. Texts
-        that the current version has are not embedded again, unless `full` is true. The new version is published, unless
-        `publish` is false.
+        that the version built last has are not embedded again, unless `full` is true. The new version is published,
+        unless `publish` is false.
         """
         return LongHandle(self.calls.jobs, run_now(self.calls.build(source, _checked(options))))
 

@@ -14,11 +14,17 @@ if TYPE_CHECKING:
     from redis import Redis
     from redis.client import Pipeline
 
-#: Time for which an id is listed although there is no job of it: it is listed before its job is put.
+#: Age from which an id without a job is taken off the list, in seconds: an id is listed before its job is put.
 LISTED_FIRST_S = 3_600
 
-#: Most jobs of which the newest are listed, the time for which a list is kept, and the jobs that are read together.
-MAX_LISTED, LISTED_S, CHUNK = 10_000, 400 * 86_400, 100
+#: Most jobs that a list has: the newest.
+MAX_LISTED = 10_000
+
+#: Time for which a list is kept after its last job was added, in seconds.
+LISTED_S = 400 * 86_400
+
+#: Jobs that are read together.
+CHUNK = 100
 
 
 class JobList:

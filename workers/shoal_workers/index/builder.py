@@ -32,10 +32,10 @@ BUILD = "build.json"
 class BuildResult:
     """The result of a build, in plain values.
 
-    Of `count` documents, `num_embedded` have texts that were embedded, `num_reused` have a vector of the version
-    before, and `num_repeated` have the text of an earlier document. `num_bad` rows of the source were left out, and
-    `num_changed` ids were added, replaced or deleted by changes of the index. `found_share` is the part of a
-    sample of documents that were found by their own texts.
+    Of `count` documents, `num_embedded` have texts that were embedded, `num_reused` have a vector of the version that
+    was built last before, and `num_repeated` have the text of an earlier document. `num_bad` rows of the source were
+    left out, and `num_changed` ids were added, replaced or deleted by changes of the index. `found_share` is the part
+    of a sample of documents that were found by their own texts.
     """
 
     version: str
@@ -67,12 +67,12 @@ def build(
 ) -> BuildResult:
     """Build a new version of the index in `out`, and make it the current one if it `publishes`.
 
-    Where it `reuses`, texts that the current version has are not embedded again. A build that was interrupted goes on
-    when it is started again with the same arguments, of which `key` is any word; if a version was built with the same
-    key, which is not empty, it is that one. `num_kept` versions stay. With `skips_bad`, bad rows of the source are left
-    out.
+    Where it `reuses`, texts that the version built last has are not embedded again. A build that was interrupted goes
+    on when it is started again with the same arguments, of which `key` is any word; if a version was built with the
+    same key, which is not empty, it is that one. `num_kept` versions stay. With `skips_bad`, bad rows of the source are
+    left out.
 
-    The version has all changes of the version before, and those of the index since, which `changes` has; without it,
+    The version has all changes of the current version, and those of the index since, which `changes` has; without it,
     these are left to later builds. Changes made before `drop_changes_before`, in Unix seconds, are forgotten.
 
     Raises BadDocument, DiskFull, IndexBusy while another build of the index runs, IndexCorrupt for a version that fails

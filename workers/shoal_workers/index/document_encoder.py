@@ -38,12 +38,12 @@ def document_prompt(known: Collection[str]) -> str:
     return next((name for name in DOCUMENT_PROMPTS if name in known), "")
 
 
-#: A call with the reason for which something is waited for.
+#: A function that is called with the reason while the encoder waits.
 Waiting = Callable[[str], None]
 
 
 def no_wait(reason: str) -> None:
-    """Stand for a caller that need not know what is waited for."""
+    """Ignore the reason."""
 
 
 class DocumentEncoder(Protocol):

@@ -1,6 +1,6 @@
 """The changes of an index that a build folds in: documents that were added to it, and ids that were deleted.
 
-A version has the documents of its source, changed by all changes so far: those that the version before was built with,
+A version has the documents of its source, changed by all changes so far: those that the current version was built with,
 and those that Redis has since. It keeps them in a file, so that they outlive any number of builds from a source that
 does not have them. A line of it is the last change of an id, as `id`, `made_at`, which is in Unix seconds, and
 `document`, which is null if the id was deleted; lines are in the order of these changes.
@@ -101,7 +101,7 @@ def collect_changes(
 
 
 def _all_changes(out: Path, changes: IndexChanges | None) -> Iterator[tuple[str, Iterable[dict[str, Any]]]]:
-    """Yield the changes that a version before has, then those since; each with the position up to which they are."""
+    """Yield the changes that the current version has, then those since; each with the position up to which they are."""
     position = START
     if version := _former(out):
         position = version.manifest.changes_through

@@ -1,4 +1,4 @@
-"""The version before: a build takes from it the vectors of texts that have not changed."""
+"""The version that was built last: a build takes from it the vectors of texts that have not changed."""
 
 import logging
 from dataclasses import dataclass, replace

@@ -31,8 +31,8 @@ class BuildIndex:
     """A build of a version of the index `name`.
 
     With `on_bad` "skip", bad rows of the source are left out. `full` embeds all texts anew, also those that the version
-    before has. Changes of the index that were made before `drop_changes_before`, in Unix seconds, are forgotten. Raises
-    InvalidRequest for a value that a field does not take.
+    built last has. Changes of the index that were made before `drop_changes_before`, in Unix seconds, are forgotten.
+    Raises InvalidRequest for a value that a field does not take.
     """
 
     name: str

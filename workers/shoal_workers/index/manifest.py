@@ -15,7 +15,7 @@ my-index/<version>/documents.jsonl   one document a line
 my-index/<version>/offsets.npy       int64 [count + 1], where each document begins, and the end of the last
 my-index/<version>/hashes.npy        uint64 [3, count], hashes of the texts: see `hash_table`
 my-index/<version>/ids.npy           uint64 [3, count], hashes of the ids
-my-index/<version>/changes.jsonl     one change of a document that the source does not have a line: see `folding`
+my-index/<version>/changes.jsonl     one line for each change that the source does not have: see `folding`
 """
 
 import hashlib
@@ -53,8 +53,8 @@ class Manifest:
     `quantised_width` is the size of a quantised vector in bytes. `prompt` is the name of the prompt before each text,
     or empty for the model's default. `num_embedded` texts were embedded for this version; the vectors of the others are
     those of equal texts. `num_bad` rows of the source were left out. The documents are those of the source after
-    `num_changed` ids were added, replaced or deleted: by the changes that the version before had, and those of its
-    index in Redis up to the position `changes_through`. Vectors may be taken for another
+    `num_changed` ids were added, replaced or deleted: by the changes of the version that was current then, and those of
+    its index in Redis up to the position `changes_through`. Vectors may be taken for another
     version only where the `fingerprint` is the same; it is empty in versions of earlier releases.
     """
 

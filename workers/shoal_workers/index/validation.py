@@ -52,6 +52,6 @@ def check_retrieval(
     if num_found < MIN_FOUND * num_sampled:
         raise IndexCorrupt(
             f"the new version is not published: of {num_sampled:,} of its documents, {num_found:,} are found by their "
-            "own texts; were workers started with other settings since the version before? Build again, with --full"
+            "own texts; were workers started with other settings since the last build? Build again, with --full"
         )
     return num_found / num_sampled

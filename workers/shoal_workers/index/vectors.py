@@ -1,4 +1,4 @@
-"""The second step of a build: the vector of each document, taken from the version before or embedded."""
+"""The second step of a build: the vector of each document, taken from the version built last, or embedded."""
 
 import json
 import os
