@@ -50,6 +50,7 @@ def test_the_signature_of_a_webhook_is_checked_as_the_page_says() -> None:
     header = webhook.sign("secret", b"{}", int(time.time()))
     assert found["is_genuine"](b"{}", header, "secret")
     assert not found["is_genuine"](b"{ }", header, "secret")
+    assert not found["is_genuine"](b"{}", "", "secret")
     assert not found["is_genuine"](b"{}", webhook.sign("secret", b"{}", int(time.time()) - 3_600), "secret")
 
 
