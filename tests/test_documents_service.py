@@ -156,10 +156,11 @@ def test_the_clients_do_the_same(place: Running) -> None:
 def test_the_commands_do_the_same(place: Running, tmp_path: Path) -> None:
     (path := tmp_path / "late.jsonl").write_text('{"id": "late", "headline": "falls rises falls", "topic": "sea"}\n')
     said = place.command("index", "add", "news", str(path), "--text-column", "headline")
-    assert said == "1 documents are added to news\n"
+    assert said == "documents added to news: 1\n"
     place.wait("falls rises falls", "falls rises falls")
     assert place.best("falls rises falls")["topic"] == "sea"
-    assert place.command("index", "remove", "news", "late") == "1 ids are removed from news\n"
+    said = place.command("index", "remove", "news", "late")
+    assert said == "ids removed from news, with their documents if there are any: 1\n"
     place.wait("falls rises falls", None)
     path.write_text('{"headline": "no id"}\n')
     refused = run("index", "add", "news", str(path), "--text-column", "headline", **place.settings)

@@ -48,6 +48,11 @@ def test_jobs_are_listed_with_what_they_do(shoal: CliRunner, job_id: str, tmp_pa
     assert json.loads(line)["id"] == job_id
 
 
+def test_a_paused_job_is_listed_with_its_progress(shoal: CliRunner, job_id: str) -> None:
+    succeed(shoal.invoke(main, ["job", "pause", job_id]))
+    assert "(waiting: 0 rows)" in succeed(shoal.invoke(main, ["job", "list"]))
+
+
 def test_a_job_is_shown_with_all_that_is_known(shoal: CliRunner, job_id: str, tmp_path: Path) -> None:
     lines = succeed(shoal.invoke(main, ["job", "show", job_id])).splitlines()
     assert lines[:4] == [f"id: {job_id}", "kind: embed_file", "status: queued", f"source: {tmp_path}/news.csv"]
@@ -82,17 +87,20 @@ def test_to_watch_a_cancelled_job_fails(shoal: CliRunner, job_id: str) -> None:
     assert job_id in fail(shoal.invoke(main, ["job", "watch", job_id]), "cancelled")
 
 
+@pytest.mark.parametrize(("status", "hint"), [("queued", "no runner is alive"), ("paused", "job resume")])
 def test_ctrl_c_ends_the_look_at_a_job_and_not_the_job(
-    shoal: CliRunner, job_id: str, redis_url: str, keys: Keys, tmp_path: Path
+    shoal: CliRunner, job_id: str, redis_url: str, keys: Keys, tmp_path: Path, status: str, hint: str
 ) -> None:
+    if status == "paused":
+        succeed(shoal.invoke(main, ["job", "pause", job_id]))
     place = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
     with Process(tmp_path / "log", "job", "watch", job_id, **place) as watch:
-        wait_until(lambda: "queued: 0 rows" in watch.output)
+        wait_until(lambda: f"{status}: 0 rows" in watch.output)
         watch.send(signal.SIGINT)
         assert watch.wait() == 130
-    assert "no runner is alive" in watch.output
+    assert hint in watch.output
     assert re.search(rf"the job goes on: .*watch {job_id}.*cancel {job_id}", watch.output)
-    assert "status: queued" in succeed(shoal.invoke(main, ["job", "show", job_id]))
+    assert f"status: {status}" in succeed(shoal.invoke(main, ["job", "show", job_id]))
 
 
 class TestDetach:

@@ -36,7 +36,7 @@ def add(settings: Settings, index_name: str, source: str, text_column: str | Non
     )
     with _writer(settings, index_name) as writer:
         num, _ = run_now(writer.add(documents))
-    click.echo(f"{num:,} documents are added to {index_name}")
+    click.echo(f"documents added to {index_name}: {num:,}")
 
 
 @click.command()
@@ -47,7 +47,7 @@ def remove(settings: Settings, index_name: str, ids: tuple[str, ...]) -> None:
     """Remove the documents with these IDS from INDEX, a name, while it is served."""
     with _writer(settings, index_name) as writer:
         num, _ = run_now(writer.delete(ids))
-    click.echo(f"{num:,} ids are removed from {index_name}")
+    click.echo(f"ids removed from {index_name}, with their documents if there are any: {num:,}")
 
 
 @contextmanager

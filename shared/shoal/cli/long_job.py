@@ -67,8 +67,11 @@ def watch(settings: Settings, job_id: str) -> None:
     from shoal.client.redis_long_jobs import RedisLongJobs  # which loads numpy
 
     with long_jobs(settings) as jobs:
-        if jobs.status(job_id).status == "queued":
+        status = jobs.status(job_id).status
+        if status == "queued":
             _warn_without_runner(jobs)
+        elif status == "paused":
+            click.echo(f"the job is paused: `shoal job resume {job_id}` lets it go on", err=True)
         try:
             with TaskBar() as bar:
                 LongHandle(RedisLongJobs(jobs), job_id).wait(on_status=lambda status: _show(bar, status))
@@ -78,15 +81,15 @@ def watch(settings: Settings, job_id: str) -> None:
                 err=True,
             )
             raise SystemExit(INTERRUPTED) from None
-        status = jobs.status(job_id)
-    click.echo("\n".join(f"{name}: {value}" for name, value in _details(status)))
+        ended = jobs.status(job_id)
+    click.echo("\n".join(f"{name}: {value}" for name, value in _details(ended)))
 
 
 @job.command()
 @click.argument("job_ids", nargs=-1, required=True)
 @settings_options(*REDIS_SETTINGS)
 def pause(settings: Settings, job_ids: tuple[str, ...]) -> None:
-    """Stop long jobs for a while; nothing that is done is lost."""
+    """Stop long jobs for a while; what is complete is kept."""
     _each(settings, job_ids, lambda jobs, job_id: jobs.pause(job_id), "paused")
 
 
@@ -94,7 +97,7 @@ def pause(settings: Settings, job_ids: tuple[str, ...]) -> None:
 @click.argument("job_ids", nargs=-1, required=True)
 @settings_options(*REDIS_SETTINGS)
 def resume(settings: Settings, job_ids: tuple[str, ...]) -> None:
-    """Let paused long jobs go on where they stopped."""
+    """Let paused long jobs go on with what they have completed."""
     _each(settings, job_ids, lambda jobs, job_id: jobs.resume(job_id))
 
 
@@ -110,7 +113,7 @@ def cancel(settings: Settings, job_ids: tuple[str, ...]) -> None:
 @click.argument("job_ids", nargs=-1, required=True)
 @settings_options(*REDIS_SETTINGS)
 def retry(settings: Settings, job_ids: tuple[str, ...]) -> None:
-    """Put long jobs that failed or were cancelled again; each goes on where it stopped."""
+    """Put long jobs that failed or were cancelled again; each goes on with what it has completed."""
     _each(settings, job_ids, lambda jobs, job_id: jobs.retry(job_id))
 
 
@@ -169,7 +172,7 @@ def _outline(status: "LongJobStatus") -> str:
     """Return the line of a job in a list."""
     progress = status.progress
     words = [status.id, _when(status.submitted_at), f"{status.status:9}", f"{status.kind:12}", _subject(status)]
-    if status.status == "running":
+    if status.status in ("running", "paused"):
         words.append(f"({task_line(progress, progress.rows_per_s, progress.eta_s)})")
     elif status.error:
         words.append(f"({status.error['code']}: {status.error['message']})")

@@ -32,4 +32,6 @@ def _search(client: Client, queries: tuple[str, ...], k: int, index: str) -> lis
     try:
         return client.search(queries, k=k, index=index)
     except UnknownIndex as error:
-        raise UnknownIndex(f"{error.message}; name one with --index") from error
+        raise UnknownIndex(
+            f"{error.message}; name one with --index, which is served once its build is published"
+        ) from error
