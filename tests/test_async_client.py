@@ -14,6 +14,8 @@ from queues import Queue
 from tcp_proxy import Proxy
 
 from shoal import AsyncClient
+from shoal.broker.async_broker import AsyncBroker
+from shoal.broker.async_connection import ConnectionMaker
 from shoal.client.parts import TEXTS_PER_JOB
 from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.jobs import Job, Options
@@ -276,6 +278,16 @@ class TestClosing:
 
         with Proxy(own_redis.port) as proxy:
             asyncio.run(use(proxy))
+
+    def test_a_task_that_has_just_asked_redis_is_told(self, redis_url: str) -> None:
+        async def use() -> None:
+            broker = AsyncBroker(ConnectionMaker(redis_url))
+            task = asyncio.create_task(broker.execute("PING"))
+            await asyncio.sleep(0)
+            await broker.close()
+            assert [type(error) for error in await outcomes([task])] == [Unavailable]
+
+        asyncio.run(use())
 
     def test_to_cancel_the_closing_does_not_stop_it(self, own_redis: RedisServer) -> None:
         queue = Queue.connect(own_redis.url, Keys())

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
 from typing import Any, NamedTuple
@@ -51,6 +51,7 @@ class AsyncBroker:
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait([self._asking])
+        _settle(self._questions, _closed())  # the task that is cancelled before its first step settles none
         await self._drop_idle(is_patient=True)
 
     async def execute(self, *command: Any, block_s: float = 0.0) -> Any:
@@ -104,7 +105,7 @@ class AsyncBroker:
             except Exception as error:
                 outcome = error
             except asyncio.CancelledError:
-                _settle([*questions, *self._questions], _closed())
+                _settle(questions, _closed())
                 raise
             _settle(questions, outcome)
 
@@ -170,7 +171,7 @@ def _closed() -> redis.ConnectionError:
     return redis.ConnectionError("the client was closed")
 
 
-def _settle(questions: Sequence[_Question], outcome: list[Any] | Exception) -> None:
+def _settle(questions: Iterable[_Question], outcome: list[Any] | Exception) -> None:
     """Give each question its answers, or all of them the error."""
     first = 0
     for question in questions:

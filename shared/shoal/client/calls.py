@@ -47,8 +47,9 @@ MAX_TOKENS_PARTS = 4
 #: Seconds between two calls of `is_wanted` while a reply is waited for.
 WANTED_EVERY_S = 1.0
 
-#: Pauses before a search is tried again whose index one worker does not have yet, in seconds; each is twice as long.
-FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 1.0
+#: Pauses before parts of a search are sent again that met a worker without their index, in seconds: each is twice as
+#: long. After so many since a part got an answer, they are not sent again.
+FIRST_PAUSE_S, MAX_PAUSE_S, MAX_PAUSES = 0.05, 1.0, 10
 
 #: Errors that may name a text by its number in the job. A job of which the cache has some texts is then sent whole.
 _ERRORS_OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal)
@@ -114,25 +115,9 @@ class Calls(Questions, ClientIO[P]):
                     rest = await run(replace(job, texts=cached.missing, id=new_id()))
                     if rest.model == cached.model:
                         return cached.reply(rest)
-            return await self._until_found(run, job, until)
+            return await run(job)
         except (TimeoutError, Expired) as error:
             raise await self._timeout(timeout_s) from error
-
-    async def _until_found(self, run: Callable[[Job], Awaitable[Reply]], job: Job, until: float) -> Reply:
-        """Return the reply of `run`, which is tried again while the job names an index that only some workers have yet.
-
-        Workers open a new index one after the other. Raises UnknownIndex if no ready worker serves it, and at `until`
-        on the monotonic clock.
-        """
-        pause_s = FIRST_PAUSE_S
-        while True:
-            try:
-                return await run(job)
-            except UnknownIndex:
-                if time.monotonic() + pause_s >= until or not await self._is_served(job.index):
-                    raise
-            await self._sleep(pause_s)
-            job, pause_s = replace(job, id=new_id()), min(2 * pause_s, MAX_PAUSE_S)
 
     async def _is_served(self, index: str) -> bool:
         """Return True if a ready worker has the index open."""
@@ -143,7 +128,7 @@ class Calls(Questions, ClientIO[P]):
         """Return the workers' reply to the job; if that is long, it is sent in parts.
 
         Parts with several vectors for each text are sent a few at a time. Parts of a search are of one version of the
-        index: those of others are sent again.
+        index: those of others, and those that met a worker without the index, are sent again.
 
         Raises TooLarge for more bytes than one put takes, before any are packed, TimeoutError at `until` on the
         monotonic clock, and Cancelled once the reply is not wanted any more.
@@ -154,10 +139,12 @@ class Calls(Questions, ClientIO[P]):
         if job.options.output == "vector":
             put_share(job)  # raises TooLarge
 
-            async def send_again(numbers: list[int]) -> list[Reply]:
-                return await send([replace(parts[n], id=new_id()) for n in numbers])
+            async def send_found(numbers: list[int]) -> list[Reply]:
+                again = [replace(parts[n], id=new_id()) for n in numbers]
+                return await self._until_found(again, send, until, is_wanted)
 
-            return Reply.join(await of_one_version(await send(parts), send_again, self._sleep, until))
+            found = await self._until_found(parts, send, until, is_wanted)
+            return Reply.join(await of_one_version(found, send_found, self._sleep, until))
         replies: list[Reply] = []
         for n in range(0, len(parts), MAX_TOKENS_PARTS):
             replies += [Reply.join([reply]) for reply in await send(parts[n : n + MAX_TOKENS_PARTS])]
@@ -168,6 +155,36 @@ class Calls(Questions, ClientIO[P]):
                     f"may have {self.max_reply_bytes:,} (SHOAL_MAX_REPLY_MB): split the list"
                 )
         return Reply.join(replies)
+
+    async def _until_found(
+        self,
+        parts: list[Job],
+        send: Callable[[list[Job]], Awaitable[list[Reply]]],
+        until: float,
+        is_wanted: Callable[[], bool] | None,
+    ) -> list[Reply]:
+        """Return the replies to the parts; those that met a worker without their index are sent again.
+
+        Workers open a new index one after the other. A part keeps its error if no ready worker has the index, if none
+        got an answer after `MAX_PAUSES`, or if another part has another error. Raises Cancelled once the reply
+        is not wanted any more.
+        """
+        replies, num_pauses = await send(parts), 0
+        while failed := [n for n, reply in enumerate(replies) if reply.error]:
+            pause_s = min(FIRST_PAUSE_S * 2**num_pauses, MAX_PAUSE_S)
+            is_too_late = num_pauses == MAX_PAUSES or time.monotonic() + pause_s >= until
+            if is_too_late or not all(isinstance(replies[n].error, UnknownIndex) for n in failed):
+                break
+            if not await self._is_served(parts[0].index):
+                break
+            await self._sleep(pause_s)
+            if is_wanted and not is_wanted():
+                raise Cancelled("the caller has disconnected")
+            again = await send([replace(parts[n], id=new_id()) for n in failed])
+            for n, reply in zip(failed, again, strict=True):
+                replies[n] = reply
+            num_pauses = num_pauses + 1 if all(reply.error for reply in again) else 0
+        return replies
 
     async def _send(
         self, parts: list[Job], lane: str, client: str, until: float, is_wanted: Callable[[], bool] | None
