@@ -332,9 +332,9 @@ def test_every_version_shows_all_changes(changes: IndexChanges, source: Source, 
 
 
 def test_memory_for_changes_is_small(changes: IndexChanges, source: Source, out: Path) -> None:
-    """A few are in memory at a time: they are read some 4 MiB at a time."""
-    for n in range(20):
-        append(changes, {f"new {n} {k}": f"storm {n} {k} " + "x" * 20_000 for k in range(100)})
+    """A few are in memory at a time: they are read some 256 KiB at a time."""
+    for n in range(50):
+        append(changes, {f"new {n} {k}": f"storm {n} {k} " + "x" * 20_000 for k in range(40)})
     tracemalloc.start()
     try:
         assert build(source, out, MadeVectors(), changes=changes).num_changed == 2_000

@@ -126,12 +126,16 @@ class TestClient:
         assert log.changes() == []
 
     def test_large_documents_are_written_apart(self, served: Worker, client: Client, log: Log) -> None:
-        large = [document | {"body": "x" * 2**20} for document in documents(8)]
+        large = [document | {"body": "x" * 300_000} for document in documents(8)]
         assert client.index("default").add(large) == 8
         assert log.sizes() == [3, 3, 2]
 
+    def test_documents_of_many_values_are_written_apart(self, served: Worker, client: Client, log: Log) -> None:
+        client.index("default").add(document | {"tags": [[]] * 1_000} for document in documents(7))
+        assert log.sizes() == [4, 3]
+
     def test_a_document_that_fits_into_no_change_is_named(self, served: Worker, client: Client, log: Log) -> None:
-        with pytest.raises(TooLarge, match=r"document 1 takes 5,000,\d+ bytes and may take 4,190,208: shorten it"):
+        with pytest.raises(TooLarge, match=r"document 1 takes 5,000,\d+ bytes and may take 1,044,480: shorten it"):
             client.index("default").add([DOCUMENT, {"id": "8", "text": "a", "body": "x" * 5_000_000}])
         with pytest.raises(TooLarge, match="id 1 takes"):
             client.index("default").delete(["7", "x" * 5_000_000])
@@ -247,9 +251,9 @@ class TestHttp:
             yield client
 
     def test_many_are_several_requests(self, http: HttpClient, log: Log) -> None:
-        assert http.index("default").add(documents(129)) == 129
-        assert log.sizes() == [128, 1]
-        assert [document.text for document in log.changes()[1].documents] == ["storm 128"]
+        assert http.index("default").add(documents(33)) == 33
+        assert log.sizes() == [32, 1]
+        assert [document.text for document in log.changes()[1].documents] == ["storm 32"]
 
     def test_what_is_wrong_is_raised_as_in_the_client(self, http: HttpClient, log: Log) -> None:
         with pytest.raises(BadDocument, match="document 130"):
@@ -259,10 +263,10 @@ class TestHttp:
         assert log.changes() == []
 
     def test_a_full_log_tells_what_it_took(self, http: HttpClient, client: Client, log: Log) -> None:
-        client.index("default").delete(str(n) for n in range(9_800))
-        with pytest.raises(TooManyChanges, match=r"\(the first 128 are written\)"):
-            http.index("default").add(documents(256))
-        assert sum(log.sizes()) == 9_928
+        client.index("default").delete(str(n) for n in range(9_950))
+        with pytest.raises(TooManyChanges, match=r"\(the first 32 are written\)"):
+            http.index("default").add(documents(64))
+        assert sum(log.sizes()) == 9_982
 
 
 @pytest.mark.usefixtures("served")
@@ -296,9 +300,9 @@ class TestApi:
                 'document 0 (id "7"): the text has 1,048,577',
             ),
             (
-                {"documents": [document | {"a": "x" * 2**20} for document in documents(5)]},
+                {"documents": [document | {"a": "x" * 300_000} for document in documents(5)]},
                 413,
-                "the documents take 5,243,",
+                "the documents take 1,500,",
             ),
         ],
     )

@@ -2,7 +2,8 @@
 
 import json
 import tempfile
-from collections.abc import Sequence
+import tracemalloc
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,7 +75,7 @@ def open_made(folder: Path, made: Made, **manifest: Any) -> Index:
     return Index.open_version(folder)
 
 
-def apply(index: Index, changes: Sequence[Change], position: str = "1-1") -> None:
+def apply(index: Index, changes: Iterable[Change], position: str = "1-1") -> None:
     """Apply changes to an opened version."""
     index.live = index.live.after(changes, position, index.rows_of)
 
@@ -163,10 +164,26 @@ def test_many_changes_at_once_are_those_one_by_one(tmp_path: Path) -> None:
     live = index.live.after(changes, "1-1", index.rows_of)
     for change in changes:
         apply(index, [change])
-    assert live.documents == index.live.documents
+    assert (live.ids, live.packed) == (index.live.ids, index.live.packed)
     assert (live.vectors == index.live.vectors).all()
     assert (live.hidden_rows == index.live.hidden_rows).all()
     assert live.changed == index.live.changed
+
+
+def test_small_values_take_no_more_memory_than_they_have_bytes(tmp_path: Path) -> None:
+    pool = unit_vectors(30, DIMENSION)
+    index = open_made(tmp_path / "v1", made_of(5, pool))
+    fields: dict[str, Any] = {"many": [{}] * 4_000}
+    packed = [Change((Document(str(n), "storm", fields),), pool[n : n + 1], (), "d", 0.0).pack() for n in range(20)]
+    tracemalloc.start()
+    try:
+        apply(index, map(Change.unpack, packed))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 1.5 * sum(map(len, packed)) < 200_000
+    (hits,) = index.search(pool[19:20], 1)
+    assert hits == [{"id": "19", "score": hits[0]["score"], "text": "storm", **fields}]
 
 
 def test_a_search_keeps_the_picture_that_it_began_with(tmp_path: Path) -> None:
@@ -175,7 +192,7 @@ def test_a_search_keeps_the_picture_that_it_began_with(tmp_path: Path) -> None:
     index = open_made(tmp_path / "v1", made)
     before = index.live
     apply(index, [made.change([7], [str(n) for n in range(9)], ["1"], pool)])
-    assert (before.documents, before.hidden_rows.tolist(), before.changed) == ((), [], frozenset())
+    assert (before.ids, before.hidden_rows.tolist(), before.changed) == ((), [], frozenset())
     assert len(before.top_k(pool[:2], 3).rows[0]) == 0
 
 

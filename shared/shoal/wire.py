@@ -63,6 +63,14 @@ def unpack(data: bytes, max_values: int | None = None) -> dict[str, Any]:
     return value
 
 
+def num_values(value: Any) -> int:
+    """Return the number that `unpack` counts for the arrays and maps of a value."""
+    if not isinstance(value, list | dict):
+        return 0
+    inner = value.values() if isinstance(value, dict) else value
+    return len(value) + VALUES_OF_A_CONTAINER + sum(map(num_values, inner))
+
+
 def _bounds(max_values: int, num_bytes: int) -> dict[str, Any]:
     """Return options of msgpack that raise TooLarge for more values in the arrays and maps of so many bytes."""
     num_left = max_values

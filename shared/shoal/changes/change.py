@@ -18,8 +18,8 @@ T = TypeVar("T")
 #: Most ids of a change: those of its documents and of the deleted ones together.
 MAX_CHANGE_IDS = 1_000
 
-#: Most bytes of a packed change: Redis serves no other client while it takes one.
-MAX_CHANGE_BYTES = 4 * 2**20
+#: Most bytes of a packed change: Redis serves no other client while it takes one, or hands it to a worker.
+MAX_CHANGE_BYTES = 2**20
 
 #: Most ids of the changes of an index that no build has folded in.
 MAX_CHANGES = 10_000
@@ -27,8 +27,8 @@ MAX_CHANGES = 10_000
 #: Most bytes of these changes: every worker holds them in memory.
 MAX_CHANGES_BYTES = 64 * 2**20
 
-#: Most values in the arrays and maps of a change: each takes memory beside its bytes.
-MAX_CHANGE_VALUES = 200_000
+#: Bytes as which each value in the arrays and maps of a change counts at least: reading them takes memory and time.
+BYTES_OF_A_VALUE = 50
 
 #: Longest vector that counts as normalised: rounding makes some a little longer than 1.
 MAX_LENGTH = 1.01
@@ -49,6 +49,11 @@ class Change:
     made_at: float
 
     @property
+    def num_values(self) -> int:
+        """The number of values in the arrays and maps of the change."""
+        return wire.num_values([_map_of(document) for document in self.documents]) + len(self.deleted)
+
+    @property
     def num_ids(self) -> int:
         """The number of ids that the change is of."""
         return len(self.documents) + len(self.deleted)
@@ -60,7 +65,7 @@ class Change:
         for anything else that `unpack` refuses.
         """
         fields = {
-            "documents": [{"id": one.id, "text": one.text, **one.fields} for one in self.documents],
+            "documents": [_map_of(document) for document in self.documents],
             "vectors": self.vectors.astype("<f4", copy=False).tobytes(),
             "deleted": list(self.deleted),
             "digest": self.digest,
@@ -83,7 +88,7 @@ class Change:
         """
         if len(packed) > MAX_CHANGE_BYTES:
             raise TooLarge(f"the change has {len(packed):,} bytes and may have {MAX_CHANGE_BYTES:,}: split it")
-        fields = wire.unpack(packed, MAX_CHANGE_VALUES)
+        fields = wire.unpack(packed, MAX_CHANGE_BYTES // BYTES_OF_A_VALUE)
         documents = tuple(_document(n, value) for n, value in enumerate(_field(fields, "documents", list)))
         deleted = tuple(_id(f"deleted[{n}]", value) for n, value in enumerate(_field(fields, "deleted", list)))
         vectors = _vectors(_field(fields, "vectors", bytes), len(documents))
@@ -104,6 +109,15 @@ def _field(fields: dict[str, Any], name: str, wanted: type[T]) -> T:
         found = kind(value) if name in fields else "missing"
         raise MalformedJob(f"{name} is {found}: docs/protocol.md has the fields of a change")
     return value
+
+
+def size_of(change: Change, packed: bytes) -> int:
+    """Return the bytes as which a change counts among those that no build has folded in."""
+    return max(len(packed), BYTES_OF_A_VALUE * change.num_values)
+
+
+def _map_of(document: Document) -> dict[str, Any]:
+    return {"id": document.id, "text": document.text, **document.fields}
 
 
 def _document(number: int, value: Any) -> Document:

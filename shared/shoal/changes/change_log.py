@@ -8,7 +8,7 @@ from shoal.blocking import blocking
 from shoal.broker.broker import Broker
 from shoal.broker.commands import BlockingCommands, Commands
 from shoal.broker.script import Script
-from shoal.changes.change import MAX_CHANGES, MAX_CHANGES_BYTES, Change
+from shoal.changes.change import MAX_CHANGE_BYTES, MAX_CHANGES, MAX_CHANGES_BYTES, Change, size_of
 from shoal.errors import IndexMismatch, InvalidRequest, MalformedJob, ShoalError, TooManyChanges
 from shoal.excerpt import excerpt
 from shoal.keys import NAME, NAME_RULE, Keys
@@ -24,7 +24,7 @@ POSITION = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 
 #: Bytes of entries after which a read ends, so that it holds neither Redis nor much memory; the next one goes on.
-MAX_READ_BYTES = 4 * 2**20
+MAX_READ_BYTES = 2**18
 
 #: Most entries of a read.
 MAX_READ_ENTRIES = 1_000
@@ -71,10 +71,12 @@ class AsyncChangeLog:
 
         Raises TooManyChanges, TooLarge, InvalidText, InvalidRequest, Overloaded, and Unavailable.
         """
+        packed = change.pack()
         arguments = {
             "index": index,
-            "change": change.pack(),
+            "change": packed,
             "num_ids": change.num_ids,
+            "size": size_of(change, packed),
             "max_num": MAX_CHANGES,
             "max_size": MAX_CHANGES_BYTES,
         }
@@ -114,7 +116,11 @@ class ChangeLog:
         """
         key = self._keys.changes(index)
         while position != _LAST:
-            limits = {"max_bytes": MAX_READ_BYTES, "max_entries": MAX_READ_ENTRIES}
+            limits = {
+                "max_bytes": MAX_READ_BYTES,
+                "max_entries": MAX_READ_ENTRIES,
+                "max_change_bytes": MAX_CHANGE_BYTES,
+            }
             found = self._broker.run(_READ, [key], {"position": position} | limits)
             if "fault" in found:
                 raise MalformedJob(f"{key} holds something else ({_text(found['fault'])}): delete it")

@@ -16,7 +16,7 @@ from shoal.records.given_document import Given, documents_of, ids_of
 from shoal.settings import DEFAULTS
 
 #: Most documents, and bytes of them, in one request: with vectors of up to 4,096 numbers, the API takes as much.
-MAX_REQUEST_DOCUMENTS, MAX_REQUEST_BYTES = 128, 2**21
+MAX_REQUEST_DOCUMENTS, MAX_REQUEST_BYTES = 32, 2**19
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class HttpIndex:
     jobs: HttpLongJobs
 
     async def add(self, documents: Iterable[Given]) -> int:
-        """Add documents, at most 128 in one step; return their number."""
+        """Add documents, at most 32 in one step; return their number."""
         found = documents_of(documents, MAX_CHANGES, DEFAULTS.max_text_chars)
         given = [{"id": document.id, "text": document.text, **document.fields} for document in found]
         return self._write("POST", "documents", given, MAX_REQUEST_DOCUMENTS)

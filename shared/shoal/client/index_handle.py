@@ -67,7 +67,7 @@ class AsyncIndexHandle:
         """Add documents to the index, each in place of the one that has its id; return their number.
 
         A document is a map with `id`, `text` and any other fields that JSON can hold. Every worker finds it within
-        2 s. At most 256 are added in one step, over HTTP 128; with more, the error of a later step says how many are
+        2 s. At most 256 are added in one step, over HTTP 32; with more, the error of a later step says how many are
         written. Raises BadDocument, or InvalidText, that names the document; UnknownIndex, NotReady, TooLarge, and
         TooManyChanges once 10,000 documents are added or deleted that no build has folded in.
         """

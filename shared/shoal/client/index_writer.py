@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import wire
-from shoal.changes.change import MAX_CHANGE_BYTES, MAX_CHANGE_IDS, MAX_CHANGES, Change
+from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_BYTES, MAX_CHANGE_IDS, MAX_CHANGES, Change
 from shoal.changes.change_log import AsyncChangeLog
 from shoal.client.parts import bounded_groups, telling_how_many
 from shoal.errors import NotReady, TooLarge, UnknownIndex
@@ -88,7 +88,7 @@ class IndexWriter:
         if not found:
             return Written(0, "")
         model = await self._model()
-        sizes = [_size(document) + 4 * model.dimension for document in found]
+        sizes = [_size(document, model.dimension) for document in found]
         groups = self._cut("document", found, sizes, DOCUMENTS_PER_CHANGE)
         changes = [Change(tuple(group), await self._embed(group, model), (), model.digest, 0.0) for group in groups]
         if await self._model() != model:
@@ -170,5 +170,7 @@ class IndexWriter:
         return Written(num, position)
 
 
-def _size(document: Document) -> int:
-    return len(wire.pack({"id": document.id, "text": document.text, **document.fields}))
+def _size(document: Document, dimension: int) -> int:
+    """Return the bytes as which a document with its vector counts in a change."""
+    value = {"id": document.id, "text": document.text, **document.fields}
+    return max(len(wire.pack(value)) + 4 * dimension, BYTES_OF_A_VALUE * wire.num_values([value]))

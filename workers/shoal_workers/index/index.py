@@ -124,7 +124,7 @@ class Index:
     def count(self) -> int:
         """The number of documents that can be found."""
         live = self.live
-        return self.manifest.count - len(live.hidden_rows) + len(live.documents)
+        return self.manifest.count - len(live.hidden_rows) + len(live.ids)
 
     def unchanged(self) -> LiveDocuments:
         """Return the changes of the version as it was built."""
@@ -192,7 +192,7 @@ class Index:
             raise IndexCorrupt(
                 f"{self.folder / QUANTISED} does not belong to {VECTORS}: build the index again"
             ) from error
-        if live.documents:
+        if live.ids:
             found = self._merge(found, live.top_k(queries, k), k)
         return [self._hits(*of_query, live) for of_query in zip(*found, strict=True)]
 
@@ -206,12 +206,9 @@ class Index:
     def _hits(self, rows: NDArray[np.intp], scores: NDArray[np.float32], live: LiveDocuments) -> list[dict[str, Any]]:
         hits = []
         for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
-            if row < self.manifest.count:
-                document = self.document(row)
-                hits.append({"id": document.pop("id"), "score": score, **document})
-            else:
-                added = live.documents[row - self.manifest.count]
-                hits.append({"id": added.id, "score": score, "text": added.text, **added.fields})
+            is_added = row >= self.manifest.count
+            document = live.document(row - self.manifest.count) if is_added else self.document(row)
+            hits.append({"id": document.pop("id"), "score": score, **document})
         return hits
 
 

@@ -1,7 +1,7 @@
 -- Read the changes of a log after a position: at most max_entries, and no more once they have max_bytes.
--- KEYS: the log. ARGV: one msgpack map {position, max_bytes, max_entries}
+-- KEYS: the log. ARGV: one msgpack map {position, max_bytes, max_entries, max_change_bytes}
 -- Returns {entries: list of {position, change, num, size}}, or {fault} if the key holds something else. A change of over
---   max_bytes is left empty: no client wrote it.
+--   max_change_bytes is left empty: no client wrote it.
 local args = cmsgpack.unpack(ARGV[1])
 local entries, bytes, from = {}, 0, '(' .. args.position
 while #entries < args.max_entries and bytes < args.max_bytes do
@@ -12,7 +12,7 @@ while #entries < args.max_entries and bytes < args.max_bytes do
   local entry = {change = '', num = '', size = ''}
   for n = 1, #found[2] - 1, 2 do
     local name, value = found[2][n], found[2][n + 1]
-    if entry[name] and #value <= args.max_bytes then entry[name] = value end
+    if entry[name] and #value <= args.max_change_bytes then entry[name] = value end
   end
   entry.position, from = found[1], '(' .. found[1]
   entries[#entries + 1], bytes = entry, bytes + #entry.change
