@@ -1,15 +1,17 @@
 """Files as the bodies of requests, and the files of results, over HTTP."""
 
+import fcntl
 import http.client
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext, suppress
+from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -19,11 +21,13 @@ import psutil
 import pytest
 from api_stub import MakeApp, StubWorker, error_of
 from conftest import PATIENCE_S, free_port, wait_until
+from flask import Flask
 from flask.testing import FlaskClient
 from long_job_callers import Rq, submit, submitted
 from process import Process
 
-from shoal.errors import Overloaded, Unavailable, UnknownFile, UnknownJob
+from shoal.errors import JobNotEnded, Overloaded, Unavailable, UnknownFile, UnknownJob
+from shoal.job_folders import file_size
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
@@ -166,6 +170,69 @@ class TestUpload:
         submitted(upload(app.test_client(), headers={"Idempotency-Key": "a"}))
 
 
+class TestDelete:
+    """The folder of a job that is deleted, whatever happens meanwhile."""
+
+    @pytest.fixture
+    def app(self, make_app: MakeApp) -> Flask:
+        """Return an application."""
+        return make_app(max_results_mb=2)
+
+    @pytest.fixture
+    def place(self, app: Flask, rq: Rq, jobs: Path) -> str:
+        """Return the place of a job with an idempotency key, whose upload has a result of over half of the space."""
+        place = submitted(upload(app.test_client(), headers={"Idempotency-Key": "a"}))
+        rq.set(place.rpartition("/")[2], status="finished")
+        (folder,) = jobs.iterdir()
+        (folder / "vectors").mkdir()
+        (folder / "vectors" / "part-00000.npy").write_bytes(b"x" * (MB + 1))
+        return place
+
+    def test_a_repetition_of_the_upload_meanwhile_keeps_no_folder_that_is_removed(
+        self, app: Flask, place: str, jobs: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        api, long_jobs = app.test_client(), app.extensions["shoal"].long_jobs
+
+        def delete(job_id: str) -> None:
+            LongJobs.delete(long_jobs, job_id)
+            again = upload(app.test_client(), headers={"Idempotency-Key": "a"})
+            assert "one that deletes its job" in error_of(again, 429)[1]
+
+        monkeypatch.setattr(long_jobs, "delete", delete)
+        assert api.delete(place).get_json()["status"] == "deleted"
+        assert list(jobs.iterdir()) == []
+        again = submitted(upload(api, headers={"Idempotency-Key": "a"}))
+        assert again != place
+        assert (jobs.parents[1] / api.get(again).get_json()["arguments"]["source"]).read_bytes() == CONTENT
+
+    def test_one_that_was_retried_just_now_keeps_its_files(
+        self, app: Flask, place: str, jobs: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def delete(job_id: str) -> None:
+            raise JobNotEnded("job is queued")
+
+        monkeypatch.setattr(app.extensions["shoal"].long_jobs, "delete", delete)
+        assert error_of(app.test_client().delete(place), 409)[0] == "job_not_ended"
+        (folder,) = jobs.iterdir()
+        assert sorted(path.name for path in folder.iterdir()) == [".job", "news.csv", "vectors"]
+        assert upload(app.test_client(), headers={"Idempotency-Key": "a"}).headers["Location"] == place
+
+    def test_what_cannot_be_removed_is_said_and_removed_later(
+        self, app: Flask, place: str, jobs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        api = app.test_client()
+        (folder,) = jobs.iterdir()
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+            code, message = error_of(api.delete(place), 500)
+        assert (code, "not all of its files" in message, str(folder) in message) == ("internal", True, False)
+        assert f"{folder} is left of a deleted job" in caplog.text
+        assert error_of(api.delete(place), 404)[0] == "unknown_job"
+        os.utime(folder, (time.time() - 100.0,) * 2)
+        submitted(upload(api))
+        assert not folder.exists()
+
+
 class TestSpace:
     def test_a_file_over_the_limit_is_refused(self, make_app: MakeApp, jobs: Path) -> None:
         api = make_app(max_upload_mb=1).test_client()
@@ -276,7 +343,8 @@ class TestOldFolders:
             ("paused", 1e7, None, ["news.csv", "vectors"]),
             ("done", 10.0, 5.0, ["news.csv", "vectors"]),
             ("done", 100.0, 5.0, ["vectors"]),
-            ("cancelled", 100.0, 5.0, ["vectors"]),
+            ("cancelled", 1e7, 100.0, ["news.csv", "vectors"]),
+            ("cancelled", 1e7, 1e5, ["vectors"]),
             ("failed", 1e7, 100.0, ["news.csv", "vectors"]),
             ("failed", 1e7, 1e5, ["vectors"]),
         ],
@@ -327,6 +395,29 @@ class TestOldFolders:
         path = self.make(files, "a", 1e7)
         with JobFiles(replace(settings, pool="other"), _none).new("bob"):
             assert path.exists()
+
+    def test_a_request_whose_folder_is_removed_before_it_is_locked_makes_another(
+        self, files: JobFiles, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        flock, first = fcntl.flock, ExitStack()
+        first.enter_context(files.new("ann", "a"))
+
+        def lock(descriptor: int, operation: int) -> None:
+            first.close()
+            flock(descriptor, operation)
+
+        monkeypatch.setattr(fcntl, "flock", lock)
+        with files.new("ann", "a") as folder:
+            folder.keep("b", "")
+        assert [(path / ".job").read_text() for path in files.folder.iterdir()] == ["b "]
+
+    def test_a_file_that_is_renamed_meanwhile_hides_no_other(self, tmp_path: Path) -> None:
+        for name in ("a", "b"):
+            (tmp_path / name).write_bytes(b"x" * 10)
+        with os.scandir(tmp_path) as found:
+            files = [entry for entry in found if entry.is_file()]
+        (tmp_path / "a").rename(tmp_path / "c")
+        assert sum(map(file_size, files)) == 10
 
     def test_one_that_is_being_filled_stays(self, files: JobFiles) -> None:
         with files.new("ann") as folder:

@@ -5,6 +5,7 @@ request finds out whether the folder is still needed. A folder that is not locke
 process that died.
 """
 
+import errno
 import fcntl
 import logging
 import os
@@ -19,9 +20,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from shoal.errors import DiskFull, Internal, NotReady, Overloaded, ShoalError, UnknownFile, UnknownJob
+from shoal.errors import DiskFull, Internal, JobNotEnded, NotReady, Overloaded, ShoalError, UnknownFile, UnknownJob
 from shoal.excerpt import excerpt
-from shoal.job_folders import RESULT, JobFolders, owner_name
+from shoal.job_folders import RESULT, JobFolders, file_size, owner_name
 from shoal.settings import Settings
 from shoal_api.request import JsonRequest
 from shoal_api.upload import check_name, num_bytes_of, pieces_of
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The file that holds the id of the job, and an upload that is not complete yet.
-_JOB, _PARTIAL = ".job", ".upload"
+#: The file that holds the id of the job, the same before the job is submitted or while it is deleted, and an upload
+#: that is not complete yet.
+_JOB, _NO_JOB, _PARTIAL = ".job", ".job.new", ".upload"
 
 #: Bytes of an upload after which the space that all take is looked at again.
 _CHECK_EVERY_BYTES = 64 * 2**20
@@ -43,8 +45,8 @@ _CHECKED_AT_A_TIME = 20
 #: Age from which a folder is looked at: a younger one may be about to be locked.
 _MIN_AGE_S = 60.0
 
-#: Time for which the upload of a failed job is kept, so that the job can be tried again.
-_FAILED_KEPT_S = 86_400.0
+#: Time for which the upload of a job that failed or was cancelled is kept, so that the job can be retried.
+_RETRY_KEPT_S = 86_400.0
 
 #: Time for which the folder of an unknown job is kept. The job may not be forgotten: Redis may have lost its data while
 #: a runner does it, or be another one.
@@ -85,12 +87,35 @@ class JobFiles:
         with _translated(self.folder), closing(JobFolder(self, name)) as folder:
             yield folder
 
-    def remove(self, client: str, job_id: str) -> None:
-        """Remove the folder of a job of the client that is deleted."""
+    @contextmanager
+    def removal(self, client: str, job_id: str) -> Iterator[None]:
+        """Remove the folder of a job of the client after the block, which deletes the job.
+
+        No request fills the folder meanwhile. Raises Overloaded while one does, and Internal if files are left.
+        """
+        folder = self._folder_of(client, job_id)
+        if folder is None:
+            yield
+            return
+        with _translated(folder), _locked(folder):
+            # A folder without the id of a job is removed later, if this process cannot do it or ends before.
+            (folder / _JOB).replace(folder / _NO_JOB)
+            try:
+                yield
+            except JobNotEnded:
+                (folder / _NO_JOB).replace(folder / _JOB)
+                raise
+            shutil.rmtree(folder, ignore_errors=True)
+            if folder.exists():
+                log.error("%s is left of a deleted job, as some of it cannot be removed: check who owns it", folder)
+                raise Internal("the job is deleted, but not all of its files: the server's log names their folder")
+
+    def _folder_of(self, client: str, job_id: str) -> Path | None:
         for folder in (self.folder / name for name in self._folders.names() if name.startswith(owner_name(client))):
             submitted = _submitted(folder)
             if submitted and submitted[0] == job_id:
-                shutil.rmtree(folder, ignore_errors=True)
+                return folder
+        return None
 
     def check_results(self, client: str) -> None:
         """Raise DiskFull if the results of all jobs take too much space, or those of the client do."""
@@ -111,7 +136,7 @@ class JobFiles:
         if num_owned + num_bytes > num_free:
             raise Overloaded(
                 f"uploads take {self._max_bytes - num_free:,} of {self._max_bytes:,} bytes (SHOAL_MAX_UPLOADS_MB), "
-                f"{num_owned:,} of them for this client: wait until their jobs have ended, or cancel some",
+                f"{num_owned:,} of them for this client: wait until their jobs are done, or delete some",
                 _WAIT_S,
             )
 
@@ -142,25 +167,24 @@ class JobFiles:
                 self._clean(self.folder / self._unchecked.pop())
 
     def _clean(self, folder: Path) -> None:
-        """Remove the folder if its job is forgotten or was never submitted, and its upload if the job has ended."""
+        """Remove the folder if its job is forgotten or was never submitted, and its upload if no job needs it."""
         age_s = _age_s(folder)
         if age_s < _MIN_AGE_S:
             return
         submitted = _submitted(folder)
         if submitted is None:
-            if not _is_locked(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder, submitted)
             return
         try:
             job = self._status_of(submitted[0])
         except UnknownJob:
             if age_s > _UNKNOWN_KEPT_S:
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder, submitted)
         except ShoalError:
             return
         else:
-            failed_s = time.time() - job.ended_at if job.status == "failed" and job.ended_at else 0.0
-            if job.status in ("done", "cancelled") or failed_s > _FAILED_KEPT_S:
+            ended_s = time.time() - job.ended_at if job.has_ended and job.ended_at else 0.0
+            if job.status == "done" or ended_s > _RETRY_KEPT_S:
                 _remove_uploads(folder)
 
 
@@ -170,11 +194,7 @@ class JobFolder:
     def __init__(self, files: JobFiles, name: str):
         self._files = files
         self._path = files.folder / name
-        self._path.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
-        if not _lock(self._descriptor):
-            os.close(self._descriptor)
-            raise Overloaded("an earlier request with this idempotency key is under way: wait until it is answered")
+        self._descriptor = _made_and_locked(self._path)
         #: The id of the job and the digest of its request, if there is a job already.
         self.submitted = _submitted(self._path)
 
@@ -197,7 +217,7 @@ class JobFolder:
 
     def keep(self, job_id: str, digest: str) -> None:
         """Keep the folder until the job with this id, of a request with this digest, is forgotten."""
-        partial = self._path / f"{_JOB}.new"
+        partial = self._path / _NO_JOB
         with _translated(self._path):
             partial.write_text(f"{job_id} {digest}")
             partial.replace(self._path / _JOB)
@@ -257,8 +277,7 @@ def _remove_uploads(folder: Path) -> None:
 
 
 def _uploads(folder: Path) -> list[Path]:
-    own = (_JOB, f"{_JOB}.new")
-    return [path for path in folder.iterdir() if path.name not in own and not path.is_dir()]
+    return [path for path in folder.iterdir() if path.name not in (_JOB, _NO_JOB) and not path.is_dir()]
 
 
 def _age_s(path: Path) -> float:
@@ -266,27 +285,57 @@ def _age_s(path: Path) -> float:
 
 
 def _num_upload_bytes(folder: Path) -> int:
-    """Return the bytes of the upload in the folder, 0 if it is gone by now."""
+    """Return the bytes of the upload in the folder, without files that are gone by now."""
     with suppress(FileNotFoundError):
-        return sum(path.stat().st_size for path in _uploads(folder))
+        return sum(map(file_size, _uploads(folder)))
     return 0
 
 
-def _is_locked(folder: Path) -> bool:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _remove(folder: Path, submitted: tuple[str, str] | None) -> None:
+    """Remove a folder, unless a request fills it or has done so since its job was read."""
+    with suppress(OSError, Overloaded), _locked(folder):
+        if _submitted(folder) == submitted:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _made_and_locked(folder: Path) -> int:
+    """Return a descriptor of the folder as `_lock` does; make the folder, again if it is removed in this moment."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            return _lock(folder)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of the folder in the block. Raises FileNotFoundError and Overloaded as `_lock` does."""
+    descriptor = _lock(folder)
     try:
-        return not _lock(descriptor)
+        yield
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int) -> bool:
-    """Lock the folder until the descriptor is closed; return False if another one has it."""
+def _lock(folder: Path) -> int:
+    """Return a descriptor of the folder that holds its lock until it is closed.
+
+    Raises Overloaded while a request has it, and FileNotFoundError if the folder was removed before it was locked.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(descriptor), folder.lstat()):
+            raise FileNotFoundError(errno.ENOENT, "another folder has its name", str(folder))
     except BlockingIOError:
-        return False
-    return True
+        os.close(descriptor)
+        raise Overloaded(
+            "an earlier request with this idempotency key, or one that deletes its job, is under way: wait until it is "
+            "answered"
+        ) from None
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 @contextmanager

@@ -55,7 +55,7 @@ class JobFolders:
 
         The results of an owner may take as much as is free beside them.
         """
-        sizes = {name: _num_bytes(self.folder / name / RESULT) for name in self.names()}
+        sizes = {name: _num_result_bytes(self.folder / name / RESULT) for name in self.names()}
         num_used = sum(sizes.values())
         num_owned = sum(size for name, size in sizes.items() if name.startswith(owner))
         if num_owned > self._max_result_bytes - num_used:
@@ -87,8 +87,14 @@ def _digest(text: str) -> str:
     return blake2b(text.encode(), digest_size=_OWNER_BYTES).hexdigest()
 
 
-def _num_bytes(folder: Path) -> int:
-    """Return the bytes of the files in a folder, 0 if it is gone by now."""
+def file_size(file: Path | os.DirEntry[str]) -> int:
+    """Return the bytes of a file, 0 if it is gone by now: it may have been renamed since its folder was read."""
+    with suppress(FileNotFoundError):
+        return file.stat(follow_symlinks=False).st_size
+    return 0
+
+
+def _num_result_bytes(folder: Path) -> int:
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as files:
-        return sum(file.stat(follow_symlinks=False).st_size for file in files)
+        return sum(map(file_size, files))
     return 0
