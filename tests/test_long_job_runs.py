@@ -1,6 +1,7 @@
 """The ends of one run of a long job, on a real Redis: it may belong to another worker by then, or Redis may fail."""
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import partial
@@ -21,7 +22,7 @@ from shoal.long_jobs.rq_job import job_class_of
 from shoal.long_jobs.rq_queue import LongQueue, queue_names
 from shoal.settings import Settings
 from shoal_workers.long_jobs.control import JobControl
-from shoal_workers.long_jobs.rq_worker import LongJobWorker
+from shoal_workers.long_jobs.rq_worker import STOP_WITHIN_S, LongJobWorker
 from shoal_workers.long_jobs.runnable_job import RunnableJob
 
 
@@ -236,6 +237,35 @@ def test_a_job_is_changed_as_it_is_when_the_change_is_written(
         meddle()
     assert pool.status in statuses
     assert pool.connection.llen(pool.queue.key) == 0
+
+
+def test_a_job_that_is_done_has_no_error_of_an_earlier_try(pool: Pool) -> None:
+    run = pool.begin("worker")
+    run.fail(Unavailable("away"))
+    with pool.connection.pipeline() as pipeline:
+        pool.queue.put_back(fetch(pool.queue, pool.job_id), pipeline)
+        pipeline.execute()
+    run = pool.begin("worker")
+    assert pool.jobs.status(pool.job_id).error == {"code": "unavailable", "message": "away"}
+    run.job.set_error(None)  # which no report has saved
+    run.succeed()
+    status = pool.jobs.status(pool.job_id)
+    assert (status.status, status.error, status.result) == ("done", None, {"rows": 3})
+
+
+def test_a_job_that_is_killed_as_it_ignores_a_pause_and_resumed_then_goes_on(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = pool.begin("worker")
+    monkeypatch.setattr(run.worker, "kill_horse", lambda: None)
+    run.worker._stop_ignored_since_s = time.monotonic() - STOP_WITHIN_S
+    pool.jobs.pause(pool.job_id)
+    run.worker.maintain_heartbeats(run.job, run.execution)
+    pool.jobs.resume(pool.job_id)
+    run.die()
+    status = pool.jobs.status(pool.job_id)
+    assert (status.status, status.error) == ("queued", None)
+    assert fetch(pool.queue, pool.job_id).retries_left == len(KINDS["embed_file"].retry_after_s)
 
 
 def test_a_worker_stops_although_the_signal_came_while_it_logged(pool: Pool) -> None:

@@ -8,13 +8,24 @@ import pytest
 import redis
 from rq.job import Job
 
-from shoal.errors import InvalidRequest, JobNotEnded, MalformedJob, ShoalError, Unavailable, UnknownJob
+from shoal.client.client import Client
+from shoal.errors import (
+    Cancelled,
+    Internal,
+    InvalidRequest,
+    JobNotEnded,
+    MalformedJob,
+    ShoalError,
+    Unavailable,
+    UnknownJob,
+)
 from shoal.keys import Keys
 from shoal.long_jobs.kind import KINDS
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.rq_job import job_class_of
 from shoal.long_jobs.rq_queue import LongQueue, queue_names
 from shoal.long_jobs.serializer import MsgpackSerializer
+from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
 from shoal_workers.long_jobs.maintenance import Maintenance
 
@@ -84,7 +95,10 @@ def test_a_queued_job_is_paused_resumed_cancelled_and_retried(jobs: LongJobs) ->
     for change in (jobs.pause, jobs.resume):
         with pytest.raises(InvalidRequest, match="is cancelled: it cannot be"):
             change(job_id)
+    assert jobs.status(job_id).ended_at
     assert jobs.retry(job_id) == "queued"
+    assert jobs.status(job_id).ended_at is None
+    assert jobs.pause(job_id) == "paused"
     assert jobs.status(job_id).ended_at is None
 
 
@@ -279,3 +293,36 @@ def test_the_serializer_holds_plain_values_alone() -> None:
     for data in (b"\x80\x04K\x01.", b"", b"\x81\xa1a\x01", b"\xc7\x01\x05a"):
         with pytest.raises(ShoalError):
             MsgpackSerializer.loads(data)
+
+
+AWAY = {"code": "unavailable", "message": "redis is away"}
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "code"),
+    [
+        ("queued", AWAY, None),
+        ("done", AWAY, None),
+        ("failed", AWAY, "unavailable"),
+        ("failed", {"code": "of-later", "message": "new"}, "internal"),
+        ("failed", {}, "internal"),
+        ("failed", None, "internal"),
+        ("cancelled", AWAY, "cancelled"),
+    ],
+)
+def test_a_job_that_failed_or_was_cancelled_has_a_failure_and_no_other(
+    status: str, error: dict[str, str] | None, code: str | None
+) -> None:
+    failure = LongJobStatus("a", "embed_file", status, {}, 0.0, error=error).failure()
+    assert (failure and failure.code) == code
+
+
+@pytest.mark.parametrize(("status", "error"), [("failed", Internal), ("canceled", Cancelled)])
+def test_a_client_that_waits_is_told_of_a_failure_without_a_reason(
+    settings: Settings, connection: "redis.Redis", status: str, error: type[ShoalError]
+) -> None:
+    with Client.from_settings(settings) as client:
+        job = client.long_job(submit(client.long_jobs))
+        connection.hset(f"rq:job:{job.id}", "status", status)
+        with pytest.raises(error):
+            job.wait()

@@ -12,9 +12,6 @@ from flask import Response, request
 from shoal.allowed_path import allowed_path
 from shoal.client.parts import check_key
 from shoal.errors import (
-    BY_CODE,
-    Cancelled,
-    Internal,
     InvalidRequest,
     MissingExtra,
     Overloaded,
@@ -84,13 +81,10 @@ def wait(job_id: str, timeout_s: float) -> LongJobStatus:
     return job
 
 
-def error_of(job: LongJobStatus) -> ShoalError:
-    """Return the error with which a long job has failed, or was cancelled."""
-    if job.status == "cancelled":
-        return Cancelled(f"job {job.id} was cancelled")
-    about = job.error or {}
-    message = about.get("message", "the job failed without a reason: see the runner's log")
-    return BY_CODE.get(about.get("code", ""), Internal)(public_text(message, context().settings))
+def raise_failure(job: LongJobStatus) -> None:
+    """Raise the error with which a long job has failed, or was cancelled, if it did."""
+    if failure := job.failure():
+        raise type(failure)(public_text(failure.message, context().settings))
 
 
 def check_room_for_job() -> None:

@@ -12,7 +12,7 @@ from shoal.excerpt import excerpt
 from shoal.keys import NAME, NAME_RULE
 from shoal_api.context import context
 from shoal_api.enqueue import IDEMPOTENCY_KEY, writer
-from shoal_api.long_job import accepted, error_of, submit_with_file, wait
+from shoal_api.long_job import accepted, raise_failure, submit_with_file, wait
 from shoal_api.request import json_request
 from shoal_api.response import rendered
 from shoal_api.schema.documents import DocumentsBody, DocumentsWritten, IdsBody
@@ -105,8 +105,7 @@ def _manage(index: str, action: str, version: str | None = None) -> Response:
     job = wait(job_id, context().settings.request_timeout_s if long_jobs.num_runners() else 0.0)
     if job.status == "done":
         return rendered(job.result)
-    if job.has_ended:
-        raise error_of(job)
+    raise_failure(job)
     return accepted(job_id, job.status)
 
 

@@ -11,7 +11,7 @@ from shoal.replies import Reply
 from shoal_api.context import Context, context
 from shoal_api.enqueue import IDEMPOTENCY_KEY, submit
 from shoal_api.event_stream import event_stream
-from shoal_api.long_job import check_room_for_job, describe, error_of, own_job, state, wait
+from shoal_api.long_job import check_room_for_job, describe, own_job, raise_failure, state, wait
 from shoal_api.request import json_request
 from shoal_api.response import rendered, result_fields
 from shoal_api.schema.long_jobs import (
@@ -148,6 +148,5 @@ def _long_result(job_id: str, timeout_s: float) -> Response:
     job = wait(job_id, timeout_s)
     if job.status == "done":
         return rendered(describe(context(), job)[0])
-    if job.has_ended:
-        raise error_of(job)
+    raise_failure(job)
     return rendered(state(job_id, job.status), 202)

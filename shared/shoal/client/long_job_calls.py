@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from shoal.errors import BY_CODE, Cancelled, Internal, Timeout, Unavailable
+from shoal.errors import Timeout, Unavailable
 from shoal.long_jobs.status import LongJobStatus
 
 #: Is called with each state of a job that is seen.
@@ -64,18 +64,11 @@ async def wait_for(
             answered_s = time.monotonic()
             if on_status:
                 on_status(status)
+            if error := status.failure():
+                raise error
             if status.has_ended:
-                return _result(status)
+                return dict(status.result or {})
         if (left_s := until_s - time.monotonic()) <= 0:
             raise Timeout(f"job {job_id} is not done after {timeout_s:g} s: it goes on, wait again")
         await sleep(min(pause_s, left_s))
         pause_s = min(MAX_PAUSE_S, 2 * pause_s)
-
-
-def _result(status: LongJobStatus) -> dict[str, Any]:
-    """Return the result of a job that has ended, or raise its error."""
-    if status.status == "cancelled":
-        raise Cancelled(f"job {status.id} was cancelled")
-    if status.error:
-        raise BY_CODE.get(status.error["code"], Internal)(status.error["message"])
-    return dict(status.result or {})

@@ -20,7 +20,7 @@ from shoal.excerpt import excerpt
 from shoal.long_jobs.job_fields import JobFields
 from shoal.long_jobs.kind import Kind
 from shoal.long_jobs.serializer import MsgpackSerializer
-from shoal.long_jobs.status import LongJobStatus, Progress, Status
+from shoal.long_jobs.status import ENDED, LongJobStatus, Progress, Status
 from shoal.long_jobs.submission import Submission
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class LongJob(Job):
             submission.arguments,
             self.created_at.timestamp(),
             self.started_at.timestamp() if self.started_at else None,
-            self.ended_at.timestamp() if self.ended_at and status not in ("queued", "running") else None,
+            self.ended_at.timestamp() if self.ended_at and status in ENDED else None,
             Progress.from_map(self.meta.get("progress")),
             result,
             {str(k): str(v) for k, v in error.items()} if isinstance(error, dict) else None,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self, get_args
 
+from shoal.errors import BY_CODE, Cancelled, Internal, ShoalError
 from shoal.long_task import MAX_SHOWN, TaskProgress
 
 #: The states of a long job.
@@ -69,6 +70,16 @@ class LongJobStatus:
     def has_ended(self) -> bool:
         """Return True if the job is done, failed or cancelled."""
         return self.status in ENDED
+
+    def failure(self) -> ShoalError | None:
+        """Return the error with which the job failed, or Cancelled; None for a job in another state."""
+        if self.status == "cancelled":
+            return Cancelled(f"job {self.id} was cancelled")
+        if self.status != "failed":
+            return None
+        about = self.error or {}
+        message = about.get("message", f"job {self.id} failed without a reason: see the runner's log")
+        return BY_CODE.get(about.get("code", ""), Internal)(message)
 
     def to_map(self) -> dict[str, Any]:
         """Return the values by their names, all of them as JSON has them; the client is left out."""

@@ -66,6 +66,7 @@ class JobProcess(Worker):
         job.ended_at, job._result = now(), return_value
 
         def succeed(pipeline: Any, wanted: str) -> None:
+            pipeline.hset(job.key, "meta", job.serializer.dumps(job.meta))  # without the error of an earlier try
             self.increment_successful_job_count(pipeline)
             self.increment_total_working_time(job.ended_at - job.started_at, pipeline)
             job._handle_success(job.result_ttl, pipeline, self.name, execution.id, execution.created_at, job.ended_at)

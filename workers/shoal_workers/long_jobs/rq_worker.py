@@ -62,6 +62,7 @@ class LongJobWorker(JobProcess):
         self._maintenance = [Maintenance(queue) for queue in queues]
         self._told_to_stop_s = 0.0
         self._stop_ignored_since_s = 0.0  # a pause or a cancellation of the job under way
+        self._has_killed = False  # the process of the job under way, as it ignored that
         self._last_fault = ""
 
     # Taking jobs
@@ -135,7 +136,7 @@ class LongJobWorker(JobProcess):
 
     def fork_work_horse(self, job: Any, queue: Any) -> None:
         """Start the process of a job; signals wait until it can handle them."""
-        self._stop_ignored_since_s = 0.0
+        self._stop_ignored_since_s, self._has_killed = 0.0, False
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
         super().fork_work_horse(job, queue)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
@@ -152,6 +153,7 @@ class LongJobWorker(JobProcess):
                 log.warning("job %s: another runner has it, as Redis did not hear of this one", job.id)
                 self.kill_horse()
             if self._ignores_stop(job):
+                self._has_killed = True
                 log.warning("job %s: its process is killed, as it does not notice that it is to stop", job.id)
                 self.kill_horse()
 
@@ -175,14 +177,14 @@ class LongJobWorker(JobProcess):
         retries_left = job.retries_left
 
         def end(pipeline: Any, wanted: str) -> None:
-            if wanted or self._stop_requested:
+            if wanted or self._stop_requested or self._has_killed:
                 queue.place(job, wanted, pipeline)
                 return
             job.retries_left = retries_left
             job.set_error(Internal("the process of the job was killed, perhaps because there was no memory left"))
             queue.retry_or_fail(job, exc_string, pipeline)
 
-        if self.end_run(job, execution, end) and not self._stop_requested:
+        if self.end_run(job, execution, end) and not (self._stop_requested or self._has_killed):
             log.error("job %s (%s): its process was killed", job.id, job.kind.name)
 
     # Stopping
