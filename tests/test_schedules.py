@@ -1,5 +1,6 @@
 """Schedules: long jobs at set times, from a file, by one of several runners."""
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -67,6 +68,14 @@ def test_a_job_is_submitted_when_its_time_has_come(jobs: LongJobs, file: Path) -
     assert (status.kind, status.arguments) == ("build_index", {"name": "news", "source": "news.jsonl"})
     assert status.client == ":schedule"
     assert nightly.next_enqueue_time.astimezone().hour == 3
+
+
+def test_the_log_tells_when_each_begins(jobs: LongJobs, file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "shoal_workers"):
+        read(file, jobs, KINDS)
+    nightly, often = caplog.messages
+    assert re.fullmatch(r"schedule 1 \(build_index\) begins at \d{4}-\d\d-\d\d 03:00", nightly)
+    assert re.fullmatch(r"schedule 2 \(embed_file\) begins at \d{4}-\d\d-\d\d \d\d:\d[05]", often)
 
 
 def test_of_two_runners_one_submits(jobs: LongJobs, file: Path) -> None:

@@ -192,7 +192,7 @@ def _details(status: "LongJobStatus") -> Iterator[tuple[str, object]]:
     progress = status.progress
     yield from (("id", status.id), ("kind", status.kind), ("status", status.status))
     yield from ((name, value) for name, value in status.arguments.items() if value not in (None, "", {}))
-    yield "progress", task_line(progress, progress.rows_per_s, progress.eta_s)
+    yield "progress", task_line(progress, progress.rows_per_s, None if status.has_ended else progress.eta_s)
     for name in ("submitted_at", "started_at", "ended_at"):
         if (time_s := getattr(status, name)) is not None:
             yield name.removesuffix("_at"), _when(time_s)

@@ -72,7 +72,7 @@ class Schedules(CronScheduler):
 
 
 def read(path: Path, jobs: LongJobs, kinds: Mapping[str, Kind]) -> Schedules:
-    """Return the schedules in a file. Raises BadSetting, with the number of the one that is wrong."""
+    """Return the schedules in a file, and log when each begins. Raises BadSetting, with the number of a wrong one."""
     try:
         table = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
@@ -82,7 +82,11 @@ def read(path: Path, jobs: LongJobs, kinds: Mapping[str, Kind]) -> Schedules:
     entries = table.get("schedule", [])
     if set(table) - {"schedule"} or not isinstance(entries, list):
         raise BadSetting(f"{path} takes [[schedule]] alone: see docs/long-jobs.md")
-    return Schedules([_scheduled(f"{path}, schedule {n}", entry, jobs, kinds) for n, entry in enumerate(entries, 1)])
+    scheduled = [_scheduled(f"{path}, schedule {n}", entry, jobs, kinds) for n, entry in enumerate(entries, 1)]
+    for n, job in enumerate(scheduled, 1):
+        begins_at = job.next_enqueue_time or datetime.now(UTC)
+        log.info("schedule %d (%s) begins at %s", n, job.func_name, f"{begins_at.astimezone():%Y-%m-%d %H:%M}")
+    return Schedules(scheduled)
 
 
 def _scheduled(place: str, entry: Any, jobs: LongJobs, kinds: Mapping[str, Kind]) -> ScheduledJob:
