@@ -14,7 +14,7 @@ from fuzzing import nested
 from shoal import wire
 from shoal.errors import BadDocument, InvalidRequest, InvalidText, ShoalError, TooLarge
 from shoal.records.document import MAX_FIELD_DEPTH, BadRow, Document
-from shoal.records.given_document import documents_of, ids_of
+from shoal.records.given_document import Given, documents_of, ids_of
 from shoal.records.source import Source
 
 GOOD = {"id": "7", "text": "storm"}
@@ -48,6 +48,27 @@ WRONG: list[tuple[Any, type[ShoalError], str]] = [
     (GOOD | {"id": "8", "\ud83c": 1}, InvalidText, 'document 1 (id "8"): lone surrogate'),
     (GOOD | {"id": "\ud83c"}, InvalidText, "document 1 (id "),
 ]
+
+
+class Unread(list[Any]):
+    """A long list that says when it is read."""
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("it is read")
+
+
+def test_documents_of_more_values_than_there_may_be_are_refused_before_these_are_read() -> None:
+    few = {"id": "8", "text": "rain", "numbers": list(range(84))}  # 4 and 3, 4 and 84
+    assert len(documents_of([few], 10, 100, 95)) == 1
+    long = few | {"numbers": {"of": Unread()}}
+    whole = Document("8", "rain", {"numbers": Unread()})
+    lists: list[list[Given]] = [[long], [GOOD, few], [GOOD, whole]]
+    for given in lists:
+        with pytest.raises(TooLarge, match=rf"with document {len(given) - 1}, the documents have over 95 values"):
+            documents_of(given, 10, 100, 95)
 
 
 @pytest.mark.parametrize(("wrong", "error", "words"), WRONG, ids=range(len(WRONG)))

@@ -295,6 +295,11 @@ class TestApi:
             ({"documents": ["storm"]}, 422, 'document 0 is "storm"'),
             ({"documents": documents(1_001)}, 413, "more than 1,000 documents"),
             (
+                {"documents": [DOCUMENT | {"a": [0] * 30_000}]},
+                413,
+                "document 0, the documents have over 20,971",
+            ),
+            (
                 {"documents": [DOCUMENT | {"text": "x" * (2**20 + 1)}]},
                 422,
                 'document 0 (id "7"): the text has 1,048,577',

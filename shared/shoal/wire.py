@@ -1,5 +1,6 @@
 """The bytes on the wire: msgpack maps and nothing else (docs/protocol.md)."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -63,12 +64,19 @@ def unpack(data: bytes, max_values: int | None = None) -> dict[str, Any]:
     return value
 
 
-def num_values(value: Any) -> int:
-    """Return the number that `unpack` counts for the arrays and maps of a value."""
-    if not isinstance(value, list | dict):
-        return 0
-    inner = value.values() if isinstance(value, dict) else value
-    return len(value) + VALUES_OF_A_CONTAINER + sum(map(num_values, inner))
+def num_values(value: Any, most: float = math.inf) -> int:
+    """Return the number of values that `unpack` counts in the arrays and maps of a value.
+
+    It stops at a number above `most`, which may be that of a part of them.
+    """
+    num, left = 0, [value]
+    while left and num <= most:
+        inner = left.pop()
+        if isinstance(inner, list | dict):
+            num += len(inner) + VALUES_OF_A_CONTAINER
+            if num <= most:
+                left.extend(inner.values() if isinstance(inner, dict) else inner)
+    return num
 
 
 def _bounds(max_values: int, num_bytes: int) -> dict[str, Any]:

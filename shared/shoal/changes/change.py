@@ -30,6 +30,9 @@ MAX_CHANGES_BYTES = 64 * 2**20
 #: Bytes as which each value in the arrays and maps of a change counts at least: reading them takes memory and time.
 BYTES_OF_A_VALUE = 50
 
+#: Most values in the arrays and maps of a change.
+MAX_CHANGE_VALUES = MAX_CHANGE_BYTES // BYTES_OF_A_VALUE
+
 #: Longest vector that counts as normalised: rounding makes some a little longer than 1.
 MAX_LENGTH = 1.01
 
@@ -88,7 +91,7 @@ class Change:
         """
         if len(packed) > MAX_CHANGE_BYTES:
             raise TooLarge(f"the change has {len(packed):,} bytes and may have {MAX_CHANGE_BYTES:,}: split it")
-        fields = wire.unpack(packed, MAX_CHANGE_BYTES // BYTES_OF_A_VALUE)
+        fields = wire.unpack(packed, MAX_CHANGE_VALUES)
         documents = tuple(_document(n, value) for n, value in enumerate(_field(fields, "documents", list)))
         deleted = tuple(_id(f"deleted[{n}]", value) for n, value in enumerate(_field(fields, "deleted", list)))
         vectors = _vectors(_field(fields, "vectors", bytes), len(documents))

@@ -1,5 +1,6 @@
 """The writer of an index: it adds documents to an index that is served, and deletes some, by changes in Redis."""
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import wire
-from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_BYTES, MAX_CHANGE_IDS, MAX_CHANGES, Change
+from shoal.changes.change import (
+    BYTES_OF_A_VALUE,
+    MAX_CHANGE_BYTES,
+    MAX_CHANGE_IDS,
+    MAX_CHANGE_VALUES,
+    MAX_CHANGES,
+    Change,
+)
 from shoal.changes.change_log import AsyncChangeLog
 from shoal.client.parts import bounded_groups, telling_how_many
 from shoal.errors import NotReady, TooLarge, UnknownIndex
@@ -84,7 +92,8 @@ class IndexWriter:
 
     async def add(self, documents: Iterable[Given]) -> Written:
         """Add documents, each in place of the one that has its id."""
-        found = documents_of(documents, self._max_ids, self.max_text_chars)
+        max_values = MAX_CHANGE_VALUES if self.in_one_step else math.inf
+        found = documents_of(documents, self._max_ids, self.max_text_chars, max_values)
         if not found:
             return Written(0, "")
         model = await self._model()

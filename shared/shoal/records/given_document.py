@@ -1,6 +1,7 @@
 """Documents that a program or a request gives, held to the rules for the rows of a source."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,16 +14,25 @@ from shoal.records.document import MAX_FIELD_DEPTH, RESERVED_NAMES, Document, Do
 Given = Document | Mapping[str, Any]
 
 
-def documents_of(given: Iterable[Given], most: int, max_text_chars: int) -> list[Document]:
+def documents_of(
+    given: Iterable[Given], most: int, max_text_chars: int, max_values: float = math.inf
+) -> list[Document]:
     """Return the documents that are given, in their order.
 
     Raises BadDocument or InvalidText, whose message names the document by its number from 0 and its id; TooLarge for
-    more than `most`.
+    more than `most`, and for more than `max_values` in the lists and maps of all of them, before these are looked at.
     """
+    num_values = 0
     columns = DocumentColumns("text", "id", RESERVED_NAMES, max_text_chars)
     found: dict[str, Document] = {}
     for number, one in enumerate(given):
         _check_number(number, most, "documents")
+        num_values += wire.num_values(one.fields if isinstance(one, Document) else one, max_values - num_values)
+        if num_values > max_values:
+            raise TooLarge(
+                f"with document {number}, the documents have over {max_values:,} values: split the list, or send lists "
+                "and maps as text"
+            )
         document = _document(one, number, columns)
         if document.id in found:
             raise BadDocument(f"document {number} has the id {excerpt(document.id)} of another one: send each id once")
