@@ -66,6 +66,16 @@ def test_what_a_cancelled_build_has_left_is_removed(settings: Settings, jobs: Lo
     assert all(folder.exists() for folder in others)
 
 
+def test_what_a_deleted_build_has_left_is_removed(settings: Settings, jobs: LongJobs, tmp_path: Path) -> None:
+    """As when a build was cancelled and deleted while no runner was alive."""
+    job_id = jobs.submit("build_index", {"name": "faq", "source": "a.csv"})
+    folder = interrupt(tmp_path / "faq", job_id)
+    jobs.cancel(job_id)
+    jobs.delete(job_id)
+    CancelledBuilds(settings, jobs).remove()
+    assert not folder.exists()
+
+
 def test_what_a_build_has_that_goes_on_stays(settings: Settings, jobs: LongJobs, tmp_path: Path) -> None:
     """As when a job was cancelled and retried just now."""
     job_id = jobs.submit("build_index", {"name": "faq", "source": "a.csv"})

@@ -88,6 +88,10 @@ class Keys:
         """Return the same of one client; `client` is a digest of its name."""
         return f"{self.root}:long-jobs:{client}"
 
+    def deleted_build(self, job_id: str) -> str:
+        """Return the key that exists for some days after a build that was not done is deleted: its job."""
+        return f"{self.root}:deleted-build:{job_id}"
+
     def changes(self, index: str) -> str:
         """Return the stream with the changes of an index that no build has folded in, and a few that one has."""
         return f"{self.root}:changes:{index}"

@@ -24,6 +24,9 @@ class Kind:
     retry_after_s: tuple[int, ...] = (0, 10, 60, 300, 900)
 
 
+#: The name of the kind that builds a version of an index.
+BUILD = "build_index"
+
 #: Sends the status of a long job to the URL that its submitter named.
 WEBHOOK = Kind("send_webhook", WEBHOOKS, 10, 600, _DAY_S, (5, 30, 120, 600, 1_800))
 
@@ -32,7 +35,7 @@ KINDS = {
     kind.name: kind
     for kind in (
         Kind("embed_file"),
-        Kind("build_index"),
+        Kind(BUILD),
         Kind("manage_index", QUICK, 600, 600, 600, (0, 1, 5)),
         WEBHOOK,
     )

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from shoal import wire
 from shoal.broker.broker import Broker
 from shoal.closing import Closing
-from shoal.errors import InvalidRequest, MissingExtra
+from shoal.errors import InvalidRequest, MissingExtra, UnknownJob
 from shoal.excerpt import excerpt
 from shoal.extra import install_command
 from shoal.long_jobs.kind import KINDS, Kind
@@ -130,6 +130,15 @@ class LongJobs(Closing):
         jobs = self._rq()
         with self._broker.lending():
             jobs.delete(job_id)
+
+    def is_unwanted_build(self, job_id: str) -> bool:
+        """Return True for a build that was cancelled, or was deleted some days ago at most before it was done."""
+        jobs = self._rq()
+        with self._broker.lending():
+            try:
+                return jobs.status(job_id).status == "cancelled"
+            except UnknownJob:
+                return jobs.is_deleted_build(job_id)
 
     def num_runners(self) -> int:
         """Return how many runners are alive."""

@@ -15,7 +15,7 @@ from shoal.errors import InvalidRequest, JobNotEnded, ShoalError, UnknownJob
 from shoal.excerpt import excerpt
 from shoal.keys import Keys
 from shoal.long_jobs.job_list import JobList, id_in
-from shoal.long_jobs.kind import LONG, Kind
+from shoal.long_jobs.kind import BUILD, LONG, Kind
 from shoal.long_jobs.rq_job import CANCEL, JOB_ID, PAUSE, WANTED, LongJob, job_class_of
 from shoal.long_jobs.rq_queue import LongQueue, queue_names
 from shoal.long_jobs.serializer import MsgpackSerializer
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 #: Time for which an idempotency key counts.
 ONCE_S = 86_400
+
+#: Time for which a deleted build is known as such: a runner removes what it has left within seconds, if one is alive.
+DELETED_S = 30 * 86_400
 
 
 class RqJobs:
@@ -133,9 +136,15 @@ class RqJobs:
             if status not in ENDED:
                 raise JobNotEnded(f"job {job_id} is {status}: wait until it has ended, or cancel it first")
             queue.forget(job, pipeline)
+            if job.kind.name == BUILD and status != "done":
+                pipeline.set(self._keys.deleted_build(job_id), "", ex=DELETED_S)
             self._list.remove(job_id, job.submission.client, pipeline)
 
         self._change(job_id, change)
+
+    def is_deleted_build(self, job_id: str) -> bool:
+        """Return True for a build that was deleted within `DELETED_S`, and was not done."""
+        return bool(JOB_ID.fullmatch(job_id) and self._connection.exists(self._keys.deleted_build(job_id)))
 
     def _change(self, job_id: str, change: Callable[[LongQueue, LongJob, str, "Pipeline"], None]) -> None:
         """Change the job in one transaction.

@@ -1,4 +1,4 @@
-"""The remains of builds that were cancelled while no process did them: while they were paused, or waited."""
+"""The remains of builds that were cancelled or deleted while no process did them: while they were paused, or waited."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ EVERY_S = 2.0
 
 
 class CancelledBuilds:
-    """The builds of cancelled jobs in the folders of all indexes of the settings."""
+    """The builds of cancelled and deleted jobs in the folders of all indexes of the settings."""
 
     def __init__(self, settings: Settings, jobs: LongJobs, clock: Callable[[], float] = time.monotonic):
         self._settings, self._jobs = settings, jobs
@@ -29,15 +29,15 @@ class CancelledBuilds:
         self._due_s = self._clock() + EVERY_S
         for folder in self._folders():
             with suppress(OSError):
-                remove_interrupted(folder, self._is_cancelled)
+                remove_interrupted(folder, self._is_unwanted)
 
     def _folders(self) -> Iterator[Path]:
         yield from self._settings.index_folders().values()
         with suppress(OSError):
             yield from self._settings.index_home_folder.iterdir()
 
-    def _is_cancelled(self, job_id: str) -> bool:
-        """Return True for a job that was cancelled; a job that this pool does not know may be another pool's."""
+    def _is_unwanted(self, job_id: str) -> bool:
+        """Return True for a job that was cancelled or deleted; one that this pool never knew may be another pool's."""
         with suppress(ShoalError):
-            return self._jobs.status(job_id).status == "cancelled"
+            return self._jobs.is_unwanted_build(job_id)
         return False
