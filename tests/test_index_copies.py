@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from faulty_store import SECRET, FaultyStore, Killed
 from index_versions import add_version, publish_version
@@ -17,6 +18,7 @@ from index_versions import add_version, publish_version
 from shoal.errors import FileError, IndexCorrupt, Unavailable
 from shoal.index_folder import CURRENT
 from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index import index as index_module
 from shoal_workers.index.copies import (
     GONE_AFTER_S,
     MAX_RETRY_AFTER_S,
@@ -24,6 +26,7 @@ from shoal_workers.index.copies import (
     RETRY_AFTER_S,
     Copies,
     read_errors,
+    tell_damage,
 )
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.manifest import DOCUMENTS, FILES, MANIFEST, VECTORS, Manifest
@@ -57,9 +60,9 @@ def copies(store: FaultyStore, copied: Path) -> Copies:
     return Copies(store, copied)
 
 
-def send(folder: Path, store: FaultyStore) -> None:
-    """Upload an index."""
-    upload(folder, store, lambda: None)
+def send(folder: Path, store: FaultyStore, *, is_published: bool = True) -> None:
+    """Upload an index, after its version was published or after something else."""
+    upload(folder, store, lambda: None, is_published=is_published)
 
 
 def served(copied: Path) -> str | None:
@@ -121,6 +124,37 @@ class TestUpload:
         send(news, store)
         assert assert_whole(store) == "v2"
         assert versions_in(store.folder / "news") == {"v2", "w1"}
+
+    def test_only_publishing_replaces_what_another_machine_has_published(
+        self, news: Path, store: FaultyStore, index_folder: Path, tmp_path: Path
+    ) -> None:
+        send(news, store, is_published=False)
+        assert assert_whole(store) == "v1"
+        publish_version(news, index_folder, "v2")
+        send(news, store, is_published=False)  # as after an upload that failed
+        assert assert_whole(store) == "v2"
+        publish_version(tmp_path / "other" / "news", index_folder, "w1")
+        send(tmp_path / "other" / "news", store)
+        delete(news, "v1")
+        send(news, store, is_published=False)
+        assert assert_whole(store) == "w1"
+        assert versions_in(store.folder / "news") == {"v2", "w1"}
+        send(news, store)
+        assert assert_whole(store) == "v2"
+
+    def test_a_current_version_that_is_removed_meanwhile_is_not_served(
+        self, news: Path, store: FaultyStore, index_folder: Path
+    ) -> None:
+        send(news, store)
+        publish_version(news, index_folder, "v2")
+
+        def remove(operation: str, path: str) -> None:
+            if path.endswith(f"news/v2/{VECTORS}"):
+                shutil.rmtree(news / "v2", ignore_errors=True)
+
+        store.faults.fault = remove
+        send(news, store)
+        assert assert_whole(store) == "v1"
 
     def test_whenever_it_is_killed_the_store_serves_a_whole_version(
         self, news: Path, store: FaultyStore, index_folder: Path
@@ -512,6 +546,89 @@ class TestFaults:
         indexes.look(0)
         assert indexes["news"].document(0)["version"] == "v1"
         assert "is not what was built" in indexes.errors["news"]
+
+
+class TestDamagedCopy:
+    """A worker that finds the copy damaged has it mended from the store."""
+
+    @pytest.fixture
+    def indexes(
+        self, news: Path, store: FaultyStore, copies: Copies, copied: Path, encoder: Encoder
+    ) -> Iterator[OpenIndexes]:
+        """The copies as a worker serves them, before it has looked at the first."""
+        send(news, store)
+        copies.look(0)
+        store.heal()
+        indexes = OpenIndexes({}, copied, encoder.model)
+        indexes.are_copies = True
+        yield indexes
+        shutil.rmtree(copied)
+        for now in range(2):
+            indexes.look(now)
+
+    def test_what_is_damaged_or_missing_is_downloaded_again(
+        self, indexes: OpenIndexes, store: FaultyStore, copies: Copies, copied: Path
+    ) -> None:
+        version = copied / "news" / "v1"
+        data = (version / VECTORS).read_bytes()
+        (version / VECTORS).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        (version / DOCUMENTS).unlink()
+        indexes.look(0)
+        assert not indexes
+        copies.look(1)
+        assert sorted(store.faults.paths("rb")) == [f"v1/{DOCUMENTS}", f"v1/{VECTORS}"]
+        indexes.look(RETRY_AFTER_S)
+        assert (served(copied), list(indexes), indexes.errors) == ("v1", ["news"], {})
+        store.heal()
+        copies.look(2)
+        assert store.faults.paths("rb") == []
+
+    @pytest.mark.parametrize("missing", [MANIFEST, ""])
+    def test_a_manifest_or_all_files_are_missing(
+        self, indexes: OpenIndexes, copies: Copies, copied: Path, missing: str
+    ) -> None:
+        (copied / "news" / "v1" / MANIFEST).unlink()
+        if not missing:
+            shutil.rmtree(copied / "news" / "v1")
+        indexes.look(0)
+        copies.look(1)
+        assert served(copied) == "v1"
+
+    def test_a_wrong_large_file_is_found_while_it_is_served(
+        self, indexes: OpenIndexes, copies: Copies, copied: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(index_module, "LARGE_BYTES", 0)
+        data = (copied / "news" / "v1" / VECTORS).read_bytes()
+        (copied / "news" / "v1" / VECTORS).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        indexes.look(0)
+        mapped = indexes["news"].vectors
+        indexes.check_files(0)
+        assert "is not what was built" in indexes.errors["news"]
+        copies.look(1)
+        assert mapped.tobytes() != (mended := np.load(copied / "news" / "v1" / VECTORS)).tobytes()
+        indexes.check_files(indexes["news"].check_at)
+        indexes.look(2)
+        assert (indexes["news"].vectors.tobytes(), indexes.errors) == (mended.tobytes(), {})
+
+    def test_one_that_is_as_in_the_store_is_not_compared_without_end(
+        self, indexes: OpenIndexes, store: FaultyStore, copies: Copies, copied: Path
+    ) -> None:
+        for now in (1, 2):
+            tell_damage(copied, "news")
+            copies.look(now)
+            assert "is as the store of indexes has it" in read_errors(copied)["news"]
+        copies.look(MAX_RETRY_AFTER_S)
+        copies.look(3 * MAX_RETRY_AFTER_S)
+        assert read_errors(copied) == {}
+        assert store.faults.paths("rb") == []
+
+    def test_without_a_store_nothing_is_written(self, indexes: OpenIndexes, copied: Path) -> None:
+        indexes.are_copies = False
+        (copied / "news" / "v1" / DOCUMENTS).unlink()
+        before = set((copied / "news").iterdir())
+        indexes.look(0)
+        tell_damage(copied, "other")
+        assert set((copied / "news").iterdir()) == before
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{", b'{"news": 1}', b"\xff", b"[" * 9_999])

@@ -96,18 +96,20 @@ class TestSettings:
 
 class TestUpload:
     def test_an_index_goes_to_the_store(self, settings: Settings, news: Path, tmp_path: Path) -> None:
-        assert upload_index(settings, news)
+        assert upload_index(settings, news, is_published=True)
         assert Index.open(tmp_path / "store" / "news").manifest.version == "v1"
 
     def test_one_in_another_folder_does_not(self, settings: Settings, index_folder: Path, tmp_path: Path) -> None:
-        assert not upload_index(settings, index_folder)
-        assert not upload_index(replace(settings, index_store=""), settings.index_home_folder / "news")
+        assert not upload_index(settings, index_folder, is_published=True)
+        assert not upload_index(
+            replace(settings, index_store=""), settings.index_home_folder / "news", is_published=True
+        )
         assert list((tmp_path / "store").iterdir()) == []
 
     def test_an_error_says_what_is_done(self, settings: Settings, news: Path, tmp_path: Path) -> None:
         (tmp_path / "store").rmdir()
         with pytest.raises(FileError, match=rf"no such file.*what was done is done in {news}, and not yet in the"):
-            upload_index(settings, news)
+            upload_index(settings, news, is_published=True)
 
     def test_a_report_may_stop_it(self, hanging: Settings) -> None:
         def stop() -> None:
@@ -126,14 +128,14 @@ class TestUpload:
 
 class TestKeptCopies:
     def test_they_follow_the_store(self, settings: Settings, news: Path, index_folder: Path) -> None:
-        upload_index(settings, news)
+        upload_index(settings, news, is_published=True)
         with kept_copies(settings):
             wait_until(lambda: copied_version(settings) == "v1")
             publish_version(news, index_folder, "v2")
-            upload_index(settings, news)
+            upload_index(settings, news, is_published=True)
             wait_until(lambda: copied_version(settings) == "v2")
             make_current(news, "v1")
-            upload_index(settings, news)
+            upload_index(settings, news, is_published=True)
             wait_until(lambda: copied_version(settings) == "v1")
         assert children() == []
 
@@ -143,18 +145,18 @@ class TestKeptCopies:
         with kept_copies(settings):
             wait_until(children)
             with kept_copies(settings):
-                upload_index(settings, news)
+                upload_index(settings, news, is_published=True)
                 wait_until(lambda: copied_version(settings) == "v1")
                 assert len(children()) == 1
                 children()[0].kill()
                 publish_version(news, index_folder, "v2")
-                upload_index(settings, news)
+                upload_index(settings, news, is_published=True)
         assert children() == []
         with kept_copies(settings):
             wait_until(lambda: copied_version(settings) == "v2")
 
     def test_a_store_that_is_away_is_told_with_each_copy(self, settings: Settings, news: Path, tmp_path: Path) -> None:
-        upload_index(settings, news)
+        upload_index(settings, news, is_published=True)
         with kept_copies(settings):
             wait_until(lambda: copied_version(settings) == "v1")
         (tmp_path / "store").rename(tmp_path / "away")

@@ -147,7 +147,7 @@ def publish(settings: Settings, index_name: str, version: str) -> None:
     with _pool(settings, folder) as digest:
         publish(folder, version, digest)
     click.echo(f"{folder}: version {version} is published")
-    _upload(settings, folder)
+    _upload(settings, folder, is_published=True)
 
 
 @index.command()
@@ -161,7 +161,7 @@ def rollback(settings: Settings, index_name: str) -> None:
     with _pool(settings, folder) as digest:
         version = rollback(folder, digest)
     click.echo(f"{folder}: version {version} is published")
-    _upload(settings, folder)
+    _upload(settings, folder, is_published=True)
 
 
 @index.command()
@@ -175,7 +175,7 @@ def delete(settings: Settings, index_name: str, version: str) -> None:
     folder = _folder(settings, index_name)
     delete(folder, version)
     click.echo(f"{folder}: version {version} is deleted")
-    _upload(settings, folder)
+    _upload(settings, folder, is_published=False)
 
 
 @index.command("info")
@@ -224,15 +224,15 @@ def _build_here(settings: Settings, request: "BuildIndex", folder: Path, local: 
         click.echo(f"{result.num_bad:,} rows were left out: {bad_rows} lists them", err=True)
     if not request.publish:
         click.echo(f"it is not published: shoal index publish {folder} {result.version}", err=True)
-    _upload(settings, folder)
+    _upload(settings, folder, is_published=request.publish)
 
 
-def _upload(settings: Settings, folder: Path) -> None:
+def _upload(settings: Settings, folder: Path, *, is_published: bool) -> None:
     """Bring the store to what the folder of an index says, if the store is for that index."""
     from shoal_workers.index.store_process import upload_index
 
     with Progress("uploading"):
-        is_uploaded = upload_index(settings, folder)
+        is_uploaded = upload_index(settings, folder, is_published=is_published)
     if is_uploaded:
         click.echo("the store of indexes is up to date", err=True)
 

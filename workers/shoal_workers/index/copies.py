@@ -2,6 +2,7 @@
 
 index-copies/<name>/                      an index as a build leaves it, with the current version and the one before
 index-copies/<name>/.download-<version>/  a version that is not whole yet
+index-copies/<name>/.damaged              made by a worker that found the copy damaged, so that it is compared anew
 index-copies/.errors.json                 by the name of each index that is not as the store has it, the reason
 """
 
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 
 #: The file with the reasons why copies are not as the store has them.
 ERRORS = ".errors.json"
+
+#: The file by which a worker tells that a copy is damaged.
+DAMAGED = ".damaged"
 
 #: Beginning of the name of a folder with a version that is not whole yet.
 DOWNLOAD = ".download-"
@@ -104,6 +108,8 @@ class Copies:
                 return
             elif version != _copied_version(self._folder / name):
                 self._copy(name, version)
+            elif (self._folder / name / DAMAGED).exists():
+                self._mend(name, version)
         except ShoalError as error:
             self._note(name, version, error, now)
         else:
@@ -131,12 +137,33 @@ class Copies:
             with changing(folder):
                 make_current(folder, version)
                 remove_old(folder, version, NUM_KEPT)
+            (folder / DAMAGED).unlink(missing_ok=True)
             for scratch in folder.glob(f"{DOWNLOAD}*"):
                 shutil.rmtree(scratch, ignore_errors=True)
         log.info("index %s: version %s is copied from the store", name, version)
 
-    def _download(self, name: str, version: str) -> None:
-        """Download a version; files of an interrupted download that are whole stay."""
+    def _mend(self, name: str, version: str) -> None:
+        """Download the files anew that are damaged in a copy.
+
+        Raises IndexCorrupt, so that it is not done again soon, if the copy is as the store has it.
+        """
+        folder, scratch = self._folder / name, self._folder / name / f"{DOWNLOAD}{version}"
+        with _local_errors(folder, version):
+            scratch.mkdir(exist_ok=True)
+            for file in (folder / version).glob("*"):
+                with suppress(OSError):  # a file that is not linked is downloaded
+                    os.link(file, scratch / file.name)
+            num_bytes = self._download(name, version)
+            (folder / DAMAGED).unlink(missing_ok=True)
+        if not num_bytes:
+            raise IndexCorrupt(
+                f"version {version} was found damaged, and is as {STORE} has it: if it is not served, build the index "
+                "again"
+            )
+        log.info("index %s: damaged files of version %s are copied from the store again", name, version)
+
+    def _download(self, name: str, version: str) -> int:
+        """Download a version; files of an interrupted download that are whole stay. Return the bytes downloaded."""
         folder, where = self._folder / name, f"{name}/{version}"
         scratch = folder / f"{DOWNLOAD}{version}"
         for other in folder.glob(f"{DOWNLOAD}*"):
@@ -156,6 +183,7 @@ class Copies:
         shutil.rmtree(folder / version, ignore_errors=True)  # what an interrupted removal left
         scratch.rename(folder / version)
         sync_folder(folder)
+        return sum(sizes.values())
 
     def _manifest(self, scratch: Path, where: str) -> Manifest:
         """Download the manifest of a version."""
@@ -176,6 +204,7 @@ class Copies:
 
     def _download_file(self, path: str, to: Path, size_bytes: int, expected: str) -> None:
         digest = hashlib.sha256()
+        to.unlink(missing_ok=True)  # not written over: workers may have mapped a damaged file into memory
         with to.open("wb") as file:
             for piece in self._store.read(path, size_bytes):
                 digest.update(piece)
@@ -221,6 +250,12 @@ def read_errors(folder: Path) -> dict[str, str]:
         return {str(name): str(message) for name, message in errors.items()}
     except (OSError, ValueError, AttributeError, RecursionError):
         return {}
+
+
+def tell_damage(folder: Path, name: str) -> None:
+    """Have the files of a copy compared with the store again, in the folder of the copies; nothing without a copy."""
+    with suppress(OSError):
+        (folder / name / DAMAGED).touch()
 
 
 def save_errors(folder: Path, errors: Mapping[str, str]) -> None:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from shoal.changes.change_log import ChangeLog
-from shoal.errors import IndexCorrupt, ShoalError, Unavailable, UnknownIndex
+from shoal.errors import IndexCorrupt, IndexNotFound, ShoalError, Unavailable, UnknownIndex
 from shoal.excerpt import excerpt
 from shoal.index_folder import CURRENT
 from shoal.keys import NAME
 from shoal.settings import Settings
 from shoal_workers.index.change_follower import ChangeFollower
-from shoal_workers.index.copies import read_errors
+from shoal_workers.index.copies import read_errors, tell_damage
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.model.model import Model
 
@@ -56,7 +56,7 @@ class OpenIndexes(Mapping[str, Index]):
     watched, one thread opens new versions, another one compares their large files with their checksums, and a third one
     applies the changes in `change_log`, if there is one. A version is served once all changes that were made since it
     was built are applied. A search ends with the version that it began with, and the memory of an old version is given
-    back after that.
+    back after that. If indexes inside `home` `are_copies`, their keeper is told of those that are found damaged.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class OpenIndexes(Mapping[str, Index]):
         self._repaired: dict[str, Index] = {}
         self._failures: dict[str, _Failure] = {}
         self._stopping = threading.Event()
+        self.are_copies = False
 
     @classmethod
     def from_settings(
@@ -95,6 +96,7 @@ class OpenIndexes(Mapping[str, Index]):
         IndexCorrupt or IndexMismatch for an index that the settings name.
         """
         indexes = cls(settings.index_folders(), settings.served_folder, model, threads, change_log)
+        indexes.are_copies = bool(settings.index_store)
         stopping = stopping or threading.Event()
         is_first = True
         while is_first or (indexes._opened and not stopping.wait(LOOK_EVERY_S)):
@@ -184,6 +186,7 @@ class OpenIndexes(Mapping[str, Index]):
             except ShoalError as error:
                 if error.message != index.fault:
                     log.error("index %s is not served any more: %s", name, error.message)
+                self._tell_damage(name, error)
                 index.fault, index.check_at = error.message, now + RETRY_AFTER_S
             except OSError as error:
                 log.warning("index %s cannot be checked now: %s (%s)", name, error.filename, error.strerror)
@@ -258,8 +261,13 @@ class OpenIndexes(Mapping[str, Index]):
         failure = self._failures.get(name)
         if not failure or failure.error.message != error.message:
             log.warning("index %s: %s", name, error.message)
+        self._tell_damage(name, error)
         # A copy of the error, because its frames would keep the files of the version open.
         return _Failure(type(error)(error.message), version, now + RETRY_AFTER_S)
+
+    def _tell_damage(self, name: str, error: ShoalError) -> None:
+        if self.are_copies and name not in self._folders and isinstance(error, IndexCorrupt | IndexNotFound):
+            tell_damage(self._home, name)
 
     def _open(self, name: str, version: Path, replaces: Index | None) -> Index:
         index = Index.open_version(version, self._threads)

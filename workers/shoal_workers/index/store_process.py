@@ -47,16 +47,19 @@ def check_store(settings: Settings) -> None:
         run_store_process(settings, "check")
 
 
-def upload_index(settings: Settings, folder: Path, report: Callable[[], None] = lambda: None) -> bool:
+def upload_index(
+    settings: Settings, folder: Path, report: Callable[[], None] = lambda: None, *, is_published: bool
+) -> bool:
     """Bring the store to what the folder of an index says; return False if the store is not for that index.
 
-    It is for those in `index_home`. `report` is called often, and may raise to stop the upload. Raises FileError,
-    Unavailable and IndexCorrupt; the next upload of the index then makes up for this one.
+    With `is_published` its current version, which was published just now, is served although another machine published
+    one meanwhile. The store is for indexes in `index_home`. `report` is called often, and may raise to stop the upload.
+    Raises FileError, Unavailable and IndexCorrupt; the next upload of the index then makes up for this one.
     """
     if not settings.index_store or folder.absolute().parent.resolve() != settings.index_home_folder.resolve():
         return False
     try:
-        run_store_process(settings, "upload", folder.name, report=report)
+        run_store_process(settings, "publish" if is_published else "upload", folder.name, report=report)
     except (FileError, Unavailable, IndexCorrupt, Internal) as error:
         raise type(error)(f"{error.message}; what was done is done in {folder}, and not yet in the store") from None
     return True
@@ -117,8 +120,9 @@ def main(parent: str, command: str, *names: str) -> int:
     try:
         if command == "check":
             check_protocol(settings.index_store)
-        elif command == "upload":
-            upload(settings.index_home_folder / names[0], IndexStore.open(settings.index_store), _Dots())
+        elif command in ("publish", "upload"):
+            folder, store = settings.index_home_folder / names[0], IndexStore.open(settings.index_store)
+            upload(folder, store, _Dots(), is_published=command == "publish")
         else:
             _copy(settings)
     except ShoalError as error:

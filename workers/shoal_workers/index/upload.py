@@ -30,12 +30,13 @@ MAX_MANIFEST_BYTES, MAX_CURRENT_BYTES = 2**20, 256
 _WAIT_S = 0.2
 
 
-def upload(folder: Path, store: IndexStore, tick: Callable[[], None]) -> None:
+def upload(folder: Path, store: IndexStore, tick: Callable[[], None], *, is_published: bool) -> None:
     """Bring the store to what the folder of an index says, and call `tick` often.
 
-    The current version goes first, then the file `current`, then the others. Versions that were removed from the folder
-    are removed from the store. One upload of an index runs at a time on a machine. Raises IndexCorrupt for a current
-    version that is damaged, and the errors of the store.
+    The current version goes first, then the file `current`, then the others. A version of another machine goes on to be
+    served unless one of this folder `is_published` just now. Versions that were removed from the folder are removed
+    from the store. One upload of an index runs at a time on a machine. Raises IndexCorrupt for a current version that
+    is damaged, and the errors of the store.
     """
     name = folder.name
     with _locked(folder / UPLOADED, tick) as file:
@@ -43,13 +44,13 @@ def upload(folder: Path, store: IndexStore, tick: Callable[[], None]) -> None:
         versions = sorted(list_versions(folder), key=lambda version: not version.is_current)
         names = [version.name for version in versions]
         _save(file, [*names, *uploaded])
+        is_ours = is_published or _served(name, store) in ("", *names, *uploaded)
         for version in versions:
             tick()
-            _upload_version(version, store, tick)
-            if version.is_current:
+            if _upload_version(version, store, tick) and version.is_current and is_ours:
                 store.write(f"{name}/{CURRENT}", [f"{version.name}\n".encode()])
         removed = [other for other in dict.fromkeys(uploaded) if other not in names]
-        served = (store.read_small(f"{name}/{CURRENT}", MAX_CURRENT_BYTES) or b"").decode("utf-8", "replace").strip()
+        served = _served(name, store)
         for other in removed:
             if other != served:  # which another machine may have published
                 store.remove(f"{name}/{other}/{MANIFEST}")
@@ -57,17 +58,25 @@ def upload(folder: Path, store: IndexStore, tick: Callable[[], None]) -> None:
         _save(file, [*names, *(other for other in removed if other == served)])
 
 
-def _upload_version(version: Version, store: IndexStore, tick: Callable[[], None]) -> None:
-    """Upload the files of a version that the store lacks, and then its manifest, unless it is removed meanwhile."""
+def _served(name: str, store: IndexStore) -> str:
+    """Return the version that the store says to serve, or an empty text."""
+    return (store.read_small(f"{name}/{CURRENT}", MAX_CURRENT_BYTES) or b"").decode("utf-8", "replace").strip()
+
+
+def _upload_version(version: Version, store: IndexStore, tick: Callable[[], None]) -> bool:
+    """Upload the files of a version that the store lacks, and then its manifest.
+
+    Returns False if that cannot be done, as the version is removed meanwhile, or is no current one and damaged.
+    """
     if version.manifest is None:
         if version.is_current:
             raise IndexCorrupt(version.error or f"{version.folder} cannot be read")
-        return
+        return False
     where = f"{version.folder.parent.name}/{version.name}"
     try:
         manifest = (version.folder / MANIFEST).read_bytes()
         if store.read_small(f"{where}/{MANIFEST}", MAX_MANIFEST_BYTES) == manifest:
-            return
+            return True
         for name, checksum in version.manifest.checksums.items():
             size = (version.folder / name).stat().st_size
             if store.size(f"{where}/{name}") != size:
@@ -78,6 +87,8 @@ def _upload_version(version: Version, store: IndexStore, tick: Callable[[], None
     except (FileNotFoundError, IndexNotFound):
         if (version.folder / MANIFEST).exists():
             raise
+        return False
+    return True
 
 
 def _pieces(path: Path, checksum: str, tick: Callable[[], None]) -> Iterator[bytes]:

@@ -66,7 +66,7 @@ def build_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, r
         given: dict[str, Any] = {"resume_key": job_id, "changes": changes_of(request.name, client)}
         result = long_tasks.build_index(request, folder, encoder, report, settings=settings, **given)
     progress = TaskProgress(result.count + result.num_bad, result.num_bad, result.first_bad, 1.0, "uploading")
-    upload_index(settings, folder, lambda: report(progress))
+    upload_index(settings, folder, lambda: report(progress), is_published=request.publish)
     return asdict(result)
 
 
@@ -80,7 +80,8 @@ def manage_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, 
         changes = changes_of(request.name, client)
         result = long_tasks.manage_index(request, folder, served_digest(client), job_id, changes)
     if request.action != "list":
-        upload_index(settings, folder, lambda: report(TaskProgress(step="uploading")))
+        uploading = TaskProgress(step="uploading")
+        upload_index(settings, folder, lambda: report(uploading), is_published=request.action != "delete")
     shown: dict[str, Any] = public_values(result, settings)
     return shown
 
