@@ -31,7 +31,8 @@ from shoal.job_folders import file_size
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.status import LongJobStatus
 from shoal.settings import Settings
-from shoal_api.job_files import JobFiles, open_result
+from shoal_api.routes.bulk import open_result
+from shoal_api.upload_store import UploadStore
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 pytestmark = pytest.mark.usefixtures("rq")
@@ -44,7 +45,7 @@ MB = 2**20
 @pytest.fixture
 def jobs(settings: Settings) -> Path:
     """Return the folder of the folders of jobs."""
-    return JobFiles(settings, _none).folder
+    return UploadStore(settings, _none).folder
 
 
 def _none(job_id: str) -> LongJobStatus:
@@ -164,7 +165,7 @@ class TestUpload:
         self, make_app: MakeApp, settings: Settings
     ) -> None:
         app = make_app()
-        with app.extensions["shoal"].files.new("127.0.0.1", "a"):
+        with app.extensions["shoal"].uploads.new("127.0.0.1", "a"):
             refused = upload(app.test_client(), headers={"Idempotency-Key": "a"})
             assert error_of(refused, 429)[0] == "overloaded"
         submitted(upload(app.test_client(), headers={"Idempotency-Key": "a"}))
@@ -312,7 +313,7 @@ class TestOldFolders:
         return {}
 
     @pytest.fixture
-    def files(self, settings: Settings, states: dict[str, LongJobStatus]) -> JobFiles:
+    def files(self, settings: Settings, states: dict[str, LongJobStatus]) -> UploadStore:
         """Return the folders of the jobs that `states` has."""
 
         def status_of(job_id: str) -> LongJobStatus:
@@ -320,9 +321,9 @@ class TestOldFolders:
                 raise UnknownJob("unknown")
             return states[job_id]
 
-        return JobFiles(settings, status_of)
+        return UploadStore(settings, status_of)
 
-    def make(self, files: JobFiles, job_id: str | None, age_s: float) -> Path:
+    def make(self, files: UploadStore, job_id: str | None, age_s: float) -> Path:
         """Make the folder of a job with an upload and a result, or that of an upload which was cut off."""
         with files.new("ann") as folder:
             folder.keep(job_id or "", "")
@@ -351,7 +352,7 @@ class TestOldFolders:
     )
     def test_the_upload_of_a_job_that_has_ended_is_removed(
         self,
-        files: JobFiles,
+        files: UploadStore,
         states: dict[str, LongJobStatus],
         status: str,
         age_s: float,
@@ -368,7 +369,7 @@ class TestOldFolders:
         [("unknown", 1e5, True), ("unknown", 1e6, False), (None, 100.0, False)],
     )
     def test_the_folder_of_a_job_that_is_forgotten_or_never_came_to_be_is_removed(
-        self, files: JobFiles, job_id: str | None, age_s: float, is_left: bool
+        self, files: UploadStore, job_id: str | None, age_s: float, is_left: bool
     ) -> None:
         path = self.make(files, job_id, age_s)
         with files.new("bob"):
@@ -377,7 +378,7 @@ class TestOldFolders:
     @pytest.mark.parametrize(("status", "is_refused"), [("done", False), ("running", True)])
     def test_they_make_room_for_an_upload_that_would_be_refused(
         self,
-        files: JobFiles,
+        files: UploadStore,
         states: dict[str, LongJobStatus],
         settings: Settings,
         status: str,
@@ -391,13 +392,13 @@ class TestOldFolders:
             files.check_space(num_bytes=1)
         assert upload.exists() == is_refused
 
-    def test_those_of_another_pool_are_left_alone(self, files: JobFiles, settings: Settings) -> None:
+    def test_those_of_another_pool_are_left_alone(self, files: UploadStore, settings: Settings) -> None:
         path = self.make(files, "a", 1e7)
-        with JobFiles(replace(settings, pool="other"), _none).new("bob"):
+        with UploadStore(replace(settings, pool="other"), _none).new("bob"):
             assert path.exists()
 
     def test_a_request_whose_folder_is_removed_before_it_is_locked_makes_another(
-        self, files: JobFiles, monkeypatch: pytest.MonkeyPatch
+        self, files: UploadStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         flock, first = fcntl.flock, ExitStack()
         first.enter_context(files.new("ann", "a"))
@@ -419,7 +420,7 @@ class TestOldFolders:
         (tmp_path / "a").rename(tmp_path / "c")
         assert sum(map(file_size, files)) == 10
 
-    def test_one_that_is_being_filled_stays(self, files: JobFiles) -> None:
+    def test_one_that_is_being_filled_stays(self, files: UploadStore) -> None:
         with files.new("ann") as folder:
             path = files.folder / Path(folder.result).parts[2]
             os.utime(path, (0, 0))

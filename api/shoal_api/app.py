@@ -22,7 +22,6 @@ from shoal_api.access import cors
 from shoal_api.access.access_control import AccessControl
 from shoal_api.context import Context
 from shoal_api.description import joined
-from shoal_api.job_files import JobFiles
 from shoal_api.pool_state import PoolReader
 from shoal_api.protocol_paths import ProtocolPaths
 from shoal_api.protocols import cohere, infinity, jina, ollama, openai, predict, similar, tei, weaviate, wire_formats
@@ -33,6 +32,7 @@ from shoal_api.schema.responses import ErrorBody
 from shoal_api.server.disconnects import Disconnects
 from shoal_api.server.fast_flask import FastFlask
 from shoal_api.server.metrics import Metrics
+from shoal_api.upload_store import UploadStore
 
 _ROUTES = (embed, search, score, jobs, bulk, dead_letters, health, info, indexes, metrics)
 
@@ -132,9 +132,9 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
         api = copy(PROTOCOL_MODULES[name].api)  # register_api writes the prefix into the object
         app.register_api(api, url_prefix=prefix or None)
     paths, disconnects = ProtocolPaths(app, prefixes), Disconnects(settings.port, settings.api_threads)
-    files = JobFiles(settings, client.long_jobs.status)
+    uploads = UploadStore(settings, client.long_jobs.status)
     pool = PoolReader(client.pool)
-    Context(settings, client, Metrics(client), access, pool, disconnects, paths, client.long_jobs, files).attach(app)
+    Context(settings, client, Metrics(client), access, pool, disconnects, paths, client.long_jobs, uploads).attach(app)
     docs.install(app)
     _refuse_unknown_parameters(app)
     if settings.cors_origins:

@@ -11,11 +11,11 @@ from shoal.client.client import Client
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import Settings
 from shoal_api.access.access_control import AccessControl
-from shoal_api.job_files import JobFiles
 from shoal_api.pool_state import PoolReader
 from shoal_api.protocol_paths import ProtocolPaths
 from shoal_api.server.disconnects import Disconnects
 from shoal_api.server.metrics import Metrics
+from shoal_api.upload_store import UploadStore
 
 _KEY = "shoal"
 
@@ -32,7 +32,7 @@ class Context:
     disconnects: Disconnects
     paths: ProtocolPaths
     long_jobs: LongJobs
-    files: JobFiles
+    uploads: UploadStore
     stopping: Event = field(default_factory=Event)
 
     def attach(self, app: Flask) -> None:

@@ -27,7 +27,7 @@ from shoal.long_jobs.public_status import public_map, public_text
 from shoal.long_jobs.status import LongJobStatus
 from shoal.private_network import check_address
 from shoal_api.context import Context, context
-from shoal_api.job_files import JobFolder
+from shoal_api.job_folder import JobFolder
 from shoal_api.request import json_request
 from shoal_api.response import rendered
 from shoal_api.schema.long_jobs import BuildBody, BuildQuery, BulkBody, BulkQuery
@@ -112,7 +112,7 @@ def submit_with_file(
     """
     fields = body if query.name is None else query
     client, key = json_request().client_name, request.headers.get("Idempotency-Key")
-    with _receiving(), context().files.new(client, None if key is None else check_key(key)) as folder:
+    with _receiving(), context().uploads.new(client, None if key is None else check_key(key)) as folder:
         _check(query, fields)
         digest = _digest(kind, fields)
         job_id, first_digest = folder.submitted or (new_job_id(), digest)

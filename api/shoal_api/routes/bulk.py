@@ -1,7 +1,10 @@
 """POST /v1/bulk: files to embed as a whole, and the files of the results."""
 
 import os
+import re
+import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -11,10 +14,11 @@ from flask_openapi3.models.tag import Tag
 
 from shoal.allowed_path import allowed_path
 from shoal.errors import UnknownFile
+from shoal.excerpt import excerpt
 from shoal.jobs import Options
 from shoal_api.context import context
 from shoal_api.enqueue import IDEMPOTENCY_KEY
-from shoal_api.job_files import JobFolder, open_result
+from shoal_api.job_folder import JobFolder
 from shoal_api.long_job import own_job, submit_with_file
 from shoal_api.request import json_request
 from shoal_api.response import PIECE_BYTES, StreamedResponse
@@ -22,6 +26,8 @@ from shoal_api.schema.long_jobs import BulkBody, BulkQuery, FilePath, LongJobSub
 from shoal_api.schema.responses import ERRORS
 
 api = APIBlueprint("bulk", __name__, abp_tags=[Tag(name="long jobs")], abp_responses=ERRORS)
+
+_RESULT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 _FILE: dict[Any, Any] = {
     200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
@@ -35,7 +41,7 @@ def submit_bulk(query: BulkQuery, body: BulkBody) -> Response:
 
     def arguments(folder: JobFolder) -> dict[str, object]:
         Options(**fields.options())  # raises InvalidRequest for options at odds
-        context().files.check_results(json_request().client_name)
+        context().uploads.check_results(json_request().client_name)
         columns = {"text_column": fields.text_column, "id_column": fields.id_column}
         return {**columns, "format": fields.format, "options": fields.options(), "out": folder.result}
 
@@ -56,6 +62,16 @@ def result_file(path: FilePath) -> Response:
     response.call_on_close(file.close)
     response.call_on_close(context().access.last(json_request()))
     return response
+
+
+def open_result(folder: Path, name: str) -> BinaryIO:
+    """Return a file of a result, opened; raise UnknownFile for a name that is that of no file in the folder."""
+    with suppress(OSError):
+        if _RESULT_NAME.fullmatch(name) and stat.S_ISREG((folder / name).lstat().st_mode):
+            # The file may be another one by now: a link could lead out of the folder, and a pipe would be waited for.
+            descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            return os.fdopen(descriptor, "rb")
+    raise UnknownFile(f"the result has no file {excerpt(name)}: its manifest.json names the files")
 
 
 def _pieces(file: BinaryIO) -> Iterator[bytes]:

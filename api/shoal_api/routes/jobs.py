@@ -100,7 +100,7 @@ def delete_job(path: JobPath) -> Response:
         return rendered(_cancelled(path.id))
     except UnknownJob:
         job = own_job(path.id)
-        with context().files.removal(job.client, job.id):
+        with context().uploads.removal(job.client, job.id):
             context().long_jobs.delete(job.id)
         return rendered({"id": job.id, "status": "deleted"})
 
