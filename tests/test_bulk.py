@@ -27,6 +27,7 @@ from shoal.bulk.bulk_request import BulkRequest
 from shoal.bulk.embed_file import embed_file
 from shoal.bulk.group import MAX_GROUP_ROWS, Group, Row, groups
 from shoal.bulk.job_stream import MAX_WINDOW_ROWS, JobStream
+from shoal.bulk.served_model import check_same_vectors
 from shoal.errors import (
     BadDocument,
     FileError,
@@ -384,7 +385,7 @@ class TestRefused:
 
     @pytest.mark.parametrize(
         ("fingerprint", "message"),
-        [("f2", "make different vectors of a text .their precision is bf16, f32"), (None, "update all workers")],
+        [("f2", "as they have different precision .bf16; f32.: set SHOAL_PRECISION"), (None, "update all workers")],
     )
     def test_workers_that_make_different_vectors(
         self, source: Path, tmp_path: Path, client: Client, queue: Queue, fingerprint: str | None, message: str
@@ -395,6 +396,20 @@ class TestRefused:
         client.pool.announce("other", steady.about | {"precision": "bf16", "fingerprint": fingerprint})
         with pytest.raises(NotReady, match=message):
             embed_file(request_for(source, tmp_path / "out"), client, ignore)
+
+    @pytest.mark.parametrize(
+        ("other", "words"),
+        [
+            ({"engine": "torch"}, r"different engine \(openvino; torch\): set SHOAL_ENGINE"),
+            ({"max_tokens": 128}, r"different max tokens \(128; 256\): start all"),
+            ({"prompts": ["document", "query"]}, r"different prompts \(document, query; query\): start all"),
+            ({}, "different files of the model, such as another tokenizer"),
+        ],
+    )
+    def test_what_makes_their_vectors_differ_is_named(self, other: dict[str, Any], words: str) -> None:
+        about = {"digest": "d", "precision": "f32", "engine": "openvino", "max_tokens": 256, "prompts": ["query"]}
+        with pytest.raises(NotReady, match=words):
+            check_same_vectors([about | {"fingerprint": "f1"}, about | {"fingerprint": "f2"} | other])
 
     def test_a_folder_that_another_run_writes(
         self, source: Path, tmp_path: Path, client: Client, steady: SteadyWorker

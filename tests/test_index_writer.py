@@ -79,6 +79,10 @@ class Other:
         """Announce it as a worker that serves the index `default` by another name."""
         self._pool.announce("other", self._about | {"indexes": {name: self._about["indexes"]["default"]}})
 
+    def announce_with(self, **values: Any) -> None:
+        """Announce it, with other values of its own."""
+        self._pool.announce("other", self._about | values)
+
     def announce(self, without: str = "", **of_index: Any) -> None:
         """Announce it, with other values of the index `default`, and without one of them."""
         index = {k: v for k, v in self._about["indexes"]["default"].items() if k != without} | of_index
@@ -178,11 +182,23 @@ class TestClient:
         self, served: Worker, client: Client, log: Log, other: Other, of_index: dict[str, Any]
     ) -> None:
         other.announce(**of_index)
-        with pytest.raises(NotReady, match="with different models, so nothing is written"):
+        with pytest.raises(NotReady, match=r"with different models, .* so nothing is written"):
             client.index("default").add([DOCUMENT])
-        with pytest.raises(NotReady, match="with different models, so nothing is written"):
+        with pytest.raises(NotReady, match=r"with different models, .* so nothing is written"):
             client.index("default").delete(["7"])
         assert log.changes() == []
+
+    def test_workers_whose_vectors_differ_are_waited_for(
+        self, served: Worker, client: Client, log: Log, other: Other
+    ) -> None:
+        other.announce_with(fingerprint="f", precision="int8")
+        with pytest.raises(NotReady, match="with settings that give other vectors, so nothing is written"):
+            client.index("default").add([DOCUMENT])
+        assert log.changes() == []
+        assert client.index("default").delete(["7"]) == 1
+        other.announce_with(fingerprint=None)
+        with pytest.raises(NotReady, match="older version of Shoal"):
+            client.index("default").add([DOCUMENT])
 
     @pytest.mark.parametrize("missing", ["prompt", "changes_through"])
     def test_a_worker_that_would_not_find_them_is_updated_first(

@@ -10,6 +10,15 @@ from shoal.client.client import Client
 from shoal.errors import NotReady, Unavailable
 from shoal.long_task import Report, TaskProgress
 
+#: What a worker tells of that on which its vectors depend, and what to do where it differs between workers.
+_CAUSES = {
+    "precision": "set SHOAL_PRECISION to the same, such as f32, for all",
+    "engine": "set SHOAL_ENGINE to the same for all",
+    "max_tokens": "start all with the same model and settings",
+    "pooling": "start all with the same model and settings",
+    "prompts": "start all with the same model and settings",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
@@ -46,11 +55,20 @@ def check_same_vectors(workers: Collection[Mapping[str, Any]]) -> None:
     if "" in found:
         raise NotReady("a worker does not tell what its vectors depend on: update all workers of the pool")
     if len(found) > 1:
-        precisions = ", ".join(sorted({str(about.get("precision")) for about in workers}))
-        raise NotReady(
-            f"workers of the pool make different vectors of a text (their precision is {precisions}): let all have the "
-            "same precision, prompts and length of texts, such as by SHOAL_PRECISION=f32"
-        )
+        raise NotReady(f"workers of the pool make different vectors of a text, as they have {_differences(workers)}")
+
+
+def _differences(workers: Collection[Mapping[str, Any]]) -> str:
+    """Return in words what makes the vectors of workers differ, and the remedy."""
+    found = {name: {_words(about.get(name)) for about in workers} for name in _CAUSES}
+    for name, remedy in _CAUSES.items():
+        if len(found[name]) > 1:
+            return f"different {name.replace('_', ' ')} ({'; '.join(sorted(found[name]))}): {remedy}"
+    return "different files of the model, such as another tokenizer: prepare it anew on all machines"
+
+
+def _words(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def check_one_model(workers: Collection[Mapping[str, Any]]) -> None:

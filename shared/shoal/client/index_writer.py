@@ -35,7 +35,7 @@ DOCUMENTS_PER_CHANGE = 256
 MAX_BYTES = MAX_CHANGE_BYTES - 4_096
 
 #: Longest time until the workers tell of an index that was published just now, and the pause before each look.
-SERVED_WITHIN_S, LOOK_EVERY_S = 2.0, 0.1
+SERVED_WITHIN_S, LOOK_EVERY_S = 2.0, 0.5
 
 T = TypeVar("T")
 
@@ -50,22 +50,27 @@ class Written(NamedTuple):
 class ServedModel(NamedTuple):
     """The properties of a served index, and of the worker's model, that the vectors of its documents depend on.
 
-    `prompt` is the name of the prompt before each document, or empty for the model's default.
+    `prompt` is the name of the prompt before each document, or empty for the model's default. `fingerprint` tells apart
+    workers whose vectors of a text differ although their model is the same, as by precision.
     """
 
     name: str
     digest: str
     dimension: int
     prompt: str
+    fingerprint: str
 
     @classmethod
     def of(cls, about: Mapping[str, Any], index: str) -> Self | None:
         """Return those in the heartbeat of a worker; None if the worker knows no changes of indexes."""
         served = about["indexes"][index]
-        name, digest, dimension, prompt = about.get("model"), *map(served.get, ("digest", "dimension", "prompt"))
-        if not isinstance(dimension, int) or not all(isinstance(word, str) for word in (name, digest, prompt)):
+        name, fingerprint = about.get("model"), about.get("fingerprint")
+        digest, dimension, prompt = map(served.get, ("digest", "dimension", "prompt"))
+        words = (name, digest, prompt, fingerprint)
+        if not isinstance(dimension, int) or not all(isinstance(word, str) for word in words):
             return None
-        return cls(str(name), str(digest), dimension, str(prompt)) if "changes_through" in served else None
+        known = cls(str(name), str(digest), dimension, str(prompt), str(fingerprint))
+        return known if "changes_through" in served else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,7 @@ class IndexWriter:
     documents are right and have their vectors. An index that was published just now is waited for.
 
     Methods raise what is wrong with a document or an id, UnknownIndex, NotReady without workers that serve the index
-    with one model, TooManyChanges, TooLarge, and the errors of an embed.
+    with one model and make the same vectors, TooManyChanges, TooLarge, and the errors of an embed.
     """
 
     name: str
@@ -109,7 +114,7 @@ class IndexWriter:
         found = ids_of(ids, self._max_ids)
         if not found:
             return Written(0, "")
-        model = await self._model()
+        model = await self._model(is_for_vectors=False)
         none = np.empty((0, model.dimension), np.float32)
         groups = self._cut("id", found, [len(one.encode()) + 5 for one in found], MAX_CHANGE_IDS)
         return await self._write([Change((), none, tuple(group), model.digest, 0.0) for group in groups])
@@ -139,9 +144,12 @@ class IndexWriter:
             raise self._other_model()
         return reply.vectors
 
-    async def _model(self) -> ServedModel:
+    async def _model(self, *, is_for_vectors: bool = True) -> ServedModel:
         """Return the model of the index, with which all ready workers serve it."""
-        model, *others = {ServedModel.of(about, self.name) for about in await self._serving()}
+        found = {ServedModel.of(about, self.name) for about in await self._serving()}
+        if not is_for_vectors:
+            found = {model and model._replace(fingerprint="") for model in found}
+        model, *others = found
         if model is None or None in others:
             raise NotReady(
                 f"a worker that serves index {self.name} is of an older version of Shoal, and would not find what is "
@@ -167,7 +175,8 @@ class IndexWriter:
 
     def _other_model(self) -> NotReady:
         return NotReady(
-            f"workers serve index {self.name} with different models, so nothing is written: try again when all have one"
+            f"workers serve index {self.name} with different models, or with settings that give other vectors, so "
+            "nothing is written: try again when all have the same"
         )
 
     async def _write(self, changes: Sequence[Change]) -> Written:
