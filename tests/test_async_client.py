@@ -289,6 +289,21 @@ class TestClosing:
 
         asyncio.run(use())
 
+    @pytest.mark.parametrize("num_steps", [1, 3])
+    def test_tasks_that_ask_redis_while_the_loop_ends_do_not_hang(self, redis_url: str, num_steps: int) -> None:
+        async def use() -> None:
+            broker = AsyncBroker(ConnectionMaker(redis_url))
+            first = asyncio.create_task(broker.execute("PING"))
+            for _ in range(num_steps):
+                await asyncio.sleep(0)
+            second = asyncio.create_task(broker.execute("PING"))
+            for task in asyncio.all_tasks() - {asyncio.current_task(), first, second}:
+                task.cancel()
+            assert {type(outcome) for outcome in await outcomes([first, second])} <= {bytes, Unavailable}
+            await broker.close()
+
+        asyncio.run(use())
+
     def test_to_cancel_the_closing_does_not_stop_it(self, own_redis: RedisServer) -> None:
         queue = Queue.connect(own_redis.url, Keys())
         queue.join()

@@ -1,18 +1,25 @@
 """Long jobs in an event loop, which goes on meanwhile: tasks that are cancelled, and clients that are closed."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import pytest
 from awaiting import async_client, outcomes, url_of, wait_for
-from conftest import RedisServer
+from conftest import PATIENCE_S, RedisServer
 from queues import Queue
 from tcp_proxy import Proxy
 
 from shoal import AsyncClient, Client
+from shoal.client.blocking_work import InThreads
+from shoal.client.item_file import write_items
 from shoal.errors import Unavailable, UnknownJob
 from shoal.keys import Keys
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 pytest_plugins = ["long_job_fixtures"]
 pytestmark = pytest.mark.usefixtures("rq")
@@ -88,6 +95,30 @@ class TestCancelling:
 
         asyncio.run(use())
         assert not file.exists()
+
+    def test_a_file_that_is_just_created_is_deleted(self, tmp_path: Path) -> None:
+        class Late(InThreads):
+            """Threads that begin their work once its task is cancelled."""
+
+            async def do(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+                def wait() -> T:
+                    cancelled.wait(PATIENCE_S)
+                    return function(*args, **named)
+
+                return await super().do(wait)
+
+        async def use() -> None:
+            work = Late()
+            task = asyncio.create_task(write_items(tmp_path / "vectors.jsonl", ["storm"], work))
+            await turns()
+            task.cancel()
+            assert [type(error) for error in await outcomes([task])] == [asyncio.CancelledError]
+            cancelled.set()
+            await work.close(lambda: None)
+
+        cancelled = threading.Event()
+        asyncio.run(use())
+        assert list(tmp_path.iterdir()) == []
 
 
 class TestClosing:

@@ -15,7 +15,7 @@ from http_servers import Canned, CannedServer, Listen
 from shoal import Client, HttpClient, ServerFile, wire
 from shoal.blocking import run_now
 from shoal.client.blocking_work import InPlace
-from shoal.client.item_file import write_items
+from shoal.client.item_file import path_beside, write_items
 from shoal.client.long_handle import LongHandle
 from shoal.client.redis_long_jobs import RedisLongJobs
 from shoal.client.source_file import place_of
@@ -138,6 +138,27 @@ def test_texts_are_written_beside_the_vectors(client: Client, tmp_path: Path) ->
     assert arguments["source"] == str(tmp_path / "vectors.jsonl")
     assert (arguments["out"], arguments["options"]) == (str(tmp_path / "vectors"), {"dimensions": 8})
     job.cancel()
+
+
+def test_texts_of_a_call_that_is_refused_are_deleted(client: Client, tmp_path: Path) -> None:
+    out = tmp_path / "vectors"
+    with pytest.raises(InvalidRequest, match="webhook is "):
+        client.bulk(["storm"], out, webhook="ftp://x")
+    client.bulk(["storm"], tmp_path / "other", idempotency_key="a")
+    with pytest.raises(InvalidRequest, match="the idempotency key"):
+        client.bulk(["storm"], out, idempotency_key="a")
+    assert [path.name for path in tmp_path.iterdir()] == [path_beside("other", "a").name]
+    client.bulk(["storm"], out).cancel()
+
+
+def test_texts_that_are_sent_again_with_their_key_are_the_same_job(client: Client, tmp_path: Path) -> None:
+    first, again, other = (client.bulk(["storm"], tmp_path / "vectors", idempotency_key=key) for key in "aab")
+    assert first.id == again.id != other.id
+    sources = [client.long_jobs.status(job.id).arguments["source"] for job in (first, other)]
+    with pytest.raises(InvalidRequest, match="has the texts of an earlier call"):
+        client.bulk(["rain"], tmp_path / "vectors", idempotency_key="a")
+    assert {Path(source).read_text() for source in sources} == {'{"text": "storm"}\n'}
+    assert sorted(map(str, tmp_path.iterdir())) == sorted(sources)
 
 
 def test_a_build_through_redis_takes_a_file(client: Client) -> None:

@@ -51,7 +51,6 @@ class AsyncBroker:
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait([self._asking])
-        _settle(self._questions, _closed())  # the task that is cancelled before its first step settles none
         await self._drop_idle(is_patient=True)
 
     async def execute(self, *command: Any, block_s: float = 0.0) -> Any:
@@ -90,6 +89,7 @@ class AsyncBroker:
         self._questions.append(question)
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask_together())
+            self._asking.add_done_callback(self._settle_left)
         outcome = await question.outcome
         if isinstance(outcome, Exception):
             raise copy(outcome)  # for each task one of its own, to which its traceback is added
@@ -108,6 +108,11 @@ class AsyncBroker:
                 _settle(questions, _closed())
                 raise
             _settle(questions, outcome)
+
+    def _settle_left(self, asking: asyncio.Task[None]) -> None:
+        """Settle the questions that a cancelled task has left: it may not have begun."""
+        if asking is self._asking and asking.cancelled():
+            _settle(self._questions, _closed())
 
     def _next_questions(self) -> list[_Question]:
         questions, num_bytes = [], 0

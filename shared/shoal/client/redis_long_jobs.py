@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.client.blocking_work import BlockingWork, InPlace
-from shoal.client.item_file import write_items
+from shoal.client.item_file import path_beside, write_items, write_once
 from shoal.client.long_job_calls import OnStatus, wait_for
 from shoal.client.source_file import File, Items, ServerFile, place_of
-from shoal.errors import NotReady
+from shoal.errors import NotReady, ShoalError, Unavailable
 from shoal.jobs import Options
+from shoal.long_jobs.long_jobs import check
 from shoal.long_jobs.status import LongJobStatus
 
 if TYPE_CHECKING:
@@ -74,11 +74,27 @@ class RedisLongJobs:
         idempotency_key: str | None = None,
         **options: Any,
     ) -> str:
-        """Put the embedding of a file, or of texts, which are written to one first; return the id of the job."""
+        """Put the embedding of a file, or of texts, which are written to one first; return the id of the job.
+
+        The file of texts is deleted again if the job is refused.
+        """
         Options(**options)  # raises an error for options that are wrong, before texts are written
-        if not isinstance(source, str | PathLike | ServerFile):
-            await write_items(texts := Path(f"{place_of(out)}.jsonl"), source, self._open_work())
-            source = texts
-        arguments: dict[str, Any] = {"source": place_of(source), "out": place_of(out), "format": format}
-        arguments |= {"text_column": text_column, "id_column": id_column, "options": options}
-        return await self.submit("embed_file", arguments, webhook=webhook, idempotency_key=idempotency_key)
+        place = place_of(out)
+        texts = path_beside(place, idempotency_key)
+        arguments: dict[str, Any] = {"source": str(texts), "out": place}
+        arguments |= {"format": format, "text_column": text_column, "id_column": id_column, "options": options}
+        if isinstance(source, str | PathLike | ServerFile):
+            arguments["source"] = place_of(source)
+            return await self.submit("embed_file", arguments, webhook=webhook, idempotency_key=idempotency_key)
+        check(arguments, webhook)
+        is_new = True
+        if idempotency_key:
+            is_new = await write_once(texts, source, self._open_work())
+        else:
+            await write_items(texts, source, self._open_work())
+        try:
+            return await self.submit("embed_file", arguments, webhook=webhook, idempotency_key=idempotency_key)
+        except ShoalError as error:
+            if is_new and not isinstance(error, Unavailable):  # which may come after the job was put
+                texts.unlink(missing_ok=True)
+            raise
