@@ -1,7 +1,7 @@
 """Served indexes follow their changes in Redis: over a switch of versions, while Redis is away, past bad entries."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -16,12 +16,13 @@ from queues import Queue
 
 from shoal.broker.broker import Broker
 from shoal.changes.change import Change
-from shoal.changes.change_log import START, ChangeLog, Entry
-from shoal.errors import Unavailable
+from shoal.changes.change_log import START, ChangeLog, Tail
+from shoal.errors import Overloaded, Unavailable
 from shoal.keys import Keys
 from shoal.records.document import Document
 from shoal.settings import Settings
 from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index import change_follower
 from shoal_workers.index.index import Index
 from shoal_workers.index.open_indexes import OpenIndexes
 from shoal_workers.service import about
@@ -39,8 +40,8 @@ class Log(ChangeLog):
         self._count()
         return super().positions()
 
-    def since(self, index: str, position: str) -> Iterator[Entry]:
-        """Yield the changes after a position."""
+    def since(self, index: str, position: str) -> Tail:
+        """Return the changes after a position."""
         self._count()
         return super().since(index, position)
 
@@ -143,7 +144,7 @@ def test_after_a_rollback_all_changes_since_are_there(
         publish_version(index_home / "news", index_folder, version, changes_through=through)
     indexes.look(1)
     assert ids(indexes["news"]) & {*"abc"} == {*"bc"}
-    log.fold("news", positions[0], positions[0])
+    log.fold("news", positions[0], [positions[0]])
     publish_version(index_home / "news", index_folder, "v4", changes_through=positions[0])
     indexes.look(2)
     assert ids(indexes["news"]) & {*"abc"} == {*"bc"}
@@ -282,6 +283,115 @@ def test_changes_that_redis_has_lost_are_found_no_more(indexes: OpenIndexes, log
     queue.redis.hset(queue.keys.changed, "news", "1-1 1 1 0 0")
     indexes.follow()
     assert ids(index) == before | {"b"}
+
+
+def test_a_change_that_redis_has_lost_is_found_no_more_although_more_are_made(
+    indexes: OpenIndexes, log: Log, queue: Queue
+) -> None:
+    """As after a failover to a server that does not have the last change, while a client goes on."""
+    before = ids(index := indexes["news"])
+    log.append("news", change(index, "a"))
+    saved = {key: queue.redis.dump(key) for key in (queue.keys.changes("news"), queue.keys.changed)}
+    log.append("news", change(index, "lost", "0"))
+    indexes.follow()
+    assert ids(index) == before - {"0"} | {"a", "lost"}
+    for key, dumped in saved.items():
+        queue.redis.restore(key, 0, dumped, replace=True)
+    log.append("news", change(index, "b"))
+    indexes.follow()
+    assert ids(index) == before | {"a", "b"}
+    assert indexes.errors == {}
+
+
+def test_changes_that_redis_has_no_more_are_told(
+    indexes: OpenIndexes, log: Log, index_home: Path, index_folder: Path
+) -> None:
+    """As for a worker that serves an old copy of an index, or a folder that was restored."""
+    index = indexes["news"]
+    positions = [log.append("news", change(index, one)) for one in "abc"]
+    log.fold("news", positions[1], [positions[1]])
+    publish_version(index_home / "news", index_folder, "v2", changes_through=positions[0])
+    indexes.look(1)
+    assert ids(indexes["news"]) & {*"abc"} == {"c"}
+    assert f"does not have the changes after {START} up to {positions[1]}" in indexes.errors["news"]
+    publish_version(index_home / "news", index_folder, "v3", changes_through=positions[1])
+    indexes.look(2)
+    assert indexes.errors == {}
+
+
+def test_a_version_of_another_log_has_none_of_its_changes(
+    indexes: OpenIndexes, log: Log, queue: Queue, index_home: Path, index_folder: Path
+) -> None:
+    """As for a folder that two pools share, or that was brought to another Redis."""
+    other = Keys(queue.keys.prefix, f"{queue.keys.pool}-other")
+    positions = [ChangeLog(queue.broker, other).append("news", change(indexes["news"], "x")) for _ in range(3)]
+    log.append("news", change(indexes["news"], "a", "0"))
+    publish_version(index_home / "news", index_folder, "v2", changes_through=positions[2])
+    indexes.look(1)
+    assert {"a", "0"} & ids(indexes["news"]) == {"a"}
+    log.append("news", change(indexes["news"], "b"))
+    indexes.follow()
+    assert {"a", "b", "0"} & ids(indexes["news"]) == {"a", "b"}
+    assert indexes.errors == {}
+    queue.redis.delete(other.changes("news"), other.changed)
+
+
+def test_a_fault_that_has_gone_is_told_no_more(indexes: OpenIndexes, log: Log, queue: Queue) -> None:
+    queue.redis.set(queue.keys.changes("news"), "x")
+    queue.redis.hset(queue.keys.changed, "news", "1-1 1 1 0 0")
+    indexes.follow()
+    assert "holds something else" in indexes.errors["news"]
+    queue.redis.delete(queue.keys.changes("news"), queue.keys.changed)
+    log.append("news", change(indexes["news"], "a"))
+    indexes.follow()
+    assert "a" in ids(indexes["news"])
+    assert indexes.errors == {}
+
+
+def test_an_index_whose_changes_fail_stops_no_other_one(
+    indexes: OpenIndexes, log: Log, index_home: Path, index_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_version(index_home / "faq", index_folder, "v1")
+    indexes.look(1)
+    for name in ("news", "faq"):
+        log.append(name, change(indexes[name], "a"))
+    first, second = indexes
+    rows_of, said = Index.rows_of, []
+
+    def fail(index: Index, ids: Collection[str]) -> Any:
+        if index is indexes[first]:
+            raise MemoryError
+        return rows_of(index, ids)
+
+    monkeypatch.setattr(Index, "rows_of", fail)
+    monkeypatch.setattr(change_follower.log, "exception", lambda *words: said.append(words))
+    indexes.follow()
+    assert len(said) == 1
+    assert "a" in ids(indexes[second])
+    assert list(indexes.errors) == [first]
+    monkeypatch.undo()
+    log.append(first, change(indexes[first], "b"))
+    indexes.follow()
+    assert {"a", "b"} <= ids(indexes[first])
+    assert indexes.errors == {}
+
+
+def test_a_redis_that_is_full_is_waited_for(
+    index_folder: Path, encoder: Encoder, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Returning(Event):
+        """An event that is waited for until Redis has room."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            monkeypatch.undo()
+            return False
+
+    def fail(*arguments: object) -> None:
+        raise Overloaded("Redis is full")
+
+    monkeypatch.setattr(log, "since", fail)
+    settings = Settings(indexes=str(index_folder), home=str(tmp_path))
+    assert list(OpenIndexes.from_settings(settings, encoder.model, 1, log, Returning())) == ["default"]
 
 
 def test_the_heartbeat_says_which_changes_are_searched(

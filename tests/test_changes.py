@@ -75,7 +75,7 @@ def same(one: Change, other: Change | MalformedJob) -> bool:
 
 def positions_of(log: ChangeLog, position: str = START) -> list[str]:
     """Return the positions of the changes after one."""
-    return [entry.position for entry in log.since("news", position)]
+    return [entry.position for entry in log.since("news", position).entries]
 
 
 @given(changes())
@@ -174,7 +174,7 @@ def test_a_log_has_the_changes_in_their_order(log: ChangeLog) -> None:
     sent = [change(["1", "2"]), change(deleted=["1"]), change(["3"], ["2"])]
     positions = [log.append("news", one) for one in sent]
     other = log.append("other", change(["1"]))
-    found = list(log.since("news", START))
+    found = list(log.since("news", START).entries)
     assert [entry.position for entry in found] == positions
     assert all(same(*pair) for pair in zip(sent, (entry.change for entry in found), strict=True))
     assert [entry.num for entry in found] == [2, 3, 5]
@@ -186,7 +186,7 @@ def test_a_log_has_the_changes_in_their_order(log: ChangeLog) -> None:
 
 def test_a_log_that_was_never_written_is_empty(log: ChangeLog) -> None:
     assert (positions_of(log), log.positions()) == ([], {})
-    log.fold("news", START, START)
+    log.fold("news", START, [START])
     assert log.positions() == {}
 
 
@@ -205,7 +205,7 @@ def test_the_changes_that_no_build_has_are_limited_in_number(log: ChangeLog) -> 
         log.append("news", change(deleted=["1"]))
     assert log.positions() == {"news": positions[-1]}
     log.append("other", change(deleted=["1"]))
-    log.fold("news", positions[0], START)
+    log.fold("news", positions[0], [START])
     positions.append(log.append("news", change(deleted=ids)))
     with pytest.raises(TooManyChanges):
         log.append("news", change(deleted=["1"]))
@@ -217,7 +217,7 @@ def test_the_changes_that_no_build_has_are_limited_in_bytes(log: ChangeLog, monk
     positions = [log.append("news", change([str(n)])) for n in range(2)]
     with pytest.raises(TooManyChanges):
         log.append("news", change(["2"]))
-    log.fold("news", positions[-1], START)
+    log.fold("news", positions[-1], [START])
     log.append("news", change(["2"]))
 
 
@@ -227,7 +227,7 @@ def test_a_value_of_a_byte_counts_as_the_memory_and_time_that_it_takes(log: Chan
     assert one.num_values == (1 + 4) + (4 + 4) + 5 * 300 + 4 + (1 + 4) + 5 * 300 + 4
     assert wire_values(one) == one.num_values
     log.append("news", one)
-    (entry,) = log.since("news", START)
+    (entry,) = log.since("news", START).entries
     assert entry.size == BYTES_OF_A_VALUE * one.num_values > 10 * len(one.pack())
 
 
@@ -248,27 +248,121 @@ def test_a_read_is_smaller_than_the_largest_change(log: ChangeLog) -> None:
     assert len(large.pack()) > 3 * module.MAX_READ_BYTES
     for one in (change(["0"]), large, change(["2"])):
         log.append("news", one)
-    assert [isinstance(entry.change, Change) for entry in log.since("news", START)] == [True] * 3
+    assert [isinstance(entry.change, Change) for entry in log.since("news", START).entries] == [True] * 3
 
 
 def test_what_no_version_needs_is_removed(log: ChangeLog) -> None:
     positions = [log.append("news", change([str(n)])) for n in range(6)]
-    log.fold("news", positions[4], positions[2])
-    assert positions_of(log) == positions[2:]  # the sums of the first of them are those of a version
-    log.fold("news", positions[2], positions[2])  # as after a rollback
-    assert [entry.num for entry in log.since("news", positions[2])] == [4, 5, 6]
+    log.fold("news", positions[4], [positions[4], positions[2]])
+    assert positions_of(log, positions[2]) == positions[3:]
+    log.fold("news", positions[2], [positions[2]])  # as after a rollback
+    assert [entry.num for entry in log.since("news", positions[2]).entries] == [4, 5, 6]
     assert log.positions() == {"news": positions[-1]}
-    log.fold("news", positions[5], positions[5])
+    log.fold("news", positions[5], [positions[5]])
+    assert positions_of(log, positions[5]) == []
     positions.append(log.append("news", change(["6"])))
-    assert [(entry.position, entry.num) for entry in log.since("news", positions[5])] == [(positions[6], 7)]
+    assert [(entry.position, entry.num) for entry in log.since("news", positions[5]).entries] == [(positions[6], 7)]
+
+
+def test_positions_are_numbered_without_gaps(log: ChangeLog) -> None:
+    positions = [log.append(name, change(["1"])) for name in ("news", "news", "other")]
+    assert [position.partition("-")[0] for position in positions] == ["1", "2", "1"]
+    digits = [position.partition("-")[2] for position in positions]
+    assert {len(each) for each in digits} == {18}
+    assert len({each[:9] for each in digits}) == 2
+    assert len({each[9:] for each in digits}) == 3
+
+
+@pytest.mark.parametrize("through", [2, 3])
+def test_changes_that_were_removed_are_told_to_one_who_needs_them(log: ChangeLog, through: int) -> None:
+    positions = [START, *(log.append("news", change([str(n)])) for n in range(4))]
+    log.fold("news", positions[3], [positions[3]])
+    tail = log.since("news", positions[through])
+    first = next(tail.entries)
+    if through == 3:
+        assert (tail.has_position, first.position, type(first.change)) == (True, positions[4], Change)
+        return
+    assert (tail.has_position, first.position, type(first.change)) == (False, positions[3], MalformedJob)
+    assert f"does not have the changes after {START} up to {positions[3]}" in str(first.change)
+    assert [entry.position for entry in tail.entries] == positions[4:]
+
+
+def test_a_log_whose_entries_are_gone_tells_it(log: ChangeLog, queue: Queue) -> None:
+    positions = [log.append("news", change([str(n)])) for n in range(3)]
+    queue.redis.delete(queue.keys.changes("news"))
+    assert log.since("news", positions[2]).has_position
+    (lost,) = log.since("news", positions[1]).entries
+    assert (lost.position, type(lost.change)) == (positions[2], MalformedJob)
+    positions.append(log.append("news", change(["3"])))
+    assert positions_of(log, positions[2]) == positions[3:]
+
+
+def test_a_hole_in_a_log_is_told(log: ChangeLog, queue: Queue) -> None:
+    positions = [log.append("news", change([str(n)])) for n in range(4)]
+    queue.redis.xdel(queue.keys.changes("news"), positions[2])
+    found = list(log.since("news", START).entries)
+    assert [entry.position for entry in found] == positions
+    assert [type(entry.change) for entry in found] == [Change, Change, MalformedJob, Change]
+
+
+def test_a_position_that_redis_has_lost_is_not_that_of_another_change(log: ChangeLog, queue: Queue) -> None:
+    """As after a failover to a server that does not have the last change, while a client goes on."""
+    kept = log.append("news", change(["kept"]))
+    saved = {key: queue.redis.dump(key) for key in (queue.keys.changes("news"), queue.keys.changed)}
+    lost = [log.append("news", change([f"lost {n}"])) for n in range(2)]
+    for key, dumped in saved.items():
+        queue.redis.restore(key, 0, dumped, replace=True)
+    assert not log.since("news", lost[0]).has_position
+    again = [log.append("news", change([f"again {n}"])) for n in range(2)]
+    for position in lost:
+        assert log.since("news", position).has_position is False
+        assert positions_of(log, position) == [kept, *again]
+    log.fold("news", lost[0], [lost[0]])  # a version has the lost changes
+    assert positions_of(log, lost[0]) == [kept, *again]
+
+
+def test_a_position_of_another_log_is_before_all_changes(log: ChangeLog, queue: Queue) -> None:
+    first = [log.append("news", change([str(n)])) for n in range(3)]
+    queue.redis.delete(queue.keys.changes("news"), queue.keys.changed)
+    second = [log.append("news", change([str(n)])) for n in range(2)]
+    for position in first:
+        assert positions_of(log, position) == second
+        log.fold("news", position, [second[0], position])
+        assert positions_of(log) == second
+    log.fold("news", second[0], [second[0]])
+    assert isinstance(next(log.since("news", first[2]).entries).change, MalformedJob)
+
+
+def test_an_index_whose_log_is_gone_takes_changes_after_a_build(log: ChangeLog, queue: Queue) -> None:
+    ids = list(map(str, range(MAX_CHANGE_IDS)))
+    for _ in range(MAX_CHANGES // MAX_CHANGE_IDS):
+        position = log.append("news", change(deleted=ids))
+    queue.redis.delete(queue.keys.changes("news"))
+    with pytest.raises(TooManyChanges):
+        log.append("news", change(deleted=["1"]))
+    log.fold("news", position, [position])
+    for _ in range(2):
+        log.append("news", change(deleted=["1"]))
+
+
+@pytest.mark.parametrize("entry_id", ["9-9", "1795366997212-0"])
+def test_a_log_goes_on_after_an_entry_of_another_program(log: ChangeLog, queue: Queue, entry_id: str) -> None:
+    first = log.append("news", change(["1"]))
+    queue.redis.xadd(queue.keys.changes("news"), {"x": "y"}, id=entry_id)
+    second = log.append("news", change(["2"]))
+    queue.redis.xdel(queue.keys.changes("news"), entry_id)
+    third = log.append("news", change(["3"]))
+    found = [entry.position for entry in log.since("news", START).entries if isinstance(entry.change, Change)]
+    assert found == [first, second, third]
+    assert positions_of(log, second) == [third]
 
 
 def test_a_rollback_counts_the_changes_again(log: ChangeLog) -> None:
     ids = list(map(str, range(MAX_CHANGE_IDS)))
     positions = [log.append("news", change(deleted=ids)) for _ in range(MAX_CHANGES // MAX_CHANGE_IDS)]
-    log.fold("news", positions[-1], positions[0])
+    log.fold("news", positions[-1], [positions[0]])
     log.append("news", change(deleted=["1"]))
-    log.fold("news", positions[0], positions[0])
+    log.fold("news", positions[0], [positions[0]])
     log.append("news", change(deleted=["1"] * 999))
     with pytest.raises(TooManyChanges):
         log.append("news", change(deleted=["1"]))
@@ -284,9 +378,9 @@ def test_a_line_that_is_lost_or_damaged_is_made_anew(log: ChangeLog, queue: Queu
         damage()
         assert log.positions() == {}
         log.append("news", change(["3"]))
-    assert [entry.num for entry in log.since("news", first)] == [3, 4]
+    assert [entry.num for entry in log.since("news", first).entries] == [3, 4]
     queue.redis.delete(queue.keys.changed)
-    log.fold("news", START, START)
+    log.fold("news", START, [START])
     assert log.positions() == {"news": positions_of(log)[-1]}
 
 
@@ -305,9 +399,9 @@ def test_an_entry_that_no_client_wrote_is_told_apart(log: ChangeLog, queue: Queu
     first = log.append("news", change(["1"]))
     queue.redis.xadd(queue.keys.changes("news"), fields)
     last = log.append("news", change(["2"]))
-    sound, wrong, other = log.since("news", START)
+    sound, wrong, other = log.since("news", START).entries
     assert (sound.position, other.position, other.num) == (first, last, 2)
-    assert (wrong.num, wrong.size) == (0, 0)
+    assert (wrong.position, wrong.num, wrong.size) == (first, 0, 0)
     assert isinstance(wrong.change, MalformedJob)
     with pytest.raises(MalformedJob):
         wrong.change_for("d", 8)
@@ -322,10 +416,10 @@ def test_a_line_that_no_script_wrote_names_no_position(log: ChangeLog, queue: Qu
 def test_keys_of_another_type_are_told(log: ChangeLog, queue: Queue) -> None:
     queue.redis.set(queue.keys.changes("news"), "x")
     with pytest.raises(MalformedJob, match="holds something else"):
-        list(log.since("news", START))
+        list(log.since("news", START).entries)
     uses: list[Callable[[], object]] = [
         lambda: log.append("news", change(["1"])),
-        lambda: log.fold("news", START, START),
+        lambda: log.fold("news", START, [START]),
     ]
     for use in uses:
         with pytest.raises(Unavailable, match="another program wrote a key"):

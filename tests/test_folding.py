@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import tracemalloc
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
@@ -16,7 +17,7 @@ from test_builder import MadeVectors, contents, names
 from shoal.broker.broker import Broker
 from shoal.changes.change import MAX_CHANGE_IDS, MAX_CHANGES, Change
 from shoal.changes.change_log import START, ChangeLog
-from shoal.errors import BadDocument, Paused, TooManyChanges
+from shoal.errors import BadDocument, MalformedJob, Paused, TooManyChanges
 from shoal.keys import Keys
 from shoal.long_task import TaskProgress
 from shoal.records.document import Document
@@ -70,9 +71,9 @@ def documents_of(folder: Path) -> list[tuple[str, str]]:
     return [(line["id"], line["text"]) for line in read_lines(folder / DOCUMENTS)]
 
 
-def positions(changes: IndexChanges) -> list[str]:
-    """Return the positions of all changes that Redis has."""
-    return [entry.position for entry in changes.log.since(INDEX, START)]
+def positions(changes: IndexChanges, after: str = START) -> list[str]:
+    """Return the positions of the changes that Redis has after one."""
+    return [entry.position for entry in changes.log.since(INDEX, after).entries]
 
 
 class TestAChange:
@@ -151,10 +152,11 @@ class TestAChange:
         self, changes: IndexChanges, source: Source, out: Path, queue: Queue, caplog: pytest.LogCaptureFixture
     ) -> None:
         append(changes, {"new": "storm"})
-        last = queue.broker.execute("XADD", queue.keys.changes(INDEX), "*", "change", b"\xc1").decode()
-        assert build(source, out, MadeVectors(), changes=changes).num_changed == 1
+        queue.broker.execute("XADD", queue.keys.changes(INDEX), "*", "change", b"\xc1")
+        last = append(changes, {}, ["other"])
+        assert build(source, out, MadeVectors(), changes=changes).num_changed == 2
         assert Manifest.read(current_version(out)).changes_through == last
-        assert f"index {INDEX}: a change is left out: " in caplog.text
+        assert f"index {INDEX}: changes are left out, for good: entry " in caplog.text
 
     def test_of_another_model_is_folded_in(self, changes: IndexChanges, source: Source, out: Path) -> None:
         build(source, out, MadeVectors("a" * 64), changes=changes)
@@ -188,7 +190,7 @@ class TestAVersion:
     def test_without_a_document_is_not_built(self, changes: IndexChanges, source: Source, out: Path) -> None:
         before = build(source, out, MadeVectors(), changes=changes)
         append(changes, {}, [f"d{n}" for n in range(10)])
-        with pytest.raises(BadDocument, match=r"all its documents are deleted from the index"):
+        with pytest.raises(BadDocument, match=r"all its documents are deleted from the index.*add one"):
             build(source, out, MadeVectors(), changes=changes)
         assert current_version(out).name == before.version
 
@@ -226,11 +228,12 @@ class TestRedis:
         for n in range(5):
             made.append(append(changes, {f"new {n}": "storm"}))
             build(source, out, MadeVectors(), changes=changes, num_kept=2)
-        assert positions(changes) == made[3:]
+            changes.forget_folded(out)
+        assert positions(changes, made[3]) == made[4:]
         made.append(append(changes, {"last": "storm"}))
         rollback(out)
         changes.forget_folded(out)
-        assert positions(changes) == made[3:]
+        assert positions(changes, made[3]) == made[4:]
         assert [position for position, _ in changes.since(Manifest.read(current_version(out)).changes_through)] == made[
             4:
         ]
@@ -238,13 +241,39 @@ class TestRedis:
     def test_that_does_not_have_all_changes_any_more(
         self, changes: IndexChanges, source: Source, out: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """As for an index whose folder was deleted, or that is built in another one."""
+        """As for an index that is built on another machine, whose folder was restored, or that is new."""
+        build(source, out, MadeVectors(), changes=changes)
+        shutil.copytree(out, tmp_path / "other")
         for n in range(2):
             append(changes, {f"new {n}": "storm"}, [f"d{n}"])
             build(source, out, MadeVectors(), changes=changes, num_kept=1)
+            changes.forget_folded(out)
+        append(changes, {"last": "storm"})
         assert caplog.text == ""
-        assert build(source, tmp_path / "other", MadeVectors(), changes=changes).num_changed == 2
-        assert f"index {INDEX}: changes of 2 ids are not folded in: only versions that are not in this" in caplog.text
+        for other in ("other", "new"):
+            assert build(source, tmp_path / other, MadeVectors(), changes=changes).num_changed == 1
+            assert (
+                f"index {INDEX}: changes are left out, for good: Redis does not have the changes after" in caplog.text
+            )
+            caplog.clear()
+
+    def test_that_has_changes_of_an_index_whose_folder_was_removed(
+        self, changes: IndexChanges, source: Source, out: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        append(changes, {"old": "storm"})
+        assert build(source, out, MadeVectors(), changes=changes).num_changed == 1
+        assert "there is no version, and changes that Redis has of an index of that name are folded in" in caplog.text
+
+    def test_keeps_changes_until_it_is_told_that_they_are_needed_no_more(
+        self, changes: IndexChanges, source: Source, out: Path
+    ) -> None:
+        """As long as an upload lasts, workers serve the version before."""
+        made = append(changes, {"new": "storm"})
+        build(source, out, MadeVectors(), changes=changes, num_kept=1)
+        assert positions(changes) == [made]
+        changes.forget_folded(out)
+        assert positions(changes, made) == []
+        assert isinstance(next(changes.log.since(INDEX, START).entries).change, MalformedJob)
 
     def test_that_has_its_limit_of_changes_takes_more_after_a_build(
         self, changes: IndexChanges, source: Source, out: Path
@@ -255,6 +284,7 @@ class TestRedis:
         with pytest.raises(TooManyChanges):
             append(changes, {"new": "storm"})
         assert build(source, out, MadeVectors(), changes=changes).num_changed == MAX_CHANGES
+        changes.forget_folded(out)
         append(changes, {"new": "storm"})
 
     def test_keeps_all_if_nothing_is_folded_in(self, changes: IndexChanges, source: Source, out: Path) -> None:
@@ -313,6 +343,7 @@ def test_every_version_shows_all_changes(changes: IndexChanges, source: Source, 
     def build_again() -> None:
         given = changes if drawn.random() < 0.7 else None
         build(source, out, MadeVectors(), changes=given, publishes=drawn.random() < 0.7)
+        changes.forget_folded(out)
 
     def switch() -> None:
         publish(out, drawn.choice(list_versions(out)).name)

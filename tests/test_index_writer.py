@@ -54,7 +54,7 @@ class Log:
 
     def changes(self) -> list[Change]:
         """Return all changes."""
-        found = [entry.change for entry in self._log.since("default", START)]
+        found = [entry.change for entry in self._log.since("default", START).entries]
         assert all(isinstance(change, Change) for change in found)
         return [change for change in found if isinstance(change, Change)]
 

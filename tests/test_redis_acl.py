@@ -249,7 +249,7 @@ def use_changes(place: Place) -> None:
     with closing(Broker.connect(place.worker)) as broker:
         log = ChangeLog(broker, Keys())
         assert log.positions() == {"news": position}
-        assert [entry.position for entry in log.since("news", START)] == [position]
+        assert [entry.position for entry in log.since("news", START).entries] == [position]
 
 
 def fold(url: str) -> None:
@@ -257,7 +257,7 @@ def fold(url: str) -> None:
     with closing(Broker.connect(url)) as broker:
         log = ChangeLog(broker, Keys())
         position = log.append("news", change(deleted=["7"]))
-        log.fold("news", position, position)
+        log.fold("news", position, [position])
 
 
 def take_result(place: Place) -> None:

@@ -11,13 +11,14 @@ from changes import change
 from conftest import WORDS
 from queues import Queue
 
-from shoal.changes.change_log import START, ChangeLog
-from shoal.errors import DiskFull, FileError, InvalidRequest, NotReady, PathNotAllowed, ShoalError
+from shoal.changes.change_log import ChangeLog
+from shoal.errors import DiskFull, FileError, InvalidRequest, NotReady, PathNotAllowed, ShoalError, Unavailable
 from shoal.job_folders import JobFolders, owner_name
 from shoal.long_jobs.kind import KINDS
 from shoal.long_task import TaskProgress
 from shoal.settings import Settings
 from shoal_workers.index.index import Index, current_version
+from shoal_workers.long_jobs import tasks
 from shoal_workers.long_jobs.tasks import functions
 from shoal_workers.service import about
 from shoal_workers.worker import Worker
@@ -127,8 +128,34 @@ def test_a_build_folds_in_the_changes_of_its_index(queue: Queue, settings: Setti
     build = functions(settings)["build_index"]
     dropped = build({**arguments, "drop_changes_before": 200}, "b" * 24, lambda progress: None)
     assert (dropped["count"], dropped["num_changed"]) == (len(WORDS) + 1, 1)
+    assert queue.redis.xlen(queue.keys.changes("news")) == 1  # which the version before needs
     do(settings, "manage_index", name="news", action="delete", version=result["version"])
-    assert [entry.position for entry in log.since("news", START)] == [last]
+    assert queue.redis.xlen(queue.keys.changes("news")) == 0
+    assert log.since("news", last).has_position
+
+
+def test_changes_are_kept_until_the_store_has_the_version(
+    queue: Queue, settings: Settings, serving: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving.pool.announce(serving.id, about(serving))
+    ChangeLog(queue.broker, queue.keys).append("news", change(["new"]))
+
+    def fail(*arguments: object, **others: object) -> None:
+        assert current_version(settings.index_home_folder / "news")
+        raise Unavailable("the store is away")
+
+    monkeypatch.setattr(tasks, "upload_index", fail)
+    with pytest.raises(Unavailable):
+        do(settings, "build_index", name="news", source=write(settings, *WORDS))
+    assert queue.redis.xlen(queue.keys.changes("news")) == 1
+    monkeypatch.undo()
+    do(settings, "manage_index", name="news", action="publish", version=current_of(settings))
+    assert queue.redis.xlen(queue.keys.changes("news")) == 0
+
+
+def current_of(settings: Settings) -> str:
+    """Return the name of the version of news that is current."""
+    return current_version(settings.index_home_folder / "news").name
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from shoal_workers.document_commands import add, remove
 
 if TYPE_CHECKING:
     from shoal.client.client import Client
+    from shoal_workers.index.builder import BuildResult
     from shoal_workers.index.document_encoder import DocumentEncoder
     from shoal_workers.index.folding import IndexChanges
     from shoal_workers.index.long_tasks import BuildIndex
@@ -146,8 +147,8 @@ def publish(settings: Settings, index_name: str, version: str) -> None:
     folder = _folder(settings, index_name)
     with _pool(settings, folder) as digest:
         publish(folder, version, digest)
-    click.echo(f"{folder}: version {version} is published")
-    _upload(settings, folder, is_published=True)
+        click.echo(f"{folder}: version {version} is published")
+        _upload(settings, folder, is_published=True)
 
 
 @index.command()
@@ -160,8 +161,8 @@ def rollback(settings: Settings, index_name: str) -> None:
     folder = _folder(settings, index_name)
     with _pool(settings, folder) as digest:
         version = rollback(folder, digest)
-    click.echo(f"{folder}: version {version} is published")
-    _upload(settings, folder, is_published=True)
+        click.echo(f"{folder}: version {version} is published")
+        _upload(settings, folder, is_published=True)
 
 
 @index.command()
@@ -202,15 +203,27 @@ def _folder(settings: Settings, name: str) -> Path:
 def _build_here(settings: Settings, request: "BuildIndex", folder: Path, local: bool) -> None:
     """Build a version in this process, and print what was done."""
     from shoal_workers.index.long_tasks import build_index
-    from shoal_workers.index.manifest import BAD_ROWS
     from shoal_workers.index.store_process import check_store
 
     check_store(settings)
     request.open_source(settings)  # what is wrong with the source or the folder is said before a model is opened
     folder.mkdir(parents=True, exist_ok=True)
-    with _client(settings, local) as client, _encoder(settings, client) as encoder, TaskBar() as report:
+    with _client(settings, local) as client:
         changes = _changes(settings, folder, client) if client else None
-        result = build_index(request, folder, encoder, report, settings=settings, changes=changes)
+        with _encoder(settings, client) as encoder, TaskBar() as report:
+            result = build_index(request, folder, encoder, report, settings=settings, changes=changes)
+        _tell(result, folder)
+        if not request.publish:
+            click.echo(f"it is not published: shoal index publish {folder} {result.version}", err=True)
+        _upload(settings, folder, is_published=request.publish)
+        if changes:
+            changes.forget_folded(folder)
+
+
+def _tell(result: "BuildResult", folder: Path) -> None:
+    """Print what a build has done."""
+    from shoal_workers.index.manifest import BAD_ROWS
+
     click.echo(f"{folder}: {result.count:,} documents, version {result.version}, {result.model}")
     if result.num_embedded < result.count:
         click.echo(
@@ -222,9 +235,6 @@ def _build_here(settings: Settings, request: "BuildIndex", folder: Path, local: 
     if result.num_bad:
         bad_rows = folder / result.version / BAD_ROWS
         click.echo(f"{result.num_bad:,} rows were left out: {bad_rows} lists them", err=True)
-    if not request.publish:
-        click.echo(f"it is not published: shoal index publish {folder} {result.version}", err=True)
-    _upload(settings, folder, is_published=request.publish)
 
 
 def _upload(settings: Settings, folder: Path, *, is_published: bool) -> None:

@@ -1,7 +1,8 @@
 """The log of an index's changes: a stream in Redis, which workers follow and builds fold in (docs/protocol.md)."""
 
 import re
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from shoal.blocking import blocking
@@ -16,12 +17,12 @@ from shoal.keys import NAME, NAME_RULE, Keys
 #: The position before all changes.
 START = "0-0"
 
-#: The last position that there can be: nothing can be read after it.
-_LAST = f"{2**64 - 1}-{2**64 - 1}"
-
-#: A position: the id of an entry of a stream.
+#: A position: the number of a change, counted from 1 without gaps, and 18 digits that no other change has: those of its
+#: log, and its own. It is also the id of the entry of the stream.
 POSITION = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
+#: Highest number in an id of a stream.
+_MAX_NUMBER = 2**64 - 1
 
 #: Bytes of entries after which a read ends, so that it holds neither Redis nor much memory; the next one goes on.
 MAX_READ_BYTES = 2**18
@@ -37,6 +38,8 @@ class Entry(NamedTuple):
     """A change in the log of an index, or the reason why it cannot be read.
 
     `num` and `size` are the number of changed ids and the bytes of all changes of the index so far, with this one.
+    Changes that should be there and are not are an entry which cannot be read. An entry that no client wrote has the
+    position of the one before it.
     """
 
     position: str
@@ -53,10 +56,24 @@ class Entry(NamedTuple):
         if isinstance(change, MalformedJob):
             raise MalformedJob(change.message)
         if change.documents and change.digest != digest:
-            raise IndexMismatch(f"its vectors are of another model ({excerpt(change.digest[:12])}, not {digest[:12]}…)")
+            names = f"{excerpt(change.digest[:12])}, not {digest[:12]}…"
+            raise IndexMismatch(f"change {self.position} has vectors of another model ({names})")
         if change.documents and change.vectors.shape[1] != dimension:
-            raise IndexMismatch(f"its vectors have {change.vectors.shape[1]:,} numbers, not {dimension:,}")
+            raise IndexMismatch(
+                f"change {self.position} has vectors of {change.vectors.shape[1]:,} numbers, not {dimension:,}"
+            )
         return change
+
+
+class Tail(NamedTuple):
+    """The changes in a log after a position.
+
+    If the log does not have the position, as it is of another log, or because Redis has lost its data since, they are
+    all changes that are there.
+    """
+
+    has_position: bool
+    entries: Iterator[Entry]
 
 
 class AsyncChangeLog:
@@ -79,6 +96,7 @@ class AsyncChangeLog:
             "size": size_of(change, packed),
             "max_num": MAX_CHANGES,
             "max_size": MAX_CHANGES_BYTES,
+            "digits": f"{10**17 + secrets.randbelow(9 * 10**17)}",
         }
         answer = await self._commands.run(_APPEND, _keys_of(self._keys, index), arguments)
         if "position" not in answer:
@@ -94,8 +112,8 @@ class AsyncChangeLog:
         Raises Unavailable.
         """
         answer: list[bytes] = await self._commands.execute("HGETALL", self._keys.changed)
-        found = {_text(name): _text(state).partition(" ")[0] for name, state in zip(*[iter(answer)] * 2, strict=True)}
-        return {name: position for name, position in found.items() if POSITION.fullmatch(position)}
+        found = {_text(name): _position(line) for name, line in zip(*[iter(answer)] * 2, strict=True)}
+        return {name: position for name, position in found.items() if position}
 
 
 class ChangeLog:
@@ -109,41 +127,73 @@ class ChangeLog:
     append = blocking(AsyncChangeLog.append)
     positions = blocking(AsyncChangeLog.positions)
 
-    def since(self, index: str, position: str) -> Iterator[Entry]:
-        """Yield the changes of an index after a position, in their order; a few are read at a time.
+    def since(self, index: str, position: str) -> Tail:
+        """Return the changes of an index after a position, in their order; a few are read at a time.
 
-        Raises Unavailable, and MalformedJob if the log is none.
+        Each change names the position before it, so that none can be missing without being told. Reading raises
+        Unavailable, and MalformedJob if the log is none.
         """
-        key = self._keys.changes(index)
-        while position != _LAST:
-            limits = {
-                "max_bytes": MAX_READ_BYTES,
-                "max_entries": MAX_READ_ENTRIES,
-                "max_change_bytes": MAX_CHANGE_BYTES,
-            }
-            found = self._broker.run(_READ, [key], {"position": position} | limits)
-            if "fault" in found:
-                raise MalformedJob(f"{key} holds something else ({_text(found['fault'])}): delete it")
-            entries = [_entry(fields) for fields in found["entries"]]
-            if not entries:
+        number = int(position.partition("-")[0])
+        if number < _MAX_NUMBER:
+            page = self._read(index, f"({number}-{_MAX_NUMBER}")
+            if page.before == position:
+                return Tail(True, self._entries(index, page, position, position))
+        return Tail(False, self._entries(index, self._read(index, START), START, position))
+
+    def fold(self, index: str, through: str, kept: Sequence[str]) -> None:
+        """Note that the published version has the changes up to `through`, and remove those that no version needs.
+
+        `kept` are the positions up to which the versions that are kept have the changes. Raises Unavailable.
+        """
+        self._broker.run(_FOLD, _keys_of(self._keys, index), {"index": index, "through": through, "kept": list(kept)})
+
+    def _entries(self, index: str, page: "_Page", reached: str, known: str) -> Iterator[Entry]:
+        """Yield the entries of a page, which is after the position `reached`, and of those after it.
+
+        They are for a reader who has the changes up to `known`.
+        """
+        if not page.entries and page.last != reached and not _has(known, page.last):
+            yield _lost(reached, page.last)
+        last_id = reached
+        while page.entries:
+            for fields in page.entries:
+                entry_id, before = _text(fields["id"]), _text(fields["after"])
+                if before:
+                    if before not in (reached, last_id) and not _has(known, before):
+                        yield _lost(reached, before)
+                    reached = entry_id
+                last_id = entry_id
+                yield _entry(entry_id, reached, fields)
+            if last_id == f"{_MAX_NUMBER}-{_MAX_NUMBER}":  # no later one can be asked for
                 return
-            yield from entries
-            position = entries[-1].position
+            page = self._read(index, f"({last_id}")
 
-    def fold(self, index: str, through: str, oldest: str) -> None:
-        """Note that the published version has the changes up to `through`, and remove those before `oldest`.
-
-        The others may be needed: `oldest` is the lowest position up to which a version that is kept has them. Raises
-        Unavailable.
-        """
-        arguments = {"index": index, "through": through, "oldest": oldest}
-        self._broker.run(_FOLD, _keys_of(self._keys, index), arguments)
+    def _read(self, index: str, start: str) -> "_Page":
+        limits = {"max_bytes": MAX_READ_BYTES, "max_entries": MAX_READ_ENTRIES, "max_change_bytes": MAX_CHANGE_BYTES}
+        keys = [self._keys.changes(index), self._keys.changed]
+        found = self._broker.run(_READ, keys, {"index": index, "from": start} | limits)
+        if "fault" in found:
+            raise MalformedJob(f"{keys[0]} holds something else ({_text(found['fault'])}): delete it")
+        return _Page(found["entries"], _position(found["line"]) or START)
 
 
-def order_of(position: str) -> tuple[int, int]:
-    """Return numbers by which positions are in order."""
-    time_ms, number = position.split("-")
-    return int(time_ms), int(number)
+class _Page(NamedTuple):
+    """Some entries of a log, and the position of its last change."""
+
+    entries: list[dict[str, Any]]
+    last: str
+
+    @property
+    def before(self) -> str:
+        """The position before the first entry."""
+        return next((_text(fields["after"]) for fields in self.entries if fields["after"]), self.last)
+
+
+def _has(position: str, other: str) -> bool:
+    """Return True if one who has the changes up to a position of a log also has those up to another one of it."""
+    (number, digits), (other_number, other_digits) = position.split("-"), other.split("-")
+    is_same_log = len(digits) == len(other_digits) == 18 and digits[:9] == other_digits[:9]
+    return other == START or (is_same_log and int(number) >= int(other_number))
 
 
 def _keys_of(keys: Keys, index: str) -> list[str]:
@@ -152,13 +202,23 @@ def _keys_of(keys: Keys, index: str) -> list[str]:
     return [keys.changes(index), keys.changed]
 
 
-def _entry(fields: dict[str, Any]) -> Entry:
+def _lost(after: str, through: str) -> Entry:
+    return Entry(through, 0, 0, MalformedJob(f"Redis does not have the changes after {after} up to {through} any more"))
+
+
+def _entry(entry_id: str, position: str, fields: dict[str, Any]) -> Entry:
     change: Change | MalformedJob
     try:
         change = Change.unpack(fields["change"])
     except ShoalError as error:
-        change = MalformedJob(error.message)
-    return Entry(_text(fields["position"]), _number(fields["num"]), _number(fields["size"]), change)
+        change = MalformedJob(f"entry {entry_id}: {error.message}")
+    return Entry(position, _number(fields["num"]), _number(fields["size"]), change)
+
+
+def _position(line: bytes) -> str:
+    """Return the position of a log's last change, which its line begins with; an empty string for another line."""
+    position = _text(line).partition(" ")[0]
+    return position if POSITION.fullmatch(position) else ""
 
 
 def _number(digits: bytes) -> int:

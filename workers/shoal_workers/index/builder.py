@@ -73,13 +73,14 @@ def build(
     left out.
 
     The version has all changes of the current version, and those of the index since, which `changes` has; without it,
-    these are left to later builds. Changes made before `drop_changes_before`, in Unix seconds, are forgotten.
+    these are left to later builds. Changes made before `drop_changes_before`, in Unix seconds, are forgotten. Redis
+    keeps those that the version has until `changes.forget_folded` is called.
 
     Raises BadDocument, DiskFull, IndexBusy while another build of the index runs, IndexCorrupt for a version that fails
     its validation, what `report` raises, and the errors of the encoder. The current version then stays.
     """
     if built := _built_before(out, key):
-        _publish(out, built.version, publishes, num_kept, changes)
+        _publish(out, built.version, publishes, num_kept)
         return built
     former = find_former_version(out, encoder.model) if reuses else None
     arguments = {
@@ -96,7 +97,7 @@ def build(
             replace_file(folder / BUILD, json.dumps({"key": key, "result": asdict(result)}))
         report(_progress(state, "publishing"))
         (folder / EMBEDDED).unlink(missing_ok=True)
-        _publish(out, state.version, publishes, num_kept, changes)
+        _publish(out, state.version, publishes, num_kept)
     return result
 
 
@@ -113,7 +114,7 @@ def _arguments_of(source: Source, model: ModelInfo, former: FormerVersion | None
     }
 
 
-def _publish(out: Path, version: str, publishes: bool, num_kept: int, changes: IndexChanges | None) -> None:
+def _publish(out: Path, version: str, publishes: bool, num_kept: int) -> None:
     """Move a version out of the folder of its build, and publish it, where that is not done yet."""
     with changing(out):
         if not (out / version).exists():
@@ -123,8 +124,6 @@ def _publish(out: Path, version: str, publishes: bool, num_kept: int, changes: I
         if publishes and not was_published(out, version):
             make_current(out, version)
         remove_old(out, version, num_kept)
-    if changes:
-        changes.forget_folded(out)
 
 
 def _built_before(out: Path, key: str) -> BuildResult | None:

@@ -1,19 +1,21 @@
 """The changes of indexes that are served: read from their logs in Redis, and applied to the opened versions."""
 
 import logging
-from collections.abc import Mapping
-from itertools import islice
-from weakref import WeakKeyDictionary
+from collections.abc import Iterator, Mapping
+from weakref import WeakKeyDictionary, WeakSet
 
 from shoal.changes.change import Change
-from shoal.changes.change_log import START, ChangeLog, Entry, order_of
-from shoal.errors import MalformedJob, ShoalError, Unavailable
+from shoal.changes.change_log import START, ChangeLog, Entry
+from shoal.errors import MalformedJob, Overloaded, ShoalError, Unavailable
 from shoal_workers.index.index import Index
 
 log = logging.getLogger(__name__)
 
 #: Most changes that are applied together: the documents that were added before are copied each time.
 CHANGES_AT_ONCE = 256
+
+#: Bytes of changes after which they are applied, as they take memory twice meanwhile.
+BYTES_AT_ONCE = 4 * 2**20
 
 
 class ChangeFollower:
@@ -22,6 +24,7 @@ class ChangeFollower:
     def __init__(self, change_log: ChangeLog):
         self._log = change_log
         self._seen: WeakKeyDictionary[Index, str] = WeakKeyDictionary()
+        self._failed: WeakSet[Index] = WeakSet()
         self._is_away = False
 
     def follow(self, served: Mapping[str, Index]) -> None:
@@ -35,43 +38,74 @@ class ChangeFollower:
                 if (position := positions.get(name, START)) != self._seen.get(index, START):
                     self._follow(name, index, position)
             self._is_away = False
-        except Unavailable as error:
+        except (Unavailable, Overloaded) as error:
             level = logging.DEBUG if self._is_away else logging.WARNING
             log.log(level, "changes of indexes are not read: %s", error.message)
             self._is_away = True
 
-    def catch_up(self, name: str, index: Index, is_anew: bool = False) -> None:
-        """Apply the changes that were appended since those that the index has, or all since it was built.
+    def catch_up(self, name: str, index: Index) -> None:
+        """Apply the changes that were appended since those that the index has.
 
-        A change that cannot be applied is left out, and the index has the reason. Raises Unavailable, and IndexCorrupt
-        if the ids of the version cannot be read.
+        If the log does not have these, as when Redis has lost its data, apply all since the version was built. A change
+        that cannot be applied is left out, and the index has the reason. Raises Unavailable, Overloaded, and
+        IndexCorrupt if the ids of the version cannot be read.
         """
-        live = index.unchanged() if is_anew else index.live
-        entries = self._log.since(name, live.position)
+        is_anew = index in self._failed
         try:
-            while group := list(islice(entries, CHANGES_AT_ONCE)):
-                changes = [change for entry in group if (change := _usable(name, index, entry))]
+            live = index.unchanged() if is_anew else index.live
+            tail = self._log.since(name, live.position)
+            if not tail.has_position and not is_anew:
+                is_anew, live = True, index.unchanged()
+                tail = self._log.since(name, live.position)
+            if is_anew:
+                index.change_fault = ""
+            for group in _groups(tail.entries):
+                changes = (change for entry in group if (change := _usable(name, index, entry)))
                 live = live.after(changes, group[-1].position, index.rows_of)
+                if not is_anew:  # else documents that are found would be missing until all changes are read again
+                    index.live = live
+            index.live = live
+            self._failed.discard(index)
         except MalformedJob as error:  # the log is no log
-            _report(name, index, error.message)
-        index.live = live
+            self._fail(name, index, error.message)
 
     def _follow(self, name: str, index: Index, position: str) -> None:
         try:
-            # A log that ends before the changes which were read has lost them: Redis has lost its data since.
-            self.catch_up(name, index, is_anew=order_of(position) < order_of(index.live.position))
-        except Unavailable:
+            self.catch_up(name, index)
+            if index in self._failed:
+                return  # the log is read again until it is one
+        except (Unavailable, Overloaded):
             raise
         except ShoalError as error:
-            _report(name, index, error.message)
+            self._fail(name, index, error.message)
+        except Exception:  # any: the changes of other indexes are to be applied
+            log.exception("index %s: its changes cannot be applied", name)
+            self._fail(name, index, "the log of the worker has the error")
         self._seen[index] = position
+
+    def _fail(self, name: str, index: Index, reason: str) -> None:
+        """Note that the changes of an index cannot be followed: next time, all are applied anew."""
+        self._failed.add(index)
+        _report(name, index, reason)
+
+
+def _groups(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
+    """Yield entries in groups that are small enough to be in memory."""
+    group: list[Entry] = []
+    for entry in entries:
+        group.append(entry)
+        if len(group) == CHANGES_AT_ONCE or entry.size - group[0].size > BYTES_AT_ONCE:
+            yield group
+            group = []
+    if group:
+        yield group
 
 
 def _usable(name: str, index: Index, entry: Entry) -> Change | None:
     try:
         return entry.change_for(index.manifest.digest, index.manifest.dimension)
     except ShoalError as error:
-        _report(name, index, f"entry {entry.position}: {error.message}")
+        _report(name, index, error.message)
         return None
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.changes.change import Change
-from shoal.changes.change_log import START, ChangeLog, order_of
+from shoal.changes.change_log import START, ChangeLog
 from shoal.errors import IndexCorrupt, IndexNotFound, Overloaded, Unavailable
 from shoal_workers.index.hash_table import HashTable, hash_of
 from shoal_workers.index.json_lines import keep_lines, read_lines, to_line
@@ -37,23 +37,14 @@ class IndexChanges:
     def since(self, position: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """Yield each change after a position: its own position, and the lines that it becomes.
 
-        Of a change that cannot be read, which is logged, there are no lines. Raises Unavailable.
+        Of changes that cannot be read or that Redis has lost, which is logged, there are no lines. Raises Unavailable.
         """
-        for entry in self.log.since(self.index, position):
+        for entry in self.log.since(self.index, position).entries:
             if isinstance(entry.change, Change):
                 yield entry.position, list(_lines_of(entry.change))
             else:
-                log.error("index %s: a change is left out: %s", self.index, entry.change.message)
+                log.error("index %s: changes are left out, for good: %s", self.index, entry.change.message)
                 yield entry.position, []
-
-    def warn_of_lost(self) -> None:
-        """Log a warning if Redis does not have the first changes any more. Raises Unavailable."""
-        first = next(self.log.since(self.index, START), None)
-        if first and isinstance(first.change, Change) and first.num > first.change.num_ids:
-            log.warning(
-                "index %s: changes of %s ids are not folded in: only versions that are not in this folder had them",
-                *(self.index, f"{first.num - first.change.num_ids:,}"),
-            )
 
     def forget_folded(self, out: Path) -> None:
         """Let Redis forget the changes that all versions of the index in `out` have; it may do so later as well."""
@@ -62,12 +53,12 @@ class IndexChanges:
         except IndexNotFound:
             return
         # One that cannot be read now may be readable again, and needs any of them.
-        oldest = min((v.manifest.changes_through if v.manifest else START for v in versions), key=order_of)
+        kept = [version.manifest.changes_through if version.manifest else START for version in versions]
         current = next((version.manifest for version in versions if version.is_current), None)
         if current is None:
             return
         try:
-            self.log.fold(self.index, current.changes_through, oldest)
+            self.log.fold(self.index, current.changes_through, kept)
         except (Unavailable, Overloaded) as error:
             log.warning(
                 "index %s: Redis keeps changes that its versions have until the next build (%s)",
@@ -106,10 +97,14 @@ def _all_changes(out: Path, changes: IndexChanges | None) -> Iterator[tuple[str,
     if version := _former(out):
         position = version.manifest.changes_through
         yield position, read_lines(version.folder / CHANGES) if CHANGES in version.manifest.files else ()
-    elif changes:
-        changes.warn_of_lost()
-    if changes:
-        yield from changes.since(position)
+    for n, change in enumerate(changes.since(position) if changes else ()):
+        if not (n or version):
+            log.warning(
+                "index %s: there is no version, and changes that Redis has of an index of that name are folded in; "
+                "--drop-changes-before TIME leaves those out that were made before",
+                changes and changes.index,
+            )
+        yield change
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,15 +149,13 @@ def build_index(
     )
 
 
-def manage_index(
-    request: ManageIndex, folder: Path, pool_digest: str | None, key: str = "", changes: IndexChanges | None = None
-) -> dict[str, Any]:
+def manage_index(request: ManageIndex, folder: Path, pool_digest: str | None, key: str = "") -> dict[str, Any]:
     """Do the action on the index in `folder`, and return its versions afterwards, the one that was built last first.
 
     `pool_digest` is the digest of the model that the pool serves, or None if it serves none. A rollback with the same
-    `key`, unless that is empty, is done once. Of the `changes` of the index, Redis forgets those that all its versions
-    have. Raises IndexNotFound, InvalidRequest for a delete of the current version and a rollback from the first one,
-    IndexMismatch for a version of another model than the pool's, and IndexCorrupt. The current version then stays.
+    `key`, unless that is empty, is done once. Raises IndexNotFound, InvalidRequest for a delete of the current version
+    and a rollback from the first one, IndexMismatch for a version of another model than the pool's, and IndexCorrupt.
+    The current version then stays.
     """
     if request.action == "rollback":
         rollback(folder, pool_digest, key)
@@ -166,8 +164,6 @@ def manage_index(
             publish(folder, request.version, pool_digest)
         else:
             delete(folder, request.version)
-    if changes and request.action != "list":
-        changes.forget_folded(folder)
     versions = [version.to_map() for version in list_versions(folder)]
     current = next((version["version"] for version in versions if version["is_current"]), None)
     return {"name": request.name, "current": current, "versions": versions}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from shoal.changes.change_log import ChangeLog
-from shoal.errors import IndexCorrupt, IndexNotFound, ShoalError, Unavailable, UnknownIndex
+from shoal.errors import IndexCorrupt, IndexNotFound, Overloaded, ShoalError, Unavailable, UnknownIndex
 from shoal.excerpt import excerpt
 from shoal.index_folder import CURRENT
 from shoal.keys import NAME
@@ -250,7 +250,7 @@ class OpenIndexes(Mapping[str, Index]):
                 self._follower.catch_up(name, index)
             except ShoalError as error:
                 failures[name] = self._failed(name, index.folder, error, now)
-                if isinstance(error, Unavailable):
+                if isinstance(error, Unavailable | Overloaded):
                     waiting[name] = index
                 del served[name]
                 if former:

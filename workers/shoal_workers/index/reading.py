@@ -85,7 +85,10 @@ def read_source(folder: Path, state: BuildState, source: Source, skips_bad: bool
     _fold(folder, copied, is_kept)
     state.count = len(copied.sizes)
     if not state.count:
-        raise BadDocument(f"{source.place.path}: all its documents are deleted from the index; at least one is needed")
+        raise BadDocument(
+            f"{source.place.path}: all its documents are deleted from the index; at least one is needed: add one "
+            "to the index, or forget the deletions (--drop-changes-before TIME)"
+        )
     save_array(folder / OFFSETS, copied.offsets())
     HashTable.of(copied.hashes).save(folder, HASHES)
     HashTable.of(copied.id_hashes).save(folder, IDS)

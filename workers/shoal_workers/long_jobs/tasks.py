@@ -62,11 +62,13 @@ def build_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, r
     folder = where_is(settings, request.name)
     _check_writable(request.name, folder)
     with Client.from_settings(settings) as client:
-        encoder = PoolEncoder.find(client)
-        given: dict[str, Any] = {"resume_key": job_id, "changes": changes_of(request.name, client)}
+        encoder, changes = PoolEncoder.find(client), changes_of(request.name, client)
+        given: dict[str, Any] = {"resume_key": job_id, "changes": changes}
         result = long_tasks.build_index(request, folder, encoder, report, settings=settings, **given)
-    progress = TaskProgress(result.count + result.num_bad, result.num_bad, result.first_bad, 1.0, "uploading")
-    upload_index(settings, folder, lambda: report(progress), is_published=request.publish)
+        progress = TaskProgress(result.count + result.num_bad, result.num_bad, result.first_bad, 1.0, "uploading")
+        upload_index(settings, folder, lambda: report(progress), is_published=request.publish)
+        if changes:  # now that no copy of an older version is the one to serve
+            changes.forget_folded(folder)
     return asdict(result)
 
 
@@ -78,10 +80,12 @@ def manage_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, 
         _check_writable(request.name, folder)
     with Client.from_settings(settings) as client:
         changes = changes_of(request.name, client)
-        result = long_tasks.manage_index(request, folder, served_digest(client), job_id, changes)
-    if request.action != "list":
-        uploading = TaskProgress(step="uploading")
-        upload_index(settings, folder, lambda: report(uploading), is_published=request.action != "delete")
+        result = long_tasks.manage_index(request, folder, served_digest(client), job_id)
+        if request.action != "list":
+            uploading = TaskProgress(step="uploading")
+            upload_index(settings, folder, lambda: report(uploading), is_published=request.action != "delete")
+            if changes:
+                changes.forget_folded(folder)
     shown: dict[str, Any] = public_values(result, settings)
     return shown
 

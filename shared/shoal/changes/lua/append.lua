@@ -1,5 +1,6 @@
 -- Add a change to the log, unless builds have to fold in others first.
--- args: index, change, num_ids and size (of the change), max_num and max_size (of all changes that are not folded in)
+-- args: index, change, num_ids and size (of the change), max_num and max_size (of all changes that are not folded in),
+--   digits (18 random ones: the name of the log, if this is its first change, and 9 of the change)
 -- Returns {position}, or {num, size} of the changes that are not folded in.
 local line = read_line()
 local num, size = line.num - line.folded_num, line.size - line.folded_size
@@ -7,8 +8,25 @@ if num + args.num_ids > args.max_num or size + args.size > args.max_size then
   return cmsgpack.pack({num = num, size = size})
 end
 
-line.num, line.size = line.num + args.num_ids, line.size + args.size
-line.position = redis.call('XADD', log, '*', 'change', args.change,
-  'num', string.format('%.0f', line.num), 'size', string.format('%.0f', line.size))
+-- Add the change with the number after that one.
+local function add(number)
+  local _, name = parts_of(line.position)
+  if name == '' then name = string.sub(args.digits, 1, 9) end
+  local position = string.format('%.0f-%s%s', number + 1, name, string.sub(args.digits, 10))
+  return redis.pcall('XADD', log, position, 'change', args.change, 'after', line.position,
+    'num_before', string.format('%.0f', line.num), 'size_before', string.format('%.0f', line.size),
+    'num', string.format('%.0f', line.num + args.num_ids), 'size', string.format('%.0f', line.size + args.size))
+end
+
+local position = add((parts_of(line.position)))
+if type(position) == 'table' then -- another program wrote to the log or to its line: go on after all that was ever there
+  line.position = line_of_entries().position
+  local later = redis.call('XADD', log, '*', 'x', '')
+  redis.call('XDEL', log, later)
+  position = add((parts_of(later)))
+  if type(position) == 'table' then return position end
+end
+
+line.position, line.num, line.size = position, line.num + args.num_ids, line.size + args.size
 write_line(line)
-return cmsgpack.pack({position = line.position})
+return cmsgpack.pack({position = position})

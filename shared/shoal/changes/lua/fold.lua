@@ -1,8 +1,20 @@
--- Note which changes the published version has, and remove those that no version needs.
--- args: index, through (the position of the last one that it has), oldest (the first position that stays: the sums of its
---   entry are those of a version which may be published again)
-local line, folded = read_line(), last_up_to(args.through)
+-- Note which changes the published version has, and remove those that all kept versions have.
+-- args: index, through (the position of the last one that the published version has), kept (those of the kept versions)
+local line = read_line()
 if line.position == '0-0' then return end
-line.folded_num, line.folded_size = folded.num, folded.size
+
+local number, name = parts_of(args.through)
+local _, here = parts_of(line.position)
+local first = first_after(name == here and number or 0) -- with a position of another log, a version has none of them
+line.folded_num, line.folded_size = line.num, line.size
+if first then line.folded_num, line.folded_size = sum(first.num_before) or 0, sum(first.size_before) or 0 end
 write_line(line)
-redis.call('XTRIM', log, 'MINID', args.oldest)
+
+local lowest
+for _, position in ipairs(args.kept) do
+  local kept = parts_of(position)
+  local following = first_after(kept)
+  if (following and following.after or line.position) ~= position then return end -- the version may need any of them
+  if not lowest or kept < lowest then lowest = kept end
+end
+if lowest then redis.call('XTRIM', log, 'MINID', string.format('%.0f-0', lowest + 1)) end

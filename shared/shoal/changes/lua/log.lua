@@ -2,28 +2,46 @@
 -- KEYS: the log, and the hash with a line for each log. ARGV: one msgpack map of named arguments.
 local log, lines, args = KEYS[1], KEYS[2], cmsgpack.unpack(ARGV[1])
 
--- The last entry up to a position, with the sums that it has.
-local function last_up_to(position)
-  local last = {position = '0-0', num = 0, size = 0}
-  local entry = redis.call('XREVRANGE', log, position, '-', 'COUNT', 1)[1]
-  if entry then
-    last.position = entry[1]
-    for n = 1, #entry[2] - 1, 2 do
-      local name, value = entry[2][n], entry[2][n + 1]
-      if name == 'num' or name == 'size' then last[name] = tonumber(string.match(value, '^%d+$')) or 0 end
-    end
-  end
-  return last
+-- The number of a position's change, and the name of its log: the first 9 of 18 digits after the hyphen; '' if it has none.
+local function parts_of(position)
+  local number, digits = string.match(position, '^(%d+)%-(%d+)$')
+  return tonumber(number), #digits == 18 and string.sub(digits, 1, 9) or ''
+end
+
+-- The first of these entries as a map of its fields, with its position; nil if there is none.
+local function first_of(entries)
+  local entry = entries[1]
+  if not entry then return nil end
+  local found = {}
+  for n = 1, #entry[2] - 1, 2 do found[entry[2][n]] = entry[2][n + 1] end
+  found.position = entry[1]
+  return found
+end
+
+-- The first entry after the change of that number; nil also for a number that no change has.
+local function first_after(number)
+  if number > 2 ^ 53 then return nil end
+  return first_of(redis.call('XRANGE', log, string.format('%.0f-0', number + 1), '+', 'COUNT', 1))
+end
+
+-- A sum in an entry; nil for one that no script wrote.
+local function sum(text)
+  return text and #text <= 15 and tonumber(string.match(text, '^%d+$')) or nil
+end
+
+-- A line of the log's last entry.
+local function line_of_entries()
+  local last = first_of(redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)) or {position = '0-0'}
+  return {
+    position = last.position, num = sum(last.num) or 0, size = sum(last.size) or 0, folded_num = 0, folded_size = 0
+  }
 end
 
 -- What the line of the log says. A line that is lost is made anew of the last entry.
 local function read_line()
   local pattern = '^(%d+%-%d+) (%d+) (%d+) (%d+) (%d+)$'
   local position, num, size, folded_num, folded_size = string.match(redis.call('HGET', lines, args.index) or '', pattern)
-  if not position then
-    local last = last_up_to('+')
-    position, num, size, folded_num, folded_size = last.position, last.num, last.size, 0, 0
-  end
+  if not position then return line_of_entries() end
   return {
     position = position, num = tonumber(num), size = tonumber(size),
     folded_num = tonumber(folded_num), folded_size = tonumber(folded_size)
