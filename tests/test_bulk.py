@@ -27,6 +27,7 @@ from shoal.bulk.bulk_request import BulkRequest
 from shoal.bulk.embed_file import embed_file
 from shoal.bulk.group import MAX_GROUP_ROWS, Group, Row, groups
 from shoal.bulk.job_stream import MAX_WINDOW_ROWS, JobStream
+from shoal.bulk.manifest import Manifest
 from shoal.bulk.served_model import check_same_vectors
 from shoal.errors import (
     BadDocument,
@@ -266,6 +267,20 @@ class TestGoingOn:
         client.pool.leave("other")
         embed_file(request_for(source, tmp_path / "out"), client, ignore)
         assert files_in(tmp_path / "out") == undisturbed
+
+    def test_without_a_number_a_folder_keeps_the_parts_that_it_was_begun_with(
+        self, source: Path, tmp_path: Path, client: Client, undisturbed: dict[str, bytes]
+    ) -> None:
+        out = tmp_path / "undisturbed"
+        (out / "part-00004.ids.jsonl").unlink()
+        assert embed_file(BulkRequest(str(source), str(out)), client, ignore).num_parts == 7
+        assert files_in(out) == undisturbed
+
+    def test_a_new_part_has_so_few_rows_that_a_stop_repeats_under_a_minute(
+        self, source: Path, tmp_path: Path, client: Client
+    ) -> None:
+        embed_file(BulkRequest(str(source), str(tmp_path / "out")), client, ignore)
+        assert Manifest.read(tmp_path / "out").part_rows == 8_192
 
     def test_a_part_that_was_lost_or_cut_is_made_again(
         self, source: Path, tmp_path: Path, client: Client, undisturbed: dict[str, bytes]

@@ -9,14 +9,18 @@ from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
 from shoal.jobs import OPTION_NAMES, Options
 
+#: Rows of a part, if no other number is asked for: a run that stops repeats less than one, under a minute of most work.
+PART_ROWS = 8_192
+
 
 @dataclass(frozen=True, slots=True)
 class BulkRequest:
     """The arguments of a bulk embedding, all plain values.
 
     `source` is a file of records, by path or URL, and `out` the folder to write. A part has the vectors of `part_rows`
-    rows of the source, without those of bad rows. `options` are fields of `shoal.Options`. Raises InvalidRequest for an
-    argument that cannot work.
+    rows of the source, without those of bad rows; without a number it has as many as the folder was begun with, and in
+    a new one `PART_ROWS`. `options` are fields of `shoal.Options`. Raises InvalidRequest for an argument that cannot
+    work.
     """
 
     source: str
@@ -24,7 +28,7 @@ class BulkRequest:
     text_column: str | None = None
     id_column: str | None = None
     format: str = "safetensors"
-    part_rows: int = 65_536
+    part_rows: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -36,8 +40,9 @@ class BulkRequest:
                 raise InvalidRequest(f"{name} is {excerpt(value)}: it takes the name of a column")
         if self.format not in SUFFIXES:
             raise InvalidRequest(f"format is {excerpt(self.format)}: it takes one of {', '.join(SUFFIXES)}")
-        if isinstance(self.part_rows, bool) or not isinstance(self.part_rows, int) or not 1 <= self.part_rows < 2**31:
-            raise InvalidRequest(f"part_rows is {excerpt(self.part_rows)}: it takes a whole number from 1")
+        rows = PART_ROWS if self.part_rows is None else self.part_rows
+        if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows < 2**31:
+            raise InvalidRequest(f"part_rows is {excerpt(rows)}: it takes a whole number from 1")
         if not isinstance(self.options, Mapping):
             raise InvalidRequest(f"options is {excerpt(self.options)}: it takes a map")
         if unknown := sorted(self.options.keys() - set(OPTION_NAMES)):

@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from shoal.bulk.bulk_request import BulkRequest
+from shoal.bulk.bulk_request import PART_ROWS, BulkRequest
 from shoal.bulk.group import Group, Row, groups
 from shoal.bulk.job_stream import JobStream
 from shoal.bulk.manifest import BAD_ROWS, Manifest, Part
@@ -67,6 +67,8 @@ def embed_file(request: BulkRequest, client: Client, report: Report, settings: S
         manifest = _manifest(request, source, wait_for_model(client, report))
         served = manifest.model
         if folder.has_manifest() and (begun := Manifest.read(folder.path)).parts:
+            if request.part_rows is None:
+                manifest = replace(manifest, part_rows=begun.part_rows)
             begun.check_same(manifest, folder.path)
             manifest = begun.without_damaged(folder.path)
         folder.save(manifest)
@@ -81,7 +83,7 @@ def _manifest(request: BulkRequest, source: Source, model: ServedModel) -> Manif
         text_column=request.text_column,
         id_column=request.id_column,
         format=request.format,
-        part_rows=request.part_rows,
+        part_rows=request.part_rows or PART_ROWS,
         options=dict(sorted(request.options.items())),
         model=model.name,
         digest=model.digest,

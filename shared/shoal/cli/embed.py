@@ -33,7 +33,7 @@ from shoal.settings import Settings
 @click.option("--text-column", help="Folder: column of the texts; by default `text`, or the only one that it can be.")
 @click.option("--id-column", help="Folder: column of the ids; by default `id`, else rows are counted from 0.")
 @click.option("--format", "format_name", type=click.Choice(tuple(SUFFIXES)), help="Folder: format of its parts.")
-@click.option("--part-rows", type=int, help="Folder: rows of the source in each part.")
+@click.option("--part-rows", type=int, help="Folder: rows of the source in each part. [default: 8192]")
 @click.option("--detach", is_flag=True, help="Folder: let a runner do it, print the id of the job, and return.")
 @click.option("--webhook", help="With --detach: URL that is told of the end of the job.")
 @settings_options(*REDIS_SETTINGS, "max_text_chars")
