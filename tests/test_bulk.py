@@ -276,6 +276,7 @@ class TestGoingOn:
         assert embed_file(BulkRequest(str(source), str(out)), client, ignore).num_parts == 7
         assert files_in(out) == undisturbed
 
+    @pytest.mark.usefixtures("steady")
     def test_a_new_part_has_so_few_rows_that_a_stop_repeats_under_a_minute(
         self, source: Path, tmp_path: Path, client: Client
     ) -> None:

@@ -115,6 +115,15 @@ class TestDetach:
         assert (about.arguments["name"], about.arguments["publish"]) == ("news", False)
         client.long_job(job_id).cancel()
 
+    def test_a_webhook_into_a_private_network_is_refused(self, shoal: CliRunner) -> None:
+        command = ["index", "build", "news.csv", "--name", "news", "--detach", "--webhook", "http://127.0.0.1:1/told"]
+        assert 'add "127.0.0.1" to SHOAL_PRIVATE_HOSTS' in fail(shoal.invoke(main, command), "address_not_allowed")
+        assert "no long jobs" in shoal.invoke(main, ["job", "list"]).stderr
+        result = shoal.invoke(main, command, env={"SHOAL_PRIVATE_HOSTS": "127.0.0.1"})
+        job_id = succeed(result).splitlines()[0]
+        assert "webhook: pending, http://127.0.0.1:1/told" in succeed(shoal.invoke(main, ["job", "show", job_id]))
+        succeed(shoal.invoke(main, ["job", "cancel", job_id]))
+
     @pytest.mark.parametrize("arguments", ["--name news", "a.csv --out x", "a.csv --name x --local"])
     def test_it_takes_a_source_and_a_name(self, shoal: CliRunner, arguments: str) -> None:
         result = shoal.invoke(main, ["index", "build", *arguments.split(), "--detach"])

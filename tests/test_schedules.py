@@ -141,6 +141,14 @@ def test_a_wrong_file_is_refused(jobs: LongJobs, tmp_path: Path, text: str, mess
         read(path, jobs, KINDS)
 
 
+def test_a_webhook_into_a_private_network_is_refused(jobs: LongJobs, tmp_path: Path) -> None:
+    path = tmp_path / "schedules.toml"
+    path.write_text(NIGHTLY.replace("https://example.org", "http://127.0.0.1:1"))
+    with pytest.raises(BadSetting, match=r"schedule 1: the webhook http://127.* leads into a private network"):
+        read(path, jobs, KINDS)
+    assert len(read(path, jobs, KINDS, {"127.0.0.1"}).get_jobs()) == 2
+
+
 def test_a_runner_without_its_file_ends_at_once(own_redis: RedisServer, tmp_path: Path) -> None:
     done = run("jobs", redis_url=own_redis.url, schedules=tmp_path / "none.toml")
     assert done.returncode == 1

@@ -86,9 +86,41 @@ def test_a_runner_tells_of_the_end_of_each_job(own_redis: RedisServer, tmp_path:
         assert len(told) == 5
         states = {values["id"]: (values["status"], values["result"]) for values in told}
         assert states == {ids[0]: ("done", "done"), ids[1]: ("failed", None), ids[2]: ("cancelled", None)}
+        assert all("webhook" not in values for values in told)
+        sent = {"url": receiver.url.removesuffix("?a=b"), "status": "sent", "answer": 200, "error": None}
+        wait_until(lambda: all(place.jobs.status(job_id).webhook == sent for job_id in ids))
     place.close()
     assert SECRET not in place.log
     assert "a=b" not in place.log
+
+
+def test_a_webhook_that_is_not_sent_is_shown_with_the_reason(own_redis: RedisServer, tmp_path: Path) -> None:
+    place = Place(own_redis, tmp_path)
+    arguments = {"folder": str(tmp_path), "times": 0, "dies": False}
+    job_id = place.jobs.submit("recover", arguments, webhook="http://127.0.0.1:1/told?a=b")
+    told = {"url": "http://127.0.0.1:1/told", "status": "pending", "answer": None, "error": None}
+    assert place.jobs.status(job_id).webhook == told
+    (listed,) = place.jobs.list()
+    assert listed.webhook is None
+    place.start()
+    wait_until(lambda: (place.jobs.status(job_id).webhook or told)["status"] == "failed")
+    webhook = place.jobs.status(job_id).webhook
+    assert webhook
+    assert webhook["error"]["code"] == "address_not_allowed"
+    assert "a=b" not in str(webhook)
+    place.close()
+
+
+def test_a_webhook_is_pending_while_it_is_tried_again(own_redis: RedisServer, tmp_path: Path) -> None:
+    place = Place(own_redis, tmp_path)
+    arguments = {"folder": str(tmp_path), "times": 0, "dies": False}
+    job_id = place.jobs.submit("recover", arguments, webhook="http://127.0.0.1:1/told")
+    place.start(private_hosts="127.0.0.1")
+    wait_until(lambda: (place.jobs.status(job_id).webhook or {}).get("error"))
+    webhook = place.jobs.status(job_id).webhook
+    assert webhook
+    assert (webhook["status"], webhook["error"]["code"]) == ("pending", "unavailable")
+    place.close()
 
 
 def test_a_signature_is_of_the_time_and_the_body() -> None:

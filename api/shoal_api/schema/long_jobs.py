@@ -140,6 +140,15 @@ class LongJobError(BaseModel):
     message: str
 
 
+class WebhookState(BaseModel):
+    """The outcome of the webhook of a long job."""
+
+    url: str = Field(description="URL without its query")
+    status: Literal["pending", "sent", "failed"]
+    answer: int | None = Field(description="Status of the receiver's answer, once it is sent")
+    error: LongJobError | None = Field(description="Why the last try failed")
+
+
 _LONG_JOB = {
     "id": _ID,
     "kind": "embed_file",
@@ -160,6 +169,7 @@ _LONG_JOB = {
     "result": None,
     "error": None,
     "worker": "5d0c1f7be2a4",
+    "webhook": None,
     "note": None,
 }
 
@@ -179,6 +189,7 @@ class LongJob(BaseModel):
     result: Any = Field(description="What it did, once it is done")
     error: LongJobError | None
     worker: str = Field(description="A digest of the name of the runner that has it, or had it last")
+    webhook: WebhookState | None = Field(description="What became of the webhook; null in lists")
     note: str | None = Field(description="Why it does not begin, if no runner is alive")
 
 

@@ -1,7 +1,7 @@
 """The commands `shoal job`: look at long jobs, pause, resume, cancel, retry and delete them."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -146,7 +146,14 @@ def long_jobs(settings: Settings) -> "LongJobs":
 
 
 def submit(settings: Settings, kind: str, arguments: dict[str, Any], webhook: str | None) -> None:
-    """Submit a long job, print its id, and say how to look at it."""
+    """Submit a long job, print its id, and say how to look at it.
+
+    Raises AddressNotAllowed for a webhook into a private network.
+    """
+    from shoal.private_network import check_webhook  # which loads ssl
+
+    if webhook is not None:
+        check_webhook(webhook, settings.private_host_names())
     with long_jobs(settings) as jobs:
         job_id = jobs.submit(kind, arguments, webhook=webhook)
         click.echo(job_id)
@@ -196,6 +203,8 @@ def _details(status: "LongJobStatus") -> Iterator[tuple[str, object]]:
     for name in ("submitted_at", "started_at", "ended_at"):
         if (time_s := getattr(status, name)) is not None:
             yield name.removesuffix("_at"), _when(time_s)
+    if status.webhook:
+        yield "webhook", _webhook_line(status.webhook)
     if status.worker:
         yield "runner", status.worker
     yield from (("left out", message) for message in progress.first_bad)
@@ -206,6 +215,14 @@ def _details(status: "LongJobStatus") -> Iterator[tuple[str, object]]:
             yield name, value
     if status.error:
         yield "error", f"{status.error['message']} [{status.error['code']}]"
+
+
+def _webhook_line(webhook: Mapping[str, Any]) -> str:
+    """Return what became of a webhook, in words."""
+    error, words = webhook["error"], f"{webhook['status']}, {webhook['url']}"
+    if webhook["answer"] is not None:
+        words += f" answered {webhook['answer']}"
+    return f"{words} ({error['message']} [{error['code']}])" if error else words
 
 
 def _when(time_s: float) -> str:

@@ -129,6 +129,7 @@ def _status_of(job_id: str, answer: "Answer") -> LongJobStatus:
         result=values.get("result"),
         error={name: str(error.get(name)) for name in ("code", "message")} if isinstance(error, dict) else None,
         worker=str(values.get("worker") or ""),
+        webhook=webhook if isinstance(webhook := values.get("webhook"), dict) else None,
     )
 
 

@@ -27,8 +27,9 @@ class Kind:
 #: The name of the kind that builds a version of an index.
 BUILD = "build_index"
 
-#: Sends the status of a long job to the URL that its submitter named.
-WEBHOOK = Kind("send_webhook", WEBHOOKS, 10, 600, _DAY_S, (5, 30, 120, 600, 1_800))
+#: Sends the status of a long job to the URL that its submitter named. It is kept as long as any job that has ended,
+#: whose status shows what became of it.
+WEBHOOK = Kind("send_webhook", WEBHOOKS, 10, 30 * _DAY_S, retry_after_s=(5, 30, 120, 600, 1_800))
 
 #: The kinds that a runner does.
 KINDS = {

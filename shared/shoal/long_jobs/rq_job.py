@@ -33,6 +33,9 @@ JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 WANTED = "shoal_wanted"
 PAUSE, CANCEL = "pause", "cancel"
 
+#: The field that has the id of the job which sends the webhook of the job's end.
+TOLD_BY = "shoal_told_by"
+
 #: The state in RQ's words, and in those of clients.
 STATUS_OF: Mapping[JobStatus, Status] = {
     JobStatus.QUEUED: "queued",
@@ -55,6 +58,8 @@ class LongJob(Job):
     kinds: ClassVar[Mapping[str, Kind]] = {}
     #: What the submitter wants of the job: PAUSE, CANCEL or nothing.
     wanted: str = ""
+    #: The id of the job that sends the webhook, once the job has ended.
+    told_by: str = ""
 
     def __init__(self, id: str | None = None, connection: Any = None, serializer: Any = None):
         super().__init__(id, connection=connection, serializer=MsgpackSerializer)
@@ -99,7 +104,7 @@ class LongJob(Job):
         self.created_at = fields.time("created_at") or now()
         self.enqueued_at, self.started_at = fields.time("enqueued_at"), fields.time("started_at")
         self.ended_at, self.last_heartbeat = fields.time("ended_at"), fields.time("last_heartbeat")
-        self.meta, self.wanted = fields.meta(), fields.text(WANTED)
+        self.meta, self.wanted, self.told_by = fields.meta(), fields.text(WANTED), fields.text(TOLD_BY)
         self._obey(self.kind)
         self.retries_left = min(fields.count("retries_left"), len(self.kind.retry_after_s))
 

@@ -2,6 +2,7 @@
 
 from base64 import b64decode
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rq.exceptions import DuplicateJobError, NoSuchJobError
@@ -21,6 +22,7 @@ from shoal.long_jobs.rq_queue import LongQueue, queue_names
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.status import ENDED, LongJobStatus
 from shoal.long_jobs.submission import Submission
+from shoal.private_network import without_query
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -74,7 +76,27 @@ class RqJobs:
         """Return the state of a job, with its result if it is done."""
         job = self.fetch(job_id)
         is_done = job.get_status(refresh=False) == JobStatus.FINISHED
-        return job.describe(_result(self._connection, job_id) if is_done else None)
+        status = job.describe(_result(self._connection, job_id) if is_done else None)
+        return replace(status, webhook=self._webhook(job, status.has_ended)) if job.submission.webhook else status
+
+    def _webhook(self, job: LongJob, has_ended: bool) -> dict[str, Any] | None:
+        """Return what became of the webhook of a job; None if that is not known any more."""
+        told: dict[str, Any] = {
+            "url": without_query(job.submission.webhook),
+            "status": "pending",
+            "answer": None,
+            "error": None,
+        }
+        if not has_ended:
+            return told
+        try:
+            sender = self.fetch(job.told_by).describe()
+        except ShoalError:
+            return None
+        told["error"] = sender.error
+        if sender.status == "done" and isinstance(result := _result(self._connection, sender.id), dict):
+            return told | {"status": "sent", "answer": result.get("status"), "error": None}
+        return told | ({"status": "failed"} if sender.has_ended else {})
 
     def newest(self, client: str | None, limit: int) -> list[LongJobStatus]:
         """Return the newest jobs of a client, or of all, without their results."""

@@ -11,7 +11,7 @@ from rq.utils import now
 from shoal.errors import ShoalError
 from shoal.keys import Keys
 from shoal.long_jobs.kind import QUEUES, WEBHOOK, Kind
-from shoal.long_jobs.rq_job import CANCEL, PAUSE, LongJob
+from shoal.long_jobs.rq_job import CANCEL, PAUSE, TOLD_BY, LongJob
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal.long_jobs.submission import Submission
 
@@ -99,7 +99,9 @@ class LongQueue(Queue):
         if url:
             name = f"{self.name.rpartition(':')[0]}:{WEBHOOK.queue}"
             queue = LongQueue(name, self.connection, job_class=self.job_class)
-            queue.add(queue.new_job(WEBHOOK, Submission(WEBHOOK.name, {"url": url, "id": job.id})), pipeline)
+            sender = queue.new_job(WEBHOOK, Submission(WEBHOOK.name, {"url": url, "id": job.id}))
+            queue.add(sender, pipeline)
+            pipeline.hset(job.key, TOLD_BY, sender.id)
 
     def _take_out(self, job: LongJob, pipeline: "Pipeline") -> None:
         """Remove the job from each list and registry in which a job that does not run may be."""

@@ -50,7 +50,8 @@ class Progress(TaskProgress):
 class LongJobStatus:
     """A long job. Times are in Unix seconds; `error` has a code and a message, `client` the name of the submitter.
 
-    A job with an error that is queued is tried again.
+    A job with an error that is queued is tried again. `webhook` has the `url` without its query, the `status`, which is
+    pending, sent or failed, the status of the `answer`, and the `error` of the last try; lists of jobs leave it out.
     """
 
     id: str
@@ -65,6 +66,7 @@ class LongJobStatus:
     error: Mapping[str, str] | None = None
     worker: str = ""
     client: str = ""
+    webhook: Mapping[str, Any] | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -95,6 +97,7 @@ class LongJobStatus:
             "result": self.result,
             "error": dict(self.error) if self.error else None,
             "worker": self.worker,
+            "webhook": dict(self.webhook) if self.webhook else None,
         }
 
 

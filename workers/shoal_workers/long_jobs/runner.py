@@ -90,7 +90,8 @@ class Runner:
             path = self._settings.schedules
             chores = [CancelledBuilds(self._settings, jobs).remove]
             if path:
-                chores.append(schedules.read(Path(path).expanduser(), jobs, self._kinds).submit_due)
+                allowed = self._settings.private_host_names()
+                chores.append(schedules.read(Path(path).expanduser(), jobs, self._kinds, allowed).submit_due)
             for number in _STOPS:
                 signal.signal(number, lambda *_: self._stopping.set())
             log.info("this runner does %d long jobs at a time", self._settings.long_jobs)

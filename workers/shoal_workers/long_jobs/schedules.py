@@ -2,7 +2,7 @@
 
 import logging
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -11,10 +11,11 @@ from typing import Any
 from rq.cron import CronJob, CronScheduler
 
 from shoal import wire
-from shoal.errors import BadSetting, InvalidRequest, InvalidText, ShoalError
+from shoal.errors import AddressNotAllowed, BadSetting, InvalidRequest, InvalidText, ShoalError
 from shoal.excerpt import excerpt
 from shoal.long_jobs.kind import WEBHOOK, Kind
 from shoal.long_jobs.long_jobs import LongJobs, check
+from shoal.private_network import check_webhook
 from shoal_workers.long_jobs.runnable_job import TEMPORARY_ERRORS
 from shoal_workers.long_jobs.tasks import REQUESTS, made
 
@@ -32,7 +33,7 @@ class ScheduledJob(CronJob):
 
     def __init__(self, cron: str, kind: str, arguments: Mapping[str, Any], webhook: str | None, jobs: LongJobs):
         super().__init__("", func_name=kind, kwargs=dict(arguments), cron=cron)
-        self._webhook, self._jobs = webhook, jobs
+        self.webhook, self._jobs = webhook, jobs
         self.is_late = False
         self._digest = blake2b(wire.pack({"job": [cron, kind, arguments, webhook]})).hexdigest()
 
@@ -41,7 +42,7 @@ class ScheduledJob(CronJob):
         at = (self.next_enqueue_time or datetime.now(UTC)).isoformat()
         key = f"{at} {self._digest}"
         job_id = self._jobs.submit(
-            self.func_name, self.kwargs, webhook=self._webhook, idempotency_key=key, client=CLIENT
+            self.func_name, self.kwargs, webhook=self.webhook, idempotency_key=key, client=CLIENT
         )
         log.info("job %s (%s) was submitted, as its schedule says", job_id, self.func_name)
 
@@ -71,8 +72,11 @@ class Schedules(CronScheduler):
                 job.set_enqueue_time(datetime.now(UTC))
 
 
-def read(path: Path, jobs: LongJobs, kinds: Mapping[str, Kind]) -> Schedules:
-    """Return the schedules in a file, and log when each begins. Raises BadSetting, with the number of a wrong one."""
+def read(path: Path, jobs: LongJobs, kinds: Mapping[str, Kind], private_hosts: Collection[str] = ()) -> Schedules:
+    """Return the schedules in a file, and log when each begins.
+
+    Raises BadSetting, with the number of the one that is wrong.
+    """
     try:
         table = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
@@ -82,7 +86,15 @@ def read(path: Path, jobs: LongJobs, kinds: Mapping[str, Kind]) -> Schedules:
     entries = table.get("schedule", [])
     if set(table) - {"schedule"} or not isinstance(entries, list):
         raise BadSetting(f"{path} takes [[schedule]] alone: see docs/long-jobs.md")
-    scheduled = [_scheduled(f"{path}, schedule {n}", entry, jobs, kinds) for n, entry in enumerate(entries, 1)]
+    scheduled = []
+    for number, entry in enumerate(entries, 1):
+        job = _scheduled(f"{path}, schedule {number}", entry, jobs, kinds)
+        if job.webhook is not None:
+            try:
+                check_webhook(job.webhook, private_hosts)
+            except AddressNotAllowed as error:
+                raise BadSetting(f"{path}, schedule {number}: the webhook {error.message}") from error
+        scheduled.append(job)
     for n, job in enumerate(scheduled, 1):
         begins_at = job.next_enqueue_time or datetime.now(UTC)
         log.info("schedule %d (%s) begins at %s", n, job.func_name, f"{begins_at.astimezone():%Y-%m-%d %H:%M}")

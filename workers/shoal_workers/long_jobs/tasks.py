@@ -105,9 +105,9 @@ def send_webhook(settings: Settings, arguments: Mapping[str, Any], job_id: str, 
         return {"status": None}
     if not job.has_ended:
         return {"status": None}
-    return {
-        "status": webhook.send(url, public_map(job, settings), settings.webhook_secret, settings.private_host_names())
-    }
+    values = public_map(job, settings)
+    del values["webhook"]
+    return {"status": webhook.send(url, values, settings.webhook_secret, settings.private_host_names())}
 
 
 def _check_writable(name: str, folder: Path) -> None:
