@@ -18,7 +18,8 @@ from shoal import Client, HttpClient
 from shoal.blocking import run_now
 from shoal.changes.change import MAX_CHANGE_IDS, MAX_CHANGES, Change
 from shoal.changes.change_log import START, ChangeLog
-from shoal.client.index_writer import DOCUMENTS_PER_CHANGE
+from shoal.client.http_index import MAX_REQUEST_BYTES, MAX_REQUEST_DOCUMENTS
+from shoal.client.index_writer import DOCUMENTS_PER_CHANGE, MAX_BYTES
 from shoal.errors import BadDocument, NotReady, TooLarge, TooManyChanges, UnknownIndex
 from shoal.jobs import Job, Options
 from shoal.keys import Keys
@@ -270,6 +271,11 @@ class TestHttp:
         assert http.index("default").add(documents(33)) == 33
         assert log.sizes() == [32, 1]
         assert [document.text for document in log.changes()[1].documents] == ["storm 32"]
+
+    def test_full_requests_fit_into_a_change(self, http: HttpClient, log: Log) -> None:
+        assert MAX_REQUEST_DOCUMENTS * 4 * 4_096 + MAX_REQUEST_BYTES <= MAX_BYTES
+        assert http.index("default").add(document | {"tags": [[]] * 1_000} for document in documents(7)) == 7
+        assert log.sizes() == [2, 2, 2, 1]
 
     def test_what_is_wrong_is_raised_as_in_the_client(self, http: HttpClient, log: Log) -> None:
         with pytest.raises(BadDocument, match="document 130"):

@@ -258,6 +258,14 @@ class TestOverHttp:
             ("POST", f"/v1/jobs/{ID}/cancel"),
         ]
 
+    def test_a_job_whose_deletion_was_sent_twice_is_deleted(self, http: HttpClient, canned: CannedServer) -> None:
+        gone = Canned(404, json.dumps({"error": {"code": "unknown_job", "message": "no job"}}).encode(), JSON)
+        canned.answers = [answer(**status("done").to_map()), Canned(0), gone]
+        http.long_job(ID).delete()
+        assert [method for method, _ in asked(canned)] == ["GET", "DELETE", "DELETE"]
+        with pytest.raises(UnknownJob):
+            http.long_job(ID).delete()
+
     @pytest.mark.parametrize(
         ("values", "error"),
         [

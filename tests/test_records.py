@@ -23,7 +23,7 @@ from shoal.records.record import MAX_ROW_BYTES
 from shoal.records.source import Source
 from shoal.records.text_lines import MAX_BLANK_CHARS, MAX_LINE_CHARS
 from shoal.records.text_records import MAX_OPEN_QUOTES
-from shoal.records.web_file import PACE_S, Pace
+from shoal.records.web_file import PACE_S, Pace, WebFile
 
 Write = Callable[[str, str | bytes], Path]
 
@@ -485,6 +485,11 @@ class TestWeb:
         assert [document.text for document in source] == ["one"]
         assert [path for path, _ in server.requests] == ["/a.txt", "/b?x=1"]
 
+    def test_a_size_that_no_file_has_is_not_believed(self, server: CannedServer) -> None:
+        server.answers = [Canned(200, b"one\n", {"Content-Length": "9" * 5_000})]
+        with WebFile(f"{server.url}/a.txt", LOOPBACK) as file:
+            assert (file.size_bytes, file.read(4)) == (None, b"one\n")
+
     def test_a_redirect_into_a_private_network_is_refused(self, server: CannedServer) -> None:
         server.answers = [Canned(302, headers={"Location": f"http://localhost:{server.server_port}/b"})]
         with pytest.raises(AddressNotAllowed, match="leads into a private network"):
@@ -518,6 +523,7 @@ class TestWeb:
         [
             (Canned(404), "answers 404"),
             (Canned(302, headers={"Location": "/a.txt"}), "redirects"),
+            (Canned(302, headers={"Location": "http://[x"}), r"redirects to .*, which is no URL"),
             (Canned(0), "does not answer"),
             (Canned(200, b"one\n", {"Content-Length": "9"}), "ended after 4 of 9 bytes"),
         ],

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from shoal import wire
-from shoal.changes.change import MAX_CHANGE_IDS, MAX_CHANGES
+from shoal.changes.change import BYTES_OF_A_VALUE, MAX_CHANGE_IDS, MAX_CHANGES
 from shoal.client.http_long_jobs import HttpLongJobs
 from shoal.client.index_handle import CHANGE_TIMEOUT_S, BuildOptions
 from shoal.client.parts import bounded_groups, telling_how_many
@@ -15,8 +15,9 @@ from shoal.errors import MalformedJob, NotReady
 from shoal.records.given_document import Given, documents_of, ids_of
 from shoal.settings import DEFAULTS
 
-#: Most documents, and bytes of them, in one request: with vectors of up to 4,096 numbers, the API takes as much.
-MAX_REQUEST_DOCUMENTS, MAX_REQUEST_BYTES = 32, 2**19
+#: Most documents, and bytes as which they count in a change, in one request: with vectors of up to 4,096 numbers, the
+#: API takes as much.
+MAX_REQUEST_DOCUMENTS, MAX_REQUEST_BYTES = 32, 2**19 - 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class HttpIndex:
         return versions
 
     def _write(self, method: str, field: str, items: Sequence[Any], max_num: int) -> int:
-        num, sizes = 0, [len(wire.pack({field: item})) for item in items]
+        num, sizes = 0, [_size(field, item) for item in items]
         for group in bounded_groups(items, sizes, max_num, MAX_REQUEST_BYTES):
             with telling_how_many(num):
                 self.jobs.client.ask(method, f"{self._path()}/documents", body=wire.pack({field: group}))
@@ -77,3 +78,8 @@ class HttpIndex:
 
     def _path(self) -> str:
         return f"/v1/indexes/{quote(self.name, safe='')}"
+
+
+def _size(field: str, item: Any) -> int:
+    """Return the bytes as which a document without its vector, or an id, counts in a change."""
+    return max(len(wire.pack({field: item})), BYTES_OF_A_VALUE * wire.num_values([item]))

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from os import PathLike, fspath
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -60,7 +60,8 @@ class HttpLongJobs:
     async def delete(self, job_id: str) -> None:
         """Forget a job that has ended, with its files; raise JobNotEnded for one that has not."""
         await self.status(job_id)  # raises UnknownJob for a job that is no long one, which would be cancelled
-        self.client.ask("DELETE", job_path(job_id))
+        with suppress(UnknownJob):  # where the answer to a first attempt was lost, it is deleted
+            self.client.ask("DELETE", job_path(job_id))
 
     async def submit(self, path: str, source: File | Items, fields: Mapping[str, Any], key: str | None) -> str:
         """Submit a job with its source, and return its id.

@@ -18,6 +18,9 @@ MAX_REDIRECTS = 5
 #: Time of waiting for a server in which at least so many bytes must come, so that no server holds up a job for days.
 PACE_S, PACE_BYTES = 60.0, 64 * 2**10
 
+#: Most digits of a size that a server tells; with more, the size is not known.
+MAX_LENGTH_DIGITS = 18
+
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))
 
 
@@ -55,7 +58,7 @@ class WebFile(io.RawIOBase):
         self._pace = Pace()
         self._response = self._get()
         length = self._response.headers.get("Content-Length", "")
-        self.size_bytes = int(length) if length.isdecimal() else None
+        self.size_bytes = int(length) if length.isdecimal() and len(length) <= MAX_LENGTH_DIGITS else None
         self.modified = _version(self._response)
         self._sends_parts = self._response.headers.get("Accept-Ranges", "").lower() == "bytes"
 
@@ -118,7 +121,11 @@ class WebFile(io.RawIOBase):
             response.close()
             if response.status not in _REDIRECTS:
                 raise self._failure(f"the server answers {response.status} {response.reason}")
-            url = self._next(url, response.headers.get("Location", ""))
+            location = response.headers.get("Location", "")
+            try:
+                url = self._next(url, location)
+            except ValueError as error:  # of urllib
+                raise self._failure(f"the server redirects to {excerpt(location)}, which is no URL") from error
         raise self._failure(f"there are over {MAX_REDIRECTS} redirects")
 
     def _read(self, buffer: Any) -> int:
