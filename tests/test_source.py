@@ -174,6 +174,15 @@ def test_the_text_column_is_found(write: Write, header: str, position: int) -> N
     assert texts(write("a.csv", f"{header}\n{','.join(cells)}\n")) == [cells[position]]
 
 
+def test_the_log_tells_which_of_several_columns_is_the_text(write: Write, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    path = write("rows.csv", "topic,headline\nsea,storm\n")
+    assert [document.text for document in Source(path)] == ["storm"]
+    assert caplog.messages == [f"{path}: the texts are those of its column headline"]
+    assert list(Source(write("texts.csv", "secret text\nstorm\n")))
+    assert len(caplog.messages) == 1
+
+
 @pytest.mark.parametrize("header", ["topic,date", "title,body", "id", "Text,Title", "headline,content,id"])
 def test_an_unclear_text_column_is_refused(write: Write, header: str) -> None:
     path = write("a.csv", f"{header}\n{header}\n")

@@ -1,5 +1,6 @@
 """Sources of documents: files of records, read as a stream, whose bad rows are named by their line."""
 
+import logging
 import os.path
 from collections.abc import Collection, Generator, Iterator
 from contextlib import closing
@@ -14,6 +15,8 @@ from shoal.records.record import Place, Reader, Record, listed
 from shoal.records.source_file import SourceFile, fingerprint, is_url, name_of, open_file, path_of, shown
 from shoal.records.text_records import read_csv, read_jsonl, read_tsv, read_txt
 from shoal.settings import DEFAULTS
+
+log = logging.getLogger(__name__)
 
 #: The names of columns that are taken for the text if none is called "text" and there are several.
 USUAL_TEXT_COLUMNS = ("headline", "title", "content", "body", "sentence")
@@ -113,6 +116,8 @@ class Source:
         usual = [name for name in names if name in USUAL_TEXT_COLUMNS]
         for choice in (exact, names, usual):
             if len(choice) == 1:
+                if choice is usual:  # any other name may be a text, of a file without a header
+                    log.info("%s: the texts are those of its column %s", self.place.path, choice[0])
                 return choice[0]
         raise InvalidRequest(f"{self.place.path}: the text could be any of {listed(names)}; name it with --text-column")
 
