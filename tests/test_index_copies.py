@@ -156,6 +156,18 @@ class TestUpload:
         send(news, store)
         assert assert_whole(store) == "v1"
 
+    def test_an_upload_anew_mends_the_store(self, news: Path, store: FaultyStore, copies: Copies, copied: Path) -> None:
+        send(news, store)
+        right = (news / "v1" / VECTORS).read_bytes()
+        (store.folder / "news" / "v1" / VECTORS).write_bytes(right[:-1] + b"?")
+        (store.folder / "news" / "v1" / DOCUMENTS).unlink()
+        copies.look(0)
+        assert "run `shoal index upload`" in read_errors(copied)["news"]
+        upload(news, store, lambda: None, is_published=False, is_anew=True)
+        assert assert_whole(store) == "v1"
+        copies.look(RETRY_AFTER_S)
+        assert (served(copied), read_errors(copied)) == ("v1", {})
+
     def test_whenever_it_is_killed_the_store_serves_a_whole_version(
         self, news: Path, store: FaultyStore, index_folder: Path
     ) -> None:

@@ -7,15 +7,18 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner, Result
 from conftest import wait_until
 from faulty_store import SECRET, install_hanging_store
 from index_versions import publish_version
 
+from shoal.cli.main import main
 from shoal.errors import BadSetting, Cancelled, FileError, MissingExtra, Unavailable
 from shoal.settings import Settings
 from shoal_workers.index.copies import read_errors
 from shoal_workers.index.copy_keeper import kept_copies
 from shoal_workers.index.index import Index
+from shoal_workers.index.manifest import DOCUMENTS
 from shoal_workers.index.store import check_protocol
 from shoal_workers.index.store_process import check_store, run_store_process, upload_index
 from shoal_workers.index.versions import make_current
@@ -98,6 +101,17 @@ class TestUpload:
     def test_an_index_goes_to_the_store(self, settings: Settings, news: Path, tmp_path: Path) -> None:
         assert upload_index(settings, news, is_published=True)
         assert Index.open(tmp_path / "store" / "news").manifest.version == "v1"
+
+    def test_a_command_mends_the_store(self, settings: Settings, news: Path, tmp_path: Path) -> None:
+        def command(*store: str) -> Result:
+            home = str(settings.index_home_folder)
+            return CliRunner().invoke(main, ["index", "upload", "news", "--index-home", home, *store])
+
+        upload_index(settings, news, is_published=True)
+        (tmp_path / "store" / "news" / "v1" / DOCUMENTS).unlink()
+        assert command("--index-store", settings.index_store).exit_code == 0
+        assert Index.open(tmp_path / "store" / "news").manifest.version == "v1"
+        assert "goes to no store" in command("--index-store", "").output
 
     def test_one_in_another_folder_does_not(self, settings: Settings, index_folder: Path, tmp_path: Path) -> None:
         assert not upload_index(settings, index_folder, is_published=True)

@@ -179,6 +179,16 @@ def delete(settings: Settings, index_name: str, version: str) -> None:
     _upload(settings, folder, is_published=False)
 
 
+@index.command()
+@click.argument("index_name", metavar="INDEX")
+@settings_options(*CHANGE_SETTINGS)
+def upload(settings: Settings, index_name: str) -> None:
+    """Write the versions of an index to the store again, where some of their files are damaged or missing."""
+    folder = _folder(settings, index_name)
+    if not _upload(settings, folder, is_published=False, is_anew=True):
+        raise InvalidRequest(f"{folder} goes to no store: set SHOAL_INDEX_STORE, for an index in SHOAL_INDEX_HOME")
+
+
 @index.command("info")
 @click.argument("index_name", metavar="INDEX")
 @settings_options(*FOLDER_SETTINGS)
@@ -237,14 +247,15 @@ def _tell(result: "BuildResult", folder: Path) -> None:
         click.echo(f"{result.num_bad:,} rows were left out: {bad_rows} lists them", err=True)
 
 
-def _upload(settings: Settings, folder: Path, *, is_published: bool) -> None:
-    """Bring the store to what the folder of an index says, if the store is for that index."""
+def _upload(settings: Settings, folder: Path, *, is_published: bool, is_anew: bool = False) -> bool:
+    """Bring the store to what the folder of an index says; return False if the store is not for that index."""
     from shoal_workers.index.store_process import upload_index
 
     with Progress("uploading"):
-        is_uploaded = upload_index(settings, folder, is_published=is_published)
+        is_uploaded = upload_index(settings, folder, is_published=is_published, is_anew=is_anew)
     if is_uploaded:
         click.echo("the store of indexes is up to date", err=True)
+    return is_uploaded
 
 
 @contextmanager

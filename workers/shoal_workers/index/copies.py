@@ -44,6 +44,9 @@ NUM_KEPT = 2
 #: for one with a wrong checksum: to copy it anew takes much, and a file that comes late is there soon.
 RETRY_AFTER_S, MAX_RETRY_AFTER_S = 10.0, 3_600.0
 
+#: What helps against a damaged store.
+_REMEDY = "run `shoal index upload` with the index's name where it was built"
+
 #: Time after which an index is removed that the store does not have any more, in seconds.
 GONE_AFTER_S = 60.0
 
@@ -199,7 +202,7 @@ class Copies:
     def _size(self, path: str) -> int:
         size = self._store.size(path)
         if size is None:
-            raise IndexCorrupt(f"{shown(path)} is missing: build the index again")
+            raise IndexCorrupt(f"{shown(path)} is missing: {_REMEDY}")
         return size
 
     def _download_file(self, path: str, to: Path, size_bytes: int, expected: str) -> None:
@@ -215,7 +218,7 @@ class Copies:
         if digest.hexdigest() != expected:
             raise IndexCorrupt(
                 f"{shown(path)} is not what was built (checksum {digest.hexdigest()[:8]}…, not "
-                f"{expected[:8]}…): it is tried again later; if that stays so, build the index again"
+                f"{expected[:8]}…): it is tried again later; if that stays so, {_REMEDY}"
             )
 
     def _forget(self, name: str, now: float) -> None:

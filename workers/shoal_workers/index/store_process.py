@@ -48,18 +48,25 @@ def check_store(settings: Settings) -> None:
 
 
 def upload_index(
-    settings: Settings, folder: Path, report: Callable[[], None] = lambda: None, *, is_published: bool
+    settings: Settings,
+    folder: Path,
+    report: Callable[[], None] = lambda: None,
+    *,
+    is_published: bool,
+    is_anew: bool = False,
 ) -> bool:
     """Bring the store to what the folder of an index says; return False if the store is not for that index.
 
     With `is_published` its current version, which was published just now, is served although another machine published
-    one meanwhile. The store is for indexes in `index_home`. `report` is called often, and may raise to stop the upload.
-    Raises FileError, Unavailable and IndexCorrupt; the next upload of the index then makes up for this one.
+    one meanwhile; with `is_anew` files that the store has are written again. The store is for indexes in `index_home`.
+    `report` is called often, and may raise to stop the upload. Raises FileError, Unavailable and IndexCorrupt; the next
+    upload of the index then makes up for this one.
     """
     if not settings.index_store or folder.absolute().parent.resolve() != settings.index_home_folder.resolve():
         return False
+    command = "publish" if is_published else "renew" if is_anew else "upload"
     try:
-        run_store_process(settings, "publish" if is_published else "upload", folder.name, report=report)
+        run_store_process(settings, command, folder.name, report=report)
     except (FileError, Unavailable, IndexCorrupt, Internal) as error:
         raise type(error)(f"{error.message}; what was done is done in {folder}, and not yet in the store") from None
     return True
@@ -120,9 +127,9 @@ def main(parent: str, command: str, *names: str) -> int:
     try:
         if command == "check":
             check_protocol(settings.index_store)
-        elif command in ("publish", "upload"):
+        elif command in ("publish", "upload", "renew"):
             folder, store = settings.index_home_folder / names[0], IndexStore.open(settings.index_store)
-            upload(folder, store, _Dots(), is_published=command == "publish")
+            upload(folder, store, _Dots(), is_published=command == "publish", is_anew=command == "renew")
         else:
             _copy(settings)
     except ShoalError as error:

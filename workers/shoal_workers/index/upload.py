@@ -30,13 +30,16 @@ MAX_MANIFEST_BYTES, MAX_CURRENT_BYTES = 2**20, 256
 _WAIT_S = 0.2
 
 
-def upload(folder: Path, store: IndexStore, tick: Callable[[], None], *, is_published: bool) -> None:
+def upload(
+    folder: Path, store: IndexStore, tick: Callable[[], None], *, is_published: bool, is_anew: bool = False
+) -> None:
     """Bring the store to what the folder of an index says, and call `tick` often.
 
     The current version goes first, then the file `current`, then the others. A version of another machine goes on to be
-    served unless one of this folder `is_published` just now. Versions that were removed from the folder are removed
-    from the store. One upload of an index runs at a time on a machine. Raises IndexCorrupt for a current version that
-    is damaged, and the errors of the store.
+    served unless one of this folder `is_published` just now. With `is_anew` files that the store has are written again,
+    as they may be damaged there. Versions that were removed from the folder are removed from the store. One upload of
+    an index runs at a time on a machine. Raises IndexCorrupt for a current version that is damaged, and the errors of
+    the store.
     """
     name = folder.name
     with _locked(folder / UPLOADED, tick) as file:
@@ -47,7 +50,7 @@ def upload(folder: Path, store: IndexStore, tick: Callable[[], None], *, is_publ
         is_ours = is_published or _served(name, store) in ("", *names, *uploaded)
         for version in versions:
             tick()
-            if _upload_version(version, store, tick) and version.is_current and is_ours:
+            if _upload_version(version, store, tick, is_anew) and version.is_current and is_ours:
                 store.write(f"{name}/{CURRENT}", [f"{version.name}\n".encode()])
         removed = [other for other in dict.fromkeys(uploaded) if other not in names]
         served = _served(name, store)
@@ -63,8 +66,8 @@ def _served(name: str, store: IndexStore) -> str:
     return (store.read_small(f"{name}/{CURRENT}", MAX_CURRENT_BYTES) or b"").decode("utf-8", "replace").strip()
 
 
-def _upload_version(version: Version, store: IndexStore, tick: Callable[[], None]) -> bool:
-    """Upload the files of a version that the store lacks, and then its manifest.
+def _upload_version(version: Version, store: IndexStore, tick: Callable[[], None], is_anew: bool) -> bool:
+    """Upload the files of a version that the store lacks, or all of them, and then its manifest.
 
     Returns False if that cannot be done, as the version is removed meanwhile, or is no current one and damaged.
     """
@@ -75,11 +78,11 @@ def _upload_version(version: Version, store: IndexStore, tick: Callable[[], None
     where = f"{version.folder.parent.name}/{version.name}"
     try:
         manifest = (version.folder / MANIFEST).read_bytes()
-        if store.read_small(f"{where}/{MANIFEST}", MAX_MANIFEST_BYTES) == manifest:
+        if not is_anew and store.read_small(f"{where}/{MANIFEST}", MAX_MANIFEST_BYTES) == manifest:
             return True
         for name, checksum in version.manifest.checksums.items():
             size = (version.folder / name).stat().st_size
-            if store.size(f"{where}/{name}") != size:
+            if is_anew or store.size(f"{where}/{name}") != size:
                 store.write(f"{where}/{name}", _pieces(version.folder / name, checksum, tick))
                 if (found := store.size(f"{where}/{name}")) != size:
                     raise Unavailable(f"{shown(f'{where}/{name}')} has {found} bytes after {size:,} were written")
