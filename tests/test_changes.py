@@ -333,6 +333,16 @@ def test_a_position_of_another_log_is_before_all_changes(log: ChangeLog, queue: 
     assert isinstance(next(log.since("news", first[2]).entries).change, MalformedJob)
 
 
+def test_a_version_of_another_log_has_none_of_the_changes(log: ChangeLog, queue: Queue) -> None:
+    others = [log.append("news", change([str(n)])) for n in range(3)]
+    queue.redis.delete(queue.keys.changes("news"), queue.keys.changed)
+    for _ in range(MAX_CHANGES // MAX_CHANGE_IDS):
+        log.append("news", change(deleted=map(str, range(MAX_CHANGE_IDS))))
+    log.fold("news", others[2], others)
+    with pytest.raises(TooManyChanges):
+        log.append("news", change(deleted=["1"]))
+
+
 def test_an_index_whose_log_is_gone_takes_changes_after_a_build(log: ChangeLog, queue: Queue) -> None:
     ids = list(map(str, range(MAX_CHANGE_IDS)))
     for _ in range(MAX_CHANGES // MAX_CHANGE_IDS):
