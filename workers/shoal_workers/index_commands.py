@@ -242,6 +242,8 @@ def _tell(result: "BuildResult", folder: Path) -> None:
         )
     if result.num_changed:
         click.echo(f"changes of {result.num_changed:,} ids are folded in")
+    if result.num_lost:
+        click.echo("some changes are not in Redis any more, or cannot be read: they are lost (see above)", err=True)
     if result.num_bad:
         bad_rows = folder / result.version / BAD_ROWS
         click.echo(f"{result.num_bad:,} rows were left out: {bad_rows} lists them", err=True)

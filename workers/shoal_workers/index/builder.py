@@ -34,8 +34,9 @@ class BuildResult:
 
     Of `count` documents, `num_embedded` have texts that were embedded, `num_reused` have a vector of the version that
     was built last before, and `num_repeated` have the text of an earlier document. `num_bad` rows of the source were
-    left out, and `num_changed` ids were added, replaced or deleted by changes of the index. `found_share` is the part
-    of a sample of documents that were found by their own texts.
+    left out, and `num_changed` ids were added, replaced or deleted by changes of the index; if `num_lost` is not
+    0, others could not be read or are in Redis no more. `found_share` is the part of a sample of documents that were
+    found by their own texts.
     """
 
     version: str
@@ -49,6 +50,7 @@ class BuildResult:
     num_changed: int
     found_share: float
     is_published: bool = False
+    num_lost: int = 0
 
 
 def build(
@@ -170,6 +172,7 @@ def _fill(
         num_bad=state.num_bad,
         first_bad=state.first_bad,
         num_changed=state.num_changed,
+        num_lost=state.num_lost,
         found_share=found_share,
     )
 
@@ -203,6 +206,7 @@ def _finish(
         num_embedded=num_embedded,
         num_bad=state.num_bad,
         num_changed=state.num_changed,
+        num_lost=state.num_lost,
         changes_through=state.changes_through,
         fingerprint=model.fingerprint,
     )

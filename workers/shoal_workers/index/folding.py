@@ -34,17 +34,17 @@ class IndexChanges:
     log: ChangeLog
     index: str
 
-    def since(self, position: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    def since(self, position: str) -> Iterator[tuple[str, list[dict[str, Any]] | None]]:
         """Yield each change after a position: its own position, and the lines that it becomes.
 
-        Of changes that cannot be read or that Redis has lost, which is logged, there are no lines. Raises Unavailable.
+        None stands for changes that cannot be read or that Redis has lost, which is logged. Raises Unavailable.
         """
         for entry in self.log.since(self.index, position).entries:
             if isinstance(entry.change, Change):
                 yield entry.position, list(_lines_of(entry.change))
             else:
                 log.error("index %s: changes are left out, for good: %s", self.index, entry.change.message)
-                yield entry.position, []
+                yield entry.position, None
 
     def forget_folded(self, out: Path) -> None:
         """Let Redis forget the changes that all versions of the index in `out` have; it may do so later as well."""
@@ -78,9 +78,11 @@ def collect_changes(
     if state.changes_through:
         return
     hashes = bytearray()
+    state.num_lost = 0
     with (folder / CHANGES).open("wb") as file:
         for state.changes_through, lines in _all_changes(out, changes):
-            for line in lines:
+            state.num_lost += lines is None
+            for line in lines or ():
                 if made_since is None or line["made_at"] >= made_since:
                     file.write(to_line(line))
                     hashes += hash_of(line["id"])
@@ -91,7 +93,7 @@ def collect_changes(
     state.save(folder)
 
 
-def _all_changes(out: Path, changes: IndexChanges | None) -> Iterator[tuple[str, Iterable[dict[str, Any]]]]:
+def _all_changes(out: Path, changes: IndexChanges | None) -> Iterator[tuple[str, Iterable[dict[str, Any]] | None]]:
     """Yield the changes that the current version has, then those since; each with the position up to which they are."""
     position = START
     if version := _former(out):

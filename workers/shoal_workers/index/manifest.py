@@ -54,7 +54,8 @@ class Manifest:
     or empty for the model's default. `num_embedded` texts were embedded for this version; the vectors of the others are
     those of equal texts. `num_bad` rows of the source were left out. The documents are those of the source after
     `num_changed` ids were added, replaced or deleted: by the changes of the version that was current then, and those of
-    its index in Redis up to the position `changes_through`. Vectors may be taken for another
+    its index in Redis up to the position `changes_through`; `num_lost` of
+    these, or gaps between them, could not be read. Vectors may be taken for another
     version only where the `fingerprint` is the same; it is empty in versions of earlier releases.
     """
 
@@ -72,6 +73,7 @@ class Manifest:
     num_embedded: int = 0
     num_bad: int = 0
     num_changed: int = 0
+    num_lost: int = 0
     changes_through: str = START
     fingerprint: str = ""
     layout: int = LAYOUT
