@@ -30,9 +30,9 @@ from shoal.errors import Overloaded
 from shoal.records.source import Source
 from shoal.settings import Settings
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.index.builder import build
+from shoal_workers.index.build.builder import build
+from shoal_workers.index.build.local_encoder import LocalEncoder
 from shoal_workers.index.index import Index
-from shoal_workers.index.local_encoder import LocalEncoder
 from shoal_workers.service import open_encoder
 
 #: Clients give up when none of them has had an answer for so long.

@@ -8,7 +8,7 @@ from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
 
-from shoal_workers.index.store import IndexStore
+from shoal_workers.index.store.store import IndexStore
 
 #: Words that an error of a store may repeat, and that nothing may show.
 SECRET = "swordfish"

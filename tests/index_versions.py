@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.records.document import Document
-from shoal_workers.index.array_file import save_array
-from shoal_workers.index.hash_table import HashTable, hash_of
-from shoal_workers.index.index import current_version
-from shoal_workers.index.manifest import (
+from shoal_workers.index.files.array_file import save_array
+from shoal_workers.index.files.hash_table import HashTable, hash_of
+from shoal_workers.index.files.manifest import (
     CHANGES,
     DOCUMENTS,
     FILES,
@@ -26,7 +25,8 @@ from shoal_workers.index.manifest import (
     Manifest,
     checksum,
 )
-from shoal_workers.index.quantisation import QuantisedVectors
+from shoal_workers.index.index import current_version
+from shoal_workers.index.search.quantisation import QuantisedVectors
 from shoal_workers.index.versions import make_current
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import IndexCorrupt
-from shoal_workers.index.array_file import MAX_HEADER_BYTES, open_array, save_array, write_header
+from shoal_workers.index.files.array_file import MAX_HEADER_BYTES, open_array, save_array, write_header
 
 ARRAY = np.arange(12, dtype=np.float32).reshape(3, 4)
 

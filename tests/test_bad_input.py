@@ -22,8 +22,8 @@ from service import Service, service
 from shoal import Client
 from shoal.jobs import Options
 from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index.build.scratch import SCRATCH
 from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.scratch import SCRATCH
 
 Change = Callable[[bytes], bytes]
 GOOD = {"inputs": "storm in europe"}

@@ -34,13 +34,13 @@ from shoal.jobs import Options
 from shoal.long_task import TaskProgress
 from shoal.records.source import Source
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.index.builder import build
-from shoal_workers.index.document_encoder import ModelInfo, Waiting, no_wait
+from shoal_workers.index.build.builder import build
+from shoal_workers.index.build.document_encoder import ModelInfo, Waiting, no_wait
+from shoal_workers.index.build.local_encoder import GROUP, LocalEncoder
+from shoal_workers.index.build.scratch import SCRATCH, STATE
+from shoal_workers.index.build.vectors import SYNC_EVERY
+from shoal_workers.index.files.manifest import BAD_ROWS, DOCUMENTS, FILES, MANIFEST, QUANTISED
 from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.local_encoder import GROUP, LocalEncoder
-from shoal_workers.index.manifest import BAD_ROWS, DOCUMENTS, FILES, MANIFEST, QUANTISED
-from shoal_workers.index.scratch import SCRATCH, STATE
-from shoal_workers.index.vectors import SYNC_EVERY
 from shoal_workers.index.versions import HISTORY
 
 DIMENSION = 8
@@ -290,7 +290,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from shoal.records.source import Source
-from shoal_workers.index.builder import build
+from shoal_workers.index.build.builder import build
 from test_builder import MadeVectors
 
 def report(progress):
@@ -427,7 +427,7 @@ import resource, sys
 from pathlib import Path
 from shoal.errors import DiskFull
 from shoal.records.source import Source
-from shoal_workers.index.builder import build
+from shoal_workers.index.build.builder import build
 from test_builder import MadeVectors
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 try:

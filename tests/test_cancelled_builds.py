@@ -12,8 +12,8 @@ from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_task import TaskProgress
 from shoal.records.source import Source
 from shoal.settings import Settings
-from shoal_workers.index.builder import build
-from shoal_workers.index.scratch import SCRATCH
+from shoal_workers.index.build.builder import build
+from shoal_workers.index.build.scratch import SCRATCH
 from shoal_workers.long_jobs.cancelled_builds import EVERY_S, CancelledBuilds
 
 

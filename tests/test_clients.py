@@ -1,5 +1,6 @@
 """All clients against a real worker in a thread, on a real Redis and the tiny model: the same tests for each."""
 
+import inspect
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,7 @@ from client_adapters import AnyClient, MakeClient, embed_one, embed_together
 from conftest import PATIENCE_S, WORDS, free_port, running, wait_until
 from queues import Queue
 
+from shoal import AsyncClient, Client
 from shoal.client.parts import TEXTS_PER_JOB
 from shoal.errors import (
     Cancelled,
@@ -359,3 +361,15 @@ def test_a_closed_client_connects_again(client: AnyClient) -> None:
     embed_one(client, "storm")
     client.close()
     assert np.shape(embed_one(client, "storm")) == (32,)
+
+
+def test_what_is_not_given_is_the_same_for_threads_and_an_event_loop() -> None:
+    compared = set()
+    for name, method in inspect.getmembers(Client, inspect.isfunction):
+        if not name.startswith("_") and hasattr(AsyncClient, name):
+            parameters = inspect.signature(method).parameters
+            for parameter in inspect.signature(getattr(AsyncClient, name)).parameters.values():
+                if parameter.name in parameters:
+                    assert parameter.default == parameters[parameter.name].default, (name, parameter.name)
+                    compared.add((name, parameter.name))
+    assert {("submit", "k"), ("rerank", "raw_scores"), ("search", "k")} <= compared

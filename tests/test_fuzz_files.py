@@ -35,9 +35,9 @@ from shoal.index_folder import CURRENT
 from shoal.records.document import Document
 from shoal.records.source import Source
 from shoal.settings import Settings, variable
-from shoal_workers.index.array_file import save_array
+from shoal_workers.index.files.array_file import save_array
+from shoal_workers.index.files.manifest import DOCUMENTS, FILES, MANIFEST, OFFSETS, checksum
 from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.manifest import DOCUMENTS, FILES, MANIFEST, OFFSETS, checksum
 from shoal_workers.model.model import Model
 
 zstd = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")

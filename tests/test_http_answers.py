@@ -10,7 +10,7 @@ from conftest import PATIENCE_S, free_port
 from http_servers import Canned, CannedServer
 
 from shoal import HttpClient, wire
-from shoal.client.http_messages import RequestLimits
+from shoal.client.http.messages import RequestLimits
 from shoal.errors import MalformedJob, NotReady, Overloaded, ShoalError, Unavailable, UnknownJob
 from shoal.jobs import Job
 

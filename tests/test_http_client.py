@@ -19,7 +19,7 @@ from process import Process
 from tcp_proxy import Proxy
 
 from shoal import Client, HttpClient
-from shoal.client.http_messages import RequestLimits
+from shoal.client.http.messages import RequestLimits
 from shoal.errors import (
     Cancelled,
     InvalidRequest,

@@ -14,8 +14,8 @@ from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound
 from shoal.index_folder import CURRENT
 from shoal.jobs import Options
 from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index.files.manifest import CHANGES, DOCUMENTS, FILES, MANIFEST, OFFSETS, VECTORS, Manifest
 from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.manifest import CHANGES, DOCUMENTS, FILES, MANIFEST, OFFSETS, VECTORS, Manifest
 
 #: The files of an index that no change was made to; another one is empty.
 NOT_EMPTY = [name for name in FILES if name != CHANGES]

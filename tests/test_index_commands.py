@@ -22,10 +22,10 @@ from shoal.keys import Keys
 from shoal.queue.lane import LaneLimits
 from shoal.settings import variable
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.index.document_encoder import ModelInfo
+from shoal_workers.index.build.document_encoder import ModelInfo
+from shoal_workers.index.build.local_encoder import LocalEncoder
+from shoal_workers.index.build.pool_encoder import PoolEncoder, served_digest, served_model
 from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.local_encoder import LocalEncoder
-from shoal_workers.index.pool_encoder import PoolEncoder, served_digest, served_model
 from shoal_workers.index.versions import list_versions
 from shoal_workers.service import announced
 from shoal_workers.worker import Worker

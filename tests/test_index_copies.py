@@ -19,7 +19,10 @@ from shoal.errors import FileError, IndexCorrupt, Unavailable
 from shoal.index_folder import CURRENT
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index import index as index_module
-from shoal_workers.index.copies import (
+from shoal_workers.index.files.manifest import DOCUMENTS, FILES, MANIFEST, VECTORS, Manifest
+from shoal_workers.index.index import Index, current_version
+from shoal_workers.index.open_indexes import OpenIndexes
+from shoal_workers.index.store.copies import (
     GONE_AFTER_S,
     MAX_RETRY_AFTER_S,
     NUM_KEPT,
@@ -28,10 +31,7 @@ from shoal_workers.index.copies import (
     read_errors,
     tell_damage,
 )
-from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.manifest import DOCUMENTS, FILES, MANIFEST, VECTORS, Manifest
-from shoal_workers.index.open_indexes import OpenIndexes
-from shoal_workers.index.upload import UPLOADED, upload
+from shoal_workers.index.store.upload import UPLOADED, upload
 from shoal_workers.index.versions import delete, make_current
 
 
@@ -503,8 +503,8 @@ class TestFaults:
         script = (
             "import resource, signal, sys\n"
             "from pathlib import Path\n"
-            "from shoal_workers.index.copies import Copies\n"
-            "from shoal_workers.index.store import IndexStore\n"
+            "from shoal_workers.index.store.copies import Copies\n"
+            "from shoal_workers.index.store.store import IndexStore\n"
             "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, 4_000))\n"
             "Copies(IndexStore.open(f'file://{sys.argv[1]}'), Path(sys.argv[2])).look(0)\n"

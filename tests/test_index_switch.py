@@ -16,7 +16,7 @@ from process import Process
 from shoal import Client
 from shoal.client.parts import TEXTS_PER_JOB
 from shoal.errors import UnknownIndex
-from shoal_workers.index.manifest import VECTORS
+from shoal_workers.index.files.manifest import VECTORS
 from shoal_workers.index.versions import make_current
 
 #: Searches of one job, and of two.

@@ -18,8 +18,8 @@ from shoal import Client, HttpClient
 from shoal.blocking import run_now
 from shoal.changes.change import MAX_CHANGE_IDS, MAX_CHANGES, Change
 from shoal.changes.change_log import START, ChangeLog
-from shoal.client.http_index import MAX_REQUEST_BYTES, MAX_REQUEST_DOCUMENTS
-from shoal.client.index_writer import DOCUMENTS_PER_CHANGE, MAX_BYTES
+from shoal.client.http.index import MAX_REQUEST_BYTES, MAX_REQUEST_DOCUMENTS
+from shoal.client.redis.index_writer import DOCUMENTS_PER_CHANGE, MAX_BYTES
 from shoal.errors import BadDocument, NotReady, TooLarge, TooManyChanges, UnknownIndex
 from shoal.jobs import Job, Options
 from shoal.keys import Keys

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from shoal.changes.change import Change
 from shoal.errors import IndexCorrupt
 from shoal.records.document import Document
-from shoal_workers.index.array_file import save_array
-from shoal_workers.index.hash_table import HashTable, hash_of
+from shoal_workers.index.files.array_file import save_array
+from shoal_workers.index.files.hash_table import HashTable, hash_of
+from shoal_workers.index.files.manifest import CHANGES, IDS, MANIFEST, checksum
 from shoal_workers.index.index import Index
-from shoal_workers.index.manifest import CHANGES, IDS, MANIFEST, checksum
 
 Vectors = NDArray[np.float32]
 Hits = list[list[dict[str, Any]]]

@@ -17,7 +17,7 @@ from shoal.blocking import run_now
 from shoal.client.blocking_work import InPlace
 from shoal.client.item_file import path_beside, write_items
 from shoal.client.long_handle import LongHandle
-from shoal.client.redis_long_jobs import RedisLongJobs
+from shoal.client.redis.long_jobs import RedisLongJobs
 from shoal.client.source_file import place_of
 from shoal.errors import (
     BadDocument,

@@ -8,7 +8,7 @@ import pytest
 import redis
 from rq.job import Job
 
-from shoal.client.client import Client
+from shoal.client.redis.client import Client
 from shoal.errors import (
     Cancelled,
     Internal,

@@ -19,8 +19,8 @@ from queues import Queue
 
 from shoal import Client, HttpClient
 from shoal.blocking import run_now
-from shoal.client.calls import MAX_PAUSE_S, MAX_PAUSES
 from shoal.client.parts import SWITCH_PAUSE_S, TEXTS_PER_JOB, of_one_version
+from shoal.client.redis.calls import MAX_PAUSE_S, MAX_PAUSES
 from shoal.errors import Cancelled, Internal, NotReady, UnknownIndex
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys

@@ -20,8 +20,8 @@ from shoal.replies import Reply
 from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index.files.manifest import DOCUMENTS, MANIFEST, VECTORS
 from shoal_workers.index.index import Index
-from shoal_workers.index.manifest import DOCUMENTS, MANIFEST, VECTORS
 from shoal_workers.index.open_indexes import RETRY_AFTER_S, OpenIndexes, find_index
 from shoal_workers.index.versions import make_current
 from shoal_workers.service import about

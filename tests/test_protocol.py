@@ -44,9 +44,9 @@ from shoal_workers.admission import MAX_DELIVERIES
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker
-from shoal_workers.index.builder import build
+from shoal_workers.index.build.builder import build
+from shoal_workers.index.build.local_encoder import LocalEncoder
 from shoal_workers.index.index import Index
-from shoal_workers.index.local_encoder import LocalEncoder
 from shoal_workers.worker import Worker
 
 PAGE, SCRIPTS = (read(f"docs/{name}.md") for name in ("protocol", "scripts"))

@@ -17,7 +17,7 @@ from queues import connect
 from tcp_proxy import Proxy
 
 from shoal import Client
-from shoal.client.handle import Handle
+from shoal.client.redis.handle import Handle
 from shoal.errors import Unavailable
 from shoal.keys import Keys
 

@@ -14,7 +14,7 @@ from queues import Queue
 from service import service
 
 from shoal import Client
-from shoal.client.handle import Handle
+from shoal.client.redis.handle import Handle
 from shoal.errors import Overloaded
 from shoal.keys import Keys
 from shoal.queue.pool import Pool

@@ -26,23 +26,27 @@ ROOMS: dict[str, set[str]] = {
     "shoal.long_jobs": {"shoal", "shoal.broker"},
     "shoal.records": {"shoal"},
     "shoal.changes": {"shoal", "shoal.broker", "shoal.records"},
-    "shoal.client": {
+    "shoal.client": {"shoal", "shoal.queue", "shoal.long_jobs", "shoal.records"},
+    "shoal.client.redis": {
         "shoal",
         "shoal.broker",
         "shoal.queue",
         "shoal.cache",
         "shoal.long_jobs",
-        "shoal.changes",
         "shoal.records",
+        "shoal.changes",
+        "shoal.client",
     },
+    "shoal.client.http": {"shoal", "shoal.long_jobs", "shoal.records", "shoal.changes", "shoal.client"},
     "shoal.bench": {"shoal"},
-    "shoal.bulk": {"shoal", "shoal.client", "shoal.records"},
-    "shoal.supervisor": {"shoal", "shoal.broker", "shoal.client"},
+    "shoal.bulk": {"shoal", "shoal.client", "shoal.client.redis", "shoal.records"},
+    "shoal.supervisor": {"shoal", "shoal.broker", "shoal.client.redis"},
     "shoal.cli": {
         "shoal",
         "shoal.queue",
         "shoal.long_jobs",
         "shoal.client",
+        "shoal.client.redis",
         "shoal.bench",
         "shoal.bulk",
         "shoal.supervisor",
@@ -51,11 +55,11 @@ ROOMS: dict[str, set[str]] = {
     "shoal_api": {"shoal"},
     "shoal_api.schema": {"shoal", "shoal_api"},
     "shoal_api.access": {"shoal", "shoal.broker", "shoal_api"},
-    "shoal_api.server": {"shoal", "shoal.queue", "shoal.client", "shoal_api"},
+    "shoal_api.server": {"shoal", "shoal.queue", "shoal.client.redis", "shoal_api"},
     "shoal_api.pool_state": {"shoal.queue"},
     "shoal_api.context": {
         "shoal",
-        "shoal.client",
+        "shoal.client.redis",
         "shoal.long_jobs",
         "shoal_api",
         "shoal_api.access",
@@ -63,7 +67,7 @@ ROOMS: dict[str, set[str]] = {
         "shoal_api.pool_state",
     },
     "shoal_api.errors": {"shoal", "shoal_api", "shoal_api.context"},
-    "shoal_api.enqueue": {"shoal", "shoal.client", "shoal_api", "shoal_api.context"},
+    "shoal_api.enqueue": {"shoal", "shoal.client.redis", "shoal_api", "shoal_api.context"},
     "shoal_api.long_job": {
         "shoal",
         "shoal.client",
@@ -99,7 +103,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "shoal_api.app": {
         "shoal",
-        "shoal.client",
+        "shoal.client.redis",
         "shoal.long_jobs",
         "shoal_api",
         "shoal_api.schema",
@@ -116,22 +120,52 @@ ROOMS: dict[str, set[str]] = {
     "shoal_workers.process.processors": set(),
     "shoal_workers.model": {"shoal"},
     "shoal_workers.encoding": {"shoal", "shoal_workers.process.processors", "shoal_workers.model"},
+    "shoal_workers.index.files": {"shoal", "shoal.changes"},
+    "shoal_workers.index.search": {"shoal", "shoal.changes", "shoal_workers.index.files"},
     "shoal_workers.index": {
         "shoal",
-        "shoal.client",
+        "shoal.changes",
+        "shoal_workers.model",
+        "shoal_workers.index.files",
+        "shoal_workers.index.search",
+    },
+    "shoal_workers.index.build": {
+        "shoal",
         "shoal.records",
         "shoal.changes",
+        "shoal.client.redis",
         "shoal.bulk",
         "shoal_workers.model",
         "shoal_workers.encoding",
+        "shoal_workers.index.files",
+        "shoal_workers.index.search",
+        "shoal_workers.index",
+    },
+    "shoal_workers.index.store": {"shoal", "shoal_workers.index.files", "shoal_workers.index"},
+    "shoal_workers.index.open_indexes": {
+        "shoal",
+        "shoal.changes",
+        "shoal_workers.model",
+        "shoal_workers.index",
+        "shoal_workers.index.store",
+    },
+    "shoal_workers.index.long_tasks": {
+        "shoal",
+        "shoal.records",
+        "shoal.changes",
+        "shoal.client.redis",
+        "shoal_workers.index",
+        "shoal_workers.index.build",
     },
     "shoal_workers.long_jobs": {
         "shoal",
         "shoal.broker",
-        "shoal.client",
+        "shoal.client.redis",
         "shoal.bulk",
         "shoal.long_jobs",
-        "shoal_workers.index",
+        "shoal_workers.index.build",
+        "shoal_workers.index.store",
+        "shoal_workers.index.long_tasks",
     },
     "shoal_workers.process": {"shoal", "shoal.broker", "shoal.queue"},
     "shoal_workers": {
@@ -141,12 +175,18 @@ ROOMS: dict[str, set[str]] = {
         "shoal.cache",
         "shoal.changes",
         "shoal.client",
+        "shoal.client.redis",
         "shoal.records",
         "shoal.cli",
         "shoal_workers.process.processors",
         "shoal_workers.model",
         "shoal_workers.encoding",
+        "shoal_workers.index.files",
         "shoal_workers.index",
+        "shoal_workers.index.build",
+        "shoal_workers.index.store",
+        "shoal_workers.index.open_indexes",
+        "shoal_workers.index.long_tasks",
         "shoal_workers.long_jobs",
         "shoal_workers.process",
     },
@@ -158,9 +198,9 @@ HEAVY = {"torch", "flask", "rq", "safetensors", "openvino", "sentence_transforme
 HOMES = {
     "msgpack": {"shoal.wire", "shoal.outline"},
     "redis": {"shoal.broker"},
-    "fsspec": {"shoal.records.source_file", "shoal_workers.index.store"},
+    "fsspec": {"shoal.records.source_file", "shoal_workers.index.store.store"},
     "backports": {"shoal.records.compression"},
-    "httpx2": {"shoal.client.http_deadline", "shoal.client.http_session"},
+    "httpx2": {"shoal.client.http.deadline", "shoal.client.http.session"},
     "rq": {
         "shoal.long_jobs.rq_job",
         "shoal.long_jobs.rq_jobs",
@@ -171,7 +211,7 @@ HOMES = {
         "shoal_workers.long_jobs.runnable_job",
         "shoal_workers.long_jobs.schedules",
     },
-    "numkong": {"shoal_workers.index.upper_bounds"},
+    "numkong": {"shoal_workers.index.search.upper_bounds"},
     "openvino": {
         "shoal_workers.encoding.engines.int8",
         "shoal_workers.encoding.engines.openvino",
@@ -299,8 +339,10 @@ class TestRooms:
     def test_each_names_the_others_that_it_may_import(self, room: str) -> None:
         text = ast.get_docstring(ast.parse(modules()[room].read_text())) or ""
         assert "mport" in text
-        names = {other.rpartition(".")[2] for other in ROOMS[room] if "." in other}
-        assert {name for name in names if not re.search(rf"\b{name}\b", text)} == set()
+        others = {other: other.split(".")[1:] for other in ROOMS[room] if "." in other}
+        own = set(room.split("."))
+        names = {other: [part for part in parts if part not in own] or parts[-1:] for other, parts in others.items()}
+        assert [other for other in names if not any(re.search(rf"\b{name}\b", text) for name in names[other])] == []
 
     def test_the_architecture_page_has_them_with_their_imports(self) -> None:
         rows = {room.strip("`"): cells for room, cells in table("docs/architecture.md", "room").items()}
@@ -334,7 +376,7 @@ class TestLoading:
         [
             "import shoal",
             "from shoal import *",
-            "import shoal.client.client",
+            "import shoal.client.redis.client",
             "from shoal import HttpClient; HttpClient()",
             "import shoal.cli.main",
         ],
@@ -362,7 +404,9 @@ class TestLoading:
         assert not loaded_after("import shoal_api.app, shoal_api.server.server") & (HEAVY - {"flask"})
 
     def test_a_serving_worker_loads_no_torch(self) -> None:
-        statement = "import shoal_workers.service, shoal_workers.encoding.engines.openvino, shoal_workers.index.builder"
+        statement = (
+            "import shoal_workers.service, shoal_workers.encoding.engines.openvino, shoal_workers.index.build.builder"
+        )
         assert not loaded_after(statement) & {"torch", "sentence_transformers", "transformers", "flask"}
 
 

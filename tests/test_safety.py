@@ -11,8 +11,8 @@ import pytest
 
 from shoal.errors import IndexCorrupt, ModelMismatch, ModelNotFound
 from shoal.index_folder import CURRENT
+from shoal_workers.index.files.manifest import DOCUMENTS, MANIFEST
 from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.manifest import DOCUMENTS, MANIFEST
 from shoal_workers.model.model import Model, prepared_folder
 from shoal_workers.model.source import find_source
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from numpy.typing import NDArray
 
-from shoal_workers.index.quantisation import CACHE_LINE, NUM_TAIL_CODES, QuantisationBasis, QuantisedVectors
-from shoal_workers.index.search import MAX_BOUNDS, ExactSearch, TopK
+from shoal_workers.index.search.quantisation import CACHE_LINE, NUM_TAIL_CODES, QuantisationBasis, QuantisedVectors
+from shoal_workers.index.search.search import MAX_BOUNDS, ExactSearch, TopK
 
 Vectors = NDArray[np.float32]
 

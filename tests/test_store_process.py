@@ -15,12 +15,12 @@ from index_versions import publish_version
 from shoal.cli.main import main
 from shoal.errors import BadSetting, Cancelled, FileError, MissingExtra, Unavailable
 from shoal.settings import Settings
-from shoal_workers.index.copies import read_errors
-from shoal_workers.index.copy_keeper import kept_copies
+from shoal_workers.index.files.manifest import DOCUMENTS
 from shoal_workers.index.index import Index
-from shoal_workers.index.manifest import DOCUMENTS
-from shoal_workers.index.store import check_protocol
-from shoal_workers.index.store_process import check_store, run_store_process, upload_index
+from shoal_workers.index.store.copies import read_errors
+from shoal_workers.index.store.copy_keeper import kept_copies
+from shoal_workers.index.store.store import check_protocol
+from shoal_workers.index.store.store_process import check_store, run_store_process, upload_index
 from shoal_workers.index.versions import make_current
 
 
@@ -57,7 +57,7 @@ def children() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children():
         try:
-            found += [process] if "shoal_workers.index.store_process" in process.cmdline() else []
+            found += [process] if "shoal_workers.index.store.store_process" in process.cmdline() else []
         except psutil.NoSuchProcess:
             continue
     return found

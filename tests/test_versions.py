@@ -15,11 +15,11 @@ from shoal.index_folder import CURRENT
 from shoal.long_task import TaskProgress
 from shoal.records.source import Source
 from shoal.settings import Settings
-from shoal_workers.index.builder import build
+from shoal_workers.index.build.builder import build
+from shoal_workers.index.build.scratch import SCRATCH
+from shoal_workers.index.files.manifest import MANIFEST
 from shoal_workers.index.index import current_version
 from shoal_workers.index.long_tasks import BuildIndex, ManageIndex, build_index, manage_index, name_of, where_is
-from shoal_workers.index.manifest import MANIFEST
-from shoal_workers.index.scratch import SCRATCH
 from shoal_workers.index.versions import HISTORY, delete, list_versions, publish, rollback
 
 Build = Callable[..., str]

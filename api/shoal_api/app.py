@@ -15,7 +15,7 @@ from flask_openapi3.models.path_item import PathItem
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from shoal import __version__
-from shoal.client.client import Client
+from shoal.client.redis.client import Client
 from shoal.settings import Settings
 from shoal_api import errors, validation
 from shoal_api.access import cors

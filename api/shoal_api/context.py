@@ -7,7 +7,7 @@ from typing import Self, cast
 from flask import Flask
 from flask.globals import app_ctx
 
-from shoal.client.client import Client
+from shoal.client.redis.client import Client
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import Settings
 from shoal_api.access.access_control import AccessControl

@@ -7,7 +7,7 @@ from typing import Any
 
 from flask import Response, request
 
-from shoal.client.index_writer import IndexWriter
+from shoal.client.redis.index_writer import IndexWriter
 from shoal.errors import InvalidRequest, TooLarge
 from shoal.jobs import MAX_DIMENSIONS, Job
 from shoal.replies import Reply

@@ -18,8 +18,8 @@ from shoal.bench.trial import Figures, Row, Trial
 from shoal.jobs import Options
 from shoal.records.source import Source
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.index.builder import build
-from shoal_workers.index.document_encoder import ModelInfo, Waiting, no_wait
+from shoal_workers.index.build.builder import build
+from shoal_workers.index.build.document_encoder import ModelInfo, Waiting, no_wait
 from shoal_workers.index.index import Index
 from shoal_workers.model.model import prepared_folder
 from shoal_workers.process import processors

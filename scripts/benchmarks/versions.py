@@ -21,11 +21,11 @@ from benchmarks.indexes import real_index, synthetic
 from benchmarks.plan import Plan, own_process, say
 from benchmarks.server import NO_CACHE, Processes
 from shoal.bench.trial import Figures, Row, Trial
-from shoal.client.client import Client
 from shoal.client.parts import TEXTS_PER_JOB
-from shoal_workers.index.array_file import save_array
+from shoal.client.redis.client import Client
+from shoal_workers.index.files.array_file import save_array
+from shoal_workers.index.files.manifest import DOCUMENTS, MANIFEST, OFFSETS, checksum
 from shoal_workers.index.index import current_version
-from shoal_workers.index.manifest import DOCUMENTS, MANIFEST, OFFSETS, checksum
 from shoal_workers.index.open_indexes import OpenIndexes
 from shoal_workers.index.versions import make_current
 

@@ -4,13 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.client.async_client import AsyncClient
-    from shoal.client.client import Client
-    from shoal.client.handle import AsyncHandle, Handle
-    from shoal.client.http_client import HttpClient
-    from shoal.client.http_long_handle import HttpLongHandle
+    from shoal.client.http.client import HttpClient
+    from shoal.client.http.long_handle import HttpLongHandle
     from shoal.client.index_handle import AsyncIndexHandle, IndexHandle
     from shoal.client.long_handle import AsyncLongHandle, LongHandle
+    from shoal.client.redis.async_client import AsyncClient
+    from shoal.client.redis.client import Client
+    from shoal.client.redis.handle import AsyncHandle, Handle
     from shoal.client.source_file import ServerFile
     from shoal.errors import ShoalError
     from shoal.jobs import Job, Options
@@ -39,15 +39,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AsyncClient": "client.async_client",
-    "AsyncHandle": "client.handle",
+    "AsyncClient": "client.redis.async_client",
+    "AsyncHandle": "client.redis.handle",
     "AsyncIndexHandle": "client.index_handle",
     "AsyncLongHandle": "client.long_handle",
     "Chunk": "replies",
-    "Client": "client.client",
-    "Handle": "client.handle",
-    "HttpClient": "client.http_client",
-    "HttpLongHandle": "client.http_long_handle",
+    "Client": "client.redis.client",
+    "Handle": "client.redis.handle",
+    "HttpClient": "client.http.client",
+    "HttpLongHandle": "client.http.long_handle",
     "IndexHandle": "client.index_handle",
     "Job": "jobs",
     "LongHandle": "client.long_handle",

@@ -11,7 +11,7 @@ from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.settings import Settings
 
 if TYPE_CHECKING:
-    from shoal.client.index_writer import IndexWriter
+    from shoal.client.redis.index_writer import IndexWriter
 
 
 @click.command()
@@ -53,7 +53,7 @@ def remove(settings: Settings, index_name: str, ids: tuple[str, ...]) -> None:
 @contextmanager
 def _writer(settings: Settings, name: str) -> Iterator["IndexWriter"]:
     """Give the writer of an index of the pool."""
-    from shoal.client.client import Client
+    from shoal.client.redis.client import Client
 
     with Client.from_settings(settings) as client:
         yield client.writer(name, max_text_chars=settings.max_text_chars)

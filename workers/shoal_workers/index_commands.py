@@ -20,10 +20,10 @@ from shoal.settings import DEFAULTS, Settings
 from shoal_workers.document_commands import add, remove
 
 if TYPE_CHECKING:
-    from shoal.client.client import Client
-    from shoal_workers.index.builder import BuildResult
-    from shoal_workers.index.document_encoder import DocumentEncoder
-    from shoal_workers.index.folding import IndexChanges
+    from shoal.client.redis.client import Client
+    from shoal_workers.index.build.builder import BuildResult
+    from shoal_workers.index.build.document_encoder import DocumentEncoder
+    from shoal_workers.index.build.folding import IndexChanges
     from shoal_workers.index.long_tasks import BuildIndex
 
 #: Sample headlines that come with Shoal.
@@ -213,7 +213,7 @@ def _folder(settings: Settings, name: str) -> Path:
 def _build_here(settings: Settings, request: "BuildIndex", folder: Path, local: bool) -> None:
     """Build a version in this process, and print what was done."""
     from shoal_workers.index.long_tasks import build_index
-    from shoal_workers.index.store_process import check_store
+    from shoal_workers.index.store.store_process import check_store
 
     check_store(settings)
     request.open_source(settings)  # what is wrong with the source or the folder is said before a model is opened
@@ -232,7 +232,7 @@ def _build_here(settings: Settings, request: "BuildIndex", folder: Path, local: 
 
 def _tell(result: "BuildResult", folder: Path) -> None:
     """Print what a build has done."""
-    from shoal_workers.index.manifest import BAD_ROWS
+    from shoal_workers.index.files.manifest import BAD_ROWS
 
     click.echo(f"{folder}: {result.count:,} documents, version {result.version}, {result.model}")
     if result.num_embedded < result.count:
@@ -251,7 +251,7 @@ def _tell(result: "BuildResult", folder: Path) -> None:
 
 def _upload(settings: Settings, folder: Path, *, is_published: bool, is_anew: bool = False) -> bool:
     """Bring the store to what the folder of an index says; return False if the store is not for that index."""
-    from shoal_workers.index.store_process import upload_index
+    from shoal_workers.index.store.store_process import upload_index
 
     with Progress("uploading"):
         is_uploaded = upload_index(settings, folder, is_published=is_published, is_anew=is_anew)
@@ -263,7 +263,7 @@ def _upload(settings: Settings, folder: Path, *, is_published: bool, is_anew: bo
 @contextmanager
 def _client(settings: Settings, local: bool) -> Iterator["Client | None"]:
     """Give a client of the pool; None for a local build, and after a line that says so if Redis does not answer."""
-    from shoal.client.client import Client
+    from shoal.client.redis.client import Client
 
     if local:
         yield None
@@ -282,7 +282,7 @@ def _client(settings: Settings, local: bool) -> Iterator["Client | None"]:
 @contextmanager
 def _encoder(settings: Settings, client: "Client | None") -> Iterator["DocumentEncoder"]:
     """Give the encoder of a build: the pool, if a worker is ready, or a model in this process."""
-    from shoal_workers.index.pool_encoder import PoolEncoder, served_model
+    from shoal_workers.index.build.pool_encoder import PoolEncoder, served_model
 
     if client and (model := served_model(client)):
         if settings.model not in (DEFAULTS.model, model.name):
@@ -293,7 +293,7 @@ def _encoder(settings: Settings, client: "Client | None") -> Iterator["DocumentE
         click.echo(f"the pool embeds the texts ({model.name})", err=True)
         yield PoolEncoder(client, model)
         return
-    from shoal_workers.index.local_encoder import LocalEncoder
+    from shoal_workers.index.build.local_encoder import LocalEncoder
     from shoal_workers.process import processors
     from shoal_workers.service import open_encoder
 
@@ -309,8 +309,8 @@ def _pool(settings: Settings, folder: Path) -> Iterator[str | None]:
 
     What is done then has Redis forget the changes that all versions of the index have.
     """
-    from shoal.client.client import Client
-    from shoal_workers.index.pool_encoder import served_digest
+    from shoal.client.redis.client import Client
+    from shoal_workers.index.build.pool_encoder import served_digest
 
     with Client.from_settings(settings) as client:
         digest, changes = None, None

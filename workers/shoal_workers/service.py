@@ -30,10 +30,10 @@ from shoal_workers.admission import Limits
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker
-from shoal_workers.index.copy_keeper import kept_copies
 from shoal_workers.index.index import Index
 from shoal_workers.index.open_indexes import OpenIndexes
-from shoal_workers.index.store_process import check_store
+from shoal_workers.index.store.copy_keeper import kept_copies
+from shoal_workers.index.store.store_process import check_store
 from shoal_workers.model.prepare import prepare_if_needed
 from shoal_workers.process import processors
 from shoal_workers.process.crash_report import CrashReports

@@ -15,7 +15,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from shoal import __version__
-from shoal.client.client import Client
+from shoal.client.redis.client import Client
 from shoal.errors import ShoalError
 from shoal.queue.lane import LaneLoad
 from shoal_api.server.processes import ProcessesCollector

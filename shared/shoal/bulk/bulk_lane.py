@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from shoal.client.client import Client
+from shoal.client.redis.client import Client
 from shoal.errors import Overloaded, ShoalError, Unavailable
 from shoal.jobs import Job, new_id
 from shoal.replies import Reply

@@ -14,7 +14,7 @@ from shoal.bulk.manifest import BAD_ROWS, Manifest, Part
 from shoal.bulk.output_folder import OutputFolder
 from shoal.bulk.part_file import PartFile, check_format
 from shoal.bulk.served_model import ServedModel, served_model, wait_for_model
-from shoal.client.client import Client
+from shoal.client.redis.client import Client
 from shoal.errors import BadDocument, Unavailable
 from shoal.long_task import Report, TaskProgress
 from shoal.records.bad_rows import BadRows

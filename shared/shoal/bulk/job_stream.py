@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from shoal.bulk.bulk_lane import SEND_AGAIN_S, BulkLane, SentJob
 from shoal.bulk.group import Group
-from shoal.client.client import Client
+from shoal.client.redis.client import Client
 from shoal.errors import (
     Internal,
     InvalidText,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.bulk.bulk_lane import WAITING_EVERY_S
-from shoal.client.client import Client
+from shoal.client.redis.client import Client
 from shoal.errors import NotReady, Unavailable
 from shoal.long_task import Report, TaskProgress
 

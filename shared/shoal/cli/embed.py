@@ -16,7 +16,7 @@ from shoal.bulk.part_file import SUFFIXES
 from shoal.cli import vector_file
 from shoal.cli.long_job import submit
 from shoal.cli.options import REDIS_SETTINGS, settings_options
-from shoal.client.client import Client
+from shoal.client.redis.client import Client
 from shoal.client.source_file import place_of
 from shoal.errors import Cancelled, InvalidRequest
 from shoal.progress import TaskBar

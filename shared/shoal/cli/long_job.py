@@ -64,7 +64,7 @@ def watch(settings: Settings, job_id: str) -> None:
 
     The exit status is 0 if the job is done, and 1 if it failed or was cancelled.
     """
-    from shoal.client.redis_long_jobs import RedisLongJobs  # which loads numpy
+    from shoal.client.redis.long_jobs import RedisLongJobs  # which loads numpy
 
     with long_jobs(settings) as jobs:
         status = jobs.status(job_id).status

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
-from shoal.client.client import Client
+from shoal.client.redis.client import Client
 from shoal.settings import Settings
 
 

@@ -3,7 +3,7 @@
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
-from shoal.client.client import Client
+from shoal.client.redis.client import Client
 from shoal.settings import Settings
 
 

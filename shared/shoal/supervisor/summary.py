@@ -9,7 +9,7 @@ import click
 
 from shoal.address import api_url
 from shoal.broker.connections import shown
-from shoal.client.client import Client
+from shoal.client.redis.client import Client
 from shoal.errors import ShoalError
 from shoal.settings import Settings
 from shoal.supervisor.background import LAST_LINE

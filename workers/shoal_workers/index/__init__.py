@@ -1,5 +1,6 @@
-"""An index of documents: built, opened and searched, and its versions.
+"""An index of documents and its versions: opened, searched, served and changed, and the long jobs that do more.
 
-It may import `records`, `changes`, `model` and `encoding`. A build through a pool imports `client` and `bulk`; nothing
-else knows the queue.
+`files` has the parts of a version, `search` finds rows in it, `build` makes it, and `store` takes it to other machines.
+The index itself imports `files`, `search`, `changes` and `model`. On top stand `open_indexes`, which imports the store
+and knows no build, and `long_tasks`, which imports the build and knows no store.
 """

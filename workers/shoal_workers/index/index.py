@@ -16,12 +16,12 @@ from shoal import wire
 from shoal.errors import IndexCorrupt, IndexMismatch, InvalidText
 from shoal.excerpt import excerpt
 from shoal.index_folder import CURRENT, read_current
-from shoal_workers.index.array_file import open_array
-from shoal_workers.index.hash_table import HashTable, hash_of
-from shoal_workers.index.live_documents import LiveDocuments
-from shoal_workers.index.manifest import DOCUMENTS, IDS, OFFSETS, QUANTISED, VECTORS, Manifest, checksum
-from shoal_workers.index.quantisation import QuantisedVectors
-from shoal_workers.index.search import ExactSearch, TopK
+from shoal_workers.index.files.array_file import open_array
+from shoal_workers.index.files.hash_table import HashTable, hash_of
+from shoal_workers.index.files.manifest import DOCUMENTS, IDS, OFFSETS, QUANTISED, VECTORS, Manifest, checksum
+from shoal_workers.index.search.live_documents import LiveDocuments
+from shoal_workers.index.search.quantisation import QuantisedVectors
+from shoal_workers.index.search.search import ExactSearch, TopK
 from shoal_workers.model.model import Model
 
 #: Names that a version may have: none leads to another folder.

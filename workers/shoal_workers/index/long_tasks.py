@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from shoal.changes.change_log import ChangeLog
-from shoal.client.client import Client
+from shoal.client.redis.client import Client
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
 from shoal.keys import NAME
 from shoal.long_task import Report
 from shoal.records.source import Source
 from shoal.settings import DEFAULTS, Settings
-from shoal_workers.index.builder import BuildResult, build
-from shoal_workers.index.document_encoder import DocumentEncoder
-from shoal_workers.index.folding import IndexChanges
+from shoal_workers.index.build.builder import BuildResult, build
+from shoal_workers.index.build.document_encoder import DocumentEncoder
+from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.versions import delete, list_versions, publish, rollback
 
 #: What can be done with the versions of an index.

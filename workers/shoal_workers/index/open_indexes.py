@@ -18,8 +18,8 @@ from shoal.index_folder import CURRENT
 from shoal.keys import NAME
 from shoal.settings import Settings
 from shoal_workers.index.change_follower import ChangeFollower
-from shoal_workers.index.copies import read_errors, tell_damage
 from shoal_workers.index.index import Index, current_version
+from shoal_workers.index.store.copies import read_errors, tell_damage
 from shoal_workers.model.model import Model
 
 log = logging.getLogger(__name__)

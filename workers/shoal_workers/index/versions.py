@@ -13,9 +13,9 @@ from typing import Any, Self
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound, InvalidRequest
 from shoal.excerpt import excerpt
 from shoal.index_folder import CURRENT
+from shoal_workers.index.files.durable_file import replace_file
+from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import current_version
-from shoal_workers.index.manifest import MANIFEST, Manifest
-from shoal_workers.index.scratch import replace_file
 
 #: The file with a line for each version that was published before the current one, and for it: its name and the time.
 #: Versions after the current one were published too, and rolled back.

@@ -8,7 +8,7 @@ from pathlib import Path
 from shoal.errors import ShoalError
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import Settings
-from shoal_workers.index.scratch import remove_interrupted
+from shoal_workers.index.build.scratch import remove_interrupted
 
 #: Pause between two looks.
 EVERY_S = 2.0

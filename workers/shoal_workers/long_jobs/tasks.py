@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from shoal.allowed_path import allowed_path
 from shoal.bulk import embed_file as bulk
 from shoal.bulk.bulk_request import BulkRequest
-from shoal.client.client import Client
+from shoal.client.redis.client import Client
 from shoal.errors import FileError, InvalidRequest, UnknownJob
 from shoal.excerpt import excerpt
 from shoal.job_folders import JobFolders
@@ -19,9 +19,9 @@ from shoal.long_jobs.public_status import public_map, public_values
 from shoal.long_task import Report, TaskProgress
 from shoal.settings import Settings
 from shoal_workers.index import long_tasks
+from shoal_workers.index.build.pool_encoder import PoolEncoder, served_digest
 from shoal_workers.index.long_tasks import BuildIndex, ManageIndex, changes_of, where_is
-from shoal_workers.index.pool_encoder import PoolEncoder, served_digest
-from shoal_workers.index.store_process import upload_index
+from shoal_workers.index.store.store_process import upload_index
 from shoal_workers.long_jobs import webhook
 from shoal_workers.long_jobs.runnable_job import Task
 

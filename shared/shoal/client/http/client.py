@@ -1,0 +1,232 @@
+"""The client of programs that reach the API and not Redis: the methods of `Client`, over HTTP."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from threading import Event
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from shoal.blocking import run_now
+from shoal.client.blocking_work import InPlace
+from shoal.client.http.handle import HttpHandle
+from shoal.client.http.index import HttpIndex
+from shoal.client.http.long_handle import HttpLongHandle
+from shoal.client.http.long_jobs import HttpLongJobs
+from shoal.client.http.messages import RequestLimits, body_of, checked, reply_of
+from shoal.client.index_handle import IndexHandle
+from shoal.client.parts import (
+    TEXTS_PER_JOB,
+    TEXTS_PER_TOKENS_JOB,
+    as_list,
+    check_key,
+    check_lane,
+    of_one_version,
+    vectors,
+)
+from shoal.client.questions import BlockingQuestions
+from shoal.client.source_file import File, Item
+from shoal.errors import InvalidRequest, MissingExtra, Timeout, TooLarge
+from shoal.excerpt import excerpt
+from shoal.extra import install_command
+from shoal.jobs import Job, Options
+from shoal.replies import Reply
+from shoal.settings import DEFAULTS
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from shoal.client.http.answer import Answer
+    from shoal.client.http.session import HttpSession
+
+#: Most requests of one call that are under way at a time.
+MAX_REQUESTS = 4
+
+#: The route that waits for the answer of each operation.
+_PATHS = {"embed": "/embed", "search": "/search", "rerank": "/score"}
+
+#: Waits for so many seconds; returns true if the caller gives up meanwhile.
+Pause = Callable[[float], object]
+
+
+class HttpClient(BlockingQuestions):
+    """A program's end of an API. Thread-safe, and works on both sides of a fork; needs the extra `http`.
+
+    `key` is an API key. `timeout_s` is the longest time of a call, and of each request of `embed_stream`, with all
+    attempts: a request is sent again after 429 and 503, when the API says, and after errors of the connection.
+    `verify`, `proxy` and `trust_env` are those of `httpx2.Client`.
+
+    Every method raises the errors that the API answers, as `Client` does; Unavailable if it does not answer, or another
+    program does; Timeout; and MalformedJob for an answer that cannot be right.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://localhost:8080",
+        key: str = "",
+        *,
+        timeout_s: float = DEFAULTS.request_timeout_s,
+        verify: "SSLContext | bool" = True,
+        proxy: str | None = None,
+        trust_env: bool = True,
+    ):
+        self._session = _open_session(url, key, verify=verify, proxy=proxy, trust_env=trust_env)
+        #: The URL of the API, without a slash at its end.
+        self.url = self._session.url
+        self.timeout_s = timeout_s
+        self._limits: RequestLimits | None = None
+
+    def close(self) -> None:
+        """Close the connections; a later call makes new ones."""
+        self._session.close()
+
+    def embed_stream(
+        self, texts: Iterable[str], *, window: int = 8, lane: str = "bulk", **options: Any
+    ) -> Iterator[Any]:
+        """Yield the vectors of any number of texts in order, with at most `window` requests unanswered at a time.
+
+        Memory stays constant however many texts there are. While the lane is full, a request is sent again until it has
+        been refused for `timeout_s`. Closing the iterator early takes until the requests under way are answered.
+        """
+        check_lane(lane)
+        parsed, source = Options(**options), iter(texts)
+        num_texts = TEXTS_PER_JOB if parsed.is_cacheable else TEXTS_PER_TOKENS_JOB
+        groups = iter(lambda: list(islice(source, num_texts)), [])
+        jobs = (part for group in groups for part in self._split(Job("embed", group, parsed), self.until()))
+        for reply in _in_order(lambda job, pause: self._wait(job, self.until(), pause, lane), jobs, window):
+            yield from vectors(reply, parsed)
+
+    def submit(
+        self,
+        op: str,
+        texts: str | Iterable[str],
+        *,
+        lane: str = "interactive",
+        k: int = 5,
+        index: str = "default",
+        query: str | None = None,
+        raw_scores: bool = False,
+        idempotency_key: str | None = None,
+        **options: Any,
+    ) -> HttpHandle:
+        """Put a job and return at once; any program that knows its id can fetch the result, until it expires.
+
+        All texts stay in one job, which has no deadline. Submitting the same again with the same `idempotency_key`
+        within a day returns the job that was put first. Without one, the client makes one for its own attempts.
+        """
+        parsed = Options(**options)
+        job = Job(op, as_list(texts), parsed, k=k, index=index, query=query, raw_scores=raw_scores)
+        if idempotency_key is not None and not check_key(idempotency_key).isascii():
+            raise InvalidRequest(f"the idempotency key is {excerpt(idempotency_key)}: over HTTP it takes ASCII alone")
+        body = body_of(job, op=op, lane=check_lane(lane))
+        answer = self.ask("POST", "/v1/jobs", body=body, headers={"Idempotency-Key": idempotency_key or uuid4().hex})
+        return HttpHandle.of(self, answer)
+
+    def job(self, job_id: str) -> HttpHandle:
+        """Return the handle of a job that was submitted earlier, perhaps by another program."""
+        return HttpHandle(self, job_id)
+
+    def bulk(
+        self,
+        source: File | Iterable[Item],
+        *,
+        text_column: str | None = None,
+        id_column: str | None = None,
+        format: str = "safetensors",
+        webhook: str | None = None,
+        idempotency_key: str | None = None,
+        **options: Any,
+    ) -> HttpLongHandle:
+        """Submit the embedding of a file, which is uploaded, or of a URL or a `ServerFile`, and return at once.
+
+        `source` may also be texts, or documents as dicts. `HttpLongHandle.save` fetches the vectors. An upload gets a
+        second for each MiB, beside `timeout_s`.
+        """
+        fields = {"text_column": text_column, "id_column": id_column, "format": format, "webhook": webhook} | options
+        jobs = HttpLongJobs(self)
+        return HttpLongHandle(jobs, run_now(jobs.submit("/v1/bulk", source, fields, idempotency_key)))
+
+    def index(self, name: str) -> IndexHandle:
+        """Return the handle of an index, by which its documents and its versions are changed."""
+        return IndexHandle(HttpIndex(name, HttpLongJobs(self)))
+
+    def long_job(self, job_id: str) -> HttpLongHandle:
+        """Return the handle of a long job that was submitted earlier, perhaps by another program."""
+        return HttpLongHandle(HttpLongJobs(self), job_id)
+
+    def until(self, extra_s: float = 0.0) -> float:
+        """Return the time on the monotonic clock at which a call that begins now ends, with more time if given."""
+        return time.monotonic() + self.timeout_s + extra_s
+
+    def ask(self, method: str, path: str, until: float | None = None, **options: Any) -> "Answer":
+        """Send a request and return its answer, as `HttpSession.ask` does: until `timeout_s`, or the time `until`.
+
+        Raises Timeout.
+        """
+        try:
+            return self._session.ask(method, path, self.until() if until is None else until, **options)
+        except TimeoutError as error:
+            raise self._timeout() from error
+
+    async def _call(self, job: Job) -> Reply:
+        """Return the reply to the job, which is sent in parts if it is long."""
+        until = self.until()
+        parts = self._split(job, until)
+        if len(parts) == 1:
+            return self._wait(parts[0], until)
+
+        async def compute(numbers: Iterable[int]) -> list[Reply]:
+            jobs = [parts[n] for n in numbers]
+            return list(_in_order(lambda part, pause: self._wait(part, until, pause), jobs, MAX_REQUESTS))
+
+        every = await compute(range(len(parts)))
+        return Reply.join(await of_one_version(every, compute, InPlace().sleep, until))
+
+    def _wait(self, job: Job, until: float, pause: Pause = time.sleep, lane: str = "interactive") -> Reply:
+        """Return the reply to a job that goes into one request."""
+        try:
+            answer = self.ask("POST", _PATHS[job.op], until, body=body_of(job, lane=lane), pause=pause)
+        except TooLarge:
+            self._limits = None  # the API may have got lower ones
+            raise
+        return checked(reply_of(job.id, answer.values()), job)
+
+    def _split(self, job: Job, until: float) -> list[Job]:
+        """Return jobs that each go into one request, and together ask the same."""
+        if len(job.texts) == 1:
+            return [job]
+        if self._limits is None:
+            self._limits = RequestLimits.from_info(self.ask("GET", "/info", until).values())
+        return self._limits.split(job)
+
+    def _timeout(self) -> Timeout:
+        return Timeout(f"no answer within {self.timeout_s:g} s from {self.url}: try again, or ask for less at a time")
+
+
+def _in_order(wait: Callable[[Job, Pause], Reply], jobs: Iterable[Job], window: int) -> Iterator[Reply]:
+    """Yield the replies to jobs in order, with at most `window` of them under way at a time, each in a thread."""
+    stopped, sent = Event(), deque[Future[Reply]]()
+    threads = ThreadPoolExecutor(window)
+    try:
+        for job in jobs:
+            sent.append(threads.submit(wait, job, stopped.wait))
+            if len(sent) == window:
+                yield sent.popleft().result()
+        while sent:
+            yield sent.popleft().result()
+    finally:
+        stopped.set()
+        threads.shutdown(cancel_futures=True)
+
+
+def _open_session(url: str, key: str, **options: Any) -> "HttpSession":
+    """Return a session; raise MissingExtra without the library that it takes."""
+    try:
+        from shoal.client.http.session import HttpSession
+    except ModuleNotFoundError as error:
+        raise MissingExtra(
+            f"HttpClient needs {error.name!r}, which is not installed: {install_command('http')}"
+        ) from error
+    return HttpSession(url, key, **options)

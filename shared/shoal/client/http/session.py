@@ -1,0 +1,206 @@
+"""Requests to an API over HTTP: connections that stay open, and further attempts."""
+
+import os
+import random
+import re
+import socket
+import ssl
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
+from ipaddress import ip_address
+from typing import Any, BinaryIO
+
+import httpx2
+
+from shoal import __version__
+from shoal.client.http.answer import JSON, MSGPACK, Answer
+from shoal.client.http.deadline import timeout_at, with_deadlines
+from shoal.errors import InvalidRequest, ShoalError, Unavailable
+from shoal.excerpt import excerpt
+
+#: Most connections at a time; further requests wait for one.
+MAX_CONNECTIONS = 100
+
+#: Seconds for which an idle connection is kept: less than the 30 s after which an API closes it.
+KEEP_ALIVE_S = 15.0
+
+#: Largest answer that is read: to what a client asks for, no API sends a larger one.
+MAX_ANSWER_BYTES = 2**28
+
+#: Seconds before the second attempt, which double with each further one, and the most. Answers may name a longer time.
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 2.0
+
+#: Largest random share of a pause that is added to it, so that clients that were refused together come back apart.
+JITTER = 0.25
+
+#: Statuses after which the same request may succeed a little later.
+_TRANSIENT = (429, 503)
+
+#: Headers of every request.
+_HEADERS = {
+    "Accept": f"{MSGPACK}, {JSON};q=0.5",
+    "Accept-Encoding": "identity",
+    "Content-Type": MSGPACK,
+    "User-Agent": f"shoal/{__version__}",
+}
+
+#: The characters of a key.
+_KEY = re.compile("[!-~]*")
+
+
+class _Key(httpx2.Auth):
+    """The API key, which each request sends, and which no representation of an object shows."""
+
+    def __init__(self, key: str):
+        self._headers: Callable[[], dict[str, str]] = lambda: {"Authorization": f"Bearer {key}"}
+
+    def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response, None]:
+        """Add the key to a request."""
+        request.headers.update(self._headers())
+        yield request
+
+
+class HttpSession:
+    """Connections to one API, and the key for it. Thread-safe; after a fork, each process has connections of its own.
+
+    The options are those of `httpx2.Client`. Raises InvalidRequest for a URL or a key that cannot be right.
+    """
+
+    def __init__(self, url: str, key: str, **options: Any):
+        if not _KEY.fullmatch(key):
+            raise InvalidRequest("the key has a space, a line end or another character that no key has: remove it")
+        #: The URL of the API, without a slash at its end.
+        self.url = _check_url(url)
+        self._options = options | {"base_url": self.url, "mounts": _mounts(self.url, options)}
+        self._options |= {"headers": _HEADERS, "auth": _Key(key) if key else None}
+        self._options["limits"] = httpx2.Limits(
+            max_connections=MAX_CONNECTIONS,
+            max_keepalive_connections=MAX_CONNECTIONS,
+            keepalive_expiry=KEEP_ALIVE_S,
+        )
+        self._clients: dict[int, httpx2.Client] = {}
+        self._client()
+
+    def close(self) -> None:
+        """Close the connections of this process; a later request makes new ones."""
+        client = self._clients.pop(os.getpid(), None)
+        if client is not None:
+            client.close()
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        until: float,
+        body: bytes | Iterable[bytes] | None = None,
+        headers: dict[str, str] | None = None,
+        pause: Callable[[float], object] = time.sleep,
+        sink: BinaryIO | None = None,
+    ) -> Answer:
+        """Send a request that may be repeated, and return its answer.
+
+        It is sent again after 429, 503 and errors of the connection, until `until` on the monotonic clock. `pause`
+        waits for so many seconds before that, and returns true to give up. A body of several pieces is iterated by each
+        attempt, and needs a Content-Length. The body of a good answer is written into `sink` if there is one, and may
+        then be of any size. Raises the error of the answer, Unavailable if none of Shoal's comes, and TimeoutError.
+        """
+        pause_s = FIRST_PAUSE_S
+        while True:
+            wait_s = pause_s
+            try:
+                answer = self._send(method, path, until, body, headers or {}, sink)
+            except httpx2.TransportError as cause:
+                if isinstance(cause, httpx2.TimeoutException) and time.monotonic() >= until:
+                    raise TimeoutError from cause
+                error: ShoalError = self._unreachable(cause)
+                if _is_lasting(cause):
+                    raise error from cause
+            else:
+                found = answer.error()
+                if found is None:
+                    return answer
+                if answer.status not in _TRANSIENT:
+                    raise found
+                error, wait_s = found, max(wait_s, answer.retry_after_s)
+            wait_s *= random.uniform(1, 1 + JITTER)  # noqa: S311 - no secret
+            if time.monotonic() + wait_s >= until or pause(wait_s):
+                raise error
+            pause_s = min(MAX_PAUSE_S, 2 * pause_s)
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        until: float,
+        body: bytes | Iterable[bytes] | None,
+        headers: dict[str, str],
+        sink: BinaryIO | None,
+    ) -> Answer:
+        """Send a request once, and return its answer when all of it is there."""
+        timeout, data = timeout_at(until), bytearray()
+        with self._client().stream(method, path, content=body, headers=headers, timeout=timeout) as response:
+            if sink and response.status_code == 200:
+                sink.seek(0)
+                sink.truncate()
+                for chunk in response.iter_raw():
+                    sink.write(chunk)
+                return Answer(self.url, response.status_code, response.headers, b"")
+            self._check_size(int(response.headers.get("Content-Length", 0)))
+            for chunk in response.iter_raw():
+                data += chunk
+                self._check_size(len(data))
+        return Answer(self.url, response.status_code, response.headers, bytes(data))
+
+    def _check_size(self, num_bytes: int) -> None:
+        if num_bytes > MAX_ANSWER_BYTES:
+            raise Unavailable(
+                f"{self.url} answers with {num_bytes:,} bytes, and a client reads {MAX_ANSWER_BYTES:,}: check the URL, "
+                "or ask for less at a time"
+            )
+
+    def _unreachable(self, cause: Exception) -> Unavailable:
+        reason = str(cause) or type(cause).__name__
+        error = Unavailable(f"{self.url} does not answer ({reason}): check that the API runs and that the URL is right")
+        error.__cause__ = cause
+        return error
+
+    def _client(self) -> httpx2.Client:
+        """Return the connections of this process: those of its parent stay in use there after a fork."""
+        client = self._clients.get(os.getpid())
+        return client or self._clients.setdefault(os.getpid(), with_deadlines(httpx2.Client(**self._options)))
+
+
+def _is_lasting(cause: BaseException | None) -> bool:
+    """Return True if the same request cannot succeed later: the host has no such name, or another certificate."""
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError | httpx2.LocalProtocolError):
+            return True
+        if isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME:
+            return True
+        cause = cause.__context__  # httpcore names no cause
+    return False
+
+
+def _check_url(url: str) -> str:
+    """Return the URL without a slash at its end; raise InvalidRequest unless it can be that of an API."""
+    try:
+        parsed = httpx2.URL(url)
+    except (httpx2.InvalidURL, TypeError):
+        parsed = httpx2.URL("")
+    if parsed.userinfo:
+        raise InvalidRequest("the URL has a user name or a password, which no API takes: give the API's key apart")
+    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
+        raise InvalidRequest(f"url is {excerpt(url)}: it takes one such as http://localhost:8080")
+    return str(parsed).rstrip("/")
+
+
+def _mounts(url: str, options: Mapping[str, Any]) -> dict[str, None]:
+    """Return the pattern of URLs that no proxy of the environment is asked for: that of an API on this machine."""
+    host = httpx2.URL(url).host
+    try:
+        is_local = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        is_local = False
+    return (
+        {f"all://[{host}]" if ":" in host else f"all://{host}": None} if is_local and not options.get("proxy") else {}
+    )

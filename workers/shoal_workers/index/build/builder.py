@@ -1,0 +1,248 @@
+"""Building a version of an index from a source of documents."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import DiskFull
+from shoal.long_task import Report, TaskProgress
+from shoal.records.source import Source
+from shoal_workers.index.build.document_encoder import DocumentEncoder, ModelInfo
+from shoal_workers.index.build.folding import IndexChanges, collect_changes
+from shoal_workers.index.build.former_version import FormerVersion, find_former_version
+from shoal_workers.index.build.reading import read_source
+from shoal_workers.index.build.scratch import SCRATCH, STATE, BuildState, open_scratch
+from shoal_workers.index.build.validation import check_retrieval
+from shoal_workers.index.build.vectors import EMBEDDED, VectorPlan, embed_texts, write_vectors
+from shoal_workers.index.files.durable_file import replace_file, sync_files, sync_folder
+from shoal_workers.index.files.hash_table import HashTable
+from shoal_workers.index.files.manifest import FILES, HASHES, LAYOUT, MANIFEST, Manifest, checksum
+from shoal_workers.index.search.quantisation import QuantisedVectors
+from shoal_workers.index.versions import changing, make_current, remove_old, was_published
+
+#: The file in the folder of a version with the key of its build, if it had one, and the result.
+BUILD = "build.json"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """The result of a build, in plain values.
+
+    Of `count` documents, `num_embedded` have texts that were embedded, `num_reused` have a vector of the version that
+    was built last before, and `num_repeated` have the text of an earlier document. `num_bad` rows of the source were
+    left out, and `num_changed` ids were added, replaced or deleted by changes of the index; if `num_lost` is not
+    0, others could not be read or are in Redis no more. `found_share` is the part of a sample of documents that were
+    found by their own texts.
+    """
+
+    version: str
+    model: str
+    count: int
+    num_embedded: int
+    num_reused: int
+    num_repeated: int
+    num_bad: int
+    first_bad: tuple[str, ...]
+    num_changed: int
+    found_share: float
+    is_published: bool = False
+    num_lost: int = 0
+
+
+def build(
+    source: Source,
+    out: Path,
+    encoder: DocumentEncoder,
+    report: Report = lambda _: None,
+    *,
+    skips_bad: bool = False,
+    publishes: bool = True,
+    reuses: bool = True,
+    num_kept: int = 3,
+    key: str = "",
+    changes: IndexChanges | None = None,
+    drop_changes_before: float | None = None,
+) -> BuildResult:
+    """Build a new version of the index in `out`, and make it the current one if it `publishes`.
+
+    Where it `reuses`, texts that the version built last has are not embedded again. A build that was interrupted goes
+    on when it is started again with the same arguments, of which `key` is any word; if a version was built with the
+    same key, which is not empty, it is that one. `num_kept` versions stay. With `skips_bad`, bad rows of the source are
+    left out.
+
+    The version has all changes of the current version, and those of the index since, which `changes` has; without it,
+    these are left to later builds. Changes made before `drop_changes_before`, in Unix seconds, are forgotten. Redis
+    keeps those that the version has until `changes.forget_folded` is called.
+
+    Raises BadDocument, DiskFull, IndexBusy while another build of the index runs, IndexCorrupt for a version that fails
+    its validation, what `report` raises, and the errors of the encoder. The current version then stays.
+    """
+    if built := _built_before(out, key):
+        _publish(out, built.version, publishes, num_kept)
+        return built
+    former = find_former_version(out, encoder.model) if reuses else None
+    arguments = {
+        **_arguments_of(source, encoder.model, former, skips_bad),
+        "drop_changes_before": drop_changes_before,
+        "key": key,
+    }
+    with _disk_full(out), open_scratch(out, arguments) as (folder, state):
+        if not state.count:
+            collect_changes(folder, state, out, changes, drop_changes_before)
+            read_source(folder, state, source, skips_bad, report)
+        result = replace(_fill(folder, state, source.name, former, encoder, report), is_published=publishes)
+        if key:
+            replace_file(folder / BUILD, json.dumps({"key": key, "result": asdict(result)}))
+        report(_progress(state, "publishing"))
+        (folder / EMBEDDED).unlink(missing_ok=True)
+        _publish(out, state.version, publishes, num_kept)
+    return result
+
+
+def _arguments_of(source: Source, model: ModelInfo, former: FormerVersion | None, skips_bad: bool) -> dict[str, Any]:
+    """Return what a build must have in common with an interrupted one to go on with it."""
+    return {
+        "layout": LAYOUT,
+        "source": source.place.path,
+        "columns": [source.text_column, source.id_column],
+        "skips_bad": skips_bad,
+        "fingerprint": source.fingerprint(),
+        "model": asdict(model),
+        "former": former.name if former else None,
+    }
+
+
+def _publish(out: Path, version: str, publishes: bool, num_kept: int) -> None:
+    """Move a version out of the folder of its build, and publish it, where that is not done yet."""
+    with changing(out):
+        if not (out / version).exists():
+            (out / SCRATCH).rename(out / version)
+            sync_folder(out)
+        (out / version / STATE).unlink(missing_ok=True)
+        if publishes and not was_published(out, version):
+            make_current(out, version)
+        remove_old(out, version, num_kept)
+
+
+def _built_before(out: Path, key: str) -> BuildResult | None:
+    """Return the result of the build with the key, if it has ended and its version is still there.
+
+    The job that a build is of can be tried again after that, if its process is killed before it has told.
+    """
+    for path in out.glob(f"[!.]*/{BUILD}") if key else ():
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            values = json.loads(path.read_text("utf-8"))
+            if values["key"] == key and (path.parent / MANIFEST).is_file():
+                return BuildResult(**{**values["result"], "first_bad": tuple(values["result"]["first_bad"])})
+    return None
+
+
+def _fill(
+    folder: Path,
+    state: BuildState,
+    source: str,
+    former: FormerVersion | None,
+    encoder: DocumentEncoder,
+    report: Report,
+) -> BuildResult:
+    """Write the files of a version beside its documents, from where an interrupted build has come to."""
+    plan = VectorPlan.make(HashTable.open(folder, HASHES, state.count), former)
+    _check_room(folder, state.count, len(plan.new_rows), encoder.model.dimension)
+    embed_texts(folder, state, plan, encoder, report)
+    vectors = write_vectors(folder, plan, encoder.model.dimension, former, _part_of("copying", state, report))
+    width = QuantisedVectors.write(folder, vectors, _part_of("quantising", state, report))
+    report(_progress(state, "validating"))
+    quantised = QuantisedVectors.open(folder, state.count, encoder.model.dimension, width)
+    found_share = check_retrieval(
+        folder, state.version, vectors, quantised, encoder, lambda reason: report(_progress(state, reason))
+    )
+    _finish(folder, state, source, encoder.model, width, len(plan.new_rows), report)
+    num_reused = int((plan.taken_from >= 0).sum())
+    return BuildResult(
+        version=state.version,
+        model=encoder.model.name,
+        count=state.count,
+        num_embedded=len(plan.new_rows),
+        num_reused=num_reused,
+        num_repeated=state.count - num_reused - len(plan.new_rows),
+        num_bad=state.num_bad,
+        first_bad=state.first_bad,
+        num_changed=state.num_changed,
+        num_lost=state.num_lost,
+        found_share=found_share,
+    )
+
+
+def _finish(
+    folder: Path,
+    state: BuildState,
+    source: str,
+    model: ModelInfo,
+    quantised_width: int,
+    num_embedded: int,
+    report: Report,
+) -> None:
+    """Write the manifest and make all files of the version safe on the disk."""
+    checksums = {}
+    for name in FILES:
+        report(_progress(state, "publishing"))
+        checksums[name] = checksum(folder / name)
+    manifest = Manifest(
+        version=state.version,
+        built_at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        source=source,
+        model=model.name,
+        digest=model.digest,
+        pooling=model.pooling,
+        dimension=model.dimension,
+        count=state.count,
+        quantised_width=quantised_width,
+        checksums=checksums,
+        prompt=model.prompt,
+        num_embedded=num_embedded,
+        num_bad=state.num_bad,
+        num_changed=state.num_changed,
+        num_lost=state.num_lost,
+        changes_through=state.changes_through,
+        fingerprint=model.fingerprint,
+    )
+    manifest.save(folder)
+    sync_files(folder)
+
+
+def _progress(state: BuildState, step: str) -> TaskProgress:
+    return TaskProgress(state.num_rows, state.num_bad, state.first_bad, 1.0, step)
+
+
+def _part_of(step: str, state: BuildState, report: Report) -> Callable[[float], None]:
+    """Return a call that reports the part of a step that is done."""
+    return lambda part: report(replace(_progress(state, step), fraction=part))
+
+
+def _check_room(folder: Path, count: int, num_new: int, dimension: int) -> None:
+    """Raise DiskFull if there is certainly no room for the vectors that are to be written, before any is embedded."""
+    needed = 4 * dimension * (count + (num_new if num_new < count else 0))
+    if needed > (free := shutil.disk_usage(folder).free):
+        raise DiskFull(
+            f"the vectors of {count:,} documents take {needed:,} bytes, and {folder.parent} has {free:,} free: "
+            "free some space; an index there is unchanged"
+        )
+
+
+@contextmanager
+def _disk_full(out: Path) -> Iterator[None]:
+    """Turn the errors of a full disk into DiskFull."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DiskFull.ERRNOS:
+            raise
+        raise DiskFull(
+            f"no room to build an index in {out} ({error.strerror}): free some space and start the build again, which "
+            "then goes on; an index there is unchanged"
+        ) from error

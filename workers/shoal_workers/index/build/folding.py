@@ -1,0 +1,156 @@
+"""The changes of an index that a build folds in: documents that were added to it, and ids that were deleted.
+
+A version has the documents of its source, changed by all changes so far: those that the current version was built with,
+and those that Redis has since. It keeps them in a file, so that they outlive any number of builds from a source that
+does not have them. A line of it is the last change of an id, as `id`, `made_at`, which is in Unix seconds, and
+`document`, which is null if the id was deleted; lines are in the order of these changes.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.changes.change import Change
+from shoal.changes.change_log import START, ChangeLog
+from shoal.errors import IndexCorrupt, IndexNotFound, Overloaded, Unavailable
+from shoal_workers.index.build.scratch import BuildState
+from shoal_workers.index.files.durable_file import sync_files
+from shoal_workers.index.files.hash_table import HashTable, hash_of
+from shoal_workers.index.files.json_lines import keep_lines, read_lines, to_line
+from shoal_workers.index.files.manifest import CHANGES, Manifest, checksum
+from shoal_workers.index.versions import list_versions
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexChanges:
+    """The changes of one index that Redis has; `index` is the name by which workers serve it."""
+
+    log: ChangeLog
+    index: str
+
+    def since(self, position: str) -> Iterator[tuple[str, list[dict[str, Any]] | None]]:
+        """Yield each change after a position: its own position, and the lines that it becomes.
+
+        None stands for changes that cannot be read or that Redis has lost, which is logged. Raises Unavailable.
+        """
+        for entry in self.log.since(self.index, position).entries:
+            if isinstance(entry.change, Change):
+                yield entry.position, list(_lines_of(entry.change))
+            else:
+                log.error("index %s: changes are left out, for good: %s", self.index, entry.change.message)
+                yield entry.position, None
+
+    def forget_folded(self, out: Path) -> None:
+        """Let Redis forget the changes that all versions of the index in `out` have; it may do so later as well."""
+        try:
+            versions = list_versions(out)
+        except IndexNotFound:
+            return
+        # One that cannot be read now may be readable again, and needs any of them.
+        kept = [version.manifest.changes_through if version.manifest else START for version in versions]
+        current = next((version.manifest for version in versions if version.is_current), None)
+        if current is None:
+            return
+        try:
+            self.log.fold(self.index, current.changes_through, kept)
+        except (Unavailable, Overloaded) as error:
+            log.warning(
+                "index %s: Redis keeps changes that its versions have until the next build (%s)",
+                self.index,
+                error.message,
+            )
+
+
+def collect_changes(
+    folder: Path, state: BuildState, out: Path, changes: IndexChanges | None, made_since: float | None
+) -> None:
+    """Write the changes that a build folds in into its folder, and note in its state up to which position they are.
+
+    Those that were made before `made_since`, in Unix seconds, are left out. A build that was interrupted keeps those
+    that it has. Memory grows by some 30 bytes a change. Raises Unavailable.
+    """
+    if state.changes_through:
+        return
+    hashes = bytearray()
+    state.num_lost = 0
+    with (folder / CHANGES).open("wb") as file:
+        for state.changes_through, lines in _all_changes(out, changes):
+            state.num_lost += lines is None
+            for line in lines or ():
+                if made_since is None or line["made_at"] >= made_since:
+                    file.write(to_line(line))
+                    hashes += hash_of(line["id"])
+    is_last = _is_last(hashes)
+    keep_lines(folder / CHANGES, is_last)
+    sync_files(folder)
+    state.changes_through, state.num_changed = state.changes_through or START, int(is_last.sum())
+    state.save(folder)
+
+
+def _all_changes(out: Path, changes: IndexChanges | None) -> Iterator[tuple[str, Iterable[dict[str, Any]] | None]]:
+    """Yield the changes that the current version has, then those since; each with the position up to which they are."""
+    position = START
+    if version := _former(out):
+        position = version.manifest.changes_through
+        yield position, read_lines(version.folder / CHANGES) if CHANGES in version.manifest.files else ()
+    for n, change in enumerate(changes.since(position) if changes else ()):
+        if not (n or version):
+            log.warning(
+                "index %s: there is no version, and changes that Redis has of an index of that name are folded in; "
+                "--drop-changes-before TIME leaves those out that were made before",
+                changes and changes.index,
+            )
+        yield change
+
+
+@dataclass(frozen=True, slots=True)
+class _Former:
+    """A version whose changes can be read."""
+
+    folder: Path
+    manifest: Manifest
+
+
+def _former(out: Path) -> _Former | None:
+    """Return the current version, or if its changes cannot be read, the newest one of which they can.
+
+    Any version will do, as Redis has the changes since for each.
+    """
+    try:
+        versions = list_versions(out)
+    except IndexNotFound:
+        return None
+    for version in sorted(versions, key=lambda version: not version.is_current):
+        try:
+            if version.manifest is None:
+                raise IndexCorrupt(version.error or f"{version.folder} cannot be read")
+            expected = version.manifest.checksums.get(CHANGES)
+            if expected and checksum(version.folder / CHANGES) != expected:
+                raise IndexCorrupt(f"{version.folder / CHANGES} is not what was built")
+            return _Former(version.folder, version.manifest)
+        except IndexCorrupt as error:
+            log.warning("the changes of a former version are not folded in: %s", error.message)
+    return None
+
+
+def _lines_of(change: Change) -> Iterator[dict[str, Any]]:
+    for document_id in change.deleted:
+        yield {"id": document_id, "made_at": change.made_at, "document": None}
+    for document in change.documents:
+        yield {"id": document.id, "made_at": change.made_at, "document": {"text": document.text, **document.fields}}
+
+
+def _is_last(hashes: bytearray) -> NDArray[np.bool_]:
+    """Return True for each hash that does not come again."""
+    first_rows = HashTable.of(hashes).first_rows()
+    last_rows = np.zeros(len(first_rows), np.int64)
+    np.maximum.at(last_rows, first_rows, np.arange(len(first_rows)))
+    is_last: NDArray[np.bool_] = last_rows[first_rows] == np.arange(len(first_rows))
+    return is_last

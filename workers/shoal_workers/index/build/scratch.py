@@ -1,0 +1,178 @@
+"""The folder of the version that is being built: one build at a time has it, and it outlives a build that is killed."""
+
+import fcntl
+import json
+import logging
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import (
+    BadDocument,
+    Cancelled,
+    FileError,
+    IndexBusy,
+    IndexCorrupt,
+    IndexMismatch,
+    InvalidRequest,
+    ModelMismatch,
+    TooLarge,
+)
+from shoal_workers.index.files.durable_file import replace_file
+
+log = logging.getLogger(__name__)
+
+#: Name of the folder within that of its index, and of the file in it that says how far the build is.
+SCRATCH, STATE = ".building", "state.json"
+
+#: Errors after which a build leaves nothing: it is unwanted, its source or its arguments are wrong, or what an
+#: interrupted build left is damaged, which shows in Python's own errors. After all others a build goes on when it is
+#: started again, as it does when it is killed.
+_FINAL = (
+    *(Cancelled, BadDocument, IndexMismatch, ModelMismatch, IndexCorrupt, InvalidRequest, TooLarge),
+    *(ValueError, LookupError, TypeError),
+)
+
+
+@dataclass(slots=True)
+class BuildState:
+    """The state of a build, as its folder keeps it.
+
+    A build goes on with what another has done if both have the same `arguments`, which are plain values: source, model
+    and so on. `num_rows` counts the rows of the source, `num_bad` those that were left out, and `count` the documents:
+    0 until all are written. `changes_through` is the position up to which changes of the index are folded in, empty
+    until they are written, and `num_changed` counts them; `num_lost` counts the gaps and the entries of the log that
+    cannot be read. `num_embedded` counts the vectors that are safe on the disk.
+    """
+
+    arguments: dict[str, Any]
+    version: str
+    process: int
+    since: str
+    num_rows: int = 0
+    num_bad: int = 0
+    first_bad: tuple[str, ...] = ()
+    count: int = 0
+    changes_through: str = ""
+    num_changed: int = 0
+    num_lost: int = 0
+    num_embedded: int = 0
+
+    def save(self, folder: Path) -> None:
+        """Write the state into the folder of the build, in one step."""
+        replace_file(folder / STATE, json.dumps(asdict(self)))
+
+
+@contextmanager
+def open_scratch(out: Path, arguments: dict[str, Any]) -> Iterator[tuple[Path, BuildState]]:
+    """Give the folder for the next version of the index in `out`, locked, and the state of the build in it.
+
+    The folder is removed after an error that ends the build for good. Raises IndexBusy while another build has it.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    folder = out / SCRATCH
+    lock = _lock(folder)
+    try:
+        yield folder, _state_of(folder, arguments)
+    except _FINAL:
+        if _is_at(lock, folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):  # it has other files
+                out.rmdir()
+        raise
+    finally:
+        os.close(lock)
+
+
+def remove_interrupted(out: Path, is_unwanted: Callable[[str], bool]) -> None:
+    """Remove what an interrupted build of the index in `out` has left, if it has a key, and that is unwanted."""
+    folder = out / SCRATCH
+    key = _key_in(folder)
+    if not key or not is_unwanted(key):
+        return
+    with suppress(IndexBusy):
+        lock = _lock(folder)
+        try:
+            if _key_in(folder) in (key, None):
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)
+    with suppress(OSError):  # it has other files
+        out.rmdir()
+
+
+def _lock(folder: Path) -> int:
+    """Return a descriptor of the folder that holds its lock; the system lets go of it when the process ends."""
+    while True:
+        with suppress(FileExistsError):
+            folder.mkdir()
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except FileNotFoundError:  # the build before has ended in this moment
+            continue
+        except OSError as error:
+            if folder.is_symlink():
+                raise FileError(f"{folder} is a link, but a build empties this folder: remove the link") from error
+            raise
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise IndexBusy(_who_builds(folder)) from None
+        if _is_at(lock, folder):
+            return lock
+        os.close(lock)
+
+
+def _is_at(lock: int, folder: Path) -> bool:
+    """Return True if the folder that was opened is still the one of that name."""
+    try:
+        return os.path.samestat(os.fstat(lock), folder.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def _who_builds(folder: Path) -> str:
+    found = _read_state(folder)
+    by = f", by process {found.process} since {found.since} from {found.arguments.get('source')}" if found else ""
+    return f"{folder.parent} is being built already{by}: wait until that build has ended, or stop it"
+
+
+def _state_of(folder: Path, arguments: dict[str, Any]) -> BuildState:
+    """Return the state of the interrupted build in the folder if it goes on, else a new one for the emptied folder."""
+    now = datetime.now(UTC)
+    state = _read_state(folder)
+    if state is None or state.arguments != arguments:
+        if state and state.count:
+            log.warning(
+                "%s: of an unfinished build, %s vectors of %s documents from %s are removed, as another build begins",
+                *(folder.parent, f"{state.num_embedded:,}", f"{state.count:,}", state.arguments.get("source")),
+            )
+        for path in folder.iterdir():
+            path.unlink()
+        state = BuildState(arguments, f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}", 0, "")
+    state.process, state.since = os.getpid(), f"{now:%Y-%m-%dT%H:%M:%SZ}"
+    state.save(folder)
+    return state
+
+
+def _key_in(folder: Path) -> str | None:
+    """Return the key of the build in the folder; None if there is none."""
+    state = _read_state(folder)
+    key = state.arguments.get("key") if state and isinstance(state.arguments, dict) else None
+    return key if isinstance(key, str) else None
+
+
+def _read_state(folder: Path) -> BuildState | None:
+    try:
+        state = BuildState(**json.loads((folder / STATE).read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+    state.first_bad = tuple(state.first_bad)
+    return state

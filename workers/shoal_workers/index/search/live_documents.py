@@ -1,0 +1,92 @@
+"""Documents that were added to an index since its version was built, and rows of the version that are found no more."""
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal import wire
+from shoal.changes.change import MAX_LENGTH, Change
+from shoal_workers.index.search.quantisation import SCORE_ERROR
+from shoal_workers.index.search.search import MAX_BOUNDS, TopK, best_of
+from shoal_workers.index.search.upper_bounds import NO_ROWS, Candidates
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveDocuments:
+    """A picture of an index's changes since its version was built. Searches read one while the next one is made.
+
+    It has the changes up to `position` in the log, which are of the ids in `changed`. `hidden_rows` are the rows of the
+    version that have one of these ids, int64 `[hidden]` in ascending order. Documents that were added are in the order
+    of their last change: their `ids`, `vectors`, float32 `[added, dimension]`, and `packed` bytes, as the objects of
+    small values would take many times the memory that the change had in Redis.
+    """
+
+    position: str
+    vectors: NDArray[np.float32]
+    ids: tuple[str, ...]
+    packed: tuple[bytes, ...]
+    hidden_rows: NDArray[np.int64]
+    changed: frozenset[str]
+
+    @classmethod
+    def none(cls, position: str, dimension: int) -> Self:
+        """Return the picture of a version that has all changes up to a position."""
+        return cls(position, np.empty((0, dimension), np.float32), (), (), NO_ROWS, frozenset())
+
+    def after(
+        self, changes: Iterable[Change], position: str, rows_of: Callable[[Collection[str]], NDArray[np.int64]]
+    ) -> Self:
+        """Return the picture after more changes, the last of which is at `position`. Each change is taken once.
+
+        `rows_of` returns the rows of the version that have one of some ids.
+        """
+        packed, vectors = [*self.packed], [self.vectors]
+        places = {document_id: place for place, document_id in enumerate(self.ids)}
+        changed: set[str] = set()
+        for change in changes:
+            for deleted in change.deleted:
+                places.pop(deleted, None)
+            for document in change.documents:
+                places.pop(document.id, None)  # so that it comes last
+                places[document.id] = len(packed)
+                packed.append(wire.pack({"id": document.id, "text": document.text, **document.fields}))
+            if change.documents:
+                vectors.append(change.vectors)
+            changed.update(change.deleted, (document.id for document in change.documents))
+        kept = list(places.values())
+        return type(self)(
+            position,
+            np.concatenate(vectors)[kept],
+            tuple(places),
+            tuple(packed[place] for place in kept),
+            np.union1d(self.hidden_rows, rows_of(changed - self.changed)),
+            self.changed | changed,
+        )
+
+    def document(self, place: int) -> dict[str, Any]:
+        """Return an added document: its `id`, `text` and other fields."""
+        return wire.unpack(self.packed[place])
+
+    def top_k(self, queries: NDArray[np.float32], k: int) -> TopK:
+        """Find the `k` added documents of highest score for each of `[queries, dimension]`, or all if there are fewer.
+
+        A row is the place among the added documents. Of equal scores, the document that was added first comes first.
+        """
+        k = min(k, len(self.ids))
+        if not k or not len(queries):
+            return TopK(np.empty((len(queries), k), np.intp), np.empty((len(queries), k), np.float32))
+        at_once = max(1, MAX_BOUNDS // len(self.ids))
+        found = [self._best(queries[start : start + at_once], k) for start in range(0, len(queries), at_once)]
+        return TopK(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+    def _best(self, queries: NDArray[np.float32], k: int) -> TopK:
+        # A product of matrices is many times quicker than scores one by one, from which it differs by rounding alone.
+        products = queries @ self.vectors.T
+        position = len(self.ids) - k
+        least = np.partition(products, position, axis=1)[:, position]
+        margins = 2 * SCORE_ERROR * MAX_LENGTH * np.linalg.norm(queries, axis=1)
+        owners, rows = np.nonzero(products >= (least - margins)[:, None])
+        return best_of(self.vectors, Candidates(rows, owners), queries, k)

@@ -1,0 +1,89 @@
+"""Exact search: upper bounds tell which vectors can be among the k of highest score, and only these are scored."""
+
+import mmap
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal_workers.index.search.quantisation import QuantisedVectors
+from shoal_workers.index.search.upper_bounds import NO_ROWS, Buffer, Candidates, UpperBounds
+
+#: Most upper bounds held at a time, to limit memory: 16 MiB.
+MAX_BOUNDS = 2**22
+
+#: Most vectors scored at a time: copies of so many stay in the processor's cache.
+MAX_SCORED = 2**8
+
+
+class TopK(NamedTuple):
+    """The rows of highest score for each query, intp `[queries, k]`, and their scores, float32, best first."""
+
+    rows: NDArray[np.intp]
+    scores: NDArray[np.float32]
+
+
+class ExactSearch:
+    """A search of `vectors`, float32 `[count, dimension]`, with their quantised copy. Thread-safe.
+
+    The score is the inner product in float32, and equal vectors have equal scores. Large searches are divided among
+    threads of its own, which sleep in between: those of BLAS would spin and take processors from the next forward pass.
+    """
+
+    def __init__(self, vectors: NDArray[np.float32], quantised: QuantisedVectors, threads: int = 1):
+        self._vectors = vectors
+        self._quantised = quantised
+        self._spare_buffers: list[Buffer] = []
+        self._map: Any = ThreadPoolExecutor(threads).map if threads > 1 else map
+
+    def warm_up(self) -> None:
+        """Read a byte of each page of the codes into memory."""
+        np.add.reduce(self._quantised.codes.reshape(-1)[:: mmap.PAGESIZE], dtype=np.int64)
+
+    def top_k(self, queries: NDArray[np.float32], k: int, hidden_rows: NDArray[np.int64] = NO_ROWS) -> TopK:
+        """Find the `k` rows of highest score for each of `[queries, dimension]`, or all if there are fewer.
+
+        `hidden_rows`, `[hidden]` in ascending order, are left out. Of equal scores, the lower row comes first. Raises
+        IndexError if the quantised copy is not of these vectors.
+        """
+        count = len(self._vectors)
+        k = min(k, count - len(hidden_rows))
+        if not k or not len(queries):
+            return TopK(np.empty((len(queries), k), np.intp), np.empty((len(queries), k), np.float32))
+        at_once = max(1, MAX_BOUNDS // count)
+        starts = range(0, len(queries), at_once)
+        found = [self._search(queries[start : start + at_once], k, hidden_rows) for start in starts]
+        return TopK(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+    def _search(self, queries: NDArray[np.float32], k: int, hidden_rows: NDArray[np.int64]) -> TopK:
+        quantised = self._quantised.basis.encode_queries(queries)
+        buffer = self._take_buffer()
+        bounds = UpperBounds(self._quantised.codes, quantised.codes, buffer, self._map, hidden_rows)
+        first = best_of(self._vectors, bounds.candidates(bounds.reached_by_k(k)), queries, k)
+        # A row that scores at least the current k-th score has an upper bound of at least that score.
+        candidates = bounds.candidates(quantised.thresholds(first.scores[:, -1]))
+        self._spare_buffers.append(buffer)
+        return best_of(self._vectors, candidates, queries, k)
+
+    def _take_buffer(self) -> Buffer:
+        try:
+            return self._spare_buffers.pop()
+        except IndexError:  # this is the first search, or other threads hold all buffers
+            return Buffer()
+
+
+def best_of(vectors: NDArray[np.float32], candidates: Candidates, queries: NDArray[np.float32], k: int) -> TopK:
+    """Return the `k` candidates of highest score for each query; each query has as many.
+
+    Of equal scores, the lower row comes first.
+    """
+    rows, owners = candidates
+    scores = np.empty(len(rows), np.float32)
+    for start in range(0, len(rows), MAX_SCORED):
+        part = slice(start, start + MAX_SCORED)
+        np.vecdot(vectors[rows[part]], queries[owners[part]], out=scores[part])
+    order = np.lexsort((rows, -scores, owners))
+    starts = np.searchsorted(owners, np.arange(len(queries)))
+    best = order[starts[:, None] + np.arange(k)]
+    return TopK(rows[best], scores[best])

@@ -1,0 +1,297 @@
+"""This machine's copies of the indexes in a store, which its workers serve.
+
+index-copies/<name>/                      an index as a build leaves it, with the current version and the one before
+index-copies/<name>/.download-<version>/  a version that is not whole yet
+index-copies/<name>/.damaged              made by a worker that found the copy damaged, so that it is compared anew
+index-copies/.errors.json                 by the name of each index that is not as the store has it, the reason
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from shoal.errors import DiskFull, FileError, IndexCorrupt, IndexNotFound, ShoalError
+from shoal.index_folder import CURRENT
+from shoal.keys import NAME
+from shoal_workers.index.files.durable_file import replace_file, sync_folder
+from shoal_workers.index.files.manifest import MANIFEST, Manifest, checksum
+from shoal_workers.index.index import VERSION, current_version
+from shoal_workers.index.store.store import STORE, IndexStore, shown
+from shoal_workers.index.store.upload import MAX_CURRENT_BYTES, MAX_MANIFEST_BYTES
+from shoal_workers.index.versions import changing, make_current, remove_old
+
+log = logging.getLogger(__name__)
+
+#: The file with the reasons why copies are not as the store has them.
+ERRORS = ".errors.json"
+
+#: The file by which a worker tells that a copy is damaged.
+DAMAGED = ".damaged"
+
+#: Beginning of the name of a folder with a version that is not whole yet.
+DOWNLOAD = ".download-"
+
+#: Versions that stay: the current one, to which workers may still be switching, and the one before.
+NUM_KEPT = 2
+
+#: Time after which a version is tried again that could not be copied, in seconds. It is doubled, up to the longest,
+#: for one with a wrong checksum: to copy it anew takes much, and a file that comes late is there soon.
+RETRY_AFTER_S, MAX_RETRY_AFTER_S = 10.0, 3_600.0
+
+#: What helps against a damaged store.
+_REMEDY = "run `shoal index upload` with the index's name where it was built"
+
+#: Time after which an index is removed that the store does not have any more, in seconds.
+GONE_AFTER_S = 60.0
+
+
+class _Failure(NamedTuple):
+    """The reason why a version is not copied, and the time of the next try, on the monotonic clock.
+
+    `version` is None if the store does not say which one is to be served.
+    """
+
+    version: str | None
+    message: str
+    pause_s: float
+    retry_at: float
+
+
+class Copies:
+    """The copies of all indexes of a store, in a folder of this machine. `tick` is called often while work is done.
+
+    One process at a time may have them. It may be killed at any moment: a version is there when it is whole.
+    """
+
+    def __init__(self, store: IndexStore, folder: Path, tick: Callable[[], None] = lambda: None):
+        self._store = store
+        self._folder = folder
+        self._tick = tick
+        self._failures: dict[str, _Failure] = {}
+        self._gone_since: dict[str, float] = {}
+        self._was_empty = False
+
+    def look(self, now: float) -> None:
+        """Bring the copies to what the store has. `now` is on the monotonic clock.
+
+        An index that cannot be copied keeps the version that it has, and the reason is in the file of errors; so do all
+        if the store has nothing at all, as with another address. Raises FileError or Unavailable if the store cannot be
+        listed; nothing is changed then.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        there, here = self._store.list_names(), copied_names(self._folder)
+        names = sorted(filter(_is_name, {*there, *here})) if there else []
+        for name in names:
+            self._tick()
+            self._bring(name, now)
+        self._failures = {name: failure for name, failure in self._failures.items() if name in names}
+        errors = {name: failure.message for name, failure in self._failures.items()}
+        if not there:
+            message = f"{STORE} has no indexes: check its address, or build one"
+            errors = dict.fromkeys(here, message)
+            if not self._was_empty:
+                log.warning("%s", message)
+        self._was_empty = not there
+        save_errors(self._folder, errors)
+
+    def _bring(self, name: str, now: float) -> None:
+        """Bring one copy to what the store has, or note why that cannot be done."""
+        version, failure = None, self._failures.get(name)
+        try:
+            version = self._current(name)
+            if version is None:
+                self._forget(name, now)
+            elif failure and failure.version == version and now < failure.retry_at:
+                return
+            elif version != _copied_version(self._folder / name):
+                self._copy(name, version)
+            elif (self._folder / name / DAMAGED).exists():
+                self._mend(name, version)
+        except ShoalError as error:
+            self._note(name, version, error, now)
+        else:
+            self._failures.pop(name, None)
+        if version is not None:
+            self._gone_since.pop(name, None)
+
+    def _current(self, name: str) -> str | None:
+        """Return the version that the store says to serve; None if it has no such index."""
+        data = self._store.read_small(f"{name}/{CURRENT}", MAX_CURRENT_BYTES)
+        if data is None:
+            return None
+        text = data.decode("utf-8", "replace")
+        if not text.endswith("\n") or not VERSION.fullmatch(text[:-1]):  # the line feed is the last that is written
+            place = shown(f"{name}/{CURRENT}")
+            raise IndexCorrupt(f"{place} does not name a version: if that stays so, publish a version again")
+        return text[:-1]
+
+    def _copy(self, name: str, version: str) -> None:
+        """Switch a copy to a version, which is downloaded unless it is there."""
+        folder = self._folder / name
+        with _local_errors(folder, version):
+            if not (folder / version / MANIFEST).is_file():
+                self._download(name, version)
+            with changing(folder):
+                make_current(folder, version)
+                remove_old(folder, version, NUM_KEPT)
+            (folder / DAMAGED).unlink(missing_ok=True)
+            for scratch in folder.glob(f"{DOWNLOAD}*"):
+                shutil.rmtree(scratch, ignore_errors=True)
+        log.info("index %s: version %s is copied from the store", name, version)
+
+    def _mend(self, name: str, version: str) -> None:
+        """Download the files anew that are damaged in a copy.
+
+        Raises IndexCorrupt, so that it is not done again soon, if the copy is as the store has it.
+        """
+        folder, scratch = self._folder / name, self._folder / name / f"{DOWNLOAD}{version}"
+        with _local_errors(folder, version):
+            scratch.mkdir(exist_ok=True)
+            for file in (folder / version).glob("*"):
+                with suppress(OSError):  # a file that is not linked is downloaded
+                    os.link(file, scratch / file.name)
+            num_bytes = self._download(name, version)
+            (folder / DAMAGED).unlink(missing_ok=True)
+        if not num_bytes:
+            raise IndexCorrupt(
+                f"version {version} was found damaged, and is as {STORE} has it: if it is not served, build the index "
+                "again"
+            )
+        log.info("index %s: damaged files of version %s are copied from the store again", name, version)
+
+    def _download(self, name: str, version: str) -> int:
+        """Download a version; files of an interrupted download that are whole stay. Return the bytes downloaded."""
+        folder, where = self._folder / name, f"{name}/{version}"
+        scratch = folder / f"{DOWNLOAD}{version}"
+        for other in folder.glob(f"{DOWNLOAD}*"):
+            if other != scratch:
+                shutil.rmtree(other, ignore_errors=True)
+        scratch.mkdir(parents=True, exist_ok=True)
+        manifest = self._manifest(scratch, where)
+        sizes: dict[str, int] = {}
+        for file, expected in manifest.checksums.items():
+            self._tick()
+            if not (scratch / file).exists() or checksum(scratch / file) != expected:
+                sizes[file] = self._size(f"{where}/{file}")
+        _check_room(folder, sum(sizes.values()))
+        for file, size in sizes.items():
+            self._download_file(f"{where}/{file}", scratch / file, size, manifest.checksums[file])
+        sync_folder(scratch)
+        shutil.rmtree(folder / version, ignore_errors=True)  # what an interrupted removal left
+        scratch.rename(folder / version)
+        sync_folder(folder)
+        return sum(sizes.values())
+
+    def _manifest(self, scratch: Path, where: str) -> Manifest:
+        """Download the manifest of a version."""
+        data = self._store.read_small(f"{where}/{MANIFEST}", MAX_MANIFEST_BYTES)
+        if data is None:
+            raise IndexNotFound(f"{shown(where)} is to be served, and is not there: publish it again")
+        replace_file(scratch / MANIFEST, data.decode("utf-8", "replace"))
+        manifest = Manifest.read(scratch)
+        if manifest.version != Path(where).name:
+            raise IndexCorrupt(f"{shown(where)} is another version by its manifest: build the index again")
+        return manifest
+
+    def _size(self, path: str) -> int:
+        size = self._store.size(path)
+        if size is None:
+            raise IndexCorrupt(f"{shown(path)} is missing: {_REMEDY}")
+        return size
+
+    def _download_file(self, path: str, to: Path, size_bytes: int, expected: str) -> None:
+        digest = hashlib.sha256()
+        to.unlink(missing_ok=True)  # not written over: workers may have mapped a damaged file into memory
+        with to.open("wb") as file:
+            for piece in self._store.read(path, size_bytes):
+                digest.update(piece)
+                file.write(piece)
+                self._tick()
+            file.flush()
+            os.fsync(file.fileno())
+        if digest.hexdigest() != expected:
+            raise IndexCorrupt(
+                f"{shown(path)} is not what was built (checksum {digest.hexdigest()[:8]}…, not "
+                f"{expected[:8]}…): it is tried again later; if that stays so, {_REMEDY}"
+            )
+
+    def _forget(self, name: str, now: float) -> None:
+        """Remove the copy of an index that has been gone from the store for a while."""
+        if now - self._gone_since.setdefault(name, now) < GONE_AFTER_S:
+            return
+        self._gone_since.pop(name)
+        if (self._folder / name).exists():
+            (self._folder / name / CURRENT).unlink(missing_ok=True)
+            shutil.rmtree(self._folder / name, ignore_errors=True)
+            log.info("index %s: its copy is removed, as the store has no such index", name)
+
+    def _note(self, name: str, version: str | None, error: ShoalError, now: float) -> None:
+        """Note why an index could not be copied, and log it if that is new."""
+        former, pause_s = self._failures.get(name), RETRY_AFTER_S
+        if former and former.version == version and isinstance(error, IndexCorrupt):
+            pause_s = min(2 * former.pause_s, MAX_RETRY_AFTER_S)
+        if not former or former.message != error.message:
+            log.warning("index %s: %s", name, error.message)
+        self._failures[name] = _Failure(version, error.message, pause_s, now + pause_s)
+
+
+def copied_names(folder: Path) -> set[str]:
+    """Return the names of the indexes that have a copy, or a part of one."""
+    return {path.name for path in folder.iterdir() if path.is_dir() and _is_name(path.name)}
+
+
+def read_errors(folder: Path) -> dict[str, str]:
+    """Return, by its name, why an index is not as the store has it."""
+    try:
+        errors = json.loads((folder / ERRORS).read_bytes())
+        return {str(name): str(message) for name, message in errors.items()}
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return {}
+
+
+def tell_damage(folder: Path, name: str) -> None:
+    """Have the files of a copy compared with the store again, in the folder of the copies; nothing without a copy."""
+    with suppress(OSError):
+        (folder / name / DAMAGED).touch()
+
+
+def save_errors(folder: Path, errors: Mapping[str, str]) -> None:
+    """Write these reasons, unless they are written, or the disk is full: then they are in the log alone."""
+    if errors != read_errors(folder):
+        with suppress(OSError):
+            replace_file(folder / ERRORS, json.dumps(errors))
+
+
+def _is_name(name: str) -> bool:
+    return NAME.fullmatch(name) is not None and not name.startswith(".")
+
+
+def _copied_version(folder: Path) -> str | None:
+    try:
+        return current_version(folder).name
+    except (IndexNotFound, IndexCorrupt):
+        return None
+
+
+def _check_room(folder: Path, needed: int) -> None:
+    """Raise DiskFull if there is no room for so many bytes."""
+    if needed > (free := shutil.disk_usage(folder).free):
+        raise DiskFull(f"the version to copy takes {needed:,} bytes, and {folder} has {free:,} free: free some space")
+
+
+@contextmanager
+def _local_errors(folder: Path, version: str) -> Iterator[None]:
+    """Turn the errors of this machine's disk into ShoalErrors; a download that fills the disk is removed from it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DiskFull.ERRNOS:
+            raise FileError(f"{folder} cannot be written ({error.strerror}): check its permissions") from error
+        shutil.rmtree(folder / f"{DOWNLOAD}{version}", ignore_errors=True)
+        raise DiskFull(f"no room to copy a version into {folder} ({error.strerror}): free some space") from error

@@ -1,0 +1,175 @@
+"""The process that uses the store of indexes: nothing else waits for a store that hangs, or loads its packages.
+
+`python -m shoal_workers.index.store.store_process PARENT COMMAND …`, with the settings in the environment, is that
+process. It writes a dot at every step, and the error with which it ends as commands do.
+"""
+
+import logging
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO
+
+from shoal.errors import FileError, IndexCorrupt, Internal, ShoalError, Unavailable, parse
+from shoal.parent_death import die_with_parent
+from shoal.settings import Settings
+from shoal_workers.index.store.copies import Copies
+from shoal_workers.index.store.store import IndexStore, check_protocol
+from shoal_workers.index.store.upload import upload
+
+log = logging.getLogger(__name__)
+
+#: Interval at which copies are compared with the store, in seconds.
+LOOK_EVERY_S = 2.0
+
+#: Longest time without a step, in seconds; then the store counts as hanging, and the process is killed.
+MAX_SILENCE_S = 300.0
+
+#: Longest time between two reports, and shortest time between two dots.
+REPORT_EVERY_S, DOT_EVERY_S = 0.2, 0.5
+
+#: Lower priority of the process that copies, so that the workers beside it go first.
+NICENESS = 10
+
+#: Longest last line that is read.
+_MAX_LINE_BYTES = 4_096
+
+
+def check_store(settings: Settings) -> None:
+    """Raise MissingExtra or BadSetting if there is a store of a kind that cannot be used. The store is not asked."""
+    if settings.index_store:
+        run_store_process(settings, "check")
+
+
+def upload_index(
+    settings: Settings,
+    folder: Path,
+    report: Callable[[], None] = lambda: None,
+    *,
+    is_published: bool,
+    is_anew: bool = False,
+) -> bool:
+    """Bring the store to what the folder of an index says; return False if the store is not for that index.
+
+    With `is_published` its current version, which was published just now, is served although another machine published
+    one meanwhile; with `is_anew` files that the store has are written again. The store is for indexes in `index_home`.
+    `report` is called often, and may raise to stop the upload. Raises FileError, Unavailable and IndexCorrupt; the next
+    upload of the index then makes up for this one.
+    """
+    if not settings.index_store or folder.absolute().parent.resolve() != settings.index_home_folder.resolve():
+        return False
+    command = "publish" if is_published else "renew" if is_anew else "upload"
+    try:
+        run_store_process(settings, command, folder.name, report=report)
+    except (FileError, Unavailable, IndexCorrupt, Internal) as error:
+        raise type(error)(f"{error.message}; what was done is done in {folder}, and not yet in the store") from None
+    return True
+
+
+def run_store_process(
+    settings: Settings,
+    *words: str,
+    report: Callable[[], None] = lambda: None,
+    keeps_open: Sequence[int] = (),
+    max_silence_s: float = MAX_SILENCE_S,
+) -> None:
+    """Run the process to its end, and call `report` often; an error that this raises ends the process.
+
+    The process keeps the descriptors `keeps_open`. Raises the error with which it ends, and Unavailable if it hangs.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "shoal_workers.index.store.store_process", str(os.getpid()), *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        env=os.environ | settings.to_environment(),
+        pass_fds=keeps_open,
+        process_group=0,  # Ctrl-C is for its parent, which ends it
+    )
+    assert process.stdout is not None
+    with process.stdout as output:
+        try:
+            last_line = _read(output, report, max_silence_s)
+            code = process.wait()
+        finally:
+            process.kill()
+            process.wait()
+    if code:
+        raise parse(last_line) or Internal(f"the process that uses the store ended with exit code {code}: see the log")
+
+
+def _read(output: IO[bytes], report: Callable[[], None], max_silence_s: float) -> str:
+    """Return the last line of the process when it has written that. Raises Unavailable if it hangs."""
+    heard_at, text = time.monotonic(), b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(output, selectors.EVENT_READ)
+        while True:
+            report()
+            if selector.select(REPORT_EVERY_S):
+                if not (piece := os.read(output.fileno(), _MAX_LINE_BYTES)):
+                    return text.decode("utf-8", "replace").strip().rpartition("\n")[2]
+                heard_at, text = time.monotonic(), (text + piece)[-_MAX_LINE_BYTES:]
+            elif time.monotonic() - heard_at > max_silence_s:
+                raise Unavailable(f"the store of indexes has not answered for {max_silence_s:g} s: check its address")
+
+
+def main(parent: str, command: str, *names: str) -> int:
+    """Do the command and return the exit code. All that is printed is free of what libraries say of the store."""
+    die_with_parent(signal.SIGKILL, int(parent))
+    settings = Settings.from_environment()
+    logging.basicConfig(level=logging.CRITICAL, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("shoal_workers").setLevel(settings.log_level.upper())
+    try:
+        if command == "check":
+            check_protocol(settings.index_store)
+        elif command in ("publish", "upload", "renew"):
+            folder, store = settings.index_home_folder / names[0], IndexStore.open(settings.index_store)
+            upload(folder, store, _Dots(), is_published=command == "publish", is_anew=command == "renew")
+        else:
+            _copy(settings)
+    except ShoalError as error:
+        print(error.line, flush=True)
+        return 1
+    except Exception as error:
+        log.error("%s in the process that uses the store\n%s", type(error).__name__, _places(error))
+        return 1
+    return 0
+
+
+def _copy(settings: Settings) -> None:
+    """Keep the copies up to date until the process is killed, or the store fails."""
+    os.nice(NICENESS)
+    dots = _Dots()
+    copies = Copies(IndexStore.open(settings.index_store), settings.index_copies_folder, dots)
+    while True:
+        copies.look(time.monotonic())
+        dots()
+        time.sleep(LOOK_EVERY_S)
+
+
+class _Dots:
+    """Lines with a dot for the process's parent, not too many of them."""
+
+    def __init__(self) -> None:
+        self._next_s = 0.0
+
+    def __call__(self) -> None:
+        if (now_s := time.monotonic()) >= self._next_s:
+            print(".", flush=True)
+            self._next_s = now_s + DOT_EVERY_S
+
+
+def _places(error: Exception) -> str:
+    return "".join(traceback.format_tb(error.__traceback__))
+
+
+if __name__ == "__main__":
+    exit_code = main(*sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)  # threads of a library that still wait for the store are not waited for
