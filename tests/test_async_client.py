@@ -16,7 +16,7 @@ from tcp_proxy import Proxy
 from shoal import AsyncClient
 from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
-from shoal.client.parts import TEXTS_PER_JOB
+from shoal.client.job_limits import TEXTS_PER_JOB
 from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.jobs import Job, Options
 from shoal.keys import Keys

@@ -13,7 +13,7 @@ from conftest import PATIENCE_S, WORDS, free_port, running, wait_until
 from queues import Queue
 
 from shoal import AsyncClient, Client
-from shoal.client.parts import TEXTS_PER_JOB
+from shoal.client.job_limits import TEXTS_PER_JOB
 from shoal.errors import (
     Cancelled,
     InvalidRequest,

@@ -24,7 +24,7 @@ from shoal.settings import variable
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.document_encoder import ModelInfo
 from shoal_workers.index.build.local_encoder import LocalEncoder
-from shoal_workers.index.build.pool_encoder import PoolEncoder, served_digest, served_model
+from shoal_workers.index.build.pool_encoder import PoolEncoder, served_digest, served_model_info
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.versions import list_versions
 from shoal_workers.service import announced
@@ -148,7 +148,7 @@ class TestThroughAPool:
         assert current_version(folder).name == here
 
     def test_prompts_and_dimension_are_the_pools(self, client: Client, encoder: Encoder) -> None:
-        assert served_model(client) == ModelInfo.of(encoder.model, encoder.fingerprint)
+        assert served_model_info(client) == ModelInfo.of(encoder.model, encoder.fingerprint)
 
     def test_a_pool_that_comes_to_serve_another_model(self, client: Client, encoder: Encoder) -> None:
         here = ModelInfo.of(encoder.model, encoder.fingerprint)
@@ -196,7 +196,7 @@ def test_workers_of_different_models(client: Client) -> None:
     for name in ("one", "two"):
         client.pool.announce(name, {"state": "ready", "model": name, "digest": name * 8, "dimension": 8})
     with pytest.raises(NotReady, match=r"serve different models, one \(oneone.*, two \("):
-        served_model(client)
+        served_model_info(client)
 
 
 def test_workers_of_one_model_with_other_settings(client: Client) -> None:
@@ -204,5 +204,5 @@ def test_workers_of_one_model_with_other_settings(client: Client) -> None:
         about = {"state": "ready", "model": "m", "digest": "d", "dimension": 8, "precision": name}
         client.pool.announce(name, about | {"fingerprint": name})
     with pytest.raises(NotReady, match=r"make different vectors of a text, .* different precision \(bf16; f32\)"):
-        served_model(client)
+        served_model_info(client)
     assert served_digest(client) == "d"  # versions are published and rolled back all the same

@@ -14,7 +14,7 @@ from index_versions import add_version, maps_of, publish_version
 from process import Process
 
 from shoal import Client
-from shoal.client.parts import TEXTS_PER_JOB
+from shoal.client.job_limits import TEXTS_PER_JOB
 from shoal.errors import UnknownIndex
 from shoal_workers.index.files.manifest import VECTORS
 from shoal_workers.index.versions import make_current

@@ -11,7 +11,7 @@ from queues import Queue
 from shoal import Client
 from shoal.broker.broker import Broker
 from shoal.broker.script import Script
-from shoal.client.parts import TEXTS_PER_JOB
+from shoal.client.job_limits import TEXTS_PER_JOB
 from shoal.errors import ShoalError, TooLarge
 from shoal.jobs import MAX_VALUES, Job
 from shoal.keys import Keys

@@ -13,7 +13,7 @@ from tcp_proxy import Proxy
 
 from shoal import Client
 from shoal.broker.broker import Broker
-from shoal.client.parts import TEXTS_PER_TOKENS_JOB
+from shoal.client.job_limits import TEXTS_PER_TOKENS_JOB
 from shoal.errors import TooLarge, Unavailable, UnknownJob
 from shoal.jobs import LANES, Job, Options
 from shoal.keys import Keys

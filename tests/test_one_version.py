@@ -19,7 +19,8 @@ from queues import Queue
 
 from shoal import Client, HttpClient
 from shoal.blocking import run_now
-from shoal.client.parts import SWITCH_PAUSE_S, TEXTS_PER_JOB, of_one_version
+from shoal.client.job_limits import TEXTS_PER_JOB
+from shoal.client.one_version import SWITCH_PAUSE_S, of_one_version
 from shoal.client.redis.calls import MAX_PAUSE_S, MAX_PAUSES
 from shoal.errors import Cancelled, Internal, NotReady, UnknownIndex
 from shoal.jobs import LANES, Job

@@ -8,7 +8,7 @@ from api_stub import MakeApp, StubWorker, raw_score_of
 from flask.testing import FlaskClient
 from fuzzing import nested
 
-from shoal.client.parts import TEXTS_PER_JOB
+from shoal.client.job_limits import TEXTS_PER_JOB
 from shoal.errors import BadSetting
 from shoal_api.protocol_paths import FALLBACKS, TOLD_BY
 from shoal_api.schema.cohere import MAX_RANK_FIELDS

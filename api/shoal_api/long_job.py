@@ -10,7 +10,7 @@ from typing import Any
 from flask import Response, request
 
 from shoal.allowed_path import allowed_path
-from shoal.client.parts import check_key
+from shoal.client.job_limits import check_key
 from shoal.errors import (
     InvalidRequest,
     MissingExtra,

@@ -8,9 +8,9 @@ import numpy as np
 from shoal.errors import InvalidRequest
 from shoal.replies import Reply
 from shoal_api.enqueue import call
+from shoal_api.model_names import check_reranker
 from shoal_api.response import is_json
 from shoal_api.schema.rerank import RerankBody
-from shoal_api.served_model import check_reranker
 
 
 def rank(body: RerankBody) -> tuple[Reply, list[dict[str, Any]]]:

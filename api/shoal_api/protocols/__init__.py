@@ -1,5 +1,5 @@
 """Compatible protocols of other services, one file for each family, with the dialect of its errors in `dialects`.
 
-Imports the schema, `context`, `enqueue`, `served_model`, `ranking`, `token_ids`, and from the own routes what they
+Imports the schema, `context`, `enqueue`, `model_names`, `ranking`, `token_ids`, and from the own routes what they
 answer too.
 """

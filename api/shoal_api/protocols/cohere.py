@@ -13,6 +13,7 @@ from shoal.errors import InvalidRequest
 from shoal.jobs import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from shoal.replies import Reply
 from shoal_api.enqueue import call
+from shoal_api.model_names import check_model, prompt_among
 from shoal_api.number_type import convert
 from shoal_api.ranking import rank
 from shoal_api.response import base64_rows, cost_headers, rendered
@@ -25,7 +26,6 @@ from shoal_api.schema.cohere import (
     CohereRanking,
     CohereRerankBody,
 )
-from shoal_api.served_model import check_model, prompt_among
 
 api = APIBlueprint(
     "cohere", __name__, abp_tags=[Tag(name="Cohere")], abp_responses={"4XX": CohereError, "5XX": CohereError}

@@ -10,6 +10,7 @@ from flask_openapi3.models.tag import Tag
 from shoal.jobs import LANES
 from shoal_api.context import context
 from shoal_api.enqueue import call
+from shoal_api.model_names import check_model, served_models, served_rerankers
 from shoal_api.protocols.openai import embedding_list
 from shoal_api.ranking import rank, usage
 from shoal_api.response import cost_headers, rendered
@@ -21,7 +22,6 @@ from shoal_api.schema.infinity import (
     InfinityRerankBody,
 )
 from shoal_api.schema.openai import OpenAIError
-from shoal_api.served_model import check_model, served_models, served_rerankers
 from shoal_api.vector_format import VectorFormat, arrays_of
 
 api = APIBlueprint(

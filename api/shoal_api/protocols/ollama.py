@@ -11,6 +11,7 @@ from flask_openapi3.models.tag import Tag
 from shoal import __version__
 from shoal.errors import ModelNotFound
 from shoal_api.enqueue import call
+from shoal_api.model_names import check_model, describe_model, served_models
 from shoal_api.request import json_request
 from shoal_api.response import rendered
 from shoal_api.schema.ollama import (
@@ -24,7 +25,6 @@ from shoal_api.schema.ollama import (
     OllamaShowBody,
     OllamaVersion,
 )
-from shoal_api.served_model import check_model, describe_model, served_models
 from shoal_api.vector_format import VectorFormat, arrays_of
 
 api = APIBlueprint(

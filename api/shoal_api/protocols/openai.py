@@ -10,9 +10,9 @@ from werkzeug.routing import BaseConverter
 from shoal.errors import ModelNotFound
 from shoal.replies import Reply
 from shoal_api.enqueue import call
+from shoal_api.model_names import check_model, served_models
 from shoal_api.response import base64_rows, rendered
 from shoal_api.schema.openai import EmbeddingList, EmbeddingsBody, ModelBody, ModelList, ModelPath, OpenAIError
-from shoal_api.served_model import check_model, served_models
 from shoal_api.token_ids import as_texts
 from shoal_api.vector_format import VectorFormat, arrays_of
 

@@ -8,12 +8,12 @@ from flask_openapi3.models.tag import Tag
 
 from shoal.jobs import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from shoal_api.enqueue import call
+from shoal_api.model_names import prompt_among
 from shoal_api.response import WholeResponse, cost_headers, rendered
 from shoal_api.routes import health as own_health
 from shoal_api.routes import info as own_info
 from shoal_api.schema.responses import Info
 from shoal_api.schema.weaviate import WeaviateBody, WeaviateError, WeaviateRerankBody, WeaviateScores, WeaviateVectors
-from shoal_api.served_model import prompt_among
 from shoal_api.vector_format import VectorFormat, arrays_of
 
 api = APIBlueprint(

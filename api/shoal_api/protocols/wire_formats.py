@@ -5,10 +5,10 @@ from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
 from shoal_api.enqueue import call
+from shoal_api.model_names import check_model
 from shoal_api.schema import headers
 from shoal_api.schema.responses import ERRORS
 from shoal_api.schema.wire_formats import NamedModelBody, NamedModelVectors
-from shoal_api.served_model import check_model
 from shoal_api.vector_format import RAW, VectorFormat, arrays_of
 
 api = APIBlueprint("wire_formats", __name__, abp_tags=[Tag(name="Wire formats")], abp_responses=ERRORS)

@@ -11,7 +11,7 @@ from secrets import token_hex
 from threading import Lock
 
 from shoal.client.blocking_work import BlockingWork
-from shoal.client.parts import groups
+from shoal.client.grouping import groups
 from shoal.client.source_file import Item, Items
 from shoal.errors import DiskFull, InvalidRequest
 from shoal.excerpt import excerpt

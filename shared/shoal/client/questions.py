@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.blocking import run_now
-from shoal.client.parts import Vectors, as_list, vectors
 from shoal.closing import Closing
 from shoal.jobs import Job, Options
 from shoal.replies import Reply
+
+#: Vectors of texts, float32 `[texts, dimension]`, or token vectors, `[tokens, dimension]` for each text.
+Vectors = NDArray[np.float32] | list[NDArray[np.float32]]
 
 
 class Questions(ABC):
@@ -75,3 +77,18 @@ class BlockingQuestions(Questions, Closing):
         truncate and truncation_side. Raises Unsupported where the workers have no reranker.
         """
         return run_now(self._rerank(query, texts, raw_scores, options))
+
+
+def as_list(texts: str | Iterable[str]) -> list[str]:
+    """Return the texts as a list: of one for a single str."""
+    return [texts] if isinstance(texts, str) else list(texts)
+
+
+def vectors(reply: Reply, options: Options) -> Any:
+    """Return the vectors of a reply to an embed: for each text a row, an array of token vectors, or its chunks."""
+    if options.output == "chunks":
+        return reply.chunks_by_text()
+    if options.output == "tokens":
+        return reply.rows_by_text()
+    assert reply.vectors is not None
+    return reply.vectors

@@ -17,16 +17,9 @@ from shoal.client.http.long_handle import HttpLongHandle
 from shoal.client.http.long_jobs import HttpLongJobs
 from shoal.client.http.messages import RequestLimits, body_of, checked, reply_of
 from shoal.client.index_handle import IndexHandle
-from shoal.client.parts import (
-    TEXTS_PER_JOB,
-    TEXTS_PER_TOKENS_JOB,
-    as_list,
-    check_key,
-    check_lane,
-    of_one_version,
-    vectors,
-)
-from shoal.client.questions import BlockingQuestions
+from shoal.client.job_limits import TEXTS_PER_JOB, TEXTS_PER_TOKENS_JOB, check_key, check_lane
+from shoal.client.one_version import of_one_version
+from shoal.client.questions import BlockingQuestions, as_list, vectors
 from shoal.client.source_file import File, Item
 from shoal.errors import InvalidRequest, MissingExtra, Timeout, TooLarge
 from shoal.excerpt import excerpt

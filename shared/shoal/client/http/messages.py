@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import wire
-from shoal.client.parts import MAX_HITS_PER_JOB, TEXTS_PER_TOKENS_JOB
+from shoal.client.job_limits import MAX_HITS_PER_JOB, TEXTS_PER_TOKENS_JOB
 from shoal.errors import InvalidText, MalformedJob
 from shoal.jobs import OPTION_DEFAULTS, Job, new_id
 from shoal.replies import CHUNK_COLUMNS, Reply

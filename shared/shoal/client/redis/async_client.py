@@ -13,7 +13,7 @@ from shoal.broker.async_connection import ConnectionMaker
 from shoal.cache.lookup import LookupResult
 from shoal.client.index_handle import AsyncIndexHandle
 from shoal.client.long_handle import AsyncLongHandle
-from shoal.client.parts import Vectors, as_list
+from shoal.client.questions import Vectors, as_list
 from shoal.client.redis.async_session import AsyncSession
 from shoal.client.redis.calls import Calls
 from shoal.client.redis.handle import AsyncHandle

@@ -9,19 +9,18 @@ from functools import partial
 from typing import Any
 
 from shoal.changes.change_log import AsyncChangeLog
-from shoal.client.parts import (
+from shoal.client.grouping import groups
+from shoal.client.job_limits import (
     TEXTS_PER_JOB,
     TEXTS_PER_TOKENS_JOB,
     check_key,
     check_lane,
     check_num_vectors,
-    groups,
-    of_one_version,
     put_share,
     texts_per_job,
-    vectors,
 )
-from shoal.client.questions import Questions
+from shoal.client.one_version import of_one_version
+from shoal.client.questions import Questions, vectors
 from shoal.client.redis.client_io import ClientIO, P, Sender
 from shoal.client.redis.index_writer import IndexWriter
 from shoal.errors import (

@@ -10,8 +10,7 @@ from shoal.blocking import iterate_now, run_now
 from shoal.cache.lookup import CacheLookup, LookupResult
 from shoal.client.index_handle import IndexHandle
 from shoal.client.long_handle import LongHandle
-from shoal.client.parts import as_list
-from shoal.client.questions import BlockingQuestions
+from shoal.client.questions import BlockingQuestions, as_list
 from shoal.client.redis.calls import Calls
 from shoal.client.redis.handle import Handle
 from shoal.client.redis.index import RedisIndex

@@ -19,7 +19,7 @@ from shoal.changes.change import (
     Change,
 )
 from shoal.changes.change_log import AsyncChangeLog
-from shoal.client.parts import bounded_groups, telling_how_many
+from shoal.client.grouping import bounded_groups, telling_how_many
 from shoal.errors import NotReady, TooLarge, UnknownIndex
 from shoal.excerpt import excerpt
 from shoal.jobs import Job, Options
@@ -47,7 +47,7 @@ class Written(NamedTuple):
     position: str
 
 
-class ServedModel(NamedTuple):
+class IndexModel(NamedTuple):
     """The properties of a served index, and of the worker's model, that the vectors of its documents depend on.
 
     `prompt` is the name of the prompt before each document, or empty for the model's default. `fingerprint` tells apart
@@ -136,7 +136,7 @@ class IndexWriter:
             )
         return [list(items)]
 
-    async def _embed(self, documents: Sequence[Document], model: ServedModel) -> NDArray[np.float32]:
+    async def _embed(self, documents: Sequence[Document], model: IndexModel) -> NDArray[np.float32]:
         """Return the vectors of the documents, float32 `[len(documents), dimension]`."""
         texts = [document.text for document in documents]
         reply = await self.call(Job("embed", texts, Options(prompt_name=model.prompt or None)))
@@ -144,9 +144,9 @@ class IndexWriter:
             raise self._other_model()
         return reply.vectors
 
-    async def _model(self, *, is_for_vectors: bool = True) -> ServedModel:
+    async def _model(self, *, is_for_vectors: bool = True) -> IndexModel:
         """Return the model of the index, with which all ready workers serve it."""
-        found = {ServedModel.of(about, self.name) for about in await self._serving()}
+        found = {IndexModel.of(about, self.name) for about in await self._serving()}
         if not is_for_vectors:
             found = {model and model._replace(fingerprint="") for model in found}
         model, *others = found

@@ -38,7 +38,7 @@ class PoolEncoder:
 
         Raises NotReady if no worker is ready or if workers serve different models, and Unavailable without Redis.
         """
-        while (model := served_model(client)) is None:
+        while (model := served_model_info(client)) is None:
             if waiting is None:
                 raise NotReady("no worker of the pool is ready: start one, or build in this process (--local)")
             waiting("waiting for a worker")
@@ -66,14 +66,14 @@ class PoolEncoder:
 
     def _check_model(self) -> None:
         with suppress(Unavailable):  # it is waited for when the next job is
-            if served_model(self._client) not in (None, self.model):
+            if served_model_info(self._client) not in (None, self.model):
                 raise IndexMismatch(
                     f"the pool served {self.model.name}, and meanwhile another model, or this one with other settings: "
                     "build again"
                 )
 
 
-def served_model(client: Client) -> ModelInfo | None:
+def served_model_info(client: Client) -> ModelInfo | None:
     """Return the model that all ready workers of the client's pool serve, or None if no worker is ready.
 
     Raises NotReady if their vectors differ, as they serve different models or the same one with other settings, and

@@ -1,0 +1,55 @@
+"""Long lists in groups, each of which is written or sent as one."""
+
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import TypeVar
+
+from shoal.errors import ShoalError
+
+T = TypeVar("T")
+
+
+async def groups(texts: Iterable[T] | AsyncIterable[T], num_texts: int) -> AsyncGenerator[list[T], None]:
+    """Yield the texts in groups of so many."""
+    if isinstance(texts, AsyncIterable):
+        group: list[T] = []
+        async for text in texts:
+            group.append(text)
+            if len(group) == num_texts:
+                yield group
+                group = []
+        if group:
+            yield group
+    else:
+        source = iter(texts)
+        while group := list(islice(source, num_texts)):
+            yield group
+
+
+def bounded_groups(items: Iterable[T], sizes: Iterable[int], max_num: int, max_size: int) -> Iterator[list[T]]:
+    """Yield the items in groups of at most `max_num`, whose sizes together are at most `max_size`.
+
+    An item that is larger is a group by itself.
+    """
+    group: list[T] = []
+    total = 0
+    for item, size in zip(items, sizes, strict=True):
+        if group and (len(group) == max_num or total + size > max_size):
+            yield group
+            group, total = [], 0
+        group.append(item)
+        total += size
+    if group:
+        yield group
+
+
+@contextmanager
+def telling_how_many(num: int) -> Iterator[None]:
+    """Add to the message of an error that so many documents or ids were written before it."""
+    try:
+        yield
+    except ShoalError as error:
+        if num:
+            error.args = (f"{error.message} (the first {num:,} are written)",)
+        raise
