@@ -21,6 +21,7 @@ from shoal.records.document import BadRow, Document
 from shoal.records.memory_limit import limited_memory
 from shoal.records.record import MAX_ROW_BYTES
 from shoal.records.source import Source
+from shoal.records.source_rules import SourceRules
 from shoal.records.text_lines import MAX_BLANK_CHARS, MAX_LINE_CHARS
 from shoal.records.text_records import MAX_OPEN_QUOTES
 from shoal.records.web_file import PACE_S, Pace, WebFile
@@ -260,7 +261,7 @@ def test_a_link_leads_from_below_a_root_to_no_other_place(write: Write, tmp_path
     (root := tmp_path / "root").mkdir()
     other, path = write("secret.txt", "secret\n"), root / "a.txt"
     path.write_text("one\n")
-    source = Source(path, root_folders=[root])
+    source = Source(path, rules=SourceRules(root_folders=[root]))
     assert [document.text for document in source] == ["one"]
     path.unlink()
     path.symlink_to(other)
@@ -268,7 +269,7 @@ def test_a_link_leads_from_below_a_root_to_no_other_place(write: Write, tmp_path
         with pytest.raises(PathNotAllowed, match=r"root/a.txt is a link to a file that is below none"):
             use()
     assert rows(path) == ["secret"]  # there is no root
-    assert rows(other, root_folders=[root]) == ["secret"]  # the caller has allowed it
+    assert rows(other, rules=SourceRules(root_folders=[root])) == ["secret"]  # the caller has allowed it
     path.unlink()
     path.symlink_to(write("root/b.txt", "two\n"))
     assert [document.text for document in source] == ["two"]
@@ -473,7 +474,7 @@ class TestWeb:
 
     def test_one_is_read_as_a_local_file_is(self, server: CannedServer) -> None:
         server.answers = [Canned(200, gzip.compress(b"text\none\ntwo\n"), {"ETag": '"a"'})]
-        source = Source(f"{server.url}/x/a.csv.gz?signature=secret", private_hosts=LOOPBACK)
+        source = Source(f"{server.url}/x/a.csv.gz?signature=secret", rules=SourceRules(LOOPBACK))
         assert [document.text for document in source] == ["one", "two"]
         assert source.fingerprint()["modified"] == '"a"'
         assert server.requests[0][0] == "/x/a.csv.gz?signature=secret"
@@ -481,7 +482,7 @@ class TestWeb:
 
     def test_redirects_are_followed(self, server: CannedServer) -> None:
         server.answers = [Canned(302, headers={"Location": "/b?x=1"}), Canned(200, b"one\n")]
-        source = Source(f"{server.url}/a.txt", private_hosts=LOOPBACK)
+        source = Source(f"{server.url}/a.txt", rules=SourceRules(LOOPBACK))
         assert [document.text for document in source] == ["one"]
         assert [path for path, _ in server.requests] == ["/a.txt", "/b?x=1"]
 
@@ -493,7 +494,7 @@ class TestWeb:
     def test_a_redirect_into_a_private_network_is_refused(self, server: CannedServer) -> None:
         server.answers = [Canned(302, headers={"Location": f"http://localhost:{server.server_port}/b"})]
         with pytest.raises(AddressNotAllowed, match="leads into a private network"):
-            list(Source(f"{server.url}/a.txt", private_hosts=(*LOOPBACK, "localhost")))
+            list(Source(f"{server.url}/a.txt", rules=SourceRules((*LOOPBACK, "localhost"))))
         assert len(server.requests) == 1
 
     @pytest.mark.parametrize(
@@ -510,7 +511,7 @@ class TestWeb:
         self, server: CannedServer, root: str, target: str, is_allowed: bool
     ) -> None:
         server.answers = [Canned(302, headers={"Location": target}), Canned(200, b"one\n")]
-        source = Source(f"{server.url}/open/a.txt", private_hosts=LOOPBACK, root_urls=[f"{server.url}{root}"])
+        source = Source(f"{server.url}/open/a.txt", rules=SourceRules(LOOPBACK, [f"{server.url}{root}"]))
         if is_allowed:
             assert [document.text for document in source] == ["one"]
         else:
@@ -533,14 +534,15 @@ class TestWeb:
     ) -> None:
         server.answers = [answer]
         with pytest.raises(FileError, match=message) as caught:
-            list(Source(f"{server.url}/a.txt?key=secret", private_hosts=LOOPBACK))
+            list(Source(f"{server.url}/a.txt?key=secret", rules=SourceRules(LOOPBACK)))
         assert "secret" not in caught.value.message
 
     def test_reading_goes_on_where_the_connection_broke(self, server: "PartServer") -> None:
         server.content = "".join(f"line {n}\n" for n in range(1_000)).encode()
         whole = {"Accept-Ranges": "bytes", "ETag": '"a"', "Content-Length": str(len(server.content))}
         server.first = [Canned(200, server.content[:3_000], whole)]
-        assert [document.text for document in Source(f"{server.url}/a.txt", private_hosts=LOOPBACK)][999] == "line 999"
+        documents = list(Source(f"{server.url}/a.txt", rules=SourceRules(LOOPBACK)))
+        assert documents[999].text == "line 999"
         assert server.requests[1][1]["Range"] == "bytes=3000-"
 
     def test_a_server_has_to_keep_a_pace(self) -> None:
@@ -556,14 +558,14 @@ class TestWeb:
         whole = {"Accept-Ranges": "bytes", "ETag": '"former"', "Content-Length": "4000"}
         server.first = [Canned(200, server.content[:3_000], whole)]
         with pytest.raises(FileError, match="it has changed since it was opened"):
-            list(Source(f"{server.url}/a.txt", private_hosts=LOOPBACK))
+            list(Source(f"{server.url}/a.txt", rules=SourceRules(LOOPBACK)))
 
     def test_parquet_is_read_where_the_server_sends_parts(self, tmp_path: Path, server: "PartServer") -> None:
         from pyarrow import parquet
 
         parquet.write_table(pyarrow.table({"text": ["one", "two"]}), tmp_path / "a.parquet")
         server.content = (tmp_path / "a.parquet").read_bytes()
-        source = Source(f"{server.url}/a.parquet", private_hosts=LOOPBACK)
+        source = Source(f"{server.url}/a.parquet", rules=SourceRules(LOOPBACK))
         assert [document.text for document in source] == ["one", "two"]
         server.answers = [Canned(200, server.content)]
         with pytest.raises(FileError, match="sent as a whole only"):

@@ -26,13 +26,14 @@ def add(settings: Settings, index_name: str, source: str, text_column: str | Non
     Each takes the place of the one that has its id. Searches find them within 2 s. SOURCE is a file as of a build.
     """
     from shoal.records.source import Source
+    from shoal.records.source_rules import SourceRules
 
     documents = Source(
         source,
         text_column,
         id_column,
         max_text_chars=settings.max_text_chars,
-        private_hosts=settings.private_host_names(),
+        rules=SourceRules.from_settings(settings),
     )
     with _writer(settings, index_name) as writer:
         num, _ = run_now(writer.add(documents))

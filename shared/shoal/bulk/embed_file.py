@@ -20,6 +20,7 @@ from shoal.long_task import Report, TaskProgress
 from shoal.records.bad_rows import BadRows
 from shoal.records.document import BadRow, Document
 from shoal.records.source import Source
+from shoal.records.source_rules import SourceRules
 from shoal.settings import DEFAULTS, Settings
 
 #: Rows that are skipped from one report to the next.
@@ -58,9 +59,7 @@ def embed_file(request: BulkRequest, client: Client, report: Report, settings: S
         *columns,
         reserved=frozenset(),
         max_text_chars=settings.max_text_chars,
-        private_hosts=settings.private_host_names(),
-        root_urls=settings.root_urls(),
-        root_folders=settings.root_folders(),
+        rules=SourceRules.from_settings(settings),
     )
     client.pool.alive()  # raises Unavailable: later, Redis is waited for
     with OutputFolder.open(Path(request.out)) as folder:

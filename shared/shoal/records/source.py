@@ -2,7 +2,7 @@
 
 import logging
 import os.path
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from shoal.records.compression import ENDINGS
 from shoal.records.document import RESERVED_NAMES, BadRow, Document, DocumentColumns
 from shoal.records.record import Place, Reader, Record, listed
 from shoal.records.source_file import SourceFile, fingerprint, is_url, name_of, open_file, path_of, shown
+from shoal.records.source_rules import SourceRules
 from shoal.records.text_records import read_csv, read_jsonl, read_tsv, read_txt
 from shoal.settings import DEFAULTS
 
@@ -21,6 +22,9 @@ log = logging.getLogger(__name__)
 #: The names of columns that are taken for the text if none is called "text" and there are several.
 USUAL_TEXT_COLUMNS = ("headline", "title", "content", "body", "sentence")
 
+#: The rules of a source without any: no host of a private network, and no roots.
+NO_ROOTS = SourceRules()
+
 
 class Source:
     """A file of records, read anew by each iteration in constant memory.
@@ -28,9 +32,8 @@ class Source:
     `path` is that of a file on this machine, an http or https URL, or a URL that fsspec opens; the ending of its name
     says the format. Without `text_column` the text is "text", else the only column that is not the id, else the only
     one of `USUAL_TEXT_COLUMNS`. Without `id_column` the id is "id", else the position counted from 0. No other column
-    may have one of the `reserved` names. Web addresses in private networks are refused unless their host is one of
-    `private_hosts`, and so are redirects that lead from below the `root_urls` elsewhere, and links from below the
-    `root_folders`.
+    may have one of the `reserved` names. It is opened by the `rules`; those of a Source without any refuse all
+    private networks.
 
     The constructor raises InvalidRequest for a file that is not there or of no known kind. Iterating raises
     InvalidRequest for a column that cannot be used, BadDocument, InvalidRequest or FileError where the file cannot be
@@ -45,9 +48,7 @@ class Source:
         *,
         reserved: frozenset[str] = RESERVED_NAMES,
         max_text_chars: int = DEFAULTS.max_text_chars,
-        private_hosts: Collection[str] = (),
-        root_urls: Collection[str] = (),
-        root_folders: Collection[Path] = (),
+        rules: SourceRules = NO_ROOTS,
     ):
         self.path = path_of(str(path))
         self.name = name_of(self.path)
@@ -55,7 +56,7 @@ class Source:
         self.id_column = id_column
         self._reserved = reserved
         self._max_text_chars = max_text_chars
-        self._rules = private_hosts, root_urls, root_folders
+        self._rules = rules
         self._file: SourceFile | None = None
         if not is_url(self.path) and not os.path.isfile(self.path):
             raise InvalidRequest(f"there is no file {self.path}; give the path of a file, not of a folder")
@@ -77,7 +78,7 @@ class Source:
     def rows(self) -> Iterator[Document | BadRow]:
         """Yield each row that is not blank, in order: as a document, or as a bad row."""
         columns: DocumentColumns | None = None
-        with open_file(self.path, *self._rules) as self._file, closing(self._records(self._file)) as records:
+        with open_file(self.path, self._rules) as self._file, closing(self._records(self._file)) as records:
             for position, (number, record) in enumerate(records):
                 if isinstance(record, BadDocument):
                     yield BadRow(number, record.message)
@@ -95,7 +96,7 @@ class Source:
         `modified` is in nanoseconds for a file of this machine, else a word of the server; the digest is that of the
         first MiB. Raises as iterating does.
         """
-        return fingerprint(self.path, *self._rules)
+        return fingerprint(self.path, self._rules)
 
     def _records(self, file: SourceFile) -> Generator[tuple[int, Record | BadDocument], None, None]:
         yield from self._reader(file, self.place)

@@ -14,6 +14,7 @@ from shoal.errors import FileError, InvalidRequest, MissingExtra, PathNotAllowed
 from shoal.excerpt import excerpt
 from shoal.extra import install_command
 from shoal.private_network import without_query
+from shoal.records.source_rules import SourceRules
 from shoal.records.web_file import WebFile
 
 #: Bytes that are read at a time.
@@ -67,36 +68,31 @@ def shown(path: str) -> str:
 
 
 @contextmanager
-def open_file(
-    path: str, private_hosts: Collection[str], root_urls: Collection[str], root_folders: Collection[Path]
-) -> Iterator[SourceFile]:
+def open_file(path: str, rules: SourceRules) -> Iterator[SourceFile]:
     """Open a file for reading.
 
     Raises InvalidRequest or FileError if it cannot be read, AddressNotAllowed for a web address in a private network
-    that is not among `private_hosts`, PathNotAllowed if a file below one of the `root_urls` is redirected out of them,
-    or if links lead from below one of the `root_folders` out of them, and MissingExtra for a URL that needs a package
-    which is not installed.
+    that the rules do not name, PathNotAllowed if a redirect or a link leads from below a root out of the roots, and
+    MissingExtra for a URL that needs a package which is not installed.
     """
     if not is_url(path):
-        with _local(path, root_folders) as file:
+        with _local(path, rules.root_folders) as file:
             yield file
     elif path.partition("://")[0].lower() in _WEB:
-        with closing(WebFile(path, private_hosts, root_urls)) as web:
+        with closing(WebFile(path, rules.private_hosts, rules.root_urls)) as web:
             yield SourceFile(io.BufferedReader(web, BLOCK_BYTES), web.size_bytes, web.modified)
     else:
         with closing(_StoredFile(path)) as stored:
             yield SourceFile(io.BufferedReader(stored, BLOCK_BYTES), stored.size_bytes, stored.modified)
 
 
-def fingerprint(
-    path: str, private_hosts: Collection[str], root_urls: Collection[str], root_folders: Collection[Path]
-) -> dict[str, int | str]:
+def fingerprint(path: str, rules: SourceRules) -> dict[str, int | str]:
     """Return the `name`, `size_bytes` (-1 if not known), `modified` and `sha256` by which a change is noticed.
 
     `modified` is in nanoseconds for a file of this machine, else a word of the server, "" if there is none. The digest
     is that of the first MiB. Raises as `open_file` does.
     """
-    with open_file(path, private_hosts, root_urls, root_folders) as file:
+    with open_file(path, rules) as file:
         return {
             "name": name_of(path),
             "size_bytes": -1 if file.size_bytes is None else file.size_bytes,

@@ -13,6 +13,7 @@ from shoal.excerpt import excerpt
 from shoal.keys import NAME
 from shoal.long_task import Report
 from shoal.records.source import Source
+from shoal.records.source_rules import SourceRules
 from shoal.settings import DEFAULTS, Settings
 from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.document_encoder import DocumentEncoder
@@ -61,9 +62,7 @@ class BuildIndex:
             self.text_column,
             self.id_column,
             max_text_chars=settings.max_text_chars,
-            private_hosts=settings.private_host_names(),
-            root_urls=settings.root_urls(),
-            root_folders=settings.root_folders(),
+            rules=SourceRules.from_settings(settings),
         )
 
 
