@@ -148,6 +148,14 @@ def listed(queue: Queue) -> None:
     jobs.submit(KINDS["embed_file"], Submission("embed_file", {}), "", new_job_id())
 
 
+def deleted(queue: Queue) -> None:
+    """Delete a build that was cancelled."""
+    jobs, job_id = RqJobs(queue.broker.library_client(), queue.keys, KINDS), new_job_id()
+    jobs.submit(KINDS["build_index"], Submission("build_index", {}), "", job_id)
+    jobs.cancel(job_id)
+    jobs.delete(job_id)
+
+
 def waiting(queue: Queue) -> None:
     """Have jobs at the front, in the overflow's stream, and waiting."""
     queue.put("bulk", [Job("embed", ["storm"] * size, reply_to="me") for size in (1, 200, 200, 200)], client="a")
@@ -177,6 +185,7 @@ EXAMPLES: dict[str, list[tuple[Act, Callable[[Keys], str], int | None]]] = {
     "once:<name>": [(once, lambda keys: keys.once("*"), 86_400)],
     "long-jobs": [(listed, lambda keys: keys.long_jobs, 34_560_000)],
     "long-jobs:<client>": [(listed, lambda keys: keys.long_jobs_of("*"), 34_560_000)],
+    "deleted-build:<job_id>": [(deleted, lambda keys: keys.deleted_build("*"), 2_592_000)],
     "changes:<index>": [(changed, lambda keys: keys.changes("news"), None)],
     "changed": [(changed, lambda keys: keys.changed, None)],
     "cache:<place>": [(cached, lambda keys: keys.cache("0"), 86_400)],
