@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, ClassVar
 
 import msgpack
 import numpy as np
@@ -170,6 +170,24 @@ def test_while_redis_is_away_the_former_version_stays(
     assert (indexes["news"].folder.name, indexes.errors) == ("v2", {})
     assert "a" in ids(indexes["news"])
     assert "a" not in ids(indexes["faq"])
+
+
+def test_workers_that_are_started_together_read_at_different_moments(
+    indexes: OpenIndexes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Noting(Event):
+        """An event that is set at the third time that it is waited for."""
+
+        waits: ClassVar[list[float | None]] = []
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.waits.append(timeout)
+            return len(self.waits) == 3
+
+    monkeypatch.setattr("random.uniform", lambda least, most: 0.25 * most)
+    monkeypatch.setattr(indexes, "_stopping", Noting())
+    indexes._follow()
+    assert Noting.waits == [0.25, 1.0, 1.0]
 
 
 def test_a_worker_waits_for_redis_before_it_serves(

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import random
 import sys
 import threading
 import time
@@ -200,6 +201,8 @@ class OpenIndexes(Mapping[str, Index]):
                 log.exception("looking for new versions of indexes failed")
 
     def _follow(self) -> None:
+        # Workers that were started together are not to read a change at the same moment: Redis serves one at a time.
+        self._stopping.wait(random.uniform(0, FOLLOW_EVERY_S))  # noqa: S311
         while not self._stopping.wait(FOLLOW_EVERY_S):
             try:
                 self.follow()
