@@ -1,11 +1,7 @@
 """Batches that are computed aside: interactive jobs are computed meanwhile."""
 
-import os
-import sys
 import threading
-from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +14,6 @@ from shoal.jobs import Job
 from shoal.queue.consumer import Consumer, Delivery
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
-from shoal_workers.encoding.engines.openvino import SIDE_BY_SIDE_NICENESS
 from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.worker import Worker
 
@@ -113,19 +108,6 @@ def test_a_text_that_the_engine_fails_on_aside_harms_its_own_job_alone(worker: W
     assert drive(worker) == 2
     found = replies(queue, "bulk")
     assert (code(found[bad.id]), found[good.id].error) == ("internal", None)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="a thread has no priority of its own")
-def test_passes_side_by_side_alone_have_threads_of_low_priority(tiny_model: Path) -> None:
-    before, own = set(os.listdir("/proc/self/task")), os.getpriority(os.PRIO_PROCESS, 0)
-    encoder = Encoder.open(tiny_model, "openvino", "f32", 2)
-    threads = map(int, set(os.listdir("/proc/self/task")) - before)
-    found, low = (
-        Counter(os.getpriority(os.PRIO_PROCESS, thread) for thread in threads),
-        min(19, own + SIDE_BY_SIDE_NICENESS),
-    )
-    assert found.keys() == {own, low}
-    assert found[low] >= encoder.engine.num_streams
 
 
 class GoesAway(Consumer):

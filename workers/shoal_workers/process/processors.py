@@ -3,7 +3,6 @@
 import math
 import os
 import sys
-import threading
 import uuid
 from pathlib import Path
 
@@ -44,13 +43,6 @@ def limit_native_threads(threads: int, num_workers: int) -> None:
     number = str(threads or threads_for(num_workers, available()))
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
         os.environ.setdefault(name, number)
-
-
-def lower_priority(niceness: int) -> None:
-    """Raise the niceness of this thread, which threads that it starts inherit. Without effect except on Linux."""
-    if sys.platform == "linux":
-        thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + niceness))
 
 
 def machine_id() -> str:

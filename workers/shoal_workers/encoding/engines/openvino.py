@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,6 @@ from shoal_workers.model.model import GRAPH
 from shoal_workers.process import processors
 
 log = logging.getLogger(__name__)
-
-#: Niceness that the threads of passes side by side have more than others. A single pass of an interactive job, the API
-#: and Redis then get a processor at once that a long pass of bulk works on, and not after a time slice each.
-SIDE_BY_SIDE_NICENESS = 10
 
 #: How much compiled code is kept for shapes of batches seen before. Code for a shape takes up to 1 MB and 1 ms to make
 #: anew; without limits, which are higher by default, a worker's memory doubles as it meets ever more shapes.
@@ -58,21 +53,8 @@ class OpenVinoEngine:
         together = graph.compile(num_streams=1)
         self._together = together.create_infer_request()
         self.num_streams = threads
-        side_by_side = self._compile_side_by_side(graph) if threads > 1 else together
+        side_by_side = graph.compile(num_streams=threads) if threads > 1 else together
         self._side_by_side = [side_by_side.create_infer_request() for _ in range(threads)]
-
-    def _compile_side_by_side(self, graph: "_Graph") -> Any:
-        """Return the graph for passes side by side. Their threads let single passes and other processes go first.
-
-        They inherit the priority of the thread that compiles.
-        """
-
-        def compile_at_low_priority() -> Any:
-            processors.lower_priority(SIDE_BY_SIDE_NICENESS)
-            return graph.compile(num_streams=self.num_streams)
-
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(compile_at_low_priority).result()
 
     def start(self, packings: Sequence[Packing], aside: bool = False) -> "list[OpenVinoPass]":
         """See `Engine.start`."""
