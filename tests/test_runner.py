@@ -308,9 +308,10 @@ def test_rqs_own_tools_show_the_jobs(place: Place) -> None:
 def test_one_that_does_not_notice_a_pause_is_killed_and_goes_on_later(place: Place) -> None:
     job_id = place.submit("ignore")
     process = place.process_of(place.start())
+    place.wait(job_id, "running")
     place.jobs.pause(job_id)
     place.wait(job_id, "paused")
-    assert not process.is_running()
+    wait_until(lambda: has_ended(process))
     place.let_go()
     place.jobs.resume(job_id)
     place.wait(job_id, "done")
@@ -320,6 +321,7 @@ def test_one_that_does_not_stop_is_killed_and_goes_on_later(place: Place) -> Non
     job_id = place.submit("ignore")
     runner = place.start()
     process = place.process_of(runner)
+    place.wait(job_id, "running")
     runner.terminate()
     assert runner.wait(30) == 0
     assert not process.is_running()
