@@ -25,8 +25,8 @@ from queues import Queue, queue_of
 
 from shoal import Client
 from shoal.cache.cache import MAX_TEXTS_PER_READ, Cache
-from shoal.cache.entry import Entry
-from shoal.cache.lookup import CacheLookup
+from shoal.cache.entry import Entry, size_bytes
+from shoal.cache.lookup import OBJECT_BYTES, CacheLookup
 from shoal.cache.table import Table, num_places
 from shoal.errors import InvalidRequest, InvalidText, Overloaded, ShoalError, TextTooLong, Timeout, Unavailable
 from shoal.jobs import Job, Options
@@ -584,11 +584,35 @@ class TestClient:
         worker.pool.leave(worker.id)
         assert lookup.find(job).missing == []
 
+    def test_what_was_found_is_held_until_heartbeats_are_read_again(self, client: Client, worker: Worker) -> None:
+        embed(worker, "storm")
+        announce(worker)
+        holds, reads_anew = CacheLookup(client.pool, refresh_s=3_600), CacheLookup(client.pool, refresh_s=0)
+        job = Job("embed", ["storm", "rain"])
+        assert holds.find(job).missing == reads_anew.find(job).missing == ["rain"]
+        queue_of(worker).redis.delete(*places(worker))
+        assert holds.find(job).missing == ["rain"]
+        assert reads_anew.find(job).missing == ["storm", "rain"]
+        assert (holds.num_hits, holds.num_misses) == (2, 2)
+
+    def test_no_more_is_held_than_may_be(self, client: Client, worker: Worker) -> None:
+        texts = [f"storm {n}" for n in range(5)]
+        embed(worker, *texts)
+        announce(worker)
+        of_three = 3 * (size_bytes(32) + OBJECT_BYTES)
+        in_turns, at_once = (CacheLookup(client.pool, refresh_s=3_600, max_held_bytes=of_three) for _ in range(2))
+        assert [in_turns.find(Job("embed", [text])).missing for text in texts] == [[]] * 5
+        assert at_once.find(Job("embed", texts)).missing == []
+        queue_of(worker).redis.delete(*places(worker))
+        assert in_turns.find(Job("embed", texts)).missing == texts[:3]
+        assert at_once.find(Job("embed", texts)).missing == texts[3:]
+
     def test_without_redis_nothing_is_known(self, own_redis: RedisServer, make_worker: MakeWorker) -> None:
         worker = make_worker(redis_url=own_redis.url)
         with Client(own_redis.url, key_prefix=queue_of(worker).keys.prefix, pool=queue_of(worker).keys.pool) as client:
             embed(worker, "storm")
             announce(worker)
+            client.cache_lookup = CacheLookup(client.pool, refresh_s=0)  # it holds nothing
             assert array(client.call(Job("embed", ["storm"]))).shape == (1, 32)
             own_redis.stop()
             for _ in range(3):

@@ -5,19 +5,26 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
 from shoal.blocking import run_now
 from shoal.broker.commands import BlockingCommands, Commands
 from shoal.cache.cache import AsyncCache
-from shoal.cache.entry import Entry
+from shoal.cache.entry import Entry, size_bytes
 from shoal.cache.table import Table
 from shoal.errors import ShoalError
 from shoal.jobs import Job
 from shoal.keys import Keys
 from shoal.queue.pool import ALIVE_S, AsyncPool, Pool
 from shoal.replies import TIMINGS, Reply, finish
+
+#: Most bytes of entries that a client holds in memory.
+MAX_HELD_BYTES = 8 * 2**20
+
+#: Bytes that Python's objects of an entry take beside the entry itself.
+OBJECT_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +74,21 @@ class _Lookup:
 
     Workers announce the shape of the cache in their heartbeats; those of new workers are read after `refresh_s`,
     by default the time after which a worker that has died is known to be dead.
-    Without workers or a cache, or while workers announce different shapes, all texts are missing. `num_hits` and
+    Without workers or a cache, or while workers announce different shapes, all texts are missing. Entries that were
+    found since then are held in memory: texts that are asked for again and again need no round trip. `num_hits` and
     `num_misses` count texts.
     """
 
-    def __init__(self, commands: Commands, keys: Keys, pool: AsyncPool, refresh_s: float):
+    def __init__(self, commands: Commands, keys: Keys, pool: AsyncPool, refresh_s: float, max_held_bytes: int):
         self.num_hits = 0
         self.num_misses = 0
         self._commands = commands
         self._keys = keys
         self._pool = pool
         self._refresh_s = refresh_s
+        self._max_held_bytes = max_held_bytes
         self._cache: AsyncCache | None = None
+        self._held: dict[bytes, Entry] = {}
         self._refresh_at = 0.0
         self._counting = threading.Lock()
 
@@ -89,12 +99,26 @@ class _Lookup:
             return all_missing
         digests = cache.table.digests(job.texts, cache.table.prompt(options.prompt_name), options)
         try:
-            found = await cache.find(digests)
+            found = await self._entries(cache, digests)
         except ShoalError:  # the queue raises the same when the job is put
             return all_missing
         entries = [entry if entry and entry.answers(options) else None for entry in found]
         self._count(len(entries), entries.count(None))
         return LookupResult(job, entries, cache.table.model)
+
+    async def _entries(self, cache: AsyncCache, digests: Sequence[bytes]) -> list[Entry | None]:
+        """Return the entry of each digest, or None: those that are not held are read, and held from now on."""
+        held = self._held
+        found = {digest: held.get(digest) for digest in digests}
+        if missing := [digest for digest, entry in found.items() if entry is None]:
+            read = zip(missing, await cache.find(missing), strict=True)
+            new = {digest: entry for digest, entry in read if entry is not None}
+            most = self._max_held_bytes // (size_bytes(cache.table.dimension) + OBJECT_BYTES)
+            if len(held) + len(new) > most:
+                held = self._held = {}  # other threads may still read the one before
+            held.update(islice(new.items(), most))
+            found |= new
+        return [found[digest] for digest in digests]
 
     def _is_due(self) -> bool:
         return time.monotonic() >= self._refresh_at
@@ -108,6 +132,7 @@ class _Lookup:
             self._cache = None
         elif self._cache is None or self._cache.table != table:
             self._cache = AsyncCache(self._commands, self._keys, table)
+        self._held = {}  # an entry may have been deleted since
         self._refresh_at = time.monotonic() + self._refresh_s
 
     def _count(self, num_texts: int, num_misses: int) -> None:
@@ -119,8 +144,8 @@ class _Lookup:
 class CacheLookup(_Lookup):
     """The look-up for threads. Thread-safe."""
 
-    def __init__(self, pool: Pool, refresh_s: float = ALIVE_S):
-        super().__init__(BlockingCommands(pool.broker), pool.keys, pool.asynchronous, refresh_s)
+    def __init__(self, pool: Pool, refresh_s: float = ALIVE_S, max_held_bytes: int = MAX_HELD_BYTES):
+        super().__init__(BlockingCommands(pool.broker), pool.keys, pool.asynchronous, refresh_s, max_held_bytes)
         self._refreshing = threading.Lock()
 
     def find(self, job: Job) -> LookupResult:
@@ -136,7 +161,7 @@ class AsyncCacheLookup(_Lookup):
     """The look-up for the tasks of an event loop."""
 
     def __init__(self, commands: Commands, keys: Keys, pool: AsyncPool, refresh_s: float = ALIVE_S):
-        super().__init__(commands, keys, pool, refresh_s)
+        super().__init__(commands, keys, pool, refresh_s, MAX_HELD_BYTES)
         self._refreshing = asyncio.Lock()
 
     async def find(self, job: Job) -> LookupResult:
