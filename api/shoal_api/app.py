@@ -89,7 +89,7 @@ class _App(FastFlask):
         """Run the hooks, count the request and a large response, and add headers of its rate and of a stop."""
         response, request = super().process_response(response), cast(JsonRequest, request_ctx.request)
         if request.is_negotiated:
-            response.vary.add("Accept")
+            response.headers["Vary"] = ", ".join([*response.headers.getlist("Vary"), "Accept"])
         if request.rate_headers:
             response.headers.update(request.rate_headers)
         route, method = (request.url_rule.rule, request.method) if request.url_rule else ("unmatched", "")

@@ -5,15 +5,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from flask import Response, request
+from flask import Response
 
 from shoal.client.redis.index_writer import IndexWriter
 from shoal.errors import InvalidRequest, TooLarge
 from shoal.jobs import MAX_DIMENSIONS, Job
 from shoal.replies import Reply
 from shoal.size_limit import MAX_REQUEST_HITS, check_hits, check_query, check_texts
-from shoal_api.context import context
-from shoal_api.request import json_request
+from shoal_api.context import Context, context
+from shoal_api.request import JsonRequest, json_request
 from shoal_api.response import rendered
 
 #: The dimension by which vectors are counted until a worker has told that of its model: few models have a greater one.
@@ -53,8 +53,8 @@ def prefers_async() -> bool:
 
     Raises InvalidRequest for a request without it that has an idempotency key.
     """
-    parts = request.environ.get("HTTP_PREFER", "").split(",")
-    if any(part.partition(";")[0].strip().lower() == "respond-async" for part in parts):
+    words = json_request().environ.get("HTTP_PREFER", "")
+    if words and any(part.partition(";")[0].strip().lower() == "respond-async" for part in words.split(",")):
         return True
     refuse_idempotency_key("add Prefer: respond-async to submit it, or repeat it without a key, which does no harm")
     return False
@@ -62,7 +62,7 @@ def prefers_async() -> bool:
 
 def refuse_idempotency_key(remedy: str) -> None:
     """Raise InvalidRequest, with the remedy, if the current request has an idempotency key, which only submits have."""
-    if "HTTP_IDEMPOTENCY_KEY" in request.environ:
+    if "HTTP_IDEMPOTENCY_KEY" in json_request().environ:
         raise InvalidRequest(f"Idempotency-Key goes with a submit, which this request is not: {remedy}")
 
 
@@ -72,14 +72,15 @@ def call(job: Job, remedy: str, lane: str = "interactive") -> Reply:
     Raises the reply's error, TooLarge with the `remedy` for more texts than a lane holds or vectors than a response
     has, Overloaded, Unavailable and Timeout.
     """
-    settings, client = context().settings, context().client
+    shared, request = context(), json_request()
+    settings = shared.settings
     check_texts(job.texts, settings.max_backlog_texts, settings.max_text_chars, "request", remedy)
     check_query(job, settings.max_text_chars)
     check_hits(job, MAX_REQUEST_HITS, "request")
-    _reserve_memory(job, remedy)
-    json_request().num_texts = len(job.texts)
-    name, timeout_s = json_request().client_name, settings.request_timeout_s
-    return client.call(job, lane=lane, timeout_s=timeout_s, client=name, is_wanted=_connection_check())
+    _reserve_memory(shared, request, job, remedy)
+    request.num_texts = len(job.texts)
+    timeout_s, is_wanted = settings.request_timeout_s, _connection_check(shared, request)
+    return shared.client.call(job, lane=lane, timeout_s=timeout_s, client=request.client_name, is_wanted=is_wanted)
 
 
 def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | None = None) -> Response:
@@ -91,25 +92,25 @@ def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | None =
     remedy = f"submit several jobs, or wait for the answer of POST {WAITING_PATHS[job.op]}, which splits the list"
     check_texts(job.texts, settings.max_job_texts, settings.max_text_chars, "job", remedy)
     check_query(job, settings.max_text_chars)
-    job_id = client.put(job, lane, json_request().client_name, request.headers.get("Idempotency-Key"))
+    job_id = client.put(job, lane, json_request().client_name, json_request().headers.get("Idempotency-Key"))
     status = "queued" if job_id == job.id else client.queue.status(job_id)[0]
     return rendered({"id": job_id, "status": status}, 202, {"Location": f"/v1/jobs/{job_id}", **(headers or {})})
 
 
 def writer(index: str) -> IndexWriter:
     """Return the writer of an index for the current request, which writes all of it in one step, or nothing."""
-    settings = context().settings
-    return context().client.writer(
+    shared, request = context(), json_request()
+    return shared.client.writer(
         index,
-        max_text_chars=settings.max_text_chars,
+        max_text_chars=shared.settings.max_text_chars,
         in_one_step=True,
-        client=json_request().client_name,
-        timeout_s=settings.request_timeout_s,
-        is_wanted=_connection_check(),
+        client=request.client_name,
+        timeout_s=shared.settings.request_timeout_s,
+        is_wanted=_connection_check(shared, request),
     )
 
 
-def _reserve_memory(job: Job, remedy: str) -> None:
+def _reserve_memory(shared: Context, request: JsonRequest, job: Job, remedy: str) -> None:
     """Count the request for more threads if its vectors, or the copies of its query, take much memory.
 
     Token vectors have a limit of their own. Raises TooLarge for vectors over the limit of a response, as far as a
@@ -117,28 +118,28 @@ def _reserve_memory(job: Job, remedy: str) -> None:
     requests.
     """
     if job.op == "rerank":
-        context().access.reserve(json_request(), context().client.put_share(job))
-    most = context().settings.max_response_mb * 2**20
+        shared.access.reserve(request, shared.client.put_share(job))
+    most = shared.settings.max_response_mb * 2**20
     if job.op != "embed" or job.options.output != "vector" or _num_bytes(job, MAX_DIMENSIONS) <= most:
         return
-    dimension = job.options.dimensions or context().pool.dimension()
+    dimension = job.options.dimensions or shared.pool.dimension()
     num_bytes = _num_bytes(job, dimension or _ASSUMED_DIMENSION)
     if dimension and num_bytes > most:
         raise TooLarge(
             f"the vectors of {len(job.texts):,} texts take {num_bytes:,} bytes, and a response may have {most:,} "
             f"(SHOAL_MAX_RESPONSE_MB): {remedy}"
         )
-    context().access.reserve(json_request(), _JSON_BYTES * num_bytes / most)
+    shared.access.reserve(request, _JSON_BYTES * num_bytes / most)
 
 
 def _num_bytes(job: Job, dimension: int) -> int:
     return 4 * dimension * len(job.texts)
 
 
-def _connection_check() -> Callable[[], bool] | None:
-    """Return a function that tells if the current request's client is still connected, where that can be known."""
+def _connection_check(shared: Context, request: JsonRequest) -> Callable[[], bool] | None:
+    """Return a function that tells if the request's client is still connected, where that can be known."""
     if request.environ.get("SERVER_SOFTWARE") != "Granian":
         return None
-    disconnects, running = context().disconnects, context().access.running
-    earliest_s = disconnects.earliest_arrival_s(json_request().started_s, len(running))
+    disconnects, running = shared.disconnects, shared.access.running
+    earliest_s = disconnects.earliest_arrival_s(request.started_s, len(running))
     return partial(disconnects.has_connection, earliest_s, time.perf_counter(), running)

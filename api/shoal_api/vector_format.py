@@ -8,7 +8,7 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
-from flask import Response, request
+from flask import Response
 from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 
@@ -97,7 +97,8 @@ class VectorFormat:
     @classmethod
     def of_request(cls) -> "VectorFormat":
         """Return the format that the current request accepts; JSON if it does not say. Raises NotAcceptable."""
-        json_request().is_negotiated = True
+        request = json_request()
+        request.is_negotiated = True
         header = request.environ.get("HTTP_ACCEPT", "")
         media_type = _best(header) if len(header) <= _MAX_ACCEPT_CHARS else None
         if media_type is None:

@@ -124,6 +124,7 @@ def _load_app(settings: Settings) -> Callable[..., Any]:
         app = create_app(settings)
     except ShoalError as error:
         raise SystemExit(error.line) from error
+    gc.freeze()  # what exists by now lives as long as the process: the collector need not look at it again and again
     gc.enable()
     on_stop_signal(partial(_stop, settings.port, Context.of(app).stopping))
     SlowClients(settings.port, Context.of(app).access.running, settings.receive_timeout_s).start()
