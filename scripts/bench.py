@@ -14,12 +14,15 @@ from benchmarks import (
     bars,
     bulk,
     compare,
+    connections,
     engine,
     fair,
     indexes,
+    limits,
     open_loop,
     plot,
     quality,
+    restart,
     scenarios,
     servers,
     start,
@@ -37,6 +40,7 @@ from shoal.errors import ShoalError
 
 #: What can be measured, in this order; each prints a table.
 SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
+    "limits": limits.run,
     "engine": engine.run,
     "embed": scenarios.embed,
     "search": scenarios.search,
@@ -44,6 +48,8 @@ SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "batching": scenarios.batching,
     "open": open_loop.run,
     "fair": fair.run,
+    "connections": connections.run,
+    "restart": restart.run,
     "pool": scenarios.pool,
     "cache": scenarios.cache,
     "start": start.run,

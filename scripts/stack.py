@@ -145,10 +145,15 @@ def stack(
             services += [Service(f"worker {n + 1}", worker_command, environment) for n in range(workers)]
         with started(services, log, lambda: is_ready(url, workers)):
             pids = {each.name: each.process.pid for each in services if each.process}
-            for child in psutil.Process(pids.pop("serve")).children():
-                is_api = "api" in child.cmdline()
-                pids["api" if is_api else f"worker {len(pids.keys() - {'api', 'redis'}) + 1}"] = child.pid
-            yield Running(url, settings.redis_url, pids)
+            yield Running(url, settings.redis_url, pids | named(psutil.Process(pids.pop("serve")).children()))
+
+
+def named(children: Sequence[psutil.Process]) -> dict[str, int]:
+    """Return the process ids of the children of `shoal serve` by name: `api`, `jobs`, `worker 1`, `worker 2` ..."""
+    found = [(child.cmdline()[-1], child.pid) for child in children]
+    workers = (pid for name, pid in found if name == "worker")
+    others = {name: pid for name, pid in found if name != "worker"}
+    return others | {f"worker {number}": pid for number, pid in enumerate(workers, 1)}
 
 
 def logged(command: list[str], log: Path) -> list[str]:

@@ -8,23 +8,26 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from benchmarks.arrivals import generate, percentiles_ms, windows_ms
 from benchmarks.bars import BARS, Bar, table
 from benchmarks.compare import ratios
+from benchmarks.matrix import NUM_PRODUCTS, Lengths, compile_products
+from benchmarks.plan import seconds_left
 from benchmarks.server import Processes
 from click.testing import CliRunner
 from conftest import PATIENCE_S, WORDS, RedisServer, free_port, wait_until
 from page import ROOT
 from process import environment, run
 from service import service
-from stack import Checkout
+from stack import Checkout, named
 
 from shoal import Client
 from shoal.bench.service import check_texts, sample
@@ -34,6 +37,7 @@ from shoal.bench.wrk import Measured
 from shoal.cli.main import main
 from shoal.errors import BadSetting, NotReady
 from shoal.keys import Keys
+from shoal_workers.process.processors import available, has_bf16, threads_for
 
 needs_wrk = pytest.mark.skipif(not shutil.which("wrk"), reason="wrk is not installed")
 
@@ -42,8 +46,10 @@ Running 2s test @ http://127.0.0.1:40123/embed
   1 threads and 64 connections
   2451 requests in 2.01s, 9.87MB read
 Requests/sec:   1219.40
-measured: {"num_requests": 2451, "num_failed": 0, "duration_us": 2010000, "p50_us": 512, "p90_us": 6000, "p99_us": 9130}
+measured: {"num_answers": 2451, "num_refused": 0, "num_lost": 0, "duration_us": 2010000, \
+"p50_us": 512, "p90_us": 6000, "p99_us": 9130}
 """
+FAILURES = OUTPUT.replace('_refused": 0', '_refused": 51').replace('_lost": 0', '_lost": 9')
 
 
 class TestLoad:
@@ -54,11 +60,18 @@ class TestLoad:
 
     @pytest.mark.parametrize(
         "output",
-        [OUTPUT.replace('_failed": 0', '_failed": 3'), "unable to connect to 127.0.0.1:1 Connection refused\n"],
+        [FAILURES, OUTPUT.replace('_lost": 0', '_lost": 1'), "unable to connect to 127.0.0.1:1 Connection refused\n"],
     )
     def test_a_run_with_failures_measures_nothing(self, output: str) -> None:
         with pytest.raises(NotReady, match="measures nothing"):
             Measured.parse(output)
+
+    def test_where_requests_may_fail_the_rate_is_that_of_the_others(self) -> None:
+        measured = Measured.parse(FAILURES, may_fail=True)
+        assert (measured.num_requests, measured.num_failed) == (2_400, 60)
+        assert measured.requests_per_s == pytest.approx(2_400 / 2.01)
+        with pytest.raises(NotReady, match="measures nothing"):
+            Measured.parse(OUTPUT.replace('_refused": 0', '_refused": 2451'), may_fail=True)
 
 
 class TestTrials:
@@ -88,6 +101,10 @@ class TestTrials:
         trials = [trial(case) for case in figures]
         rows = interleave("embed", trials, runs=2, seconds=1, say=lambda _: None)
         assert [(row.case, row.figures) for row in rows] == [("a", {"ms": [5.0]})]
+
+    def test_the_time_left_is_that_of_the_warm_up_and_then_that_of_the_runs_so_far(self) -> None:
+        assert seconds_left([0, 20], runs=5, longer_s=10) == 5 * 30
+        assert seconds_left([0, 20, 60, 80], runs=5, longer_s=10) == 3 * 30
 
 
 class TestTables:
@@ -120,15 +137,20 @@ class TestTables:
         ]
 
 
+#: Texts a second that matrix products allow, by precision.
+LIMITS = {"": 2_000.0, " int8": 4_000.0}
+
+
 class TestBars:
     def test_pass_miss_and_not_measured(self) -> None:
         case = "64 connections x 1 headline"
-        rows = [Row("embed", case, "shoal", {"requests/s": [1_400.0], "p50 ms": [40.0], "p99 ms": [90.0]})]
-        rows.append(Row("embed", case, "baseline", {"requests/s": [200.0]}))
+        figures = {"requests/s": [1_400.0], "p50 ms": [40.0], "p99 ms": [90.0]}
+        rows = [Row(scenario, case, "shoal", figures) for scenario in ("limits", "embed")]
+        rows.append(Row("limits", case, "baseline", {"requests/s": [200.0]}))
         lines = table(rows).splitlines()[2:]
-        assert "| embed, 64 connections, over the FastAPI baseline | ≥ 7 | 7 | pass |" in lines
+        assert "| 64 connections, over the FastAPI baseline | ≥ 7 | 7 | pass |" in lines
         assert "| embed, 64 connections: p99 over p50 | ≤ 2 | 2.25 | miss |" in lines
-        assert "| embed, 64 connections, over Infinity | ≥ 5 |  | not measured |" in lines
+        assert "| 64 connections, over Infinity | ≥ 5 |  | not measured |" in lines
         assert not [line for line in lines if "soak" in line]
 
     def test_what_was_not_run_has_no_table(self) -> None:
@@ -140,6 +162,21 @@ class TestBars:
         assert not bar.is_met_by(worst)
         assert bar.is_met_by(bar.least if bar.least is not None else bar.most or 0.0)
 
+    def test_a_request_that_fails_in_one_run_of_five_is_a_miss(self) -> None:
+        case = "1,000 connections x 1 headline"
+        figures = {"failed": [0.0, 0.0, 2.0, 0.0, 0.0], "memory of the API in MB": [90.0, 95.0, 201.0, 90.0, 90.0]}
+        lines = table([Row("connections", case, "shoal", figures)]).splitlines()
+        assert "| 1,000 connections of one address: requests that failed | ≤ 0 | 2 | miss |" in lines
+        assert "| 1,000 connections of one address: memory of the API | ≤ 200 MB | 201 MB | miss |" in lines
+
+    def test_a_share_of_the_limit_is_of_the_same_precision(self) -> None:
+        case, products = "64 connections x 1 headline", "matrix products"
+        rows = [Row("limits", products, f"machine{name}", {"texts/s": [rate]}) for name, rate in LIMITS.items()]
+        rows += [Row("limits", case, f"shoal{name}", {"requests/s": [1_000.0]}) for name in LIMITS]
+        lines = table(rows).splitlines()
+        assert "| 64 connections, of the limit that matrix products set | ≥ 0.55 | 0.500 | miss |" in lines
+        assert "| 64 connections, int8, of the limit that its matrix products set | ≥ 0.36 | 0.250 | miss |" in lines
+
     def test_shares_are_of_the_best_batch(self) -> None:
         rows = [
             Row("embed", "8 connections x 32 headlines", "shoal", {"texts/s": [1_800.0]}),
@@ -147,6 +184,21 @@ class TestBars:
             Row("embed", "128 headlines a pass", "bare engine", {"texts/s": [1_900.0]}),
         ]
         assert [line for line in table(rows).splitlines() if "| ≥ 90 % | 90 % | pass |" in line]
+
+
+class TestMatrixProducts:
+    @pytest.mark.parametrize("precision", ["auto", "int8"])
+    def test_they_are_computed_in_the_precision_that_they_are_a_limit_of(self, precision: str) -> None:
+        compiled, num_side_by_side = compile_products(precision, 64)
+        assert num_side_by_side == threads_for(1, available())
+        nodes = [node.get_rt_info() for node in compiled.get_runtime_model().get_ordered_ops()]
+        found = [about["runtimePrecision"].astype(str) for about in nodes if "FullyC" in about["layerType"].astype(str)]
+        expected = "u8" if precision == "int8" else "bf16" if has_bf16() else "f32"
+        assert found == [expected] * NUM_PRODUCTS
+
+    def test_the_usual_texts_have_as_many_tokens_as_the_average_ones(self) -> None:
+        lengths = Lengths([3, 3, 9, 9, 5, 8, 6, 6, 1])
+        assert lengths.usual(2) == slice(6, 8)  # 12 tokens, where two average texts have 11.1
 
 
 class TestCheckouts:
@@ -177,10 +229,13 @@ class TestPercentiles:
 
 
 @contextmanager
-def answering(answer: Callable[[], int], patience_s: float | None = None) -> Iterator[int]:
+def answering(
+    answer: Callable[[], int], patience_s: float | None = None, sources: list[str] | None = None
+) -> Iterator[int]:
     """Run a server whose answers have the status that `answer` returns; yield its port.
 
-    It closes connections on which nothing has come for `patience_s`.
+    It closes connections on which nothing has come for `patience_s`, and appends the address of each request's client
+    to `sources`.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -189,6 +244,8 @@ def answering(answer: Callable[[], int], patience_s: float | None = None) -> Ite
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
+            if sources is not None:
+                sources.append(self.client_address[0])
             self.send_response(answer())
             self.send_header("content-length", "2")
             self.end_headers()
@@ -253,6 +310,29 @@ class TestArrivals:
             found = generate(embed_url(port), BODIES, seconds=0.5, connections=4)
         assert 20 <= len(found.due_s) < 20 + 4
         assert found.num_failed == 0
+
+    def test_connections_come_from_the_address_that_is_named(self) -> None:
+        sources: list[str] = []
+        with answering(lambda: 200, sources=sources) as port:
+            generate(embed_url(port), BODIES, seconds=0.2, rate=50, source="127.0.0.2")
+            generate(embed_url(port), BODIES, seconds=0.2, rate=50)
+        assert set(sources) == {"127.0.0.2", "127.0.0.1"}
+        assert sources == sorted(sources, reverse=True)
+
+
+def test_processes_of_a_service_have_the_names_of_what_they_run() -> None:
+    commands = ["api", "jobs", "worker", "worker"]
+    with ExitStack() as running:
+        children = []
+        for name in commands:
+            command = [sys.executable, "-c", "input()", name]
+            children.append(running.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE)))
+        try:
+            found = named([psutil.Process(child.pid) for child in children])
+        finally:
+            for child in children:
+                child.communicate(b"\n")
+    assert found == dict(zip(["api", "jobs", "worker 1", "worker 2"], [child.pid for child in children], strict=True))
 
 
 def test_memory_and_processor_time_are_told_by_process() -> None:

@@ -52,15 +52,22 @@ class PreciseSelector(EpollSelector):
 
 
 def generate(
-    url: str, bodies: Sequence[bytes], seconds: float, rate: float | None = None, connections: int = 64, seed: int = 1
+    url: str,
+    bodies: Sequence[bytes],
+    seconds: float,
+    rate: float | None = None,
+    connections: int = 64,
+    seed: int = 1,
+    source: str | None = None,
 ) -> Found:
     """Send the bodies to one address for so many seconds.
 
     With a `rate`, requests a second, the times of arrival are random; without one, each of the connections sends its
-    next request as soon as its last one is answered, which finds the server's capacity under this generator.
+    next request as soon as its last one is answered, which finds the server's capacity under this generator. A
+    `source` is the address that the connections come from.
     """
     gc.freeze()
-    clients, cpu_s = Clients(url, bodies, seconds, seed), time.process_time()
+    clients, cpu_s = Clients(url, bodies, seconds, seed, source), time.process_time()
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(PreciseSelector())) as runner:
         runner.run(clients.run(rate, connections, seed))
     due_s, sent_s, answered_s = np.array(clients.times_s).reshape(-1, 3).T
@@ -70,12 +77,13 @@ def generate(
 class Clients:
     """Tasks with a connection each, which send what is due one request after the other."""
 
-    def __init__(self, url: str, bodies: Sequence[bytes], seconds: float, seed: int):
+    def __init__(self, url: str, bodies: Sequence[bytes], seconds: float, seed: int, source: str | None = None):
         address, first = urlsplit(url), seed * STRIDE % len(bodies)
         head = f"POST {address.path} HTTP/1.1\r\nhost: {address.netloc}\r\ncontent-type: application/json\r\n".encode()
         requests = [head + b"content-length: %d\r\n\r\n%s" % (len(body), body) for body in bodies]
         self._requests: Iterator[bytes] = cycle([*requests[first:], *requests[:first]])
         self._host, self._port, self._seconds = address.hostname, address.port, seconds
+        self._source = (source, 0) if source else None
         self.times_s: list[tuple[float, float, float]] = []
         self.num_failed = 0
 
@@ -118,7 +126,7 @@ class Clients:
                     if not reader or not writer or reader.at_eof():  # it is new, or the server closed what was idle
                         if writer:
                             writer.close()
-                        reader, writer = await asyncio.open_connection(self._host, self._port)
+                        reader, writer = await asyncio.open_connection(self._host, self._port, local_addr=self._source)
                     writer.write(next(self._requests))
                     head = (await reader.readuntil(b"\r\n\r\n")).lower()
                     await reader.readexactly(int(head.partition(b"content-length:")[2].split(None, 1)[0]))

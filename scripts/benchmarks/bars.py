@@ -22,16 +22,16 @@ class Bar:
     over: Figure = ()
     minus: Figure = ()
     typical: bool = False
+    every_run: bool = False
     least: float | None = None
     most: float | None = None
     unit: str = ""
-    aim: bool = False
 
     @property
     def needed(self) -> str:
         """The bar in words."""
         sign, value = ("≥", self.least) if self.least is not None else ("≤", self.most)
-        return f"{'aim: ' * self.aim}{sign} {round(value or 0, 2):,g}{self.unit}"
+        return f"{sign} {round(value or 0, 2):,g}{self.unit}"
 
     def is_met_by(self, value: float) -> bool:
         """Return True if the value reaches the bar."""
@@ -54,9 +54,13 @@ class Bar:
         case, target, name = place
         of_target = [row for row in rows if (row.scenario, row.target) == (self.scenario, target)]
         named = [row for row in of_target if row.case == case or (case[-1] == "*" and row.case.startswith(case[:-1]))]
-        if found := [row.median(name) for row in named if name in row.figures]:
+        if found := [self._of_runs(row.figures[name]) for row in named if name in row.figures]:
             return pick(found)
         raise KeyError(place)
+
+    def _of_runs(self, values: Sequence[float]) -> float:
+        worst = min if self.least is not None else max
+        return worst(values) if self.every_run else median(values)
 
 
 BARS = [

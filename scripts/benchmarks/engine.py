@@ -5,7 +5,7 @@ Each form has a process of its own, as in a worker, and waits while another is m
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ from benchmarks.plan import PRECISIONS, Plan, Texts, own_process, say
 from shoal.bench.trial import Figures, Row, Trial
 from shoal.jobs import Options
 from shoal.settings import Settings
+from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.model.model import Model, prepared_folder
 from shoal_workers.process import processors
@@ -49,8 +50,8 @@ def run(plan: Plan) -> list[Row]:
         ]
         engines.append(running.enter_context(bare("padded", "auto", _padded_graph())))
         by_size = zip(*(engine.headline_trials(plan.texts) for engine in engines), strict=True)
-        mixed = [text for pair in zip(plan.texts.headlines, plan.texts.abstracts[:512], strict=False) for text in pair]
-        longer = [engine.trial("headlines and abstracts, 32 a pass as they come", 32, mixed) for engine in engines]
+        mixed, case = plan.texts.headlines_and_abstracts, "headlines and abstracts, 32 a pass as they come"
+        longer = [engine.trial(case, 32, mixed) for engine in engines]
         return plan.interleave("engine", [*chain.from_iterable(by_size), *longer])
 
 
@@ -69,6 +70,14 @@ class Engine:
     def sorted_trial(self, texts: Texts) -> Trial:
         """Return a trial of texts of mixed length, sorted and cut into batches."""
         return self.trial("mixed lengths, sorted", 0, texts.mixed(NUM_SORTED))
+
+    def same_trial(self, case: str, texts: Sequence[str]) -> Trial:
+        """Return a trial of passes over the same texts, which were tokenized before: no shape changes."""
+
+        def run(seconds: int, _: int) -> Figures:
+            return self.process.submit(_measure_same, texts, seconds * SHARE).result()
+
+        return Trial(case, self.name, run)
 
     def trial(self, case: str, size: int, texts: Sequence[str]) -> Trial:
         """Return a trial of calls with so many texts, each of one forward pass; with 0, of calls with all texts."""
@@ -108,15 +117,27 @@ def _measure(texts: Sequence[str], size: int, seconds: float) -> dict[str, float
     (engine,), one_pass = _opened, SimpleNamespace(cut=lambda texts: [texts])
     batcher = one_pass if size else None
     size = size or len(texts)
+    parts = cycle([texts[n : n + size] for n in range(0, len(texts) - size + 1, size)])
+    return _timed(lambda: engine.embed(next(parts), Options(), "", batcher), size, seconds)
+
+
+def _measure_same(texts: Sequence[str], seconds: float) -> dict[str, float]:
+    """Return texts a second and the median time of a pass over all texts; tokenizing does not count."""
+    (engine,) = _opened
+    tokens = engine.tokenize(texts)
+    return _timed(lambda: engine.encode([TokenizedText(of_text) for of_text in tokens]), len(texts), seconds)
+
+
+def _timed(call: Callable[[], object], num_texts: int, seconds: float) -> dict[str, float]:
+    """Return what calls with so many texts each take, one after the other."""
     times, started = [], time.perf_counter()
-    for part in cycle([texts[n : n + size] for n in range(0, len(texts) - size + 1, size)]):
-        before = time.perf_counter()
-        engine.embed(part, Options(), "", batcher)
+    now = started
+    while now - started < seconds:
+        before = now
+        call()
         now = time.perf_counter()
         times.append(now - before)
-        if now - started >= seconds:
-            break
-    return {"texts/s": size * len(times) / (now - started), "p50 ms": median(times) * 1_000}
+    return {"texts/s": num_texts * len(times) / (now - started), "p50 ms": median(times) * 1_000}
 
 
 class Padded:

@@ -14,6 +14,9 @@ from shoal.bench.trial import Figures, Row
 from shoal.settings import Settings
 from shoal_workers.model.source import find_source
 
+#: What the other precisions are compared with.
+FULL = {"shoal f32": {"SHOAL_PRECISION": "f32"}}
+
 #: Texts a request, for the batched comparison, and texts of each set that are sent one by one.
 BATCH, NUM_ALONE = 64, 400
 
@@ -29,7 +32,7 @@ def run(plan: Plan) -> list[Row]:
     measures: dict[str, Callable[[str], Figures]] = {"STS-B dev": sts, "Cranfield": cranfield}
     measures |= {f"cosine to fp32, {name}": partial(cosines, of_set) for name, of_set in texts.items()}
     rows, index = [], index_of("cranfield", data.cranfield()[0])
-    for name, environment in PRECISIONS.items():
+    for name, environment in (PRECISIONS | FULL).items():
         with shoal(name, {"default": index}, environment=environment) as server:
             for case, measure in measures.items():
                 figures = {figure: [value] for figure, value in measure(server.url).items()}

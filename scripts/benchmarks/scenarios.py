@@ -2,7 +2,7 @@
 
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -46,23 +46,29 @@ NUM_MIXED = 3_000
 
 def case_of(connections: int) -> str:
     """Return `1 connection`, `2 connections` and so on."""
-    return f"{connections} connection{'s' * (connections > 1)}"
+    return f"{connections:,} connection{'s' * (connections > 1)}"
 
 
 def embed(plan: Plan) -> list[Row]:
     """Run every load on Shoal, on Shoal in int8 where it has that, and on every peer, in turns with the bare engine."""
     with ExitStack() as running:
         bare = running.enter_context(engine.bare())
-        servers = [running.enter_context(shoal(name, environment=env)) for name, env in PRECISIONS.items()]
-        texts = plan.texts.headlines[:64]
-        for name in plan.peers:
-            servers.append(running.enter_context(peer(name)))
-            lowest = check(servers[-1].target, texts, servers[0].target.embed(texts))
-            say(f"embed: {name} does the same work: lowest cosine {lowest:.5f}")
+        servers = start_all(plan, running)
         loads = zip(*(embed_trials(server, plan, (1, 16, 64, 256)) for server in servers), strict=True)
         of_engine = [*bare.headline_trials(plan.texts), bare.sorted_trial(plan.texts)]
         rows = plan.interleave("embed", [*chain.from_iterable(loads), *of_engine])
         return rows + [row for server in servers for row in server.memory_rows("embed")]
+
+
+def start_all(plan: Plan, running: ExitStack, indexes: Mapping[str, Path] | None = None) -> list[Server]:
+    """Return Shoal in each precision, and every peer: each must do the same work as we do."""
+    servers = [running.enter_context(shoal(name, indexes, environment=env)) for name, env in PRECISIONS.items()]
+    texts = plan.texts.headlines[:64]
+    for name in plan.peers:
+        servers.append(running.enter_context(peer(name)))
+        lowest = check(servers[-1].target, texts, servers[0].target.embed(texts))
+        say(f"{name} does the same work: lowest cosine {lowest:.5f}")
+    return servers
 
 
 def embed_trials(server: Server, plan: Plan, connections: Sequence[int]) -> list[Trial]:

@@ -20,6 +20,9 @@ from shoal.bench.trial import STRIDE, Figures, Row, Trial, figures_of
 #: Every scenario but `cache` runs without a cache: the texts of a load repeat, and repeats would flatter us.
 NO_CACHE = {"SHOAL_CACHE_MB": "0"}
 
+#: The name of the processor time of all processes of a server together.
+WITHOUT_LOAD = "all but the load"
+
 #: Processes that take less than this share of a processor are idle, and the longest wait for that.
 IDLE_SHARE, IDLE_WITHIN_S = 0.1, 60.0
 
@@ -54,9 +57,11 @@ class Processes:
 
     def ms_a_request(self, before: Counter[str], num_requests: int, **load_s: float) -> Figures:
         """Return the processor time since `before` and that of the load, by request; then wait until all is idle."""
-        taken_s = {name: now - before[name] for name, now in self.cpu_s().items()} | load_s
+        taken_s = {name: now - before[name] for name, now in self.cpu_s().items()}
         self.wait_until_idle()
-        return {f"processor ms a request: {name}": s * 1_000 / num_requests for name, s in taken_s.items()}
+        if taken_s:  # a server elsewhere has no processes here
+            taken_s[WITHOUT_LOAD] = sum(taken_s.values())
+        return {f"processor ms a request: {name}": s * 1_000 / num_requests for name, s in (taken_s | load_s).items()}
 
     def wait_until_idle(self) -> None:
         """Wait until all that was left to answer when the load ended has been computed."""

@@ -28,11 +28,11 @@ end
 function request() n = n % #requests + 1; return requests[n] end
 function done(summary, latency)
   local errors = summary.errors
-  local failed = errors.connect + errors.read + errors.write + errors.status + errors.timeout
-  io.write(string.format(
-    'measured: {"num_requests": %d, "num_failed": %d, "duration_us": %d, "p50_us": %d, "p90_us": %d, "p99_us": %d}\\n',
-    summary.requests, failed, summary.duration,
-    latency:percentile(50), latency:percentile(90), latency:percentile(99)))
+  local lost = errors.connect + errors.read + errors.write + errors.timeout
+  io.write('measured: {', string.format(
+    '"num_answers": %d, "num_refused": %d, "num_lost": %d, "duration_us": %d, "p50_us": %d, "p90_us": %d, "p99_us": %d',
+    summary.requests, errors.status, lost, summary.duration,
+    latency:percentile(50), latency:percentile(90), latency:percentile(99)), '}\\n')
 end
 """
 
@@ -49,7 +49,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The measurements of one run of a load; `cpu_s` is the processor time of wrk itself."""
+    """The measurements of one run of a load; `cpu_s` is the processor time of wrk itself.
+
+    `num_requests` counts the successes, and `num_failed` all else: other statuses, and requests without an answer.
+    """
 
     num_requests: int
     duration_s: float
@@ -57,25 +60,27 @@ class Measured:
     p90_ms: float
     p99_ms: float
     cpu_s: float = 0.0
+    num_failed: int = 0
 
     @property
     def requests_per_s(self) -> float:
-        """Answers per second."""
+        """Successes per second."""
         return self.num_requests / self.duration_s
 
     @classmethod
-    def parse(cls, output: str, cpu_s: float = 0.0) -> Self:
+    def parse(cls, output: str, cpu_s: float = 0.0, may_fail: bool = False) -> Self:
         """Return the numbers in wrk's output.
 
-        Raises NotReady if any request failed or none was answered: such a run measures nothing.
+        Raises NotReady if no request succeeded, or if any failed and none may: such a run measures nothing.
         """
         _, mark, rest = output.partition(_MARK)
-        found = json.loads(rest.splitlines()[0]) if mark else {"num_requests": 0, "num_failed": 0}
-        num_requests, num_failed = found["num_requests"], found["num_failed"]
-        if num_failed or not num_requests:
-            raise NotReady(f"{num_failed} of {num_requests} requests failed, so the run measures nothing:\n{output}")
+        found = json.loads(rest.splitlines()[0]) if mark else {"num_answers": 0, "num_refused": 0, "num_lost": 0}
+        num_requests = found["num_answers"] - found["num_refused"]
+        num_failed = found["num_refused"] + found["num_lost"]
+        if not num_requests or (num_failed and not may_fail):
+            raise NotReady(f"{num_failed} requests failed and {num_requests} did not: this measures nothing:\n{output}")
         p50_ms, p90_ms, p99_ms = (found[f"p{percent}_us"] / 1_000 for percent in (50, 90, 99))
-        return cls(num_requests, found["duration_us"] / 1_000_000, p50_ms, p90_ms, p99_ms, cpu_s)
+        return cls(num_requests, found["duration_us"] / 1_000_000, p50_ms, p90_ms, p99_ms, cpu_s, num_failed)
 
 
 def find() -> str:
@@ -88,10 +93,11 @@ def find() -> str:
     raise MissingExtra("wrk makes the load and is not on the PATH: install it (Debian and Ubuntu: apt-get install wrk)")
 
 
-def run(load: Load, seconds: int, first: int = 0) -> Measured:
+def run(load: Load, seconds: int, first: int = 0, may_fail: bool = False) -> Measured:
     """Run the load for some seconds, beginning with body number `first`.
 
-    Raises MissingExtra without wrk, and NotReady unless every request is answered with a 2xx status.
+    Raises MissingExtra without wrk, and NotReady unless every request is answered with a status of success; where
+    requests `may_fail`, unless one is.
     """
     wrk = find()
     headers = [part for name, value in load.headers.items() for part in ("-H", f"{name}: {value}")]
@@ -103,7 +109,7 @@ def run(load: Load, seconds: int, first: int = 0) -> Measured:
         command = [wrk, *flags, "-s", str(script), load.url, "--", str(bodies), str(first % len(load.bodies))]
         before = _cpu_of_children_s()
         done = subprocess.run(command, capture_output=True, text=True)
-        return Measured.parse(done.stdout + done.stderr, _cpu_of_children_s() - before)
+        return Measured.parse(done.stdout + done.stderr, _cpu_of_children_s() - before, may_fail)
 
 
 def _cpu_of_children_s() -> float:

@@ -1,0 +1,57 @@
+"""The service beside the limit of the machine, its own engine and its peers: shares that mean the same everywhere."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+
+from benchmarks import engine
+from benchmarks.indexes import indexes_of
+from benchmarks.matrix import Lengths, limit_trial
+from benchmarks.plan import PRECISIONS, Plan
+from benchmarks.scenarios import case_of, start_all
+from benchmarks.server import Server
+from shoal.bench.trial import Figures, Row, Trial
+
+#: The number of connections of the loads, and of headlines in a pass of the bare engine.
+MANY = 64
+
+#: Documents in the index to search.
+SIZE = 20_000
+
+#: Runs with long texts take so many times as long as others: these get a few dozen answers a second.
+LONGER = 2
+
+
+def run(plan: Plan) -> list[Row]:
+    """Run the limit, the bare engine and the servers in turns."""
+    headlines = [text for (text,) in plan.texts.alone]
+    lengths = Lengths.of(headlines)
+    usual = headlines[lengths.usual(MANY)]
+    with ExitStack() as running:
+        trials = []
+        for name, environment in PRECISIONS.items():
+            precision, suffix = environment.get("SHOAL_PRECISION", "auto"), name.removeprefix("shoal")
+            limit = limit_trial("matrix products", f"machine{suffix}", precision, lengths.operations)
+            trials.append(running.enter_context(limit))
+            bare = running.enter_context(engine.bare(f"bare engine{suffix}", precision))
+            trials.append(bare.same_trial(f"the same {MANY} headlines each pass", usual))
+            trials += [trial for trial in bare.headline_trials(plan.texts) if trial.case.startswith(("1 ", f"{MANY} "))]
+        servers = start_all(plan, running, indexes_of((SIZE,), plan.texts))
+        trials += sorted((trial for server in servers for trial in _trials(server, plan)), key=lambda trial: trial.case)
+        rows = plan.interleave("limits", trials)
+        return rows + [row for server in servers for row in server.memory_rows("limits")]
+
+
+def _trials(server: Server, plan: Plan) -> Iterator[Trial]:
+    alone, mixed = plan.texts.alone, [[text] for text in plan.texts.headlines_and_abstracts]
+    yield server.embed_trial(f"{case_of(MANY)} x 1 headline", MANY, alone)
+    trial = server.embed_trial(f"{case_of(MANY)} x 1 headline or abstract", MANY, mixed)
+    yield replace(trial, run=partial(_longer, trial))
+    if server.url:  # it is ours
+        yield server.embed_trial(f"{case_of(1)} x 1 headline", 1, alone)
+        yield server.search_trial(f"{case_of(1)} x 1 search of {SIZE:,}", 1, alone, f"n{SIZE}")
+
+
+def _longer(trial: Trial, seconds: int, number: int) -> Figures:
+    return trial.run(LONGER * seconds, number)
