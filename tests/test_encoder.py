@@ -15,8 +15,9 @@ from safetensors.numpy import load_file, save_file
 
 from shoal.errors import InvalidRequest, ModelMismatch, ModelNotFound
 from shoal.jobs import DOCUMENT_PROMPTS, QUERY_PROMPTS, Options
+from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
-from shoal_workers.encoding.engines import ForwardPass
+from shoal_workers.encoding.engines import Engine, ForwardPass
 from shoal_workers.encoding.packing import Packing
 from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.model import parity
@@ -97,7 +98,7 @@ class _EngineCalled:
     def __init__(self, name: str, precision: str):
         self.name, self.precision = name, precision
 
-    def start(self, packings: Sequence[Packing], aside: bool = False) -> list[ForwardPass]:
+    def start(self, packings: Sequence[Packing], together: bool = False) -> list[ForwardPass]:
         """See `Engine.start`."""
         raise NotImplementedError
 
@@ -146,12 +147,48 @@ def test_passes_side_by_side_have_every_text_once_and_are_balanced(tiny_model: P
         assert text.vectors == pytest.approx(alone.vectors, abs=1e-5)
 
 
-def test_a_few_tokens_are_one_pass(tiny_model: Path) -> None:
-    parallel = Encoder.open(tiny_model, "openvino", "f32", 2)
-    texts = [TokenizedText(tokens) for tokens in parallel.tokenize(["storm", "rain"])]
-    passes = parallel.start(texts)
-    parallel.finish(passes)
-    assert len(passes) == 1
+class WatchedEngine:
+    """The real engine. Notes the number of its passes side by side, or 0 for a pass on all threads."""
+
+    def __init__(self, engine: Engine):
+        self.name, self.precision, self.threads = engine.name, engine.precision, engine.threads
+        self.num_streams = engine.num_streams
+        self.started: list[int] = []
+        self._engine = engine
+
+    def start(self, packings: Sequence[Packing], together: bool = False) -> Sequence[ForwardPass]:
+        """See `Engine.start`."""
+        self.started.append(0 if together else len(packings))
+        return self._engine.start(packings, together)
+
+
+@pytest.mark.parametrize(
+    ("texts", "passes"),
+    [
+        (["storm"], 1),  # a short text is not worth the threads' waits for each other
+        (["storm", "rain"], 2),
+        (["climate change " * 20], 0),
+        (["climate change " * 20, "rain"], 0),  # a thread would have nearly all of it
+        (["climate change " * 20, "market rises " * 20], 2),
+    ],
+)
+def test_threads_go_by_the_size_of_the_pass(encoder_of_two_threads: Encoder, texts: list[str], passes: int) -> None:
+    engine = WatchedEngine(encoder_of_two_threads.engine)
+    encoder = Encoder(encoder_of_two_threads.model, encoder_of_two_threads.tokenizer, engine)
+    alone = np.concatenate([encoder_of_two_threads.embed([text], Options(), "") for text in texts])
+    assert encoder.embed(texts, Options(), "", Bucketing(4_096, pass_cost=10**6)) == pytest.approx(alone, abs=1e-5)
+    assert engine.started == [passes]
+
+
+def test_beside_passes_aside_a_pass_has_all_threads(encoder_of_two_threads: Encoder) -> None:
+    engine = WatchedEngine(encoder_of_two_threads.engine)
+    encoder = Encoder(encoder_of_two_threads.model, encoder_of_two_threads.tokenizer, engine)
+    bulk, urgent = ([TokenizedText(tokens) for tokens in encoder.tokenize(texts)] for texts in (TEXTS, ["a", "b"]))
+    aside = encoder.start_aside(bulk)
+    encoder.finish(encoder.start(urgent))
+    encoder.finish(aside)
+    assert engine.started == [2, 0]
+    assert all(text.is_done for text in [*bulk, *urgent])
 
 
 def test_dimensions_are_cut_before_normalising(encoder: Encoder) -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal_workers.encoding.packing import MASKED, MIN_ROW_LENGTH, pack
+from shoal_workers.encoding.packing import MASKED, MIN_SHARED_LENGTH, pack
 from shoal_workers.encoding.pooling import pool
 
 TEXTS = st.lists(st.lists(st.integers(1, 30_000), min_size=1, max_size=300), min_size=1, max_size=40)
@@ -66,4 +66,17 @@ def test_pooling_takes_each_text_by_itself(how: str, reduce: object, texts: list
 @pytest.mark.parametrize("size", [8, 16, 32])
 def test_texts_that_fill_the_shortest_rows_get_those(size: int) -> None:
     packing, _ = pack([[1] * size] * 64)
-    assert packing.ids.shape == (64 * size // MIN_ROW_LENGTH, MIN_ROW_LENGTH)
+    assert packing.ids.shape == (64 * size // MIN_SHARED_LENGTH, MIN_SHARED_LENGTH)
+
+
+def test_headlines_alone_have_one_shape() -> None:
+    shapes = {pack([[1] * length])[0].ids.shape for length in range(1, 17)}
+    assert shapes == {(1, 16)}
+
+
+def test_batches_of_headlines_have_few_shapes() -> None:
+    random = np.random.default_rng(0)
+    packings = [pack([[1] * length for length in random.integers(6, 15, 32)])[0] for _ in range(100)]
+    shapes = {packing.ids.shape for packing in packings}
+    assert len(shapes) <= 12
+    assert all(length % 16 == 0 for _, length in shapes)

@@ -29,7 +29,7 @@ class WaitingEngine:
         self._vector = np.random.default_rng(7).standard_normal(dimension, dtype=np.float32)
         self._pass_s = pass_s
 
-    def start(self, packings: Sequence[Packing], aside: bool = False) -> "list[WaitingEngine]":
+    def start(self, packings: Sequence[Packing], together: bool = False) -> "list[WaitingEngine]":
         """See `Engine.start`."""
         return [self] * len(packings)
 

@@ -26,8 +26,12 @@ from shoal_workers.model.model import Model
 #: Version of what this package makes of a text, raised by one whenever vectors come to differ by more than rounding.
 VECTORS_VERSION = 1
 
-#: Least tokens of several texts that are encoded in passes side by side. With fewer, a pass on all threads is as fast.
-MIN_SPLIT_TOKENS = 96
+#: Most tokens of one text, or of a part of several, that one thread encodes in any case. On all threads a pass so short
+#: takes more processor time, and little less time where other processes need the processors.
+MAX_TOKENS_ON_ONE_THREAD = 32
+
+#: Rate of a pass on all threads, which wait for each other, over the rate of passes side by side on one thread each.
+RATE_TOGETHER = 0.85
 
 
 @dataclass(slots=True, eq=False)
@@ -164,16 +168,19 @@ class Encoder:
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         """Start to encode the texts; `finish` waits for them. Raises what the engine raises.
 
-        Texts of `MIN_SPLIT_TOKENS` together are split into passes side by side, about as large as each other.
+        They are encoded in passes side by side, or in one pass on all threads where that takes less time.
         """
-        return self._start([list(texts)] if self._aside else self._split(texts))
+        parts = self._split(texts)
+        if self._aside or self._takes_longer(parts):
+            return self._start([list(texts)], together=True)
+        return self._start(parts)
 
     def start_aside(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         """Start to encode texts while others are encoded in between by `start` and `finish`. Raises as `start` does.
 
         The engine must be able to (`runs_aside`), and texts that were started so before must be finished.
         """
-        self._aside = passes = self._start(self._split(texts), aside=True)
+        self._aside = passes = self._start(self._split(texts))
         return passes
 
     def ends_within(self, passes: Sequence[EncodingPass], seconds: float) -> bool:
@@ -194,9 +201,9 @@ class Encoder:
         if failures:
             raise failures[0]
 
-    def _start(self, parts: Sequence[Sequence[TokenizedText]], aside: bool = False) -> list[EncodingPass]:
+    def _start(self, parts: Sequence[Sequence[TokenizedText]], together: bool = False) -> list[EncodingPass]:
         packed = [self._pack(part) for part in parts]
-        running = self.engine.start([packing for packing, _ in packed], aside)
+        running = self.engine.start([packing for packing, _ in packed], together)
         return [EncodingPass(part, spans, one) for part, (_, spans), one in zip(parts, packed, running, strict=True)]
 
     def _pack(self, texts: Sequence[TokenizedText]) -> tuple[Packing, TextSpans]:
@@ -216,9 +223,7 @@ class Encoder:
         return "tokens" if text.output == "tokens" else text.pooling or self.model.pooling
 
     def _split(self, texts: Sequence[TokenizedText]) -> list[list[TokenizedText]]:
-        """Return the texts in parts of about as many tokens for each stream of the engine, or in one part."""
-        if sum(text.num_tokens for text in texts) < MIN_SPLIT_TOKENS:
-            return [list(texts)]
+        """Return the texts in parts of about as many tokens, at most one for each stream of the engine."""
         parts: list[list[TokenizedText]] = [[] for _ in range(min(self.engine.num_streams, len(texts)))]
         sizes = [0] * len(parts)
         for text in sorted(texts, key=lambda text: text.num_tokens, reverse=True):
@@ -226,6 +231,13 @@ class Encoder:
             parts[smallest].append(text)
             sizes[smallest] += text.num_tokens
         return parts
+
+    def _takes_longer(self, parts: Sequence[Sequence[TokenizedText]]) -> bool:
+        """Return True if passes over the parts side by side take longer than one pass over all on all threads."""
+        sizes = [sum(text.num_tokens for text in part) for part in parts]
+        return max(sizes) > MAX_TOKENS_ON_ONE_THREAD and max(sizes) * self.engine.num_streams * RATE_TOGETHER > sum(
+            sizes
+        )
 
     def encode(self, texts: Sequence[TokenizedText]) -> None:
         """Set the vectors of the texts. Raises what the engine raises."""

@@ -37,11 +37,11 @@ class Engine(Protocol):
     threads: int
     num_streams: int
 
-    def start(self, packings: Sequence[Packing], aside: bool = False) -> Sequence[ForwardPass]:
-        """Start passes side by side, `num_streams` at most, which compute without the interpreter's lock.
+    def start(self, packings: Sequence[Packing], together: bool = False) -> Sequence[ForwardPass]:
+        """Start passes side by side, `num_streams` at most, or a single one `together`: on all threads.
 
-        A single pass has all threads. The passes of an earlier call must have been waited for. With `aside`, which
-        takes several streams, single passes can be started and waited for meanwhile.
+        They compute without the interpreter's lock. The passes of an earlier call of the same kind must have been
+        waited for; those of the other kind may be under way where the engine has several streams.
         """
         ...
 

@@ -56,9 +56,9 @@ class OpenVinoEngine:
         side_by_side = graph.compile(num_streams=threads) if threads > 1 else together
         self._side_by_side = [side_by_side.create_infer_request() for _ in range(threads)]
 
-    def start(self, packings: Sequence[Packing], aside: bool = False) -> "list[OpenVinoPass]":
+    def start(self, packings: Sequence[Packing], together: bool = False) -> "list[OpenVinoPass]":
         """See `Engine.start`."""
-        requests = self._side_by_side if aside or len(packings) > 1 else [self._together]
+        requests = [self._together] if together else self._side_by_side
         passes = [OpenVinoPass(*pair) for pair in zip(requests, packings, strict=False)]
         for n, running in enumerate(passes):
             try:

@@ -42,7 +42,7 @@ class TorchEngine:
         self._dtype = _DTYPES[self.precision]
         self._module = _module(model).eval().to(self._device, self._dtype)
 
-    def start(self, packings: Sequence[Packing], aside: bool = False) -> "list[TorchPass]":
+    def start(self, packings: Sequence[Packing], together: bool = False) -> "list[TorchPass]":
         """See `Engine.start`."""
         return [TorchPass(self._thread.submit(self._forward, packing)) for packing in packings]
 
