@@ -2,15 +2,17 @@
 
 import numpy as np
 import pytest
+from conftest import RedisServer
 from queues import Queue
 
 from shoal.broker.script import Script
-from shoal.errors import InvalidText, Overloaded, TooLarge, UnknownJob
+from shoal.errors import InvalidText, Overloaded, TooLarge, Unavailable, UnknownJob
 from shoal.jobs import LANES, Job
+from shoal.keys import Keys
 from shoal.queue.consumer import GROUP, MAX_WRITE_BYTES, Answer, Delivery
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.lane import LaneLimits, LaneLoad, Source
-from shoal.queue.packed_jobs import PackedJobs
+from shoal.queue.packed_jobs import MAX_JOINED_BYTES, PackedJobs
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS
 
@@ -67,6 +69,34 @@ def test_each_put_is_refused_or_accepted_by_itself(queue: Queue) -> None:
     accepted, refused = queue.put_many([PackedJobs.pack("bulk", [addressed() for _ in range(size)]) for size in (2, 1)])
     assert isinstance(accepted, list)
     assert isinstance(refused, Overloaded)
+
+
+def test_puts_of_one_client_that_follow_each_other_are_one_run_of_the_script(own_redis: RedisServer) -> None:
+    queue, large = Queue.connect(own_redis.url, Keys()), Job("embed", ["x" * MAX_JOINED_BYTES], reply_to="me")
+    clients = ["a", "a", "b", "b", "b", "a"]
+    puts = [PackedJobs.pack("bulk", [addressed(), addressed()], client=client) for client in clients]
+    puts += [PackedJobs.pack("bulk", [job], client="a") for job in (large, submitted(), submitted())]
+    queue.put_many(puts[:1])  # so that Redis knows the script
+    before = queue.redis.info("commandstats")["cmdstat_evalsha"]["calls"]
+    outcomes = queue.put_many(puts[1:])
+    num_runs = queue.redis.info("commandstats")["cmdstat_evalsha"]["calls"] - before
+    assert num_runs == len([["a"], ["b", "b", "b"], ["a"], ["large"], ["submitted"], ["submitted"]])
+    found = [place for outcome in outcomes if isinstance(outcome, list) for place in outcome if place]
+    assert [place.job_id for place in found] == [job.id for put in puts[1:] for job in put.jobs]
+    assert queue.holds(found) == [True] * 13
+    at_front = [Job.unpack(delivery.data).id for delivery in queue.take("w", ["bulk"], 99, has_overflow=False)]
+    assert at_front == [job.id for put in puts for job in put.jobs if job is not large]
+    assert queue.status(puts[-1].jobs[0].id)[0] == "queued"
+    queue.close()
+
+
+def test_a_put_that_is_at_fault_takes_no_other_with_it(queue: Queue) -> None:
+    puts = [PackedJobs.pack("bulk", [addressed()]) for _ in range(3)]
+    object.__setattr__(puts[1].jobs[0], "id", "no name")
+    first, second, third = queue.put_many(puts)
+    assert isinstance(second, Unavailable)
+    assert [len(outcome) for outcome in (first, third) if isinstance(outcome, list)] == [1, 1]
+    assert queue.backlog()["bulk"] == 2
 
 
 def test_a_submitted_job_put_twice_runs_once(queue: Queue) -> None:

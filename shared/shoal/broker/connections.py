@@ -13,6 +13,7 @@ from threading import Semaphore
 from typing import Any
 
 import redis
+from hiredis import pack_command
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
 from redis.retry import Retry
@@ -159,7 +160,7 @@ class Connections:
 
     def _ask(self, connection: Any, commands: Sequence[Sequence[Any]], block_s: float) -> list[Any]:
         try:
-            packed = connection.pack_commands(commands)
+            packed = _pack(commands)
             connection.send_packed_command(pieces(packed, connection.socket_timeout), check_health=False)
             more_s = block_s + sending_s(sum(map(len, packed)))
             limit = {"timeout": more_s + connection.socket_timeout} if more_s else {}
@@ -195,6 +196,12 @@ class Connections:
     def _drop(self, connection: Any) -> None:
         connection.disconnect()
         self._pool.release(connection)
+
+
+def _pack(commands: Sequence[Sequence[Any]]) -> list[bytes]:
+    """Return the bytes of the commands, in one piece if they are small. redis-py takes four times as long."""
+    packed = [pack_command(tuple(command)) for command in commands]
+    return [b"".join(packed)] if sum(map(len, packed)) <= SMALL_BYTES else packed
 
 
 def num_connections(max_connections: int) -> int:

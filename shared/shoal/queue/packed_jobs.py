@@ -15,6 +15,9 @@ MAX_RETRY_S = 60
 #: Longest name of a client: it is kept with each of its jobs.
 MAX_CLIENT_BYTES = 256
 
+#: Most bytes of several puts that are made as one: Redis serves no other client meanwhile.
+MAX_JOINED_BYTES = 2**18
+
 #: The variable of the setting that limits the jobs of a lane, their texts, and their bytes.
 _SETTINGS = {"jobs": "SHOAL_MAX_BACKLOG", "texts": "SHOAL_MAX_BACKLOG_TEXTS", "bytes": "SHOAL_MAX_BACKLOG_MB"}
 
@@ -67,6 +70,20 @@ class PackedJobs:
         has_record = [not (reply_to or job.reply_to) for job in jobs]
         return cls(lane, jobs, [job.pack(reply_to) for job in jobs], has_record, client, idempotency_key)
 
+    @classmethod
+    def of(cls, puts: Sequence[Self]) -> Self:
+        """Return puts of one group of `joined` as one."""
+        if len(puts) == 1:
+            return puts[0]
+        jobs = [job for put in puts for job in put.jobs]
+        data = [packed for put in puts for packed in put.data]
+        return cls(puts[0].lane, jobs, data, [False] * len(jobs), puts[0].client)
+
+    @property
+    def is_plain(self) -> bool:
+        """Return True if nothing is kept of the jobs beside their places in the lane."""
+        return self.idempotency_key is None and not any(self.has_record)
+
     @property
     def num_texts(self) -> int:
         """Return the number of texts that all jobs count as in the lane."""
@@ -76,6 +93,25 @@ class PackedJobs:
     def num_bytes(self) -> int:
         """Return the size of all jobs."""
         return sum(map(len, self.data))
+
+
+def joined(puts: Sequence[PackedJobs]) -> list[list[PackedJobs]]:
+    """Return the puts in groups, in order, each of which one run of the script can make.
+
+    They are plain ones of one client for one lane, and have at most `MAX_JOINED_BYTES`, or there is one alone.
+    """
+    groups: list[list[PackedJobs]] = []
+    num_bytes = 0
+    for put in puts:
+        last = groups[-1][-1] if groups else put
+        num_bytes += put.num_bytes
+        is_alike = (put.lane, put.client) == (last.lane, last.client) and put.is_plain and last.is_plain
+        if groups and is_alike and num_bytes <= MAX_JOINED_BYTES:
+            groups[-1].append(put)
+        else:
+            groups.append([put])
+            num_bytes = put.num_bytes
+    return groups
 
 
 def too_large(put: PackedJobs, refusal: Mapping[str, Any]) -> TooLarge:

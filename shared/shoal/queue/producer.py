@@ -26,6 +26,7 @@ from shoal.queue.packed_jobs import (
     IdempotencyKey,
     PackedJobs,
     StreamEntry,
+    joined,
     overloaded,
     too_large,
     too_much_unread,
@@ -102,12 +103,20 @@ class AsyncProducer:
     async def put_many(self, puts: Sequence[PackedJobs]) -> list[list[StreamEntry | None] | ShoalError]:
         """Make several puts in one round trip, each accepted or refused by itself.
 
-        Returns for each put the places of its jobs, with None for a job that was there already; or its error:
-        Overloaded, TooLarge for more than an empty lane takes, or InvalidRequest if its idempotency key was used for
-        something else.
+        Those of one client for one lane that follow each other are made by one run of the script, and one by one if it
+        refuses them together. Returns for each put the places of its jobs, with None for a job that was there already;
+        or its error: Overloaded, TooLarge for more than an empty lane takes, or InvalidRequest if its idempotency key
+        was used for something else.
         """
-        outcomes = zip(puts, await self._put(*puts), strict=True)
-        return [outcome if isinstance(outcome, ShoalError) else _places(put, outcome) for put, outcome in outcomes]
+        groups = joined(puts)
+        outcomes: list[list[StreamEntry | None] | ShoalError] = []
+        for group, outcome in zip(groups, await self._put(*map(PackedJobs.of, groups)), strict=True):
+            if len(group) == 1 or not isinstance(outcome, ShoalError):
+                outcomes += _places(group, outcome)
+            else:
+                for put, of_put in zip(group, await self._put(*group), strict=True):
+                    outcomes += _places([put], of_put)
+        return outcomes
 
     async def _put(self, *puts: PackedJobs) -> list[dict[str, Any] | ShoalError]:
         """Return for each put the result of the script, or the error."""
@@ -322,11 +331,18 @@ def _is_refused_for_unread(outcome: dict[str, Any] | ShoalError) -> bool:
     return not isinstance(outcome, ShoalError) and bool(outcome["status"] == b"unread")
 
 
-def _places(put: PackedJobs, result: dict[str, Any]) -> list[StreamEntry | None]:
-    if "entries" not in result:
-        return []
-    pairs = zip(put.jobs, result["entries"], strict=True)
-    return [None if "is_known" in e else StreamEntry(e["stream"].decode(), e["entry"], job.id) for job, e in pairs]
+def _places(
+    puts: Sequence[PackedJobs], result: dict[str, Any] | ShoalError
+) -> list[list[StreamEntry | None] | ShoalError]:
+    """Return for each of the puts that one run of the script made the places of its jobs, or the error of the run."""
+    if isinstance(result, ShoalError):
+        return [result for _ in puts]
+    entries = iter(result.get("entries", ()))
+    return [[_place(job, entry) for job, entry in zip(put.jobs, entries, strict=False)] for put in puts]
+
+
+def _place(job: Job, entry: dict[str, Any]) -> StreamEntry | None:
+    return None if "is_known" in entry else StreamEntry(entry["stream"].decode(), entry["entry"], job.id)
 
 
 def _unknown(job_id: str) -> UnknownJob:

@@ -99,9 +99,8 @@ class UpperBounds:
         groups, queries = np.divmod(np.flatnonzero(self._highest >= thresholds), len(thresholds))
         blocks, offsets = np.divmod(groups, self._num_groups)
         rows = blocks * self._block + offsets + self._num_groups * np.arange(GROUP)[:, None]
-        queries = np.broadcast_to(queries, rows.shape)
-        reached = self._bounds[rows, queries] >= thresholds[queries]
-        rows, queries = rows[reached], queries[reached]
+        members, columns = np.nonzero(self._bounds[rows, queries] >= thresholds[queries])
+        rows, queries = rows[members, columns], queries[columns]
         order = np.lexsort((rows, queries))
         return Candidates(rows[order], queries[order])
 
