@@ -213,6 +213,7 @@ HOMES = {
     },
     "numkong": {"shoal_workers.index.search.upper_bounds"},
     "openvino": {
+        "shoal_workers.encoding.engines.calibration",
         "shoal_workers.encoding.engines.int8",
         "shoal_workers.encoding.engines.openvino",
         "shoal_workers.model.export",
@@ -226,7 +227,12 @@ HOMES = {
         "shoal_workers.model.export",
     },
     "sentence_transformers": {"shoal_workers.model.export", "shoal_workers.model.reference"},
-    "safetensors": {"shoal.cli.vector_file", "shoal_api.vector_format", "shoal_workers.model"},
+    "safetensors": {
+        "shoal.cli.vector_file",
+        "shoal_api.vector_format",
+        "shoal_workers.encoding.engines.calibration",
+        "shoal_workers.model",
+    },
     "tokenizers": {"shoal_workers.encoding.tokenizer", "shoal_workers.model.prepare"},
     "pyarrow": {"shoal_api.vector_format", "shoal.bulk.part_file", "shoal.records"},
     "huggingface_hub": {"shoal_workers.model.source"},

@@ -17,7 +17,7 @@ from shoal.jobs import Options
 from shoal.replies import finish
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.chunking import Chunker
-from shoal_workers.encoding.engines import Engine, ForwardPass, open_engine
+from shoal_workers.encoding.engines import INT8_VERSION, Engine, ForwardPass, open_engine
 from shoal_workers.encoding.packing import Packing, TextSpans, pack
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
 from shoal_workers.model import parity
@@ -117,6 +117,7 @@ class Encoder:
         """The digest of all that a vector depends on besides the text and its options."""
         model, engine = self.model, self.engine
         numbers = [VECTORS_VERSION, model.max_tokens]
+        numbers += [INT8_VERSION] if engine.precision == "int8" else []
         words = [engine.name, engine.precision, model.digest, model.pooling, self.tokenizer.digest]
         made_by = json.dumps([numbers, words, model.prompts, model.default_prompt], sort_keys=True)
         return blake2b(made_by.encode(), digest_size=16).hexdigest()

@@ -53,7 +53,15 @@ def machine_id() -> str:
 
 def has_bf16() -> bool:
     """Return True if the processor multiplies bfloat16 matrices itself."""
+    return bool({"avx512_bf16", "amx_bf16"} & _flags())
+
+
+def has_vnni() -> bool:
+    """Return True if the processor adds up products of 8 bits in 32 bits, so that no sum is cut off at 16."""
+    return bool({"avx512_vnni", "avx_vnni", "amx_int8"} & _flags())
+
+
+def _flags() -> set[str]:
     about = Path("/proc/cpuinfo")
     lines = about.read_text().splitlines() if about.exists() else []
-    flags = next((line for line in lines if line.startswith("flags")), "")
-    return bool({"avx512_bf16", "amx_bf16"} & set(flags.split()))
+    return set(next((line for line in lines if line.startswith("flags")), "").split())

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from shoal_workers.encoding.packing import Packing, TextSpans
 from shoal_workers.model.model import Model
 
+#: Version of vectors in 8 bits, raised by one whenever these come to differ by more than rounding.
+INT8_VERSION = 2
+
 #: For each pooling, the vectors that it makes: see `shoal_workers.encoding.pooling.pool`.
 Pooled = dict[str, NDArray[np.float32]]
 

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from shoal_workers.encoding.engines import Pooled, int8
+from shoal_workers.encoding.engines import INT8_VERSION, Pooled, int8
+from shoal_workers.encoding.engines.calibration import load_ranges
 from shoal_workers.encoding.engines.compile_cache import load_or_make
 from shoal_workers.encoding.packing import Packing, TextSpans
 from shoal_workers.encoding.pooling import pool
-from shoal_workers.model.model import GRAPH
+from shoal_workers.model.model import GRAPH, Model
 from shoal_workers.process import processors
 
 log = logging.getLogger(__name__)
@@ -100,8 +102,8 @@ class _Graph:
         """Return the compiled graph, or nothing if it can be neither read nor kept."""
         state = (self._folder / GRAPH).stat()
         processor = self._core.get_property("CPU", "FULL_DEVICE_NAME")
-        computes_in = (self._precision, self._options["INFERENCE_PRECISION_HINT"])
-        made_for = (ov.__version__, processor, *computes_in, state.st_size, state.st_mtime_ns)
+        computes_in = (self._precision, self._options["INFERENCE_PRECISION_HINT"], processors.has_vnni())
+        made_for = (ov.__version__, INT8_VERSION, processor, *computes_in, state.st_size, state.st_mtime_ns)
         name = blake2b(repr(made_for).encode(), digest_size=8).hexdigest()
         try:
             return load_or_make(self._folder / "cache" / name, self._make)
@@ -115,9 +117,17 @@ class _Graph:
 
     def _read(self) -> Any:
         graph = self._core.read_model(self._folder / GRAPH)
-        if self._precision == "int8":
+        if self._precision != "int8":
+            return graph
+        if processors.has_vnni() and not Model.open(self._folder).is_reranker:
+            int8.quantise(graph, self._ranges)
+        else:
             int8.compress(graph)
         return graph
+
+    @cached_property
+    def _ranges(self) -> list[int8.Range]:
+        return load_ranges(self._folder, self._options["INFERENCE_NUM_THREADS"])
 
     def _warn(self, error: Exception) -> None:
         reason = str(error).strip().rpartition("\n")[2]

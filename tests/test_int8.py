@@ -1,0 +1,179 @@
+"""Products in 8 bits: what is computed, and the ranges that it needs, which are measured once for a model."""
+
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from numpy.typing import NDArray
+from openvino import opset13 as ops
+
+from shoal.jobs import Options
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.encoding.engines import calibration, int8
+from shoal_workers.encoding.engines.calibration import load_ranges
+from shoal_workers.encoding.engines.int8 import Range
+from shoal_workers.model.model import GRAPH
+from shoal_workers.process import processors
+
+Array = NDArray[np.float32]
+
+WIDTH, OUTPUTS = 48, 32
+
+needs_vnni = pytest.mark.skipif(not processors.has_vnni(), reason="the processor has no products of 8 bits")
+
+
+def activations() -> Array:
+    """Return numbers whose inputs have very different ranges, none of them around 0, as after a layer norm."""
+    generator = np.random.default_rng(0)
+    sizes = np.float32(10) ** np.linspace(-1, 1, WIDTH, dtype=np.float32)
+    return (generator.normal(0.5, 1, (1, 200, WIDTH)) * sizes).astype(np.float32)
+
+
+def weights() -> Array:
+    """Return random weights `[outputs, inputs]`."""
+    return np.random.default_rng(1).normal(0, 1, (OUTPUTS, WIDTH)).astype(np.float32)
+
+
+def range_of(rows: Array) -> Range:
+    """Return the range of each input."""
+    flat = rows.reshape(-1, rows.shape[-1])
+    return Range(flat.min(axis=0), flat.max(axis=0), flat.mean(axis=0))
+
+
+def product(given: Array, found: Range | None) -> Array:
+    """Return the product with the weights and their bias as OpenVINO computes it, in 8 bits if there is a range."""
+    inputs = ops.parameter([-1, -1, WIDTH], np.float32)
+    multiplied = ops.matmul(inputs, ops.constant(weights()), False, True)
+    graph = ov.Model([ops.add(multiplied, ops.constant(np.ones(OUTPUTS, np.float32)))], [inputs], "product")
+    if found:
+        int8.quantise(graph, [found])
+    compiled = ov.Core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    result: Array = compiled([given])[0]
+    return result
+
+
+@pytest.fixture
+def folder(tiny_model: Path, tmp_path: Path) -> Path:
+    """A prepared folder of the test's own, without ranges."""
+    for path in tiny_model.iterdir():
+        if path.is_file():
+            (tmp_path / path.name).hardlink_to(path)
+    return tmp_path
+
+
+class TestProduct:
+    def test_it_is_near_that_of_the_numbers_themselves(self) -> None:
+        given = activations()
+        exact, found = product(given, None), product(given, range_of(given))
+        assert 1e-4 < np.abs(found - exact).max() < 0.02 * np.abs(exact).max()
+
+    def test_its_mean_over_what_was_measured_is_exact(self) -> None:
+        given = activations()
+        exact, found = product(given, None), product(given, range_of(given))
+        assert np.abs((found - exact).mean(axis=1)).max() < 0.003 * np.abs(exact).max()
+
+    def test_numbers_far_outside_of_their_range_are_those_at_its_end(self) -> None:
+        given = activations()
+        found = range_of(given)
+        width = found.high - found.low
+        for end, beyond in ((found.high, 100 * width.max()), (found.low, -100 * width.max())):
+            far, farther = (product((end + n * beyond)[None, None], found) for n in (1, 2))
+            assert np.array_equal(far, farther)
+            assert np.isfinite(far).all()
+
+    def test_an_input_that_never_changes_is_no_fault(self) -> None:
+        given = activations()
+        given[..., ::2] = 0
+        exact, found = product(given, None), product(given, range_of(given))
+        assert np.abs(found - exact).max() < 0.02 * np.abs(exact).max()
+
+    def test_every_product_needs_its_range(self) -> None:
+        with pytest.raises(ValueError, match="shorter"):
+            int8.quantise(graph_of_one_product(), [])
+
+
+def graph_of_one_product() -> ov.Model:
+    inputs = ops.parameter([-1, -1, WIDTH], np.float32)
+    return ov.Model([ops.matmul(inputs, ops.constant(weights()), False, True)], [inputs], "product")
+
+
+class TestGraph:
+    @needs_vnni
+    def test_every_product_with_weights_runs_in_8_bits(self, tiny_model: Path) -> None:
+        core = ov.Core()
+        graph = core.read_model(tiny_model / GRAPH)
+        ranges = load_ranges(tiny_model, 1)
+        int8.quantise(graph, ranges)
+        compiled = core.compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        found = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
+        kinds = [str(info["runtimePrecision"].astype(str)) for info in found if is_product(info)]
+        assert kinds == ["u8"] * len(ranges)
+
+    def test_it_makes_vectors_near_those_of_f32(self, tiny_model: Path) -> None:
+        texts = ["storm", "rain in europe and a change of climate", "the market falls in the rain " * 9]
+        exact, found = (
+            Encoder.open(tiny_model, "openvino", precision, 2).embed(texts, Options(), "")
+            for precision in ("f32", "int8")
+        )
+        assert (exact * found).sum(axis=1).min() > 0.999
+        assert np.abs(exact - found).max() > 1e-6
+
+    def test_its_vectors_have_a_fingerprint_of_their_own_version(
+        self, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        encoders = [Encoder.open(tiny_model, "openvino", precision, 1) for precision in ("f32", "int8")]
+        before = [encoder.fingerprint for encoder in encoders]
+        monkeypatch.setattr("shoal_workers.encoding.encoder.INT8_VERSION", 1)
+        assert [a == b.fingerprint for a, b in zip(before, encoders, strict=True)] == [True, False]
+
+
+def is_product(info: dict[str, ov.OVAny]) -> bool:
+    """Return True if the layer of an execution graph is a product with weights."""
+    return str(info["layerType"].astype(str)).startswith("FullyConnected")
+
+
+class TestRanges:
+    def test_they_hold_what_goes_into_each_product(self, tiny_model: Path) -> None:
+        graph = ov.Core().read_model(tiny_model / GRAPH)
+        products = list(int8.find_products(graph))
+        ranges = load_ranges(tiny_model, 1)
+        assert [found.low.size for found in ranges] == [product.weights.shape[1] for product in products]
+        for found in ranges:
+            assert (found.low <= found.mean).all()
+            assert (found.mean <= found.high).all()
+            assert (found.low < found.high).any()
+
+    def test_they_are_measured_once(self, folder: Path) -> None:
+        first = load_ranges(folder, 1)
+        (path,) = (path for path in (folder / "cache").iterdir() if path.suffix != ".lock")
+        kept = path.stat()
+        again = load_ranges(folder, 2)
+        assert path.stat() == kept
+        assert all(np.array_equal(a, b) for pair in zip(first, again, strict=True) for a, b in zip(*pair, strict=True))
+
+    def test_they_are_measured_anew_for_another_graph(self, folder: Path) -> None:
+        load_ranges(folder, 1)
+        graph = (folder / GRAPH).read_bytes()
+        (folder / GRAPH).unlink()
+        (folder / GRAPH).write_bytes(graph)
+        load_ranges(folder, 1)
+        assert sum(path.suffix != ".lock" for path in (folder / "cache").iterdir()) == 2
+
+    def test_a_folder_that_cannot_be_written_has_them_measured(self, folder: Path) -> None:
+        expected = load_ranges(folder, 1)
+        (folder / "other").mkdir()
+        for path in list(folder.iterdir()):
+            if path.is_file():
+                (folder / "other" / path.name).hardlink_to(path)
+        (folder / "other" / "cache").write_bytes(b"a file, where a folder is expected")
+        found = load_ranges(folder / "other", 1)
+        assert all(np.allclose(a.low, b.low) for a, b in zip(expected, found, strict=True))
+
+    def test_the_texts_are_of_many_kinds(self) -> None:
+        texts = calibration.texts()
+        assert len(texts) == len(set(texts))
+        assert {len(text.split()) for text in texts} >= {0, 1, 8}
+        assert max(len(text.split()) for text in texts) > 100
+        letters = {ord(letter) // calibration.SCRIPT_SIZE for letter in "".join(texts)}
+        assert letters >= {first // calibration.SCRIPT_SIZE for first in calibration.SCRIPTS}
