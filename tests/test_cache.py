@@ -477,6 +477,7 @@ class OtherPrecision:
 
     def __init__(self, engine: Engine):
         self.start = engine.start
+        self.resized = engine.resized
 
 
 class BrokenEngine:
@@ -487,6 +488,8 @@ class BrokenEngine:
     def start(self, *_: Any) -> Any:
         """Fail."""
         raise RuntimeError("broken")
+
+    resized = start
 
 
 class TestClient:

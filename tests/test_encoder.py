@@ -102,6 +102,10 @@ class _EngineCalled:
         """See `Engine.start`."""
         raise NotImplementedError
 
+    def resized(self, threads: int) -> Engine:
+        """See `Engine.resized`."""
+        raise NotImplementedError
+
 
 @pytest.mark.parametrize("pooling", ["max", "cls"])
 def test_other_poolings(encoder: Encoder, reference: dict[str, np.ndarray], pooling: str) -> None:
@@ -160,6 +164,10 @@ class WatchedEngine:
         """See `Engine.start`."""
         self.started.append(0 if together else len(packings))
         return self._engine.start(packings, together)
+
+    def resized(self, threads: int) -> Engine:
+        """See `Engine.resized`."""
+        return self._engine.resized(threads)
 
 
 @pytest.mark.parametrize(

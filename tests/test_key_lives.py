@@ -21,7 +21,7 @@ from shoal.long_jobs.rq_jobs import RqJobs
 from shoal.long_jobs.submission import Submission
 from shoal.queue.consumer import MAX_LISTENING, Answer
 from shoal.queue.dead_letters import DeadLetter
-from shoal.queue.pool import Pool
+from shoal.queue.pool import Place, Pool
 from shoal.replies import Reply
 from shoal_api.access.api_keys import ApiKey
 from shoal_api.access.rate_limit import RateLimits
@@ -91,7 +91,7 @@ def buried(queue: Queue) -> None:
 
 def announced(queue: Queue) -> None:
     """Announce a worker."""
-    Pool(queue.broker, queue.keys).announce("w", {"state": "ready"})
+    Pool(queue.broker, queue.keys).announce("w", {"state": "ready"}, Place("p", "1:1:w"))
 
 
 def looking(queue: Queue) -> None:
@@ -193,6 +193,7 @@ EXAMPLES: dict[str, list[tuple[Act, Callable[[Keys], str], int | None]]] = {
     "dead": [(buried, lambda keys: keys.dead, None)],
     "dead:bytes": [(buried, lambda keys: keys.dead_bytes, 3_600)],
     "alive": [(announced, lambda keys: keys.alive, 15)],
+    "processors:<group>": [(announced, lambda keys: keys.processors("p"), 15)],
     "worker:<worker_id>": [(announced, lambda keys: keys.worker("w"), 15)],
     "claim-turn": [(looking, lambda keys: keys.claim_turn, 3_600)],  # the worker says for how long
     "listening": [(idle, lambda keys: keys.listening, 60)],

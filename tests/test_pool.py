@@ -73,10 +73,10 @@ def test_who_falls_silent_is_forgotten(pool: Pool) -> None:
 
 
 def test_a_heartbeat_without_contents_keeps_those_before_it(pool: Pool) -> None:
-    assert not pool.announce("a")
+    assert not pool.announce("a").has_about
     assert (pool.alive(), pool.workers()) == ({"a"}, {})
-    assert pool.announce("a", {"state": "ready"})
-    assert pool.announce("a")
+    assert pool.announce("a", {"state": "ready"}).has_about
+    assert pool.announce("a").has_about
     assert pool.workers() == {"a": {"state": "ready"}}
 
 

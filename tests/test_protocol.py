@@ -654,6 +654,8 @@ class BrokenEngine:
         """Fail."""
         raise RuntimeError("broken")
 
+    resized = start
+
 
 def test_a_failing_engine_is_internal(queue: Queue, encoder: Encoder) -> None:
     broken = Encoder(encoder.model, encoder.tokenizer, BrokenEngine())

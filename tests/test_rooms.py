@@ -147,6 +147,7 @@ ROOMS: dict[str, set[str]] = {
         "shoal.changes",
         "shoal_workers.model",
         "shoal_workers.index",
+        "shoal_workers.index.search",
         "shoal_workers.index.store",
     },
     "shoal_workers.index.long_tasks": {
@@ -167,7 +168,7 @@ ROOMS: dict[str, set[str]] = {
         "shoal_workers.index.store",
         "shoal_workers.index.long_tasks",
     },
-    "shoal_workers.process": {"shoal", "shoal.broker", "shoal.queue"},
+    "shoal_workers.process": {"shoal", "shoal.broker", "shoal.queue", "shoal_workers.process.processors"},
     "shoal_workers": {
         "shoal",
         "shoal.broker",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from shoal_workers.index.search.quantisation import CACHE_LINE, NUM_TAIL_CODES, QuantisationBasis, QuantisedVectors
 from shoal_workers.index.search.search import MAX_BOUNDS, ExactSearch, TopK
+from shoal_workers.index.search.search_threads import SearchThreads
 
 Vectors = NDArray[np.float32]
 
@@ -55,7 +56,7 @@ def without(vectors: Vectors, queries: Vectors, k: int, hidden: NDArray[np.int64
 
 def check(vectors: Vectors, queries: Vectors, k: int, threads: int = 1) -> None:
     """Assert that rows and scores are those of scoring all vectors, to the last bit."""
-    rows, scores = ExactSearch(vectors, QuantisedVectors.of(vectors), threads).top_k(queries, k)
+    rows, scores = ExactSearch(vectors, QuantisedVectors.of(vectors), SearchThreads(threads)).top_k(queries, k)
     expected_rows, expected_scores = by_scoring_all(vectors, queries, k)
     assert (scores == expected_scores).all()
     assert (rows == expected_rows).all()
@@ -81,7 +82,7 @@ def test_any_number_of_vectors_and_queries(count: int, num_queries: int, k: int,
 def test_hidden_rows_are_never_found(count: int, num_queries: int, k: int, tenths: int, seed: int) -> None:
     vectors, queries = grouped(count, 24, seed), grouped(num_queries, 24, seed + 1)
     hidden = np.flatnonzero(np.random.default_rng(seed).random(count) < tenths / 10)
-    rows, scores = ExactSearch(vectors, QuantisedVectors.of(vectors), 2).top_k(queries, k, hidden)
+    rows, scores = ExactSearch(vectors, QuantisedVectors.of(vectors), SearchThreads(2)).top_k(queries, k, hidden)
     expected = without(vectors, queries, k, hidden)
     assert (rows == expected.rows).all()
     assert (scores == expected.scores).all()
@@ -139,7 +140,7 @@ def test_no_queries() -> None:
 
 def test_several_threads_may_search_at_a_time() -> None:
     vectors = grouped(9_000, 64)
-    nearest = ExactSearch(vectors, QuantisedVectors.of(vectors), 2)
+    nearest = ExactSearch(vectors, QuantisedVectors.of(vectors), SearchThreads(2))
     expected = by_scoring_all(vectors, vectors[:400], 5)[0]
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda start: nearest.top_k(vectors[start : start + 40], 5)[0], range(0, 400, 40)))

@@ -18,6 +18,7 @@ from shoal import Client
 from shoal.jobs import LANES
 from shoal.keys import Keys
 from shoal.queue.consumer import GROUP
+from shoal_workers.process.processors import available
 
 Start = Callable[..., Process]
 NUM_JOBS = 60
@@ -115,6 +116,33 @@ def test_killed_under_load_it_loses_nothing(start: Start, client: Client) -> Non
     with start() as second:
         assert_all_done(client, job_ids)
         second.terminate()
+
+
+@pytest.mark.skipif(available() < 2, reason="needs two processors")
+def test_the_next_worker_has_the_threads_of_a_killed_one(start: Start, client: Client) -> None:
+    with start(threads=0) as first:
+        wait_until(client.pool.ready)
+        first.kill()
+    with start(threads=0) as second:
+        wait_until(lambda: threads_by_pid(client).get(second.pid))
+        assert threads_by_pid(client)[second.pid] == int(available())
+
+
+@pytest.mark.skipif(available() < 2, reason="needs two processors")
+def test_a_worker_takes_the_threads_of_one_that_dies(start: Start, client: Client) -> None:
+    with start(threads=0) as first:
+        wait_until(client.pool.ready)
+        with start(threads=0) as second:
+            wait_until(lambda: threads_by_pid(client).get(second.pid) == int(available()) // 2)
+            first.kill()
+            wait_until(lambda: threads_by_pid(client)[second.pid] == int(available()))
+            assert len(client.embed(["storm"])) == 1
+            assert second.terminate() == 0
+
+
+def threads_by_pid(client: Client) -> dict[int, int]:
+    """Return the compute threads of each worker by its process."""
+    return {about["pid"]: about["threads"] for about in client.pool.ready().values()}
 
 
 def test_redis_restarts_in_the_middle(start: Start, own_redis: RedisServer, keys: Keys) -> None:

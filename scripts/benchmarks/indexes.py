@@ -21,6 +21,7 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.document_encoder import ModelInfo, Waiting, no_wait
 from shoal_workers.index.index import Index
+from shoal_workers.index.search.search_threads import SearchThreads
 from shoal_workers.model.model import prepared_folder
 from shoal_workers.process import processors
 
@@ -104,7 +105,7 @@ def nearest(plan: Plan) -> list[Row]:
     rows, real = [], real_index(plan.texts)
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
         for kind in KINDS:
-            index = Index.open(synthetic(kind, plan.vectors, real), threads)
+            index = Index.open(synthetic(kind, plan.vectors, real), SearchThreads(threads))
             finds = {"shoal": partial(_indexed, index), "all scored": partial(_scored, np.array(index.vectors), pool)}
             trials = [
                 Trial(f"{plan.vectors:,} {kind}, {size} at once", name, partial(_timed, find, index, queries, size))

@@ -33,6 +33,10 @@ class WaitingEngine:
         """See `Engine.start`."""
         return [self] * len(packings)
 
+    def resized(self, threads: int) -> "WaitingEngine":
+        """See `Engine.resized`."""
+        return self
+
     def ends_within(self, seconds: float) -> bool:
         """See `ForwardPass.ends_within`."""
         return True

@@ -139,6 +139,10 @@ class Keys:
         """Return the list on which an idle worker sleeps until another one wakes it."""
         return f"{self.root}:wake:{worker_id}"
 
+    def processors(self, group: str) -> str:
+        """Return the sorted set of the workers that share processors, by the time until which they count as alive."""
+        return f"{self.root}:processors:{group}"
+
     def worker(self, worker_id: str) -> str:
         """Return the key of a worker's heartbeat, which says what the worker serves."""
         return f"{self.root}:worker:{worker_id}"

@@ -115,7 +115,9 @@ class Settings:
         "Number format: auto is bf16 where the processor has it; int8 is faster and loses a little (openvino only).",
         choices=("auto", "bf16", "f32", "int8"),
     )
-    threads: int = _setting(0, "Compute threads of a worker; 0: its share of the processors it may use.", 0)
+    threads: int = _setting(
+        0, "Compute threads of a worker; 0: its share of the processors, which follows workers that come and go.", 0
+    )
     max_batch_tokens: int = _setting(2_048, "Most tokens of texts in one forward pass.", 1)
     max_batch_texts: int = _setting(64, "Number of texts at which a worker stops taking jobs and computes.", 1)
     max_batch_wait_ms: float = _setting(

@@ -34,14 +34,15 @@ Tokenize = Callable[[Sequence[Any], str], list[Tokens]]
 class Pipeline:
     """The way of texts to a model that takes `max_tokens` of each: `tokenize`, then the passes of `bucketing`.
 
-    `speed` is that of its passes, as measured. With `runs_aside`, texts of interactive jobs are encoded in between.
+    `speed` is that of its passes, as measured. While `runs_aside` returns True, texts of interactive jobs can be
+    encoded in between.
     """
 
     tokenize: Tokenize
     max_tokens: int
     bucketing: Bucketing[TokenizedText]
     speed: PassSpeed = field(default_factory=PassSpeed)
-    runs_aside: bool = False
+    runs_aside: Callable[[], bool] = lambda: False
 
     def fill(
         self,

@@ -149,7 +149,7 @@ class Scheduler:
             if any(work.runs_alone for work in waiting.works):
                 break
             most = max(1, self._max_batch_texts // 4) if source.is_overflow else self._max_batch_texts
-            if source.lane != INTERACTIVE.lane and expects_interactive and not self._embeds.runs_aside:
+            if source.lane != INTERACTIVE.lane and expects_interactive and not self._embeds.runs_aside():
                 most = 1
             room[source] = most - waiting.num_texts
         return {source: num_texts for source, num_texts in room.items() if num_texts > 0}
@@ -188,7 +188,7 @@ class Scheduler:
     def may_run_aside(self, batch: Batch) -> bool:
         """Return True if interactive jobs may be computed while the batch is. A suspect shares no time with any job."""
         has_suspects = any(work.runs_alone for work in self.unanswered())
-        return batch.source != INTERACTIVE and self._pipeline(batch.works).runs_aside and not has_suspects
+        return batch.source != INTERACTIVE and self._pipeline(batch.works).runs_aside() and not has_suspects
 
     def finish(self, batch: Batch, seconds: float) -> None:
         """Note that the texts of the batch are encoded, which took so long."""
@@ -273,7 +273,7 @@ class Scheduler:
 def _max_cost(pipeline: Pipeline) -> float:
     """Return the most that a pass may cost for which interactive jobs wait."""
     least = MIN_PREEMPTIBLE_TOKENS + pipeline.bucketing.pass_cost
-    return max(least, pipeline.speed.cost_within(MAX_ASIDE_S if pipeline.runs_aside else MAX_PREEMPTIBLE_S))
+    return max(least, pipeline.speed.cost_within(MAX_ASIDE_S if pipeline.runs_aside() else MAX_PREEMPTIBLE_S))
 
 
 def _window(works: Iterable[Work]) -> list[TokenizedText]:

@@ -5,10 +5,11 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from hashlib import blake2b
 from threading import Event
+from time import monotonic
 from typing import Any, TextIO
 from urllib.parse import quote
 
@@ -38,7 +39,10 @@ from shoal_workers.model.prepare import prepare_if_needed
 from shoal_workers.process import processors
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.heartbeat import Heartbeat
+from shoal_workers.process.neighbours import Neighbours, place_of
+from shoal_workers.process.processor_share import ProcessorShare
 from shoal_workers.process.watchdog import STALLED_AFTER_S, Watchdog
+from shoal_workers.resizing import Resizing
 from shoal_workers.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -56,14 +60,16 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     check_store(settings)
     broker, keys = Broker.connect(settings.redis_url, ANSWER_S), settings.keys
     crash_reports = CrashReports(broker, keys, settings.home_folder / "crashes" / quote(keys.root, safe=""))
-    threads = num_threads(settings, Pool(broker, keys))
+    share = share_of(settings, Pool(broker, keys))
     threadpool_limits(1, user_api="blas")
-    encoder = encoder or open_encoder(settings, threads)
+    encoder = encoder or open_encoder(settings, share.threads)
+    reranker = open_reranker(settings, share.threads)
     stopping = Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # until here they end the process, which has no jobs yet
         signal.signal(number, lambda *_: stopping.set())
     sizes = {"max_reply_bytes": settings.max_reply_mb * 2**20, "max_unread_bytes": settings.max_result_mb * 2**20}
-    indexes = OpenIndexes.from_settings(settings, encoder.model, threads, ChangeLog(broker, keys), stopping)
+    indexes = OpenIndexes.from_settings(settings, encoder.model, share.threads, ChangeLog(broker, keys), stopping)
+    resizing = Resizing(share.threads, [encoder, *([reranker] if reranker else [])], indexes.resize)
     worker = Worker(
         Consumer(broker, keys, new_worker_id(), settings.result_ttl_s, **sizes),
         encoder,
@@ -73,7 +79,8 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
         stopping,
         open_cache(settings, encoder, broker),
         crash_reports,
-        reranker=open_reranker(settings, threads),
+        reranker=reranker,
+        before_pass=resizing.take,
     )
     with suppress(ShoalError):  # Redis may be away; the next worker that starts here, or reads a report, does it too
         crash_reports.forward_files()
@@ -81,7 +88,8 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
         closing(broker),
         kept_copies(settings),
         indexes.watched(),
-        announced(worker, LaneLimits.from_settings(settings)),
+        closing(resizing),
+        announced(worker, LaneLimits.from_settings(settings), lambda n: resizing.start(share.update(n, monotonic()))),
         crash_reports.recorded(worker.id) as file,
         watched(worker, crash_reports, file, settings.stall_timeout_s),
     ):
@@ -95,9 +103,20 @@ def new_worker_id() -> str:
 
 
 @contextmanager
-def announced(worker: Worker, lane_limits: LaneLimits) -> Iterator[None]:
-    """Announce the worker, and the limits of the lanes, to the pool while the context lasts."""
-    heartbeat = Heartbeat(worker.pool, worker.id, lambda: about(worker, lane_limits))
+def announced(
+    worker: Worker, lane_limits: LaneLimits, note_sharing: Callable[[int], object] = lambda _: None
+) -> Iterator[None]:
+    """Announce the worker, and the limits of the lanes, to the pool while the context lasts.
+
+    `note_sharing` is called every second with the number of workers that share its processors.
+    """
+    heartbeat = Heartbeat(
+        worker.pool,
+        worker.id,
+        lambda: about(worker, lane_limits),
+        place=place_of(worker.id),
+        note_sharing=note_sharing,
+    )
     heartbeat.start()
     try:
         yield
@@ -113,7 +132,7 @@ def watched(worker: Worker, crash_reports: CrashReports, file: TextIO, timeout_s
 
     def report(summary: str, trace: str) -> None:
         crash_reports.write(worker.id, summary, trace)
-        worker.pool.leave(worker.id)
+        worker.pool.leave(worker.id, place_of(worker.id))
 
     watchdog = Watchdog(worker.progress, timeout_s, file, report)
     watchdog.start()
@@ -157,14 +176,12 @@ def open_cache(settings: Settings, encoder: Encoder, broker: Broker) -> Cache | 
     return Cache(broker, keys, table, settings.cache_ttl_s)
 
 
-def num_threads(settings: Settings, pool: Pool) -> int:
-    """Return the compute threads of a worker that starts now: its share of the machine's processors."""
-    if settings.threads:
-        return settings.threads
-    neighbours = 0
+def share_of(settings: Settings, pool: Pool) -> ProcessorShare:
+    """Return the share of the processors of a worker that starts now."""
+    others = Neighbours()
     with suppress(ShoalError):  # without Redis no other worker is known
-        neighbours = sum(about.get("machine") == processors.machine_id() for about in pool.workers().values())
-    return processors.threads_for(max(settings.workers, neighbours + 1), processors.available())
+        others = Neighbours(pool.sharing(processors.group()))
+    return ProcessorShare(others.count() + 1, settings.workers, settings.threads)
 
 
 def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, Any]:

@@ -49,7 +49,10 @@ WAIT_FROM_S = 1.0
 
 
 class Worker:
-    """One worker. `step` is one round of its loop, which a test can call; `run` steps until it is stopped."""
+    """One worker. `step` is one round of its loop, which a test can call; `run` steps until it is stopped.
+
+    `before_pass` is called between two passes, at moments when the engine computes nothing.
+    """
 
     def __init__(
         self,
@@ -63,16 +66,15 @@ class Worker:
         crash_reports: CrashReports | None = None,
         clock: Clock | None = None,
         reranker: Reranker | None = None,
+        before_pass: Callable[[], object] = lambda: None,
     ):
         limits = limits or Limits()
         crash_reports = crash_reports or CrashReports(consumer.broker, consumer.keys)
         self.consumer = consumer
         self.clock = clock or Clock(consumer.broker)
         self.pool = Pool(consumer.broker, consumer.keys)
-        self.encoder = encoder
-        self.reranker = reranker
-        self.indexes = indexes
-        self.cache = cache
+        self.encoder, self.reranker = encoder, reranker
+        self.indexes, self.cache = indexes, cache
         self.counters: Counter[str] = Counter()
         self.progress = Progress()
         self.throughput = Throughput()
@@ -98,6 +100,7 @@ class Worker:
         )
         self.limits = limits
         self._searcher = Searcher(indexes, self.progress)
+        self._before_pass = before_pass
         self._stopping = stopping or threading.Event()
         self._num_answered_early = 0
         self._aside: RunningBatch | None = None
@@ -144,6 +147,7 @@ class Worker:
             self._take_interactive()
         else:
             self._take(block_s)
+            self._before_pass()
         num_answered, self._num_answered_early = self._advance() + self._num_answered_early, 0
         return num_answered
 
@@ -299,4 +303,4 @@ class Worker:
 
 
 def _pipeline(encoder: Encoder, tokenize: Callable[..., list[Tokens]], bucketing: Bucketing[TokenizedText]) -> Pipeline:
-    return Pipeline(tokenize, encoder.model.max_tokens, bucketing, runs_aside=encoder.runs_aside)
+    return Pipeline(tokenize, encoder.model.max_tokens, bucketing, runs_aside=lambda: encoder.runs_aside)

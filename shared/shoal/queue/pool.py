@@ -5,7 +5,7 @@ kilobytes: it is written every few seconds, and read by few and rarely.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from shoal import wire
 from shoal.blocking import blocking
@@ -24,6 +24,25 @@ _KEPT_FOR = 5
 _ANNOUNCE, _ALIVE = (Script.load("shoal.queue", "lane", name) for name in ("announce", "alive"))
 
 
+class Place(NamedTuple):
+    """The processors on which a worker computes: an id of theirs, and its name among the workers that share them."""
+
+    processors: str
+    name: str
+
+
+class Announced(NamedTuple):
+    """The answer of Redis to a worker that has announced itself.
+
+    `has_about` is true if that includes the contents of its heartbeat. `num_sharing` workers share its processors, and
+    `sharing` has their names, unless the worker knows as many.
+    """
+
+    has_about: bool
+    num_sharing: int
+    sharing: tuple[str, ...] | None
+
+
 class AsyncPool:
     """The workers of one pool, as its clients see them."""
 
@@ -34,8 +53,11 @@ class AsyncPool:
 
     async def alive(self) -> set[str]:
         """Return the ids of the living workers."""
-        found = await self._commands.run(_ALIVE, [self._keys.alive], {})
-        return {member.decode(errors="replace") for member in found["workers"]}
+        return await self._alive_in(self._keys.alive)
+
+    async def sharing(self, processors: str) -> set[str]:
+        """Return the names of the living workers that share these processors."""
+        return await self._alive_in(self._keys.processors(processors))
 
     async def workers(self) -> dict[str, dict[str, Any]]:
         """Return the heartbeat of each living worker by its id."""
@@ -57,6 +79,10 @@ class AsyncPool:
         """Return the texts per second of all living workers, as they measured it lately."""
         return sum(float(about.get("texts_per_s", 0.0)) for about in (await self.workers()).values())
 
+    async def _alive_in(self, key: str) -> set[str]:
+        """Return the members of a sorted set whose time is not over."""
+        return set(_words((await self._commands.run(_ALIVE, [key], {}))["workers"]))
+
     async def _heartbeats(self, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return the heartbeats of the workers, without those that Redis does not have."""
         beats = await self._commands.execute("MGET", *map(self._keys.worker, ids)) if ids else []
@@ -73,28 +99,45 @@ class Pool:
         self.alive_s = alive_s
 
     alive = blocking(AsyncPool.alive)
+    sharing = blocking(AsyncPool.sharing)
     workers = blocking(AsyncPool.workers)
     first_heartbeats = blocking(AsyncPool.first_heartbeats)
     texts_per_s = blocking(AsyncPool.texts_per_s)
 
-    def announce(self, worker_id: str, about: dict[str, Any] | None = None) -> bool:
+    def announce(
+        self, worker_id: str, about: dict[str, Any] | None = None, place: Place | None = None, num_known: int = 0
+    ) -> Announced:
         """Announce that the worker is alive, with the contents of its heartbeat or, to say less, without.
 
-        Return False if Redis does not have the contents: then they are needed next time.
+        Where Redis has no contents, they are needed next time. `num_known` is the number of workers with which the
+        worker knows to share the processors of its `place`.
         """
         alive_ms = int(self.alive_s * 1000)
         arguments: dict[str, Any] = {"worker": worker_id, "alive_ms": alive_ms, "kept_ms": _KEPT_FOR * alive_ms}
+        keys = [self.keys.alive, self.keys.worker(worker_id)]
         if about is not None:
             arguments["about"] = wire.pack(about)
-        return bool(self.broker.run(_ANNOUNCE, [self.keys.alive, self.keys.worker(worker_id)], arguments)["has_about"])
+        if place:
+            keys.append(self.keys.processors(place.processors))
+            arguments |= {"name": place.name, "num_known": num_known}
+        found = self.broker.run(_ANNOUNCE, keys, arguments)
+        sharing = found.get("sharing")
+        return Announced(found["has_about"], found["num_sharing"], None if sharing is None else _words(sharing))
 
-    def leave(self, worker_id: str) -> None:
-        """Take a worker off the list."""
-        self.broker.pipeline(("ZREM", self.keys.alive, worker_id), ("DEL", self.keys.worker(worker_id)))
+    def leave(self, worker_id: str, place: Place | None = None) -> None:
+        """Take a worker off the lists."""
+        commands = [("ZREM", self.keys.alive, worker_id), ("DEL", self.keys.worker(worker_id))]
+        if place:
+            commands.append(("ZREM", self.keys.processors(place.processors), place.name))
+        self.broker.pipeline(*commands)
 
     def ready(self) -> dict[str, dict[str, Any]]:
         """Return the heartbeats of the living workers that have their model and indexes open."""
         return {worker_id: about for worker_id, about in self.workers().items() if about.get("state") == "ready"}
+
+
+def _words(members: Sequence[bytes]) -> tuple[str, ...]:
+    return tuple(member.decode(errors="replace") for member in members)
 
 
 def _read(beat: bytes) -> dict[str, Any]:

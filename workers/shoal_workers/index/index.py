@@ -22,6 +22,7 @@ from shoal_workers.index.files.manifest import DOCUMENTS, IDS, OFFSETS, QUANTISE
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.search.quantisation import QuantisedVectors
 from shoal_workers.index.search.search import ExactSearch, TopK
+from shoal_workers.index.search.search_threads import ONE_THREAD, SearchThreads
 from shoal_workers.model.model import Model
 
 #: Names that a version may have: none leads to another folder.
@@ -43,7 +44,7 @@ class Index:
     `change_fault` says why some of the changes are not in it.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, threads: int = 1):
+    def __init__(self, folder: Path, manifest: Manifest, threads: SearchThreads = ONE_THREAD):
         self.folder = folder
         self.manifest = manifest
         self.fault = ""
@@ -61,7 +62,7 @@ class Index:
         self._unchecked = [name for name in manifest.checksums if _size(folder / name) >= LARGE_BYTES]
 
     @classmethod
-    def open(cls, folder: Path, threads: int = 1) -> Self:
+    def open(cls, folder: Path, threads: SearchThreads = ONE_THREAD) -> Self:
         """Open the current version of the index in `folder`, after comparing its files with their checksums.
 
         Raises IndexNotFound or IndexCorrupt.
@@ -74,7 +75,7 @@ class Index:
         return index
 
     @classmethod
-    def open_version(cls, version: Path, threads: int = 1) -> Self:
+    def open_version(cls, version: Path, threads: SearchThreads = ONE_THREAD) -> Self:
         """Open the version in a folder; `check_large_files` has yet to compare those files with their checksums.
 
         Raises IndexCorrupt.

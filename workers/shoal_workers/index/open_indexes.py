@@ -20,6 +20,7 @@ from shoal.keys import NAME
 from shoal.settings import Settings
 from shoal_workers.index.change_follower import ChangeFollower
 from shoal_workers.index.index import Index, current_version
+from shoal_workers.index.search.search_threads import SearchThreads
 from shoal_workers.index.store.copies import read_errors, tell_damage
 from shoal_workers.model.model import Model
 
@@ -57,7 +58,8 @@ class OpenIndexes(Mapping[str, Index]):
     watched, one thread opens new versions, another one compares their large files with their checksums, and a third one
     applies the changes in `change_log`, if there is one. A version is served once all changes that were made since it
     was built are applied. A search ends with the version that it began with, and the memory of an old version is given
-    back after that. If indexes inside `home` `are_copies`, their keeper is told of those that are found damaged.
+    back after that. Large searches are divided among `threads`. If indexes inside `home` `are_copies`, their keeper is
+    told of those that are found damaged.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class OpenIndexes(Mapping[str, Index]):
         self._folders = folders
         self._home = home
         self._model = model
-        self._threads = threads
+        self._threads = SearchThreads(threads)
         self._follower = ChangeFollower(change_log) if change_log else None
         self._following = threading.Lock()
         self._served: dict[str, Index] = {}
@@ -126,6 +128,10 @@ class OpenIndexes(Mapping[str, Index]):
         faults = {name: fault for name, index in self._served.items() if (fault := index.fault or index.change_fault)}
         failures = {name: failure.error.message for name, failure in self._failures.items()}
         return read_errors(self._home) | faults | failures
+
+    def resize(self, threads: int) -> None:
+        """Divide the next searches among so many threads."""
+        self._threads.resize(threads)
 
     @contextmanager
     def watched(self) -> Iterator[None]:

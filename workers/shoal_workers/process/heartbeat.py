@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from shoal.errors import ShoalError
-from shoal.queue.pool import ALIVE_S, Pool
+from shoal.queue.pool import ALIVE_S, Place, Pool
+from shoal_workers.process.neighbours import Neighbours
 
 log = logging.getLogger(__name__)
 
@@ -14,17 +15,31 @@ log = logging.getLogger(__name__)
 CONTENTS_EVERY = 5
 
 #: Fields of the contents that are announced as soon as they change.
-URGENT = ("state", "indexes", "index_errors")
+URGENT = ("state", "threads", "indexes", "index_errors")
 
 
 class Heartbeat:
-    """A thread that announces a worker until stopped. After an outage of Redis it goes on by itself."""
+    """A thread that announces a worker until stopped. After an outage of Redis it goes on by itself.
 
-    def __init__(self, pool: Pool, worker_id: str, about: Callable[[], dict[str, Any]], every_s: float = ALIVE_S / 3):
+    It calls `note_sharing` each time with the number of workers that share the processors of the worker's `place`.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        worker_id: str,
+        about: Callable[[], dict[str, Any]],
+        every_s: float = ALIVE_S / 3,
+        place: Place | None = None,
+        note_sharing: Callable[[int], object] = lambda _: None,
+    ):
         self._pool = pool
         self._worker_id = worker_id
         self._about = about
         self._every_s = every_s
+        self._place = place
+        self._note_sharing = note_sharing
+        self._neighbours = Neighbours()
         self._stopped = threading.Event()
         self._announced: list[object] = []
         self._num_without_contents = CONTENTS_EVERY
@@ -36,23 +51,30 @@ class Heartbeat:
         self._thread.start()
 
     def beat(self) -> None:
-        """Announce the worker once, with the contents if its state or its indexes have changed, or if they are due."""
+        """Announce the worker once, with the contents if one of `URGENT` has changed, or if they are due."""
         about = self._about()
         urgent = [about.get(name) for name in URGENT]
         self._num_without_contents += 1
         is_due = self._num_without_contents >= CONTENTS_EVERY or urgent != self._announced
-        if is_due or not self._pool.announce(self._worker_id):
-            self._pool.announce(self._worker_id, about)
+        if is_due or not self._announce(None):
+            self._announce(about)
             self._num_without_contents, self._announced = 0, urgent
+        self._note_sharing(self._neighbours.count())
 
     def stop(self) -> None:
         """Stop announcing the worker, and take it out of the pool."""
         self._stopped.set()
         self._thread.join()
         try:
-            self._pool.leave(self._worker_id)
+            self._pool.leave(self._worker_id, self._place)
         except ShoalError as error:
             log.debug("the worker could not leave the pool, and is forgotten when its heartbeat expires: %s", error)
+
+    def _announce(self, about: dict[str, Any] | None) -> bool:
+        """Announce the worker; return True if Redis has the contents."""
+        announced = self._pool.announce(self._worker_id, about, self._place, self._neighbours.num_known)
+        self._neighbours.update(announced)
+        return announced.has_about
 
     def _run(self) -> None:
         while not self._stopped.wait(self._every_s):

@@ -4,6 +4,7 @@ import math
 import os
 import sys
 import uuid
+from hashlib import blake2b
 from pathlib import Path
 
 #: Files with the limits of the control group, in version 2 and in version 1.
@@ -26,8 +27,22 @@ def quota(v2: Path = _QUOTA_V2, v1: Path = _QUOTA_V1, period_v1: Path = _PERIOD_
 
 def available() -> float:
     """Return the processors that this process may use: those it is bound to, or fewer if the control group says so."""
-    bound = float(len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1)
+    bound = float(len(_bound_to()))
     return min(bound, limit) if (limit := quota()) else bound
+
+
+def group() -> str:
+    """Return an id that the processes share which may use the same processors as this one.
+
+    They are on one machine, bound to the same processors, and in one control group if that has a limit.
+    """
+    limited_by = next((file.stat().st_ino for file in (_QUOTA_V2, _QUOTA_V1) if file.exists()), 0) if quota() else 0
+    return blake2b(repr((machine_id(), _bound_to(), limited_by)).encode(), digest_size=8).hexdigest()
+
+
+def _bound_to() -> list[int]:
+    """Return the numbers of the processors that this process is bound to."""
+    return sorted(os.sched_getaffinity(0) if sys.platform == "linux" else range(os.cpu_count() or 1))
 
 
 def threads_for(num_workers: int, processors: float) -> int:

@@ -48,6 +48,13 @@ class Engine(Protocol):
         """
         ...
 
+    def resized(self, threads: int) -> "Engine":
+        """Return an engine of the same model with so many threads, which takes the place of this one.
+
+        It is made on a thread of its own while this one computes passes. Raises what the library raises.
+        """
+        ...
+
 
 def open_engine(name: str, model: Model, folder: Path, precision: str, threads: int) -> Engine:
     """Return the engine of that name with the model loaded."""

@@ -39,6 +39,7 @@ class OpenVinoEngine:
     def __init__(self, folder: Path, precision: str, threads: int):
         fastest = "bf16" if processors.has_bf16() else "f32"
         self.precision = fastest if precision == "auto" else precision
+        self._folder = folder
         self.threads = threads
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", _KEPT_BY_ONEDNN)
         options: dict[str, Any] = {
@@ -70,6 +71,10 @@ class OpenVinoEngine:
                     started.wait_only()
                 raise
         return passes
+
+    def resized(self, threads: int) -> "OpenVinoEngine":
+        """See `Engine.resized`."""
+        return type(self)(self._folder, self.precision, threads)
 
 
 class _Graph:

@@ -46,6 +46,12 @@ class TorchEngine:
         """See `Engine.start`."""
         return [TorchPass(self._thread.submit(self._forward, packing)) for packing in packings]
 
+    def resized(self, threads: int) -> "TorchEngine":
+        """See `Engine.resized`."""
+        self._thread.submit(torch.set_num_threads, threads)
+        self.threads = threads
+        return self
+
     @torch.inference_mode()
     def _forward(self, packing: Packing) -> torch.Tensor:
         ids, positions, bias = (self._moved(array) for array in packing)

@@ -1,13 +1,13 @@
 """Exact search: upper bounds tell which vectors can be among the k of highest score, and only these are scored."""
 
 import mmap
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal_workers.index.search.quantisation import QuantisedVectors
+from shoal_workers.index.search.search_threads import ONE_THREAD, SearchThreads
 from shoal_workers.index.search.upper_bounds import NO_ROWS, Buffer, Candidates, UpperBounds
 
 #: Most upper bounds held at a time, to limit memory: 16 MiB.
@@ -28,14 +28,14 @@ class ExactSearch:
     """A search of `vectors`, float32 `[count, dimension]`, with their quantised copy. Thread-safe.
 
     The score is the inner product in float32, and equal vectors have equal scores. Large searches are divided among
-    threads of its own, which sleep in between: those of BLAS would spin and take processors from the next forward pass.
+    `threads`.
     """
 
-    def __init__(self, vectors: NDArray[np.float32], quantised: QuantisedVectors, threads: int = 1):
+    def __init__(self, vectors: NDArray[np.float32], quantised: QuantisedVectors, threads: SearchThreads = ONE_THREAD):
         self._vectors = vectors
         self._quantised = quantised
         self._spare_buffers: list[Buffer] = []
-        self._map: Any = ThreadPoolExecutor(threads).map if threads > 1 else map
+        self._threads = threads
 
     def warm_up(self) -> None:
         """Read a byte of each page of the codes into memory."""
@@ -59,7 +59,7 @@ class ExactSearch:
     def _search(self, queries: NDArray[np.float32], k: int, hidden_rows: NDArray[np.int64]) -> TopK:
         quantised = self._quantised.basis.encode_queries(queries)
         buffer = self._take_buffer()
-        bounds = UpperBounds(self._quantised.codes, quantised.codes, buffer, self._map, hidden_rows)
+        bounds = UpperBounds(self._quantised.codes, quantised.codes, buffer, self._threads.map, hidden_rows)
         first = best_of(self._vectors, bounds.candidates(bounds.reached_by_k(k)), queries, k)
         # A row that scores at least the current k-th score has an upper bound of at least that score.
         candidates = bounds.candidates(quantised.thresholds(first.scores[:, -1]))

@@ -1,0 +1,67 @@
+"""The share of the processors that a worker is due, with the clock by hand."""
+
+from shoal_workers.process.processor_share import GROW_AFTER_S, SHRINK_AFTER_S, ProcessorShare
+
+ALMOST_S = 0.9
+
+
+def share(num_workers: int, num_expected: int = 1, fixed_threads: int = 0) -> ProcessorShare:
+    """The share of a worker on eight processors that starts when there are so many of them."""
+    return ProcessorShare(num_workers, num_expected, fixed_threads, lambda: 8.0)
+
+
+def updates(of: ProcessorShare, *counts: int, first_s: float = 0.0, every_s: float = 1.0) -> list[int]:
+    """The threads that are given, a count of workers every second."""
+    return [of.update(count, first_s + n * every_s) for n, count in enumerate(counts)]
+
+
+def test_a_worker_starts_with_its_share() -> None:
+    assert [share(number).threads for number in (1, 2, 3, 8, 20)] == [8, 4, 2, 1, 1]
+
+
+def test_it_grows_soon_and_shrinks_later() -> None:
+    one = share(2)
+    assert updates(one, 1, 1, every_s=ALMOST_S * GROW_AFTER_S) == [4, 4]
+    assert one.update(1, GROW_AFTER_S) == 8
+    assert updates(one, 2, 2, first_s=100, every_s=ALMOST_S * SHRINK_AFTER_S) == [8, 8]
+    assert one.update(2, 100 + SHRINK_AFTER_S) == 4
+
+
+def test_a_rolling_restart_changes_nothing() -> None:
+    old, new = share(2), share(3)
+    assert updates(old, *[3] * int(SHRINK_AFTER_S - 1), 2) == [4] * int(SHRINK_AFTER_S)
+    assert new.threads == 2
+    assert updates(new, *[2] * int(GROW_AFTER_S + 1))[-1] == 4
+
+
+def test_a_worker_that_is_gone_for_a_moment_changes_nothing() -> None:
+    assert set(updates(share(2), *[2, 1, 1, 2] * 10)) == {4}
+
+
+def test_a_larger_share_does_not_hasten_a_smaller_one() -> None:
+    one = share(2)
+    assert updates(one, *[1, 4, 4] * 10) == [4] * 30
+
+
+def test_the_latest_number_counts() -> None:
+    one = share(8)
+    assert updates(one, 4, 2, 1, 1)[-1] == 8
+
+
+def test_a_supervisors_workers_are_expected_again() -> None:
+    one = share(1, 2)
+    assert one.threads == 4
+    assert updates(one, *[1] * 60) == [4] * 60
+
+
+def test_a_fixed_number_stays() -> None:
+    one = share(1, 1, 3)
+    assert one.threads == 3
+    assert updates(one, *[5] * 60, *[1] * 60) == [3] * 120
+
+
+def test_a_limit_that_changes_is_followed() -> None:
+    processors = [8.0]
+    one = ProcessorShare(2, available=lambda: processors[0])
+    processors[0] = 4.0
+    assert updates(one, *[2] * int(SHRINK_AFTER_S + 1))[-1] == 2

@@ -1,0 +1,162 @@
+"""A worker that gets another number of compute threads: made in the background, taken between two passes."""
+
+import gc
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from queues import Queue, drive
+from test_aside import Engine as HeldEncoder
+from test_worker import distinct, put
+
+import shoal_workers.worker
+from shoal.jobs import Options
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.encoding.reranker import Reranker
+from shoal_workers.resizing import Resizing
+from shoal_workers.worker import Worker
+
+TEXTS = ["storm in europe", "rain", "the market falls " * 20]
+
+
+class Resized:
+    """The number with which searches were resized last."""
+
+    threads = 0
+
+    def resize(self, threads: int) -> None:
+        """Note the number."""
+        self.threads = threads
+
+
+def own(encoder: Encoder) -> Encoder:
+    """An encoder with the same engine, which may be replaced."""
+    return type(encoder)(encoder.model, encoder.tokenizer, encoder.engine)
+
+
+def resize(encoders: Sequence[Encoder], threads: int) -> tuple[Resizing, Resized]:
+    """Have engines made, which are not taken yet."""
+    resized = Resized()
+    resizing = Resizing(encoders[0].engine.threads, encoders, resized.resize)
+    resizing.start(threads)
+    resizing.close()
+    return resizing, resized
+
+
+def test_all_models_and_the_searches_get_the_threads(encoder: Encoder, reranker: Reranker) -> None:
+    encoders = [own(encoder), own(reranker)]
+    resizing, resized = resize(encoders, 2)
+    assert [(one.engine.threads, one.runs_aside) for one in encoders] == [(1, False)] * 2
+    resizing.take()
+    assert [(one.engine.threads, one.runs_aside) for one in encoders] == [(2, True)] * 2
+    assert resized.threads == 2
+    vectors = encoders[0].embed(TEXTS, Options(), "")
+    assert vectors == pytest.approx(encoder.embed(TEXTS, Options(), ""), abs=1e-6)
+    assert encoders[0].fingerprint == encoder.fingerprint
+
+
+def test_an_engine_can_be_resized_while_it_computes(encoder_of_two_threads: Encoder) -> None:
+    one = own(encoder_of_two_threads)
+    expected = one.embed(TEXTS, Options(), "")
+    resizing = Resizing(2, [one], lambda _: None)
+    resizing.start(1)
+    assert np.array_equal(one.embed(TEXTS, Options(), ""), expected)
+    resizing.close()
+    resizing.take()
+    assert one.engine.threads == 1
+
+
+def test_the_same_number_makes_nothing(encoder: Encoder) -> None:
+    one = own(encoder)
+    resizing, resized = resize([one], 1)
+    resizing.take()
+    assert (one.engine, resized.threads) == (encoder.engine, 0)
+
+
+def test_the_last_number_is_taken(encoder: Encoder) -> None:
+    one = own(encoder)
+    resizing, _ = resize([one], 2)
+    resizing.start(3)
+    resizing.close()
+    resizing.take()
+    assert one.engine.threads == 3
+
+
+def test_a_failure_keeps_what_computes(encoder: Encoder, caplog: pytest.LogCaptureFixture) -> None:
+    one = own(encoder)
+    one.engine = Unresizable(encoder.engine)
+    resizing, _ = resize([one], 2)
+    resizing.start(2)  # which is not tried again
+    resizing.take()
+    assert isinstance(one.engine, Unresizable)
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        "the worker keeps its compute threads, as those for 2 failed: no memory"
+    ]
+
+
+class Unresizable:
+    """An engine that cannot be resized."""
+
+    name, precision, threads, num_streams = "openvino", "f32", 1, 1
+
+    def __init__(self, engine: Any):
+        self.start = engine.start
+
+    def resized(self, threads: int) -> Any:
+        """Fail."""
+        raise RuntimeError("no memory")
+
+
+def test_a_worker_takes_them_between_two_passes(
+    queue: Queue, encoder_of_two_threads: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shoal_workers.worker, "WAIT_FROM_S", 3_600.0)
+    held = HeldEncoder(encoder_of_two_threads)
+    resizing = Resizing(2, [held], lambda _: None)
+    worker = Worker(queue.consumer(), held, {}, Bucketing(480), before_pass=resizing.take)
+    held.is_held = True
+    put(queue, *distinct(40), lane="bulk")
+    worker.step(block_s=0)
+    resizing.start(1)
+    resizing.close()
+    worker.step(block_s=0)
+    assert held.engine.threads == 2  # the passes aside are still under way
+    held.is_held = False
+    drive(worker)
+    assert held.engine.threads == 1
+
+
+def test_a_worker_runs_passes_aside_as_soon_as_it_can(queue: Queue, encoder: Encoder) -> None:
+    watched = HeldEncoder(encoder)
+    resizing = Resizing(1, [watched], lambda _: None)
+    worker = Worker(queue.consumer(), watched, {}, Bucketing(480), before_pass=resizing.take)
+    put(queue, *distinct(40), lane="bulk")
+    drive(worker)
+    assert {what for what, _ in watched.passes} == {"start", "finish"}
+    resizing.start(2)
+    resizing.close()
+    put(queue, *distinct(40), lane="bulk")
+    drive(worker)
+    assert "aside" in {what for what, _ in watched.passes}
+
+
+def test_engines_that_were_replaced_give_their_memory_back(encoder: Encoder) -> None:
+    one, process = own(encoder), psutil.Process()
+    resizing = Resizing(1, [one], lambda _: None)
+
+    def to_and_fro(times: int) -> tuple[int, int]:
+        for threads in [2, 1] * times:
+            resizing.start(threads)
+            resizing.close()
+            resizing.take()
+            one.embed(TEXTS, Options(), "")
+        gc.collect()
+        return process.num_threads(), process.memory_info().rss
+
+    threads, rss = to_and_fro(3)
+    more_threads, more_rss = to_and_fro(10)
+    assert more_threads <= threads
+    assert more_rss - rss < 20e6

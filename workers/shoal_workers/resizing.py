@@ -1,0 +1,58 @@
+"""The change of a worker to another number of compute threads, which holds up no pass."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.encoding.engines import Engine
+
+log = logging.getLogger(__name__)
+
+
+class Resizing:
+    """The models of a worker, and its searches, which get another number of threads between two passes.
+
+    The engines of `encoders` are made on a thread of their own meanwhile, and `resize_searches` is called with the
+    number when they are taken. A number with which that fails is not tried again before another one was asked for.
+    """
+
+    def __init__(self, threads: int, encoders: Sequence[Encoder], resize_searches: Callable[[int], object]):
+        self._threads = threads
+        self._encoders = encoders
+        self._resize_searches = resize_searches
+        self._made: deque[Sequence[Engine]] = deque(maxlen=1)
+        self._thread: threading.Thread | None = None
+
+    def start(self, threads: int) -> None:
+        """Make engines with so many threads, unless that is done or under way, or another number is."""
+        if threads == self._threads or (self._thread and self._thread.is_alive()):
+            return
+        self._threads = threads
+        self._thread = threading.Thread(target=self._make, args=(threads,), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Wait until no engine is being made."""
+        if self._thread:
+            self._thread.join()
+
+    def take(self) -> None:
+        """Give the models and searches the threads that are ready. No pass may be under way."""
+        if not self._made:
+            return
+        engines = self._made.pop()
+        for encoder, engine in zip(self._encoders, engines, strict=True):
+            encoder.engine = engine
+        self._resize_searches(engines[0].threads)
+
+    def _make(self, threads: int) -> None:
+        started = time.monotonic()
+        try:
+            self._made.append([encoder.engine.resized(threads) for encoder in self._encoders])
+        except Exception as error:  # any that an engine may raise
+            log.warning("the worker keeps its compute threads, as those for %d failed: %s", threads, error)
+            return
+        log.info("%d compute threads from the next pass on, made in %.1f s", threads, time.monotonic() - started)
