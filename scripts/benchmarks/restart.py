@@ -1,8 +1,9 @@
-"""The rate before and after `kill -9` of the only worker: the one that follows must be as fast."""
+"""The rate before and after `kill -9` of the only worker under load: the one that follows must be as fast."""
 
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 
@@ -15,8 +16,8 @@ from shoal.bench import wrk
 from shoal.bench.trial import STRIDE, Figures, Row, Trial
 from shoal.errors import NotReady
 
-#: Seconds of the load that do not count, before each measurement.
-SETTLING_S = 3
+#: Seconds of the load that do not count: before each measurement, and while the worker is killed.
+SETTLING_S, KILLING_S = 3, 6
 
 #: Time between two requests for an embedding.
 ASK_EVERY_S = 0.05
@@ -30,22 +31,33 @@ def run(plan: Plan) -> list[Row]:
 def _run(plan: Plan, seconds: int, number: int) -> Figures:
     with stack(environment=NO_CACHE) as running:
         load = Server(Target("shoal", f"{running.url}/embed"), Processes({})).embed_load(64, plan.texts.alone)
-        before = _settled(load, seconds, number)
-        os.kill(running.processes["worker 1"], signal.SIGKILL)
-        back_s = _wait_for_answer(running.url)
+        before, threads = _settled(load, seconds, number), _threads(running.url)
+        with ThreadPoolExecutor(1) as thread:
+            under_load = thread.submit(wrk.run, load, KILLING_S, number * STRIDE, may_fail=True)
+            time.sleep(1)
+            os.kill(running.processes["worker 1"], signal.SIGKILL)
+            back_s = _wait_for_answer(running.url)
         after = _settled(load, seconds, number)
-    return {
-        "after, over before": after / before,
-        "before: requests/s": before,
-        "after: requests/s": after,
-        "back within s": back_s,
-    }
+        return {
+            "after, over before": after / before,
+            "back within s": back_s,
+            "failed meanwhile": under_load.result().num_failed,
+            "before: requests/s": before,
+            "before: threads": threads,
+            "after: requests/s": after,
+            "after: threads": _threads(running.url),
+        }
 
 
 def _settled(load: wrk.Load, seconds: int, number: int) -> float:
     """Return the rate of a load that has run for a while."""
     wrk.run(load, SETTLING_S, number * STRIDE)
     return wrk.run(load, seconds, number * STRIDE).requests_per_s
+
+
+def _threads(url: str) -> int:
+    """Return the compute threads of the workers that are alive."""
+    return sum(about["threads"] for about in ask(f"{url}/info")[1]["workers"])
 
 
 def _wait_for_answer(url: str) -> float:
