@@ -171,18 +171,23 @@ class WatchedEngine:
 
 
 @pytest.mark.parametrize(
-    ("texts", "passes"),
+    ("texts", "num_weights", "passes"),
     [
-        (["storm"], 1),  # a short text is not worth the threads' waits for each other
-        (["storm", "rain"], 2),
-        (["climate change " * 20], 0),
-        (["climate change " * 20, "rain"], 0),  # a thread would have nearly all of it
-        (["climate change " * 20, "market rises " * 20], 2),
+        (["storm"], 10_000, 1),  # a short text is not worth the threads' waits for each other
+        (["climate change " * 20], 10_000, 1),
+        (["storm"], 10_000_000, 0),
+        (["storm"], 0, 0),  # the weights are not counted
+        (["storm", "rain"], 10_000, 2),
+        (["climate change " * 20, "rain"], 10_000_000, 0),  # a thread would have nearly all of it
+        (["climate change " * 20, "market rises " * 20], 10_000_000, 2),
     ],
 )
-def test_threads_go_by_the_size_of_the_pass(encoder_of_two_threads: Encoder, texts: list[str], passes: int) -> None:
+def test_threads_go_by_the_work_of_the_pass(
+    encoder_of_two_threads: Encoder, texts: list[str], num_weights: int, passes: int
+) -> None:
     engine = WatchedEngine(encoder_of_two_threads.engine)
-    encoder = Encoder(encoder_of_two_threads.model, encoder_of_two_threads.tokenizer, engine)
+    model = replace(encoder_of_two_threads.model, num_weights=num_weights)
+    encoder = Encoder(model, encoder_of_two_threads.tokenizer, engine)
     alone = np.concatenate([encoder_of_two_threads.embed([text], Options(), "") for text in texts])
     assert encoder.embed(texts, Options(), "", Bucketing(4_096, pass_cost=10**6)) == pytest.approx(alone, abs=1e-5)
     assert engine.started == [passes]
