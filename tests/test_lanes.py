@@ -69,7 +69,7 @@ class TestFairness:
         assert (front.is_overflow, back.is_overflow) == (False, True)
 
     def test_a_job_of_many_bytes_goes_to_the_overflow(self, queue: Queue) -> None:
-        queue.put("bulk", [Job("embed", ["x" * (MAX_FRONT_BYTES // 8)], reply_to="me")], client="a")
+        queue.put("bulk", [Job("embed", ["x" * (MAX_FRONT_BYTES // 4)], reply_to="me")], client="a")
         assert queue.redis.xlen(queue.keys.overflow("bulk")) == 1
         assert b"client:a" not in load(queue, "bulk")
 
@@ -77,9 +77,9 @@ class TestFairness:
         large = [Job("embed", ["气" * 10_000], reply_to="me") for _ in range(20)]
         queue.put("bulk", large, client="a")
         queue.put("bulk", jobs(1), client="b")
-        assert queue.redis.xlen(queue.keys.lane("bulk")) == MAX_FRONT_BYTES // len(large[0].pack()) + 1 == 18
+        assert queue.redis.xlen(queue.keys.lane("bulk")) == MAX_FRONT_BYTES // len(large[0].pack()) + 1 == 9
         taken = queue.take("w", ["bulk"], 20)
-        assert load(queue, "bulk")[b"client bytes:a"] == b"%d" % (17 * len(large[0].pack()))
+        assert load(queue, "bulk")[b"client bytes:a"] == b"%d" % (8 * len(large[0].pack()))
         answer(queue, taken)
         assert load(queue, "bulk") == {}
 
@@ -125,7 +125,7 @@ class TestFairness:
             submit("flood", 14)
         submit("quiet", 0)
         front = load(queue_of(client), "bulk")
-        assert (front[b"client:flood"], front[b"client:quiet"]) == (b"256", b"32")
+        assert (front[b"client:flood"], front[b"client:quiet"]) == (b"128", b"32")
 
     def test_a_submit_without_a_client_counts_for_the_program_with_and_without_a_key(self, client: Client) -> None:
         client.submit("embed", "storm", lane="bulk", idempotency_key="k")
@@ -142,6 +142,26 @@ class TestOverflow:
         queue.put("bulk", [job], client="late")
         first, second = consumer.take(room), consumer.take(room)
         assert job.id in [Job.unpack(delivery.data).id for delivery in (*first, *second)]
+
+    def test_jobs_of_a_client_that_overflows_keep_their_order(self, queue: Queue) -> None:
+        put = [job for _ in range(MAX_FRONT_TEXTS + 10) for job in jobs(1)]
+        for job in put:
+            queue.put("interactive", [job], client="many")
+        consumer, taken = queue.consumer("w"), []
+        front, overflow = Source("interactive"), Source("interactive", True)
+        for _ in range(20):
+            deliveries = consumer.take({front: 16}) or consumer.take({overflow: 16})
+            taken += [Job.unpack(delivery.data).id for delivery in deliveries]
+            answer(queue, deliveries)
+            put += (more := jobs(1))
+            queue.put("interactive", more, client="many")
+        assert taken == [job.id for job in put[: len(taken)]]
+
+    def test_long_jobs_of_a_client_do_not_send_its_short_ones_to_the_overflow(self, queue: Queue) -> None:
+        queue.put("interactive", jobs(3, 40), client="a")
+        queue.put("interactive", (short := jobs(1)), client="a")
+        (delivery,) = queue.consumer("w").take({Source("interactive"): 16})
+        assert Job.unpack(delivery.data).id == short[0].id
 
     def test_between_two_floods_texts_are_shared(self, queue: Queue) -> None:
         queue.put("bulk", jobs(20, 40), client="long")
@@ -304,7 +324,7 @@ class TestRetryAfter:
         Pool(queue.broker, queue.keys, alive_s=3_600).announce("w", {"state": "ready", "texts_per_s": 10.0})
         queue.limits = LaneLimits(max_jobs=100)
         queue.put("bulk", jobs(80), client="flood")
-        assert self.refused(queue, 67) == 5  # 147 jobs, and room for 100: 47 have to go
+        assert self.refused(queue, 47) == 3  # 127 jobs, and room for 100: 27 have to go
 
     def test_it_is_long_without_workers(self, queue: Queue) -> None:
         queue.put("bulk", jobs(1))

@@ -297,7 +297,7 @@ def test_whatever_waits_each_source_is_served_what_those_before_it_owe_it(
 
 @pytest.mark.parametrize("max_batch_texts", [1, 2, 3])
 def test_with_small_batches_there_is_room_for_every_source(max_batch_texts: int) -> None:
-    assert min(scheduler(max_batch_texts=max_batch_texts).room().values()) == 1
+    assert set(scheduler(max_batch_texts=max_batch_texts).room().values()) == {max_batch_texts}
 
 
 def test_with_few_tokens_a_pass_every_source_gets_its_share() -> None:
@@ -460,13 +460,13 @@ def test_a_job_that_needs_no_pass_is_completed_at_once() -> None:
     assert chosen.completed() == [failed]
 
 
-def test_there_is_room_for_a_pass_of_interactive_texts_and_a_quarter_of_overflow() -> None:
+def test_there_is_room_for_a_pass_of_texts_of_each_source() -> None:
     chosen = scheduler(max_batch_texts=64)
-    assert chosen.room() == {INTERACTIVE: 64, OVERFLOW: 16, BULK: 64, BULK_OVERFLOW: 16}
+    assert chosen.room() == {INTERACTIVE: 64, OVERFLOW: 64, BULK: 64, BULK_OVERFLOW: 64}
     chosen.add([work(*(words(1) for _ in range(70))), work(*(words(1) for _ in range(10)), source=OVERFLOW)])
-    assert chosen.room() == {OVERFLOW: 6, BULK: 1, BULK_OVERFLOW: 1}
+    assert chosen.room() == {OVERFLOW: 54, BULK: 1, BULK_OVERFLOW: 1}
     chosen.add([work(words(1), source=BULK)])
-    assert chosen.room() == {OVERFLOW: 6, BULK_OVERFLOW: 1}
+    assert chosen.room() == {OVERFLOW: 54, BULK_OVERFLOW: 1}
 
 
 def test_each_timing_is_of_the_jobs_own_steps() -> None:

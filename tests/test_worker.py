@@ -640,7 +640,7 @@ def test_a_poisoned_job_is_answered_without_being_unpacked(worker: Worker, queue
 
 
 def test_a_step_takes_a_pass_of_bulk_and_leaves_the_rest_to_others(worker: Worker, queue: Queue) -> None:
-    for _ in range(5):
+    for _ in range(4):
         put(queue, *distinct(Limits().max_batch_texts // 2), lane="bulk", reply_to="bulk")
     worker.step(block_s=0)
     assert len(worker.scheduler.unanswered()) == 2

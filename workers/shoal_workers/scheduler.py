@@ -148,7 +148,7 @@ class Scheduler:
         for source, waiting in self._waiting.items():
             if any(work.runs_alone for work in waiting.works):
                 break
-            most = max(1, self._max_batch_texts // 4) if source.is_overflow else self._max_batch_texts
+            most = self._max_batch_texts
             if source.lane != INTERACTIVE.lane and expects_interactive and not self._embeds.runs_aside():
                 most = 1
             room[source] = most - waiting.num_texts

@@ -9,9 +9,9 @@ from shoal.settings import DEFAULTS, Settings
 #: Tokens that the overflow of a lane is served for each token of its front while both wait.
 OVERFLOW_SHARE = 1 / 4
 
-#: Texts that one client may have at the front of a lane. The rest goes to the overflow, and so does a job of more than
-#: an eighth of it. An API has room for as many requests, so jobs of a client that is alone keep their order.
-MAX_FRONT_TEXTS = 256
+#: Texts that one client may have at the front of a lane: two passes, for which other clients wait. The rest goes to the
+#: overflow, and so does a job of more than a quarter of it.
+MAX_FRONT_TEXTS = 128
 
 #: Bytes of jobs that one client may have at the front of a lane, in the same way: 2 KiB for each of these texts.
 MAX_FRONT_BYTES = 2_048 * MAX_FRONT_TEXTS

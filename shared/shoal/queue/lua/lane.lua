@@ -2,7 +2,7 @@
 -- ARGV: one msgpack map of named arguments. A script returns one msgpack map.
 local GROUP = 'workers'
 local LANE_KEYS = {'front', 'overflow', 'waiting', 'places', 'tags', 'load'}
-local VIRTUAL_TIME = 'virtual time' -- a member of the tags; clients' names there begin with 'client:'
+local VIRTUAL_TIME = 'virtual time' -- a member of the tags; clients' names there begin with 'client:' or 'short:'
 local RESULT_KEYS_BYTES = 1024 -- that Redis needs for the keys of a result, beside those of the reply
 local ONCE_BYTES = 1024 -- that Redis needs for an idempotency key and the record that lives as long
 local FIRST_SWEEP_S = 1 -- after which it is looked whether an unread result is still there

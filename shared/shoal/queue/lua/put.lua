@@ -15,7 +15,8 @@
 --     of this one, which must have less than `most`;
 --   {status = 'too_large', exceeded, most}: no put may have more than so many jobs, texts or bytes.
 local RESERVED_SHARE = 1 / 8 -- of a lane, for clients with all their jobs at its front: no client fills it for all others
-local LONG_JOB_SHARE = 1 / 8 -- of what a client may have at the front: a longer job goes to the overflow
+local LONG_JOB_SHARE = 1 / 4 -- of what a client may have at the front: a longer job goes to the overflow
+local SHORT_JOB_SHARE = 1 / 8 -- of the texts that a client may have there: jobs of so many keep their order
 local UNREAD_FLOOR = 1 / 64 -- of max_unread_bytes: a client with less is not refused for the unread results of others
 local DAY_SHARE = 1 / 4 -- of the bytes that a client may have: with less, idempotency keys live for as long as is asked
 local HALVING_SHARE = 1 / 24 -- for each of which beyond that a key lives half as long
@@ -112,8 +113,21 @@ if counts and client_unread_bytes >= most_unread_bytes then
   return cmsgpack.pack(refusal)
 end
 
+-- Short jobs of a client have a tag of their own. While one of them waits, later ones wait behind it, and the front is left
+-- to other clients.
+local function tag_of(job)
+  return (job.texts <= SHORT_JOB_SHARE * limits.max_front_texts and 'short:' or 'client:') .. args.client
+end
+
+local short_waits = has_overflow and redis.call('ZSCORE', lane.tags, 'short:' .. args.client)
+
 local function fits_at_front(texts, bytes)
   return front.texts + texts <= limits.max_front_texts and front.bytes + bytes <= limits.max_front_bytes
+end
+
+local function goes_to_front(job)
+  local keeps_order = short_waits and tag_of(job) ~= client
+  return fits_at_front(job.texts, #job.job) and not is_long(job) and not keeps_order
 end
 
 local function share_of(texts, bytes)
@@ -153,10 +167,11 @@ end
 local function put_into_overflow(job)
   adds_to_overflow = true
   local now = redis.call('TIME')
-  local own_tag = redis.call('ZSCORE', lane.tags, client)
+  local owner = tag_of(job)
+  local own_tag = redis.call('ZSCORE', lane.tags, owner)
   local least_tag = own_tag or redis.call('ZSCORE', lane.tags, NEWCOMERS) or 0
   local tag = math.max(tonumber(redis.call('ZSCORE', lane.tags, VIRTUAL_TIME) or 0), tonumber(least_tag))
-  redis.call('ZADD', lane.tags, tag + job.texts, client)
+  redis.call('ZADD', lane.tags, tag + job.texts, owner)
   if not own_tag then redis.call('ZADD', lane.tags, tag + job.texts / NEWCOMERS_SHARE, NEWCOMERS) end
   redis.call('ZADD', lane.waiting, tag, job.id)
   local put_ms = now[1] .. string.format('%03d', math.floor(now[2] / 1000))
@@ -177,7 +192,7 @@ local entries = {}
 for n, job in ipairs(args.jobs) do
   entries[n] = {is_known = true}
   if job.is_new then
-    entries[n] = fits_at_front(job.texts, #job.job) and not is_long(job) and put_at_front(job) or put_into_overflow(job)
+    entries[n] = goes_to_front(job) and put_at_front(job) or put_into_overflow(job)
     if job.record then
       local place = {'stream', entries[n].stream, 'entry', entries[n].entry}
       redis.call('HSET', job.record, 'status', 'queued', 'client', args.client, unpack(place))
