@@ -176,7 +176,7 @@ class TestSlowCallers:
     @pytest.mark.usefixtures("stub")
     def test_bodies_that_trickle_hold_up_no_other_client(self, start_api: StartApi) -> None:
         api = start_api(receive_timeout_s=3_600, api_threads=256)
-        with Tricklers(api, 300) as tricklers:
+        with Tricklers(api, 400) as tricklers:
             wait_until(lambda: tricklers.num_refused > 50)
             assert api.ask("POST", "/embed", GOOD, source="127.0.0.2").status == 200
             assert api.ask("GET", "/health").status == 200

@@ -55,7 +55,7 @@ ROOMS: dict[str, set[str]] = {
     "shoal_api": {"shoal"},
     "shoal_api.schema": {"shoal", "shoal_api"},
     "shoal_api.access": {"shoal", "shoal.broker", "shoal_api"},
-    "shoal_api.server": {"shoal", "shoal.queue", "shoal.client.redis", "shoal_api"},
+    "shoal_api.server": {"shoal", "shoal.queue", "shoal.client.redis", "shoal_api", "shoal_api.access"},
     "shoal_api.pool_state": {"shoal.queue"},
     "shoal_api.context": {
         "shoal",

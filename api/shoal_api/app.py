@@ -12,7 +12,6 @@ from flask.globals import request_ctx
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.info import Info
 from flask_openapi3.models.path_item import PathItem
-from werkzeug.middleware.proxy_fix import ProxyFix
 
 from shoal import __version__
 from shoal.client.redis.client import Client
@@ -139,8 +138,6 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
     _refuse_unknown_parameters(app)
     if settings.cors_origins:
         cors.install(app, settings.cors_origins)
-    if settings.trusted_proxies:
-        app.wsgi_app = ProxyFix(app.wsgi_app, x_for=settings.trusted_proxies, x_proto=0)  # type: ignore[method-assign]
     return app
 
 

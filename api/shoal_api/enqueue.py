@@ -140,6 +140,6 @@ def _connection_check(shared: Context, request: JsonRequest) -> Callable[[], boo
     """Return a function that tells if the request's client is still connected, where that can be known."""
     if request.environ.get("SERVER_SOFTWARE") != "Granian":
         return None
-    disconnects, running = shared.disconnects, shared.access.running
-    earliest_s = disconnects.earliest_arrival_s(request.started_s, len(running))
-    return partial(disconnects.has_connection, earliest_s, time.perf_counter(), running)
+    disconnects, num_unanswered = shared.disconnects, shared.access.num_unanswered
+    earliest_s = disconnects.earliest_arrival_s(request.started_s, num_unanswered())
+    return partial(disconnects.has_connection, earliest_s, time.perf_counter(), num_unanswered)

@@ -44,9 +44,6 @@ class JsonRequest(Request):
     #: The client: the name of its API key or its address, once access control has let the request in.
     client_name = ""
 
-    #: The threads that the request counts for while it is answered.
-    num_threads = 0
-
     #: True if the request may do what is for operators: its key is an admin's, or none is needed.
     is_admin = False
 
@@ -76,7 +73,7 @@ class JsonRequest(Request):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        #: The time of the request's start, and for an upload that of its last piece.
+        #: The time of the request's start, or of its arrival if it has waited; for an upload that of its last piece.
         self.started_s = self.progressed_s = time.perf_counter()
 
     def get_json(self, *args: Any, **kwargs: Any) -> Any:

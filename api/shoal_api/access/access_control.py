@@ -1,18 +1,24 @@
 """Access control, which every request passes before its body is read: keys, roles, rates, thread quotas, browsers."""
 
-from collections.abc import Callable, Mapping
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import parse_qs
 
 from shoal.broker.broker import Broker
-from shoal.errors import Forbidden
+from shoal.errors import Forbidden, Unauthorized
 from shoal.excerpt import excerpt
 from shoal.settings import OPEN_PATH, Settings
 from shoal_api.access.api_keys import ApiKey, Keyring
-from shoal_api.access.client_name import network_of
+from shoal_api.access.body_reads import THREADS_PER_READ, BodyRead, BodyReads
+from shoal_api.access.client_name import address_of, network_of
 from shoal_api.access.rate_limit import RateLimits
 from shoal_api.access.thread_quota import ThreadQuotas
+from shoal_api.access.waiting_requests import Claim, WaitingRequests
 from shoal_api.request import MAX_LENGTH_DIGITS, JsonRequest
 
 #: Routes that may be read without a key. Those below /docs are its page.
@@ -24,11 +30,17 @@ _ADMIN_ROUTES = ("/v1/dead", "/v1/indexes/")
 #: The routes that take a file as their body where the query has its `name`.
 UPLOAD_ROUTES = ("/v1/bulk", "/v1/indexes/<index>/builds")
 
+#: The paths of these routes.
+_UPLOAD_PATH = re.compile("|".join(route.replace("<index>", "[^/]+") for route in UPLOAD_ROUTES))
+
 #: One thread in this many is for requests that last: uploads, downloads and event streams.
 _THREADS_PER_LASTING = 4
 
 #: Routes that are outside the thread quotas, so that monitoring does not take a busy server for a dead one.
 _ALWAYS_ANSWERED = ("/health", "/ready")
+
+#: Name of the claim in the environment of a request.
+CLAIM = "shoal.claim"
 
 #: Part of the threads that a body of the largest size counts for beside its own, so a process has about as many of them
 #: in memory. Responses count by their size in the same measure.
@@ -58,6 +70,7 @@ class AccessControl:
         self._keyring = Keyring(Path(settings.api_keys_file)) if settings.api_keys_file else None
         self._local_names = {"", *_LOCAL_NAMES, settings.host} if settings.allow_anonymous == "loopback" else None
         self._origins = {origin.strip() for origin in settings.cors_origins.split(",")}
+        self._num_proxies = settings.trusted_proxies
         self._quotas = ThreadQuotas(settings.api_threads)
         self._lasting = ThreadQuotas(
             max(1, settings.api_threads // _THREADS_PER_LASTING),
@@ -65,8 +78,13 @@ class AccessControl:
         )
         self._max_body_bytes = settings.max_request_bytes
         self._threads_of_largest = _LARGEST_SHARE * settings.api_threads
-        #: The requests that are being answered.
-        self.running: set[JsonRequest] = set()
+        #: The requests that are being answered, and the bodies that are read of those that are to wait.
+        self.running: set[JsonRequest | BodyRead] = set()
+        #: The requests that the server lets wait before they are answered.
+        self.waiting: WaitingRequests[Any] = WaitingRequests(self._quotas)
+        #: The threads that the server needs beside `api_threads`, for bodies of requests that are to wait.
+        self.num_read_threads = max(1, settings.api_threads // THREADS_PER_READ)
+        self._reads = BodyReads(self.num_read_threads)
 
     @property
     def needs_keys(self) -> bool:
@@ -82,11 +100,13 @@ class AccessControl:
         if route in _ALWAYS_ANSWERED or request.method == "OPTIONS":  # browsers send OPTIONS without the key
             return view()
         key = self._authorize(request.environ, route)
-        request.client_name = key.name if key else network_of(request.environ.get("REMOTE_ADDR", ""))
+        claim = request.environ.get(CLAIM) or self._claim(request.environ, key)
+        request.environ[CLAIM] = claim
+        request.client_name, request.started_s = claim.client, min(claim.arrived_s, request.started_s)
         request.is_admin = key is None or key.role == "admin"
-        request.is_upload = route in UPLOAD_ROUTES and "name" in request.args
-        request.num_threads = 1 if request.is_upload else self._num_threads(request.environ)
-        self._quotas.acquire(request.client_name, request.num_threads)
+        request.is_upload = route in UPLOAD_ROUTES and _is_upload(request.environ)
+        if not claim.is_held:
+            self._quotas.acquire(claim.client, claim.num_threads)
         self.running.add(request)
         try:
             if key and key.rate:
@@ -94,7 +114,37 @@ class AccessControl:
             return view()
         finally:
             self.running.discard(request)
-            self._quotas.release(request.client_name, request.num_threads)
+            if not claim.is_held:
+                self._quotas.release(claim.client, claim.num_threads)
+
+    def claim(self, environ: Mapping[str, Any]) -> Claim | None:
+        """Return the claim of a request that the server is to count, or None for one that is outside the quotas.
+
+        A request with a wrong key counts for its address.
+        """
+        if environ["PATH_INFO"] in _ALWAYS_ANSWERED or environ["REQUEST_METHOD"] == "OPTIONS":
+            return None
+        try:
+            key = self._keyring.authenticate(environ) if self._keyring else None
+        except Unauthorized:
+            key = None
+        claim = self._claim(environ, key)
+        claim.is_held = True
+        return claim
+
+    @contextmanager
+    def reading(self, claim: Claim) -> Iterator[None]:
+        """Count a thread that reads the body of a request which is to wait. Raises Overloaded."""
+        with self._reads.reading(claim.client) as read:
+            self.running.add(read)
+            try:
+                yield
+            finally:
+                self.running.discard(read)
+
+    def num_unanswered(self) -> int:
+        """Return the number of requests that have no answer yet."""
+        return len(self.running) + len(self.waiting)
 
     def reserve(self, request: JsonRequest, share: float) -> None:
         """Count the request for more threads until it is answered, as its response has this share of the largest size.
@@ -102,13 +152,17 @@ class AccessControl:
         Raises Overloaded.
         """
         if num_threads := int(share * self._threads_of_largest):
-            self._quotas.acquire(request.client_name, num_threads)
-            request.num_threads += num_threads
+            claim: Claim = request.environ[CLAIM]
+            self._quotas.acquire(claim.client, num_threads)
+            claim.num_threads += num_threads
 
     def hold(self, request: JsonRequest) -> Callable[[], None]:
         """Count an answered request for as many threads as before, until the function that is returned is called."""
-        self._quotas.hold(request.client_name, request.num_threads)
-        return partial(self._quotas.release, request.client_name, request.num_threads)
+        claim: Claim = request.environ[CLAIM]
+        if claim.is_held:
+            return lambda: None
+        self._quotas.hold(claim.client, claim.num_threads)
+        return partial(self._quotas.release, claim.client, claim.num_threads)
 
     def last(self, request: JsonRequest) -> Callable[[], None]:
         """Count a request that may take minutes, until the function that is returned is called.
@@ -119,8 +173,14 @@ class AccessControl:
         self._lasting.acquire(request.client_name)
         return partial(self._lasting.release, request.client_name)
 
+    def _claim(self, environ: Mapping[str, Any], key: ApiKey | None) -> Claim:
+        client = key.name if key else network_of(address_of(environ, self._num_proxies))
+        return Claim(client, self._num_threads(environ), time.perf_counter())
+
     def _num_threads(self, environ: Mapping[str, Any]) -> int:
-        """Return the number of threads that a request counts for: its own, and more for a large body."""
+        """Return the number of threads that a request counts for: its own, and more for a large body but a file."""
+        if _is_upload(environ):
+            return 1
         size = environ.get("CONTENT_LENGTH", "")
         if "HTTP_TRANSFER_ENCODING" in environ:
             num_bytes = _UNKNOWN_BODY_SHARE * self._max_body_bytes
@@ -166,6 +226,12 @@ class AccessControl:
 
     def _is_allowed(self, environ: Mapping[str, Any]) -> bool:
         return not self._origins.isdisjoint(("*", environ.get("HTTP_ORIGIN")))
+
+
+def _is_upload(environ: Mapping[str, Any]) -> bool:
+    """Return true if the body is a file, whose name is in the query."""
+    query = environ.get("QUERY_STRING", "")
+    return bool(query and _UPLOAD_PATH.fullmatch(environ["PATH_INFO"])) and "name" in parse_qs(query, True)
 
 
 def _is_foreign(environ: Mapping[str, Any]) -> bool:

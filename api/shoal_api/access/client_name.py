@@ -1,7 +1,9 @@
 """Names of clients without a key: their address, or the network of it."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Any
 
 
 @lru_cache(4_096)
@@ -14,3 +16,12 @@ def network_of(address: str) -> str:
     if not isinstance(ip, IPv6Address):
         return address
     return str(ip.ipv4_mapped or ip_network((ip, 64), strict=False))
+
+
+def address_of(environ: Mapping[str, Any], num_proxies: int) -> str:
+    """Return the address that a request came from, as the first of so many trusted proxies has noted it."""
+    if num_proxies:
+        noted = str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",")
+        if len(noted) >= num_proxies and (address := noted[-num_proxies].strip()):
+            return address
+    return str(environ.get("REMOTE_ADDR", ""))

@@ -36,17 +36,23 @@ class ThreadQuotas:
 
     def acquire(self, client: str, num: int = 1) -> None:
         """Count so many more threads for the client; raises Overloaded if it would hold more than its limit."""
+        if not self.try_acquire(client, num):
+            raise Overloaded(
+                f"the requests of this client that are being answered count for {self._num_held.get(client, 0):,} of "
+                f"{self._num_threads:,} {self._threads}, and this one for {num:,}, more than it grants now: send fewer "
+                "or smaller ones at a time"
+            )
+
+    def try_acquire(self, client: str, num: int = 1) -> bool:
+        """Count so many more threads for the client, unless it would hold more than its limit; return True if so."""
         with self._lock:
             num_held = self._num_held.get(client, 0)
             limit = LIMIT_PER_FREE * (self._num_free - (num - 1) - self._num_reserved)
-            if num_held + num <= limit or (not num_held and num <= max(1, self._num_free)):
+            is_within = num_held + num <= limit or (not num_held and num <= max(1, self._num_free))
+            if is_within:
                 self._num_held[client] = num_held + num
                 self._num_free -= num
-                return
-        raise Overloaded(
-            f"the requests of this client that are being answered count for {num_held:,} of {self._num_threads:,} "
-            f"{self._threads}, and this one for {num:,}, more than it grants now: send fewer or smaller ones at a time"
-        )
+            return is_within
 
     def hold(self, client: str, num: int) -> None:
         """Count so many more threads for the client, whatever its limit is."""

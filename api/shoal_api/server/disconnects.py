@@ -8,7 +8,7 @@ received data at the time at which the request arrived, its client has gone.
 
 import socket
 import time
-from collections.abc import Sized
+from collections.abc import Callable
 from threading import Lock
 
 from shoal_api.server.sockets import HAS_TCP_INFO, connections_on, tcp_info
@@ -43,19 +43,19 @@ class Disconnects:
         self._read_at_s = 0.0
         self._received_at_s: list[float] = []
 
-    def earliest_arrival_s(self, started_s: float, num_running: int) -> float:
+    def earliest_arrival_s(self, started_s: float, num_unanswered: int) -> float:
         """Return the earliest time at which the last byte of a request can have arrived that started at `started_s`.
 
-        `num_running` is the number of requests that run beside it.
+        `num_unanswered` is the number of requests that run or wait beside it.
         """
-        if num_running >= self._busy_from:
+        if num_unanswered >= self._busy_from:
             self._busy_until_s = started_s + BUSY_FOR_S
         return 0.0 if started_s < self._busy_until_s else started_s - SLACK_S
 
-    def has_connection(self, earliest_s: float, latest_s: float, running: Sized) -> bool:
+    def has_connection(self, earliest_s: float, latest_s: float, num_unanswered: Callable[[], int]) -> bool:
         """Return true if an open connection last received data between these times, or if the system does not tell.
 
-        Return true, too, if as many connections wait for an answer as there are `running` requests, for then no client
+        Return true, too, if as many connections wait for an answer as there are unanswered requests, for then no client
         has gone: a request may have arrived before the earliest time while this process was stopped or starved.
         """
         if not HAS_TCP_INFO:
@@ -65,7 +65,7 @@ class Disconnects:
                 times_s = map(_received_at_s, connections_on(self._port))
                 self._received_at_s = [time_s for time_s in times_s if time_s is not None]
                 self._read_at_s = time.perf_counter()
-            if len(self._received_at_s) >= len(running):
+            if len(self._received_at_s) >= num_unanswered():
                 return True
             return any(earliest_s <= time_s <= latest_s + _ROUNDING_S for time_s in self._received_at_s)
 

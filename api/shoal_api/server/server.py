@@ -14,8 +14,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import granian.server.mp
 from granian import Granian
 from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings
@@ -26,7 +27,11 @@ from shoal.address import find_api_addresses
 from shoal.errors import ShoalError
 from shoal.settings import Settings
 from shoal_api.access import api_keys
+from shoal_api.access.body_reads import THREADS_PER_READ
 from shoal_api.server.shutdown import SETTLE_S, drain, on_stop_signal
+
+if TYPE_CHECKING:
+    from shoal_api.access.access_control import AccessControl
 
 #: Longest time that running requests may take once the server was told to stop: the longest wait for a result and 5 s.
 _STOP_S = 65
@@ -85,7 +90,7 @@ def serve(settings: Settings) -> None:
         backpressure=max_connections,
         workers=num_processes,
         respawn_failed_workers=num_processes > 1,
-        blocking_threads=settings.api_threads,
+        blocking_threads=settings.api_threads + settings.api_threads // THREADS_PER_READ,
         workers_kill_timeout=_STOP_S,
         log_level=LogLevels.error,
     )
@@ -127,8 +132,19 @@ def _load_app(settings: Settings) -> Callable[..., Any]:
     gc.freeze()  # what exists by now lives as long as the process: the collector need not look at it again and again
     gc.enable()
     on_stop_signal(partial(_stop, settings.port, Context.of(app).stopping))
-    SlowClients(settings.port, Context.of(app).access.running, settings.receive_timeout_s).start()
+    access = Context.of(app).access
+    SlowClients(settings.port, access.running, settings.receive_timeout_s).start()
+    _let_requests_wait(access)
     return app
+
+
+def _let_requests_wait(access: "AccessControl") -> None:
+    """Have Granian call the application so that requests can wait without a thread, which WSGI does not allow for."""
+    from shoal_api.server.calls import Calls
+
+    server: Any = granian.server.mp  # the name is not public: tests/test_waiting_requests.py fails without it
+    wrap = server._wsgi_call_wrap
+    server._wsgi_call_wrap = lambda *arguments: Calls(wrap(*arguments), access)
 
 
 def _stop(port: int, stopping: threading.Event) -> None:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Set
 from contextlib import suppress
 
+from shoal_api.access.body_reads import BodyRead
 from shoal_api.request import JsonRequest
 from shoal_api.server.sockets import HAS_TCP_INFO, connections_on, tcp_info
 
@@ -31,7 +32,7 @@ class SlowClients:
     `running` has the requests that are being answered, and changes while this runs.
     """
 
-    def __init__(self, port: int, running: Set[JsonRequest], timeout_s: float):
+    def __init__(self, port: int, running: Set[JsonRequest | BodyRead], timeout_s: float):
         self._port = port
         self._running = running
         self._timeout_s = timeout_s

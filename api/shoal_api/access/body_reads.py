@@ -1,0 +1,70 @@
+"""Reads of the bodies of requests that are to wait: a request can give up its thread once its body was read."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Condition
+
+from shoal.errors import Overloaded
+from shoal_api.access.thread_quota import ThreadQuotas
+
+#: One thread for such reads for so many other threads.
+THREADS_PER_READ = 5
+
+#: Longest that a request waits for its turn to be read. A body that has arrived is read in microseconds.
+_PATIENCE_S = 0.1
+
+
+@dataclass(slots=True, eq=False)
+class BodyRead:
+    """A body that is being read, with what tells that its client is slow, as of a request that is being answered."""
+
+    started_s: float = field(default_factory=time.perf_counter)
+    is_receiving: bool = True
+    num_uploaded_bytes: int = 0
+
+    @property
+    def progressed_s(self) -> float:
+        """The time of the start."""
+        return self.started_s
+
+
+class BodyReads:
+    """The threads that read such bodies: a client may hold a part of them. Thread-safe.
+
+    Slow bodies could hold all of a client's part. Its other requests are refused then, so that they do not hold up
+    threads that other clients need.
+    """
+
+    def __init__(self, num_threads: int):
+        self._quotas = ThreadQuotas(num_threads, "threads of this server that read requests")
+        self._reads: dict[str, list[BodyRead]] = {}
+        self._ended = Condition()
+
+    @contextmanager
+    def reading(self, client: str) -> Iterator[BodyRead]:
+        """Count a read of the client; wait a moment if it has many. Raises Overloaded if these do not end."""
+        until_s = time.perf_counter() + _PATIENCE_S
+        with self._ended:
+            while not self._quotas.try_acquire(client):
+                left_s = until_s - time.perf_counter()
+                if left_s <= 0 or self._is_slow(client):
+                    raise Overloaded("the bodies of many requests of this client do not arrive: send them faster")
+                self._ended.wait(left_s)
+            read = BodyRead()
+            self._reads.setdefault(client, []).append(read)
+        try:
+            yield read
+        finally:
+            with self._ended:
+                self._reads[client].remove(read)
+                if not self._reads[client]:
+                    del self._reads[client]
+                self._quotas.release(client)
+                self._ended.notify()
+
+    def _is_slow(self, client: str) -> bool:
+        """Return true if half of the client's reads are older than a body that has arrived takes."""
+        reads = self._reads.get(client, [])
+        return bool(reads) and time.perf_counter() - reads[len(reads) // 2].started_s > _PATIENCE_S

@@ -1,0 +1,87 @@
+"""Requests that wait, without a thread, until their client may hold one more."""
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from threading import Lock
+from typing import Generic, TypeVar
+
+from shoal.errors import Overloaded
+from shoal_api.access.thread_quota import ThreadQuotas
+
+#: Most requests of one client that wait. Each holds a connection and some kilobytes of its process.
+MAX_WAITING = 2_048
+
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class Claim:
+    """The threads that a request counts for, of its client.
+
+    `arrived_s` is when the server got its headers, as `time.perf_counter` tells it. `is_held` is true if the server
+    counts the request until its response is sent.
+    """
+
+    client: str
+    num_threads: int
+    arrived_s: float
+    is_held: bool = False
+
+
+class WaitingRequests(Generic[R]):
+    """The requests of each client that wait, in order. Thread-safe.
+
+    A request that ends gives its threads to requests that wait: the clients take turns, each as far as its limit goes.
+    """
+
+    def __init__(self, quotas: ThreadQuotas):
+        self._quotas = quotas
+        self._waiting: OrderedDict[str, deque[tuple[Claim, R]]] = OrderedDict()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        """Return the number of requests that wait."""
+        with self._lock:
+            return sum(map(len, self._waiting.values()))
+
+    def try_enter(self, claim: Claim) -> bool:
+        """Count the threads of a request and return True, unless it has to wait, as earlier ones of its client do."""
+        with self._lock:
+            return self._try_enter(claim)
+
+    def enter(self, claim: Claim, request: R) -> bool:
+        """Count the threads of a request and return True, or let it wait and return False.
+
+        Raises Overloaded if too many requests of the client wait.
+        """
+        with self._lock:
+            if self._try_enter(claim):
+                return True
+            earlier = self._waiting.get(claim.client)
+            if earlier and len(earlier) >= MAX_WAITING:
+                raise Overloaded(f"{MAX_WAITING:,} requests of this client wait for a thread: send fewer at a time")
+            self._waiting.setdefault(claim.client, deque()).append((claim, request))
+            return False
+
+    def leave(self, claim: Claim) -> list[tuple[Claim, R]]:
+        """Count the threads of a request that has ended no longer; return the requests that may run now."""
+        self._quotas.release(claim.client, claim.num_threads)
+        found = []
+        with self._lock:
+            while (following := self._next()) is not None:
+                found.append(following)
+        return found
+
+    def _try_enter(self, claim: Claim) -> bool:
+        return claim.client not in self._waiting and self._quotas.try_acquire(claim.client, claim.num_threads)
+
+    def _next(self) -> tuple[Claim, R] | None:
+        """Take the first request of a client that may hold its threads, and let the other clients have the next."""
+        for client, requests in self._waiting.items():
+            if self._quotas.try_acquire(client, requests[0][0].num_threads):
+                following = requests.popleft()
+                self._waiting.move_to_end(client)
+                if not requests:
+                    del self._waiting[client]
+                return following
+        return None

@@ -1,0 +1,84 @@
+"""Calls of the application by Granian: a request waits without a thread while its client holds its share of them."""
+
+import io
+import logging
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from shoal.errors import Overloaded
+from shoal_api.access.access_control import CLAIM, AccessControl
+from shoal_api.access.waiting_requests import Claim
+
+#: Largest body of a request that may wait: with its headers it stays in memory meanwhile.
+MAX_WAITING_BYTES = 32_768
+
+#: A request as Granian passes it: the way to its response, and its WSGI environment.
+Call = tuple["Way", dict[str, Any]]
+
+_log = logging.getLogger(__name__)
+
+
+class Way(Protocol):
+    """The way to the response of a request. It may be used by any thread, also after the call has returned."""
+
+    def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        """Send the response, unless one was sent already."""
+
+
+class Calls:
+    """The callable that Granian calls in a thread for each request; `run` answers one.
+
+    A request that has to wait keeps no thread: its body is read, the call returns, and the thread of a request that
+    ends answers it. One with a large body, or of unknown size, is refused instead.
+    """
+
+    def __init__(self, run: Callable[[Way, dict[str, Any]], object], access: AccessControl):
+        self._run = run
+        self._access = access
+
+    def __call__(self, way: Way, environ: dict[str, Any]) -> None:
+        """Answer the request, and others that wait for its thread; or let it wait."""
+        claim = self._access.claim(environ)
+        if claim is None:
+            self._run(way, environ)
+            return
+        environ[CLAIM] = claim
+        waiting = self._access.waiting
+        try:
+            if not waiting.try_enter(claim):
+                self._read_body(claim, environ)
+                if not waiting.enter(claim, (way, environ)):
+                    return
+        except Overloaded:
+            del environ[CLAIM]  # access control refuses it, in the form that the route has for errors
+            self._run(way, environ)
+            return
+        self._answer(claim, (way, environ))
+
+    def _read_body(self, claim: Claim, environ: dict[str, Any]) -> None:
+        """Read the body into memory: Granian drops what is unread when the call returns. Raises Overloaded."""
+        size = environ.get("CONTENT_LENGTH", "0")
+        if "HTTP_TRANSFER_ENCODING" in environ or not size.isdecimal() or len(size) > len(str(MAX_WAITING_BYTES)):
+            raise Overloaded("the body is too large to wait")
+        if int(size) > MAX_WAITING_BYTES:
+            raise Overloaded("the body is too large to wait")
+        with self._access.reading(claim):
+            environ["wsgi.input"] = io.BytesIO(bytes(environ["wsgi.input"].read()))
+
+    def _answer(self, claim: Claim, call: Call) -> None:
+        """Answer a request, then those that wait for its thread. Where it frees several, each gets one of its own."""
+        following: list[tuple[Claim, Call]] = [(claim, call)]
+        while following:
+            (claim, (way, environ)), *others = following
+            for other in others:
+                threading.Thread(target=self._answer, args=other, daemon=True).start()
+            try:
+                self._run(way, environ)
+            except Exception as error:
+                _log.error(
+                    "a request raised %s\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__))
+                )
+                way.response_bytes(500, [], b"")
+            following = self._access.waiting.leave(claim)

@@ -1,0 +1,217 @@
+"""Requests that wait without a thread while their client holds its share of them."""
+
+import json
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from api_stub import StubWorker
+from conftest import PATIENCE_S, free_port, wait_until
+from process import Process
+
+from shoal.errors import Overloaded
+from shoal.settings import Settings
+from shoal_api.access.body_reads import BodyReads
+from shoal_api.access.thread_quota import ThreadQuotas
+from shoal_api.access.waiting_requests import MAX_WAITING, Claim, WaitingRequests
+from shoal_api.server.calls import MAX_WAITING_BYTES
+
+pytest_plugins = ["api_fixtures"]
+
+
+def claim(client: str, num_threads: int = 1) -> Claim:
+    """Return the claim of a request."""
+    return Claim(client, num_threads, 0.0)
+
+
+def entered(waiting: WaitingRequests[str], client: str, count: int, num_threads: int = 1) -> list[Claim]:
+    """Let requests in, named after their client and number; return the claims of those that may run."""
+    claims = [claim(client, num_threads) for _ in range(count)]
+    return [one for n, one in enumerate(claims) if waiting.enter(one, f"{client}{n}")]
+
+
+class TestWaiting:
+    def test_requests_beyond_a_clients_share_run_in_order(self) -> None:
+        waiting = WaitingRequests[str](ThreadQuotas(8))
+        running = entered(waiting, "a", 12)
+        assert (len(running), len(waiting)) == (7, 5)
+        found = []
+        while running:
+            for one, name in waiting.leave(running.pop(0)):
+                running.append(one)
+                found.append(name)
+        assert found == ["a7", "a8", "a9", "a10", "a11"]
+        assert len(waiting) == 0
+
+    def test_another_client_runs_at_once(self) -> None:
+        waiting = WaitingRequests[str](ThreadQuotas(64))
+        entered(waiting, "a", 1_000)
+        assert waiting.try_enter(claim("b"))
+
+    def test_a_request_does_not_overtake_one_of_its_client_that_waits(self) -> None:
+        quotas = ThreadQuotas(64)
+        waiting = WaitingRequests[str](quotas)
+        (running,) = entered(waiting, "a", 1, 50)
+        assert not waiting.enter(claim("a", 50), "large")
+        assert not waiting.try_enter(claim("a"))
+        assert not waiting.enter(claim("a"), "small")
+        assert [name for _, name in waiting.leave(running)] == ["large", "small"]
+
+    def test_a_large_request_that_ends_lets_several_small_ones_run(self) -> None:
+        waiting = WaitingRequests[str](ThreadQuotas(8))
+        (running,) = entered(waiting, "a", 1, 7)
+        assert entered(waiting, "a", 9) == []
+        assert len(waiting.leave(running)) == 7
+
+    def test_clients_that_wait_take_turns(self) -> None:
+        waiting = WaitingRequests[str](ThreadQuotas(8))
+        running = entered(waiting, "greedy", 7)
+        entered(waiting, "a", 1)
+        for client in ("a", "b"):
+            entered(waiting, client, 3)
+        names = [name[0] for one in running for _, name in waiting.leave(one)]
+        assert sorted(names[:4]) == ["a", "a", "b", "b"]
+
+    def test_so_many_of_a_client_may_wait(self) -> None:
+        waiting = WaitingRequests[str](ThreadQuotas(8))
+        entered(waiting, "a", 7 + MAX_WAITING)
+        with pytest.raises(Overloaded, match="2,048 requests of this client wait"):
+            waiting.enter(claim("a"), "one more")
+        assert len(waiting) == MAX_WAITING
+        waiting.enter(claim("b"), "b")
+
+
+class TestBodyReads:
+    def test_a_client_whose_bodies_do_not_arrive_holds_a_part_of_the_threads(self) -> None:
+        reads = BodyReads(8)
+        with ExitStack() as slow:
+            for _ in range(7):
+                slow.enter_context(reads.reading("slow")).started_s -= 1.0
+            with pytest.raises(Overloaded, match="do not arrive"):
+                slow.enter_context(reads.reading("slow"))
+            with reads.reading("quick"):
+                pass
+        with reads.reading("slow"):
+            pass
+
+    def test_a_read_waits_for_one_that_ends_soon(self) -> None:
+        reads, started, outcome = BodyReads(1), threading.Event(), []
+
+        def read() -> None:
+            started.set()
+            with reads.reading("a"):
+                outcome.append("read")
+
+        thread = threading.Thread(target=read)
+        with reads.reading("a"):
+            thread.start()
+            started.wait()
+        thread.join()
+        assert outcome in (["read"], [])  # refused if this thread did not run for 0.1 s
+
+
+class Api:
+    """`shoal api` with few threads, and requests to it."""
+
+    def __init__(self, process: Process, port: int):
+        self.process = process
+        self.port = port
+
+    def embed(self, text: str, source: str = "127.0.0.1") -> int:
+        """Return the status of the answer to a request to embed a text."""
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S, source_address=(source, 0))
+        connection.request("POST", "/embed", json.dumps({"inputs": text}))
+        response = connection.getresponse()
+        connection.close()
+        return int(response.status)
+
+    def begin(self) -> socket.socket:
+        """Return a connection on which a request was sent without its body."""
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
+        connection.sendall(b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")
+        return connection
+
+    def num_threads(self) -> int:
+        """Return the number of threads of the process that serves."""
+        return psutil.Process(self.process.pid).children()[0].num_threads()
+
+    def listens(self) -> bool:
+        """Return True if the server takes connections."""
+        try:
+            socket.create_connection(("127.0.0.1", self.port)).close()
+        except ConnectionRefusedError:
+            return False
+        return True
+
+
+StartApi = Callable[..., Api]
+
+
+@pytest.fixture
+def start_api(settings: Settings, tmp_path: Path) -> Iterator[StartApi]:
+    """Return a function that starts servers on free ports."""
+    with ExitStack() as stack:
+
+        def start(**changes: Any) -> Api:
+            port = free_port()
+            where = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
+            api = Api(stack.enter_context(Process(tmp_path / "log", "api", "--port", port, **where | changes)), port)
+            wait_until(api.listens)
+            return api
+
+        yield start
+
+
+class TestServer:
+    def test_requests_of_one_address_wait_while_another_is_answered(
+        self, start_api: StartApi, stub: StubWorker
+    ) -> None:
+        api = start_api(api_threads=16)
+        num_threads = api.num_threads()
+        stub.pause()
+        with ThreadPoolExecutor(101) as pool:
+            asking = [pool.submit(api.embed, f"text {n}") for n in range(100)]
+            wait_until(lambda: stub.queue.backlog()["interactive"] == 14)
+            other = pool.submit(api.embed, "text", "127.0.0.2")
+            wait_until(lambda: stub.queue.backlog()["interactive"] == 15)
+            assert api.num_threads() - num_threads <= 16 + 3
+            stub.resume()
+            assert other.result() == 200
+            assert {one.result() for one in asking} == {200}
+
+    def test_a_server_that_stops_answers_requests_that_wait(self, start_api: StartApi, stub: StubWorker) -> None:
+        api = start_api(api_threads=8)
+        stub.pause()
+        with ThreadPoolExecutor(40) as pool:
+            asking = [pool.submit(api.embed, f"text {n}") for n in range(40)]
+            wait_until(lambda: stub.queue.backlog()["interactive"] == 7)
+            api.process.send(signal.SIGTERM)
+            stub.resume()
+            assert {one.result() for one in asking} == {200}
+        assert api.process.wait() == 0
+
+    @pytest.mark.usefixtures("stub")
+    def test_slow_bodies_of_one_address_hold_up_no_other(self, start_api: StartApi) -> None:
+        api = start_api(api_threads=64, receive_timeout_s=3_600)
+        with ExitStack() as slow:
+            for _ in range(200):
+                slow.enter_context(api.begin())
+            assert [api.embed("text", "127.0.0.2") for _ in range(20)] == [200] * 20
+
+    def test_a_large_body_is_refused_and_does_not_wait(self, start_api: StartApi, stub: StubWorker) -> None:
+        api = start_api(api_threads=8)
+        stub.pause()
+        with ThreadPoolExecutor(7) as pool:
+            asking = [pool.submit(api.embed, f"text {n}") for n in range(7)]
+            wait_until(lambda: stub.queue.backlog()["interactive"] == 7)
+            assert api.embed("x" * MAX_WAITING_BYTES) == 429
+            stub.resume()
+            assert {one.result() for one in asking} == {200}
