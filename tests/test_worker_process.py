@@ -97,8 +97,10 @@ def test_it_announces_itself_serves_and_leaves(start: Start, client: Client, ind
 def test_told_to_stop_under_load_it_answers_what_it_has(start: Start, client: Client) -> None:
     with start() as process:
         wait_until(client.pool.ready)
+        suspend(client, process)  # else it could answer each job before the next one is submitted
         job_ids = submit_many(client)
-        wait_until(lambda: is_at_work(client))
+        process.send(signal.SIGCONT)
+        wait_until(lambda: client.job(job_ids[0]).status() == "done")
         assert process.terminate() == 0
     assert num_pending(client) == 0
     statuses = [client.job(job_id).status() for job_id in job_ids]
@@ -110,6 +112,7 @@ def test_told_to_stop_under_load_it_answers_what_it_has(start: Start, client: Cl
 def test_killed_under_load_it_loses_nothing(start: Start, client: Client) -> None:
     with start() as first:
         wait_until(client.pool.ready)
+        suspend(client, first)
         job_ids = submit_many(client)
         kill_at_work(client, first)
     assert num_pending(client) > 0
