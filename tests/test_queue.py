@@ -1,18 +1,24 @@
 """The queue on a real Redis: what is put is taken, answered once, cancelled, claimed, and never lost."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 from conftest import RedisServer
 from queues import Queue
 
-from shoal.broker.script import Script
+from shoal.blocking import run_now
+from shoal.broker.commands import BlockingCommands
+from shoal.broker.script import Script, ScriptCall
 from shoal.errors import InvalidText, Overloaded, TooLarge, Unavailable, UnknownJob
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.queue.consumer import GROUP, MAX_WRITE_BYTES, Answer, Delivery
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.lane import LaneLimits, LaneLoad, Source
-from shoal.queue.packed_jobs import MAX_JOINED_BYTES, PackedJobs
+from shoal.queue.packed_jobs import MAX_JOINED_BYTES, MAX_JOINED_JOBS, PackedJobs, joined
+from shoal.queue.producer import AsyncProducer
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS
 
@@ -97,6 +103,46 @@ def test_a_put_that_is_at_fault_takes_no_other_with_it(queue: Queue) -> None:
     assert isinstance(second, Unavailable)
     assert [len(outcome) for outcome in (first, third) if isinstance(outcome, list)] == [1, 1]
     assert queue.backlog()["bulk"] == 2
+
+
+def test_a_run_of_the_script_has_so_many_jobs() -> None:
+    size = MAX_JOINED_JOBS // 2
+    puts = [PackedJobs.pack("bulk", [addressed() for _ in range(size)]) for _ in range(5)]
+    assert [sum(len(put.jobs) for put in group) for group in joined(puts)] == [2 * size, 2 * size, size]
+
+
+class OneRoundTrip(BlockingCommands):
+    """Commands to a Redis that answers one round trip, and then no more."""
+
+    num_left = 1
+
+    def _check(self) -> None:
+        self.num_left -= 1
+        if self.num_left < 0:
+            raise Unavailable("Redis does not answer")
+
+    async def execute(self, *command: Any, block_s: float = 0.0) -> Any:
+        self._check()
+        return await super().execute(*command, block_s=block_s)
+
+    async def run(self, script: Script, keys: Sequence[str], arguments: Mapping[str, Any]) -> Any:
+        self._check()
+        return await super().run(script, keys, arguments)
+
+    async def run_many(self, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
+        self._check()
+        return await super().run_many(script, calls)
+
+
+def test_a_put_that_was_accepted_has_its_place_though_redis_fails_before_others_are_made(queue: Queue) -> None:
+    producer = AsyncProducer(OneRoundTrip(queue.broker), queue.keys, LaneLimits(max_jobs=2, max_unread_bytes=0))
+    puts = [PackedJobs.pack("bulk", [addressed()], client=client) for client in ("a", "b", "b")]
+    puts.append(PackedJobs.pack("bulk", [submitted()], client="c"))
+    accepted, second, third, unread = run_now(producer.put_many(puts))
+    assert isinstance(accepted, list)
+    assert queue.holds([place for place in accepted if place]) == [True]
+    assert (type(second), type(third), type(unread)) == (Unavailable, Unavailable, Overloaded)
+    assert queue.backlog()["bulk"] == 1
 
 
 def test_a_submitted_job_put_twice_runs_once(queue: Queue) -> None:

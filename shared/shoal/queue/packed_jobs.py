@@ -15,8 +15,8 @@ MAX_RETRY_S = 60
 #: Longest name of a client: it is kept with each of its jobs.
 MAX_CLIENT_BYTES = 256
 
-#: Most bytes of several puts that are made as one: Redis serves no other client meanwhile.
-MAX_JOINED_BYTES = 2**18
+#: Most jobs and bytes of several puts that are made as one: Redis serves no other client meanwhile, for some 4 ms.
+MAX_JOINED_JOBS, MAX_JOINED_BYTES = 256, 2**18
 
 #: The variable of the setting that limits the jobs of a lane, their texts, and their bytes.
 _SETTINGS = {"jobs": "SHOAL_MAX_BACKLOG", "texts": "SHOAL_MAX_BACKLOG_TEXTS", "bytes": "SHOAL_MAX_BACKLOG_MB"}
@@ -98,19 +98,20 @@ class PackedJobs:
 def joined(puts: Sequence[PackedJobs]) -> list[list[PackedJobs]]:
     """Return the puts in groups, in order, each of which one run of the script can make.
 
-    They are plain ones of one client for one lane, and have at most `MAX_JOINED_BYTES`, or there is one alone.
+    They are plain ones of one client for one lane, and have at most `MAX_JOINED_JOBS` and `MAX_JOINED_BYTES`, or there
+    is one alone.
     """
     groups: list[list[PackedJobs]] = []
-    num_bytes = 0
+    num_jobs = num_bytes = 0
     for put in puts:
         last = groups[-1][-1] if groups else put
-        num_bytes += put.num_bytes
+        num_jobs, num_bytes = num_jobs + len(put.jobs), num_bytes + put.num_bytes
         is_alike = (put.lane, put.client) == (last.lane, last.client) and put.is_plain and last.is_plain
-        if groups and is_alike and num_bytes <= MAX_JOINED_BYTES:
+        if groups and is_alike and num_jobs <= MAX_JOINED_JOBS and num_bytes <= MAX_JOINED_BYTES:
             groups[-1].append(put)
         else:
             groups.append([put])
-            num_bytes = put.num_bytes
+            num_jobs, num_bytes = len(put.jobs), put.num_bytes
     return groups
 
 

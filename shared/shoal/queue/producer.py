@@ -114,7 +114,7 @@ class AsyncProducer:
             if len(group) == 1 or not isinstance(outcome, ShoalError):
                 outcomes += _places(group, outcome)
             else:
-                for put, of_put in zip(group, await self._put(*group), strict=True):
+                for put, of_put in zip(group, await self._put_again(*group), strict=True):
                     outcomes += _places([put], of_put)
         return outcomes
 
@@ -123,11 +123,19 @@ class AsyncProducer:
         outcomes = await self.commands.run_many(_PUT, [self._call(put) for put in puts])
         refused = [n for n, outcome in enumerate(outcomes) if _is_refused_for_unread(outcome)]
         if refused:  # some results may have expired, or been taken without a script
-            await sweep(self.commands, self.keys, self.result_ttl_s)
-            again = await self.commands.run_many(_PUT, [self._call(puts[n]) for n in refused])
-            for n, outcome in zip(refused, again, strict=True):
-                outcomes[n] = outcome
+            with suppress(ShoalError):  # then they stay refused: other puts were accepted meanwhile
+                await sweep(self.commands, self.keys, self.result_ttl_s)
+                again = await self.commands.run_many(_PUT, [self._call(puts[n]) for n in refused])
+                for n, outcome in zip(refused, again, strict=True):
+                    outcomes[n] = outcome
         return [await self._checked(put, outcome) for put, outcome in zip(puts, outcomes, strict=True)]
+
+    async def _put_again(self, *puts: PackedJobs) -> list[dict[str, Any] | ShoalError]:
+        """Return what `_put` does; if Redis fails, that is the error of these puts alone: others were accepted."""
+        try:
+            return await self._put(*puts)
+        except ShoalError as error:
+            return [error for _ in puts]
 
     async def _checked(self, put: PackedJobs, outcome: dict[str, Any] | ShoalError) -> dict[str, Any] | ShoalError:
         if isinstance(outcome, ShoalError):
@@ -164,9 +172,10 @@ class AsyncProducer:
         return ScriptCall(keys, arguments)
 
     async def _speed(self) -> float:
-        """Return the texts per second of the pool."""
+        """Return the texts per second of the pool, as far as Redis tells them."""
         if time.monotonic() > self._speed_known_until:
-            self._texts_per_s = await self.pool.texts_per_s()
+            with suppress(ShoalError):
+                self._texts_per_s = await self.pool.texts_per_s()
             self._speed_known_until = time.monotonic() + SPEED_KNOWN_S
         return self._texts_per_s
 
