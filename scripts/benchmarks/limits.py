@@ -5,6 +5,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
+from sizing import Costs, Layout, rate
+
 from benchmarks import engine
 from benchmarks.indexes import indexes_of
 from benchmarks.matrix import Lengths, limit_trial
@@ -12,6 +14,7 @@ from benchmarks.plan import PRECISIONS, Plan
 from benchmarks.scenarios import case_of, start_all
 from benchmarks.server import Server
 from shoal.bench.trial import Figures, Row, Trial
+from shoal_workers.process import processors
 
 #: The number of connections of the loads, and of headlines in a pass of the bare engine.
 MANY = 64
@@ -39,8 +42,16 @@ def run(plan: Plan) -> list[Row]:
             trials += [trial for trial in bare.headline_trials(plan.texts) if trial.case.startswith(("1 ", f"{MANY} "))]
         servers = start_all(plan, running, indexes_of((SIZE,), plan.texts))
         trials += sorted((trial for server in servers for trial in _trials(server, plan)), key=lambda trial: trial.case)
-        rows = plan.interleave("limits", trials)
+        rows = [*plan.interleave("limits", trials), _predicted()]
         return rows + [row for server in servers for row in server.memory_rows("limits")]
+
+
+def _predicted() -> Row:
+    """Return the rate that the simulation of larger machines (docs/sizing.md) gives for this one, in bf16."""
+    threads = processors.threads_for(1, processors.available())
+    layout = Layout(threads, api_processes=1, workers=1, threads=threads)
+    figures = {"requests/s": [rate(Costs(), layout, MANY)]}
+    return Row("limits", f"{case_of(MANY)} x 1 headline", "shoal, predicted", figures)
 
 
 def _trials(server: Server, plan: Plan) -> Iterator[Trial]:
