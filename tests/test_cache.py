@@ -598,6 +598,17 @@ class TestClient:
         assert reads_anew.find(job).missing == ["storm", "rain"]
         assert (holds.num_hits, holds.num_misses) == (2, 2)
 
+    def test_a_caller_that_changes_its_vectors_changes_none_that_are_held(self, client: Client, worker: Worker) -> None:
+        embed(worker, "storm")
+        announce(worker)
+        for options in (Options(normalize=False), Options(), Options(dimensions=8)):
+            job = Job("embed", ["storm"], options)
+            first = array(client.call(job))
+            expected = first.copy()
+            first *= 2
+            np.testing.assert_array_equal(array(client.call(job)), expected)
+        assert client.cache_lookup.num_hits == 6
+
     def test_no_more_is_held_than_may_be(self, client: Client, worker: Worker) -> None:
         texts = [f"storm {n}" for n in range(5)]
         embed(worker, *texts)

@@ -125,7 +125,7 @@ class Api:
 
     def num_threads(self) -> int:
         """Return the number of threads of the process that serves."""
-        return psutil.Process(self.process.pid).children()[0].num_threads()
+        return int(psutil.Process(self.process.pid).children()[0].num_threads())
 
     def listens(self) -> bool:
         """Return True if the server takes connections."""
