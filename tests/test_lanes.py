@@ -163,6 +163,11 @@ class TestOverflow:
         (delivery,) = queue.consumer("w").take({Source("interactive"): 16})
         assert Job.unpack(delivery.data).id == short[0].id
 
+    def test_short_jobs_of_one_put_keep_their_order(self, queue: Queue) -> None:
+        queue.put("interactive", jobs(MAX_FRONT_TEXTS - 10), client="a")
+        queue.put("interactive", [*jobs(1, 12), *jobs(1)], client="a")
+        assert queue.redis.xlen(queue.keys.lane("interactive")) == MAX_FRONT_TEXTS - 10
+
     def test_between_two_floods_texts_are_shared(self, queue: Queue) -> None:
         queue.put("bulk", jobs(20, 40), client="long")
         queue.put("bulk", jobs(MAX_FRONT_TEXTS + 800), client="many")

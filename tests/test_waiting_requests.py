@@ -3,6 +3,8 @@
 import json
 import signal
 import socket
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -12,16 +14,20 @@ from typing import Any
 
 import psutil
 import pytest
-from api_stub import StubWorker
+from api_stub import MakeApp, StubWorker
 from conftest import PATIENCE_S, free_port, wait_until
 from process import Process
+from werkzeug.test import EnvironBuilder
 
 from shoal.errors import Overloaded
 from shoal.settings import Settings
+from shoal_api.access.access_control import CLAIM
 from shoal_api.access.body_reads import BodyReads
 from shoal_api.access.thread_quota import ThreadQuotas
 from shoal_api.access.waiting_requests import MAX_WAITING, Claim, WaitingRequests
-from shoal_api.server.calls import MAX_WAITING_BYTES
+from shoal_api.context import Context
+from shoal_api.request import JsonRequest
+from shoal_api.server.calls import MAX_WAITING_BYTES, Calls
 
 pytest_plugins = ["api_fixtures"]
 
@@ -88,6 +94,29 @@ class TestWaiting:
         waiting.enter(claim("b"), "b")
 
 
+class TestWaitedTime:
+    def test_it_is_counted(self) -> None:
+        waiting = WaitingRequests[str](ThreadQuotas(8))
+        running = entered(waiting, "a", 7)
+        waiting.enter(Claim("a", 1, time.perf_counter() - 10.0), "later")
+        ((later, _),) = waiting.leave(running[0])
+        assert later.waited_s >= 10.0
+        assert running[0].waited_s == 0.0
+
+    @pytest.mark.parametrize(
+        ("waited_s", "status", "message"),
+        [(1e6, 429, "has waited 1000000.0 s"), (1e6 - 0.1, 504, "no answer within 0.1")],
+    )
+    def test_it_counts_as_wait_for_the_answer(
+        self, make_app: MakeApp, stub: StubWorker, waited_s: float, status: int, message: str
+    ) -> None:
+        stub.pause()
+        api = make_app(request_timeout_s=1e6).test_client()
+        environ = {CLAIM: Claim("a", 1, 0.0, waited_s=waited_s)}
+        response = api.post("/embed", json={"inputs": "text"}, environ_overrides=environ)
+        assert (response.status_code, message in response.text) == (status, True), response.text
+
+
 class TestBodyReads:
     def test_a_client_whose_bodies_do_not_arrive_holds_a_part_of_the_threads(self) -> None:
         reads = BodyReads(8)
@@ -111,11 +140,16 @@ class Api:
 
     def embed(self, text: str, source: str = "127.0.0.1") -> int:
         """Return the status of the answer to a request to embed a text."""
+        return self.ask(text, source)[0]
+
+    def ask(self, text: str, source: str = "127.0.0.1") -> tuple[int, str]:
+        """Return the status of the answer to a request to embed a text, and its error's message, if it has one."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S, source_address=(source, 0))
         connection.request("POST", "/embed", json.dumps({"inputs": text}))
         response = connection.getresponse()
+        body = json.loads(response.read())
         connection.close()
-        return int(response.status)
+        return int(response.status), body["error"]["message"] if isinstance(body, dict) else ""
 
     def begin(self) -> socket.socket:
         """Return a connection on which a request was sent without its body."""
@@ -126,6 +160,11 @@ class Api:
     def num_threads(self) -> int:
         """Return the number of threads of the process that serves."""
         return int(psutil.Process(self.process.pid).children()[0].num_threads())
+
+    def num_connections(self) -> int:
+        """Return the number of connections that the process has taken from clients."""
+        connections = psutil.Process(self.process.pid).children()[0].net_connections("tcp")
+        return sum(one.laddr.port == self.port and one.status == psutil.CONN_ESTABLISHED for one in connections)
 
     def listens(self) -> bool:
         """Return True if the server takes connections."""
@@ -154,6 +193,33 @@ def start_api(settings: Settings, tmp_path: Path) -> Iterator[StartApi]:
         yield start
 
 
+class TestCalls:
+    def test_requests_that_may_run_are_answered_where_the_system_grants_no_thread(
+        self, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        access = Context.of(make_app(api_threads=8)).access
+        answered: list[str] = []
+
+        def run(way: Any, environ: dict[str, Any]) -> None:
+            if way == "first":
+                access.reserve(JsonRequest(environ), 6.0)  # so it counts for seven threads, and frees them all at once
+                for n in range(5):
+                    calls(f"next {n}", request())
+            answered.append(way)
+
+        def start(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        def request() -> dict[str, Any]:
+            return EnvironBuilder(path="/embed", method="POST", data=b"{}").get_environ()
+
+        calls: Any = Calls(run, access)
+        monkeypatch.setattr(threading.Thread, "start", start)
+        calls("first", request())
+        assert answered == ["first", *(f"next {n}" for n in range(5))]
+        assert access.num_unanswered() == 0
+
+
 class TestServer:
     def test_requests_of_one_address_wait_while_another_is_answered(
         self, start_api: StartApi, stub: StubWorker
@@ -176,7 +242,7 @@ class TestServer:
         stub.pause()
         with ThreadPoolExecutor(40) as pool:
             asking = [pool.submit(api.embed, f"text {n}") for n in range(40)]
-            wait_until(lambda: stub.queue.backlog()["interactive"] == 7)
+            wait_until(lambda: api.num_connections() == 40)
             api.process.send(signal.SIGTERM)
             stub.resume()
             assert {one.result() for one in asking} == {200}
@@ -196,6 +262,21 @@ class TestServer:
         with ThreadPoolExecutor(7) as pool:
             asking = [pool.submit(api.embed, f"text {n}") for n in range(7)]
             wait_until(lambda: stub.queue.backlog()["interactive"] == 7)
-            assert api.embed("x" * MAX_WAITING_BYTES) == 429
+            status, message = api.ask("x" * MAX_WAITING_BYTES)
+            assert status == 429
+            assert "this one cannot wait: its body has over 32,768 bytes" in message
             stub.resume()
             assert {one.result() for one in asking} == {200}
+
+    def test_a_server_of_one_thread_is_alive_while_it_answers(self, start_api: StartApi, stub: StubWorker) -> None:
+        api = start_api(api_threads=1)
+        stub.pause()
+        with ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(api.embed, "text")
+            wait_until(lambda: stub.queue.backlog()["interactive"] == 1)
+            health = HTTPConnection("127.0.0.1", api.port, timeout=PATIENCE_S)
+            health.request("GET", "/health")
+            assert health.getresponse().status == 200
+            health.close()
+            stub.resume()
+            assert asking.result() == 200

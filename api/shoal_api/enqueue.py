@@ -79,7 +79,7 @@ def call(job: Job, remedy: str, lane: str = "interactive") -> Reply:
     check_hits(job, MAX_REQUEST_HITS, "request")
     _reserve_memory(shared, request, job, remedy)
     request.num_texts = len(job.texts)
-    timeout_s, is_wanted = settings.request_timeout_s, _connection_check(shared, request)
+    timeout_s, is_wanted = settings.request_timeout_s - request.waited_s, _connection_check(shared, request)
     return shared.client.call(job, lane=lane, timeout_s=timeout_s, client=request.client_name, is_wanted=is_wanted)
 
 
@@ -105,7 +105,7 @@ def writer(index: str) -> IndexWriter:
         max_text_chars=shared.settings.max_text_chars,
         in_one_step=True,
         client=request.client_name,
-        timeout_s=shared.settings.request_timeout_s,
+        timeout_s=shared.settings.request_timeout_s - request.waited_s,
         is_wanted=_connection_check(shared, request),
     )
 

@@ -53,6 +53,9 @@ class JsonRequest(Request):
     #: True while the request waits for its body.
     is_receiving = False
 
+    #: The time that it waited for a thread, which counts as wait for its answer.
+    waited_s = 0.0
+
     #: The bytes of an upload that were received by `progressed_s`.
     num_uploaded_bytes = 0
 

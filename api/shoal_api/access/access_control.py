@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
 from shoal.broker.broker import Broker
-from shoal.errors import Forbidden, Unauthorized
+from shoal.errors import Forbidden, Overloaded, Unauthorized
 from shoal.excerpt import excerpt
 from shoal.settings import OPEN_PATH, Settings
 from shoal_api.access.api_keys import ApiKey, Keyring
-from shoal_api.access.body_reads import THREADS_PER_READ, BodyRead, BodyReads
+from shoal_api.access.body_reads import BodyRead, BodyReads, num_read_threads
 from shoal_api.access.client_name import address_of, network_of
 from shoal_api.access.rate_limit import RateLimits
 from shoal_api.access.thread_quota import ThreadQuotas
@@ -82,9 +82,8 @@ class AccessControl:
         self.running: set[JsonRequest | BodyRead] = set()
         #: The requests that the server lets wait before they are answered.
         self.waiting: WaitingRequests[Any] = WaitingRequests(self._quotas)
-        #: The threads that the server needs beside `api_threads`, for bodies of requests that are to wait.
-        self.num_read_threads = max(1, settings.api_threads // THREADS_PER_READ)
-        self._reads = BodyReads(self.num_read_threads)
+        self._reads = BodyReads(num_read_threads(settings.api_threads))
+        self._patience_s = settings.request_timeout_s
 
     @property
     def needs_keys(self) -> bool:
@@ -103,6 +102,8 @@ class AccessControl:
         claim = request.environ.get(CLAIM) or self._claim(request.environ, key)
         request.environ[CLAIM] = claim
         request.client_name, request.started_s = claim.client, min(claim.arrived_s, request.started_s)
+        self._check_wait(claim)
+        request.waited_s = claim.waited_s
         request.is_admin = key is None or key.role == "admin"
         request.is_upload = route in UPLOAD_ROUTES and _is_upload(request.environ)
         if not claim.is_held:
@@ -176,6 +177,13 @@ class AccessControl:
     def _claim(self, environ: Mapping[str, Any], key: ApiKey | None) -> Claim:
         client = key.name if key else network_of(address_of(environ, self._num_proxies))
         return Claim(client, self._num_threads(environ), time.perf_counter())
+
+    def _check_wait(self, claim: Claim) -> None:
+        """Raise Overloaded for a request that could not wait, or has waited for as long as it may for its answer."""
+        if claim.refusal:
+            raise claim.refusal
+        if claim.waited_s >= self._patience_s:
+            raise Overloaded(f"the request has waited {claim.waited_s:.1f} s for a thread: send fewer at a time")
 
     def _num_threads(self, environ: Mapping[str, Any]) -> int:
         """Return the number of threads that a request counts for: its own, and more for a large body but a file."""

@@ -10,7 +10,7 @@ from shoal.errors import Overloaded
 from shoal_api.access.thread_quota import ThreadQuotas
 
 #: One thread for such reads for so many other threads.
-THREADS_PER_READ = 5
+_THREADS_PER_READ = 5
 
 #: Longest that a request waits for its turn to be read. A body that has arrived is read in microseconds.
 _PATIENCE_S = 0.1
@@ -28,6 +28,11 @@ class BodyRead:
     def progressed_s(self) -> float:
         """The time of the start."""
         return self.started_s
+
+
+def num_read_threads(num_threads: int) -> int:
+    """Return how many threads the server needs for such reads beside so many others."""
+    return max(1, num_threads // _THREADS_PER_READ)
 
 
 class BodyReads:

@@ -1,5 +1,6 @@
 """Requests that wait, without a thread, until their client may hold one more."""
 
+import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from threading import Lock
@@ -19,13 +20,16 @@ class Claim:
     """The threads that a request counts for, of its client.
 
     `arrived_s` is when the server got its headers, as `time.perf_counter` tells it. `is_held` is true if the server
-    counts the request until its response is sent.
+    counts the request until its response is sent. `waited_s` is how long it waited for its thread. A request with a
+    `refusal` is not counted, and answered with that error.
     """
 
     client: str
     num_threads: int
     arrived_s: float
     is_held: bool = False
+    waited_s: float = 0.0
+    refusal: Overloaded | None = None
 
 
 class WaitingRequests(Generic[R]):
@@ -80,6 +84,7 @@ class WaitingRequests(Generic[R]):
         for client, requests in self._waiting.items():
             if self._quotas.try_acquire(client, requests[0][0].num_threads):
                 following = requests.popleft()
+                following[0].waited_s = time.perf_counter() - following[0].arrived_s
                 self._waiting.move_to_end(client)
                 if not requests:
                     del self._waiting[client]

@@ -102,7 +102,8 @@ def _manage(index: str, action: str, version: str | None = None) -> Response:
     long_jobs = context().long_jobs
     arguments = {"name": _checked(index), "action": action, "version": version}
     job_id = long_jobs.submit("manage_index", arguments, client=json_request().client_name)
-    job = wait(job_id, context().settings.request_timeout_s if long_jobs.num_runners() else 0.0)
+    timeout_s = context().settings.request_timeout_s - json_request().waited_s
+    job = wait(job_id, timeout_s if long_jobs.num_runners() else 0.0)
     if job.status == "done":
         return rendered(job.result)
     raise_failure(job)

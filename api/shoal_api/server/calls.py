@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from shoal.errors import Overloaded
 from shoal_api.access.access_control import CLAIM, AccessControl
 from shoal_api.access.waiting_requests import Claim
+from shoal_api.request import MAX_LENGTH_DIGITS
 
 #: Largest body of a request that may wait: with its headers it stays in memory meanwhile.
 MAX_WAITING_BYTES = 32_768
@@ -51,8 +52,8 @@ class Calls:
                 self._read_body(claim, environ)
                 if not waiting.enter(claim, (way, environ)):
                     return
-        except Overloaded:
-            del environ[CLAIM]  # access control refuses it, in the form that the route has for errors
+        except Overloaded as error:
+            claim.is_held, claim.refusal = False, error  # access control refuses it, in the form that the route has
             self._run(way, environ)
             return
         self._answer(claim, (way, environ))
@@ -60,20 +61,24 @@ class Calls:
     def _read_body(self, claim: Claim, environ: dict[str, Any]) -> None:
         """Read the body into memory: Granian drops what is unread when the call returns. Raises Overloaded."""
         size = environ.get("CONTENT_LENGTH", "0")
-        if "HTTP_TRANSFER_ENCODING" in environ or not size.isdecimal() or len(size) > len(str(MAX_WAITING_BYTES)):
-            raise Overloaded("the body is too large to wait")
-        if int(size) > MAX_WAITING_BYTES:
-            raise Overloaded("the body is too large to wait")
+        is_known = "HTTP_TRANSFER_ENCODING" not in environ and size.isdecimal() and len(size) <= MAX_LENGTH_DIGITS
+        if not is_known or int(size) > MAX_WAITING_BYTES:
+            raise Overloaded(
+                f"the requests of this client hold its share of the threads, and this one cannot wait: its body has "
+                f"over {MAX_WAITING_BYTES:,} bytes or is of unknown size: send fewer or smaller ones at a time"
+            )
         with self._access.reading(claim):
             environ["wsgi.input"] = io.BytesIO(bytes(environ["wsgi.input"].read()))
 
     def _answer(self, claim: Claim, call: Call) -> None:
-        """Answer a request, then those that wait for its thread. Where it frees several, each gets one of its own."""
+        """Answer a request, then those that wait for its thread. Where it frees several, each gets one of its own.
+
+        They are answered one after the other where the system grants no thread.
+        """
         following: list[tuple[Claim, Call]] = [(claim, call)]
         while following:
             (claim, (way, environ)), *others = following
-            for other in others:
-                threading.Thread(target=self._answer, args=other, daemon=True).start()
+            others = [other for other in others if not self._starts(*other)]
             try:
                 self._run(way, environ)
             except Exception as error:
@@ -81,4 +86,13 @@ class Calls:
                     "a request raised %s\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__))
                 )
                 way.response_bytes(500, [], b"")
-            following = self._access.waiting.leave(claim)
+            following = [*others, *self._access.waiting.leave(claim)]
+
+    def _starts(self, claim: Claim, call: Call) -> bool:
+        """Answer a request in a thread of its own; return False if the system grants none."""
+        try:
+            threading.Thread(target=self._answer, args=(claim, call), daemon=True).start()
+        except RuntimeError as error:
+            _log.warning("a request waits for the thread of another one: %s", error)
+            return False
+        return True

@@ -27,7 +27,7 @@ from shoal.address import find_api_addresses
 from shoal.errors import ShoalError
 from shoal.settings import Settings
 from shoal_api.access import api_keys
-from shoal_api.access.body_reads import THREADS_PER_READ
+from shoal_api.access.body_reads import num_read_threads
 from shoal_api.server.shutdown import SETTLE_S, drain, on_stop_signal
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def serve(settings: Settings) -> None:
         backpressure=max_connections,
         workers=num_processes,
         respawn_failed_workers=num_processes > 1,
-        blocking_threads=settings.api_threads + settings.api_threads // THREADS_PER_READ,
+        blocking_threads=settings.api_threads + num_read_threads(settings.api_threads),
         workers_kill_timeout=_STOP_S,
         log_level=LogLevels.error,
     )

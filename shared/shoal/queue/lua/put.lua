@@ -168,6 +168,7 @@ local function put_into_overflow(job)
   adds_to_overflow = true
   local now = redis.call('TIME')
   local owner = tag_of(job)
+  short_waits = short_waits or owner ~= client
   local own_tag = redis.call('ZSCORE', lane.tags, owner)
   local least_tag = own_tag or redis.call('ZSCORE', lane.tags, NEWCOMERS) or 0
   local tag = math.max(tonumber(redis.call('ZSCORE', lane.tags, VIRTUAL_TIME) or 0), tonumber(least_tag))
