@@ -21,7 +21,7 @@ from shoal.long_jobs.rq_jobs import RqJobs
 from shoal.long_jobs.submission import Submission
 from shoal.queue.consumer import MAX_LISTENING, Answer
 from shoal.queue.dead_letters import DeadLetter
-from shoal.queue.pool import Place, Pool
+from shoal.queue.pool import Membership, Pool
 from shoal.replies import Reply
 from shoal_api.access.api_keys import ApiKey
 from shoal_api.access.rate_limit import RateLimits
@@ -91,7 +91,7 @@ def buried(queue: Queue) -> None:
 
 def announced(queue: Queue) -> None:
     """Announce a worker."""
-    Pool(queue.broker, queue.keys).announce("w", {"state": "ready"}, Place("p", "1:1:w"))
+    Pool(queue.broker, queue.keys).announce("w", {"state": "ready"}, Membership("p", "1:1:w"))
 
 
 def looking(queue: Queue) -> None:

@@ -11,11 +11,11 @@ import pytest
 from conftest import wait_until
 from queues import Queue
 
-from shoal.queue.pool import Place, Pool
+from shoal.queue.pool import Membership, Pool
 from shoal_workers.process.heartbeat import Heartbeat
-from shoal_workers.process.neighbours import Neighbours, has_ended, place_of
+from shoal_workers.process.neighbours import Neighbours, has_ended, membership_of
 
-PLACE = place_of("this")
+MEMBERSHIP = membership_of("this")
 
 
 @pytest.fixture
@@ -35,15 +35,15 @@ def running() -> "Iterator[subprocess.Popen[bytes]]":
         process.communicate()
 
 
-def place_in(pid: int) -> Place:
-    """The place of a worker in another process."""
-    namespace, _, _ = PLACE.name.split(":")
-    return PLACE._replace(name=f"{namespace}:{pid}:other")
+def membership_in(pid: int) -> Membership:
+    """The membership of a worker in another process."""
+    namespace, _, _ = MEMBERSHIP.name.split(":")
+    return MEMBERSHIP._replace(name=f"{namespace}:{pid}:other")
 
 
 def test_a_killed_process_has_ended_at_once_and_a_stopped_one_has_not() -> None:
     with running() as process:
-        name = place_in(process.pid).name
+        name = membership_in(process.pid).name
         assert not has_ended(name)
         process.send_signal(signal.SIGSTOP)
         assert not has_ended(name)
@@ -62,34 +62,36 @@ def test_processes_of_other_containers_are_left_to_their_heartbeats(namespace: s
         assert not has_ended(f"{namespace}:{process.pid}:other")
 
 
-@pytest.mark.parametrize("name", ["", "w", "1:2", f"{PLACE.name.partition(':')[0]}:-1:w", f"1:{10**30}:w", "a:b:c"])
+@pytest.mark.parametrize(
+    "name", ["", "w", "1:2", f"{MEMBERSHIP.name.partition(':')[0]}:-1:w", f"1:{10**30}:w", "a:b:c"]
+)
 def test_a_name_of_another_shape_has_not_ended(name: str) -> None:
     assert not has_ended(name)
 
 
 def test_a_worker_that_was_killed_is_not_counted_from_then_on(pool: Pool) -> None:
     with running() as process:
-        pool.announce("other", place=place_in(process.pid))
-        neighbours = Neighbours(pool.sharing(PLACE.processors))
+        pool.announce("other", membership=membership_in(process.pid))
+        neighbours = Neighbours(pool.sharing(MEMBERSHIP.group))
         assert neighbours.count() == 1
         process.kill()
         process.wait()
         assert neighbours.count() == 0
-        assert Neighbours(pool.sharing(PLACE.processors)).count() == 0  # what a worker counts that starts now
+        assert Neighbours(pool.sharing(MEMBERSHIP.group)).count() == 0  # what a worker counts that starts now
 
 
 def test_a_heartbeat_counts_those_that_come_leave_and_are_killed(pool: Pool) -> None:
     counts: list[int] = []
-    heart = Heartbeat(pool, "this", dict, place=PLACE, note_sharing=counts.append)
-    elsewhere = PLACE._replace(name="7:1:elsewhere")
+    heart = Heartbeat(pool, "this", dict, membership=MEMBERSHIP, note_sharing=counts.append)
+    elsewhere = MEMBERSHIP._replace(name="7:1:elsewhere")
     heart.beat()
-    pool.announce("elsewhere", place=elsewhere)
+    pool.announce("elsewhere", membership=elsewhere)
     heart.beat()
     with running() as process:
-        pool.announce("other", place=place_in(process.pid))
+        pool.announce("other", membership=membership_in(process.pid))
         heart.beat()
     heart.beat()
-    pool.announce("new", place=PLACE._replace(name="7:2:new"))
+    pool.announce("new", membership=MEMBERSHIP._replace(name="7:2:new"))
     heart.beat()
     pool.leave("elsewhere", elsewhere)
     heart.beat()
@@ -98,42 +100,42 @@ def test_a_heartbeat_counts_those_that_come_leave_and_are_killed(pool: Pool) -> 
 
 
 def test_names_are_sent_when_their_number_changes(pool: Pool) -> None:
-    assert pool.announce("this", place=PLACE).sharing == (PLACE.name,)
-    assert pool.announce("this", place=PLACE, num_known=1).sharing is None
-    pool.announce("other", place=PLACE._replace(name="7:1:other"))
-    announced = pool.announce("this", place=PLACE, num_known=1)
+    assert pool.announce("this", membership=MEMBERSHIP).sharing == (MEMBERSHIP.name,)
+    assert pool.announce("this", membership=MEMBERSHIP, num_known=1).sharing is None
+    pool.announce("other", membership=MEMBERSHIP._replace(name="7:1:other"))
+    announced = pool.announce("this", membership=MEMBERSHIP, num_known=1)
     assert announced.num_sharing == 2
     assert announced.sharing is not None
-    assert set(announced.sharing) == {PLACE.name, "7:1:other"}
+    assert set(announced.sharing) == {MEMBERSHIP.name, "7:1:other"}
 
 
 def test_names_are_asked_for_while_one_of_them_has_ended() -> None:
     with running() as process:
-        neighbours = Neighbours([place_in(process.pid).name, PLACE.name])
+        neighbours = Neighbours([membership_in(process.pid).name, MEMBERSHIP.name])
         assert neighbours.num_known == 2
     assert neighbours.num_known == 0
 
 
 def test_a_worker_of_another_container_counts_until_its_heartbeat_expires(pool: Pool) -> None:
     brief = Pool(pool.broker, pool.keys, alive_s=0.05)
-    brief.announce("other", place=PLACE._replace(name="7:1:other"))
-    wait_until(lambda: not pool.sharing(PLACE.processors))
-    assert pool.announce("this", place=PLACE).num_sharing == 1
+    brief.announce("other", membership=MEMBERSHIP._replace(name="7:1:other"))
+    wait_until(lambda: not pool.sharing(MEMBERSHIP.group))
+    assert pool.announce("this", membership=MEMBERSHIP).num_sharing == 1
 
 
 def test_workers_on_other_processors_do_not_count(pool: Pool) -> None:
-    pool.announce("other", place=Place("others", "7:1:other"))
-    assert pool.announce("this", place=PLACE).num_sharing == 1
+    pool.announce("other", membership=Membership("others", "7:1:other"))
+    assert pool.announce("this", membership=MEMBERSHIP).num_sharing == 1
     assert pool.announce("that").num_sharing == 0
 
 
 def test_when_redis_clock_is_set_back_no_neighbour_counts_for_longer(queue: Queue, pool: Pool) -> None:
-    names = [PLACE.name, "7:1:other"]
+    names = [MEMBERSHIP.name, "7:1:other"]
     for name in names:
-        pool.announce(name, place=PLACE._replace(name=name))
-    key = pool.keys.processors(PLACE.processors)
+        pool.announce(name, membership=MEMBERSHIP._replace(name=name))
+    key = pool.keys.processors(MEMBERSHIP.group)
     for name in names:
         queue.redis.zincrby(key, 20_000, name)
-    pool.announce("this", place=PLACE)
+    pool.announce("this", membership=MEMBERSHIP)
     until_ms = dict(queue.redis.zrange(key, 0, -1, withscores=True))
-    assert until_ms[b"7:1:other"] == until_ms[PLACE.name.encode()]
+    assert until_ms[b"7:1:other"] == until_ms[MEMBERSHIP.name.encode()]

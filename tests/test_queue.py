@@ -17,7 +17,7 @@ from shoal.keys import Keys
 from shoal.queue.consumer import GROUP, MAX_WRITE_BYTES, Answer, Delivery
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.lane import LaneLimits, LaneLoad, Source
-from shoal.queue.packed_jobs import MAX_JOINED_BYTES, MAX_JOINED_JOBS, PackedJobs, joined
+from shoal.queue.packed_jobs import MAX_JOINED_BYTES, MAX_JOINED_JOBS, PackedJobs, group_puts
 from shoal.queue.producer import AsyncProducer
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS
@@ -108,7 +108,7 @@ def test_a_put_that_is_at_fault_takes_no_other_with_it(queue: Queue) -> None:
 def test_a_run_of_the_script_has_so_many_jobs() -> None:
     size = MAX_JOINED_JOBS // 2
     puts = [PackedJobs.pack("bulk", [addressed() for _ in range(size)]) for _ in range(5)]
-    assert [sum(len(put.jobs) for put in group) for group in joined(puts)] == [2 * size, 2 * size, size]
+    assert [sum(len(put.jobs) for put in group) for group in group_puts(puts)] == [2 * size, 2 * size, size]
 
 
 class OneRoundTrip(BlockingCommands):

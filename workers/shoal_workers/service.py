@@ -39,7 +39,7 @@ from shoal_workers.model.prepare import prepare_if_needed
 from shoal_workers.process import processors
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.heartbeat import Heartbeat
-from shoal_workers.process.neighbours import Neighbours, place_of
+from shoal_workers.process.neighbours import Neighbours, membership_of
 from shoal_workers.process.processor_share import ProcessorShare
 from shoal_workers.process.watchdog import STALLED_AFTER_S, Watchdog
 from shoal_workers.resizing import Resizing
@@ -114,7 +114,7 @@ def announced(
         worker.pool,
         worker.id,
         lambda: about(worker, lane_limits),
-        place=place_of(worker.id),
+        membership=membership_of(worker.id),
         note_sharing=note_sharing,
     )
     heartbeat.start()
@@ -132,7 +132,7 @@ def watched(worker: Worker, crash_reports: CrashReports, file: TextIO, timeout_s
 
     def report(summary: str, trace: str) -> None:
         crash_reports.write(worker.id, summary, trace)
-        worker.pool.leave(worker.id, place_of(worker.id))
+        worker.pool.leave(worker.id, membership_of(worker.id))
 
     watchdog = Watchdog(worker.progress, timeout_s, file, report)
     watchdog.start()

@@ -71,8 +71,8 @@ class PackedJobs:
         return cls(lane, jobs, [job.pack(reply_to) for job in jobs], has_record, client, idempotency_key)
 
     @classmethod
-    def of(cls, puts: Sequence[Self]) -> Self:
-        """Return puts of one group of `joined` as one."""
+    def join(cls, puts: Sequence[Self]) -> Self:
+        """Return puts of one group of `group_puts` as one."""
         if len(puts) == 1:
             return puts[0]
         jobs = [job for put in puts for job in put.jobs]
@@ -95,11 +95,11 @@ class PackedJobs:
         return sum(map(len, self.data))
 
 
-def joined(puts: Sequence[PackedJobs]) -> list[list[PackedJobs]]:
-    """Return the puts in groups, in order, each of which one run of the script can make.
+def group_puts(puts: Sequence[PackedJobs]) -> list[list[PackedJobs]]:
+    """Return the puts in groups, in order. One run of the script can make a group.
 
-    They are plain ones of one client for one lane, and have at most `MAX_JOINED_JOBS` and `MAX_JOINED_BYTES`, or there
-    is one alone.
+    A group is a single put, or plain ones of one client for one lane, with at most `MAX_JOINED_JOBS` and
+    `MAX_JOINED_BYTES` together.
     """
     groups: list[list[PackedJobs]] = []
     num_jobs = num_bytes = 0

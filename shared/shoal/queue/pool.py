@@ -24,10 +24,10 @@ _KEPT_FOR = 5
 _ANNOUNCE, _ALIVE = (Script.load("shoal.queue", "lane", name) for name in ("announce", "alive"))
 
 
-class Place(NamedTuple):
-    """The processors on which a worker computes: an id of theirs, and its name among the workers that share them."""
+class Membership(NamedTuple):
+    """The id of a group of workers that share processors, and the name of one worker there."""
 
-    processors: str
+    group: str
     name: str
 
 
@@ -55,9 +55,9 @@ class AsyncPool:
         """Return the ids of the living workers."""
         return await self._alive_in(self._keys.alive)
 
-    async def sharing(self, processors: str) -> set[str]:
-        """Return the names of the living workers that share these processors."""
-        return await self._alive_in(self._keys.processors(processors))
+    async def sharing(self, group: str) -> set[str]:
+        """Return the names of the living workers of a group that shares processors."""
+        return await self._alive_in(self._keys.processors(group))
 
     async def workers(self) -> dict[str, dict[str, Any]]:
         """Return the heartbeat of each living worker by its id."""
@@ -105,30 +105,34 @@ class Pool:
     texts_per_s = blocking(AsyncPool.texts_per_s)
 
     def announce(
-        self, worker_id: str, about: dict[str, Any] | None = None, place: Place | None = None, num_known: int = 0
+        self,
+        worker_id: str,
+        about: dict[str, Any] | None = None,
+        membership: Membership | None = None,
+        num_known: int = 0,
     ) -> Announced:
         """Announce that the worker is alive, with the contents of its heartbeat or, to say less, without.
 
-        Where Redis has no contents, they are needed next time. `num_known` is the number of workers with which the
-        worker knows to share the processors of its `place`.
+        Where Redis has no contents, they are needed next time. `num_known` is the number of workers of its group whose
+        names the worker knows.
         """
         alive_ms = int(self.alive_s * 1000)
         arguments: dict[str, Any] = {"worker": worker_id, "alive_ms": alive_ms, "kept_ms": _KEPT_FOR * alive_ms}
         keys = [self.keys.alive, self.keys.worker(worker_id)]
         if about is not None:
             arguments["about"] = wire.pack(about)
-        if place:
-            keys.append(self.keys.processors(place.processors))
-            arguments |= {"name": place.name, "num_known": num_known}
+        if membership:
+            keys.append(self.keys.processors(membership.group))
+            arguments |= {"name": membership.name, "num_known": num_known}
         found = self.broker.run(_ANNOUNCE, keys, arguments)
         sharing = found.get("sharing")
         return Announced(found["has_about"], found["num_sharing"], None if sharing is None else _words(sharing))
 
-    def leave(self, worker_id: str, place: Place | None = None) -> None:
+    def leave(self, worker_id: str, membership: Membership | None = None) -> None:
         """Take a worker off the lists."""
         commands = [("ZREM", self.keys.alive, worker_id), ("DEL", self.keys.worker(worker_id))]
-        if place:
-            commands.append(("ZREM", self.keys.processors(place.processors), place.name))
+        if membership:
+            commands.append(("ZREM", self.keys.processors(membership.group), membership.name))
         self.broker.pipeline(*commands)
 
     def ready(self) -> dict[str, dict[str, Any]]:

@@ -26,7 +26,7 @@ from shoal.queue.packed_jobs import (
     IdempotencyKey,
     PackedJobs,
     StreamEntry,
-    joined,
+    group_puts,
     overloaded,
     too_large,
     too_much_unread,
@@ -108,9 +108,9 @@ class AsyncProducer:
         or its error: Overloaded, TooLarge for more than an empty lane takes, or InvalidRequest if its idempotency key
         was used for something else.
         """
-        groups = joined(puts)
+        groups = group_puts(puts)
         outcomes: list[list[StreamEntry | None] | ShoalError] = []
-        for group, outcome in zip(groups, await self._put(*map(PackedJobs.of, groups)), strict=True):
+        for group, outcome in zip(groups, await self._put(*map(PackedJobs.join, groups)), strict=True):
             if len(group) == 1 or not isinstance(outcome, ShoalError):
                 outcomes += _places(group, outcome)
             else:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shoal.errors import ShoalError
-from shoal.queue.pool import ALIVE_S, Place, Pool
+from shoal.queue.pool import ALIVE_S, Membership, Pool
 from shoal_workers.process.neighbours import Neighbours
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ URGENT = ("state", "threads", "indexes", "index_errors")
 class Heartbeat:
     """A thread that announces a worker until stopped. After an outage of Redis it goes on by itself.
 
-    It calls `note_sharing` each time with the number of workers that share the processors of the worker's `place`.
+    It calls `note_sharing` each time with the number of workers that share the processors of its `membership`.
     """
 
     def __init__(
@@ -30,14 +30,14 @@ class Heartbeat:
         worker_id: str,
         about: Callable[[], dict[str, Any]],
         every_s: float = ALIVE_S / 3,
-        place: Place | None = None,
+        membership: Membership | None = None,
         note_sharing: Callable[[int], object] = lambda _: None,
     ):
         self._pool = pool
         self._worker_id = worker_id
         self._about = about
         self._every_s = every_s
-        self._place = place
+        self._membership = membership
         self._note_sharing = note_sharing
         self._neighbours = Neighbours()
         self._stopped = threading.Event()
@@ -66,13 +66,13 @@ class Heartbeat:
         self._stopped.set()
         self._thread.join()
         try:
-            self._pool.leave(self._worker_id, self._place)
+            self._pool.leave(self._worker_id, self._membership)
         except ShoalError as error:
             log.debug("the worker could not leave the pool, and is forgotten when its heartbeat expires: %s", error)
 
     def _announce(self, about: dict[str, Any] | None) -> bool:
         """Announce the worker; return True if Redis has the contents."""
-        announced = self._pool.announce(self._worker_id, about, self._place, self._neighbours.num_known)
+        announced = self._pool.announce(self._worker_id, about, self._membership, self._neighbours.num_known)
         self._neighbours.update(announced)
         return announced.has_about
 

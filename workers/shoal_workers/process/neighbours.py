@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from shoal.queue.pool import Announced, Place
+from shoal.queue.pool import Announced, Membership
 from shoal_workers.process import processors
 
 #: The name of a worker among those that share its processors: pid namespace (0: not known), process id, worker.
@@ -43,9 +43,9 @@ class Neighbours:
         return self._num_sharing - sum(map(has_ended, self._names))
 
 
-def place_of(worker_id: str) -> Place:
-    """Return the processors of this process, and the name of a worker that runs in it."""
-    return Place(processors.group(), f"{_pid_namespace()}:{os.getpid()}:{worker_id}")
+def membership_of(worker_id: str) -> Membership:
+    """Return the group of workers to which a worker of this process belongs, and its name there."""
+    return Membership(processors.group(), f"{_pid_namespace()}:{os.getpid()}:{worker_id}")
 
 
 def has_ended(name: str) -> bool:
