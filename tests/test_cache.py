@@ -3,6 +3,8 @@
 import os
 import signal
 import struct
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -492,6 +494,39 @@ class BrokenEngine:
     resized = start
 
 
+#: Forks while another thread reads the heartbeats, and uses the same client in the child: `python -c FORKS URL`.
+FORKS = """
+import os, signal, sys
+from threading import Event, Thread
+from shoal import Client
+from shoal.jobs import Job
+
+client, is_reading, goes_on, parent = Client(sys.argv[1]), Event(), Event(), os.getpid()
+pool, job = client.pool.asynchronous, Job("embed", ["storm"])
+read = pool.first_heartbeats
+
+async def read_slowly():
+    if os.getpid() == parent:
+        is_reading.set()
+        goes_on.wait()
+    return await read()
+
+pool.first_heartbeats = read_slowly
+thread = Thread(target=client.cache_lookup.find, args=[job])
+thread.start()
+is_reading.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    os._exit(len(client.cache_lookup.find(job).missing) - 1)
+status = os.waitpid(child, 0)[1]
+goes_on.set()
+thread.join()
+client.close()
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
 class TestClient:
     def test_what_the_cache_has_needs_no_worker(self, client: Client, worker: Worker) -> None:
         texts = [f"storm {n}" for n in range(100)]
@@ -597,6 +632,9 @@ class TestClient:
         assert holds.find(job).missing == ["rain"]
         assert reads_anew.find(job).missing == ["storm", "rain"]
         assert (holds.num_hits, holds.num_misses) == (2, 2)
+
+    def test_a_fork_waits_for_no_thread_of_its_parent(self, redis_url: str) -> None:
+        subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS, redis_url], check=True, timeout=PATIENCE_S)
 
     def test_a_caller_that_changes_its_vectors_changes_none_that_are_held(self, client: Client, worker: Worker) -> None:
         embed(worker, "storm")

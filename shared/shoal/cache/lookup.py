@@ -1,6 +1,7 @@
 """A client's look-up in the cache: texts that it finds are not sent to a worker."""
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -142,19 +143,25 @@ class _Lookup:
 
 
 class CacheLookup(_Lookup):
-    """The look-up for threads. Thread-safe."""
+    """The look-up for threads. Thread-safe, and works on both sides of a fork."""
 
     def __init__(self, pool: Pool, refresh_s: float = ALIVE_S, max_held_bytes: int = MAX_HELD_BYTES):
         super().__init__(BlockingCommands(pool.broker), pool.keys, pool.asynchronous, refresh_s, max_held_bytes)
-        self._refreshing = threading.Lock()
+        self._make_locks()
 
     def find(self, job: Job) -> LookupResult:
         """Look up the texts of a job that embeds; those of other jobs, and token vectors, are all missing."""
+        if self._pid != os.getpid():
+            self._make_locks()  # in the process that this one was forked from, other threads may hold them
         if _is_cached(job) and self._is_due():
             with self._refreshing:
                 if self._is_due():
                     run_now(self._refresh())
         return run_now(self._find(job))
+
+    def _make_locks(self) -> None:
+        self._refreshing, self._counting = threading.Lock(), threading.Lock()
+        self._pid = os.getpid()  # last: another thread that sees it takes the locks that were made before
 
 
 class AsyncCacheLookup(_Lookup):
