@@ -21,10 +21,10 @@ from werkzeug.test import EnvironBuilder
 
 from shoal.errors import Overloaded
 from shoal.settings import Settings
-from shoal_api.access.access_control import CLAIM
+from shoal_api.access.access_control import THREAD_DEMAND
 from shoal_api.access.body_reads import BodyReads
 from shoal_api.access.thread_quota import ThreadQuotas
-from shoal_api.access.waiting_requests import MAX_WAITING, Claim, WaitingRequests
+from shoal_api.access.waiting_requests import MAX_WAITING, ThreadDemand, WaitingRequests
 from shoal_api.context import Context
 from shoal_api.request import JsonRequest
 from shoal_api.server.calls import MAX_WAITING_BYTES, Calls
@@ -32,15 +32,15 @@ from shoal_api.server.calls import MAX_WAITING_BYTES, Calls
 pytest_plugins = ["api_fixtures"]
 
 
-def claim(client: str, num_threads: int = 1) -> Claim:
-    """Return the claim of a request."""
-    return Claim(client, num_threads, 0.0)
+def demand(client: str, num_threads: int = 1) -> ThreadDemand:
+    """Return the demand of a request."""
+    return ThreadDemand(client, num_threads, 0.0)
 
 
-def entered(waiting: WaitingRequests[str], client: str, count: int, num_threads: int = 1) -> list[Claim]:
-    """Let requests in, named after their client and number; return the claims of those that may run."""
-    claims = [claim(client, num_threads) for _ in range(count)]
-    return [one for n, one in enumerate(claims) if waiting.enter(one, f"{client}{n}")]
+def entered(waiting: WaitingRequests[str], client: str, count: int, num_threads: int = 1) -> list[ThreadDemand]:
+    """Let requests in, named after their client and number; return the demands of those that may run."""
+    demands = [demand(client, num_threads) for _ in range(count)]
+    return [one for n, one in enumerate(demands) if waiting.enter(one, f"{client}{n}")]
 
 
 class TestWaiting:
@@ -59,15 +59,15 @@ class TestWaiting:
     def test_another_client_runs_at_once(self) -> None:
         waiting = WaitingRequests[str](ThreadQuotas(64))
         entered(waiting, "a", 1_000)
-        assert waiting.try_enter(claim("b"))
+        assert waiting.try_enter(demand("b"))
 
     def test_a_request_does_not_overtake_one_of_its_client_that_waits(self) -> None:
         quotas = ThreadQuotas(64)
         waiting = WaitingRequests[str](quotas)
         (running,) = entered(waiting, "a", 1, 50)
-        assert not waiting.enter(claim("a", 50), "large")
-        assert not waiting.try_enter(claim("a"))
-        assert not waiting.enter(claim("a"), "small")
+        assert not waiting.enter(demand("a", 50), "large")
+        assert not waiting.try_enter(demand("a"))
+        assert not waiting.enter(demand("a"), "small")
         assert [name for _, name in waiting.leave(running)] == ["large", "small"]
 
     def test_a_large_request_that_ends_lets_several_small_ones_run(self) -> None:
@@ -89,16 +89,16 @@ class TestWaiting:
         waiting = WaitingRequests[str](ThreadQuotas(8))
         entered(waiting, "a", 7 + MAX_WAITING)
         with pytest.raises(Overloaded, match="2,048 requests of this client wait"):
-            waiting.enter(claim("a"), "one more")
+            waiting.enter(demand("a"), "one more")
         assert len(waiting) == MAX_WAITING
-        waiting.enter(claim("b"), "b")
+        waiting.enter(demand("b"), "b")
 
 
 class TestWaitedTime:
     def test_it_is_counted(self) -> None:
         waiting = WaitingRequests[str](ThreadQuotas(8))
         running = entered(waiting, "a", 7)
-        waiting.enter(Claim("a", 1, time.perf_counter() - 10.0), "later")
+        waiting.enter(ThreadDemand("a", 1, time.perf_counter() - 10.0), "later")
         ((later, _),) = waiting.leave(running[0])
         assert later.waited_s >= 10.0
         assert running[0].waited_s == 0.0
@@ -112,7 +112,7 @@ class TestWaitedTime:
     ) -> None:
         stub.pause()
         api = make_app(request_timeout_s=1e6).test_client()
-        environ = {CLAIM: Claim("a", 1, 0.0, waited_s=waited_s)}
+        environ = {THREAD_DEMAND: ThreadDemand("a", 1, 0.0, waited_s=waited_s)}
         response = api.post("/embed", json={"inputs": "text"}, environ_overrides=environ)
         assert (response.status_code, message in response.text) == (status, True), response.text
 
@@ -200,12 +200,12 @@ class TestCalls:
         access = Context.of(make_app(api_threads=8)).access
         answered: list[str] = []
 
-        def run(way: Any, environ: dict[str, Any]) -> None:
-            if way == "first":
+        def run(responder: Any, environ: dict[str, Any]) -> None:
+            if responder == "first":
                 access.reserve(JsonRequest(environ), 6.0)  # so it counts for seven threads, and frees them all at once
                 for n in range(5):
                     calls(f"next {n}", request())
-            answered.append(way)
+            answered.append(responder)
 
         def start(thread: threading.Thread) -> None:
             raise RuntimeError("can't start new thread")

@@ -18,7 +18,7 @@ from shoal_api.access.body_reads import BodyRead, BodyReads, num_read_threads
 from shoal_api.access.client_name import address_of, network_of
 from shoal_api.access.rate_limit import RateLimits
 from shoal_api.access.thread_quota import ThreadQuotas
-from shoal_api.access.waiting_requests import Claim, WaitingRequests
+from shoal_api.access.waiting_requests import ThreadDemand, WaitingRequests
 from shoal_api.request import MAX_LENGTH_DIGITS, JsonRequest
 
 #: Routes that may be read without a key. Those below /docs are its page.
@@ -39,8 +39,8 @@ _THREADS_PER_LASTING = 4
 #: Routes that are outside the thread quotas, so that monitoring does not take a busy server for a dead one.
 _ALWAYS_ANSWERED = ("/health", "/ready")
 
-#: Name of the claim in the environment of a request.
-CLAIM = "shoal.claim"
+#: Name of a request's `ThreadDemand` in its environment.
+THREAD_DEMAND = "shoal.thread_demand"
 
 #: Part of the threads that a body of the largest size counts for beside its own, so a process has about as many of them
 #: in memory. Responses count by their size in the same measure.
@@ -83,7 +83,7 @@ class AccessControl:
         #: The requests that the server lets wait before they are answered.
         self.waiting: WaitingRequests[Any] = WaitingRequests(self._quotas)
         self._reads = BodyReads(num_read_threads(settings.api_threads))
-        self._patience_s = settings.request_timeout_s
+        self._max_wait_s = settings.request_timeout_s
 
     @property
     def needs_keys(self) -> bool:
@@ -99,15 +99,15 @@ class AccessControl:
         if route in _ALWAYS_ANSWERED or request.method == "OPTIONS":  # browsers send OPTIONS without the key
             return view()
         key = self._authorize(request.environ, route)
-        claim = request.environ.get(CLAIM) or self._claim(request.environ, key)
-        request.environ[CLAIM] = claim
-        request.client_name, request.started_s = claim.client, min(claim.arrived_s, request.started_s)
-        self._check_wait(claim)
-        request.waited_s = claim.waited_s
+        demand = request.environ.get(THREAD_DEMAND) or self._make_demand(request.environ, key)
+        request.environ[THREAD_DEMAND] = demand
+        request.client_name, request.started_s = demand.client, min(demand.arrived_s, request.started_s)
+        self._check_wait(demand)
+        request.waited_s = demand.waited_s
         request.is_admin = key is None or key.role == "admin"
         request.is_upload = route in UPLOAD_ROUTES and _is_upload(request.environ)
-        if not claim.is_held:
-            self._quotas.acquire(claim.client, claim.num_threads)
+        if not demand.is_held:
+            self._quotas.acquire(demand.client, demand.num_threads)
         self.running.add(request)
         try:
             if key and key.rate:
@@ -115,11 +115,11 @@ class AccessControl:
             return view()
         finally:
             self.running.discard(request)
-            if not claim.is_held:
-                self._quotas.release(claim.client, claim.num_threads)
+            if not demand.is_held:
+                self._quotas.release(demand.client, demand.num_threads)
 
-    def claim(self, environ: Mapping[str, Any]) -> Claim | None:
-        """Return the claim of a request that the server is to count, or None for one that is outside the quotas.
+    def demand_of(self, environ: Mapping[str, Any]) -> ThreadDemand | None:
+        """Return the demand of a request that the server is to count, or None for one that is outside the quotas.
 
         A request with a wrong key counts for its address.
         """
@@ -129,14 +129,14 @@ class AccessControl:
             key = self._keyring.authenticate(environ) if self._keyring else None
         except Unauthorized:
             key = None
-        claim = self._claim(environ, key)
-        claim.is_held = True
-        return claim
+        demand = self._make_demand(environ, key)
+        demand.is_held = True
+        return demand
 
     @contextmanager
-    def reading(self, claim: Claim) -> Iterator[None]:
+    def reading(self, demand: ThreadDemand) -> Iterator[None]:
         """Count a thread that reads the body of a request which is to wait. Raises Overloaded."""
-        with self._reads.reading(claim.client) as read:
+        with self._reads.reading(demand.client) as read:
             self.running.add(read)
             try:
                 yield
@@ -153,17 +153,17 @@ class AccessControl:
         Raises Overloaded.
         """
         if num_threads := int(share * self._threads_of_largest):
-            claim: Claim = request.environ[CLAIM]
-            self._quotas.acquire(claim.client, num_threads)
-            claim.num_threads += num_threads
+            demand: ThreadDemand = request.environ[THREAD_DEMAND]
+            self._quotas.acquire(demand.client, num_threads)
+            demand.num_threads += num_threads
 
     def hold(self, request: JsonRequest) -> Callable[[], None]:
         """Count an answered request for as many threads as before, until the function that is returned is called."""
-        claim: Claim = request.environ[CLAIM]
-        if claim.is_held:
+        demand: ThreadDemand = request.environ[THREAD_DEMAND]
+        if demand.is_held:
             return lambda: None
-        self._quotas.hold(claim.client, claim.num_threads)
-        return partial(self._quotas.release, claim.client, claim.num_threads)
+        self._quotas.hold(demand.client, demand.num_threads)
+        return partial(self._quotas.release, demand.client, demand.num_threads)
 
     def last(self, request: JsonRequest) -> Callable[[], None]:
         """Count a request that may take minutes, until the function that is returned is called.
@@ -174,16 +174,16 @@ class AccessControl:
         self._lasting.acquire(request.client_name)
         return partial(self._lasting.release, request.client_name)
 
-    def _claim(self, environ: Mapping[str, Any], key: ApiKey | None) -> Claim:
+    def _make_demand(self, environ: Mapping[str, Any], key: ApiKey | None) -> ThreadDemand:
         client = key.name if key else network_of(address_of(environ, self._num_proxies))
-        return Claim(client, self._num_threads(environ), time.perf_counter())
+        return ThreadDemand(client, self._num_threads(environ), time.perf_counter())
 
-    def _check_wait(self, claim: Claim) -> None:
+    def _check_wait(self, demand: ThreadDemand) -> None:
         """Raise Overloaded for a request that could not wait, or has waited for as long as it may for its answer."""
-        if claim.refusal:
-            raise claim.refusal
-        if claim.waited_s >= self._patience_s:
-            raise Overloaded(f"the request has waited {claim.waited_s:.1f} s for a thread: send fewer at a time")
+        if demand.refusal:
+            raise demand.refusal
+        if demand.waited_s >= self._max_wait_s:
+            raise Overloaded(f"the request has waited {demand.waited_s:.1f} s for a thread: send fewer at a time")
 
     def _num_threads(self, environ: Mapping[str, Any]) -> int:
         """Return the number of threads that a request counts for: its own, and more for a large body but a file."""

@@ -13,7 +13,7 @@ from shoal_api.access.thread_quota import ThreadQuotas
 _THREADS_PER_READ = 5
 
 #: Longest that a request waits for its turn to be read. A body that has arrived is read in microseconds.
-_PATIENCE_S = 0.1
+_MAX_WAIT_S = 0.1
 
 
 @dataclass(slots=True, eq=False)
@@ -50,7 +50,7 @@ class BodyReads:
     @contextmanager
     def reading(self, client: str) -> Iterator[BodyRead]:
         """Count a read of the client; wait a moment if it has many. Raises Overloaded if these do not end."""
-        until_s = time.perf_counter() + _PATIENCE_S
+        until_s = time.perf_counter() + _MAX_WAIT_S
         with self._ended:
             while not self._quotas.try_acquire(client):
                 left_s = until_s - time.perf_counter()
@@ -72,4 +72,4 @@ class BodyReads:
     def _is_slow(self, client: str) -> bool:
         """Return true if half of the client's reads are older than a body that has arrived takes."""
         reads = self._reads.get(client, [])
-        return bool(reads) and time.perf_counter() - reads[len(reads) // 2].started_s > _PATIENCE_S
+        return bool(reads) and time.perf_counter() - reads[len(reads) // 2].started_s > _MAX_WAIT_S

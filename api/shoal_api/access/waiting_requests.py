@@ -16,12 +16,12 @@ R = TypeVar("R")
 
 
 @dataclass(slots=True)
-class Claim:
-    """The threads that a request counts for, of its client.
+class ThreadDemand:
+    """The number of its client's threads that a request counts for, and what became of the request so far.
 
-    `arrived_s` is when the server got its headers, as `time.perf_counter` tells it. `is_held` is true if the server
-    counts the request until its response is sent. `waited_s` is how long it waited for its thread. A request with a
-    `refusal` is not counted, and answered with that error.
+    `arrived_s` is the time, by `time.perf_counter`, at which the server had its headers, and `waited_s` how long it
+    waited for its thread. `is_held` is true if the server counts the threads until the response is sent; otherwise
+    access control counts them. A request with a `refusal` is not counted, and answered with that error.
     """
 
     client: str
@@ -40,7 +40,7 @@ class WaitingRequests(Generic[R]):
 
     def __init__(self, quotas: ThreadQuotas):
         self._quotas = quotas
-        self._waiting: OrderedDict[str, deque[tuple[Claim, R]]] = OrderedDict()
+        self._waiting: OrderedDict[str, deque[tuple[ThreadDemand, R]]] = OrderedDict()
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -48,38 +48,38 @@ class WaitingRequests(Generic[R]):
         with self._lock:
             return sum(map(len, self._waiting.values()))
 
-    def try_enter(self, claim: Claim) -> bool:
+    def try_enter(self, demand: ThreadDemand) -> bool:
         """Count the threads of a request and return True, unless it has to wait, as earlier ones of its client do."""
         with self._lock:
-            return self._try_enter(claim)
+            return self._try_enter(demand)
 
-    def enter(self, claim: Claim, request: R) -> bool:
+    def enter(self, demand: ThreadDemand, request: R) -> bool:
         """Count the threads of a request and return True, or let it wait and return False.
 
         Raises Overloaded if too many requests of the client wait.
         """
         with self._lock:
-            if self._try_enter(claim):
+            if self._try_enter(demand):
                 return True
-            earlier = self._waiting.get(claim.client)
+            earlier = self._waiting.get(demand.client)
             if earlier and len(earlier) >= MAX_WAITING:
                 raise Overloaded(f"{MAX_WAITING:,} requests of this client wait for a thread: send fewer at a time")
-            self._waiting.setdefault(claim.client, deque()).append((claim, request))
+            self._waiting.setdefault(demand.client, deque()).append((demand, request))
             return False
 
-    def leave(self, claim: Claim) -> list[tuple[Claim, R]]:
+    def leave(self, demand: ThreadDemand) -> list[tuple[ThreadDemand, R]]:
         """Count the threads of a request that has ended no longer; return the requests that may run now."""
-        self._quotas.release(claim.client, claim.num_threads)
+        self._quotas.release(demand.client, demand.num_threads)
         found = []
         with self._lock:
             while (following := self._next()) is not None:
                 found.append(following)
         return found
 
-    def _try_enter(self, claim: Claim) -> bool:
-        return claim.client not in self._waiting and self._quotas.try_acquire(claim.client, claim.num_threads)
+    def _try_enter(self, demand: ThreadDemand) -> bool:
+        return demand.client not in self._waiting and self._quotas.try_acquire(demand.client, demand.num_threads)
 
-    def _next(self) -> tuple[Claim, R] | None:
+    def _next(self) -> tuple[ThreadDemand, R] | None:
         """Take the first request of a client that may hold its threads, and let the other clients have the next."""
         for client, requests in self._waiting.items():
             if self._quotas.try_acquire(client, requests[0][0].num_threads):

@@ -8,21 +8,21 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from shoal.errors import Overloaded
-from shoal_api.access.access_control import CLAIM, AccessControl
-from shoal_api.access.waiting_requests import Claim
+from shoal_api.access.access_control import THREAD_DEMAND, AccessControl
+from shoal_api.access.waiting_requests import ThreadDemand
 from shoal_api.request import MAX_LENGTH_DIGITS
 
 #: Largest body of a request that may wait: with its headers it stays in memory meanwhile.
 MAX_WAITING_BYTES = 32_768
 
-#: A request as Granian passes it: the way to its response, and its WSGI environment.
-Call = tuple["Way", dict[str, Any]]
+#: A request as Granian passes it: what sends its response, and its WSGI environment.
+Call = tuple["Responder", dict[str, Any]]
 
 _log = logging.getLogger(__name__)
 
 
-class Way(Protocol):
-    """The way to the response of a request. It may be used by any thread, also after the call has returned."""
+class Responder(Protocol):
+    """The sender of the response of a request. It may be used by any thread, also after the call has returned."""
 
     def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
         """Send the response, unless one was sent already."""
@@ -35,30 +35,30 @@ class Calls:
     ends answers it. One with a large body, or of unknown size, is refused instead.
     """
 
-    def __init__(self, run: Callable[[Way, dict[str, Any]], object], access: AccessControl):
+    def __init__(self, run: Callable[[Responder, dict[str, Any]], object], access: AccessControl):
         self._run = run
         self._access = access
 
-    def __call__(self, way: Way, environ: dict[str, Any]) -> None:
+    def __call__(self, responder: Responder, environ: dict[str, Any]) -> None:
         """Answer the request, and others that wait for its thread; or let it wait."""
-        claim = self._access.claim(environ)
-        if claim is None:
-            self._run(way, environ)
+        demand = self._access.demand_of(environ)
+        if demand is None:
+            self._run(responder, environ)
             return
-        environ[CLAIM] = claim
+        environ[THREAD_DEMAND] = demand
         waiting = self._access.waiting
         try:
-            if not waiting.try_enter(claim):
-                self._read_body(claim, environ)
-                if not waiting.enter(claim, (way, environ)):
+            if not waiting.try_enter(demand):
+                self._read_body(demand, environ)
+                if not waiting.enter(demand, (responder, environ)):
                     return
         except Overloaded as error:
-            claim.is_held, claim.refusal = False, error  # access control refuses it, in the form that the route has
-            self._run(way, environ)
+            demand.is_held, demand.refusal = False, error  # access control refuses it, in the form that the route has
+            self._run(responder, environ)
             return
-        self._answer(claim, (way, environ))
+        self._answer(demand, (responder, environ))
 
-    def _read_body(self, claim: Claim, environ: dict[str, Any]) -> None:
+    def _read_body(self, demand: ThreadDemand, environ: dict[str, Any]) -> None:
         """Read the body into memory: Granian drops what is unread when the call returns. Raises Overloaded."""
         size = environ.get("CONTENT_LENGTH", "0")
         is_known = "HTTP_TRANSFER_ENCODING" not in environ and size.isdecimal() and len(size) <= MAX_LENGTH_DIGITS
@@ -67,31 +67,31 @@ class Calls:
                 f"the requests of this client hold its share of the threads, and this one cannot wait: its body has "
                 f"over {MAX_WAITING_BYTES:,} bytes or is of unknown size: send fewer or smaller ones at a time"
             )
-        with self._access.reading(claim):
+        with self._access.reading(demand):
             environ["wsgi.input"] = io.BytesIO(bytes(environ["wsgi.input"].read()))
 
-    def _answer(self, claim: Claim, call: Call) -> None:
+    def _answer(self, demand: ThreadDemand, call: Call) -> None:
         """Answer a request, then those that wait for its thread. Where it frees several, each gets one of its own.
 
         They are answered one after the other where the system grants no thread.
         """
-        following: list[tuple[Claim, Call]] = [(claim, call)]
+        following: list[tuple[ThreadDemand, Call]] = [(demand, call)]
         while following:
-            (claim, (way, environ)), *others = following
-            others = [other for other in others if not self._starts(*other)]
+            (demand, (responder, environ)), *others = following
+            others = [other for other in others if not self._try_start(*other)]
             try:
-                self._run(way, environ)
+                self._run(responder, environ)
             except Exception as error:
                 _log.error(
                     "a request raised %s\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__))
                 )
-                way.response_bytes(500, [], b"")
-            following = [*others, *self._access.waiting.leave(claim)]
+                responder.response_bytes(500, [], b"")
+            following = [*others, *self._access.waiting.leave(demand)]
 
-    def _starts(self, claim: Claim, call: Call) -> bool:
+    def _try_start(self, demand: ThreadDemand, call: Call) -> bool:
         """Answer a request in a thread of its own; return False if the system grants none."""
         try:
-            threading.Thread(target=self._answer, args=(claim, call), daemon=True).start()
+            threading.Thread(target=self._answer, args=(demand, call), daemon=True).start()
         except RuntimeError as error:
             _log.warning("a request waits for the thread of another one: %s", error)
             return False
