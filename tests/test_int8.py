@@ -8,11 +8,13 @@ import pytest
 from numpy.typing import NDArray
 from openvino import opset13 as ops
 
+from shoal.errors import ModelMismatch
 from shoal.jobs import Options
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.engines import calibration, int8
 from shoal_workers.encoding.engines.calibration import load_ranges
 from shoal_workers.encoding.engines.int8 import Range
+from shoal_workers.model import parity
 from shoal_workers.model.model import GRAPH
 from shoal_workers.process import processors
 
@@ -119,6 +121,7 @@ class TestGraph:
         assert (exact * found).sum(axis=1).min() > 0.999
         assert np.abs(exact - found).max() > 1e-6
 
+    @needs_vnni
     def test_its_vectors_have_a_fingerprint_of_their_own_version(
         self, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -126,6 +129,75 @@ class TestGraph:
         before = [encoder.fingerprint for encoder in encoders]
         monkeypatch.setattr("shoal_workers.encoding.encoder.INT8_VERSION", 1)
         assert [a == b.fingerprint for a, b in zip(before, encoders, strict=True)] == [True, False]
+
+
+@needs_vnni
+class TestRangesThatDoNotServe:
+    """A model whose vectors are too far from the reference where activations are rounded by measured ranges."""
+
+    @pytest.fixture
+    def bad(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """The tiny model with ranges that are far from what goes into its products."""
+        monkeypatch.setattr(calibration, "_join", lambda ranges: Range(*(array + 1_000 for array in ranges[0])))
+        return folder
+
+    def test_it_is_served_with_activations_that_are_rounded_as_they_come(
+        self, bad: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        found = Encoder.open(bad, "openvino", "int8", 2)
+        (line,) = caplog.messages
+        assert "rounds activations as they come, which is slower: with ranges, the engine's vectors have cosine" in line
+        exact = Encoder.open(bad, "openvino", "f32", 1).embed(["storm"], Options(), "")
+        assert exact[0] @ found.embed(["storm"], Options(), "")[0] > 0.999
+        assert (found.engine.precision, found.engine.fixed_steps) == ("int8", False)
+        assert not found.engine.resized(1).fixed_steps
+
+    def test_it_is_not_tried_again(
+        self, bad: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        first = Encoder.open(bad, "openvino", "int8", 1)
+        monkeypatch.undo()
+        caplog.clear()
+        again = Encoder.open(bad, "openvino", "int8", 1)
+        assert not again.engine.fixed_steps
+        assert again.fingerprint == first.fingerprint
+        assert not caplog.messages
+
+    def test_its_vectors_have_another_fingerprint(
+        self, bad: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fallen_back = Encoder.open(bad, "openvino", "int8", 1)
+        monkeypatch.undo()
+        assert Encoder.open(tiny_model, "openvino", "int8", 1).fingerprint != fallen_back.fingerprint
+
+    def test_it_is_refused_if_that_does_not_serve_either_and_ranges_are_tried_again(
+        self, bad: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(parity, "MIN_COSINE_INT8", 1.1)
+        with pytest.raises(ModelMismatch, match=r"under 1\.1"):
+            Encoder.open(bad, "openvino", "int8", 1)
+        assert not calibration.are_refused(bad)
+
+    def test_so_is_one_that_openvino_cannot_compile_with_them_which_is_tried_again(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(int8, "quantise", fail)
+        assert not Encoder.open(folder, "openvino", "int8", 1).engine.fixed_steps
+        assert "with ranges, could not append an operation" in caplog.messages[-1]
+        monkeypatch.undo()
+        assert Encoder.open(folder, "openvino", "int8", 1).engine.fixed_steps
+
+    def test_a_folder_that_cannot_remember_it_serves_all_the_same(
+        self, bad: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(calibration, "_refusal", lambda _: bad / "missing" / "refused")
+        assert not Encoder.open(bad, "openvino", "int8", 1).engine.fixed_steps
+        assert not calibration.are_refused(bad)
+
+
+def fail(*_: object) -> None:
+    """Fail as OpenVINO does."""
+    raise RuntimeError("Exception from src/core:\ncould not append an operation")
 
 
 def is_product(info: dict[str, ov.OVAny]) -> bool:

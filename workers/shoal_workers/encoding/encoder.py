@@ -1,9 +1,11 @@
 """The encoder: tokenizer, packing, engine and pooling put together."""
 
 import json
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import ClassVar, Self
@@ -17,11 +19,13 @@ from shoal.jobs import Options
 from shoal.replies import finish
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.chunking import Chunker
-from shoal_workers.encoding.engines import INT8_VERSION, Engine, ForwardPass, open_engine
+from shoal_workers.encoding.engines import INT8_VERSION, Engine, ForwardPass, open_engine, refuse_fixed_steps
 from shoal_workers.encoding.packing import Packing, TextSpans, pack, round_up
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
 from shoal_workers.model import parity
 from shoal_workers.model.model import Model
+
+log = logging.getLogger(__name__)
 
 #: Version of what this package makes of a text, raised by one whenever vectors come to differ by more than rounding.
 VECTORS_VERSION = 1
@@ -104,8 +108,7 @@ class Encoder:
             )
         try:
             tokenizer = Tokenizer(folder / "tokenizer.json", model.max_tokens)
-            encoder = cls(model, tokenizer, open_engine(engine, model, folder, precision, threads))
-            encoder.check_parity(folder, precision)
+            encoder = cls._open_checked(model, tokenizer, engine, folder, precision, threads)
         except (ShoalError, ModuleNotFoundError):
             raise
         except Exception as error:  # each library has its own
@@ -115,12 +118,34 @@ class Encoder:
             ) from error
         return encoder
 
+    @classmethod
+    def _open_checked(
+        cls, model: Model, tokenizer: Tokenizer, engine: str, folder: Path, precision: str, threads: int
+    ) -> Self:
+        """Open the engine and check it; in int8, one that rounds activations as they come if fixed steps fail."""
+        opened = partial(open_engine, engine, model, folder, precision, threads)
+        try:
+            return cls(model, tokenizer, opened())._checked(folder, precision)
+        except Exception as error:  # any that a library may raise
+            if precision != "int8":
+                raise
+            encoder = cls(model, tokenizer, opened(may_fix_steps=False))._checked(folder, precision)
+            if isinstance(error, ModelMismatch):
+                refuse_fixed_steps(folder)
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[-1].partition(": ")[0]
+            log.warning("%s rounds activations as they come, which is slower: with ranges, %s", model.name, reason)
+            return encoder
+
+    def _checked(self, folder: Path, precision: str) -> Self:
+        self.check_parity(folder, precision)
+        return self
+
     @property
     def fingerprint(self) -> str:
         """The digest of all that a vector depends on besides the text and its options."""
         model, engine = self.model, self.engine
         numbers = [VECTORS_VERSION, model.max_tokens]
-        numbers += [INT8_VERSION] if engine.precision == "int8" else []
+        numbers += [INT8_VERSION] if engine.fixed_steps else []
         words = [engine.name, engine.precision, model.digest, model.pooling, self.tokenizer.digest]
         made_by = json.dumps([numbers, words, model.prompts, model.default_prompt], sort_keys=True)
         return blake2b(made_by.encode(), digest_size=16).hexdigest()

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from shoal_workers.encoding.packing import Packing, TextSpans
 from shoal_workers.model.model import Model
 
-#: Version of vectors in 8 bits, raised by one whenever these come to differ by more than rounding.
+#: Version of vectors in 8 bits with `fixed_steps`, raised by one whenever these come to differ by more than rounding.
 INT8_VERSION = 2
 
 #: For each pooling, the vectors that it makes: see `shoal_workers.encoding.pooling.pool`.
@@ -33,12 +33,14 @@ class Engine(Protocol):
     """A loaded model. Not thread-safe.
 
     `num_streams` is the number of passes that the engine computes side by side, each on a thread of its own.
+    `fixed_steps` is true where it rounds activations with steps that were measured for the model: some int8 engines.
     """
 
     name: str
     precision: str
     threads: int
     num_streams: int
+    fixed_steps: bool
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> Sequence[ForwardPass]:
         """Start passes side by side, `num_streams` at most, or a single one `together`: on all threads.
@@ -56,12 +58,21 @@ class Engine(Protocol):
         ...
 
 
-def open_engine(name: str, model: Model, folder: Path, precision: str, threads: int) -> Engine:
-    """Return the engine of that name with the model loaded."""
+def open_engine(
+    name: str, model: Model, folder: Path, precision: str, threads: int, may_fix_steps: bool = True
+) -> Engine:
+    """Return the engine of that name with the model loaded, with `fixed_steps` only if it may."""
     if name == "torch":
         from shoal_workers.encoding.engines.torch import TorchEngine
 
         return TorchEngine(model, precision, threads)
     from shoal_workers.encoding.engines.openvino import OpenVinoEngine
 
-    return OpenVinoEngine(folder, precision, threads)
+    return OpenVinoEngine(folder, precision, threads, None if may_fix_steps else False)
+
+
+def refuse_fixed_steps(folder: Path) -> None:
+    """Let no engine of the prepared model have `fixed_steps` from now on."""
+    from shoal_workers.encoding.engines.calibration import refuse
+
+    refuse(folder)

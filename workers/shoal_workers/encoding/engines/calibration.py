@@ -5,6 +5,7 @@ They are kept in a file of its folder, which all workers use: whatever processor
 
 import csv
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -30,17 +31,36 @@ def load_ranges(folder: Path, threads: int) -> list[Range]:
 
     A folder that cannot be written is left as it is.
     """
-    state = (folder / GRAPH).stat()
-    name = f"ranges-{INT8_VERSION}-{state.st_size}-{state.st_mtime_ns}"
 
     def make() -> bytes:
         return _pack(_measure(folder, threads))
 
     try:
-        packed = load_or_make(folder / "cache" / name, make)
+        packed = load_or_make(_path(folder), make)
     except OSError:
         packed = make()
     return _unpack(packed)
+
+
+def are_refused(folder: Path) -> bool:
+    """Return True if `refuse` was called for the prepared model."""
+    return _refusal(folder).exists()
+
+
+def refuse(folder: Path) -> None:
+    """Remember that vectors with these ranges are too far from the reference, if the folder can be written."""
+    with suppress(OSError):
+        _refusal(folder).touch()
+
+
+def _path(folder: Path) -> Path:
+    state = (folder / GRAPH).stat()
+    return folder / "cache" / f"ranges-{INT8_VERSION}-{state.st_size}-{state.st_mtime_ns}"
+
+
+def _refusal(folder: Path) -> Path:
+    path = _path(folder)
+    return path.with_name(f"{path.name}-refused")
 
 
 def texts() -> list[str]:

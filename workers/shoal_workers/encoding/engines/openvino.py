@@ -12,8 +12,8 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from shoal_workers.encoding.engines import INT8_VERSION, Pooled, int8
-from shoal_workers.encoding.engines.calibration import load_ranges
+from shoal.errors import ModelMismatch
+from shoal_workers.encoding.engines import INT8_VERSION, Pooled, calibration, int8
 from shoal_workers.encoding.engines.compile_cache import load_or_make
 from shoal_workers.encoding.packing import Packing, TextSpans
 from shoal_workers.encoding.pooling import pool
@@ -36,10 +36,11 @@ class OpenVinoEngine:
 
     name = "openvino"
 
-    def __init__(self, folder: Path, precision: str, threads: int):
+    def __init__(self, folder: Path, precision: str, threads: int, fixed_steps: bool | None = None):
         fastest = "bf16" if processors.has_bf16() else "f32"
         self.precision = fastest if precision == "auto" else precision
-        self._folder = folder
+        self.fixed_steps = _takes_ranges(folder, precision) if fixed_steps is None else fixed_steps
+        self._folder, self._state = folder, _state(folder)
         self.threads = threads
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", _KEPT_BY_ONEDNN)
         options: dict[str, Any] = {
@@ -52,7 +53,7 @@ class OpenVinoEngine:
         }
         if precision == "int8":
             options |= int8.PROPERTIES
-        graph = _Graph(folder, self.precision, options)
+        graph = _Graph(folder, self.precision, options, self.fixed_steps)
         together = graph.compile(num_streams=1)
         self._together = together.create_infer_request()
         self.num_streams = threads
@@ -74,7 +75,21 @@ class OpenVinoEngine:
 
     def resized(self, threads: int) -> "OpenVinoEngine":
         """See `Engine.resized`."""
-        return type(self)(self._folder, self.precision, threads)
+        if _state(self._folder) != self._state:
+            raise ModelMismatch(f"the model in {self._folder} was prepared anew: start the worker again")
+        return type(self)(self._folder, self.precision, threads, self.fixed_steps)
+
+
+def _takes_ranges(folder: Path, precision: str) -> bool:
+    """Return True if activations are rounded with the model's ranges: no pairs of a reranker are measured."""
+    is_fast = precision == "int8" and processors.has_vnni()
+    return is_fast and not Model.open(folder).is_reranker and not calibration.are_refused(folder)
+
+
+def _state(folder: Path) -> tuple[int, ...]:
+    """Return numbers that differ for another graph in the folder."""
+    state = (folder / GRAPH).stat()
+    return state.st_ino, state.st_size, state.st_mtime_ns
 
 
 class _Graph:
@@ -84,11 +99,12 @@ class _Graph:
     cannot be used, the worker compiles the graph itself: its start takes longer and does not fail.
     """
 
-    def __init__(self, folder: Path, precision: str, options: dict[str, Any]):
+    def __init__(self, folder: Path, precision: str, options: dict[str, Any], fixed_steps: bool):
         self._core = ov.Core()
         self._folder = folder
         self._precision = precision
         self._options = options
+        self._fixed_steps = fixed_steps
         self._compiled = self._load() if os.access(folder, os.W_OK) else b""
 
     def compile(self, num_streams: int) -> Any:
@@ -107,7 +123,7 @@ class _Graph:
         """Return the compiled graph, or nothing if it can be neither read nor kept."""
         state = (self._folder / GRAPH).stat()
         processor = self._core.get_property("CPU", "FULL_DEVICE_NAME")
-        computes_in = (self._precision, self._options["INFERENCE_PRECISION_HINT"], processors.has_vnni())
+        computes_in = (self._precision, self._options["INFERENCE_PRECISION_HINT"], self._fixed_steps)
         made_for = (ov.__version__, INT8_VERSION, processor, *computes_in, state.st_size, state.st_mtime_ns)
         name = blake2b(repr(made_for).encode(), digest_size=8).hexdigest()
         try:
@@ -124,7 +140,7 @@ class _Graph:
         graph = self._core.read_model(self._folder / GRAPH)
         if self._precision != "int8":
             return graph
-        if processors.has_vnni() and not Model.open(self._folder).is_reranker:
+        if self._fixed_steps:
             int8.quantise(graph, self._ranges)
         else:
             int8.compress(graph)
@@ -132,7 +148,7 @@ class _Graph:
 
     @cached_property
     def _ranges(self) -> list[int8.Range]:
-        return load_ranges(self._folder, self._options["INFERENCE_NUM_THREADS"])
+        return calibration.load_ranges(self._folder, self._options["INFERENCE_NUM_THREADS"])
 
     def _warn(self, error: Exception) -> None:
         reason = str(error).strip().rpartition("\n")[2]
