@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from conftest import wait_until
@@ -25,9 +26,9 @@ def pool(queue: Queue) -> Pool:
 
 
 @contextmanager
-def running() -> "Iterator[subprocess.Popen[bytes]]":
-    """Run a process, which the end of the context kills."""
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+def running(program: bytes | None = None) -> "Iterator[subprocess.Popen[bytes]]":
+    """Run a process, of another name for Python if it is given, which the end of the context kills."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], executable=program, stdin=subprocess.PIPE)
     try:
         yield process
     finally:
@@ -67,6 +68,15 @@ def test_processes_of_other_containers_are_left_to_their_heartbeats(namespace: s
 )
 def test_a_name_of_another_shape_has_not_ended(name: str) -> None:
     assert not has_ended(name)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_a_process_whose_name_is_no_text_has_not_ended(tmp_path: Path) -> None:
+    program = os.fsencode(tmp_path) + b"/\xff"
+    os.symlink(sys.executable, program)
+    with running(program) as process:
+        wait_until(lambda: b"(\xff)" in Path(f"/proc/{process.pid}/stat").read_bytes())
+        assert not has_ended(membership_in(process.pid).name)
 
 
 def test_a_worker_that_was_killed_is_not_counted_from_then_on(pool: Pool) -> None:

@@ -1,7 +1,10 @@
 """A worker that gets another number of compute threads: made in the background, taken between two passes."""
 
 import gc
+import shutil
+import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,7 @@ from shoal.jobs import Options
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker
+from shoal_workers.model.model import GRAPH
 from shoal_workers.resizing import Resizing
 from shoal_workers.worker import Worker
 
@@ -97,10 +101,39 @@ def test_a_failure_keeps_what_computes(encoder: Encoder, caplog: pytest.LogCaptu
     ]
 
 
+def test_a_model_that_was_prepared_anew_is_not_taken_in_between(
+    tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    one = Encoder.open(folder, "openvino", "f32", 1)
+    graph = (folder / GRAPH).read_bytes()
+    (folder / GRAPH).unlink()
+    (folder / GRAPH).write_bytes(graph)
+    resizing, _ = resize([one], 2)
+    resizing.take()
+    assert one.engine.threads == 1
+    assert "was prepared anew: start the worker again" in caplog.text
+    caplog.clear()  # what it raised holds the engine
+
+
+def test_a_process_that_gets_no_thread_keeps_its_number(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    one = own(encoder)
+    resizing, _ = resize([one], 2)
+    resizing.take()
+    assert one.engine.threads == 1
+    assert "those for 2 failed: can't start new thread" in caplog.text
+
+
 class Unresizable:
     """An engine that cannot be resized."""
 
-    name, precision, threads, num_streams = "openvino", "f32", 1, 1
+    name, precision, threads, num_streams, fixed_steps = "openvino", "f32", 1, 1, False
 
     def __init__(self, engine: Any):
         self.start = engine.start

@@ -64,7 +64,7 @@ def _is_gone(pid: int) -> bool:
     except OSError:  # it is another user's
         return False
     with suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "ZX"
     return False
 
 
