@@ -122,7 +122,7 @@ class TestBodyReads:
         reads = BodyReads(8)
         with ExitStack() as slow:
             for _ in range(7):
-                slow.enter_context(reads.reading("slow")).started_s -= 1.0
+                slow.enter_context(reads.reading("slow")).started_s -= 10.0
             with pytest.raises(Overloaded, match="do not arrive"):
                 slow.enter_context(reads.reading("slow"))
             with reads.reading("quick"):

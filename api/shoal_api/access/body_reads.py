@@ -12,8 +12,9 @@ from shoal_api.access.thread_quota import ThreadQuotas
 #: One thread for such reads for so many other threads.
 _THREADS_PER_READ = 5
 
-#: Longest that a request waits for its turn to be read. A body that has arrived is read in microseconds.
-_MAX_WAIT_S = 0.1
+#: Longest that a request waits for its turn to be read, in seconds; it holds a thread meanwhile. Many clients send the
+#: body after the headers, and one that makes a thousand requests at a time is slow between the two.
+_MAX_WAIT_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -70,6 +71,6 @@ class BodyReads:
                 self._ended.notify()
 
     def _is_slow(self, client: str) -> bool:
-        """Return true if half of the client's reads are older than a body that has arrived takes."""
+        """Return true if half of the client's reads are older than a client needs between headers and body."""
         reads = self._reads.get(client, [])
         return bool(reads) and time.perf_counter() - reads[len(reads) // 2].started_s > _MAX_WAIT_S
