@@ -504,7 +504,7 @@ def server(settings: Settings, tmp_path: Path) -> Iterator[Server]:
     """Return a server."""
     port = free_port()
     own = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
-    with Process(tmp_path / "log", "api", port=port, home=settings.home, receive_timeout_s=0.4, **own) as process:
+    with Process(tmp_path / "log", "api", port=port, home=settings.home, receive_timeout_s=1.2, **own) as process:
         wait_until(lambda: _listens(port))
         yield Server(process, port)
 

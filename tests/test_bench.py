@@ -328,7 +328,9 @@ def test_processes_of_a_service_have_the_names_of_what_they_run() -> None:
             command = [sys.executable, "-c", "input()", name]
             children.append(running.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE)))
         try:
-            found = named([psutil.Process(child.pid) for child in children])
+            processes = [psutil.Process(child.pid) for child in children]
+            wait_until(lambda: all(process.cmdline() for process in processes))  # it is empty as a program begins
+            found = named(processes)
         finally:
             for child in children:
                 child.communicate(b"\n")
