@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import redis
-from conftest import RedisServer, wait_until
+from conftest import PATIENCE_S, RedisServer, wait_until
 from load import Load
 from process import Process
 from queues import connect
@@ -70,7 +70,8 @@ def follow(replica: RedisServer, port: int) -> None:
 def workers(pair: Pair, tiny_source: Path, home: Path, tmp_path: Path) -> Iterator[list[Process]]:
     """Two workers, processes of their own."""
     settings = {"redis_url": pair.url, "model": tiny_source, "home": home, "cache_mb": 0}
-    with ExitStack() as stack, Client(pair.url) as client:
+    patient_url = f"{pair.url}?socket_timeout={PATIENCE_S}&socket_connect_timeout={PATIENCE_S}"
+    with ExitStack() as stack, Client(patient_url) as client:
         logs = [tmp_path / f"worker{n}.log" for n in range(2)]
         workers = [stack.enter_context(Process(log, "worker", **settings)) for log in logs]
         wait_until(lambda: len(client.pool.ready()) == 2)
