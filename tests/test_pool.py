@@ -180,6 +180,21 @@ def test_a_heartbeat_outlives_redis(own_redis: RedisServer) -> None:
     broker.close()
 
 
+def test_a_heartbeat_goes_on_after_a_moment_without_memory(pool: Pool) -> None:
+    abouts = iter([MemoryError, {"state": "ready"}])
+
+    def about() -> dict[str, Any]:
+        if isinstance(found := next(abouts), dict):
+            return found
+        raise found
+
+    heart = Heartbeat(pool, "a", about)
+    heart.start()
+    heart.beat()
+    heart.stop()
+    assert next(abouts, None) is None
+
+
 def test_a_worker_stays_alive_when_redis_is_full(own_redis: RedisServer) -> None:
     with closing(Broker.connect(own_redis.url)) as broker:
         pool = Pool(broker, Keys(), alive_s=7_200)

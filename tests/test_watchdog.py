@@ -73,6 +73,13 @@ def test_a_worker_that_hangs_and_cannot_report_it_is_ended_too() -> None:
     assert f'File "<string>", line {LINE}' in done.stderr
 
 
+def test_a_worker_that_had_no_memory_for_a_moment_is_watched_on() -> None:
+    fail = "import faulthandler; faulthandler.dump_traceback_later = lambda *_, **__: bytearray(2**62)"
+    look = "[progress.num_looks.acquire() for _ in range(3)]; progress._age_s = 3_601"
+    done = watched(f"{fail}; {look}; threading.Event().wait()", timeout_s=3_600, age_s=0)
+    assert done.returncode == EXIT_STALLED, done.stderr
+
+
 def test_who_makes_progress_goes_on() -> None:
     done = watched("[progress.num_looks.acquire() for _ in range(3)]", timeout_s=3_600, age_s=3_599)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
@@ -127,10 +134,22 @@ def test_the_report_of_a_crashed_worker_is_passed_on_once(reports: CrashReports,
     assert reports.read("killed") == ""
 
 
+def test_the_report_of_a_process_that_the_system_has_not_ended_yet_is_waited_for(
+    reports: CrashReports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "crashes").mkdir()
+    with (tmp_path / "crashes" / "a").open("w") as file:
+        file.write("Fatal Python error: Aborted\n")
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        monkeypatch.setattr(time, "sleep", lambda _: fcntl.flock(file, fcntl.LOCK_UN))
+        assert reports.read("a") == "Fatal Python error: Aborted\n"
+
+
 def test_a_worker_that_ends_well_leaves_nothing(reports: CrashReports, tmp_path: Path) -> None:
     with reports.recorded("a") as file:
         assert Path(file.name).parent == tmp_path / "crashes"
-        assert reports.read("a") == ""
+        reports.forward_files()
         assert (tmp_path / "crashes" / "a").exists()
     assert list((tmp_path / "crashes").iterdir()) == []
 

@@ -9,6 +9,7 @@ import fcntl
 import logging
 import os
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -27,6 +28,10 @@ REPORT_TTL_S = 3_600
 #: Most characters of a report that are kept.
 MAX_CHARS = 16_384
 
+#: Longest time from the last heartbeat of a crashed worker until the system has ended its process, in seconds, and the
+#: interval at which a reader of its report looks.
+MAX_END_S, LOOK_EVERY_S = 4.0, 0.05
+
 
 class CrashReports:
     """The crash reports of a pool's workers; their files are in `folder`, if it can be written to."""
@@ -42,8 +47,15 @@ class CrashReports:
         self._broker.execute("SET", self._keys.crash_report(worker_id), report, "EX", REPORT_TTL_S)
 
     def read(self, worker_id: str) -> str:
-        """Return the report of a worker, its summary first; empty if it left none."""
+        """Return the report of a dead worker, its summary first; empty if it left none.
+
+        Waits while the system ends its process, or another worker forwards its file.
+        """
+        until = time.monotonic() + MAX_END_S
         self.forward_files()
+        while self._folder and (self._folder / worker_id).exists() and time.monotonic() < until:
+            time.sleep(LOOK_EVERY_S)
+            self.forward_files()
         return (self._broker.execute("GET", self._keys.crash_report(worker_id)) or b"").decode(errors="replace")
 
     def forward_files(self) -> None:

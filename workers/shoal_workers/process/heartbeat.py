@@ -83,5 +83,5 @@ class Heartbeat:
     def _try_to_beat(self) -> None:
         try:
             self.beat()
-        except ShoalError as error:
+        except (ShoalError, MemoryError) as error:  # the text that is encoded may take all memory for a moment
             log.debug("no heartbeat: %s", error)

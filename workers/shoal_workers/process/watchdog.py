@@ -65,10 +65,17 @@ class Watchdog:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            faulthandler.dump_traceback_later(2 * self._timeout_s, exit=True, file=self._file)
-            if self._progress.age_s > self._timeout_s:
-                self._end()
+            try:
+                self._look()
+            except (MemoryError, RuntimeError):  # no memory, or none for the C thread: the next look may have some
+                log.debug("the watchdog could not look", exc_info=True)
             self._stopped.wait(self._every_s)
+
+    def _look(self) -> None:
+        """End the process if it is stalled; else put off the end by the C thread."""
+        if self._progress.age_s > self._timeout_s:
+            self._end()
+        faulthandler.dump_traceback_later(2 * self._timeout_s, exit=True, file=self._file)
 
     def _end(self) -> None:
         try:
