@@ -1,5 +1,6 @@
 """The pool: who announces itself is alive until it leaves or falls silent, and a heartbeat goes on by itself."""
 
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -181,18 +182,18 @@ def test_a_heartbeat_outlives_redis(own_redis: RedisServer) -> None:
 
 
 def test_a_heartbeat_goes_on_after_a_moment_without_memory(pool: Pool) -> None:
-    abouts = iter([MemoryError, {"state": "ready"}])
+    abouts: Iterator[dict[str, Any] | None] = iter([None, {"state": "ready"}])
 
     def about() -> dict[str, Any]:
-        if isinstance(found := next(abouts), dict):
-            return found
-        raise found
+        if (found := next(abouts)) is None:
+            raise MemoryError
+        return found
 
     heart = Heartbeat(pool, "a", about)
     heart.start()
     heart.beat()
     heart.stop()
-    assert next(abouts, None) is None
+    assert not list(abouts)
 
 
 def test_a_worker_stays_alive_when_redis_is_full(own_redis: RedisServer) -> None:
