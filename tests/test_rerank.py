@@ -17,7 +17,7 @@ from conftest import wait_until
 from numpy.typing import NDArray
 from process import Process
 from queues import Queue, drive
-from test_worker_process import NUM_JOBS, assert_all_done, kill_at_work, num_pending
+from test_worker_process import NUM_JOBS, assert_all_done, num_pending, suspend_at_work
 
 from shoal import Client
 from shoal.cli.main import main
@@ -443,14 +443,19 @@ def test_a_worker_that_is_killed_in_the_middle_of_reranks_loses_nothing(
 ) -> None:
     settings = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "home": home, "threads": 1}
     settings |= {"model": tiny_source, "reranker": reranker_source, "precision": "f32"}
+
+    def rerank() -> str:
+        return client.submit("rerank", DOCUMENTS * 40, query=QUERY, lane="bulk").id
+
     with Process(tmp_path / "worker.log", "worker", **settings) as first:
         wait_until(client.pool.ready)
         (about,) = client.pool.ready().values()
         assert about["reranker"] == str(reranker_source)
-        handles = [client.submit("rerank", DOCUMENTS * 40, query=QUERY, lane="bulk") for _ in range(NUM_JOBS)]
-        kill_at_work(client, first)
+        job_ids = suspend_at_work(client, first, lambda: [rerank() for _ in range(NUM_JOBS)])
+        first.kill()
     assert num_pending(client) > 0
     with Process(tmp_path / "worker.log", "worker", **settings) as second:
-        assert_all_done(client, [handle.id for handle in handles])
-        assert {scores(handle.result()).tobytes() for handle in handles} == {scores(handles[0].result()).tobytes()}
+        assert_all_done(client, job_ids)
+        results = [client.job(job_id).result() for job_id in job_ids]
+        assert {scores(result).tobytes() for result in results} == {scores(results[0]).tobytes()}
         second.terminate()
