@@ -293,6 +293,8 @@ class TestIndexes:
             "publish": False,
             "full": False,
             "drop_changes_before": None,
+            "chunk_tokens": None,
+            "chunk_overlap": 0,
         }
 
     def test_a_build_takes_an_upload(self, api: FlaskClient, files: Path) -> None:

@@ -55,6 +55,8 @@ index.add_command(remove)
 @click.option("--text-column", help="Column to embed and search. [default: text, else the only candidate]")
 @click.option("--id-column", help="Column of the documents' ids. [default: id, else numbers from 0]")
 @click.option("--skip-bad", is_flag=True, help="Leave bad rows out, in place of refusing the source.")
+@click.option("--chunk-tokens", type=int, help="Cut documents into chunks of at most so many tokens.")
+@click.option("--chunk-overlap", type=int, default=0, help="Most tokens that two neighbouring chunks share.")
 @click.option("--full", is_flag=True, help="Embed all texts, also those that the version built last has.")
 @click.option(
     "--drop-changes-before",
@@ -126,9 +128,10 @@ def list_(settings: Settings, index_name: str) -> None:
     for version in list_versions(_folder(settings, index_name)):
         about = version.to_map()
         if not (what := about["error"]):
+            chunks = "" if about["count"] == about["num_documents"] else f" in {about['count']:,} chunks"
             what = (
-                f"{about['count']:,} documents, {about['size_bytes'] / 2**20:,.1f} MB, of {about['source']}, "
-                f"{about['model']}"
+                f"{about['num_documents']:,} documents{chunks}, {about['size_bytes'] / 2**20:,.1f} MB, "
+                f"of {about['source']}, {about['model']}"
             )
         click.echo(f"{'*' if version.is_current else ' '} {version.name}  {what}")
 
@@ -234,7 +237,8 @@ def _tell(result: "BuildResult", folder: Path) -> None:
     """Print what a build has done."""
     from shoal_workers.index.files.manifest import BAD_ROWS
 
-    click.echo(f"{folder}: {result.count:,} documents, version {result.version}, {result.model}")
+    chunks = "" if result.count == result.num_documents else f" in {result.count:,} chunks"
+    click.echo(f"{folder}: {result.num_documents:,} documents{chunks}, version {result.version}, {result.model}")
     if result.num_embedded < result.count:
         click.echo(
             f"{result.num_embedded:,} texts were embedded; {result.num_reused:,} documents have their vectors from the "

@@ -63,9 +63,7 @@ def delete_documents(path: IndexPath, body: IdsBody) -> Response:
 def build_index(path: IndexPath, query: BuildQuery, body: BuildBody) -> Response:
     """Build a version of an index of a file: below a root, at a URL, or with `name` the one that is the body."""
     fields = body if query.name is None else query
-    columns = {"text_column": fields.text_column, "id_column": fields.id_column}
-    kinds = {"on_bad": fields.on_bad, "publish": fields.publish, "full": fields.full}
-    arguments = {**columns, **kinds, "drop_changes_before": fields.drop_changes_before}
+    arguments = fields.arguments()
     return submit_with_file("build_index", query, body, lambda _: {"name": _checked(path.index), **arguments})
 
 

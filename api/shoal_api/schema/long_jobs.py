@@ -50,6 +50,14 @@ class _BuildFields(_SourceFields):
     drop_changes_before: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None, description="Forget documents added and deleted before this time, in Unix seconds"
     )
+    chunk_tokens: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Cut documents into chunks of at most so many tokens, each a row of the index"
+    )
+    chunk_overlap: Annotated[int, Field(ge=0)] = Field(0, description="Most tokens that two neighbouring chunks share")
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of the long job, without its source."""
+        return {name: getattr(self, name) for name in _BuildFields.model_fields if name != "webhook"}
 
 
 _SOURCE = Field(
@@ -246,7 +254,8 @@ class VersionInfo(BaseModel):
 
     version: str
     is_current: bool = Field(description="True for the version that is served")
-    count: int | None = Field(description="Number of documents")
+    count: int | None = Field(description="Number of documents, or of their chunks")
+    num_documents: int | None = Field(description="Number of documents")
     built_at: str | None
     source: str | None = Field(description="File that it was built from")
     model: str | None

@@ -23,6 +23,8 @@ class BuildOptions(TypedDict, total=False):
     publish: bool  #: False: the version is built and not served
     full: bool  #: True: texts that the version built last has are embedded again
     drop_changes_before: float | None  #: documents added and deleted before it, in Unix seconds, are forgotten
+    chunk_tokens: int | None  #: cut documents into chunks of at most so many tokens, each a row of the index
+    chunk_overlap: int  #: most tokens that two neighbouring chunks share
     webhook: str | None  #: URL that is told of the end
     idempotency_key: str | None  #: the same build with the same key is the same job, within a day
 

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.errors import InvalidRequest
+from shoal.jobs import Options
 from shoal_workers.encoding.tokenizer import MAX_CHARS_PER_TOKEN, MAX_WORD_CHARS, Tokenizer, Tokens, cut_text
 
 #: Characters that are read at a time: some 8 chunks of 250 tokens. Other jobs wait meanwhile: of Hangul, which is the
@@ -190,6 +192,21 @@ class Chunker:
         while begin < last and self._reach(found, begin, most) <= last:  # it would have nothing new
             begin += 1
         return begin
+
+
+def open_chunker(tokenizer: Tokenizer, model: str, options: Options, prompt: str) -> Chunker:
+    """Return what cuts texts for a model, whose name is for messages, as the options ask for it.
+
+    Raises InvalidRequest for chunks of more tokens than the model takes.
+    """
+    assert options.chunk_tokens is not None
+    chunker = Chunker(tokenizer, options.chunk_tokens, options.chunk_overlap, prompt)
+    if (most := tokenizer.max_tokens - chunker.num_added) < options.chunk_tokens:
+        raise InvalidRequest(
+            f"chunk_tokens is {options.chunk_tokens:,}: {model} takes {tokenizer.max_tokens:,} tokens, "
+            f"{chunker.num_added} of them special ones and the prompt's, so it takes at most {most:,}"
+        )
+    return chunker
 
 
 def _visible_from(text: str, place: int) -> int:

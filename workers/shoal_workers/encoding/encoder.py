@@ -18,7 +18,7 @@ from shoal.excerpt import excerpt
 from shoal.jobs import Options
 from shoal.replies import finish
 from shoal_workers.encoding.bucketing import Bucketing
-from shoal_workers.encoding.chunking import Chunker
+from shoal_workers.encoding.chunking import Chunker, open_chunker
 from shoal_workers.encoding.engines import INT8_VERSION, Engine, ForwardPass, open_engine, refuse_fixed_steps
 from shoal_workers.encoding.packing import Packing, TextSpans, pack, round_up
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
@@ -182,13 +182,7 @@ class Encoder:
         """
         if options.chunk_tokens is None:
             return None
-        chunker = Chunker(self.tokenizer, options.chunk_tokens, options.chunk_overlap, prompt)
-        if (most := self.model.max_tokens - chunker.num_added) < options.chunk_tokens:
-            raise InvalidRequest(
-                f"chunk_tokens is {options.chunk_tokens:,}: {self.model.name} takes {self.model.max_tokens:,} tokens, "
-                f"{chunker.num_added} of them special ones and the prompt's, so it takes at most {most:,}"
-            )
-        return chunker
+        return open_chunker(self.tokenizer, self.model.name, options, prompt)
 
     def tokenize(self, texts: Sequence[str], truncation_side: str = "right") -> list[Tokens]:
         """Return the tokens of each text, cut on the named side where the text is too long for the model."""

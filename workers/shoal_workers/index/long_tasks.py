@@ -10,12 +10,14 @@ from shoal.changes.change_log import ChangeLog
 from shoal.client.redis.client import Client
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
+from shoal.jobs import Options
 from shoal.keys import NAME
 from shoal.long_task import Report
 from shoal.records.source import Source
 from shoal.records.source_rules import SourceRules
 from shoal.settings import DEFAULTS, Settings
 from shoal_workers.index.build.builder import BuildResult, build
+from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.document_encoder import DocumentEncoder
 from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.versions import delete, list_versions, publish, rollback
@@ -33,6 +35,8 @@ class BuildIndex:
 
     With `on_bad` "skip", bad rows of the source are left out. `full` embeds all texts anew, also those that the version
     built last has. Changes of the index that were made before `drop_changes_before`, in Unix seconds, are forgotten.
+    With `chunk_tokens`, documents are cut into chunks of at most so many tokens, of which neighbours share at most
+    `chunk_overlap`, and each chunk is a row of the index.
     Raises InvalidRequest for a value that a field does not take.
     """
 
@@ -44,6 +48,8 @@ class BuildIndex:
     publish: bool = True
     full: bool = False
     drop_changes_before: float | None = None
+    chunk_tokens: int | None = None
+    chunk_overlap: int = 0
 
     def __post_init__(self) -> None:
         _check_kinds(self, ("name", "source", "on_bad"), str)
@@ -54,6 +60,11 @@ class BuildIndex:
             raise InvalidRequest(f"drop_changes_before is {excerpt(before)}: it takes a time in Unix seconds")
         if self.on_bad not in ("raise", "skip"):
             raise InvalidRequest(f"on_bad is {excerpt(self.on_bad)}: it takes raise or skip")
+        self.options()
+
+    def options(self) -> Options:
+        """Return the options by which documents are cut into chunks."""
+        return Options(chunk_tokens=self.chunk_tokens, chunk_overlap=self.chunk_overlap)
 
     def open_source(self, settings: Settings = DEFAULTS) -> Source:
         """Return the source of the documents. Raises InvalidRequest if it cannot be one."""
@@ -131,7 +142,7 @@ def build_index(
     """Build a version of the index in `folder`; `builder.build` says how, and what it raises.
 
     Redis has the `changes` of the index, if they are given. Of the settings count `kept_versions`, `max_text_chars`,
-    `private_hosts` and `roots`.
+    `private_hosts`, `roots` and `home`.
     """
     return build(
         request.open_source(settings),
@@ -145,6 +156,7 @@ def build_index(
         key=resume_key,
         changes=changes,
         drop_changes_before=request.drop_changes_before,
+        cutter=Cutter.open(settings.home_folder, encoder.model, request.options()),
     )
 
 

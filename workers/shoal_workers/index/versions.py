@@ -65,6 +65,7 @@ class Version:
             "version": self.name,
             "is_current": self.is_current,
             "count": about.count if about else None,
+            "num_documents": (about.num_documents or about.count) if about else None,
             "built_at": about.built_at if about else None,
             "source": about.source if about else None,
             "model": about.model if about else None,

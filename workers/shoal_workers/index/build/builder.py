@@ -12,6 +12,7 @@ from typing import Any
 from shoal.errors import DiskFull
 from shoal.long_task import Report, TaskProgress
 from shoal.records.source import Source
+from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.document_encoder import DocumentEncoder, ModelInfo
 from shoal_workers.index.build.folding import IndexChanges, collect_changes
 from shoal_workers.index.build.former_version import FormerVersion, find_former_version
@@ -33,11 +34,11 @@ BUILD = "build.json"
 class BuildResult:
     """The result of a build, in plain values.
 
-    Of `count` documents, `num_embedded` have texts that were embedded, `num_reused` have a vector of the version that
-    was built last before, and `num_repeated` have the text of an earlier document. `num_bad` rows of the source were
-    left out, and `num_changed` ids were added, replaced or deleted by changes of the index; if `num_lost` is not
-    0, others could not be read or are in Redis no more. `found_share` is the part of a sample of documents that were
-    found by their own texts.
+    The version has `count` rows, which are `num_documents` documents or their chunks. Of these rows, `num_embedded`
+    have texts that were embedded, `num_reused` have a vector of the version that was built last before, and
+    `num_repeated` have the text of an earlier row. `num_bad` rows of the source were left out, and `num_changed` ids
+    were added, replaced or deleted by changes of the index; if `num_lost` is not 0, others could not be read or are in
+    Redis no more. `found_share` is the part of a sample of rows that were found by their own texts.
     """
 
     version: str
@@ -52,6 +53,7 @@ class BuildResult:
     found_share: float
     is_published: bool = False
     num_lost: int = 0
+    num_documents: int = 0
 
 
 def build(
@@ -67,13 +69,14 @@ def build(
     key: str = "",
     changes: IndexChanges | None = None,
     drop_changes_before: float | None = None,
+    cutter: Cutter | None = None,
 ) -> BuildResult:
     """Build a new version of the index in `out`, and make it the current one if it `publishes`.
 
     Where it `reuses`, texts that the version built last has are not embedded again. A build that was interrupted goes
     on when it is started again with the same arguments, of which `key` is any word; if a version was built with the
     same key, which is not empty, it is that one. `num_kept` versions stay. With `skips_bad`, bad rows of the source are
-    left out.
+    left out. With a `cutter`, each chunk of a document is a row of the index.
 
     The version has all changes of the current version, and those of the index since, which `changes` has; without it,
     these are left to later builds. Changes made before `drop_changes_before`, in Unix seconds, are forgotten. Redis
@@ -90,11 +93,12 @@ def build(
         **_arguments_of(source, encoder.model, former, skips_bad),
         "drop_changes_before": drop_changes_before,
         "key": key,
+        "chunks": [cutter.chunk_tokens, cutter.overlap] if cutter else None,
     }
     with _disk_full(out), open_scratch(out, arguments) as (folder, state):
         if not state.count:
             collect_changes(folder, state, out, changes, drop_changes_before)
-            read_source(folder, state, source, skips_bad, report)
+            read_source(folder, state, source, skips_bad, report, cutter)
         result = replace(_fill(folder, state, source.name, former, encoder, report), is_published=publishes)
         if key:
             replace_file(folder / BUILD, json.dumps({"key": key, "result": asdict(result)}))
@@ -174,6 +178,7 @@ def _fill(
         first_bad=state.first_bad,
         num_changed=state.num_changed,
         num_lost=state.num_lost,
+        num_documents=state.num_documents,
         found_share=found_share,
     )
 
@@ -210,9 +215,16 @@ def _finish(
         num_lost=state.num_lost,
         changes_through=state.changes_through,
         fingerprint=model.fingerprint,
+        **_about_chunks(state),
     )
     manifest.save(folder)
     sync_files(folder)
+
+
+def _about_chunks(state: BuildState) -> dict[str, int]:
+    """Return what the manifest says of chunks."""
+    chunk_tokens, overlap = state.arguments["chunks"] or (0, 0)
+    return {"chunk_tokens": chunk_tokens, "chunk_overlap": overlap, "num_documents": state.num_documents}
 
 
 def _progress(state: BuildState, step: str) -> TaskProgress:

@@ -1,10 +1,9 @@
 """The first step of a build: documents are copied from the source, and those that were changed since are replaced.
 
-Rows that cannot be indexed are found here.
+Rows that cannot be indexed are found here, and documents are cut into chunks.
 """
 
 import json
-from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,74 +15,36 @@ from shoal.excerpt import excerpt
 from shoal.long_task import Report, TaskProgress
 from shoal.records.bad_rows import BadRows
 from shoal.records.document import BadRow, Document
-from shoal.records.record import Place
 from shoal.records.source import Source
+from shoal_workers.index.build.chunks import Cutter
+from shoal_workers.index.build.copied import Copied
 from shoal_workers.index.build.scratch import BuildState
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.durable_file import sync_files
-from shoal_workers.index.files.hash_table import HASH_BYTES, HashTable, hash_of
+from shoal_workers.index.files.hash_table import HashTable, hash_of
 from shoal_workers.index.files.json_lines import keep_lines, read_lines, to_line
 from shoal_workers.index.files.manifest import BAD_ROWS, CHANGES, DOCUMENTS, HASHES, IDS, OFFSETS
 
-#: Rows read from one report of progress to the next.
-REPORT_EVERY = 4_096
+#: Rows read from one report of progress to the next, and most characters that are cut into chunks meanwhile.
+REPORT_EVERY, REPORT_CHARS = 4_096, 2**19
 
 
-class _Copied:
-    """Documents that were copied: the sizes of their lines in the file, their numbers in the source, and hashes."""
-
-    def __init__(self) -> None:
-        self.sizes = array("q")
-        self.numbers = array("q")
-        self.hashes = bytearray()
-        self.id_hashes = bytearray()
-
-    def add(self, document: Document, line: bytes) -> None:
-        """Note a document that was copied as a line."""
-        self.sizes.append(len(line))
-        self.numbers.append(document.number)
-        self.hashes += hash_of(document.text)
-        self.id_hashes += hash_of(document.id)
-
-    def keep(self, is_kept: NDArray[np.bool_]) -> None:
-        """Forget all but the documents of these rows."""
-        self.sizes = array("q", np.array(self.sizes)[is_kept].tobytes())
-        self.numbers = array("q", np.array(self.numbers)[is_kept].tobytes())
-        self.hashes, self.id_hashes = (
-            bytearray(np.frombuffer(hashes, np.uint8).reshape(-1, HASH_BYTES)[is_kept].tobytes())
-            for hashes in (self.hashes, self.id_hashes)
-        )
-
-    def offsets(self) -> NDArray[np.int64]:
-        """Return where each line begins, and the end of the last; int64 `[count + 1]`."""
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.sizes, dtype=np.int64)])
-
-
-def read_source(folder: Path, state: BuildState, source: Source, skips_bad: bool, report: Report) -> None:
+def read_source(
+    folder: Path, state: BuildState, source: Source, skips_bad: bool, report: Report, cutter: Cutter | None = None
+) -> None:
     """Copy the documents of the source into the folder of a build, fold in the changes that are there, and count them.
 
-    With `skips_bad`, bad rows and documents with the id of an earlier one are left out and listed in a file. Memory
-    grows by some 70 bytes a document. Raises BadDocument for the first of them otherwise, and if no document is left.
+    With a `cutter`, each chunk of a document is a row of the index. With `skips_bad`, bad rows and documents with the
+    id of an earlier one are left out and listed in a file. Memory grows by some 70 bytes a row of the index. Raises
+    BadDocument for the first of them otherwise, and if no document is left.
     """
-    copied = _Copied()
     with BadRows(folder / BAD_ROWS) as bad:
-        with (folder / DOCUMENTS).open("wb") as file:
-            for state.num_rows, row in enumerate(source.rows(), 1):
-                if isinstance(row, Document):
-                    file.write(line := _line(row))
-                    copied.add(row, line)
-                else:
-                    _leave_out(row, bad, skips_bad)
-                if state.num_rows % REPORT_EVERY == 0:
-                    report(TaskProgress(state.num_rows, bad.num, bad.first, source.fraction, "reading"))
-        if not copied.sizes:
-            raise BadDocument(f"{source.place.path}: there are no documents in it; at least one is needed")
-        is_kept = np.ones(len(copied.sizes), bool)
-        for n, row in _repeated_ids(folder, copied, source.place):
-            _leave_out(row, bad, skips_bad)
-            is_kept[n] = False
+        reading = _Reading(folder, state, source, bad if skips_bad else None, report, cutter)
+        reading.copy()
+        is_kept = reading.leave_repeated_out()
         state.num_bad, state.first_bad = bad.num, bad.first
-    _fold(folder, copied, is_kept)
+    copied = reading.copied
+    _fold(folder, copied, is_kept, cutter)
     state.count = len(copied.sizes)
     if not state.count:
         raise BadDocument(
@@ -92,12 +53,96 @@ def read_source(folder: Path, state: BuildState, source: Source, skips_bad: bool
         )
     save_array(folder / OFFSETS, copied.offsets())
     HashTable.of(copied.hashes).save(folder, HASHES)
-    HashTable.of(copied.id_hashes).save(folder, IDS)
+    ids = HashTable.of(copied.id_hashes)
+    ids.save(folder, IDS)
+    state.num_documents = int((ids.first_rows() == np.arange(state.count)).sum())
     sync_files(folder)  # a state that counts documents is a promise that they are there, also after a power failure
     state.save(folder)
 
 
-def _fold(folder: Path, copied: _Copied, is_kept: NDArray[np.bool_]) -> None:
+class _Reading:
+    """The copying of a source's documents. Bad rows are noted in `bad`; without it, the first of them is raised."""
+
+    def __init__(
+        self,
+        folder: Path,
+        state: BuildState,
+        source: Source,
+        bad: BadRows | None,
+        report: Report,
+        cutter: Cutter | None,
+    ):
+        self.copied = Copied()
+        self._folder = folder
+        self._state = state
+        self._source = source
+        self._bad = bad
+        self._report = report
+        self._cutter = cutter
+        self._num_chars = 0
+
+    def copy(self) -> None:
+        """Write the documents into a file. Raises BadDocument if there are none."""
+        with (self._folder / DOCUMENTS).open("wb") as file:
+            for number, row in enumerate(self._source.rows(), 1):
+                self._state.num_rows = number
+                for part in self._parts(row):
+                    file.write(line := _line(part))
+                    self.copied.add(part, line)
+                if number % REPORT_EVERY == 0 or self._num_chars >= REPORT_CHARS:
+                    self._tell()
+        if not self.copied.sizes:
+            raise BadDocument(f"{self._source.place.path}: there are no documents in it; at least one is needed")
+
+    def leave_repeated_out(self) -> NDArray[np.bool_]:
+        """Leave out documents with the id of an earlier one; return the rows that are kept, as bool `[rows]`."""
+        is_kept = np.ones(len(self.copied.sizes), bool)
+        for rows, bad_row in self._repeated():
+            self._leave_out(bad_row)
+            is_kept[rows] = False
+        return is_kept
+
+    def _parts(self, row: Document | BadRow) -> list[Document]:
+        """Return the rows of the index that a row of the source gives."""
+        if isinstance(row, BadRow):
+            return self._leave_out(row)
+        if self._cutter is None:
+            return [row]
+        self._num_chars += len(row.text)
+        try:
+            return self._cutter.cut(row)
+        except BadDocument as error:
+            return self._leave_out(BadRow(row.number, f"{self._source.place.at(row.number)}: {error}"))
+
+    def _repeated(self) -> Iterator[tuple[slice, BadRow]]:
+        """Yield the rows of each document with the id of an earlier one, and the reason to leave it out."""
+        numbers, offsets = np.array(self.copied.numbers), self.copied.offsets()
+        first_numbers = numbers[HashTable.of(self.copied.id_hashes).first_rows()]
+        begins = np.flatnonzero(np.diff(numbers, prepend=-1))
+        ends = np.append(begins[1:], len(numbers))
+        with (self._folder / DOCUMENTS).open("rb") as file:
+            for n in np.flatnonzero(first_numbers[begins] != numbers[begins]):
+                begin, end = int(begins[n]), int(ends[n])
+                file.seek(offsets[begin])
+                name = excerpt(json.loads(file.readline())["id"])
+                number, at = int(numbers[begin]), self._source.place.at
+                reason = f"{at(number)}: the id {name} is already that of {at(int(first_numbers[begin]))}"
+                yield slice(begin, end), BadRow(number, f"{reason}; ids must differ")
+
+    def _leave_out(self, row: BadRow) -> list[Document]:
+        if self._bad is None:
+            raise BadDocument(row.reason)
+        self._bad.add(row)
+        return []
+
+    def _tell(self) -> None:
+        """Report how far the copying is."""
+        num_bad, first_bad = (self._bad.num, self._bad.first) if self._bad else (0, ())
+        self._num_chars = 0
+        self._report(TaskProgress(self._state.num_rows, num_bad, first_bad, self._source.fraction, "reading"))
+
+
+def _fold(folder: Path, copied: Copied, is_kept: NDArray[np.bool_], cutter: Cutter | None) -> None:
     """Take the documents that were changed since out of those that were copied, and add the ones that were added.
 
     Documents that are not to be kept are taken out with them.
@@ -112,26 +157,9 @@ def _fold(folder: Path, copied: _Copied, is_kept: NDArray[np.bool_]) -> None:
         for change in read_lines(folder / CHANGES):
             if change["document"] is not None:
                 document = Document(change["id"], change["document"].pop("text"), change["document"])
-                file.write(line := _line(document))
-                copied.add(document, line)
-
-
-def _leave_out(row: BadRow, bad: BadRows, skips_bad: bool) -> None:
-    if not skips_bad:
-        raise BadDocument(row.reason)
-    bad.add(row)
-
-
-def _repeated_ids(folder: Path, copied: _Copied, place: Place) -> Iterator[tuple[int, BadRow]]:
-    """Yield the documents with the id of an earlier one, each with the reason to leave it out."""
-    first_rows, offsets = HashTable.of(copied.id_hashes).first_rows(), copied.offsets()
-    with (folder / DOCUMENTS).open("rb") as file:
-        for n in map(int, np.flatnonzero(first_rows != np.arange(len(first_rows)))):
-            file.seek(offsets[n])
-            name = excerpt(json.loads(file.readline())["id"])
-            number, first = copied.numbers[n], copied.numbers[int(first_rows[n])]
-            reason = f"{place.at(number)}: the id {name} is already that of {place.at(first)}; ids must differ"
-            yield n, BadRow(number, reason)
+                for part in cutter.recut(document) if cutter else [document]:
+                    file.write(line := _line(part))
+                    copied.add(part, line)
 
 
 def _line(document: Document) -> bytes:

@@ -45,10 +45,11 @@ class BuildState:
     """The state of a build, as its folder keeps it.
 
     A build goes on with what another has done if both have the same `arguments`, which are plain values: source, model
-    and so on. `num_rows` counts the rows of the source, `num_bad` those that were left out, and `count` the documents:
-    0 until all are written. `changes_through` is the position up to which changes of the index are folded in, empty
-    until they are written, and `num_changed` counts them; `num_lost` counts the gaps and the entries of the log that
-    cannot be read. `num_embedded` counts the vectors that are safe on the disk.
+    and so on. `num_rows` counts the rows of the source, `num_bad` those that were left out, and `count` the rows of the
+    index, which are `num_documents` documents or their chunks: 0 until all are written. `changes_through` is the
+    position up to which changes of the index are folded in, empty until they are written, and `num_changed` counts
+    them; `num_lost` counts the gaps and the entries of the log that cannot be read. `num_embedded` counts the vectors
+    that are safe on the disk.
     """
 
     arguments: dict[str, Any]
@@ -59,6 +60,7 @@ class BuildState:
     num_bad: int = 0
     first_bad: tuple[str, ...] = ()
     count: int = 0
+    num_documents: int = 0
     changes_through: str = ""
     num_changed: int = 0
     num_lost: int = 0

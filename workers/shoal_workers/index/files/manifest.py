@@ -57,6 +57,9 @@ class Manifest:
     its index in Redis up to the position `changes_through`; `num_lost` of
     these, or gaps between them, could not be read. Vectors may be taken for another
     version only where the `fingerprint` is the same; it is empty in versions of earlier releases.
+
+    If `chunk_tokens` is not 0, each row is a chunk of at most so many tokens: `count` counts chunks, `num_documents`
+    the documents that they are of, and neighbours share at most `chunk_overlap` tokens.
     """
 
     version: str
@@ -76,6 +79,9 @@ class Manifest:
     num_lost: int = 0
     changes_through: str = START
     fingerprint: str = ""
+    chunk_tokens: int = 0
+    chunk_overlap: int = 0
+    num_documents: int = 0
     layout: int = LAYOUT
 
     @classmethod

@@ -1,0 +1,201 @@
+"""Indexes whose rows are chunks of documents."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from changes import unit_vectors
+from queues import Queue
+from test_builder import MadeVectors
+
+from shoal.changes.change import Change
+from shoal.changes.change_log import ChangeLog
+from shoal.errors import BadDocument, InvalidRequest, ModelMismatch, ModelNotFound, Unavailable
+from shoal.jobs import Options
+from shoal.records.document import Document
+from shoal.records.source import Source
+from shoal.settings import Settings
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index.build.builder import build
+from shoal_workers.index.build.chunks import Cutter
+from shoal_workers.index.build.document_encoder import ModelInfo
+from shoal_workers.index.build.folding import IndexChanges
+from shoal_workers.index.build.local_encoder import LocalEncoder
+from shoal_workers.index.files.manifest import BAD_ROWS
+from shoal_workers.index.index import Index, current_version
+from shoal_workers.index.long_tasks import BuildIndex, build_index
+
+LONG = " ".join(f"Storm {n} brings rain. The market falls in Europe." for n in range(12))
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Return the folder for the index."""
+    return tmp_path / "index"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Callable[[Iterable[dict[str, Any]]], Source]:
+    """Return a function that writes a source of documents."""
+
+    def write(documents: Iterable[dict[str, Any]]) -> Source:
+        path = tmp_path / "source.jsonl"
+        path.write_text("".join(json.dumps(document) + "\n" for document in documents))
+        return Source(path)
+
+    return write
+
+
+@pytest.fixture
+def cutter(encoder: Encoder) -> Cutter:
+    """Return what cuts documents into chunks of 20 tokens, of which 4 overlap."""
+    return cutter_of(encoder, 20, 4)
+
+
+def cutter_of(encoder: Encoder, chunk_tokens: int, overlap: int = 0) -> Cutter:
+    """Return what cuts documents with the tokenizer of the tiny model."""
+    chunker = encoder.chunker(Options(chunk_tokens=chunk_tokens, chunk_overlap=overlap), "")
+    assert chunker is not None
+    return Cutter(chunker, chunk_tokens, overlap)
+
+
+Write = Callable[[Iterable[dict[str, Any]]], Source]
+
+
+def rows(index: Index) -> list[dict[str, Any]]:
+    """Return all rows of an index."""
+    return [index.document(row) for row in range(index.manifest.count)]
+
+
+def test_each_chunk_is_a_row_with_the_fields_of_its_document_and_its_place(
+    source: Write, out: Path, cutter: Cutter, encoder: Encoder
+) -> None:
+    result = build(
+        source([{"id": "a", "text": LONG, "year": 2001}, {"id": "b", "text": "rain"}]),
+        *(out, LocalEncoder(encoder)),
+        cutter=cutter,
+    )
+    index = Index.open(out)
+    found = rows(index)
+    of_a = [row for row in found if row["document"] == "a"]
+    assert len(of_a) > 5
+    assert all(row["text"] == LONG[row["start"] : row["stop"]] for row in of_a)
+    assert all(row["id"] == "a" and row["year"] == 2001 for row in of_a)
+    assert of_a[0]["start"] == 0
+    assert of_a[-1]["stop"] == len(LONG)
+    assert any(one["stop"] > other["start"] for one, other in pairwise(of_a))  # they overlap
+    assert found[-1] == {"id": "b", "text": "rain", "document": "b", "start": 0, "stop": 4}
+    assert index.vectors == pytest.approx(encoder.embed([row["text"] for row in found], Options(), ""), abs=1e-5)
+    assert (result.count, result.num_documents) == (len(found), 2)
+    manifest = index.manifest
+    assert (manifest.chunk_tokens, manifest.chunk_overlap, manifest.num_documents) == (20, 4, 2)
+
+
+def test_the_id_of_a_document_is_that_of_all_its_chunks(source: Write, out: Path, cutter: Cutter) -> None:
+    build(source([{"id": "a", "text": "rain"}, {"id": "b", "text": LONG}]), out, MadeVectors(), cutter=cutter)
+    index = Index.open(out)
+    assert index.rows_of(["b"]).tolist() == list(range(1, index.manifest.count))
+    assert index.rows_of(["a"]).tolist() == [0]
+
+
+def test_chunks_that_have_not_changed_keep_their_vectors(source: Write, out: Path, cutter: Cutter) -> None:
+    build(source([{"id": "a", "text": LONG}]), out, MadeVectors(), cutter=cutter)
+    again = build(source([{"id": "a", "text": LONG + " More rain."}]), out, MadeVectors(), cutter=cutter)
+    assert 0 < again.num_embedded <= 2
+    assert again.num_reused == again.count - again.num_embedded
+
+
+def test_a_document_with_the_id_of_another_is_one_bad_row(source: Write, out: Path, cutter: Cutter) -> None:
+    same_id = source([{"id": "a", "text": LONG}, {"id": "a", "text": LONG + LONG}, {"id": "b", "text": LONG}])
+    with pytest.raises(BadDocument, match=r"line 2: the id .a. is already that of .*line 1; ids must differ"):
+        build(same_id, out, MadeVectors(), cutter=cutter)
+    result = build(same_id, out, MadeVectors(), cutter=cutter, skips_bad=True)
+    assert (result.num_bad, result.num_documents) == (1, 2)
+    assert len((current_version(out) / BAD_ROWS).read_text().splitlines()) == 1
+    found = rows(Index.open(out))
+    assert {row["id"] for row in found} == {"a", "b"}
+    assert max(row["stop"] for row in found) == len(LONG)
+
+
+def test_changed_documents_are_folded_in_as_chunks(queue: Queue, source: Write, out: Path, cutter: Cutter) -> None:
+    changes = IndexChanges(ChangeLog(queue.broker, queue.keys), "news")
+    texts = source([{"id": "a", "text": LONG}, {"id": "b", "text": LONG}, {"id": "c", "text": "rain"}])
+    build(texts, out, MadeVectors(), cutter=cutter, changes=changes)
+    added = Document("a", "Rain. " * 40, {"start": "of a field that gives way"})
+    changes.log.append("news", Change((added,), unit_vectors(1), ("b",), "d", 0.0))
+    result = build(texts, out, MadeVectors(), cutter=cutter, changes=changes)
+    found = rows(Index.open(out))
+    assert {row["id"] for row in found} == {"a", "c"}
+    of_a = [row for row in found if row["id"] == "a"]
+    assert len(of_a) > 2
+    assert all(row["text"] == added.text[row["start"] : row["stop"]] for row in of_a)
+    assert (result.num_documents, result.num_changed) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        ({"id": "a", "text": "rain", "start": 1, "stop": 2}, "a chunk has its own start, stop; rename the column"),
+        ({"id": "a", "text": "rain " * 2_000, "note": "n" * 2**20}, "the fields of document .a. would take"),
+    ],
+)
+def test_a_document_that_gives_no_chunks_is_a_bad_row(
+    source: Write, out: Path, encoder: Encoder, document: dict[str, Any], reason: str
+) -> None:
+    bad = source([{"id": "b", "text": "storm"}, document])
+    with pytest.raises(BadDocument, match=f"source.jsonl, line 2: {reason}"):
+        build(bad, out, MadeVectors(), cutter=cutter_of(encoder, 4))
+    assert build(bad, out, MadeVectors(), cutter=cutter_of(encoder, 4), skips_bad=True).num_bad == 1
+
+
+def test_an_interrupted_build_goes_on_only_with_chunks_of_the_same_size(
+    source: Write, out: Path, encoder: Encoder
+) -> None:
+    texts = source([{"id": "a", "text": LONG}])
+    with pytest.raises(Unavailable):
+        build(texts, out, MadeVectors(breaks=Unavailable("away")), cutter=cutter_of(encoder, 20))
+    build(texts, out, MadeVectors(), cutter=cutter_of(encoder, 10))
+    assert Index.open(out).manifest.chunk_tokens == 10
+
+
+def test_a_long_job_cuts_with_the_tokenizer_of_the_model(
+    source: Write, out: Path, encoder: Encoder, home: Path
+) -> None:
+    request = BuildIndex("news", source([{"id": "a", "text": LONG}]).path, chunk_tokens=10, chunk_overlap=2)
+    settings = Settings(home=str(home))
+    result = build_index(request, out, LocalEncoder(encoder), lambda _: None, settings=settings)
+    assert result.count > 10
+    for elsewhere in (replace(settings, home=str(out)), settings):
+        model = replace(LocalEncoder(encoder).model, name=str(out) if elsewhere != settings else encoder.model.name)
+        with pytest.raises((ModelNotFound, ModelMismatch), match="build where a worker is, or without chunk_tokens"):
+            Cutter.open(elsewhere.home_folder, replace(model, digest="f" * 64), request.options())
+
+
+def test_the_original_of_a_model_has_the_tokenizer_where_none_is_prepared(encoder: Encoder, tmp_path: Path) -> None:
+    model = ModelInfo.of(encoder.model, encoder.fingerprint)
+    cutter = Cutter.open(tmp_path, model, Options(chunk_tokens=10))
+    assert cutter is not None
+    assert [part.text for part in cutter.cut(Document("a", "Storm. Rain.", {}))] == ["Storm. Rain."]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"chunk_tokens": 0}, "chunk_tokens is 0"),
+        ({"chunk_tokens": "10"}, "chunk_tokens is .10.: it takes"),
+        ({"chunk_overlap": 3}, "chunk_overlap is 3, without chunk_tokens"),
+        ({"chunk_tokens": 10, "chunk_overlap": 6}, "it takes at most half of chunk_tokens"),
+    ],
+)
+def test_chunks_of_no_possible_size_are_refused(arguments: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason):
+        BuildIndex("news", "a.txt", **arguments)
+
+
+def test_chunks_that_the_model_cannot_take_are_refused(encoder: Encoder, home: Path) -> None:
+    with pytest.raises(InvalidRequest, match="takes 48 tokens, 2 of them special ones and the prompt's"):
+        Cutter.open(home, ModelInfo.of(encoder.model, encoder.fingerprint), Options(chunk_tokens=47))

@@ -1,0 +1,109 @@
+"""Cutting the documents of a build into chunks, each of which is a row of the index.
+
+A row has the id and the fields of its document, and the part `start` to `stop` of the document's text, in characters.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from shoal.errors import BadDocument, ModelMismatch, ModelNotFound
+from shoal.excerpt import excerpt
+from shoal.jobs import DOCUMENT_PROMPTS, Options
+from shoal.records.document import Document
+from shoal_workers.encoding.chunking import Chunker, open_chunker
+from shoal_workers.encoding.tokenizer import Tokenizer
+from shoal_workers.index.build.document_encoder import ModelInfo
+from shoal_workers.index.files.json_lines import to_line
+from shoal_workers.model.model import Model, prepared_folder
+from shoal_workers.model.source import find_source, transformer_folder
+
+#: The field with the id of a chunk's document, and those with its place.
+DOCUMENT, START, STOP = CHUNK_FIELDS = ("document", "start", "stop")
+
+#: The file of a model's tokenizer.
+TOKENIZER = "tokenizer.json"
+
+#: Most bytes that the fields of a document take in all of its chunks.
+MAX_FIELD_BYTES = 64 * 2**20
+
+
+class Cutter:
+    """Cuts documents into chunks of at most `chunk_tokens` tokens, of which neighbours share at most `overlap`."""
+
+    def __init__(self, chunker: Chunker, chunk_tokens: int, overlap: int):
+        self.chunk_tokens = chunk_tokens
+        self.overlap = overlap
+        self._chunker = chunker
+
+    @classmethod
+    def open(cls, home: Path, model: ModelInfo, options: Options) -> "Cutter | None":
+        """Return what cuts as the options ask for, with the tokenizer of a model; None if they do not.
+
+        The model is the one that is prepared in `home`, or its original. Raises ModelNotFound if neither is on this
+        machine, ModelMismatch if it is not the one of the digest, and InvalidRequest for chunks that it cannot take.
+        """
+        if options.chunk_tokens is None:
+            return None
+        found, path = _find_tokenizer(home, model)
+        try:
+            tokenizer = Tokenizer(path, found.max_tokens)
+        except Exception as error:  # the tokenizers library has no others
+            raise ModelMismatch(f"{path} cannot be read ({error!s:.200}): fetch the model again") from error
+        prompt = found.prompt_for(model.prompt or None, DOCUMENT_PROMPTS)
+        return cls(open_chunker(tokenizer, found.name, options, prompt), options.chunk_tokens, options.chunk_overlap)
+
+    def cut(self, document: Document) -> list[Document]:
+        """Return the chunks of a document.
+
+        Raises BadDocument for a field that has the name of one of theirs, and for fields that would take too much room.
+        """
+        if taken := [name for name in CHUNK_FIELDS if name in document.fields]:
+            raise BadDocument(f"a chunk has its own {', '.join(taken)}; rename the column of that name")
+        return self.recut(document)
+
+    def recut(self, document: Document) -> list[Document]:
+        """Return the chunks of a document, whose own fields give way to theirs; raise BadDocument as `cut` does."""
+        places = list(self._places(document.text))
+        if (size := len(to_line(document.fields)) * len(places)) > MAX_FIELD_BYTES:
+            raise BadDocument(
+                f"the fields of document {excerpt(document.id)} would take {size:,} bytes in its {len(places):,} "
+                f"chunks, and may take {MAX_FIELD_BYTES:,}: make the fields shorter, or the chunks longer"
+            )
+        return [_chunk(document, *place) for place in places]
+
+    def _places(self, text: str) -> Iterator[tuple[int, int]]:
+        start: int | None = 0
+        stop = 0
+        while start is not None:
+            chunks, start = self._chunker.cut(text, start, stop)
+            stop = chunks[-1].stop
+            yield from ((chunk.start, chunk.stop) for chunk in chunks)
+
+
+def _chunk(document: Document, start: int, stop: int) -> Document:
+    fields = {**document.fields, DOCUMENT: document.id, START: start, STOP: stop}
+    return replace(document, text=document.text[start:stop], fields=fields)
+
+
+def _find_tokenizer(home: Path, model: ModelInfo) -> tuple[Model, Path]:
+    """Return the model with its properties, and the file of its tokenizer."""
+    folder = prepared_folder(home, model.name)
+    with suppress(ModelNotFound):
+        if (prepared := Model.open(folder)).digest == model.digest:
+            return prepared, folder / TOKENIZER
+    try:
+        source = find_source(model.name)
+        found = Model.read(model.name, source)
+    except ModelNotFound as error:
+        raise ModelNotFound(
+            f"the tokenizer of {model.name} cuts the chunks, and is not on this machine ({error.message}): "
+            "build where a worker is, or without chunk_tokens"
+        ) from error
+    if found.digest != model.digest:
+        raise ModelMismatch(
+            f"the tokenizer of {model.name} cuts the chunks, but that of this machine is of another model than the "
+            "pool's: build where a worker is, or without chunk_tokens"
+        )
+    return found, transformer_folder(source) / TOKENIZER
