@@ -2,9 +2,11 @@
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from conftest import PATIENCE_S
 from queues import Queue, drive
 from test_worker import code, distinct, put, replies
 
@@ -21,14 +23,14 @@ from shoal_workers.worker import Worker
 class Engine(Encoder):
     """The real encoder on two threads. Notes the texts of its passes, and fails on a text of nine tokens.
 
-    While `is_held`, batches that run aside do not end.
+    Batches that run aside do not end until `released` is set.
     """
 
     def __init__(self, encoder: Encoder):
         super().__init__(encoder.model, encoder.tokenizer, encoder.engine)
         self.passes: list[tuple[str, int]] = []
-        self.looks_s: list[float] = []
-        self.is_held = False
+        self.released = threading.Event()
+        self.released.set()
 
     def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         self._note("start", texts)
@@ -43,8 +45,7 @@ class Engine(Encoder):
         super().finish(passes)
 
     def ends_within(self, passes: Sequence[EncodingPass], seconds: float) -> bool:
-        self.looks_s.append(seconds)
-        return not self.is_held and super().ends_within(passes, seconds)
+        return self.released.wait(seconds) and super().ends_within(passes, seconds)
 
     def _note(self, what: str, texts: Sequence[TokenizedText]) -> None:
         self.passes.append((what, len(texts)))
@@ -68,9 +69,9 @@ def worker(queue: Queue, engine: Engine) -> Worker:
 def held(worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """The encoder while a batch of a bulk job of 40 texts runs aside, which does not end before it is finished."""
     monkeypatch.setattr(shoal_workers.worker, "WAIT_FROM_S", 3_600.0)
+    engine.released.clear()
     put(queue, *distinct(40), lane="bulk", reply_to="bulk")
     assert worker.step(block_s=0) == 0
-    engine.is_held = True
     return engine
 
 
@@ -80,10 +81,29 @@ def test_interactive_jobs_are_answered_before_a_bulk_pass_that_is_under_way(
     urgent = [put(queue, text) for text in ("storm", "rain")]
     assert worker.step(block_s=0) == 2
     assert list(replies(queue)) == [job.id for job in urgent]
-    held.is_held = False
+    held.released.set()
     assert drive(worker) == 1
     assert len(replies(queue, "bulk")) == 1
     assert held.passes == [("aside", 40), ("start", 2), ("finish", 2), ("finish", 40)]
+
+
+def test_an_interactive_job_that_comes_wakes_a_worker_that_waits_for_a_pass(
+    worker: Worker, queue: Queue, held: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shoal_workers.worker, "LOOK_SELDOM_S", 3_600.0)
+
+    def answered_meanwhile() -> bool:
+        """Put a job and wait for its reply; then let the pass end."""
+        put(queue, "storm")
+        try:
+            return bool(queue.redis.xread({queue.keys.replies("me"): 0}, block=int(PATIENCE_S * 1_000)))
+        finally:
+            held.released.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(answered_meanwhile)
+        drive(worker)
+        assert answered.result()
 
 
 def test_interactive_jobs_that_wait_are_computed_without_a_pause(worker: Worker, queue: Queue, held: Engine) -> None:
@@ -91,8 +111,7 @@ def test_interactive_jobs_that_wait_are_computed_without_a_pause(worker: Worker,
     for n in (40, 70):
         put(queue, *texts[n : n + 30])
     assert [worker.step(block_s=0) for _ in range(2)] == [1, 1]
-    assert held.looks_s[0] > held.looks_s[1] == 0
-    held.is_held = False
+    held.released.set()
     assert drive(worker) == 1
 
 
@@ -131,7 +150,8 @@ def test_a_worker_whose_redis_goes_away_waits_for_a_batch_aside(
 ) -> None:
     monkeypatch.setattr(shoal_workers.worker, "WAIT_FROM_S", 3_600.0)
     put(queue, *distinct(40), lane="bulk", reply_to="bulk")
-    stopping, engine.is_held = threading.Event(), True
+    stopping = threading.Event()
+    engine.released.clear()
     Worker(GoesAway(queue, stopping), engine, {}, Bucketing(480), stopping=stopping).run()
     assert engine.passes == [("aside", 40), ("finish", 40)]
 

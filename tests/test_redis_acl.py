@@ -296,7 +296,7 @@ def test_each_user_may_do_what_it_does_and_nothing_else(
         api_keys.add(key_file, *about)
         for about in (("a", "user", ""), ("b", "admin", ""), ("c", "user", "2/hour"), ("d", "user", "1/second"))
     ]
-    settings = {"home": home, "model": tiny_source, "indexes": index_folder}
+    settings = {"home": home, "model": tiny_source, "indexes": index_folder, "threads": 2}
     *callers, quick = [Caller(port, key) for key in keys]
     with (
         Watch(place.server.url) as watch,

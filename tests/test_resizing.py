@@ -150,14 +150,14 @@ def test_a_worker_takes_them_between_two_passes(
     held = HeldEncoder(encoder_of_two_threads)
     resizing = Resizing(2, [held], lambda _: None)
     worker = Worker(queue.consumer(), held, {}, Bucketing(480), before_pass=resizing.take)
-    held.is_held = True
+    held.released.clear()
     put(queue, *distinct(40), lane="bulk")
     worker.step(block_s=0)
     resizing.start(1)
     resizing.close()
     worker.step(block_s=0)
     assert held.engine.threads == 2  # the passes aside are still under way
-    held.is_held = False
+    held.released.set()
     drive(worker)
     assert held.engine.threads == 1
 

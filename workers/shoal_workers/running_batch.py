@@ -6,7 +6,9 @@ import traceback
 from collections import Counter
 from collections.abc import Sequence
 
+from shoal.queue.job_notice import JobNotice
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
+from shoal_workers.passes_end import PassesEnd
 from shoal_workers.process.watchdog import Progress
 from shoal_workers.scheduler import Batch
 
@@ -29,15 +31,19 @@ class RunningBatch:
         self._counters = counters
         self._started_s = time.perf_counter()
         self._passes = self._start(aside)
+        self._end = PassesEnd(encoder, self._passes) if aside and self._passes else None
 
     @property
     def age_s(self) -> float:
         """Seconds since the start."""
         return time.perf_counter() - self._started_s
 
-    def ends_within(self, seconds: float) -> bool:
-        """Wait so long for a batch that runs aside; return True if the engine has ended it or failed on it."""
-        return self._passes is None or self._encoder.ends_within(self._passes, seconds)
+    def ends_within(self, seconds: float, notice: JobNotice | None = None) -> bool:
+        """Wait so long for a batch that runs aside; return True if the engine has ended it or failed on it.
+
+        A notice that is asked ends the wait.
+        """
+        return self._end is None or self._end.comes_within(seconds, notice)
 
     def finish(self) -> float:
         """Wait until each text has its vectors or an error; return the seconds since the start.
@@ -45,7 +51,10 @@ class RunningBatch:
         If the engine fails, the texts are encoded one by one, so that a bad text harms only its own job.
         """
         self._progress.mark("encoding")
-        if not self._has_vectors():
+        has_vectors = self._has_vectors()
+        if self._end:
+            self._end.close()
+        if not has_vectors:
             for text in self.batch.texts:
                 self._encode_alone(text)
         return self.age_s

@@ -40,9 +40,9 @@ DRAIN_S = 5.0
 #: Difference between the clocks of this machine and of Redis that is logged, in seconds.
 WRONG_CLOCK_S = 1.0
 
-#: Interval at which a worker that computes a batch aside looks for interactive jobs, in seconds: while they are
-#: expected, and otherwise. Each look takes some 0.2 ms of processor time.
-LOOK_EVERY_S, LOOK_SELDOM_S = 0.006, 0.02
+#: Interval at which a worker that computes a batch aside looks for interactive jobs, in seconds: where Redis gives it
+#: notice of them, and where it does not. Each look takes some 0.2 ms of processor time.
+LOOK_SELDOM_S, LOOK_OFTEN_S = 0.25, 0.01
 
 #: Age at which a batch that is computed aside is waited for, in seconds, so that the watchdog sees one that hangs.
 WAIT_FROM_S = 1.0
@@ -99,7 +99,7 @@ class Worker:
             serves_reranks=reranker is not None,
         )
         self.limits = limits
-        self._searcher = Searcher(indexes, self.progress)
+        self._searcher, self._notice = Searcher(indexes, self.progress), consumer.notice(INTERACTIVE)
         self._before_pass = before_pass
         self._stopping = stopping or threading.Event()
         self._num_answered_early = 0
@@ -180,6 +180,7 @@ class Worker:
             return self._answer()
         if not is_beside and self.scheduler.may_run_aside(batch):
             self._aside = self._start(batch, aside=True)
+            self._take_interactive()
             return self._answer()
         num_answered = self._compute(batch)
         if is_beside or batch.runs_alone or len(batch.works) == 1:  # these need not wait for what the worker does next
@@ -202,6 +203,7 @@ class Worker:
     def _take_interactive(self) -> None:
         """Take interactive jobs while a batch is computed aside."""
         self.progress.mark("taking jobs")
+        self._notice.ask()  # first: a job that comes before the jobs are taken is taken, and a later one ends the wait
         self.scheduler.remove(self.admission.drop(self.scheduler.waiting()))
         self.scheduler.add(self.admission.take_interactive(self.scheduler.room()))
 
@@ -231,11 +233,11 @@ class Worker:
         return seconds
 
     def _is_due(self, aside: RunningBatch) -> bool:
-        """Return True if the batch has ended or is to be waited for; else at the time of the next look."""
-        look_s = LOOK_EVERY_S if self.scheduler.expects_interactive() else LOOK_SELDOM_S
+        """Return True if the batch has ended or is to be waited for; else once an interactive job may have come."""
+        look_s = LOOK_SELDOM_S if self._notice.is_asked else LOOK_OFTEN_S
         if self.scheduler.waits(INTERACTIVE):
             look_s = 0.0
-        return aside.age_s > WAIT_FROM_S or aside.ends_within(look_s)
+        return aside.age_s > WAIT_FROM_S or aside.ends_within(look_s, self._notice)
 
     def _finish_aside(self) -> None:
         """Wait for the batch that is computed aside, if there is one."""

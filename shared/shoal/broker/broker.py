@@ -9,6 +9,7 @@ from redis.exceptions import NoScriptError
 
 from shoal import wire
 from shoal.blocking import run_now
+from shoal.broker.blocked_command import BlockedCommand
 from shoal.broker.connections import ANSWER_S, Connections, open_pool
 from shoal.broker.script import Script, ScriptCall
 from shoal.errors import Overloaded, ShoalError, Unavailable
@@ -81,6 +82,11 @@ class Broker:
             if isinstance(answer, redis.ResponseError):
                 raise answer
         return answer
+
+    def begin(self, *command: Any, block_s: float) -> BlockedCommand:
+        """Send a command that blocks in Redis for up to `block_s`, and do not wait for its answer."""
+        with self.translated():
+            return BlockedCommand(self._connections, *command, block_s=block_s)
 
     def pipeline(self, *commands: Sequence[Any], block_s: float = 0.0) -> list[Any]:
         """Return the answers to several commands, sent in one round trip; raise the first error among them."""

@@ -41,6 +41,9 @@ SMALL_BYTES = 65_536
 #: Most connections of a process. A thread holds one for the time of a round trip, so few are in use at a time.
 MAX_CONNECTIONS = 64
 
+#: Least connections of a process that holds one of them for long.
+MIN_WITH_SPARE = 8
+
 #: Longest that a thread waits for one of them.
 MAX_WAIT_S = 5.0
 
@@ -138,6 +141,14 @@ class Connections:
         with self.reserved():
             return self._ask(self._take(), commands, block_s)
 
+    def check_spare(self) -> None:
+        """Raise Unavailable unless the process may have so many connections that it can hold one for long."""
+        if (number := num_connections(self._pool.max_connections)) < MIN_WITH_SPARE:
+            raise Unavailable(
+                f"a process may have {number} connections to Redis, too few to hold one for long: set max_connections "
+                f"in the Redis URL to {2 * MIN_WITH_SPARE} or more, or leave it out"
+            )
+
     @contextmanager
     def reserved(self) -> Iterator[None]:
         """Reserve one of the process's connections while the context lasts, waiting until one is free.
@@ -166,18 +177,38 @@ class Connections:
             limit = {"timeout": more_s + connection.socket_timeout} if more_s else {}
             answers = [_answer(connection, limit) for _ in commands]
         except BaseException as error:
-            self._drop(connection)
+            self.drop(connection)
             if isinstance(error, redis.ReadOnlyError):
                 self.drop_idle()
             raise
         self._idle.append(connection)
         return answers
 
+    def send(self, command: Sequence[Any]) -> Any:
+        """Send a small command; return its connection, for `receive` or `drop`. Raises redis.RedisError."""
+        connection = self._take()
+        try:
+            connection.send_packed_command(_pack([command]), check_health=False)
+        except BaseException:
+            self.drop(connection)
+            raise
+        return connection
+
+    def receive(self, connection: Any) -> Any:
+        """Return the answer to the command that was sent; an error that Redis answers is one. Raises as `ask` does."""
+        try:
+            answer = _answer(connection, {})
+        except BaseException:
+            self.drop(connection)
+            raise
+        self._idle.append(connection)
+        return answer
+
     def drop_idle(self) -> None:
         """Close all connections that are not in use: after a failover they lead to the former primary."""
         with suppress(IndexError):
             while True:
-                self._drop(self._idle.pop())
+                self.drop(self._idle.pop())
         self._pool.disconnect(inuse_connections=False)
 
     def _take(self) -> Any:
@@ -190,10 +221,11 @@ class Connections:
                     continue  # it belongs to the process that this one was forked from
                 if _is_open(connection):
                     return connection
-                self._drop(connection)
+                self.drop(connection)
         return self._pool.get_connection()
 
-    def _drop(self, connection: Any) -> None:
+    def drop(self, connection: Any) -> None:
+        """Close a connection that was taken."""
         connection.disconnect()
         self._pool.release(connection)
 

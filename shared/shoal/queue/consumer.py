@@ -16,6 +16,7 @@ from shoal.errors import ShoalError, TooLarge, Unavailable
 from shoal.jobs import LANES
 from shoal.keys import Keys
 from shoal.queue.dead_letters import DeadLetter
+from shoal.queue.job_notice import JobNotice
 from shoal.queue.lane import MAX_PUT_BYTES, SOURCES, Source
 from shoal.queue.unread import UnreadResults
 from shoal.replies import Reply
@@ -241,6 +242,10 @@ class Consumer:
             return self._listen(wanted, block_s, waits and found["is_large"])
         self.is_asleep = False
         return [self._delivery(Source(job["lane"].decode(), job["is_overflow"]), job) for job in found["jobs"]]
+
+    def notice(self, source: Source) -> JobNotice:
+        """Return the notice that jobs have come to a source."""
+        return JobNotice(self.broker, self._streams[source])
 
     def _sleep(self, sources: Sequence[Source], block_s: float) -> list[Delivery]:
         """Sleep until another consumer wakes this one, then wait for the first job of any of the sources."""

@@ -1,0 +1,61 @@
+"""The notice that a job has come to a stream, for a worker that computes meanwhile."""
+
+import logging
+import time
+
+from shoal.broker.blocked_command import BlockedCommand
+from shoal.broker.broker import Broker, checked
+from shoal.broker.connections import BLOCK_S
+from shoal.errors import ShoalError
+
+log = logging.getLogger(__name__)
+
+#: Time for which nothing is asked after Redis has failed or refused, in seconds.
+PAUSE_S = 1.0
+
+
+class JobNotice:
+    """A read of a stream that ends when a job is added, or after a second, and takes nothing. For one thread.
+
+    While it `is_asked`, `fileno` is a descriptor that can be read once the read has ended.
+    """
+
+    def __init__(self, broker: Broker, stream: str):
+        self._broker = broker
+        self._command = ("XREAD", "COUNT", 1, "BLOCK", int(BLOCK_S * 1000), "STREAMS", stream, "$")
+        self._reading: BlockedCommand | None = None
+        self._next_at = 0.0
+        self._has_warned = False
+
+    @property
+    def is_asked(self) -> bool:
+        """True from `ask` on, unless it failed."""
+        return self._reading is not None
+
+    def fileno(self) -> int:
+        """Return the descriptor of the connection on which the read is."""
+        assert self._reading
+        return self._reading.fileno()
+
+    def ask(self) -> None:
+        """See that a job that is added from now on ends a read.
+
+        Nothing is read for a while after Redis has failed, or after its rules have refused the command.
+        """
+        if self._reading and not self._reading.has_ended:
+            return
+        try:
+            with self._broker.translated():
+                self._end()
+                if time.monotonic() >= self._next_at:
+                    self._reading = self._broker.begin(*self._command, block_s=BLOCK_S)
+        except ShoalError as error:
+            self._next_at = time.monotonic() + PAUSE_S
+            log.log(logging.DEBUG if self._has_warned else logging.WARNING, "no notice of jobs: %s", error)
+            self._has_warned = True
+
+    def _end(self) -> None:
+        """Read the answer, if there is one. Raises the error that Redis answers."""
+        reading, self._reading = self._reading, None
+        if reading:
+            checked([reading.end()])

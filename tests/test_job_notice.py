@@ -1,0 +1,102 @@
+"""The notice that a job has come: what ends its read, and what becomes of it where Redis fails or refuses."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from multiprocessing.connection import wait
+from urllib.parse import urlsplit
+
+import pytest
+from conftest import PATIENCE_S, RedisServer
+from queues import Queue
+
+from shoal.broker.broker import Broker
+from shoal.jobs import Job
+from shoal.keys import Keys
+from shoal.queue import job_notice
+from shoal.queue.job_notice import JobNotice
+from shoal.queue.lane import Source
+
+INTERACTIVE = Source("interactive")
+
+
+@pytest.fixture
+def notice(queue: Queue) -> JobNotice:
+    """The notice of the jobs at the front of a lane."""
+    return queue.consumer().notice(INTERACTIVE)
+
+
+@pytest.fixture
+def broker(own_redis: RedisServer) -> Iterator[Broker]:
+    """A broker on a Redis of the test's own."""
+    with closing(Broker.connect(own_redis.url)) as broker:
+        yield broker
+
+
+def test_a_job_ends_the_read_and_is_not_taken(queue: Queue, notice: JobNotice) -> None:
+    notice.ask()
+    assert wait([notice], 0) == []
+    queue.put("interactive", [Job("embed", ["storm"])])
+    assert wait([notice], PATIENCE_S) == [notice]
+    assert len(queue.take("w", ["interactive"], 10)) == 1
+
+
+def test_jobs_that_came_before_end_no_read(queue: Queue, notice: JobNotice) -> None:
+    for _ in range(2):
+        notice.ask()
+        assert wait([notice], 0) == []
+        notice.ask()  # changes nothing while the read lasts
+        queue.put("interactive", [Job("embed", ["storm"])])
+        assert wait([notice], PATIENCE_S) == [notice]
+
+
+def test_a_read_of_a_stream_without_jobs_ends_and_is_repeated(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_notice, "BLOCK_S", 0.001)
+    notice = queue.consumer().notice(INTERACTIVE)
+    for _ in range(2):
+        notice.ask()
+        assert wait([notice], PATIENCE_S) == [notice]
+
+
+def test_a_redis_that_went_away_is_asked_again_when_it_is_back(
+    own_redis: RedisServer, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_notice, "PAUSE_S", 0.0)
+    notice = JobNotice(broker, Keys().lane("interactive"))
+    notice.ask()
+    own_redis.stop()
+    assert wait([notice], PATIENCE_S) == [notice]
+    notice.ask()
+    assert not notice.is_asked
+    own_redis.start()
+    broker.ping()
+    notice.ask()
+    assert notice.is_asked
+    assert wait([notice], 0) == []
+
+
+def test_a_refused_read_is_said_once_and_is_not_repeated_at_once(
+    own_redis: RedisServer, broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.execute("ACL", "SETUSER", "narrow", "on", "nopass", "~*", "+@all", "-xread")
+    url = urlsplit(own_redis.url)
+    with closing(Broker.connect(url._replace(netloc=f"narrow:any@{url.netloc}").geturl())) as narrow:
+        notice = JobNotice(narrow, Keys().lane("interactive"))
+        for pause_s in (0.0, 3_600.0):
+            monkeypatch.setattr(job_notice, "PAUSE_S", pause_s)
+            notice.ask()
+            assert wait([notice], PATIENCE_S) == [notice]
+            notice.ask()
+            assert not notice.is_asked
+        notice.ask()
+        assert not notice.is_asked
+    assert caplog.text.count("docs/redis-users.acl") == 1
+
+
+def test_where_few_connections_are_allowed_none_is_held(
+    own_redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(Broker.connect(f"{own_redis.url}&max_connections=4")) as broker:
+        notice = JobNotice(broker, Keys().lane("interactive"))
+        notice.ask()
+        assert not notice.is_asked
+    assert "max_connections" in caplog.text
