@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from shoal.records.document import Document
 from shoal_workers.index.files.array_file import save_array
+from shoal_workers.index.files.columns import save_columns
+from shoal_workers.index.files.field_values import DocumentFields
 from shoal_workers.index.files.hash_table import HashTable, hash_of
 from shoal_workers.index.files.manifest import (
     CHANGES,
@@ -71,6 +73,10 @@ def write_version(version: Path, documents: Sequence[Document], vectors: NDArray
     HashTable.of(b"".join(hash_of(one.text) for one in documents)).save(version, HASHES)
     HashTable.of(b"".join(hash_of(one.id) for one in documents)).save(version, IDS)
     (version / CHANGES).write_bytes(b"")
+    fields = DocumentFields({})
+    for one in documents:
+        fields.add(one.fields)
+    save_columns(version, fields.columns(), fields.num_left_out)
     checksums = {name: checksum(version / name) for name in FILES}
     about = ("2026-01-01T00:00:00Z", "made", "tiny", "d" * 64, "mean")
     made = Manifest(version.name, *about, vectors.shape[1], len(documents), width, checksums)

@@ -295,13 +295,16 @@ class TestIndexes:
             "drop_changes_before": None,
             "chunk_tokens": None,
             "chunk_overlap": 0,
+            "field_kinds": [],
         }
 
     def test_a_build_takes_an_upload(self, api: FlaskClient, files: Path) -> None:
-        place = submitted(api.post("/v1/indexes/news/builds?name=a.csv&publish=false", data=b"text\na\n"))
+        query = "name=a.csv&publish=false&field_kinds=a=date&field_kinds=b=keyword"
+        place = submitted(api.post(f"/v1/indexes/news/builds?{query}", data=b"text\na\n"))
         arguments = api.get(place).get_json()["arguments"]
         assert (files / arguments["source"]).read_bytes() == b"text\na\n"
         assert arguments["publish"] is False
+        assert arguments["field_kinds"] == ["a=date", "b=keyword"]
 
     def test_versions_are_managed_by_the_runner_as_soon_as_there_is_one(self, api: FlaskClient) -> None:
         for response, action, version in (

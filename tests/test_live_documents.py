@@ -20,7 +20,7 @@ from shoal.errors import IndexCorrupt
 from shoal.records.document import Document
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.hash_table import HashTable, hash_of
-from shoal_workers.index.files.manifest import CHANGES, IDS, MANIFEST, checksum
+from shoal_workers.index.files.manifest import FILES, FILES_OF, IDS, MANIFEST, checksum
 from shoal_workers.index.index import Index
 
 Vectors = NDArray[np.float32]
@@ -209,7 +209,7 @@ def test_ids_of_an_older_layout_are_read_from_its_documents(tmp_path: Path, layo
 def make_older(version: Path, layout: int) -> None:
     """Make a version one of an older layout."""
     values = json.loads((version / MANIFEST).read_text())
-    for name in [CHANGES, IDS, "hashes.npy"][: 4 - layout + 1]:
+    for name in set(FILES) - set(FILES_OF[layout]):
         (version / name).unlink()
         del values["checksums"][name]
     for name in ("num_changed", "changes_through"):

@@ -155,6 +155,7 @@ ROOMS: dict[str, set[str]] = {
         "shoal.records",
         "shoal.changes",
         "shoal.client.redis",
+        "shoal_workers.index.files",
         "shoal_workers.index",
         "shoal_workers.index.build",
     },

@@ -88,6 +88,26 @@ def test_hidden_rows_are_never_found(count: int, num_queries: int, k: int, tenth
     assert (scores == expected.scores).all()
 
 
+@given(st.integers(1, 3_000), st.integers(1, 20), st.integers(1, 500), st.integers(0, 100), st.integers(0, 2**32 - 1))
+def test_only_eligible_rows_are_found(count: int, num_queries: int, k: int, percent: int, seed: int) -> None:
+    vectors, queries = grouped(count, 24, seed), grouped(num_queries, 24, seed + 1)
+    eligible = np.random.default_rng(seed).random(count) < percent / 100
+    found = ExactSearch(vectors, QuantisedVectors.of(vectors), SearchThreads(2)).top_k(queries, k, eligible=eligible)
+    expected = without(vectors, queries, k, np.flatnonzero(~eligible))
+    assert (found.rows == expected.rows).all()
+    assert (found.scores == expected.scores).all()
+
+
+@pytest.mark.parametrize("num_eligible", [0, 1, 250, 374, 376, 5_999, 6_000])
+def test_few_or_many_rows_are_eligible(num_eligible: int) -> None:
+    vectors = grouped(6_000, 96)
+    vectors[1_000:4_000] = vectors[5]
+    eligible = np.random.default_rng(0).permutation(6_000) < num_eligible
+    for k in (1, 50, 1_000):
+        found = ExactSearch(vectors, QuantisedVectors.of(vectors)).top_k(vectors[:3], k, eligible=eligible)
+        assert (found.rows == without(vectors, vectors[:3], k, np.flatnonzero(~eligible)).rows).all()
+
+
 @pytest.mark.parametrize("kept", [[0], [5_999], [17, 4_000], list(range(2_000, 2_100)), list(range(5, 6_000, 188))])
 def test_most_rows_are_hidden(kept: list[int]) -> None:
     vectors = grouped(6_000, 96)

@@ -57,6 +57,13 @@ index.add_command(remove)
 @click.option("--skip-bad", is_flag=True, help="Leave bad rows out, in place of refusing the source.")
 @click.option("--chunk-tokens", type=int, help="Cut documents into chunks of at most so many tokens.")
 @click.option("--chunk-overlap", type=int, default=0, help="Most tokens that two neighbouring chunks share.")
+@click.option(
+    "--field",
+    "field_kinds",
+    multiple=True,
+    metavar="NAME=KIND",
+    help="Kind of a field: keyword, number, date, boolean or stored. [default: the one that all its values have]",
+)
 @click.option("--full", is_flag=True, help="Embed all texts, also those that the version built last has.")
 @click.option(
     "--drop-changes-before",

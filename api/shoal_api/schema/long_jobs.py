@@ -54,6 +54,9 @@ class _BuildFields(_SourceFields):
         None, description="Cut documents into chunks of at most so many tokens, each a row of the index"
     )
     chunk_overlap: Annotated[int, Field(ge=0)] = Field(0, description="Most tokens that two neighbouring chunks share")
+    field_kinds: list[str] = Field(
+        [], description='Kinds of fields that are not to be found by their values, as "year=number"', max_length=256
+    )
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the long job, without its source."""

@@ -25,6 +25,7 @@ class BuildOptions(TypedDict, total=False):
     drop_changes_before: float | None  #: documents added and deleted before it, in Unix seconds, are forgotten
     chunk_tokens: int | None  #: cut documents into chunks of at most so many tokens, each a row of the index
     chunk_overlap: int  #: most tokens that two neighbouring chunks share
+    field_kinds: list[str]  #: kinds of fields that are not to be found by their values, as "year=number"
     webhook: str | None  #: URL that is told of the end
     idempotency_key: str | None  #: the same build with the same key is the same job, within a day
 

@@ -17,8 +17,9 @@ from shoal.errors import IndexCorrupt, IndexMismatch, InvalidText
 from shoal.excerpt import excerpt
 from shoal.index_folder import CURRENT, read_current
 from shoal_workers.index.files.array_file import open_array
+from shoal_workers.index.files.columns import Columns
 from shoal_workers.index.files.hash_table import HashTable, hash_of
-from shoal_workers.index.files.manifest import DOCUMENTS, IDS, OFFSETS, QUANTISED, VECTORS, Manifest, checksum
+from shoal_workers.index.files.manifest import DOCUMENTS, FIELDS, IDS, OFFSETS, QUANTISED, VECTORS, Manifest, checksum
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.search.quantisation import QuantisedVectors
 from shoal_workers.index.search.search import ExactSearch, TopK
@@ -41,7 +42,8 @@ class Index:
     `vectors` is float32 `[count, dimension]`, normalised and read-only. `fault` says why the version must not be
     searched, and is empty for one that may be. `check_at`, on the monotonic clock, is the time of the next check.
     `live` is what was changed since the version was built: each search reads it once, and it is replaced as a whole.
-    `change_fault` says why some of the changes are not in it.
+    `change_fault` says why some of the changes are not in it. `columns` are those of the documents' fields, which
+    versions of older layouts have not.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, threads: SearchThreads = ONE_THREAD):
@@ -58,6 +60,7 @@ class Index:
         self._offsets = open_array(folder / OFFSETS, np.int64, (count + 1,))
         self._documents = _map(folder / DOCUMENTS)
         self._ids = HashTable.open(folder, IDS, count) if IDS in manifest.files else None
+        self.columns = Columns.open(folder, count) if FIELDS in manifest.files else None
         self._check_offsets()
         self._unchecked = [name for name in manifest.checksums if _size(folder / name) >= LARGE_BYTES]
 

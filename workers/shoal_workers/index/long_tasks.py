@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -20,6 +21,8 @@ from shoal_workers.index.build.builder import BuildResult, build
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.document_encoder import DocumentEncoder
 from shoal_workers.index.build.folding import IndexChanges
+from shoal_workers.index.files.field_kinds import KINDS
+from shoal_workers.index.files.field_values import MAX_COLUMNS, OTHER_FIELDS
 from shoal_workers.index.versions import delete, list_versions, publish, rollback
 
 #: What can be done with the versions of an index.
@@ -36,7 +39,7 @@ class BuildIndex:
     With `on_bad` "skip", bad rows of the source are left out. `full` embeds all texts anew, also those that the version
     built last has. Changes of the index that were made before `drop_changes_before`, in Unix seconds, are forgotten.
     With `chunk_tokens`, documents are cut into chunks of at most so many tokens, of which neighbours share at most
-    `chunk_overlap`, and each chunk is a row of the index.
+    `chunk_overlap`, and each chunk is a row of the index. `field_kinds` are the kinds of some fields, as "year=number".
     Raises InvalidRequest for a value that a field does not take.
     """
 
@@ -50,6 +53,7 @@ class BuildIndex:
     drop_changes_before: float | None = None
     chunk_tokens: int | None = None
     chunk_overlap: int = 0
+    field_kinds: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         _check_kinds(self, ("name", "source", "on_bad"), str)
@@ -61,10 +65,17 @@ class BuildIndex:
         if self.on_bad not in ("raise", "skip"):
             raise InvalidRequest(f"on_bad is {excerpt(self.on_bad)}: it takes raise or skip")
         self.options()
+        self.kinds()
 
     def options(self) -> Options:
         """Return the options by which documents are cut into chunks."""
         return Options(chunk_tokens=self.chunk_tokens, chunk_overlap=self.chunk_overlap)
+
+    def kinds(self) -> dict[str, str]:
+        """Return the kinds that fields are given, by their names."""
+        if not isinstance(self.field_kinds, list | tuple) or len(self.field_kinds) > MAX_COLUMNS:
+            raise InvalidRequest(f"field_kinds is {excerpt(self.field_kinds)}: it takes a list such as year=number")
+        return dict(_kind_of_field(value) for value in self.field_kinds)
 
     def open_source(self, settings: Settings = DEFAULTS) -> Source:
         """Return the source of the documents. Raises InvalidRequest if it cannot be one."""
@@ -156,6 +167,7 @@ def build_index(
         key=resume_key,
         changes=changes,
         drop_changes_before=request.drop_changes_before,
+        kinds=request.kinds(),
         cutter=Cutter.open(settings.home_folder, encoder.model, request.options()),
     )
 
@@ -178,6 +190,13 @@ def manage_index(request: ManageIndex, folder: Path, pool_digest: str | None, ke
     versions = [version.to_map() for version in list_versions(folder)]
     current = next((version["version"] for version in versions if version["is_current"]), None)
     return {"name": request.name, "current": current, "versions": versions}
+
+
+def _kind_of_field(value: Any) -> tuple[str, str]:
+    name, _, kind = value.rpartition("=") if isinstance(value, str) else ("", "", "")
+    if not name or kind not in KINDS or name in OTHER_FIELDS:
+        raise InvalidRequest(f"field_kinds has {excerpt(value)}: it takes NAME=KIND, KIND one of {', '.join(KINDS)}")
+    return name, kind
 
 
 def _check_kinds(request: Any, names: tuple[str, ...], kinds: type | tuple[type, ...]) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -13,6 +13,7 @@ from shoal.errors import DiskFull
 from shoal.long_task import Report, TaskProgress
 from shoal.records.source import Source
 from shoal_workers.index.build.chunks import Cutter
+from shoal_workers.index.build.column_step import write_columns
 from shoal_workers.index.build.document_encoder import DocumentEncoder, ModelInfo
 from shoal_workers.index.build.folding import IndexChanges, collect_changes
 from shoal_workers.index.build.former_version import FormerVersion, find_former_version
@@ -70,6 +71,7 @@ def build(
     changes: IndexChanges | None = None,
     drop_changes_before: float | None = None,
     cutter: Cutter | None = None,
+    kinds: Mapping[str, str] | None = None,
 ) -> BuildResult:
     """Build a new version of the index in `out`, and make it the current one if it `publishes`.
 
@@ -80,7 +82,8 @@ def build(
 
     The version has all changes of the current version, and those of the index since, which `changes` has; without it,
     these are left to later builds. Changes made before `drop_changes_before`, in Unix seconds, are forgotten. Redis
-    keeps those that the version has until `changes.forget_folded` is called.
+    keeps those that the version has until `changes.forget_folded` is called. `kinds` are the kinds of fields that are
+    not to be found by their values.
 
     Raises BadDocument, DiskFull, IndexBusy while another build of the index runs, IndexCorrupt for a version that fails
     its validation, what `report` raises, and the errors of the encoder. The current version then stays.
@@ -89,16 +92,14 @@ def build(
         _publish(out, built.version, publishes, num_kept)
         return built
     former = find_former_version(out, encoder.model) if reuses else None
-    arguments = {
-        **_arguments_of(source, encoder.model, former, skips_bad),
-        "drop_changes_before": drop_changes_before,
-        "key": key,
-        "chunks": [cutter.chunk_tokens, cutter.overlap] if cutter else None,
-    }
+    arguments = _arguments_of(source, encoder.model, former, skips_bad)
+    arguments |= {"drop_changes_before": drop_changes_before, "key": key, "kinds": dict(kinds or {})}
+    arguments["chunks"] = [cutter.chunk_tokens, cutter.overlap] if cutter else None
     with _disk_full(out), open_scratch(out, arguments) as (folder, state):
         if not state.count:
             collect_changes(folder, state, out, changes, drop_changes_before)
             read_source(folder, state, source, skips_bad, report, cutter)
+        write_columns(folder, state, kinds or {}, report)
         result = replace(_fill(folder, state, source.name, former, encoder, report), is_published=publishes)
         if key:
             replace_file(folder / BUILD, json.dumps({"key": key, "result": asdict(result)}))

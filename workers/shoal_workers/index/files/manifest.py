@@ -15,6 +15,8 @@ my-index/<version>/documents.jsonl   one document a line
 my-index/<version>/offsets.npy       int64 [count + 1], where each document begins, and the end of the last
 my-index/<version>/hashes.npy        uint64 [3, count], hashes of the texts: see `hash_table`
 my-index/<version>/ids.npy           uint64 [3, count], hashes of the ids
+my-index/<version>/fields.json       the documents' fields: see `columns`
+my-index/<version>/columns.npy       uint8 [size], the values of the fields
 my-index/<version>/changes.jsonl     one line for each change that the source does not have: see `folding`
 """
 
@@ -31,19 +33,21 @@ from shoal.excerpt import excerpt
 VECTORS, DOCUMENTS, OFFSETS = "vectors.npy", "documents.jsonl", "offsets.npy"
 QUANTISED, BASIS, SCALES = "quantised.npy", "basis.npy", "scales.npy"
 HASHES, IDS, CHANGES = "hashes.npy", "ids.npy", "changes.jsonl"
+FIELDS, COLUMNS = "fields.json", "columns.npy"
 MANIFEST = "manifest.json"
 
 #: Rows that were left out. It has no checksum, as nothing reads it but people.
 BAD_ROWS = "bad-rows.jsonl"
 
 #: Files of a version beside its manifest that have a checksum.
-FILES = (VECTORS, QUANTISED, BASIS, SCALES, DOCUMENTS, OFFSETS, HASHES, IDS, CHANGES)
+FILES = (VECTORS, QUANTISED, BASIS, SCALES, DOCUMENTS, OFFSETS, HASHES, IDS, CHANGES, FIELDS, COLUMNS)
 
 #: Version of this layout, raised by one whenever a folder's files change in name or content.
-LAYOUT = 4
+LAYOUT = 5
 
 #: The files of each layout that is read. Versions of layout 2 have no hashes, so no build takes vectors from them.
-FILES_OF = {2: FILES[:6], 3: FILES[:7], LAYOUT: FILES}
+#: Those before layout 5 cannot be filtered.
+FILES_OF = {2: FILES[:6], 3: FILES[:7], 4: FILES[:9], LAYOUT: FILES}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,10 @@ from shoal_workers.index.search.upper_bounds import NO_ROWS, Buffer, Candidates,
 #: Most upper bounds held at a time, to limit memory: 16 MiB.
 MAX_BOUNDS = 2**22
 
+#: Largest part of the rows whose codes are copied, so that the bounds of these alone are computed. Of more eligible
+#: rows, all bounds are computed, as reading codes in their order is quicker.
+MAX_COPIED_SHARE = 1 / 16
+
 #: Most vectors scored at a time: copies of so many stay in the processor's cache.
 MAX_SCORED = 2**8
 
@@ -41,36 +45,60 @@ class ExactSearch:
         """Read a byte of each page of the codes into memory."""
         np.add.reduce(self._quantised.codes.reshape(-1)[:: mmap.PAGESIZE], dtype=np.int64)
 
-    def top_k(self, queries: NDArray[np.float32], k: int, hidden_rows: NDArray[np.int64] = NO_ROWS) -> TopK:
+    def top_k(
+        self,
+        queries: NDArray[np.float32],
+        k: int,
+        hidden_rows: NDArray[np.int64] = NO_ROWS,
+        eligible: NDArray[np.bool_] | None = None,
+    ) -> TopK:
         """Find the `k` rows of highest score for each of `[queries, dimension]`, or all if there are fewer.
 
-        `hidden_rows`, `[hidden]` in ascending order, are left out. Of equal scores, the lower row comes first. Raises
-        IndexError if the quantised copy is not of these vectors.
+        `hidden_rows`, `[hidden]` in ascending order, are left out; or all but the `eligible` ones, `[count]`, if these
+        are given. Of equal scores, the lower row comes first. Raises IndexError if the quantised copy is not of these
+        vectors.
         """
-        count = len(self._vectors)
+        rows, count = None, len(self._vectors)
+        if eligible is not None:
+            hidden_rows = NO_ROWS
+            if (num_eligible := int(np.count_nonzero(eligible))) <= MAX_COPIED_SHARE * count:
+                rows, count = np.flatnonzero(eligible), num_eligible
+            elif num_eligible < count:
+                hidden_rows = np.flatnonzero(~eligible)
         k = min(k, count - len(hidden_rows))
         if not k or not len(queries):
             return TopK(np.empty((len(queries), k), np.intp), np.empty((len(queries), k), np.float32))
         at_once = max(1, MAX_BOUNDS // count)
         starts = range(0, len(queries), at_once)
-        found = [self._search(queries[start : start + at_once], k, hidden_rows) for start in starts]
+        found = [self._search(queries[start : start + at_once], k, hidden_rows, rows) for start in starts]
         return TopK(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
-    def _search(self, queries: NDArray[np.float32], k: int, hidden_rows: NDArray[np.int64]) -> TopK:
+    def _search(
+        self,
+        queries: NDArray[np.float32],
+        k: int,
+        hidden_rows: NDArray[np.int64],
+        rows: NDArray[np.int64] | None,
+    ) -> TopK:
         quantised = self._quantised.basis.encode_queries(queries)
         buffer = self._take_buffer()
-        bounds = UpperBounds(self._quantised.codes, quantised.codes, buffer, self._threads.map, hidden_rows)
-        first = best_of(self._vectors, bounds.candidates(bounds.reached_by_k(k)), queries, k)
+        bounds = UpperBounds(self._quantised.codes, quantised.codes, buffer, self._threads.map, hidden_rows, rows)
+        first = best_of(self._vectors, _in_index(bounds.candidates(bounds.reached_by_k(k)), rows), queries, k)
         # A row that scores at least the current k-th score has an upper bound of at least that score.
         candidates = bounds.candidates(quantised.thresholds(first.scores[:, -1]))
         self._spare_buffers.append(buffer)
-        return best_of(self._vectors, candidates, queries, k)
+        return best_of(self._vectors, _in_index(candidates, rows), queries, k)
 
     def _take_buffer(self) -> Buffer:
         try:
             return self._spare_buffers.pop()
         except IndexError:  # this is the first search, or other threads hold all buffers
             return Buffer()
+
+
+def _in_index(candidates: Candidates, rows: NDArray[np.int64] | None) -> Candidates:
+    """Return candidates by their rows in the index, where they are places among some `rows`."""
+    return candidates if rows is None else Candidates(rows[candidates.rows], candidates.queries)
 
 
 def best_of(vectors: NDArray[np.float32], candidates: Candidates, queries: NDArray[np.float32], k: int) -> TopK:

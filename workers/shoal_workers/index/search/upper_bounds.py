@@ -46,12 +46,13 @@ class Buffer:
 
 
 class UpperBounds:
-    """The products of all codes of an index, int8 `[count, width]`, with those of queries, int8 `[queries, width]`.
+    """The products of codes of an index, int8 `[count, width]`, with those of queries, int8 `[queries, width]`.
 
     They lie in `buffer`, which nothing else may use meanwhile. Rows are cut into blocks, and a group is every n-th row
     of a block, so that the highest bounds of all its groups are found by comparing contiguous memory. `run` maps a
     function over the blocks, as `map` does or on several threads. The bounds of `hidden_rows`, int64 `[hidden]` in
-    ascending order, are the lowest, so that these rows are never candidates.
+    ascending order, are the lowest, so that these rows are never candidates. With `rows`, int64 `[rows]`, the codes are
+    those of these rows alone, and a candidate is the place of a row among them.
     """
 
     def __init__(
@@ -61,22 +62,26 @@ class UpperBounds:
         buffer: Buffer,
         run: Map = map,
         hidden_rows: NDArray[np.int64] = NO_ROWS,
+        rows: NDArray[np.int64] | None = None,
     ):
-        num_blocks, self._num_groups = _blocks_and_groups(len(codes), len(queries))
+        count = len(codes) if rows is None else len(rows)
+        num_blocks, self._num_groups = _blocks_and_groups(count, len(queries))
         self._block = GROUP * self._num_groups
         self._codes = codes
+        self._rows = rows
         self._hidden_rows = hidden_rows
         self._queries = numkong.dots_pack(queries, dtype="int8")
         self._matrix = buffer.matrix(num_blocks * self._block, len(queries))
         self._bounds = np.asarray(self._matrix)
-        self._bounds[len(codes) :] = LOWEST
+        self._bounds[count:] = LOWEST
         self._highest = np.empty((num_blocks * self._num_groups, len(queries)), np.int32)
         for _ in (map if num_blocks == 1 else run)(self._compute, range(num_blocks)):
             pass
 
     def _compute(self, block: int) -> None:
         start, end = block * self._block, (block + 1) * self._block
-        if num_codes := len(part := self._codes[start:end]):
+        part = self._codes[start:end] if self._rows is None else self._codes[self._rows[start:end]]
+        if num_codes := len(part):
             numkong.dots_packed(part, self._queries, out=self._matrix[start : start + num_codes, :])
         first, last = np.searchsorted(self._hidden_rows, (start, end))
         self._bounds[self._hidden_rows[first:last]] = LOWEST

@@ -1,0 +1,254 @@
+"""Columns of documents' fields: their kinds are found, and they hold exactly the values of the documents."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_builder import MadeVectors
+
+from shoal.errors import BadDocument, IndexCorrupt
+from shoal.records.source import Source
+from shoal_workers.index.build.builder import build
+from shoal_workers.index.files.array_file import save_array
+from shoal_workers.index.files.columns import Columns, save_columns
+from shoal_workers.index.files.field_kinds import DAY_US, SECOND_US, date_span, shown
+from shoal_workers.index.files.field_values import MAX_COLUMNS, MAX_KEYWORD_CHARS, DocumentFields
+from shoal_workers.index.files.manifest import COLUMNS, FIELDS
+from shoal_workers.index.index import Index
+from shoal_workers.index.long_tasks import BuildIndex
+
+#: Values of each kind, some of them equal as values and not as texts.
+NUMBERS = st.integers(-3, 3) | st.sampled_from([0.5, -0.0, 1.0, 2.5, "1", "2.50", 2**53, 1e300])
+DATES = st.sampled_from(
+    ["2001-05-03", "2001-05", "2001", "2001-05-03T00:00:00Z", "2001-05-03T02:00+02:00", "1969-12-31"]
+)
+KEYWORDS = st.sampled_from(["a", "b", "B", "ä", "aa", "日本", "x y", "1_0", "007"])
+BOOLEANS = st.sampled_from([True, False, "true", "FALSE"])
+
+
+def columns_of(values: Sequence[Any], kinds: Mapping[str, str] | None = None, *, is_lenient: bool = False) -> Columns:
+    """Return the columns of documents with one field `f`; a document for which it is None has none."""
+    fields = DocumentFields(kinds or {}, is_lenient)
+    for value in values:
+        fields.add({"id": "1", "text": "storm"} | ({} if value is None else {"f": value}))
+    return Columns({column.name: column for column in fields.columns()}, fields.num_left_out)
+
+
+def shown_values(columns: Columns, count: int) -> list[list[Any]]:
+    """Return the values of each document, by the postings of the column `f`."""
+    column = columns["f"]
+    found: list[list[Any]] = [[] for _ in range(count)]
+    for code in range(len(column.terms)):
+        for row in column.rows_between(code, code + 1).tolist():
+            found[row].append(shown(column.kind, column.terms[code]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "read"),
+    [
+        ("number", NUMBERS, lambda value: float(value)),
+        ("date", DATES, lambda value: date_span(value)[0]),
+        ("keyword", st.just("a") | KEYWORDS, lambda value: value.encode()),
+        ("boolean", BOOLEANS, lambda value: str(value).lower() == "true"),
+    ],
+)
+@given(data=st.data())
+def test_a_column_has_the_values_of_the_documents(kind: str, values: Any, read: Any, data: st.DataObject) -> None:
+    documents = data.draw(st.lists(values | st.lists(values | st.none(), max_size=4) | st.none(), max_size=30))
+    lists = [value if isinstance(value, list) else [value] for value in documents]
+    expected = [sorted({read(one) for one in one_list if one is not None}) for one_list in lists]
+    column = columns_of(documents, {"f": kind})["f"]
+    terms = [read_back(column.terms[code], kind) for code in range(len(column.terms))]
+    assert column.kind == kind
+    assert terms == sorted({one for found in expected for one in found})
+    for code, term in enumerate(terms):
+        assert column.rows_between(code, code + 1).tolist() == [n for n, one in enumerate(expected) if term in one]
+    places = {term: place for place, term in enumerate(terms)}
+    assert column.lowest.tolist() == [places[found[0]] if found else -1 for found in expected]
+    assert column.highest.tolist() == [places[found[-1]] if found else -1 for found in expected]
+    assert column.is_list == any(len(found) > 1 for found in expected)
+
+
+def read_back(term: Any, kind: str) -> Any:
+    """Return a stored term as the plain value that the tests compare."""
+    return term if kind == "keyword" else bool(term) if kind == "boolean" else term.item()
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1, 2.5, None], "number"),
+        (["1", "2.5", ""], "number"),
+        ([1, "2"], "number"),
+        (["007", "8"], "keyword"),
+        (["1_000"], "keyword"),
+        (["1e999"], "keyword"),
+        ([2**53 + 1, 1], "keyword"),
+        ([2**70], "number"),
+        ([2**70 + 1], "keyword"),
+        ([10**400], "stored"),
+        (["2001-05-03", "2001-05", "2001"], "date"),
+        (["2001-05-03T10:00:00+02:00", "2001-05-03 10:00"], "date"),
+        (["2001-13-03"], "keyword"),
+        (["20010503"], "number"),
+        (["2001-05-03", 7], "keyword"),
+        ([True, "false"], "boolean"),
+        ([True, 1], "keyword"),
+        (["a", ["b", "c"], [], None], "keyword"),
+        (["x" * MAX_KEYWORD_CHARS], "keyword"),
+        (["a", "x" * (MAX_KEYWORD_CHARS + 1)], "stored"),
+        ([{}, 1], "stored"),
+        ([[1, [2]]], "stored"),
+    ],
+)
+def test_the_kind_is_that_of_all_values(values: list[Any], kind: str) -> None:
+    for order in (values, values[::-1]):
+        assert columns_of(order)["f"].kind == kind
+
+
+def test_a_build_makes_the_columns(tmp_path: Path) -> None:
+    documents = [{"id": f"d{n}", "text": f"storm {n}", "n": n, "tags": ["a", "b"][: n % 3]} for n in range(9)]
+    (source := tmp_path / "source.jsonl").write_text("".join(json.dumps(one) + "\n" for one in documents))
+    for kinds, kind in (({}, "number"), ({"n": "keyword"}, "keyword")):
+        build(Source(source), tmp_path / "index", MadeVectors(), kinds=kinds)
+        columns = Index.open(tmp_path / "index").columns
+        assert columns is not None
+        assert columns.kinds == {"n": kind, "tags": "keyword"}
+        assert columns["tags"].rows.tolist() == [1, 2, 4, 5, 7, 8, 2, 5, 8]
+    with pytest.raises(BadDocument, match='document 2: "tags" is "a", but --field tags=date'):
+        build(Source(source), tmp_path / "index", MadeVectors(), kinds={"tags": "date"})
+    assert BuildIndex("n", "a.csv", field_kinds=["a=b=date", "n=number"]).kinds() == {"a=b": "date", "n": "number"}
+
+
+def test_of_a_stored_field_the_documents_with_a_value_are_known() -> None:
+    column = columns_of(["a", {"b": 1}, None, 3, "", "x" * 999, [], {}, 2**70])["f"]
+    assert (column.kind, column.rows.tolist()) == ("stored", [0, 1, 3, 5, 7, 8])
+    assert column.lowest.tolist() == [0, 0, -1, 0, -1, 0, -1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("value", "start", "length_us"),
+    [
+        ("1970-01-01", "1970-01-01T00:00:00", DAY_US),
+        ("1970-02", "1970-02-01T00:00:00", 28 * DAY_US),
+        ("2000", "2000-01-01T00:00:00", 366 * DAY_US),
+        ("9999-12", "9999-12-01T00:00:00", 31 * DAY_US),
+        ("0001", "0001-01-01T00:00:00", 365 * DAY_US),
+        ("20030219", "2003-02-19T00:00:00", DAY_US),
+        ("2003-02-19T10:00", "2003-02-19T10:00:00", 1),
+        ("2003-02-19T10:00:00.000001+02:00", "2003-02-19T08:00:00.000001", 1),
+        (86_400, "1970-01-02T00:00:00", 1),
+        (-0.5, "1969-12-31T23:59:59.500000", 1),
+    ],
+)
+def test_a_date_stands_for_all_of_its_time(value: Any, start: str, length_us: int) -> None:
+    first, end = date_span(value)
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    seconds = datetime.fromisoformat(start).replace(tzinfo=UTC) - epoch
+    assert (first, end - first) == (round(seconds.total_seconds() * SECOND_US), length_us)
+
+
+@pytest.mark.parametrize("value", ["0000", "2001-00", "2001-02-30", "soon", "", 1e12, float("nan"), True])
+def test_what_is_no_date(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        date_span(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "named"),
+    [
+        ("number", "soon", 'document 2: "f" is "soon", but --field f=number'),
+        ("date", 1e15, "--field f=date"),
+        ("boolean", 1, "--field f=boolean"),
+        ("number", True, "--field f=number"),
+        ("keyword", {"a": 1}, "--field f=keyword"),
+    ],
+)
+def test_a_value_of_another_kind_than_the_one_given(kind: str, value: Any, named: str) -> None:
+    good = {"number": 1, "date": "2001", "boolean": True, "keyword": "a"}[kind]
+    with pytest.raises(BadDocument, match=named):
+        columns_of([good, value], {"f": kind})
+    column = columns_of([good, value, [value, good]], {"f": kind}, is_lenient=True)["f"]
+    assert (column.kind, column.rows.tolist()) == (kind, [0, 2])
+
+
+def test_a_kind_that_is_given_counts() -> None:
+    assert columns_of(["1.10", "1.1"], {"f": "keyword"})["f"].terms[1] == b"1.10"
+    assert columns_of(["20030219", 1_045_612_800], {"f": "date"})["f"].terms.tolist() == [1_045_612_800 * SECOND_US]
+    assert columns_of([], {"f": "date"})["f"].rows.tolist() == []
+    long = columns_of(["x" * 999], {"f": "keyword"})["f"]
+    assert (long.kind, len(long.terms)) == ("keyword", 1)
+
+
+def test_more_fields_than_there_are_columns() -> None:
+    fields = DocumentFields({})
+    for n in range(3):
+        fields.add({f"f{m}": 1 for m in range(n, MAX_COLUMNS + n)})
+    names = [column.name for column in fields.columns()]
+    assert (names, fields.num_left_out) == (sorted(f"f{m}" for m in range(MAX_COLUMNS)), 2)
+
+
+@given(st.lists(st.fixed_dictionaries({}, optional={"a": NUMBERS, "b": KEYWORDS, "ä\n": DATES, "d": BOOLEANS})))
+def test_columns_are_read_as_they_were_written(tmp_path_factory: Any, documents: list[dict[str, Any]]) -> None:
+    folder = tmp_path_factory.mktemp("columns")
+    fields = DocumentFields({})
+    for document in documents:
+        fields.add(document)
+    written = list(fields.columns())
+    save_columns(folder, written, 3)
+    opened = Columns.open(folder, len(documents))
+    assert (list(opened), opened.num_left_out) == (sorted({name for one in documents for name in one}), 3)
+    for column in written:
+        found = opened[column.name]
+        assert (found.kind, found.is_list, len(found.terms)) == (column.kind, column.is_list, len(column.terms))
+        assert all((a == b).all() for a, b in zip(found.arrays(), column.arrays(), strict=True))
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"num_terms": 3},
+        {"num_terms": -1},
+        {"num_terms": 2**60},
+        {"num_terms": True},
+        {"kind": "word"},
+        {"kind": None},
+        {"is_list": 1},
+        {"name": 5},
+        {"count": 2},
+        {"new": 2},
+        {"num_bytes": 10**6},
+    ],
+)
+def test_fields_that_do_not_fit_their_columns_are_refused(tmp_path: Path, changed: dict[str, Any]) -> None:
+    fields = DocumentFields({})
+    fields.add({"f": ["a", "b"]})
+    save_columns(tmp_path, fields.columns(), 0)
+    values = json.loads((tmp_path / FIELDS).read_text())
+    values["fields"][0] |= changed
+    (tmp_path / FIELDS).write_text(json.dumps(values))
+    with pytest.raises(IndexCorrupt, match=f"{FIELDS}|{COLUMNS}"):
+        Columns.open(tmp_path, 1)
+
+
+def test_columns_of_other_documents_are_refused(tmp_path: Path) -> None:
+    save_columns(tmp_path, columns_of(["a"]).values(), 0)
+    with pytest.raises(IndexCorrupt, match=COLUMNS):
+        Columns.open(tmp_path, 99)
+    for damaged in ("[]", '{"fields": 1, "num_left_out": 0}', '{"fields": [7], "num_left_out": 0}', "{" * 9_999):
+        (tmp_path / FIELDS).write_text(damaged)
+        with pytest.raises(IndexCorrupt, match=FIELDS):
+            Columns.open(tmp_path, 1)
+    save_array(tmp_path / COLUMNS, np.zeros(3, np.uint8))
+    (tmp_path / FIELDS).write_text('{"fields": [], "num_left_out": 0}')
+    with pytest.raises(IndexCorrupt, match=COLUMNS):
+        Columns.open(tmp_path, 1)

@@ -1,0 +1,132 @@
+"""The kinds of fields, and their values: keywords, numbers, dates and booleans."""
+
+import re
+from calendar import monthrange
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+#: The kinds that a field may have. One that is `stored` is only known to have a value or none: it has maps, lists of
+#: lists, or long texts.
+KINDS = ("keyword", "number", "date", "boolean", "stored")
+
+#: Microseconds of a second and of a day: dates are microseconds since 1970 in UTC.
+SECOND_US, DAY_US = 10**6, 86_400 * 10**6
+
+#: Largest distance of a date from 1970 in seconds, some 9,999 years.
+MAX_DATE_S = 3.2e11
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY = _EPOCH.toordinal()
+
+#: A number as JSON writes it: "007" is none, and "1_000" neither.
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,4})?")
+_DATE = re.compile(r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2}))?)?")
+
+
+def to_keyword(value: str | float) -> bytes:
+    """Return the bytes of a keyword; a number or a boolean is written as JSON does. Raises ValueError."""
+    if isinstance(value, bool):
+        return b"true" if value else b"false"
+    return (value if isinstance(value, str) else _number_text(value)).encode()
+
+
+def to_number(value: str | float) -> float:
+    """Return a number, also of its text. Raises ValueError for one that float64 does not hold exactly or at all."""
+    if isinstance(value, str):
+        if not _NUMBER.fullmatch(value):
+            raise ValueError("it is no number")
+        value = float(value) if set(value) & set(".eE") else int(value)
+    if (
+        isinstance(value, bool)
+        or not abs(value) < float("inf")
+        or (isinstance(value, int) and int(float(value)) != value)
+    ):
+        raise ValueError("it is no number that float64 holds")
+    return float(value)
+
+
+def to_boolean(value: str | float) -> int:
+    """Return 1 for true and 0 for false, also of their texts. Raises ValueError."""
+    word = str(value).lower() if isinstance(value, bool | str) else ""
+    if word not in ("true", "false"):
+        raise ValueError("it is neither true nor false")
+    return int(word == "true")
+
+
+def to_date(value: str | float) -> int:
+    """Return the first moment of a date. Raises ValueError."""
+    return date_span(value)[0]
+
+
+def date_span(value: str | float) -> tuple[int, int]:
+    """Return the first moment of a date and the first one after it, in microseconds since 1970.
+
+    A date without a time is a whole day, month or year. One with a time is in ISO 8601, in UTC unless it names its
+    zone; a number is in Unix seconds. Raises ValueError.
+    """
+    if isinstance(value, bool):
+        raise ValueError("it is no date")
+    if not isinstance(value, str):
+        if not abs(value) <= MAX_DATE_S:
+            raise ValueError("it is no time in Unix seconds")
+        moment = round(value * SECOND_US)
+        return moment, moment + 1
+    if found := _DATE.fullmatch(value):
+        return _calendar_span(*(int(part) for part in found.groups() if part))
+    at = datetime.fromisoformat(value)
+    moment = ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
+    return moment, moment + (1 if len(value) > len("YYYYMMDD") else DAY_US)
+
+
+def _calendar_span(year: int, month: int | None = None, day: int | None = None) -> tuple[int, int]:
+    first = date(year, 1 if month is None else month, 1 if day is None else day)
+    last = first
+    if day is None:
+        last_month = first.month if month else 12
+        last = date(year, last_month, monthrange(year, last_month)[1])
+    return (first.toordinal() - _EPOCH_DAY) * DAY_US, (last.toordinal() + 1 - _EPOCH_DAY) * DAY_US
+
+
+def _number_text(value: float) -> str:
+    return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(value)
+
+
+#: How a value of each kind is stored.
+CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
+    "boolean": to_boolean,
+    "number": to_number,
+    "date": to_date,
+    "keyword": to_keyword,
+}
+
+
+def kind_of(values: Iterable[str]) -> str:
+    """Return the kind that all these values have, each a string."""
+    values = list(values)
+    for kind in ("boolean", "number", "date", "keyword"):
+        try:
+            for value in values:
+                CONVERTERS[kind](value)
+        except ValueError:
+            continue
+        return kind
+    return "stored"
+
+
+def shown(kind: str, term: Any) -> str | float | bool:
+    """Return a stored value as people write it: a date as ISO 8601 in UTC, without its time if that is midnight."""
+    if kind == "keyword":
+        return bytes(term).decode()
+    if kind == "boolean":
+        return bool(term)
+    if kind == "number":
+        number = float(term)
+        return int(number) if number.is_integer() and abs(number) < 2**53 else number
+    return _date_text(int(term))
+
+
+def _date_text(moment: int) -> str:
+    days, rest = divmod(moment, DAY_US)
+    day = date.fromordinal(min(max(days + _EPOCH_DAY, 1), date.max.toordinal())).isoformat()
+    return day if not rest else f"{day}T{(_EPOCH + timedelta(microseconds=rest)).time().isoformat()}Z"

@@ -1,0 +1,227 @@
+"""The values of documents' fields, as they are read one document after the other, until columns are made of them."""
+
+from array import array
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import BadDocument
+from shoal.excerpt import excerpt
+from shoal_workers.index.files.columns import TERM_TYPES, Column, Keywords
+from shoal_workers.index.files.field_kinds import CONVERTERS, MAX_DATE_S, SECOND_US, kind_of, to_keyword
+
+#: Fields of a document that have no column: the text, and the id, by which documents are found otherwise.
+OTHER_FIELDS = ("id", "text")
+
+#: Most fields that have a column: those that documents have first.
+MAX_COLUMNS = 256
+
+#: Longest keyword in characters. A field with longer strings is stored only, unless its kind is given.
+MAX_KEYWORD_CHARS = 256
+
+#: Most characters of the distinct strings of a field. One with more is stored only: a build has them in memory.
+MAX_TERMS_CHARS = 256 * 2**20
+
+
+class DocumentFields:
+    """The fields of documents, which are added in the order of their rows.
+
+    `kinds` are those of some fields; values of another kind are refused, or, if it `is_lenient`, are none.
+    """
+
+    def __init__(self, kinds: Mapping[str, str], is_lenient: bool = False):
+        self._kinds = kinds
+        self._is_lenient = is_lenient
+        self._fields = {name: _FieldValues(kind) for name, kind in kinds.items()}
+        self._left_out: set[str] = set()
+        self._count = 0
+
+    @property
+    def num_left_out(self) -> int:
+        """The number of fields that have no column because there are too many, counted up to `MAX_COLUMNS`."""
+        return len(self._left_out)
+
+    def add(self, document: Mapping[str, Any]) -> None:
+        """Add the fields of the next document."""
+        for name, value in document.items():
+            if value is None or name in OTHER_FIELDS:
+                continue
+            if field := self._fields.get(name) or self._new_field(name):
+                field.add(self._count, value)
+        self._count += 1
+
+    def columns(self) -> Iterator[Column]:
+        """Yield the column of each field, in the order of their names; its values are forgotten.
+
+        Raises BadDocument for a value that is not of the kind that was given.
+        """
+        for name in sorted(self._fields):
+            yield self._fields.pop(name).column(name, self._count, self._is_lenient)
+
+    def _new_field(self, name: str) -> "_FieldValues | None":
+        if len(self._fields) >= MAX_COLUMNS:
+            if len(self._left_out) < MAX_COLUMNS:
+                self._left_out.add(name)
+            return None
+        return self._fields.setdefault(name, _FieldValues())
+
+
+class _FieldValues:
+    """The values of one field: each number with its row, and each string as its number among the distinct ones.
+
+    `kind` is the one that is given, if any. A field that becomes stored keeps the rows of its values alone.
+    """
+
+    def __init__(self, kind: str | None = None):
+        self._kind = kind
+        self._is_stored = kind == "stored"
+        self._numbers, self._number_rows = array("d"), array("i")
+        self._strings: dict[str, int] = {}
+        self._string_codes, self._string_rows = array("i"), array("i")
+        self._num_chars = 0
+        self._bad: tuple[int, Any] | None = None
+
+    def add(self, row: int, value: Any) -> None:
+        """Add a value of a row, or a list of values."""
+        for one in value if isinstance(value, list) else (value,):
+            if isinstance(one, bool):
+                self._add_string(row, "true" if one else "false")
+            elif isinstance(one, str):
+                self._add_string(row, one)
+            elif isinstance(one, int | float):
+                self._add_number(row, one)
+            elif one is not None:
+                self._add_other(row, one)
+
+    def _add_number(self, row: int, value: float) -> None:
+        if isinstance(value, int) and (abs(value) >= 2**63 or float(value) != value):
+            self._add_string(row, str(value))
+        elif self._is_stored:
+            self._string_rows.append(row)
+        else:
+            self._numbers.append(value)
+            self._number_rows.append(row)
+
+    def _add_string(self, row: int, value: str) -> None:
+        if not value:
+            return
+        if not self._is_stored and value not in self._strings:
+            self._num_chars += len(value)
+            self._strings[value] = len(self._strings)
+            if not self._kind and (len(value) > MAX_KEYWORD_CHARS or self._num_chars > MAX_TERMS_CHARS):
+                self._become_stored()
+        if not self._is_stored:
+            self._string_codes.append(self._strings[value])
+        self._string_rows.append(row)
+
+    def _add_other(self, row: int, value: Any) -> None:
+        """Add a map, or a list inside a list; an empty one is a value too."""
+        if self._kind in (None, "stored"):
+            self._become_stored()
+            self._string_rows.append(row)
+        else:
+            self._bad = self._bad or (row, value)
+
+    def _become_stored(self) -> None:
+        self._is_stored = True
+        self._strings, self._string_codes = {}, array("i")
+
+    def column(self, name: str, count: int, is_lenient: bool) -> Column:
+        """Return the column of the values in the documents of `count` rows.
+
+        Raises BadDocument for a value that is not of the kind that is given, unless it `is_lenient`.
+        """
+        if (kind := self._kind_found()) == "stored":
+            rows = np.concatenate([_ints(self._string_rows), _ints(self._number_rows)])
+            return _column(name, kind, np.zeros(1, np.uint8), rows, np.zeros(len(rows), np.int64), count)
+        if kind == "keyword":
+            self._write_numbers()
+        terms = self._converted_strings(kind)
+        if not is_lenient and (bad := self._first_bad(kind, terms)):
+            raise BadDocument(
+                f"document {bad[0] + 1}: {excerpt(name)} is {excerpt(bad[1])}, but --field {name}={kind} "
+                f"says that it is a {kind}: give it another kind, or none"
+            )
+        if kind == "keyword":
+            return self._keywords(name, terms, count)
+        return self._values(name, kind, terms, count)
+
+    def _kind_found(self) -> str:
+        """Return the kind that is given, or else the one that all values have."""
+        if self._is_stored or self._kind:
+            return self._kind or "stored"
+        kind = kind_of(self._strings) if self._strings else "number"
+        return "keyword" if len(self._numbers) and kind in ("boolean", "date") else kind
+
+    def _write_numbers(self) -> None:
+        """Make strings of the numbers, as JSON writes them."""
+        for row, number in zip(self._number_rows, self._numbers, strict=True):
+            self._add_string(row, to_keyword(number).decode())
+        self._numbers, self._number_rows = array("d"), array("i")
+
+    def _converted_strings(self, kind: str) -> list[Any]:
+        """Return the distinct strings as values of a kind; None for those that are not."""
+        convert, found = CONVERTERS[kind], []
+        for value in self._strings:
+            try:
+                found.append(convert(value))
+            except ValueError:
+                found.append(None)
+        return found
+
+    def _first_bad(self, kind: str, terms: list[Any]) -> tuple[int, Any] | None:
+        """Return a row with a value that is not of the kind, and the value."""
+        if self._bad:
+            return self._bad
+        if None in terms:
+            code = terms.index(None)
+            return self._string_rows[self._string_codes.index(code)], list(self._strings)[code]
+        is_good = self._good_numbers(kind)
+        place = int(np.argmin(is_good)) if len(is_good) else 0
+        return None if len(is_good) == 0 or is_good[place] else (self._number_rows[place], self._numbers[place])
+
+    def _good_numbers(self, kind: str) -> NDArray[np.bool_]:
+        """Return which of the numbers are values of the kind."""
+        numbers = np.array(self._numbers)
+        return np.abs(numbers) <= MAX_DATE_S if kind == "date" else np.full(len(numbers), kind == "number")
+
+    def _keywords(self, name: str, terms: list[bytes | None], count: int) -> Column:
+        ordered = sorted(term for term in terms if term is not None)
+        places = {term: place for place, term in enumerate(ordered)}
+        codes = np.array([-1 if term is None else places[term] for term in terms], np.int64)[_ints(self._string_codes)]
+        is_good = codes >= 0
+        return _column(name, "keyword", Keywords.of(ordered), _ints(self._string_rows)[is_good], codes[is_good], count)
+
+    def _values(self, name: str, kind: str, terms: list[Any], count: int) -> Column:
+        dtype, is_term = np.dtype(TERM_TYPES[kind]), np.array([term is not None for term in terms], bool)
+        of_strings = np.array([0 if term is None else term for term in terms], dtype)
+        codes, is_number = _ints(self._string_codes), self._good_numbers(kind)
+        is_good = is_term[codes]
+        numbers = np.array(self._numbers)[is_number]
+        if kind == "date":
+            numbers = np.rint(numbers * SECOND_US)
+        values = np.concatenate([of_strings[codes[is_good]], numbers.astype(dtype)])
+        rows = np.concatenate([_ints(self._string_rows)[is_good], _ints(self._number_rows)[is_number]])
+        distinct, inverse = np.unique(values, return_inverse=True)
+        return _column(name, kind, distinct, rows, inverse, count)
+
+
+def _column(
+    name: str, kind: str, terms: Any, rows: NDArray[np.integer[Any]], codes: NDArray[np.integer[Any]], count: int
+) -> Column:
+    """Return the column of pairs of a row and the code of its term, in any order and with repetitions."""
+    order = np.lexsort((rows, codes))
+    is_new = np.ones(len(rows), bool)
+    is_new[1:] = (np.diff(rows[order]) != 0) | (np.diff(codes[order]) != 0)
+    distinct_rows, distinct_codes = rows[order][is_new].astype(np.int32), codes[order][is_new].astype(np.int32)
+    starts = np.searchsorted(distinct_codes, np.arange(len(terms) + 1)).astype(np.int64)
+    ends = np.full((2, count), -1, np.int32)
+    ends[0, distinct_rows[::-1]] = distinct_codes[::-1]  # of the codes of a row, numpy keeps the last one given
+    ends[1, distinct_rows] = distinct_codes
+    return Column(name, kind, terms, starts, distinct_rows, ends if (ends[0] != ends[1]).any() else ends[:1])
+
+
+def _ints(values: "array[int]") -> NDArray[np.int64]:
+    return np.array(values, np.int64)
