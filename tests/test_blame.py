@@ -91,7 +91,7 @@ class MortalEncoder(Encoder):
 class MortalIndex:
     """The real index, except that it dies of a harmful search."""
 
-    fault = ""
+    fault = group_field = ""
 
     def __init__(self, index: Index, encoder: MortalEncoder):
         self._index, self._encoder = index, encoder

@@ -24,6 +24,7 @@ from shoal.cli.main import main
 from shoal.jobs import CHOICES, OPTION_DEFAULTS
 from shoal.keys import Keys
 from shoal.records.source import Source
+from shoal.search_options import SEARCH_DEFAULTS
 from shoal.settings import DEFAULTS, Settings, variable
 from shoal_api.schema import headers
 from shoal_workers.index_commands import SAMPLE
@@ -76,6 +77,13 @@ def test_every_option_is_listed_with_its_default() -> None:
     assert {name.strip("`"): json.loads(default.strip("`")) for name, (default, _) in rows.items()} == OPTION_DEFAULTS
     for name, allowed in CHOICES.items():
         assert [word for word in allowed if word and f"`{word}`" not in rows[f"`{name}`"][1]] == []
+
+
+def test_every_option_of_a_search_is_listed_with_its_default() -> None:
+    rows = table("docs/http.md", "search option")
+    listed = {name.strip("`"): json.loads(default.strip("`")) for name, (default, _) in rows.items()}
+    assert listed.pop("negative") is None  # texts, which the wire counts as num_negative
+    assert listed == {name: default for name, default in SEARCH_DEFAULTS.items() if name != "num_negative"}
 
 
 def test_the_http_pages_name_every_field_of_requests_and_answers(api: FlaskClient) -> None:

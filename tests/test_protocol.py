@@ -38,6 +38,7 @@ from shoal.queue.pool import ALIVE_S
 from shoal.queue.producer import ONCE_TTL_S, SCRIPT_VERSION
 from shoal.records.source import Source
 from shoal.replies import STATUSES, TIMINGS, Reply
+from shoal.search_options import SEARCH_DEFAULTS, SEARCH_NAMES
 from shoal.settings import Settings
 from shoal_workers import service
 from shoal_workers.admission import MAX_DELIVERIES
@@ -688,7 +689,7 @@ PYTHON_WORDS = re.compile(
 def test_messages_on_the_wire_name_no_types_of_python(worker: Worker) -> None:
     queue = queue_of(worker)
     for op in ("embed", "search"):
-        for name in ("v", *sorted({*JOB_NAMES, *OPTION_NAMES} - {"id"})):
+        for name in ("v", *sorted({*JOB_NAMES, *OPTION_NAMES, *SEARCH_NAMES} - {"id"})):
             for value in ANY_TYPE:
                 add(queue, msgpack.packb({**MINIMAL, "op": op, "reply_to": "me", name: value}))
     for _, data in [*DAMAGED.values(), *((code, msgpack.packb(job)) for code, job in REFUSED.items())]:
@@ -768,6 +769,15 @@ def test_every_field_of_a_job_is_listed() -> None:
             value = json.loads(default.strip("`").replace("nil", "null"))
             assert value == defaults[name]
             assert fits(value, kind)
+
+
+def test_every_option_of_a_search_is_listed() -> None:
+    rows = table("Option", "The job")
+    assert rows.keys() == SEARCH_DEFAULTS.keys()
+    for name, (kind, default, _) in rows.items():
+        value = json.loads(default.strip("`").replace("nil", "null"))
+        assert value == SEARCH_DEFAULTS[name]
+        assert fits(value, kind)
 
 
 def test_every_field_of_a_reply_is_listed() -> None:

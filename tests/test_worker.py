@@ -481,7 +481,7 @@ def test_a_suspect_whose_vector_is_in_the_cache_is_answered_alone_and_named(
     class NotesNames:
         """The index, which notes how many queries it gets and whether a suspect is named."""
 
-        fault, manifest = "", index.manifest
+        fault, group_field, manifest = "", "", index.manifest
 
         def search(self, queries: Any, k: int) -> Any:
             searches.append((len(queries), bool(queue.redis.exists(queue.keys.isolated(worker.id)))))
@@ -507,7 +507,7 @@ def test_a_suspect_whose_vector_is_in_the_cache_is_answered_before_the_pass_of_a
     class NotesSearches:
         """The index, which notes that it is searched."""
 
-        fault, manifest = "", index.manifest
+        fault, group_field, manifest = "", "", index.manifest
 
         def search(self, queries: Any, k: int) -> Any:
             events.append("search")

@@ -163,6 +163,13 @@ def result_fields(reply: Reply) -> dict[str, Any]:
     }
 
 
+def search_fields(reply: Reply) -> dict[str, Any]:
+    """Return the fields of the answer to a search: its hits, and what else it asks for."""
+    asked = {"cursors": reply.cursors, "totals": reply.totals, "facets": reply.facets}
+    found = {"results": reply.hits, "index_version": reply.index_version}
+    return found | {name: value for name, value in asked.items() if value is not None}
+
+
 def cost_headers(reply: Reply) -> dict[str, str]:
     """Return `Server-Timing` in milliseconds, and the numbers of tokens, of truncated texts and of cached ones."""
     timings = reply.timings

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from shoal.errors import ShoalError
     from shoal.jobs import Job, Options
     from shoal.replies import Chunk, Reply
+    from shoal.search_options import SearchOptions
     from shoal.settings import Settings
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ __all__ = [
     "LongHandle",
     "Options",
     "Reply",
+    "SearchOptions",
     "ServerFile",
     "Settings",
     "ShoalError",
@@ -53,6 +55,7 @@ _HOMES = {
     "LongHandle": "client.long_handle",
     "Options": "jobs",
     "Reply": "replies",
+    "SearchOptions": "search_options",
     "ServerFile": "client.source_file",
     "Settings": "settings",
     "ShoalError": "errors",

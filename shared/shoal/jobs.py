@@ -9,9 +9,11 @@ from hashlib import blake2b
 from typing import Any, Literal, Self, get_args
 
 from shoal import wire
+from shoal.checks import check_range, check_type
 from shoal.errors import InvalidRequest, InvalidText, MalformedJob, UnsupportedVersion
 from shoal.excerpt import excerpt, kind
 from shoal.keys import NAME, NAME_RULE
+from shoal.search_options import PLAIN, SearchOptions
 
 # The words of the contract, as types: the HTTP schema is made from the same ones.
 Lane = Literal["interactive", "bulk"]
@@ -93,24 +95,24 @@ class Options:
                 words = ", ".join("null" if word is None else word for word in allowed)
                 raise InvalidRequest(f"{name} is {excerpt(getattr(self, name))}: it takes one of {words}")
         for name in ("normalize", "truncate"):
-            _check_type(name, getattr(self, name), bool, "true or false")
+            check_type(name, getattr(self, name), bool, "true or false")
         if self.prompt_name is not None:
-            _check_type("prompt_name", self.prompt_name, str, "a string")
+            check_type("prompt_name", self.prompt_name, str, "a string")
         if self.dimensions is not None:
-            _check_range("dimensions", self.dimensions, 1, MAX_DIMENSIONS)
+            check_range("dimensions", self.dimensions, 1, MAX_DIMENSIONS)
             if self.output == "tokens":
                 raise InvalidRequest("dimensions does not go with output 'tokens': drop one of the two")
         self._check_chunks()
 
     def _check_chunks(self) -> None:
-        _check_range("chunk_overlap", self.chunk_overlap, 0, MAX_CHUNK_TOKENS)
+        check_range("chunk_overlap", self.chunk_overlap, 0, MAX_CHUNK_TOKENS)
         if self.chunk_tokens is None:
             if self.output == "chunks":
                 raise InvalidRequest("output 'chunks' takes chunk_tokens: say how many tokens a chunk may have")
             if self.chunk_overlap:
                 raise InvalidRequest(f"chunk_overlap is {self.chunk_overlap:,}, without chunk_tokens: set both")
             return
-        _check_range("chunk_tokens", self.chunk_tokens, 1, MAX_CHUNK_TOKENS)
+        check_range("chunk_tokens", self.chunk_tokens, 1, MAX_CHUNK_TOKENS)
         if self.output == "tokens" or self.truncation_side == "left":
             name = "output 'tokens'" if self.output == "tokens" else "truncation_side 'left'"
             raise InvalidRequest(f"chunk_tokens does not go with {name}: drop one of the two")
@@ -150,9 +152,10 @@ OPTION_NAMES = tuple(OPTION_DEFAULTS)
 class Job:
     """A few texts to embed, to score for a query or to tokenize, queries to search for, or ids of tokens to decode.
 
-    A rerank has a `query`; `raw_scores` asks for the reranker's numbers as they are, else each is between 0 and 1. A
-    text to decode is ids in decimal, with spaces between them. `special_tokens` is about special tokens, such as
-    `[CLS]`: to tokenize, add them; to decode, keep them.
+    `search` has the options of a search, which needs no texts if it is for vectors or documents. A rerank has a
+    `query`; `raw_scores` asks for the reranker's numbers as they are, else each is between 0 and 1. A text to decode is
+    ids in decimal, with spaces between them. `special_tokens` is about special tokens, such as `[CLS]`: to tokenize,
+    add them; to decode, keep them.
 
     `deadline` is in Unix seconds by Redis's clock. The reply goes to the reply address `reply_to`; a job without one
     has a record with its status, and its reply goes to a result key of its own. Raises InvalidRequest for a field that
@@ -170,6 +173,7 @@ class Job:
     special_tokens: bool = True
     query: str | None = None
     raw_scores: bool = False
+    search: SearchOptions = PLAIN
 
     def __post_init__(self) -> None:
         if self.op not in OPERATIONS:
@@ -177,19 +181,21 @@ class Job:
         check_name("id", self.id)
         if self.reply_to is not None:
             check_name("reply_to", self.reply_to)
-        _check_texts(self.texts)
+        _check_texts(self.texts, may_be_empty=self.search.num_given > 0)
         if self.deadline is not None:
             _check_deadline(self.deadline)
         if self.op == "search":
             self._check_search()
+        elif self.search is not PLAIN and self.search != PLAIN:
+            raise InvalidRequest(f"{next(iter(self.search.to_map()))} does not go with op {self.op}: leave it out")
         if self.op == "rerank":
             self._check_rerank()
         if self.op in TOKENIZER_OPERATIONS:
-            _check_type("special_tokens", self.special_tokens, bool, "true or false")
+            check_type("special_tokens", self.special_tokens, bool, "true or false")
 
     def _check_search(self) -> None:
-        _check_range("k", self.k, 1, MAX_K)
-        _check_type("index", self.index, str, "a string")
+        check_range("k", self.k, 1, MAX_K)
+        check_type("index", self.index, str, "a string")
         for n, query in enumerate(self.texts):
             if not query.strip():
                 raise InvalidRequest(f"query {n} is empty: there is nothing to search for")
@@ -197,10 +203,17 @@ class Job:
             raise InvalidRequest("output, dimensions and normalize do not go with a search: leave them out")
         if self.options.chunk_tokens is not None:
             raise InvalidRequest("chunk_tokens does not go with a search: leave it out")
+        num_negative = self.search.num_negative
+        if num_negative > len(self.texts) or self.search.num_given + len(self.texts) == num_negative:
+            raise InvalidRequest(
+                f"num_negative is {num_negative:,} of {len(self.texts):,} texts: add what hits are to be like"
+            )
+        if self.search.cursor is not None and self.num_lists > 1:
+            raise InvalidRequest(f"cursor goes with one list of hits, and {self.num_lists:,} are asked for: send one")
 
     def _check_rerank(self) -> None:
-        _check_type("query", self.query, str, "a string")
-        _check_type("raw_scores", self.raw_scores, bool, "true or false")
+        check_type("query", self.query, str, "a string")
+        check_type("raw_scores", self.raw_scores, bool, "true or false")
         if not str(self.query).strip():
             raise InvalidRequest("query is empty: it takes the text that the texts are scored for")
         for name, default in OPTION_DEFAULTS.items():
@@ -215,7 +228,7 @@ class Job:
         values: dict[str, Any] = {"v": wire.VERSION, "id": self.id, "op": self.op, "texts": self.texts}
         values |= {k: value for k, default in OPTION_DEFAULTS.items() if (value := getattr(self.options, k)) != default}
         if self.op == "search":
-            values |= {"k": self.k, "index": self.index}
+            values |= {"k": self.k, "index": self.index, **self.search.to_map()}
         if self.op == "rerank":
             values |= {"query": self.query, "raw_scores": self.raw_scores}
         if self.op in TOKENIZER_OPERATIONS:
@@ -244,7 +257,8 @@ class Job:
             if name not in values:
                 raise MalformedJob(f"the job has no field {name!r}: id, op and texts are required")
         known = {name: values[name] for name in JOB_NAMES if name in values}
-        return cls(**known, options=Options.from_map(values))
+        search = SearchOptions.from_map(values) if values["op"] == "search" else PLAIN
+        return cls(**known, options=Options.from_map(values), search=search)
 
     def digest(self) -> str:
         """Return 32 hex digits, the same for two jobs that differ in their ids alone."""
@@ -254,15 +268,25 @@ class Job:
     def num_lane_texts(self) -> int:
         """Return the number of texts that the job counts as in its lane: a chunk counts as a text."""
         if self.options.chunk_tokens is None:
-            return len(self.texts)
+            return max(1, len(self.texts))
         return min(MAX_LANE_TEXTS, sum(map(self.options.num_chunks, self.texts)))
+
+    @property
+    def num_lists(self) -> int:
+        """The number of lists of hits that a search asks for."""
+        return 1 if self.search.fuse else len(self.texts) - self.search.num_negative + self.search.num_given
+
+    @property
+    def hits_per_list(self) -> int:
+        """The most hits that a list of a search may have."""
+        return self.k * (self.search.group_size if self.search.group_by != "" else 1)
 
     def split(self, max_texts: int) -> "list[Job]":
         """Return jobs of at most `max_texts` texts, each with a new id, that together ask the same.
 
         A chunk counts as a text, but a text stays whole.
         """
-        if self.num_lane_texts <= max_texts:
+        if self.num_lane_texts <= max_texts or self.search.is_one_question:
             return [self]
         parts: list[list[str]] = []
         room = 0
@@ -277,7 +301,7 @@ class Job:
 
 
 #: The fields of a job on the wire, without the options.
-JOB_NAMES = tuple(f.name for f in fields(Job) if f.name != "options")
+JOB_NAMES = tuple(f.name for f in fields(Job) if f.name not in ("options", "search"))
 
 
 #: Random ids drawn in advance, by process: a fork must not use the ids of its parent.
@@ -313,10 +337,10 @@ def check_deadline(deadline: float, now: float) -> None:
         )
 
 
-def _check_texts(texts: Any) -> None:
+def _check_texts(texts: Any, may_be_empty: bool) -> None:
     if not isinstance(texts, list):
         raise InvalidRequest(f"texts is {kind(texts)}: it takes a list of strings")
-    if not texts:
+    if not texts and not may_be_empty:
         raise InvalidRequest("the list of texts is empty: send at least one")
     for n, text in enumerate(texts):
         if not isinstance(text, str):
@@ -334,13 +358,3 @@ def _check_encodable(texts: list[str], query: str | None) -> None:
 def _check_deadline(value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**63:
         raise InvalidRequest(f"deadline is {excerpt(value)}: it takes Unix seconds")
-
-
-def _check_type(name: str, value: Any, type_: type, words: str) -> None:
-    if not isinstance(value, type_):
-        raise InvalidRequest(f"{name} is {excerpt(value)}: it takes {words}")
-
-
-def _check_range(name: str, value: Any, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InvalidRequest(f"{name} is {excerpt(value)}: it takes a whole number from {least} to {most:,}")

@@ -46,7 +46,9 @@ class Reply:
     text that were read: the first so many, or the last if its beginning was cut off; it is empty if a worker of another
     version does not tell. `hits` has one list for each query, best first. `scores` is float32 `[texts]`. `pieces` has
     the tokens of each text, and `decoded` the text of each list of ids. `cached` counts the texts whose vectors came
-    from the cache. `index_version` is the version of the index that was searched, or empty if the worker does not
+    from the cache. For each list of hits, and where they are asked for, `cursors` has that of the next page, or None
+    after the last one, `totals` the number of documents that could be in it, and `facets` how often these have each
+    value of a field. `index_version` is the version of the index that was searched, or empty if the worker does not
     tell it. A reply with an `error` has no more than its id and status.
     """
 
@@ -59,6 +61,9 @@ class Reply:
     characters: list[int] = field(default_factory=list)
     hits: list[list[dict[str, Any]]] | None = None
     index_version: str = ""
+    cursors: list[str | None] | None = None
+    totals: list[int] | None = None
+    facets: list[dict[str, Any]] | None = None
     scores: NDArray[np.float32] | None = None
     pieces: list[list[dict[str, Any]]] | None = None
     decoded: list[str] | None = None
@@ -86,7 +91,13 @@ class Reply:
             values["index_version"] = self.index_version
         if self.scores is not None:
             values["scores"] = self.scores.tolist()
-        parts = {"hits": self.hits, "pieces": self.pieces, "decoded": self.decoded, "chunks": self.chunks}
+        parts: dict[str, list[Any] | None] = {
+            "hits": self.hits,
+            "pieces": self.pieces,
+            "decoded": self.decoded,
+            "chunks": self.chunks,
+        }
+        parts |= {"cursors": self.cursors, "totals": self.totals, "facets": self.facets}
         values |= {name: part for name, part in parts.items() if part is not None}
         return wire.pack(values)
 
@@ -126,12 +137,16 @@ class Reply:
         """Return True if the values within its lists and maps have the documented types."""
         counts = self.tokens + self.characters
         lists = [part for part in (self.hits, self.pieces, self.chunks) if part is not None]
+        cursors = self.cursors or ()
         return (
             all([type(count) is int and 0 <= count < 2**31 for count in counts])
             and all([type(flag) is bool for flag in self.truncated])
             and all([isinstance(time_s, float | int) for time_s in self.timings.values()])
             and all([type(part) is list and all([type(m) is dict for m in part]) for found in lists for part in found])
             and all([type(text) is str for text in self.decoded or ()])
+            and all([cursor is None or type(cursor) is str for cursor in cursors])
+            and all([type(total) is int and total >= 0 for total in self.totals or ()])
+            and all([type(facet) is dict for facet in self.facets or ()])
         )
 
     @classmethod
@@ -159,12 +174,15 @@ class Reply:
             tokens=[count for r in replies for count in r.tokens],
             truncated=[flag for r in replies for flag in r.truncated],
             characters=[count for r in replies for count in r.characters] if all(r.characters for r in replies) else [],
-            hits=None if first.hits is None else [hits for r in replies for hits in _present(r.hits)],
+            hits=_joined(replies, "hits"),
             index_version=first.index_version,
+            cursors=_joined(replies, "cursors"),
+            totals=_joined(replies, "totals"),
+            facets=_joined(replies, "facets"),
             scores=None if first.scores is None else np.concatenate([_present(r.scores) for r in replies]),
-            pieces=None if first.pieces is None else [part for r in replies for part in _present(r.pieces)],
-            decoded=None if first.decoded is None else [text for r in replies for text in _present(r.decoded)],
-            chunks=None if first.chunks is None else [part for r in replies for part in _present(r.chunks)],
+            pieces=_joined(replies, "pieces"),
+            decoded=_joined(replies, "decoded"),
+            chunks=_joined(replies, "chunks"),
             timings={name: max(r.timings.get(name, 0.0) for r in replies) for name in TIMINGS},
             cached=sum(r.cached for r in replies),
             model=first.model,
@@ -187,6 +205,9 @@ class Reply:
             raise MalformedJob(f"the chunks of the reply are not of the documented shape ({error!s:.200})") from error
 
 
+#: The lists that a reply has where they are asked for.
+_LISTS = ("hits", "pieces", "decoded", "chunks", "cursors", "totals", "facets")
+
 _TYPES: dict[str, Any] = {
     "id": str,
     "status": str,
@@ -196,6 +217,9 @@ _TYPES: dict[str, Any] = {
     "characters": list,
     "hits": list | None,
     "index_version": str,
+    "cursors": list | None,
+    "totals": list | None,
+    "facets": list | None,
     "pieces": list | None,
     "decoded": list | None,
     "chunks": list | None,
@@ -236,6 +260,12 @@ def _check_same_version(first: Reply, other: Reply) -> None:
 def _describe_model(reply: Reply) -> str:
     dimension = "" if reply.vectors is None else f" of {reply.vectors.shape[1]:,} dimensions"
     return excerpt(reply.model) + dimension
+
+
+def _joined(replies: Sequence[Reply], name: str) -> list[Any] | None:
+    """Return the items of the list of that name of all parts of a reply; None if the first part has none."""
+    lists = [getattr(reply, name) for reply in replies]
+    return None if lists[0] is None else [item for part in lists for item in _present(part)]
 
 
 def _present(value: T | None) -> T:

@@ -51,7 +51,7 @@ def check_query(job: Job, max_text_chars: int) -> None:
 
 def check_hits(job: Job, most: int, subject: str) -> None:
     """Raise TooLarge if a search asks for more than `most` hits; the message names the `subject` that asks."""
-    if job.op == "search" and (num_hits := len(job.texts) * job.k) > most:
+    if job.op == "search" and (num_hits := job.num_lists * job.hits_per_list) > most:
         raise TooLarge(f"the {subject} asks for {num_hits:,} hits and may ask for {most:,}: split the list, or lower k")
 
 

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from shoal.errors import ShoalError
+from shoal.errors import InvalidRequest, ShoalError
+from shoal.search_options import PLAIN
 from shoal_workers.index.index import Index
 from shoal_workers.index.open_indexes import find_index
+from shoal_workers.index.ranked_search import SearchAnswer
 from shoal_workers.process.watchdog import Progress
 from shoal_workers.work import Work
 
@@ -26,11 +28,12 @@ class Searcher:
     def search(self, works: Sequence[Work]) -> None:
         """Set the hits of each encoded job, or its error.
 
-        Jobs of one index that ask for about as many hits a query are searched for together.
+        Jobs of one index that ask for about as many hits a query, and for nothing else, are searched for together.
         """
         groups: dict[tuple[str, int], list[Work]] = {}
-        for work in works:
-            groups.setdefault((work.job.index, _magnitude(work.job.k)), []).append(work)
+        for number, work in enumerate(works):
+            is_plain = work.job.search == PLAIN
+            groups.setdefault((work.job.index, _magnitude(work.job.k) if is_plain else -number), []).append(work)
         for (name, _), group in groups.items():
             started = time.perf_counter()
             try:
@@ -47,19 +50,31 @@ class Searcher:
         """Find the hits; if that fails, job by job, so that only the job at fault gets an error."""
         self._progress.mark("searching")
         try:
-            queries = np.concatenate([work.vectors() for work in works])
-            hits = iter(index.search(queries, max(work.job.k for work in works)))
+            if index.group_field or works[0].job.search != PLAIN:
+                for work in works:
+                    vectors = work.vectors() if work.job.texts else np.empty((0, index.manifest.dimension), np.float32)
+                    work.found = index.answer(work.job, vectors)
+            else:
+                queries = np.concatenate([work.vectors() for work in works])
+                hits = iter(index.search(queries, max(work.job.k for work in works)))
+                for work in works:
+                    work.found = SearchAnswer([next(hits)[: work.job.k] for _ in work.job.texts])
             for work in works:
-                work.hits = [next(hits)[: work.job.k] for _ in work.job.texts]
                 work.index_version = index.manifest.version
         except Exception as error:  # any that an index may raise
             if len(works) > 1:
                 for work in works:
                     self._search_index(index, [work])
-                return
-            frames = "".join(traceback.format_tb(error.__traceback__))  # the message could hold a text
-            log.error("a search for %d queries failed: %s\n%s", len(works[0].job.texts), type(error).__name__, frames)
-            works[0].fail("the search failed", error)
+            elif isinstance(error, InvalidRequest):
+                works[0].error = error
+            else:
+                _fail(works[0], error)
+
+
+def _fail(work: Work, error: Exception) -> None:
+    frames = "".join(traceback.format_tb(error.__traceback__))  # the message could hold a text
+    log.error("a search for %d queries failed: %s\n%s", len(work.job.texts), type(error).__name__, frames)
+    work.fail("the search failed", error)
 
 
 def _magnitude(k: int) -> int:

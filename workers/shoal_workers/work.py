@@ -19,6 +19,7 @@ from shoal_workers.chunked_texts import ChunkedTexts
 from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.reranker import sigmoid
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
+from shoal_workers.index.ranked_search import SearchAnswer
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +41,7 @@ class Work:
     untokenized: deque[int] = field(default_factory=deque)
     tokenized: dict[int, TokenizedText] = field(default_factory=dict)
     has_begun: bool = False
-    hits: list[list[dict[str, Any]]] | None = None
+    found: SearchAnswer | None = None
     index_version: str = ""
     pieces: list[list[dict[str, Any]]] | None = None
     decoded: list[tuple[str, int]] | None = None
@@ -228,7 +229,10 @@ class Work:
             tokens=[entry.num_tokens for entry in entries],
             truncated=[entry.truncated for entry in entries],
             characters=[entry.num_read(text) for entry, text in zip(entries, self.job.texts, strict=True)],
-            hits=self.hits,
+            hits=self.found.hits if self.found else None,
+            cursors=self.found.cursors if self.found else None,
+            totals=self.found.totals if self.found else None,
+            facets=self.found.facets if self.found else None,
             index_version=self.index_version,
             timings=self.timings,
             cached=len(self.cached),

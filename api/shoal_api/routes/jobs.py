@@ -13,7 +13,7 @@ from shoal_api.enqueue import IDEMPOTENCY_KEY, submit
 from shoal_api.event_stream import event_stream
 from shoal_api.long_job import check_room_for_job, describe, own_job, raise_failure, state, wait
 from shoal_api.request import json_request
-from shoal_api.response import rendered, result_fields
+from shoal_api.response import rendered, result_fields, search_fields
 from shoal_api.schema.long_jobs import (
     AnyDeletedJob,
     AnyJobResult,
@@ -80,7 +80,7 @@ def job_result(path: JobPath, query: ResultQuery) -> Response:
     if reply.scores is not None:
         return rendered({**result_fields(reply), "scores": reply.scores})
     if reply.vectors is None:
-        return rendered({**result_fields(reply), "results": reply.hits, "index_version": reply.index_version})
+        return rendered({**result_fields(reply), **search_fields(reply)})
     return wanted.answer(reply, arrays_of(reply, query.output_dtype), fields=result_fields(reply))
 
 

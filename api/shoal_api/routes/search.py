@@ -5,7 +5,7 @@ from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
 from shoal_api.enqueue import MAY_SUBMIT, PREFERENCE_APPLIED, call, prefers_async, submit
-from shoal_api.response import cost_headers, rendered
+from shoal_api.response import cost_headers, rendered, search_fields
 from shoal_api.schema.requests import SearchBody
 from shoal_api.schema.responses import ERRORS, SearchResults, Submitted
 
@@ -14,9 +14,9 @@ api = APIBlueprint("search", __name__, abp_tags=[Tag(name="wait for the answer")
 
 @api.post("/search", responses={200: SearchResults, 202: Submitted}, openapi_extensions=MAY_SUBMIT)
 def search(body: SearchBody) -> Response:
-    """Find the documents nearest in meaning to each query, best first."""
+    """Find the best documents for each query, best first."""
     job = body.job()
     if prefers_async():
         return submit(job, body.lane, headers=PREFERENCE_APPLIED)
     reply = call(job, "split the list", body.lane)
-    return rendered({"results": reply.hits, "index_version": reply.index_version}, headers=cost_headers(reply))
+    return rendered(search_fields(reply), headers=cost_headers(reply))

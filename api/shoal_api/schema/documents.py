@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from shoal_api.schema.requests import OwnBody
+from shoal_api.schema.body import OwnBody
 from shoal_api.schema.responses import described
 
 #: A document, which the writer of an index checks as all clients do.

@@ -5,8 +5,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from shoal.jobs import Job, Options
+from shoal_api.schema.body import Body
 from shoal_api.schema.openai import EmbeddingList, ModelBody, Usage
-from shoal_api.schema.requests import Body, Texts, as_list
+from shoal_api.schema.requests import Texts, as_list
 from shoal_api.schema.rerank import RerankBody
 from shoal_api.schema.responses import WITH_COST
 

@@ -6,7 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from shoal.jobs import OPTION_DEFAULTS
 from shoal_api.schema import headers
-from shoal_api.schema.requests import OwnBody, TextOptions
+from shoal_api.schema.body import OwnBody
+from shoal_api.schema.requests import TextOptions
 from shoal_api.schema.responses import ANY_FORMAT, JobResult, JobState, JobStatus, described
 
 #: Most jobs of a list.

@@ -5,8 +5,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.jobs import Job, Options
+from shoal_api.schema.body import Body
 from shoal_api.schema.errors import ErrorShape
-from shoal_api.schema.requests import Body, TextsOrIds
+from shoal_api.schema.requests import TextsOrIds
 from shoal_api.schema.responses import IN_ANY_FORMAT
 
 

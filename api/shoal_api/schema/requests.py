@@ -8,6 +8,8 @@ from shoal.errors import InvalidRequest
 from shoal.jobs import MAX_K, OPTION_DEFAULTS, RERANK_OPTIONS, Job, Lane, Options, Output, Pooling, TruncationSide
 from shoal_api.dialects import is_tei_body
 from shoal_api.number_type import NumberType
+from shoal_api.schema.body import OwnBody
+from shoal_api.schema.search_fields import SearchFields
 from shoal_api.validation import check_names
 
 #: Longest that a request for a job's result may wait, in seconds.
@@ -55,25 +57,6 @@ def _option(name: str, description: str) -> Any:
 _LANE: Any = Field(
     "interactive", description="Bulk jobs let interactive ones go first; a small share of them always runs"
 )
-
-
-class Body(BaseModel):
-    """A JSON body: types are taken strictly, unknown fields are ignored."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-
-class OwnBody(Body):
-    """A body of Shoal's own routes: unknown fields are refused."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def check_fields(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the values; raise InvalidRequest for an unknown field, with the name that is meant."""
-        check_names("field", values, cls.model_fields)
-        return values
 
 
 class TruncationOptions(OwnBody):
@@ -140,18 +123,18 @@ class EmbedBody(EmbedOptions):
         return Job("embed", texts, Options.from_map(options))
 
 
-class SearchBody(TextOptions):
-    """Queries to search an index for."""
+class SearchBody(TextOptions, SearchFields):
+    """Queries to search an index for, or vectors, or documents that hits are to be like."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"queries": "europe climate change storm", "k": 1}})
-    queries: Texts = Field(description="One query or several")
-    k: int = Field(5, ge=1, le=MAX_K, description="Hits for each query")
+    queries: Texts | None = Field(None, description="One query or several; needed unless there are `vectors` or `like`")
+    k: int = Field(5, ge=1, le=MAX_K, description="Hits for each query, or groups of hits")
     index: str = Field("default", description="Name of the index")
     lane: Lane = _LANE
 
     def job(self) -> Job:
         """Return the job that does it; raises InvalidRequest for options that do not go together."""
-        return Job("search", as_list(self.queries), Options.from_map(vars(self)), k=self.k, index=self.index)
+        return search_job(self, self.queries, self.k, self.index)
 
 
 class ScoreBody(TruncationOptions):
@@ -174,12 +157,12 @@ class ScoreBody(TruncationOptions):
 #: The fields of a job beside `op` and `lane`, by its `op`: the texts first.
 _FIELDS_OF = {
     "embed": ("inputs", *EmbedOptions.model_fields),
-    "search": ("queries", "k", "index", *TextOptions.model_fields),
+    "search": ("queries", "k", "index", *TextOptions.model_fields, *SearchFields.model_fields),
     "rerank": ("inputs", "query", "raw_scores", *RERANK_OPTIONS),
 }
 
 
-class JobBody(EmbedOptions):
+class JobBody(EmbedOptions, SearchFields):
     """A job to submit: `inputs` to embed or to score for a query, or `queries` to search for."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"op": "embed", "inputs": ["a text"], "lane": "bulk"}})
@@ -195,13 +178,25 @@ class JobBody(EmbedOptions):
     def job(self) -> Job:
         """Return the job; raises InvalidRequest if its texts are missing, or for a field that `op` does not take."""
         fields = _FIELDS_OF[self.op]
-        texts = getattr(self, fields[0])
-        if texts is None:
-            raise InvalidRequest(f"{fields[0]} is missing: op {self.op} takes a string or a list of strings there")
         for name in sorted(self.model_fields_set.difference(fields, ("op", "lane"))):
             raise InvalidRequest(f"{name} does not go with op {self.op}: leave it out")
-        rest = {name: getattr(self, name) for name in ("k", "index", "query", "raw_scores")}
-        return Job(self.op, as_list(texts), Options.from_map(vars(self)), **rest)
+        if self.op == "search":
+            return search_job(self, self.queries, self.k, self.index)
+        if self.inputs is None:
+            raise InvalidRequest(f"inputs is missing: op {self.op} takes a string or a list of strings there")
+        options = Options.from_map(vars(self))
+        return Job(self.op, as_list(self.inputs), options, query=self.query, raw_scores=self.raw_scores)
+
+
+def search_job(body: SearchFields, queries: Texts | None, k: int, index: str) -> Job:
+    """Return the job of a body that searches; raises InvalidRequest if there is nothing to search for."""
+    search = body.search_options()
+    if queries is None and not search.num_given:
+        raise InvalidRequest(
+            "queries is missing: a search takes a string or a list of strings there, or vectors, or like"
+        )
+    texts = [*as_list(queries or []), *as_list(body.negative or [])]
+    return Job("search", texts, Options.from_map(vars(body)), k=k, index=index, search=search)
 
 
 class JobPath(BaseModel):

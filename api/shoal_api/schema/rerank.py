@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
 from shoal.jobs import Job
-from shoal_api.schema.requests import Body
+from shoal_api.schema.body import Body
 
 Documents = Annotated[list[str | dict[str, Any]], Field(fail_fast=True)]
 

@@ -89,7 +89,8 @@ class Hit(BaseModel):
     model_config = ConfigDict(extra="allow")
     id: str
     score: float
-    text: str
+    text: str | None = Field(None, description="Left out if the `fields` of the search do not name it")
+    explain: dict[str, Any] | None = Field(None, description="What the score is made of, where that is asked for")
 
 
 _VERSION = "20261121T030000Z-5d41c7"
@@ -108,6 +109,9 @@ class SearchResults(BaseModel):
     model_config = described(answer_headers=headers.COST, example={"results": [[_HIT]], "index_version": _VERSION})
     results: list[list[Hit]]
     index_version: str = Field(description="Version of the index that was searched; all hits are of that one")
+    cursors: list[str | None] | None = Field(None, description="For each list, the cursor of its next page, if any")
+    totals: list[int] | None = Field(None, description="For each list, the documents that could be in it")
+    facets: list[dict[str, Any]] | None = Field(None, description="For each list, the counts of the values of fields")
 
 
 class Scores(BaseModel):
@@ -179,6 +183,9 @@ class JobResult(JobState):
     chunks: list[list[ChunkPlace]] | None = Field(None, description="Places of the chunks of each text")
     results: list[list[Hit]] | None = None
     index_version: str | None = Field(None, description="Version of the index that was searched")
+    cursors: list[str | None] | None = Field(None, description="For each list of hits, the cursor of its next page")
+    totals: list[int] | None = Field(None, description="For each list of hits, the documents that could be in it")
+    facets: list[dict[str, Any]] | None = Field(None, description="For each list of hits, the counts of values")
     scores: list[float] | None = Field(None, description="The score of each text of a rerank")
     tokens: list[int] = Field(description="Tokens of each text")
     truncated: list[bool] = Field(description="True for each text that was cut")

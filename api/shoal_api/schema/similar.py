@@ -4,7 +4,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.errors import InvalidRequest
 from shoal.jobs import MAX_K, Job
-from shoal_api.schema.requests import Body
+from shoal_api.schema.body import Body
 from shoal_api.schema.responses import WITH_COST
 
 

@@ -6,8 +6,9 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from shoal.jobs import Job, Options
 from shoal_api.schema import headers
+from shoal_api.schema.body import Body
 from shoal_api.schema.errors import ErrorShape
-from shoal_api.schema.requests import Body, IdLists, Ids, Texts, TextsOrIds, TruncationDirection, as_list
+from shoal_api.schema.requests import IdLists, Ids, Texts, TextsOrIds, TruncationDirection, as_list
 from shoal_api.schema.responses import ANY_FORMAT, ErrorBody, described
 
 

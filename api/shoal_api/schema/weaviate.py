@@ -6,8 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.errors import InvalidRequest
 from shoal.jobs import Job, Options
+from shoal_api.schema.body import Body
 from shoal_api.schema.errors import ErrorShape
-from shoal_api.schema.requests import Body
 from shoal_api.schema.responses import IN_ANY_FORMAT, WITH_COST
 
 

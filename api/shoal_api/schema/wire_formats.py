@@ -3,7 +3,8 @@
 from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.jobs import Job
-from shoal_api.schema.requests import Body, Texts, as_list
+from shoal_api.schema.body import Body
+from shoal_api.schema.requests import Texts, as_list
 from shoal_api.schema.responses import IN_ANY_FORMAT
 
 

@@ -41,7 +41,9 @@ def check_key(idempotency_key: str) -> str:
 def texts_per_job(job: Job) -> int:
     """Return the most texts that one job of the kind takes; a chunk counts as a text."""
     if job.op == "search":
-        return max(1, min(TEXTS_PER_JOB, MAX_HITS_PER_JOB // job.k))
+        if job.search.is_one_question:
+            return max(1, len(job.texts))
+        return max(1, min(TEXTS_PER_JOB, MAX_HITS_PER_JOB // job.hits_per_list))
     if job.op in MAX_TOKENIZER_CHARS:
         return TEXTS_PER_TOKENIZER_JOB
     return TEXTS_PER_TOKENS_JOB if job.options.output == "tokens" else TEXTS_PER_JOB

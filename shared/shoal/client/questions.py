@@ -11,6 +11,7 @@ from shoal.blocking import run_now
 from shoal.closing import Closing
 from shoal.jobs import Job, Options
 from shoal.replies import Reply
+from shoal.search_options import SEARCH_NAMES, SearchOptions
 
 #: Vectors of texts, float32 `[texts, dimension]`, or token vectors, `[tokens, dimension]` for each text.
 Vectors = NDArray[np.float32] | list[NDArray[np.float32]]
@@ -30,9 +31,13 @@ class Questions(ABC):
         return rows[0] if isinstance(texts, str) else rows
 
     async def _search(self, queries: str | Iterable[str], k: int, index: str, options: Mapping[str, Any]) -> list[Any]:
-        """Return the nearest documents of each query, or of a single str."""
-        hits = (await self._call(Job("search", as_list(queries), Options(**options), k=k, index=index))).hits or []
-        return hits[0] if isinstance(queries, str) else hits
+        """Return the hits of each query, or of a single str, or of all together with `fuse`."""
+        hits = (await self._ask(queries, k, index, options)).hits or []
+        return hits[0] if isinstance(queries, str) or options.get("fuse") else hits
+
+    async def _ask(self, queries: str | Iterable[str], k: int, index: str, options: Mapping[str, Any]) -> Reply:
+        """Return the reply to a search."""
+        return await self._call(job_of("search", queries, options, k=k, index=index))
 
     async def _rerank(
         self, query: str, texts: Iterable[str], raw_scores: bool, options: Mapping[str, Any]
@@ -61,12 +66,23 @@ class BlockingQuestions(Questions, Closing):
         """
         return run_now(self._embed(texts, options))
 
-    def search(self, queries: str | Iterable[str], k: int = 5, index: str = "default", **options: Any) -> list[Any]:
-        """Return the `k` nearest documents of each query, best first: a list of hits for each, or one for a single str.
+    def search(
+        self, queries: str | Iterable[str] = (), k: int = 5, index: str = "default", **options: Any
+    ) -> list[Any]:
+        """Return the `k` best documents of each query, best first: a list of hits for each, or one for a single str.
 
-        A hit is a dict with `id`, `score`, `text` and the document's other fields.
+        A hit is a dict with `id`, `score`, `text` and the document's other fields. The options are those of how texts
+        are read, and of `SearchOptions`, with `negative` in place of `num_negative`: a list of texts. `vectors` may be
+        an array.
         """
         return run_now(self._search(queries, k, index, options))
+
+    def find(self, queries: str | Iterable[str] = (), k: int = 5, index: str = "default", **options: Any) -> Reply:
+        """Return the reply to a search with the options of `search`: beside `hits` it has what else they ask for.
+
+        `cursors`, `totals` and `facets` have an item for each list of hits.
+        """
+        return run_now(self._ask(queries, k, index, options))
 
     def rerank(
         self, query: str, texts: Iterable[str], *, raw_scores: bool = False, **options: Any
@@ -77,6 +93,23 @@ class BlockingQuestions(Questions, Closing):
         truncate and truncation_side. Raises Unsupported where the workers have no reranker.
         """
         return run_now(self._rerank(query, texts, raw_scores, options))
+
+
+def job_of(op: str, texts: str | Iterable[str], options: Mapping[str, Any], **fields: Any) -> Job:
+    """Return a job of texts with these options, which are those of how texts are embedded and of a search.
+
+    `negative` texts follow the others. Raises TypeError for an option that there is not.
+    """
+    negative = as_list(options.get("negative") or ())
+    asked = {name: value for name, value in options.items() if name in SEARCH_NAMES and value is not None}
+    if "vectors" in asked and hasattr(asked["vectors"], "tolist"):
+        asked["vectors"] = asked["vectors"].tolist()
+    if isinstance(asked.get("like"), str):
+        asked["like"] = [asked["like"]]
+    if negative:
+        asked["num_negative"] = len(negative)
+    parsed = Options(**{name: value for name, value in options.items() if name not in (*SEARCH_NAMES, "negative")})
+    return Job(op, as_list(texts) + negative, parsed, search=SearchOptions.from_map(asked), **fields)
 
 
 def as_list(texts: str | Iterable[str]) -> list[str]:

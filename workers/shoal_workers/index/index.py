@@ -4,7 +4,8 @@ import hashlib
 import json
 import mmap
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -16,13 +17,15 @@ from shoal import wire
 from shoal.errors import IndexCorrupt, IndexMismatch, InvalidText
 from shoal.excerpt import excerpt
 from shoal.index_folder import CURRENT, read_current
+from shoal.jobs import Job
 from shoal_workers.index.files.array_file import open_array
 from shoal_workers.index.files.columns import Columns
 from shoal_workers.index.files.hash_table import HashTable, hash_of
 from shoal_workers.index.files.manifest import DOCUMENTS, FIELDS, IDS, OFFSETS, QUANTISED, VECTORS, Manifest, checksum
+from shoal_workers.index.ranked_search import RankedSearch, SearchAnswer
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.search.quantisation import QuantisedVectors
-from shoal_workers.index.search.search import ExactSearch, TopK
+from shoal_workers.index.search.search import ExactSearch, merged
 from shoal_workers.index.search.search_threads import ONE_THREAD, SearchThreads
 from shoal_workers.model.model import Model
 
@@ -56,7 +59,7 @@ class Index:
         count, dimension = manifest.count, manifest.dimension
         self.vectors = open_array(folder / VECTORS, np.float32, (count, dimension))
         quantised = QuantisedVectors.open(folder, count, dimension, manifest.quantised_width)
-        self._exact_search = ExactSearch(self.vectors, quantised, threads)
+        self.exact_search = ExactSearch(self.vectors, quantised, threads)
         self._offsets = open_array(folder / OFFSETS, np.int64, (count + 1,))
         self._documents = _map(folder / DOCUMENTS)
         self._ids = HashTable.open(folder, IDS, count) if IDS in manifest.files else None
@@ -114,7 +117,7 @@ class Index:
 
     def warm_up(self) -> None:
         """Read what every search reads, so that the first one does not wait for the disk."""
-        self._exact_search.warm_up()
+        self.exact_search.warm_up()
 
     def check_model(self, model: Model) -> None:
         """Raise IndexMismatch unless the index was built with exactly this model."""
@@ -129,6 +132,11 @@ class Index:
         """The number of documents that can be found."""
         live = self.live
         return self.manifest.count - len(live.hidden_rows) + len(live.ids)
+
+    @property
+    def group_field(self) -> str:
+        """The field by which hits are grouped where a search does not say it; empty for none."""
+        return "document" if self.manifest.chunk_tokens else ""
 
     def unchanged(self) -> LiveDocuments:
         """Return the changes of the version as it was built."""
@@ -190,28 +198,38 @@ class Index:
         or documents that no build wrote.
         """
         live = self.live
+        with self._telling_corruption():
+            found = self.exact_search.top_k(queries, k, live.hidden_rows)
+        if live.ids:
+            found = merged(found, live.top_k(queries, k), self.manifest.count, k)
+        return [self._hits(*of_query, live) for of_query in zip(*found, strict=True)]
+
+    def answer(self, job: Job, vectors: NDArray[np.float32]) -> SearchAnswer:
+        """Return the answer to a search with options; `vectors` are those of its texts, float32 `[texts, dimension]`.
+
+        Raises InvalidRequest for an option that does not fit this index, and IndexCorrupt as `search` does.
+        """
+        with self._telling_corruption():
+            return RankedSearch(self, job, vectors).answer()
+
+    @contextmanager
+    def _telling_corruption(self) -> Iterator[None]:
         try:
-            found = self._exact_search.top_k(queries, k, live.hidden_rows)
+            yield
         except IndexError as error:  # fewer than k upper bounds reach the k-th score: they are not of these vectors
             raise IndexCorrupt(
                 f"{self.folder / QUANTISED} does not belong to {VECTORS}: build the index again"
             ) from error
-        if live.ids:
-            found = self._merge(found, live.top_k(queries, k), k)
-        return [self._hits(*of_query, live) for of_query in zip(*found, strict=True)]
 
-    def _merge(self, found: TopK, added: TopK, k: int) -> TopK:
-        """Return the best of both; the rows of added documents follow those of the version."""
-        rows = np.concatenate([found.rows, added.rows + self.manifest.count], axis=1)
-        scores = np.concatenate([found.scores, added.scores], axis=1)
-        best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        return TopK(np.take_along_axis(rows, best, axis=1), np.take_along_axis(scores, best, axis=1))
+    def document_of(self, row: int, live: LiveDocuments) -> dict[str, Any]:
+        """Return the document of a row; those of documents that were added follow those of the version."""
+        place = row - self.manifest.count
+        return self.document(row) if place < 0 else live.document(place)
 
     def _hits(self, rows: NDArray[np.intp], scores: NDArray[np.float32], live: LiveDocuments) -> list[dict[str, Any]]:
         hits = []
         for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
-            is_added = row >= self.manifest.count
-            document = live.document(row - self.manifest.count) if is_added else self.document(row)
+            document = self.document_of(row, live)
             hits.append({"id": document.pop("id"), "score": score, **document})
         return hits
 

@@ -19,7 +19,7 @@ from shoal.client.http.messages import RequestLimits, body_of, checked, reply_of
 from shoal.client.index_handle import IndexHandle
 from shoal.client.job_limits import TEXTS_PER_JOB, TEXTS_PER_TOKENS_JOB, check_key, check_lane
 from shoal.client.one_version import of_one_version
-from shoal.client.questions import BlockingQuestions, as_list, vectors
+from shoal.client.questions import BlockingQuestions, job_of, vectors
 from shoal.client.source_file import File, Item
 from shoal.errors import InvalidRequest, MissingExtra, Timeout, TooLarge
 from shoal.excerpt import excerpt
@@ -109,8 +109,7 @@ class HttpClient(BlockingQuestions):
         All texts stay in one job, which has no deadline. Submitting the same again with the same `idempotency_key`
         within a day returns the job that was put first. Without one, the client makes one for its own attempts.
         """
-        parsed = Options(**options)
-        job = Job(op, as_list(texts), parsed, k=k, index=index, query=query, raw_scores=raw_scores)
+        job = job_of(op, texts, options, k=k, index=index, query=query, raw_scores=raw_scores)
         if idempotency_key is not None and not check_key(idempotency_key).isascii():
             raise InvalidRequest(f"the idempotency key is {excerpt(idempotency_key)}: over HTTP it takes ASCII alone")
         body = body_of(job, op=op, lane=check_lane(lane))

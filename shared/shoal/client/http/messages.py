@@ -45,6 +45,8 @@ class RequestLimits:
 
     def split(self, job: Job) -> list[Job]:
         """Return jobs that each go into one request, and together ask the same."""
+        if job.search.is_one_question:
+            return [job]
         max_texts, num_bytes = self._texts_of(job), 0
         parts: list[list[str]] = [[]]
         for text in job.texts:
@@ -58,16 +60,17 @@ class RequestLimits:
 
     def _texts_of(self, job: Job) -> int:
         if job.op == "search":
-            return min(self.max_texts, max(1, MAX_HITS_PER_JOB // job.k))
+            return min(self.max_texts, max(1, MAX_HITS_PER_JOB // job.hits_per_list))
         return self.max_texts if job.options.is_cacheable else min(self.max_texts, TEXTS_PER_TOKENS_JOB)
 
 
 def body_of(job: Job, **fields: Any) -> bytes:
     """Return the body of a request for the job, as msgpack, with further fields. Raises InvalidText, with the text."""
-    values: dict[str, Any] = {"queries" if job.op == "search" else "inputs": job.texts, **fields}
+    values: dict[str, Any] = {**_texts(job), **fields}
     values |= {k: value for k, default in OPTION_DEFAULTS.items() if (value := getattr(job.options, k)) != default}
     if job.op == "search":
-        values |= {"k": job.k, "index": job.index}
+        values |= {"k": job.k, "index": job.index} | job.search.to_map()
+        values.pop("num_negative", None)
     if job.op == "rerank":
         values |= {"query": job.query, "raw_scores": job.raw_scores}
     try:
@@ -75,6 +78,15 @@ def body_of(job: Job, **fields: Any) -> bytes:
     except InvalidText:
         job.pack()  # raises the error that names the text
         raise
+
+
+def _texts(job: Job) -> dict[str, list[str]]:
+    """Return the texts of a job by the fields that have them in a request."""
+    if job.op != "search":
+        return {"inputs": job.texts}
+    num_queries = len(job.texts) - job.search.num_negative
+    lists = {"queries": job.texts[:num_queries], "negative": job.texts[num_queries:]}
+    return {name: texts for name, texts in lists.items() if texts}
 
 
 def reply_of(job_id: str, values: Mapping[str, Any]) -> Reply:
@@ -101,15 +113,15 @@ def checked(reply: Reply, job: Job) -> Reply:
     found: Any = {"embed": reply.vectors, "search": reply.hits, "rerank": reply.scores}[job.op]
     if found is not None and job.options.output != "vector":
         found = reply.chunks if job.options.output == "chunks" else reply.tokens
-    if found is None or len(found) != len(job.texts):
+    if found is None or len(found) != (job.num_lists if job.op == "search" else len(job.texts)):
         raise MalformedJob(f"the answer is not to a request with {len(job.texts):,} texts")
     for numbers in (reply.vectors, reply.scores):
         if numbers is not None and not np.isfinite(numbers).all():
             raise MalformedJob("the answer has numbers that are infinite or none")
     if reply.vectors is not None:
         _check_dimension(reply.vectors.shape[1], job.options.dimensions)
-    if job.op == "search" and (most := max(map(len, reply.hits or ()))) > job.k:
-        raise MalformedJob(f"the answer has {most:,} hits for a query, and {job.k:,} were asked for")
+    if job.op == "search" and (most := max(map(len, reply.hits or ()))) > job.hits_per_list:
+        raise MalformedJob(f"the answer has {most:,} hits for a query, and {job.hits_per_list:,} were asked for")
     return reply
 
 

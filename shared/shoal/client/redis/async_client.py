@@ -13,14 +13,14 @@ from shoal.broker.async_connection import ConnectionMaker
 from shoal.cache.lookup import LookupResult
 from shoal.client.index_handle import AsyncIndexHandle
 from shoal.client.long_handle import AsyncLongHandle
-from shoal.client.questions import Vectors, as_list
+from shoal.client.questions import Vectors, job_of
 from shoal.client.redis.async_session import AsyncSession
 from shoal.client.redis.calls import Calls
 from shoal.client.redis.handle import AsyncHandle
 from shoal.client.redis.index import RedisIndex
 from shoal.client.redis.long_jobs import RedisLongJobs
 from shoal.client.source_file import File, Items
-from shoal.jobs import Job, Options
+from shoal.jobs import Job
 from shoal.keys import Keys
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.queue.async_dispatcher import AsyncDispatcher, AsyncPendingReply
@@ -94,10 +94,16 @@ class AsyncClient(Calls[AsyncPendingReply]):
         return await self._embed(texts, options)
 
     async def search(
-        self, queries: str | Iterable[str], k: int = 5, index: str = "default", **options: Any
+        self, queries: str | Iterable[str] = (), k: int = 5, index: str = "default", **options: Any
     ) -> list[Any]:
-        """Return the `k` nearest documents of each query, as `Client.search` does."""
+        """Return the `k` best documents of each query, as `Client.search` does."""
         return await self._search(queries, k, index, options)
+
+    async def find(
+        self, queries: str | Iterable[str] = (), k: int = 5, index: str = "default", **options: Any
+    ) -> Reply:
+        """Return the reply to a search, as `Client.find` does."""
+        return await self._ask(queries, k, index, options)
 
     async def rerank(
         self, query: str, texts: Iterable[str], *, raw_scores: bool = False, **options: Any
@@ -130,8 +136,7 @@ class AsyncClient(Calls[AsyncPendingReply]):
         **options: Any,
     ) -> AsyncHandle:
         """Put a job without waiting for its answer, as `Client.submit` does."""
-        parsed = Options(**options)
-        job = Job(op, as_list(texts), parsed, k=k, index=index, query=query, raw_scores=raw_scores)
+        job = job_of(op, texts, options, k=k, index=index, query=query, raw_scores=raw_scores)
         return AsyncHandle(self, await self.put(job, lane, client, idempotency_key))
 
     async def put(

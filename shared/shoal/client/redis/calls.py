@@ -105,7 +105,7 @@ class Calls(Questions, ClientIO[P]):
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         until = time.monotonic() + timeout_s
         cached = await self._find(job)
-        if not cached.missing:
+        if job.texts and not cached.missing:
             return cached.reply()
         run = partial(self._run, lane=lane, client=client or self.name, until=until, is_wanted=is_wanted)
         try:

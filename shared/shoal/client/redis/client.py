@@ -10,13 +10,13 @@ from shoal.blocking import iterate_now, run_now
 from shoal.cache.lookup import CacheLookup, LookupResult
 from shoal.client.index_handle import IndexHandle
 from shoal.client.long_handle import LongHandle
-from shoal.client.questions import BlockingQuestions, as_list
+from shoal.client.questions import BlockingQuestions, job_of
 from shoal.client.redis.calls import Calls
 from shoal.client.redis.handle import Handle
 from shoal.client.redis.index import RedisIndex
 from shoal.client.redis.long_jobs import RedisLongJobs
 from shoal.client.source_file import File, Item
-from shoal.jobs import Job, Options
+from shoal.jobs import Job
 from shoal.keys import Keys
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.queue.dispatcher import Dispatcher, PendingReply
@@ -34,7 +34,7 @@ class Client(BlockingQuestions, Calls[PendingReply]):
     Every method that uses Redis raises Unavailable when Redis does not answer, Overloaded when the lane is full, and
     TooLarge for more than an empty lane takes.
     Options are the fields of `shoal.Options`: normalize, pooling, output, dimensions, prompt_name, truncate,
-    truncation_side, chunk_tokens and chunk_overlap.
+    truncation_side, chunk_tokens and chunk_overlap; and those of `shoal.SearchOptions` in a search.
     """
 
     def __init__(
@@ -115,8 +115,7 @@ class Client(BlockingQuestions, Calls[PendingReply]):
         within a day returns the job that was put first. `client` is the client that the job counts for, by default this
         one.
         """
-        parsed = Options(**options)
-        job = Job(op, as_list(texts), parsed, k=k, index=index, query=query, raw_scores=raw_scores)
+        job = job_of(op, texts, options, k=k, index=index, query=query, raw_scores=raw_scores)
         return Handle(self, self.put(job, lane, client, idempotency_key))
 
     def put(self, job: Job, lane: str = "interactive", client: str = "", idempotency_key: str | None = None) -> str:

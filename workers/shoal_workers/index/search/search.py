@@ -115,3 +115,11 @@ def best_of(vectors: NDArray[np.float32], candidates: Candidates, queries: NDArr
     starts = np.searchsorted(owners, np.arange(len(queries)))
     best = order[starts[:, None] + np.arange(k)]
     return TopK(rows[best], scores[best])
+
+
+def merged(found: TopK, added: TopK, count: int, k: int) -> TopK:
+    """Return the best `k` of the documents of a version and those that were added, whose rows then follow `count`."""
+    rows = np.concatenate([found.rows, added.rows + count], axis=1)
+    scores = np.concatenate([found.scores, added.scores], axis=1)
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return TopK(np.take_along_axis(rows, best, axis=1), np.take_along_axis(scores, best, axis=1))

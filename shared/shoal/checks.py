@@ -1,0 +1,47 @@
+"""Checks of single values from outside, whose errors name the field, the value and what is right."""
+
+from typing import Any
+
+from shoal.errors import InvalidRequest
+from shoal.excerpt import excerpt
+
+#: Numbers are less than this, without the sign: sums and products of a few of them are finite in float32.
+MAX_NUMBER = 1e15
+
+
+def check_type(name: str, value: Any, type_: type, words: str) -> None:
+    """Raise InvalidRequest unless the value is of the type, which `words` describe."""
+    if not isinstance(value, type_):
+        raise InvalidRequest(f"{name} is {excerpt(value)}: it takes {words}")
+
+
+def check_range(name: str, value: Any, least: int, most: int) -> None:
+    """Raise InvalidRequest unless the value is a whole number from `least` to `most`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidRequest(f"{name} is {excerpt(value)}: it takes a whole number from {least} to {most:,}")
+
+
+def check_number(name: str, value: Any, least: float = -MAX_NUMBER, most: float = MAX_NUMBER) -> None:
+    """Raise InvalidRequest unless the value is a number from `least` to `most`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise InvalidRequest(f"{name} is {excerpt(value)}: it takes a number from {least:g} to {most:g}")
+
+
+def check_strings(name: str, value: Any, most: int) -> None:
+    """Raise InvalidRequest unless the value is a list of at most so many strings that are not empty."""
+    if not isinstance(value, list) or len(value) > most:
+        found = f"a list of {len(value):,}" if isinstance(value, list) else excerpt(value)
+        raise InvalidRequest(f"{name} is {found}: it takes a list of at most {most:,} strings")
+    for number, item in enumerate(value):
+        if not isinstance(item, str) or not item:
+            raise InvalidRequest(f"{name}[{number}] is {excerpt(item)}: it takes a string that is not empty")
+
+
+def check_names(name: str, value: Any, known: tuple[str, ...], required: tuple[str, ...] = ()) -> None:
+    """Raise InvalidRequest unless the value is a map with the required names, and no others than those known."""
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{name} is {excerpt(value)}: it takes a map with {', '.join(known)}")
+    if unknown := [key for key in value if key not in known]:
+        raise InvalidRequest(f"{name} has {excerpt(unknown[0])}: it takes {', '.join(known)}")
+    if missing := [key for key in required if key not in value]:
+        raise InvalidRequest(f"{name}.{missing[0]} is missing: add it")

@@ -1,0 +1,192 @@
+"""The options of a search: which documents may be found, how they are ranked, and what is told of them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from shoal.checks import MAX_NUMBER, check_names, check_number, check_range, check_strings, check_type
+from shoal.errors import InvalidRequest
+from shoal.excerpt import excerpt
+
+Mode = Literal["dense", "lexical", "hybrid"]
+
+#: All modes.
+MODES: tuple[str, ...] = get_args(Mode)
+
+#: Most lists of hits that one job asks for by vectors, and by ids: as many as its texts are at most.
+MAX_LISTS = 1_024
+
+#: Most hits of a group.
+MAX_GROUP_SIZE = 100
+
+#: Most fields that are named in one option.
+MAX_FIELDS = 100
+
+#: Most numbers of a vector: more than any model makes.
+MAX_VECTOR_NUMBERS = 100_000
+
+#: Most hits that are ranked anew.
+MAX_TOP_N = 1_000
+
+#: Most characters of a cursor.
+MAX_CURSOR_CHARS = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """Options of how an index is searched. None stands for what is not asked for.
+
+    A list of hits is asked for each text, then for each of `vectors`, then for each document whose id is in `like`;
+    with `fuse`, one list for all of them together. The last `num_negative` texts are those that hits are not to be
+    like. `k` counts groups where hits are grouped. An empty `cursor` asks for the first page, and an empty `group_by`
+    for hits that are not grouped.
+
+    Raises InvalidRequest for a value that an option does not take.
+    """
+
+    mode: str = "dense"
+    alpha: float | None = None
+    filter: dict[str, Any] | None = None
+    sort: list[dict[str, str]] | None = None
+    boost: list[dict[str, Any]] | None = None
+    group_by: str | None = None
+    group_size: int = 1
+    facets: list[str] | None = None
+    fields: list[str] | None = None
+    snippet: dict[str, Any] | None = None
+    cursor: str | None = None
+    min_score: float | None = None
+    explain: bool = False
+    like: list[str] | None = None
+    vectors: list[list[float]] | None = None
+    num_negative: int = 0
+    fuse: bool = False
+    rerank: dict[str, Any] | None = None
+    diversity: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise InvalidRequest(f"mode is {excerpt(self.mode)}: it takes one of {', '.join(MODES)}")
+        for name in ("explain", "fuse"):
+            check_type(name, getattr(self, name), bool, "true or false")
+        check_range("group_size", self.group_size, 1, MAX_GROUP_SIZE)
+        check_range("num_negative", self.num_negative, 0, MAX_LISTS)
+        for name, check in _CHECKS.items():
+            if (value := getattr(self, name)) is not None:
+                check(name, value)
+        if self.cursor is not None and (self.rerank is not None or self.diversity is not None):
+            raise InvalidRequest("cursor does not go with rerank and diversity, which have one page: leave it out")
+
+    @property
+    def num_given(self) -> int:
+        """The number of vectors and of documents that the search is for, beside texts."""
+        return len(self.vectors or ()) + len(self.like or ())
+
+    @property
+    def is_one_question(self) -> bool:
+        """True if all that is asked must be answered together: parts of it would have other answers."""
+        return self.fuse or self.num_negative > 0 or self.num_given > 0 or self.cursor is not None
+
+    @classmethod
+    def from_map(cls, values: Mapping[str, Any]) -> "SearchOptions":
+        """Return options with the map's values; options that it lacks keep their defaults, other fields are ignored."""
+        given = {name: values[name] for name in SEARCH_NAMES if name in values}
+        return cls(**given) if given else PLAIN
+
+    def to_map(self) -> dict[str, Any]:
+        """Return the options that differ from their defaults, by name."""
+        if self is PLAIN:
+            return {}
+        return {name: value for name, default in SEARCH_DEFAULTS.items() if (value := getattr(self, name)) != default}
+
+
+def _check_share(name: str, value: Any) -> None:
+    check_number(name, value, 0, 1)
+
+
+def _check_name(name: str, value: Any) -> None:
+    check_type(name, value, str, "the name of a field")
+
+
+def _check_fields(name: str, value: Any) -> None:
+    check_strings(name, value, MAX_FIELDS)
+
+
+def _check_ids(name: str, value: Any) -> None:
+    check_strings(name, value, MAX_LISTS)
+
+
+def _check_filter(name: str, value: Any) -> None:
+    check_type(name, value, dict, 'a map such as {"year": {"gte": 2001}}')
+
+
+def _check_cursor(name: str, value: Any) -> None:
+    check_type(name, value, str, "a cursor that a search has answered, or an empty string")
+    if len(value) > MAX_CURSOR_CHARS:
+        raise InvalidRequest(f"{name} has {len(value):,} characters: it takes one that a search has answered")
+
+
+def _check_sort(name: str, value: Any) -> None:
+    check_type(name, value, list, 'a list such as [{"field": "year", "order": "desc"}]')
+    for number, item in enumerate(value):
+        place = f"{name}[{number}]"
+        check_names(place, item, ("field", "order"), ("field",))
+        check_type(f"{place}.field", item["field"], str, "the name of a field")
+        if (order := item.get("order", "asc")) not in ("asc", "desc"):
+            raise InvalidRequest(f"{place}.order is {excerpt(order)}: it takes one of asc, desc")
+
+
+def _check_boost(name: str, value: Any) -> None:
+    check_type(name, value, list, "a list of boosts")
+    for number, item in enumerate(value):
+        check_type(f"{name}[{number}]", item, dict, "a map with a field and a weight")
+
+
+def _check_snippet(name: str, value: Any) -> None:
+    check_type(name, value, dict, "a map of options; an empty one takes their defaults")
+
+
+def _check_rerank(name: str, value: Any) -> None:
+    check_names(name, value, ("top_n",), ("top_n",))
+    check_range(f"{name}.top_n", value["top_n"], 1, MAX_TOP_N)
+
+
+def _check_vectors(name: str, value: Any) -> None:
+    if not isinstance(value, list) or not 0 < len(value) <= MAX_LISTS:
+        raise InvalidRequest(f"{name} is {excerpt(value)}: it takes a list of 1 to {MAX_LISTS:,} vectors")
+    for number, vector in enumerate(value):
+        place = f"{name}[{number}]"
+        if not isinstance(vector, list) or not 0 < len(vector) <= MAX_VECTOR_NUMBERS:
+            raise InvalidRequest(f"{place} is {excerpt(vector)}: it takes a list of numbers")
+        for n, item in enumerate(vector):
+            if type(item) not in (float, int) or not -MAX_NUMBER <= item <= MAX_NUMBER:
+                check_number(f"{place}[{n}]", item)
+        if not any(vector):
+            raise InvalidRequest(f"{place} has only zeros, which point nowhere: send the vector of a text")
+
+
+_CHECKS: dict[str, Callable[[str, Any], None]] = {
+    "alpha": _check_share,
+    "filter": _check_filter,
+    "sort": _check_sort,
+    "boost": _check_boost,
+    "group_by": _check_name,
+    "facets": _check_fields,
+    "fields": _check_fields,
+    "snippet": _check_snippet,
+    "cursor": _check_cursor,
+    "min_score": check_number,
+    "like": _check_ids,
+    "vectors": _check_vectors,
+    "rerank": _check_rerank,
+    "diversity": _check_share,
+}
+
+#: The default of each option by its name, which is the same on the wire, in HTTP bodies and in Python.
+SEARCH_DEFAULTS: dict[str, Any] = {option.name: option.default for option in fields(SearchOptions)}
+
+#: The names of all options of a search.
+SEARCH_NAMES = tuple(SEARCH_DEFAULTS)
+
+#: A dense search that asks for nothing else: those of many jobs are done together.
+PLAIN = SearchOptions()

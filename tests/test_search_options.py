@@ -1,0 +1,89 @@
+"""The options of a search: which values they take, and how jobs carry them."""
+
+from typing import Any
+
+import pytest
+
+from shoal.errors import InvalidRequest
+from shoal.jobs import Job
+from shoal.search_options import PLAIN, SEARCH_DEFAULTS, SearchOptions
+
+REFUSED: dict[str, list[Any]] = {
+    "mode": ["sparse", None, ["dense"]],
+    "alpha": [-0.1, 1.5, True, "half", float("nan")],
+    "filter": ["year", [1]],
+    "sort": ["year", [1], [{}], [{"field": 1}], [{"field": "year", "order": "up"}], [{"field": "year", "by": "x"}]],
+    "boost": [{"field": "year"}, ["year"]],
+    "group_by": [1],
+    "group_size": [0, 101, True, 1.5],
+    "facets": ["topic", [1], [""], ["a"] * 101],
+    "fields": ["text", [None]],
+    "snippet": [True, "yes"],
+    "cursor": [1, "x" * 5_000],
+    "min_score": ["0.5", True, float("inf")],
+    "explain": [1, "yes"],
+    "like": ["17", [17], [""], ["a"] * 1_025],
+    "vectors": [[], [[]], [1.0], [[0, 0.0]], [["a"]], [[float("nan")]], [[True]], [[1e300]]],
+    "num_negative": [-1, True, 2_000],
+    "fuse": [1],
+    "rerank": [5, {}, {"top_n": 0}, {"top_n": 2_000}, {"top_n": 5, "model": "x"}],
+    "diversity": [2, -1, "much"],
+}
+
+
+def test_every_option_has_values_that_it_does_not_take() -> None:
+    assert REFUSED.keys() == SEARCH_DEFAULTS.keys()
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in REFUSED.items() for value in values])
+def test_a_value_that_an_option_does_not_take_is_named(name: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=name):
+        SearchOptions(**{name: value})
+
+
+def test_a_search_travels_with_its_options() -> None:
+    search = SearchOptions(fuse=True, num_negative=1, like=["7"], vectors=[[0.5, 1.0]], min_score=0.25, fields=[])
+    job = Job("search", ["storm", "protest"], k=3, search=search)
+    assert Job.unpack(job.pack()) == job
+    assert Job.unpack(Job("search", ["storm"]).pack()).search is PLAIN
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "num_lists"),
+    [
+        (["a", "b"], {}, 2),
+        (["a", "b", "c"], {"num_negative": 1}, 2),
+        (["a", "b"], {"fuse": True}, 1),
+        ([], {"like": ["1", "2"], "vectors": [[1.0]]}, 3),
+        (["a"], {"like": ["1"], "num_negative": 1}, 1),
+    ],
+)
+def test_lists_of_hits_are_counted(texts: list[str], options: dict[str, Any], num_lists: int) -> None:
+    assert Job("search", texts, search=SearchOptions(**options)).num_lists == num_lists
+
+
+@pytest.mark.parametrize(
+    ("texts", "options"),
+    [
+        ([], {}),
+        (["a"], {"num_negative": 1}),
+        (["a"], {"num_negative": 2, "like": ["1", "2"]}),
+        (["a", "b"], {"cursor": ""}),
+        (["a"], {"cursor": "", "diversity": 0.5}),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(texts: list[str], options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        Job("search", texts, search=SearchOptions(**options))
+
+
+def test_options_of_a_search_go_with_no_other_operation() -> None:
+    with pytest.raises(InvalidRequest, match="fuse does not go with op embed"):
+        Job("embed", ["a"], search=SearchOptions(fuse=True))
+
+
+@pytest.mark.parametrize("options", [{"fuse": True}, {"num_negative": 1}, {"vectors": [[1.0]]}, {"like": ["1"]}])
+def test_what_must_be_answered_together_stays_in_one_job(options: dict[str, Any]) -> None:
+    job = Job("search", ["storm"] * 50, search=SearchOptions(**options))
+    assert job.split(32) == [job]
+    assert len(Job("search", ["storm"] * 50, search=SearchOptions(min_score=0.5)).split(32)) == 2

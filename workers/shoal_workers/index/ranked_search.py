@@ -1,0 +1,239 @@
+"""A search with options: the queries of a job, the ranking of each, and the hits that are answered of it."""
+
+import json
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from hashlib import blake2b
+from itertools import dropwhile, islice, takewhile
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import InvalidRequest, Unsupported
+from shoal.excerpt import excerpt
+from shoal.jobs import Job
+from shoal.search_options import SEARCH_DEFAULTS, SearchOptions
+from shoal_workers.index.search.cursor import Cursor
+from shoal_workers.index.search.grouping import Lead, leads_of, members_of
+from shoal_workers.index.search.query import Query, away_from, fused, normalised
+from shoal_workers.index.search.ranking import Place, Ranked, Ranking
+from shoal_workers.index.search.search import TopK, merged
+
+if TYPE_CHECKING:
+    from shoal_workers.index.index import Index
+
+#: Options that no search takes yet.
+UNSUPPORTED = ("alpha", "filter", "sort", "boost", "facets", "snippet", "rerank", "diversity")
+
+#: The modes that searches have.
+SUPPORTED_MODES = ("dense",)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchAnswer:
+    """The answer to one job: an item for each list of hits, and None for what was not asked for."""
+
+    hits: list[list[dict[str, Any]]]
+    cursors: list[str | None] | None = None
+    totals: list[int] | None = None
+    facets: list[dict[str, Any]] | None = None
+
+
+class Page(NamedTuple):
+    """The documents on one page of a list, and the cursor of the next page, if there is one."""
+
+    places: list[Place]
+    cursor: str | None
+
+
+def check_supported(options: SearchOptions) -> None:
+    """Raise Unsupported for an option that this worker does not know."""
+    if options.mode not in SUPPORTED_MODES:
+        raise Unsupported(f"mode {excerpt(options.mode)} is not served by this worker: use dense")
+    for name in UNSUPPORTED:
+        if getattr(options, name) != SEARCH_DEFAULTS[name]:
+            raise Unsupported(f"{name} is not served by this worker: leave it out")
+
+
+class RankedSearch:
+    """The search of one job in one version of an index, with the changes that it has at this moment.
+
+    `vectors` are those of the job's texts, float32 `[texts, dimension]`.
+    """
+
+    def __init__(self, index: "Index", job: Job, vectors: NDArray[np.float32]):
+        self._index = index
+        self._live = index.live
+        self._job = job
+        self._options = job.search
+        self._vectors = vectors
+        self._group_field = index.group_field if job.search.group_by is None else job.search.group_by
+
+    def answer(self) -> SearchAnswer:
+        """Return the answer.
+
+        Raises InvalidRequest for an option that does not fit this index, and IndexCorrupt.
+        """
+        queries = self._queries()
+        pages = [self._page(query) for query in queries]
+        pairs = zip(queries, pages, strict=True)
+        hits = [[self._hit(query, place) for place in page.places] for query, page in pairs]
+        if self._options.cursor is None:
+            return SearchAnswer(hits)
+        return SearchAnswer(hits, [page.cursor for page in pages], [self._total(query) for query in queries])
+
+    # Queries
+
+    def _queries(self) -> list[Query]:
+        """Return a query for each list of hits."""
+        num_positive = len(self._job.texts) - self._options.num_negative
+        texts = zip(self._vectors[:num_positive], self._job.texts, strict=False)
+        queries = [Query(vector, (text,)) for vector, text in texts]
+        queries += [self._query_of_vector(n, vector) for n, vector in enumerate(self._options.vectors or ())]
+        queries += [self._query_like(n, document_id) for n, document_id in enumerate(self._options.like or ())]
+        if self._options.fuse:
+            queries = [fused(queries)]
+        if self._options.num_negative:
+            queries = [away_from(query, self._vectors[num_positive:]) for query in queries]
+        return queries
+
+    def _query_of_vector(self, number: int, values: list[float]) -> Query:
+        if len(values) != (dimension := self._index.manifest.dimension):
+            raise InvalidRequest(
+                f"vectors[{number}] has {len(values):,} numbers: the vectors of this index have {dimension:,}"
+            )
+        return Query(normalised(np.array(values, np.float64)))
+
+    def _query_like(self, number: int, document_id: str) -> Query:
+        """Return the query for documents that are like those with an id."""
+        vectors = self._vectors_of(document_id)
+        if not len(vectors):
+            raise InvalidRequest(f"like[{number}] is {excerpt(document_id)}: the index has no document with this id")
+        return Query(normalised(vectors.mean(axis=0)), excluded_ids=(document_id,))
+
+    def _vectors_of(self, document_id: str) -> NDArray[np.float32]:
+        """Return the vectors of all documents with an id, those that were added included."""
+        rows = np.setdiff1d(self._index.rows_of([document_id]), self._live.hidden_rows)
+        added = [place for place, added_id in enumerate(self._live.ids) if added_id == document_id]
+        return np.concatenate([self._index.vectors[rows], self._live.vectors[added]])
+
+    # Rank
+
+    def _rank(self, query: Query, num: int) -> Ranked:
+        """Return the documents of highest score, best first; of equal scores, the lower row comes first."""
+        vector = query.vector[None]
+        found = self._index.exact_search.top_k(vector, num, self._hidden_rows(query))
+        if self._live.ids:
+            added = self._live.top_k(vector, num + len(query.excluded_ids))
+            kept = [self._live.ids[place] not in query.excluded_ids for place in added.rows[0].tolist()]
+            added = TopK(added.rows[:, kept], added.scores[:, kept])
+            found = merged(found, added, self._index.manifest.count, num)
+        return Ranked(found.rows[0], found.scores[0])
+
+    def _hidden_rows(self, query: Query) -> NDArray[np.int64]:
+        """Return the rows of the version that are no hits, in ascending order."""
+        if not query.excluded_ids:
+            return self._live.hidden_rows
+        return np.union1d(self._live.hidden_rows, self._index.rows_of(query.excluded_ids))
+
+    def _total(self, query: Query) -> int:
+        """Return the number of documents that could be in the list."""
+        num_added = sum(added_id not in query.excluded_ids for added_id in self._live.ids)
+        return self._index.manifest.count - len(self._hidden_rows(query)) + num_added
+
+    # Page
+
+    def _page(self, query: Query) -> Page:
+        """Return the documents on the page that the job asks for."""
+        num, cursor = self._job.k, self._cursor
+        num_before = cursor.num_shown if cursor else 0
+        ranking = Ranking(partial(self._rank, query), num_before + num + (cursor is not None))
+        leads = self._after(cursor, lambda: self._leads(ranking)) if cursor else self._leads(ranking)
+        shown = list(islice(leads, num))
+        has_more = cursor is not None and next(leads, None) is not None
+        end = self._end(shown[-1].place, num_before + len(shown)) if has_more else None
+        if not self._group_field or self._options.group_size == 1:
+            return Page([lead.place for lead in shown], end)
+        keys = [lead.key for lead in shown]
+        return Page(members_of(self._places(ranking), self._key_of, keys, self._options.group_size), end)
+
+    def _places(self, ranking: Ranking) -> Iterable[Place]:
+        """Return the ranked documents that reach the least score."""
+        if (least := self._options.min_score) is None:
+            return ranking
+        return takewhile(lambda place: place.score >= least, ranking)
+
+    def _leads(self, ranking: Ranking) -> Iterator[Lead]:
+        """Return an iterator over the groups of a list, or over its documents where they are not grouped."""
+        return leads_of(self._places(ranking), self._key_of)
+
+    def _key_of(self, row: int) -> Hashable:
+        """Return the key of the group of a document; one without the field is a group by itself."""
+        if not self._group_field:
+            return row
+        document = self._index.document_of(row, self._live)
+        if document.get(self._group_field) is None:
+            return row
+        return json.dumps(document[self._group_field], sort_keys=True)
+
+    # Cursors
+
+    @cached_property
+    def _digest(self) -> str:
+        """The digest of the search, the same for all of its pages."""
+        options = replace(self._options, cursor="", fields=None, snippet=None, explain=False)
+        asked = replace(self._job, id="-", deadline=None, reply_to=None, k=1, search=options)
+        return blake2b(asked.pack(), digest_size=8).hexdigest()
+
+    @cached_property
+    def _cursor(self) -> Cursor | None:
+        """The end of the page before; None if no cursor is asked for."""
+        version = self._index.manifest.version
+        if self._options.cursor is None:
+            return None
+        if not self._options.cursor:
+            return Cursor(self._digest, version, 0, 0.0, 0, "")
+        cursor = Cursor.unpack(self._options.cursor)
+        if cursor.digest != self._digest or cursor.version != version:
+            raise InvalidRequest("cursor is of another search: ask the same as for the page before, or begin anew")
+        return cursor
+
+    def _after(self, cursor: Cursor, leads: Callable[[], Iterator[Lead]]) -> Iterator[Lead]:
+        """Return an iterator over the groups after those of the pages before.
+
+        Scores may differ in their last digits from those of the page before, so its last group is looked for first.
+        """
+        if not cursor.num_shown:
+            return leads()
+        rest = leads()
+        if any(self._is_last(cursor, lead.place) for lead in rest):
+            return rest
+        last = (-cursor.score, cursor.row)
+        return dropwhile(lambda lead: (-lead.place.score, lead.place.row) <= last, leads())
+
+    def _is_last(self, cursor: Cursor, place: Place) -> bool:
+        return self._added_id(place.row) == cursor.id if cursor.id else place.row == cursor.row
+
+    def _end(self, last: Place, num_shown: int) -> str:
+        """Return the cursor after a page whose last group is led by this document."""
+        version = self._index.manifest.version
+        return Cursor(self._digest, version, num_shown, last.score, last.row, self._added_id(last.row)).pack()
+
+    def _added_id(self, row: int) -> str:
+        """Return the id of a document that was added since the build; an empty one for those of the version."""
+        place = row - self._index.manifest.count
+        return self._live.ids[place] if place >= 0 else ""
+
+    # Hits
+
+    def _hit(self, query: Query, place: Place) -> dict[str, Any]:
+        """Return what is answered of a document."""
+        document = self._index.document_of(place.row, self._live)
+        hit = {"id": document.pop("id"), "score": place.score}
+        names = document if self._options.fields is None else self._options.fields
+        hit |= {name: document[name] for name in names if name in document}
+        if self._options.explain:
+            hit["explain"] = {"mode": self._options.mode, "cosine": place.score}
+        return hit
