@@ -39,6 +39,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "shoal.client.http": {"shoal", "shoal.long_jobs", "shoal.records", "shoal.changes", "shoal.client"},
     "shoal.bench": {"shoal"},
+    "shoal.evaluation": {"shoal", "shoal.records"},
     "shoal.bulk": {"shoal", "shoal.client", "shoal.client.redis", "shoal.records"},
     "shoal.supervisor": {"shoal", "shoal.broker", "shoal.client.redis"},
     "shoal.cli": {
@@ -47,7 +48,9 @@ ROOMS: dict[str, set[str]] = {
         "shoal.long_jobs",
         "shoal.client",
         "shoal.client.redis",
+        "shoal.records",
         "shoal.bench",
+        "shoal.evaluation",
         "shoal.bulk",
         "shoal.supervisor",
     },

@@ -1,1 +1,4 @@
-"""The `shoal` command. Imports client, queue, supervisor, `long_jobs`, `bulk` and `bench`, each when it is needed."""
+"""The `shoal` command.
+
+Imports client, queue, supervisor, `long_jobs`, `bulk`, `bench`, `evaluation` and `records`, each when it is needed.
+"""

@@ -22,11 +22,13 @@ _OWN = {
     "completion": "shoal.cli.completion:completion",
     "dead": "shoal.cli.dead_letters:dead",
     "embed": "shoal.cli.embed:embed",
+    "eval": "shoal.cli.eval:eval_",
     "job": "shoal.cli.long_job:job",
     "rerank": "shoal.cli.rerank:rerank",
     "search": "shoal.cli.search:search",
     "serve": "shoal.cli.serve:serve",
     "status": "shoal.cli.status:status",
+    "tune": "shoal.cli.tune:tune",
 }
 
 #: The commands in the order of `shoal --help`, by what they are for. Those that are not named come last.
@@ -34,6 +36,7 @@ _SECTIONS = {
     "Start": ("serve", "status"),
     "Embed and search": ("embed", "search", "rerank"),
     "Indexes of your documents": ("index",),
+    "The quality of search": ("eval", "tune"),
     "Long jobs, such as a file of a million lines": ("job",),
     "Models": ("model",),
     "Operate a service": ("key", "dead", "bench"),

@@ -1,0 +1,228 @@
+"""Test collections: the formats of BEIR and TREC, and files that are in none of them."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from beir import Set, passages, write
+
+from shoal.errors import BadDocument, InvalidRequest, ShoalError
+from shoal.evaluation.collection import Collection, Files
+from shoal.evaluation.corpus import write_source
+from shoal.evaluation.judgements import read_judgements
+from shoal.evaluation.queries import read_queries
+from shoal.evaluation.run import Run
+from shoal.evaluation.setting import Setting
+from shoal.evaluation.trec import write_run
+from shoal.records.source_rules import SourceRules
+
+RULES = SourceRules()
+
+TOPICS = """
+<top>
+<num> Number: 301
+<title> International Organized Crime
+
+<desc> Description:
+Identify organizations that participate in
+international criminal activity.
+
+<narr> Narrative:
+A relevant document must name them.
+</top>
+
+<top>
+<num> 302 </num>
+<title>Poliomyelitis &amp; Post-Polio</title>
+<desc>Is the disease under control?</desc>
+</top>
+"""
+
+XML_TOPICS = """<?xml version="1.0"?>
+<topics task="COVIDSearch">
+  <topic number="1">
+    <query>coronavirus origin</query>
+    <question>what is the origin of COVID-19</question>
+  </topic>
+</topics>
+"""
+
+
+def written(folder: Path, name: str, text: str) -> str:
+    """Write a file and return its path."""
+    path = folder / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return str(path)
+
+
+class TestJudgements:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "query-id\tcorpus-id\tscore\n1\td 1\t2\n1\td2\t0\nq2\td2\t1\n",
+            "1\td 1\t2\n\n1\td2\t0\nq2\td2\t1.0\n1\td2\t0",
+            "1\t0\td 1\t2\r\n1\t0\td2\t0\r\nq2\tQ0\td2\t1\r\n",
+        ],
+    )
+    def test_of_beir_and_of_trec(self, text: str, tmp_path: Path) -> None:
+        expected = {"1": {"d 1": 2, "d2": 0}, "q2": {"d2": 1}}
+        assert read_judgements(written(tmp_path, "test.tsv", text), RULES) == expected
+
+    def test_with_spaces_and_packed(self, tmp_path: Path) -> None:
+        path = written(tmp_path, "qrels.gz", "301 0 FBIS3-10082 1\n301 0 FBIS3-10169  -2\n")
+        assert read_judgements(path, RULES) == {"301": {"FBIS3-10082": 1, "FBIS3-10169": -2}}
+
+    @pytest.mark.parametrize(
+        ("text", "where", "what"),
+        [
+            ("1 0 d1 1\n1 0 d1 2\n", "line 2", '"d1" has the gain 2 for query "1", and had 1 before'),
+            ("1 0 d1 1\nquery-id corpus-id score\n", "line 2", "no judgement"),
+            ("1 0 d1 high\n", "line 1", "no judgement"),
+            ("1 0 d1 0.5\n", "line 1", "no whole number"),
+            ("1 0 d1 nan\n", "line 1", "no whole number"),
+            ("1 0 d1 1e999\n", "line 1", "no whole number"),
+            ("1 d1\n", "line 1", "it has 2 cells"),
+            ("a\0b 0 d1 1\n", "line 1", "NUL"),
+        ],
+    )
+    def test_a_line_that_is_none_is_named(self, text: str, where: str, what: str, tmp_path: Path) -> None:
+        with pytest.raises(BadDocument) as caught:
+            read_judgements(written(tmp_path, "qrels.txt", text), RULES)
+        assert f"qrels.txt, {where}: " in caught.value.message
+        assert what in caught.value.message
+
+    def test_an_empty_file_and_one_that_is_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidRequest, match="no judgements"):
+            read_judgements(written(tmp_path, "qrels.txt", "\n \n"), RULES)
+        with pytest.raises(InvalidRequest, match="there is no file"):
+            read_judgements(str(tmp_path), RULES)
+
+
+class TestQueries:
+    def test_of_beir(self, tmp_path: Path) -> None:
+        text = '{"_id": "q1", "text": "  storm\\neurope ", "metadata": {}}\n\n{"id": 2, "query": "rain"}\n'
+        assert read_queries(written(tmp_path, "queries.jsonl", text), RULES) == {"q1": "storm europe", "2": "rain"}
+
+    def test_of_a_table(self, tmp_path: Path) -> None:
+        text = "\ufeff1048585\twhat is paula deen's brother\n2\ta\tb\n"
+        queries = read_queries(written(tmp_path, "queries.tsv.gz", text), RULES)
+        assert queries == {"1048585": "what is paula deen's brother", "2": "a b"}
+
+    def test_topics_of_trec(self, tmp_path: Path) -> None:
+        path = written(tmp_path, "topics.301-450", TOPICS)
+        assert read_queries(path, RULES) == {
+            "301": "International Organized Crime",
+            "302": "Poliomyelitis & Post-Polio",
+        }
+        assert read_queries(path, RULES, "desc") == {
+            "301": "Identify organizations that participate in international criminal activity.",
+            "302": "Is the disease under control?",
+        }
+
+    def test_topics_with_attributes(self, tmp_path: Path) -> None:
+        path = written(tmp_path, "topics.xml", XML_TOPICS)
+        assert read_queries(path, RULES) == {"1": "coronavirus origin"}
+        assert read_queries(path, RULES, "question") == {"1": "what is the origin of COVID-19"}
+        with pytest.raises(BadDocument, match="topic 1: it has no desc"):
+            read_queries(path, RULES, "desc")
+
+    @pytest.mark.parametrize(
+        ("text", "what"),
+        [
+            ('{"_id": "1", "text": "a"}\n{"_id": "1", "text": "b"}', "line 2: there is another query"),
+            ('{"_id": "1", "text": " "}', "line 1: the query has no text"),
+            ('{"text": "a"}', "line 1: the query has no id"),
+            ('{"_id": "1", "text": ["a"]}', "line 1: the id or the text is no string"),
+            ('{"_id": "1", "text"', "line 1: .* is no JSON object"),
+            ('{"_id": ' + "[" * 100_000, "line 1: .* is no JSON object"),
+            ("a query without an id", "line 1: .* has no tab"),
+            ("<top><title>a</title></top>", "line 1: the query has no id"),
+        ],
+    )
+    def test_what_is_none_is_named(self, text: str, what: str, tmp_path: Path) -> None:
+        with pytest.raises(BadDocument, match=what):
+            read_queries(written(tmp_path, "queries", text), RULES)
+
+    @pytest.mark.parametrize("text", ["", "\n\n", "<html></html>"])
+    def test_no_queries(self, text: str, tmp_path: Path) -> None:
+        with pytest.raises(InvalidRequest, match="has no queries"):
+            read_queries(written(tmp_path, "queries", text), RULES)
+
+
+class TestCollections:
+    def test_a_folder_of_beir(self, tmp_path: Path) -> None:
+        (tmp_path / "qrels").mkdir()
+        written(tmp_path, "corpus.jsonl.gz", "{}")
+        written(
+            tmp_path, "queries.jsonl", '{"_id": "1", "text": "a"}\n{"_id": "2", "text": "b"}\n{"_id": "3", "text": "c"}'
+        )
+        written(tmp_path, "qrels/dev.tsv", "query-id\tcorpus-id\tscore\n1\td\t1\n2\td\t0\n9\td\t1\n")
+        files = Files.of(str(tmp_path), None, None, None, "dev")
+        assert files.corpus == str(tmp_path / "corpus.jsonl.gz")
+        collection = Collection.read(files, RULES)
+        assert collection == Collection({"1": "a"}, {"1": {"d": 1}}, num_left_out=2)
+
+    def test_files_that_are_named_go_before_those_of_the_folder(self) -> None:
+        assert Files.of("folder", "c", "q", "r") == Files("q", "r", "c")
+        assert Files.of("folder", None, None, "r") == Files("folder/queries.jsonl", "r", None)
+
+    def test_what_is_missing_is_named(self) -> None:
+        with pytest.raises(InvalidRequest, match="the judgements are missing"):
+            Files.of(None, None, "q", None)
+        with pytest.raises(InvalidRequest, match="the queries are missing"):
+            Files.of(None, None, None, "r")
+
+    @pytest.mark.parametrize(("qrels", "what"), [("8 0 d 1", "judges none"), ("1 0 d 0", "no document relevant")])
+    def test_files_that_do_not_belong_together(self, qrels: str, what: str, tmp_path: Path) -> None:
+        files = Files(written(tmp_path, "queries", "1\ta"), written(tmp_path, "qrels", qrels))
+        with pytest.raises(InvalidRequest, match=what):
+            Collection.read(files, RULES)
+
+
+class TestCorpora:
+    def test_become_a_source(self, tmp_path: Path) -> None:
+        text = (
+            '{"_id": "a", "title": "Storm", "text": "in Europe", "metadata": {}}\n{"_id": "b", "text": "rain"}\n'
+            '{"_id": "c", "title": "", "text": ""}\n{"_id": 7, "title": "Only a title", "text": null}\n'
+        )
+        source = tmp_path / "source.jsonl"
+        assert write_source(written(tmp_path, "corpus.jsonl", text), source, RULES) == 3
+        assert [json.loads(line) for line in source.read_text().splitlines()] == [
+            {"id": "a", "text": "Storm in Europe", "title": "Storm"},
+            {"id": "b", "text": "rain"},
+            {"id": "7", "text": "Only a title", "title": "Only a title"},
+        ]
+
+    @pytest.mark.parametrize(
+        "line", ['{"text": "a"}', "[]", "[" * 100_000, '{"_id": "1", "text": 3}', '{"_id": " ", "text": ""}']
+    )
+    def test_a_line_that_is_no_document_is_named(self, line: str, tmp_path: Path) -> None:
+        corpus = written(tmp_path, "corpus.jsonl", f'{{"_id": "a", "text": "b"}}\n{line}\n')
+        with pytest.raises(ShoalError, match="line 2") as caught:
+            write_source(corpus, tmp_path / "source.jsonl", RULES)
+        assert caught.value.code == "bad_document"
+
+
+def test_a_run_is_written_as_trec_eval_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "1.run"
+    with path.open("w") as file:
+        write_run(file, Run(Setting("a"), {"q 1": ["d1", "d 2"], "2": []}), "a")
+    assert path.read_text() == "q_1 Q0 d1 1 1.000000 a\nq_1 Q0 d_2 2 0.500000 a\n"
+
+
+class TestScript:
+    def test_collections_of_the_test_data_are_read_again(self, tmp_path: Path) -> None:
+        write(Set({"d": "a document"}, {"q": "a query", "r": "without an answer"}, {"q": {"d": 2}}), tmp_path)
+        files = Files.of(str(tmp_path), None, None, None)
+        assert Collection.read(files, RULES) == Collection({"q": "a query"}, {"q": {"d": 2}}, num_left_out=1)
+        assert files.corpus
+        assert write_source(files.corpus, tmp_path / "source.jsonl", RULES) == 1
+
+    def test_passages_are_paragraphs_that_together_are_the_text(self) -> None:
+        text = "\n\n".join(["a" * 100, "b" * 350, "c" * 900, "", "d" * 20])
+        spans = list(passages(text))
+        assert [text[start:stop].strip()[:1] for start, stop in spans] == ["a", "c", "d"]
+        assert [stop for _, stop in spans[:-1]] == [start for start, _ in spans[1:]]
+        assert (spans[0][0], spans[-1][1]) == (0, len(text))
+        assert list(passages("")) == []

@@ -1,0 +1,319 @@
+"""Evaluations: settings, runs over a service, tables, pictures and tuning, and the commands `shoal eval` and `tune`."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from conftest import WORDS
+
+from shoal import Client
+from shoal.cli.main import main
+from shoal.errors import InvalidRequest, Unsupported
+from shoal.evaluation.collection import Collection
+from shoal.evaluation.evaluation import Evaluation
+from shoal.evaluation.evaluator import Evaluator
+from shoal.evaluation.measure import measures
+from shoal.evaluation.plot import svg, ticks
+from shoal.evaluation.run import Ids, Run, Times, run, times
+from shoal.evaluation.setting import Setting
+from shoal.evaluation.table import tables
+from shoal.evaluation.tuning import choose, held_out, modes, reranked
+from shoal.keys import Keys
+from shoal.settings import variable
+
+#: The documents of the index of the tests are the pairs of words, with their positions as ids.
+PAIRS = [f"{first} {second}" for first in WORDS for second in WORDS]
+
+
+def collection_of(num_queries: int, num_documents: int = 20) -> Collection:
+    """Return queries of which each has one relevant document of its own."""
+    queries = {f"q{n}": f"query {n}" for n in range(num_queries)}
+    return Collection(queries, {f"q{n}": {f"d{n % num_documents}": 1} for n in range(num_queries)})
+
+
+def ranking(collection: Collection, rank: int) -> dict[str, list[str]]:
+    """Return hits of which that of a rank is relevant, from 1."""
+    return {name: [*[f"x{n}" for n in range(rank - 1)], *collection.judgements[name]] for name in collection.queries}
+
+
+def evaluation_of(*ranks: int, times: Sequence[Times | None] = (), num_queries: int = 40) -> Evaluation:
+    """Return the evaluation of settings that find the relevant document at these ranks."""
+    collection = collection_of(num_queries)
+    runs = [Run(Setting(f"rank={rank}"), ranking(collection, rank)) for rank in ranks]
+    return Evaluation(collection, measures(10, 100), runs, times or [None] * len(runs))
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("text", "name", "options"),
+        [
+            ("", "defaults", {}),
+            ("mode=dense", "mode=dense", {"mode": "dense"}),
+            (" mode=hybrid   alpha=0.6 ", "mode=hybrid alpha=0.6", {"mode": "hybrid", "alpha": 0.6}),
+            ("rerank.top_n=50", "rerank.top_n=50", {"rerank": {"top_n": 50}}),
+            ("truncate=false explain=true", "truncate=false explain=true", {"truncate": False, "explain": True}),
+            (
+                'filter={"and": [{"news": "a=b c"}, {"year": {"gte": 2001}}]} mode=dense',
+                'filter={"and": [{"news": "a=b c"}, {"year": {"gte": 2001}}]} mode=dense',
+                {"filter": {"and": [{"news": "a=b c"}, {"year": {"gte": 2001}}]}, "mode": "dense"},
+            ),
+        ],
+    )
+    def test_are_words(self, text: str, name: str, options: dict[str, Any]) -> None:
+        assert Setting.parse(text) == Setting(name, options)
+
+    @pytest.mark.parametrize(
+        ("text", "what"),
+        [
+            ("mode", '"mode": write NAME=VALUE'),
+            ("hybrid alpha=1", '"hybrid": write NAME=VALUE'),
+            ("k=5", '"k": it takes options of a search'),
+            ("colour=red", '"colour": it takes options of a search'),
+            ("like=a", '"like": it takes'),
+            ("mode=dense mode=hybrid", '"mode" twice'),
+            ("rerank=5 rerank.top_n=5", '"rerank.top_n" twice'),
+            ('filter={"a": 1', "its value is no JSON"),
+            ("filter=" + "[" * 100_000, "its value is no JSON"),
+            ("mode=", "its value is no JSON"),
+        ],
+    )
+    def test_what_is_wrong_is_named(self, text: str, what: str) -> None:
+        with pytest.raises(InvalidRequest) as caught:
+            Setting.parse(text)
+        assert what in caught.value.message
+
+    def test_are_extended(self) -> None:
+        assert Setting.parse("").extended("mode=dense").name == "mode=dense"
+        assert Setting.parse("mode=hybrid").extended("rerank.top_n=5").options == {
+            "mode": "hybrid",
+            "rerank": {"top_n": 5},
+        }
+
+
+class FakeSearch:
+    """A search that answers each query `query N` with the documents dN, dN+1 …, and notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int, dict[str, Any]]] = []
+
+    def __call__(self, queries: Sequence[str], k: int, **options: Any) -> list[list[dict[str, Any]]]:
+        self.asked.append((len(queries), k, options))
+        if options.get("mode") == "lexical":
+            raise Unsupported("the index has no words")
+        numbers = [int(query.split()[1]) for query in queries]
+        return [[{"id": f"d{n + rank}", "score": 1.0, "of": f"x{n}"} for rank in range(k)] for n in numbers]
+
+
+class TestRuns:
+    def test_ask_for_several_queries_at_a_time_and_for_few_if_they_are_reranked(self) -> None:
+        search, collection = FakeSearch(), collection_of(40)
+        run(search, collection, Setting.parse("mode=dense"), 100)
+        run(search, collection, Setting.parse("rerank.top_n=5"), 10)
+        assert search.asked[:2] == [(32, 100, {"mode": "dense"}), (8, 100, {"mode": "dense"})]
+        assert {each[:2] for each in search.asked[2:]} == {(4, 10)}
+
+    def test_hold_each_document_once(self) -> None:
+        """The chunks of a document have its id."""
+        hits = [{"id": "a"}, {"id": "b"}, {"id": "a"}, {"id": "c"}]
+        assert Ids().ranking("q", hits, 10) == ["a", "b", "c"]
+        assert Ids().ranking("q", hits, 2) == ["a", "b"]
+
+    def test_may_leave_the_document_of_the_query_out(self) -> None:
+        search = FakeSearch()
+        collection = Collection({"d0": "query 0"}, {"d0": {"d2": 1}})
+        assert run(search, collection, Setting(""), 3, Ids(is_own_left_out=True)).rankings == {"d0": ["d1", "d2", "d3"]}
+
+    def test_of_another_index_are_refused(self) -> None:
+        collection = Collection({"q": "query 0"}, {"q": {"other": 1}})
+        with pytest.raises(InvalidRequest, match=r'no hit of any query is judged \(the first hit is "d0"\)'):
+            run(FakeSearch(), collection, Setting(""), 10)
+        with pytest.raises(InvalidRequest, match='a hit has no field "pmid"'):
+            run(FakeSearch(), collection, Setting(""), 10, Ids("pmid"))
+
+    def test_take_the_id_from_another_field(self) -> None:
+        collection = Collection({"q": "query 7"}, {"q": {"x7": 1}})
+        assert run(FakeSearch(), collection, Setting(""), 10, Ids("of")).rankings == {"q": ["x7"]}
+
+    def test_times_are_of_single_searches_in_turns(self) -> None:
+        search = FakeSearch()
+        settings = [Setting.parse("mode=dense"), Setting.parse("mode=hybrid")]
+        found = times(search, ["query 0", "query 1"], settings, 10, num_rounds=2)
+        assert [each[2]["mode"] for each in search.asked] == ["dense", "hybrid"] * 6
+        assert {each[:2] for each in search.asked} == {(1, 10)}
+        assert all(0 <= each.p50_ms <= each.p90_ms for each in found)
+
+
+class TestEvaluations:
+    def test_a_setting_is_compared_with_the_first_one(self) -> None:
+        evaluation = evaluation_of(2, 1, 2)
+        better, equal = evaluation.differences
+        assert better.interval.mean == pytest.approx(1 - 1 / np.log2(3))
+        assert (better.num_better, equal.num_equal) == (40, 40)
+        assert better.p < 0.001 < equal.p == 1.0
+        assert evaluation.adjusted_ps == pytest.approx([2 * better.p, 1.0])
+
+    def test_the_table_has_every_measure_in_hundredths(self) -> None:
+        lines = tables(evaluation_of(2, 1, times=[Times(1.25, 2.5), Times(30, 40)])).splitlines()
+        assert lines[0] == "40 queries; means x 100, with intervals of 95%:"
+        assert lines[2] == "| setting | nDCG@10 | recall@100 | MRR@10 | MAP@100 | p50 ms | p90 ms |"
+        one, half = "100.0 (100.0 to 100.0)", "50.0 (50.0 to 50.0)"
+        assert lines[4] == f"| rank=2 | 63.1 (63.1 to 63.1) | {one} | {half} | {half} | 1.2 | 2.5 |"
+        assert lines[-1] == "| rank=1 | +36.9 (+36.9 to +36.9) | < 0.001 | < 0.001 | 40 | 0 | 0 |"
+
+    def test_of_one_setting_compares_nothing(self) -> None:
+        assert "against" not in tables(evaluation_of(1))
+
+    def test_all_figures_are_json(self) -> None:
+        found = json.loads(json.dumps(evaluation_of(2, 1, times=[None, Times(1, 2)]).to_map()))
+        assert found["compared_with"] == "rank=2"
+        assert found["settings"][1]["values"]["nDCG@10"] == {f"q{n}": 1.0 for n in range(40)}
+        assert found["settings"][1]["times"] == {"p50_ms": 1, "p90_ms": 2}
+        assert found["differences"][0]["num_better"] == 40
+
+
+class TestPictures:
+    def test_are_svg_with_each_setting_and_its_time(self) -> None:
+        root = ElementTree.fromstring(svg(evaluation_of(2, 1, times=[Times(1.25, 2.5), None]), "a <b> & c"))
+        texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+        assert {"a <b> & c", "rank=1", "rank=2", "nDCG@10 x 100", "1.2"} <= set(texts)
+        assert len(list(root.iter("{http://www.w3.org/2000/svg}circle"))) == 2
+
+    def test_of_equal_settings_can_be_drawn(self) -> None:
+        ElementTree.fromstring(svg(evaluation_of(1, 1), "x" * 200))
+        ElementTree.fromstring(svg(evaluation_of(200), ""))
+
+    @pytest.mark.parametrize(
+        ("low", "high", "marks"),
+        [
+            (0, 100, [0, 20, 40, 60, 80, 100]),
+            (37.2, 41.9, [37, 38, 39, 40, 41, 42]),
+            (0, 0, None),
+            (0.001, 0.0011, None),
+        ],
+    )
+    def test_the_axis_has_round_numbers(self, low: float, high: float, marks: list[float] | None) -> None:
+        found = ticks(low, high)
+        assert marks is None or found == pytest.approx(marks)
+        assert found[0] <= low + 1e-9 < high + 2e-9 <= found[-1] + 3e-9
+        assert 2 <= len(found) <= 9
+
+
+class TestTuning:
+    def test_the_modes_and_depths_that_are_tried(self) -> None:
+        assert [each.name for each in modes((0.25,))] == ["mode=dense", "mode=lexical", "mode=hybrid alpha=0.25"]
+        assert [each.options for each in reranked(Setting.parse("alpha=0.5"), (10,))] == [
+            {"alpha": 0.5, "rerank": {"top_n": 10}}
+        ]
+
+    def test_the_best_and_the_fastest_that_is_not_known_to_be_worse(self) -> None:
+        fast, slow = Times(1, 1), Times(9, 9)
+        assert choose(evaluation_of(2, 1, 1, times=[fast, slow, fast])).best == 1
+        assert choose(evaluation_of(2, 1, 1, times=[fast, slow, fast])).fastest == 2
+        assert choose(evaluation_of(2, 1, 1, times=[fast, fast, slow])).fastest == 1
+
+    def test_what_is_expected_comes_from_queries_that_had_no_part_in_the_choice(self) -> None:
+        """Of many settings that are noise, the best one looks better than it is."""
+        noise = [np.random.default_rng(n).random(100) for n in range(50)]
+        best = max(each.mean() for each in noise)
+        assert best > 0.55
+        assert held_out(noise) < best - 0.02
+        assert held_out([np.full(10, 0.25), np.full(10, 0.5)]) == pytest.approx(0.5)
+        assert held_out([np.array([0.5]), np.array([0.25])]) == 0.5
+
+    def test_what_is_not_there_is_left_out_with_the_reason(self) -> None:
+        said: list[str] = []
+        evaluator = Evaluator(FakeSearch(), collection_of(3))
+        runs = evaluator.run_those_there(modes((0.5,)), said.append)
+        assert [each.setting.name for each in runs] == ["mode=dense", "mode=hybrid alpha=0.5"]
+        assert said == ["mode=lexical is left out: the index has no words"]
+
+
+@pytest.fixture
+def shoal(redis_url: str, keys: Keys) -> CliRunner:
+    """Return a runner of commands in the test's own pool."""
+    names = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool}
+    return CliRunner(env={variable(name): value for name, value in names.items()})
+
+
+@pytest.fixture
+def beir(tmp_path: Path) -> Path:
+    """A folder of BEIR: every document of the tests' index, a query for some, and for one of these another document."""
+    (tmp_path / "qrels").mkdir()
+    chosen = {"q1": PAIRS[1], "q2": PAIRS[12], "q3": PAIRS[33]}
+    lines = {
+        "corpus.jsonl": [{"_id": str(n), "text": text} for n, text in enumerate(PAIRS)],
+        "queries.jsonl": [{"_id": name, "text": text} for name, text in chosen.items()],
+    }
+    for name, values in lines.items():
+        (tmp_path / name).write_text("\n".join(map(json.dumps, values)))
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\t1\t1\nq2\t12\t1\nq3\t63\t1\n")
+    return tmp_path
+
+
+@pytest.mark.usefixtures("serving")
+class TestCommands:
+    def test_eval_measures_the_service(self, shoal: CliRunner, beir: Path, client: Client, tmp_path: Path) -> None:
+        out, plot, runs = tmp_path / "out.json", tmp_path / "out.svg", tmp_path / "runs"
+        words = [
+            "eval",
+            str(beir),
+            "-k",
+            "5",
+            "--depth",
+            "64",
+            "--json",
+            str(out),
+            "--plot",
+            str(plot),
+            "--runs",
+            str(runs),
+        ]
+        done = shoal.invoke(main, words)
+        assert done.exit_code == 0, done.output
+        found = json.loads(out.read_text())["settings"][0]
+        hits = client.search([PAIRS[1], PAIRS[12], PAIRS[33]], k=64)
+        assert (runs / "1.run").read_text().split("\n")[0].split()[:3] == ["q1", "Q0", hits[0][0]["id"]]
+        ranks = [[hit["id"] for hit in of].index(wanted) for of, wanted in zip(hits, ("1", "12", "63"), strict=True)]
+        expected = [1 / np.log2(rank + 2) if rank < 5 else 0.0 for rank in ranks]
+        assert list(found["values"]["nDCG@5"].values()) == pytest.approx(expected)
+        assert found["measures"]["recall@64"]["mean"] == 1.0
+        assert found["times"]["p50_ms"] > 0
+        assert "| defaults |" in done.stdout
+        assert ElementTree.parse(plot).getroot().tag.endswith("svg")
+
+    def test_eval_compares_settings_and_takes_topics_of_trec(self, shoal: CliRunner, beir: Path) -> None:
+        topics, qrels = beir / "topics", beir / "qrels.txt"
+        topics.write_text(f"<top>\n<num> Number: 7\n<title> {PAIRS[1]}\n</top>")
+        qrels.write_text("7 0 1 1\n")
+        files = ["--queries", str(topics), "--qrels", str(qrels), "--no-times"]
+        done = shoal.invoke(main, ["eval", *files, "--setting", "mode=dense", "--setting", "truncation_side=left"])
+        assert done.exit_code == 0, done.output
+        assert "nDCG@10 x 100 against mode=dense:" in done.stdout
+        assert "| truncation_side=left | +0.0 (+0.0 to +0.0) | 1.000 | 1.000 | 0 | 0 | 1 |" in done.stdout
+
+    def test_an_index_that_is_not_served_is_named(self, shoal: CliRunner, beir: Path) -> None:
+        (beir / "corpus.jsonl").unlink()
+        done = shoal.invoke(main, ["eval", str(beir), "--index", "other"])
+        assert done.exit_code == 1
+        assert "no worker serves an index other: name one with --index, or documents with --corpus" in done.stderr
+
+    @pytest.mark.parametrize("command", ["eval", "tune"])
+    def test_options_that_cannot_be_are_refused_at_once(self, command: str, shoal: CliRunner) -> None:
+        assert "--depth is 5, less than -k, 10" in shoal.invoke(main, [command, "x", "--depth", "5"]).stderr
+        assert "there is no file x/queries.jsonl" in shoal.invoke(main, [command, "x"]).stderr
+
+    def test_tune_says_what_is_best_and_what_it_costs(self, shoal: CliRunner, beir: Path, tmp_path: Path) -> None:
+        out = tmp_path / "out.json"
+        done = shoal.invoke(main, ["tune", str(beir), "--json", str(out), "--rerank", "5"])
+        assert done.exit_code == 0, done.output
+        found = json.loads(out.read_text())
+        best = found["settings"][found["choice"]["best"]]
+        assert f"best: {best['setting']}: nDCG@10 " in done.stdout
+        assert f"its options: {json.dumps(best['options'])}" in done.stdout
+        assert "rerank.top_n=5 is left out: " in done.stderr
+        assert found["settings"][0]["setting"] == "mode=dense"

@@ -1,0 +1,104 @@
+"""Measures of rankings, intervals and tests: against values by hand and against other ways to compute them."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.evaluation.measure import Measure, average_precision, measures, ndcg, recall, reciprocal_rank
+from shoal.evaluation.resampling import NUM_RESAMPLES, adjusted, difference, interval
+
+#: The gains of the hits of a query, and of all its judged documents.
+GAINS, JUDGED = [3, 2, 3, 0, 1, 2], [3, 3, 3, 2, 2, 2, 1, 0, -1]
+
+RANKINGS = st.lists(st.integers(-1, 3), max_size=8)
+
+
+class TestByHand:
+    def test_ndcg(self) -> None:
+        found = 3 + 2 / math.log2(3) + 3 / 2 + 1 / math.log2(6) + 2 / math.log2(7)
+        best = 3 + 3 / math.log2(3) + 3 / 2 + 2 / math.log2(5) + 2 / math.log2(6) + 2 / math.log2(7)
+        assert ndcg(GAINS, JUDGED, 6) == pytest.approx(found / best)
+        assert ndcg(GAINS, JUDGED, 1) == 1.0
+        assert ndcg(GAINS, JUDGED, 100) == pytest.approx(found / (best + 1 / 3))
+
+    def test_recall(self) -> None:
+        assert recall(GAINS, JUDGED, 6) == 5 / 7
+        assert recall(GAINS, JUDGED, 2) == 2 / 7
+
+    def test_reciprocal_rank(self) -> None:
+        assert reciprocal_rank([0, -1, 2, 3], JUDGED, 10) == 1 / 3
+        assert reciprocal_rank([0, -1, 2, 3], JUDGED, 2) == 0.0
+
+    def test_average_precision(self) -> None:
+        assert average_precision(GAINS, JUDGED, 6) == pytest.approx((1 + 1 + 1 + 4 / 5 + 5 / 6) / 7)
+        assert average_precision(GAINS, JUDGED, 3) == pytest.approx(3 / 7)
+
+    def test_no_hits_are_worth_nothing(self) -> None:
+        assert [measure.of([], [1]) for measure in measures(10, 100)] == [0.0] * 4
+
+    def test_names(self) -> None:
+        assert [*map(str, measures(10, 100))] == ["nDCG@10", "recall@100", "MRR@10", "MAP@100"]
+
+
+@given(RANKINGS, RANKINGS, st.integers(1, 10))
+def test_every_measure_is_between_0_and_1_and_the_best_ranking_has_1(
+    hits: list[int], others: list[int], k: int
+) -> None:
+    judged = [1, *hits, *others]
+    best = sorted(judged, reverse=True)
+    for measure in (Measure("nDCG", k), Measure("recall", k), Measure("MRR", k), Measure("MAP", k)):
+        assert 0 <= measure.of(hits, judged) <= 1 + 1e-12
+        assert measure.of(hits, judged) <= measure.of(best, judged) + 1e-12
+    assert ndcg(best, judged, k) == pytest.approx(1.0)
+
+
+class TestIntervals:
+    def test_of_equal_values_is_a_point(self) -> None:
+        assert interval(np.full(20, 0.25)) == (0.25, 0.25, 0.25)
+
+    def test_is_about_two_standard_errors_on_each_side(self) -> None:
+        values = np.random.default_rng(1).random(400)
+        error = values.std() / math.sqrt(len(values))
+        mean, low, high = interval(values)
+        assert mean == pytest.approx(values.mean())
+        assert (high - mean, mean - low) == pytest.approx((1.96 * error, 1.96 * error), rel=0.05)
+
+    def test_of_many_queries_needs_little_memory_and_is_the_same_each_time(self) -> None:
+        values = np.random.default_rng(2).random(3_000)
+        assert interval(values) == interval(values.copy())
+
+
+class TestDifferences:
+    def test_p_is_the_share_of_signs_with_a_difference_as_large(self) -> None:
+        values, others = np.array([0.5, 0.9, 0.4, 0.8, 0.7, 0.6]), np.array([0.4, 0.5, 0.6, 0.3, 0.4, 0.6])
+        deltas = values - others
+        sums = [abs(sum(s * d for s, d in zip(signs, deltas, strict=True))) for signs in product((1, -1), repeat=6)]
+        exact = sum(each >= abs(deltas.sum()) - 1e-9 for each in sums) / len(sums)
+        found = difference(values, others)
+        assert found.p == pytest.approx(exact, abs=0.02)
+        assert (found.num_better, found.num_worse, found.num_equal) == (4, 1, 1)
+        assert found.interval.mean == pytest.approx(deltas.mean())
+
+    def test_is_paired(self) -> None:
+        """The queries differ much more than the settings do, and the test sees it all the same."""
+        others = np.random.default_rng(3).random(100)
+        assert difference(others + 0.01, others).p == 1 / (NUM_RESAMPLES + 1)
+
+    def test_of_a_setting_to_itself_is_none(self) -> None:
+        values = np.random.default_rng(4).random(50)
+        found = difference(values, values.copy())
+        assert (found.p, found.num_equal, found.interval) == (1.0, 50, (0.0, 0.0, 0.0))
+
+    def test_of_noise_is_seldom_one(self) -> None:
+        rng = np.random.default_rng(5)
+        ps = [difference(rng.random(30), rng.random(30)).p for _ in range(40)]
+        assert sum(p < 0.05 for p in ps) <= 6
+
+    def test_several_are_adjusted_by_holm(self) -> None:
+        assert adjusted([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+        assert adjusted([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+        assert adjusted([]) == []
