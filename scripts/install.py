@@ -37,7 +37,7 @@ DEFAULT_MODEL = ROOT / "default-model.txt"
 PARTS: dict[str, tuple[list[str], list[str]]] = {
     "serve": (["api", "workers", "jobs", "embedded"], []),
     "export": (["export"], []),
-    "test": (["http", "parquet", "remote", "zstd"], ["test"]),
+    "test": (["documents", "http", "parquet", "remote", "zstd"], ["test"]),
     "lint": ([], ["lint"]),
     "bench": ([], ["bench"]),
     "clients": ([], ["clients"]),

@@ -16,9 +16,9 @@ from http_servers import Canned, CannedServer, running
 
 from shoal.errors import AddressNotAllowed, BadDocument, FileError, InvalidRequest, PathNotAllowed, ShoalError
 from shoal.long_task import MAX_SHOWN
+from shoal.memory_limit import limited_memory
 from shoal.records.bad_rows import BadRows
 from shoal.records.document import BadRow, Document
-from shoal.records.memory_limit import limited_memory
 from shoal.records.record import MAX_ROW_BYTES
 from shoal.records.source import Source
 from shoal.records.source_rules import SourceRules

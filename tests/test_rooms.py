@@ -24,7 +24,8 @@ ROOMS: dict[str, set[str]] = {
     "shoal.queue": {"shoal", "shoal.broker"},
     "shoal.cache": {"shoal", "shoal.broker", "shoal.queue"},
     "shoal.long_jobs": {"shoal", "shoal.broker"},
-    "shoal.records": {"shoal"},
+    "shoal.extraction": {"shoal"},
+    "shoal.records": {"shoal", "shoal.extraction"},
     "shoal.changes": {"shoal", "shoal.broker", "shoal.records"},
     "shoal.client": {"shoal", "shoal.queue", "shoal.long_jobs", "shoal.records"},
     "shoal.client.redis": {
@@ -240,6 +241,8 @@ HOMES = {
     },
     "tokenizers": {"shoal_workers.encoding.tokenizer", "shoal_workers.model.prepare"},
     "pyarrow": {"shoal_api.vector_format", "shoal.bulk.part_file", "shoal.records"},
+    "pypdf": {"shoal.extraction.pdf_text"},
+    "selectolax": {"shoal.extraction.html_text"},
     "huggingface_hub": {"shoal_workers.model.source"},
     "threadpoolctl": {"shoal_workers.service"},
     "flask": {"shoal_api"},

@@ -5,8 +5,8 @@ from typing import Any
 
 from shoal.errors import BadDocument, FileError, MissingExtra
 from shoal.extra import install_command
+from shoal.memory_limit import limited_memory
 from shoal.records.arrow_values import check_types, num_bytes
-from shoal.records.memory_limit import limited_memory
 from shoal.records.record import MAX_ROW_BYTES, Place, Record, Records, refuse_duplicate_columns, too_long
 from shoal.records.source_file import BLOCK_BYTES, SourceFile
 

@@ -2,17 +2,21 @@
 
 import logging
 import os.path
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 
 from shoal.errors import BadDocument, InvalidRequest
 from shoal.excerpt import excerpt
+from shoal.extraction.kinds import KINDS
+from shoal.extraction.text_reader import TextReader
 from shoal.records.column_records import read_arrow, read_parquet
 from shoal.records.compression import ENDINGS
 from shoal.records.document import RESERVED_NAMES, BadRow, Document, DocumentColumns
+from shoal.records.file_documents import read_document, read_folder
+from shoal.records.folder import folder_fingerprint, kind_of, list_files
 from shoal.records.record import Place, Reader, Record, listed
-from shoal.records.source_file import SourceFile, fingerprint, is_url, name_of, open_file, path_of, shown
+from shoal.records.source_file import fingerprint, is_url, name_of, open_file, path_of, shown
 from shoal.records.source_rules import SourceRules
 from shoal.records.text_records import read_csv, read_jsonl, read_tsv, read_txt
 from shoal.settings import DEFAULTS
@@ -27,13 +31,13 @@ NO_ROOTS = SourceRules()
 
 
 class Source:
-    """A file of records, read anew by each iteration in constant memory.
+    """A file of records or a document, or a folder of documents, read anew by each iteration in constant memory.
 
-    `path` is that of a file on this machine, an http or https URL, or a URL that fsspec opens; the ending of its name
-    says the format. Without `text_column` the text is "text", else the only column that is not the id, else the only
-    one of `USUAL_TEXT_COLUMNS`. Without `id_column` the id is "id", else the position counted from 0. No other column
-    may have one of the `reserved` names. It is opened by the `rules`; those of a Source without any refuse all
-    private networks.
+    `path` is that of a file or folder on this machine, an http or https URL, or a URL that fsspec opens; the ending
+    of a name says the format. Without `text_column` the text is "text", else the only column that is not the id,
+    else the only one of `USUAL_TEXT_COLUMNS`. Without `id_column` the id is "id", else the position counted from 0.
+    No other column may have one of the `reserved` names. It is opened by the `rules`; those of a Source without any
+    refuse all private networks.
 
     The constructor raises InvalidRequest for a file that is not there or of no known kind. Iterating raises
     InvalidRequest for a column that cannot be used, BadDocument, InvalidRequest or FileError where the file cannot be
@@ -57,10 +61,15 @@ class Source:
         self._reserved = reserved
         self._max_text_chars = max_text_chars
         self._rules = rules
-        self._file: SourceFile | None = None
-        if not is_url(self.path) and not os.path.isfile(self.path):
-            raise InvalidRequest(f"there is no file {self.path}; give the path of a file, not of a folder")
-        self._reader, unit = _reader(self.path)
+        self._part: Callable[[], float | None] = lambda: None
+        self.is_folder = not is_url(self.path) and os.path.isdir(self.path)
+        if not is_url(self.path) and not self.is_folder and not os.path.isfile(self.path):
+            raise InvalidRequest(f"there is no file or folder {self.path}: check its name")
+        self._kind = None if self.is_folder else kind_of(self.name)
+        self._read: Reader | None = None
+        unit = "file"
+        if not self.is_folder and not self._kind:
+            self._read, unit = _reader(self.path)
         self.place = Place(shown(self.path), unit)
 
     def __iter__(self) -> Iterator[Document]:
@@ -73,12 +82,19 @@ class Source:
     @property
     def fraction(self) -> float | None:
         """The part of the file that the last iteration has read, from 0 to 1; None if it is not known."""
-        return self._file.fraction() if self._file else None
+        return self._part()
 
-    def rows(self) -> Iterator[Document | BadRow]:
-        """Yield each row that is not blank, in order: as a document, or as a bad row."""
+    def where(self, row: Document | BadRow) -> str:
+        """Return the beginning of a message about a row: the file or line that it comes from."""
+        return self._where(row.number, row.id if isinstance(row, Document) else None)
+
+    def rows(self, waiting: Callable[[], object] = lambda: None) -> Iterator[Document | BadRow]:
+        """Yield each row that is not blank, in order: as a document, or as a bad row.
+
+        `waiting` is called often while a row takes long, and may raise to end the reading.
+        """
         columns: DocumentColumns | None = None
-        with open_file(self.path, self._rules) as self._file, closing(self._records(self._file)) as records:
+        with closing(self._records(waiting)) as records:
             for position, (number, record) in enumerate(records):
                 if isinstance(record, BadDocument):
                     yield BadRow(number, record.message)
@@ -87,7 +103,7 @@ class Source:
                 try:
                     row: Document | BadRow = columns.document(record, number, position)
                 except BadDocument as error:
-                    row = BadRow(number, f"{self.place.at(number)}: {error}")
+                    row = BadRow(number, f"{self._where(number, record.get('id'))}: {error}")
                 yield row
 
     def fingerprint(self) -> dict[str, int | str]:
@@ -96,10 +112,32 @@ class Source:
         `modified` is in nanoseconds for a file of this machine, else a word of the server; the digest is that of the
         first MiB. Raises as iterating does.
         """
-        return fingerprint(self.path, self._rules)
+        return folder_fingerprint(Path(self.path)) if self.is_folder else fingerprint(self.path, self._rules)
 
-    def _records(self, file: SourceFile) -> Generator[tuple[int, Record | BadDocument], None, None]:
-        yield from self._reader(file, self.place)
+    def _records(self, waiting: Callable[[], object]) -> Generator[tuple[int, Record | BadDocument], None, None]:
+        if self.is_folder:
+            yield from self._folder_records(waiting)
+            return
+        with open_file(self.path, self._rules) as file:
+            self._part = file.fraction
+            if self._read:
+                yield from self._read(file, self.place)
+            elif self._kind:
+                with TextReader() as reader:
+                    found = read_document(file, self.place.path, self._kind, reader, waiting)
+                yield 1, found if isinstance(found, BadDocument) else {"id": self.name, **found}
+
+    def _folder_records(self, waiting: Callable[[], object]) -> Iterator[tuple[int, Record | BadDocument]]:
+        folder = Path(self.path)
+        files, num_done = list_files(folder), 0
+        self._part = lambda: num_done / len(files) if files else None
+        for num_done, record in enumerate(read_folder(folder, files, self._rules, waiting), 1):
+            yield num_done, record
+
+    def _where(self, number: int, document_id: str | None) -> str:
+        if self._read or (self.is_folder and document_id is None):
+            return self.place.at(number)
+        return f"{self.place.path}/{document_id}" if self.is_folder else self.place.path
 
     def _columns(self, found: list[str]) -> DocumentColumns:
         """Return the columns to use, of those that the first record has."""
@@ -142,4 +180,5 @@ def _reader(path: str) -> tuple[Reader, str]:
     for ending, found in _READERS.items():
         if name_of(path).lower().endswith(ending):
             return found
-    raise InvalidRequest(f"{shown(path)} is of no known kind; its name must end in one of {', '.join(_READERS)}")
+    known = ", ".join([*_READERS, *KINDS])
+    raise InvalidRequest(f"{shown(path)} is of no known kind; its name must end in one of {known}")

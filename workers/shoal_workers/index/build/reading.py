@@ -84,12 +84,12 @@ class _Reading:
     def copy(self) -> None:
         """Write the documents into a file. Raises BadDocument if there are none."""
         with (self._folder / DOCUMENTS).open("wb") as file:
-            for number, row in enumerate(self._source.rows(), 1):
+            for number, row in enumerate(self._source.rows(self._tell), 1):
                 self._state.num_rows = number
                 for part in self._parts(row):
                     file.write(line := _line(part))
                     self.copied.add(part, line)
-                if number % REPORT_EVERY == 0 or self._num_chars >= REPORT_CHARS:
+                if number % REPORT_EVERY == 0 or self._source.is_folder or self._num_chars >= REPORT_CHARS:
                     self._tell()
         if not self.copied.sizes:
             raise BadDocument(f"{self._source.place.path}: there are no documents in it; at least one is needed")
@@ -112,7 +112,7 @@ class _Reading:
         try:
             return self._cutter.cut(row)
         except BadDocument as error:
-            return self._leave_out(BadRow(row.number, f"{self._source.place.at(row.number)}: {error}"))
+            return self._leave_out(BadRow(row.number, f"{self._source.where(row)}: {error}"))
 
     def _repeated(self) -> Iterator[tuple[slice, BadRow]]:
         """Yield the rows of each document with the id of an earlier one, and the reason to leave it out."""

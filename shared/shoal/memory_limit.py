@@ -18,13 +18,20 @@ def limited_memory(max_bytes: int, num_held: Callable[[], int] = lambda: 0) -> I
         yield
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = _data_bytes() + max_bytes - num_held()
-    lowest = min(limit for limit in (wanted, soft, hard) if limit != resource.RLIM_INFINITY)
-    resource.setrlimit(resource.RLIMIT_DATA, (lowest, hard))
+    limit_memory(max_bytes - num_held())
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def limit_memory(max_bytes: int) -> None:
+    """Let allocations fail, with MemoryError, that take over `max_bytes` more than the process has now. Linux alone."""
+    if sys.platform != "linux":
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    lowest = min(limit for limit in (_data_bytes() + max_bytes, soft, hard) if limit != resource.RLIM_INFINITY)
+    resource.setrlimit(resource.RLIMIT_DATA, (lowest, hard))
 
 
 def _data_bytes() -> int:

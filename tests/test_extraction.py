@@ -1,0 +1,231 @@
+"""Text of web pages, Markdown and PDF files, which a process of its own reads."""
+
+import io
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import pytest
+from pdf_files import pdf, pdf_of
+
+from shoal.errors import MissingExtra, Paused
+from shoal.extraction import text_reader
+from shoal.extraction.kinds import MAX_FILE_BYTES, MAX_TEXT_BYTES, Extracted, UnreadableFile
+from shoal.extraction.markdown_text import extract_markdown
+from shoal.extraction.text_reader import TextReader
+
+needs_html = pytest.mark.skipif(not find_spec("selectolax"), reason="selectolax is not installed")
+needs_pdf = pytest.mark.skipif(not find_spec("pypdf"), reason="pypdf is not installed")
+
+
+@pytest.fixture
+def reader() -> Iterator[TextReader]:
+    """A reader of files that may take ten seconds of the processor's time, or one unless they are PDF files."""
+    with TextReader(10, 1) as reader:
+        yield reader
+
+
+def read(reader: TextReader, kind: str, data: bytes) -> Extracted:
+    """Return the text of a file that is given in two pieces."""
+    return reader.read(kind, [data[:1_000], data[1_000:]])
+
+
+def fault(reader: TextReader, kind: str, data: bytes) -> str:
+    """Return what is wrong with a file."""
+    with pytest.raises(UnreadableFile) as error:
+        read(reader, kind, data)
+    return str(error.value)
+
+
+PAGE = """<!doctype html><html><head><title> News
+ of today </title><style>p { color: red }</style></head><body><nav><a href=/>Home</a></nav>
+<h1>Storms</h1><p>Rain   in <b>Eu</b>rope
+&amp; Asia.<p>The second<br>has two lines.<script>alert("no")</script>
+<table><tr><td>a<td>b<tr><th>c</table><pre>  kept
+   as is </pre><ul><li>one<li>two</ul><footer>Imprint</footer></body></html>"""
+
+
+@needs_html
+class TestWebPages:
+    def test_the_text_has_a_line_for_each_block(self, reader: TextReader) -> None:
+        found = read(reader, "html", PAGE.encode())
+        assert found.title == "News of today"
+        assert found.text.split("\n") == [
+            *("Storms", "", "Rain in Europe & Asia.", "", "The second", "has two lines.", "", "a b", "c", ""),
+            *("  kept", "   as is ", "", "one", "two"),
+        ]
+
+    def test_the_text_is_that_of_the_main_part_if_there_is_one(self, reader: TextReader) -> None:
+        page = "<body>Menu<main><p>Storm</main><article>One</article><article>Other</article>"
+        assert read(reader, "html", page.encode()).text == "Storm"
+        assert read(reader, "html", page.replace("main", "div").encode()).text.split("\n") == [
+            *("Menu", "", "Storm", "", "One", "", "Other")
+        ]
+
+    @pytest.mark.parametrize(
+        ("declared", "encoding"),
+        [
+            ("", "utf-8"),
+            ("", "utf-8-sig"),
+            ("", "utf-16"),
+            ('<meta charset="utf-8">', "utf-8"),
+            ("<meta charset=latin1>", "cp1252"),
+            ('<meta http-equiv="Content-Type" content="text/html; charset=ISO-8859-15">', "iso8859-15"),
+            ('<?xml version="1.0" encoding="windows-1250"?>', "cp1250"),
+            ("<meta charset=Shift_JIS>", "shift_jis"),
+        ],
+    )
+    def test_the_encoding_is_the_declared_one(self, reader: TextReader, declared: str, encoding: str) -> None:
+        text = "暴風雨" if encoding == "shift_jis" else "Zürich"
+        assert read(reader, "html", f"{declared}<p>{text}".encode(encoding)).text == text
+
+    @pytest.mark.parametrize(
+        ("data", "reason"),
+        [
+            (
+                "<p>Zürich".encode("cp1252"),
+                "byte 0xfc at 4 is not utf-8, and it declares no other encoding",
+            ),
+            ("<meta charset=euc-jp><p>Zürich".encode("cp1252"), "is not euc_jp, which it declares"),
+            (b"<meta charset=zip><p>a", "it declares the encoding zip, which is not known: convert it to UTF-8"),
+            (b"<meta charset=unicode_escape><p>a", "which is not known"),
+            (b"<p>a\0b", "there is a NUL character in it"),
+            (b"<script>a()</script>", "there is no text in it: leave it out"),
+            (b"", "there is no text in it"),
+        ],
+    )
+    def test_a_page_that_cannot_be_read_says_why(self, reader: TextReader, data: bytes, reason: str) -> None:
+        assert reason in fault(reader, "html", data)
+
+    def test_a_bomb_ends_neither_this_process_nor_the_reading(self, reader: TextReader) -> None:
+        """The parser takes time that grows with the square of the depth."""
+        assert "too much of the processor's time" in fault(reader, "html", b"<div>" * 400_000 + b"x")
+        assert read(reader, "html", b"<p>rain").text == "rain"
+
+    def test_a_page_may_be_nested_deeply(self, reader: TextReader) -> None:
+        assert read(reader, "html", b"<div>" * 10_000 + b"rain").text == "rain"
+
+
+@needs_pdf
+class TestPdfFiles:
+    def test_the_text_is_that_of_all_pages(self, reader: TextReader) -> None:
+        assert read(reader, "pdf", pdf(["Storm in Europe.", "Rain."], "News", packed=True)) == Extracted(
+            "Storm in Europe.\n\nRain.", "News"
+        )
+
+    def test_divided_words_are_joined(self, reader: TextReader) -> None:
+        lines = ["a exam-", "ple of X-", "Rays"]
+        content = "BT /F1 12 Tf 72 700 Td 14 TL " + " ".join(f"({line}) Tj T*" for line in lines) + " ET"
+        assert read(reader, "pdf", pdf_of([content.encode()])).text == "a example of X-\nRays"
+
+    def test_an_encrypted_file_is_read_only_without_a_password(self, reader: TextReader) -> None:
+        from pypdf import PdfReader, PdfWriter
+
+        for password, algorithm, is_read in (("", "RC4-128", True), ("secret", "RC4-128", False)):
+            writer = PdfWriter(clone_from=PdfReader(io.BytesIO(pdf(["Storm."]))))
+            writer.encrypt(password, "owner", algorithm=algorithm)
+            file = io.BytesIO()
+            writer.write(file)
+            if is_read:
+                assert read(reader, "pdf", file.getvalue()).text == "Storm."
+            else:
+                assert fault(reader, "pdf", file.getvalue()) == "it is encrypted: save it without a password"
+
+    @pytest.mark.parametrize(
+        ("data", "reason"),
+        [
+            (b"", "not readable as pdf (EmptyFileError: "),
+            (b"no PDF at all", "not readable as pdf (PdfStreamError: "),
+            (pdf(["Storm."])[:200], "not readable as pdf ("),
+            (pdf([""]), "there is no text in it: if its pages are pictures, run OCR on it first"),
+            (pdf_of([]), "there is no text in it: leave it out"),
+        ],
+    )
+    def test_a_file_that_cannot_be_read_says_why(self, reader: TextReader, data: bytes, reason: str) -> None:
+        assert reason in fault(reader, "pdf", data)
+
+    def test_a_bomb_of_packed_pages_is_refused(self, reader: TextReader) -> None:
+        pages = pdf_of([b"(" + b"a" * 80_000_000 + b") Tj"], packed=True)
+        assert len(pages) < 10**6
+        assert fault(reader, "pdf", pages)
+        text = b"BT /F1 12 Tf (" + b"storm " * 200_000 + b") Tj ET"
+        assert "characters of text: cut it into several files" in fault(reader, "pdf", pdf_of([text] * 10, packed=True))
+        assert read(reader, "pdf", pdf(["Rain."])).text == "Rain."
+
+    def test_a_loop_of_pages_is_refused(self, reader: TextReader) -> None:
+        looped = pdf(["Storm."]).replace(b"/Kids [4 0 R]", b"/Kids [2 0 R]")
+        assert fault(reader, "pdf", looped)
+
+
+class TestMarkdown:
+    def test_the_text_is_without_the_signs_of_its_form(self) -> None:
+        found = extract_markdown(
+            b"---\nlayout: page\ntitle: 'News of today'\n---\n# Storms #\n\nSee [the *report*](https://a.org/a_b) and\n"
+            b"![a map](map.png).<!-- not\nthis --> It is **very** `wet`, snake_case stays.\n\nUnder\n-----\n> quoted\n"
+            b"\n| a | b |\n|---|---|\n| 1 | 2 |\n\n***\n```python\n# code_stays = **1**\n```\n[x]: https://a.org\n<br>end"
+        )
+        assert found.title == "News of today"
+        assert found.text.split("\n\n") == [
+            *("Storms", "See the report and\na map. It is very wet, snake_case stays.", "Under\nquoted"),
+            *("| a | b |\n| 1 | 2 |", "# code_stays = **1**\nend"),
+        ]
+
+    def test_the_title_is_the_first_heading(self) -> None:
+        assert extract_markdown(b"text\n\n## Storms\n# Rain").title == "Storms"
+        assert extract_markdown(b"Storms\n======\ntext").title == "Storms"
+        assert extract_markdown(b"text\n").title == ""
+
+    @pytest.mark.parametrize("piece", [b"<!--", b"[", b"**a", b"> ", b"`", b"| - ", b"[a](", b"_a_ "])
+    def test_no_text_takes_long(self, reader: TextReader, piece: bytes) -> None:
+        """The reader has a second of the processor's time."""
+        assert read(reader, "markdown", b"rain " + piece * (10**6 // len(piece))).text
+
+    def test_bytes_that_are_not_utf_8_are_named(self, reader: TextReader) -> None:
+        assert "byte 0xff at 3 is not utf-8" in fault(reader, "markdown", b"abc\xff")
+        assert "byte 0xfc" in fault(reader, "text", "Zürich".encode("cp1252"))
+        assert read(reader, "text", "Zürich".encode("utf-16")).text == "Zürich"
+
+
+class TestTheReader:
+    def test_a_file_or_text_that_is_too_large_is_refused(self, reader: TextReader) -> None:
+        pieces = (bytes(2**24) for _ in range(MAX_FILE_BYTES // 2**24 + 1))
+        with pytest.raises(UnreadableFile, match=f"it has over {MAX_FILE_BYTES:,} bytes, the most of a file"):
+            reader.read("text", pieces)
+        assert f"its text has over {MAX_TEXT_BYTES:,} bytes" in fault(reader, "text", b"a" * (MAX_TEXT_BYTES + 1))
+        assert read(reader, "text", b"a" * MAX_TEXT_BYTES).text == "a" * MAX_TEXT_BYTES
+
+    @needs_html
+    def test_a_caller_can_end_the_reading(self, reader: TextReader) -> None:
+        def stop() -> None:
+            raise Paused("stop")
+
+        with pytest.raises(Paused):
+            reader.read("html", [b"<div>" * 400_000], stop)
+        assert read(reader, "text", b"rain").text == "rain"
+
+    def test_a_process_that_is_killed_fails_the_file_alone(self, reader: TextReader) -> None:
+        assert read(reader, "text", b"rain").text == "rain"
+        assert reader._process is not None
+
+        def pieces() -> Iterator[bytes]:
+            yield b"storm"
+            assert reader._process is not None
+            os.kill(reader._process.pid, 9)
+            reader._process.wait()
+            yield b"storm"
+
+        with pytest.raises(UnreadableFile, match=r"ended the process that did \(exit code -9\)"):
+            reader.read("text", pieces())
+        assert read(reader, "text", b"rain").text == "rain"
+
+    @pytest.mark.parametrize("answer", [b"[]", b"{", b"1", b'{"text": 1, "title": ""}', b"[" * 10**5, b'{"text": "a"}'])
+    def test_an_answer_that_no_reader_makes_is_refused(self, answer: bytes) -> None:
+        with pytest.raises(UnreadableFile, match="its reader did not answer as one does"):
+            text_reader._extracted(answer)
+
+    def test_a_package_that_is_missing_is_named(self) -> None:
+        text_reader.check_installed("markdown")
+        for kind, package in (("html", "selectolax"), ("pdf", "pypdf")):
+            if not find_spec(package):
+                with pytest.raises(MissingExtra, match=f"reading {kind} needs {package}; run: .*documents"):
+                    text_reader.check_installed(kind)
