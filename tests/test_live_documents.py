@@ -3,9 +3,8 @@
 import json
 import tempfile
 import tracemalloc
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from changes import unit_vectors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from index_versions import write_version
-from numpy.typing import NDArray
+from made_documents import DIMENSION, Made, Vectors, apply, made_of, near_ties, open_made
 
 from shoal.changes.change import Change
 from shoal.errors import IndexCorrupt
@@ -23,37 +22,7 @@ from shoal_workers.index.files.hash_table import HashTable, hash_of
 from shoal_workers.index.files.manifest import FILES, FILES_OF, IDS, MANIFEST, checksum
 from shoal_workers.index.index import Index
 
-Vectors = NDArray[np.float32]
 Hits = list[list[dict[str, Any]]]
-
-DIMENSION = 12
-
-
-class Made(NamedTuple):
-    """Documents with their vectors, in their order."""
-
-    documents: list[Document]
-    vectors: list[Vectors]
-
-    def add(self, document: Document, vector: Vectors) -> None:
-        """Add a document at the end, in place of all with its id."""
-        self.delete(document.id)
-        self.documents.append(document)
-        self.vectors.append(vector)
-
-    def delete(self, document_id: str) -> None:
-        """Delete all documents with that id."""
-        kept = [n for n, document in enumerate(self.documents) if document.id != document_id]
-        self.documents[:], self.vectors[:] = [self.documents[n] for n in kept], [self.vectors[n] for n in kept]
-
-    def change(self, added: Sequence[int], ids: Sequence[str], deleted: Sequence[str], pool: Vectors) -> Change:
-        """Make a change, apply it to these documents, and return it."""
-        new = [Document(ids[n], f"text {n}", {"n": n}) for n in added]
-        for one in deleted:
-            self.delete(one)
-        for document, n in zip(new, added, strict=True):
-            self.add(document, pool[n])
-        return Change(tuple(new), pool[list(added)].reshape(len(new), pool.shape[1]), tuple(deleted), "d", 0.0)
 
 
 def by_scoring_all(made: Made, queries: Vectors, k: int) -> Hits:
@@ -67,31 +36,6 @@ def by_scoring_all(made: Made, queries: Vectors, k: int) -> Hits:
         ordered = np.sort(scores)[::-1][:k].tolist()
         hits.append([{"id": d.id, "score": s, "text": d.text, **d.fields} for d, s in zip(best, ordered, strict=True)])
     return hits
-
-
-def open_made(folder: Path, made: Made, **manifest: Any) -> Index:
-    """Write a version of these documents and open it."""
-    write_version(folder, made.documents, np.stack(made.vectors), **manifest)
-    return Index.open_version(folder)
-
-
-def apply(index: Index, changes: Iterable[Change], position: str = "1-1") -> None:
-    """Apply changes to an opened version."""
-    index.live = index.live.after(changes, position, index.rows_of)
-
-
-def made_of(count: int, vectors: Vectors, num_ids: int | None = None) -> Made:
-    """Return documents whose ids repeat after `num_ids`."""
-    documents = [Document(str(n % (num_ids or count)), f"text {n}", {"n": n}) for n in range(count)]
-    return Made(documents, list(vectors[:count]))
-
-
-def near_ties(count: int, seed: int) -> Vectors:
-    """Return vectors of which many are equal or differ in their last bits."""
-    few = unit_vectors(4, DIMENSION, seed)
-    vectors = few[np.random.default_rng(seed).integers(len(few), size=count)]
-    vectors[::3, 0] = np.nextafter(vectors[::3, 0], np.float32(2))
-    return vectors
 
 
 @settings(max_examples=60)

@@ -210,7 +210,8 @@ class Index:
         Raises InvalidRequest for an option that does not fit this index, and IndexCorrupt as `search` does.
         """
         with self._telling_corruption():
-            return RankedSearch(self, job, vectors).answer()
+            search = RankedSearch(self, job, vectors)
+            return search.answer(search.find())
 
     @contextmanager
     def _telling_corruption(self) -> Iterator[None]:

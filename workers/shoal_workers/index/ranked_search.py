@@ -1,7 +1,7 @@
 """A search with options: the queries of a job, the ranking of each, and the hits that are answered of it."""
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from hashlib import blake2b
@@ -41,11 +41,12 @@ class SearchAnswer:
     facets: list[dict[str, Any]] | None = None
 
 
-class Page(NamedTuple):
-    """The documents on one page of a list, and the cursor of the next page, if there is one."""
+class HitList(NamedTuple):
+    """One list of hits before their documents are read: its query, the places, and the cursor of the next page."""
 
+    query: Query
     places: list[Place]
-    cursor: str | None
+    cursor: str | None = None
 
 
 def check_supported(options: SearchOptions) -> None:
@@ -71,18 +72,19 @@ class RankedSearch:
         self._vectors = vectors
         self._group_field = index.group_field if job.search.group_by is None else job.search.group_by
 
-    def answer(self) -> SearchAnswer:
-        """Return the answer.
+    def find(self) -> list[HitList]:
+        """Return the lists of hits that the job asks for.
 
         Raises InvalidRequest for an option that does not fit this index, and IndexCorrupt.
         """
-        queries = self._queries()
-        pages = [self._page(query) for query in queries]
-        pairs = zip(queries, pages, strict=True)
-        hits = [[self._hit(query, place) for place in page.places] for query, page in pairs]
+        return [self._page(query) for query in self._queries()]
+
+    def answer(self, lists: Sequence[HitList]) -> SearchAnswer:
+        """Return the answer that has these lists of hits. Raises IndexCorrupt."""
+        hits = [[self._hit(found.query, place) for place in found.places] for found in lists]
         if self._options.cursor is None:
             return SearchAnswer(hits)
-        return SearchAnswer(hits, [page.cursor for page in pages], [self._total(query) for query in queries])
+        return SearchAnswer(hits, [found.cursor for found in lists], [self._total(found.query) for found in lists])
 
     # Queries
 
@@ -145,7 +147,7 @@ class RankedSearch:
 
     # Page
 
-    def _page(self, query: Query) -> Page:
+    def _page(self, query: Query) -> HitList:
         """Return the documents on the page that the job asks for."""
         num, cursor = self._job.k, self._cursor
         num_before = cursor.num_shown if cursor else 0
@@ -155,9 +157,10 @@ class RankedSearch:
         has_more = cursor is not None and next(leads, None) is not None
         end = self._end(shown[-1].place, num_before + len(shown)) if has_more else None
         if not self._group_field or self._options.group_size == 1:
-            return Page([lead.place for lead in shown], end)
+            return HitList(query, [lead.place for lead in shown], end)
         keys = [lead.key for lead in shown]
-        return Page(members_of(self._places(ranking), self._key_of, keys, self._options.group_size), end)
+        places = members_of(self._places(ranking), self._key_of, keys, self._options.group_size)
+        return HitList(query, places, end)
 
     def _places(self, ranking: Ranking) -> Iterable[Place]:
         """Return the ranked documents that reach the least score."""
