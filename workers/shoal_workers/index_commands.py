@@ -243,7 +243,7 @@ def _build_here(settings: Settings, request: "BuildIndex", folder: Path, local: 
 
 def _tell(result: "BuildResult", folder: Path) -> None:
     """Print what a build has done."""
-    from shoal_workers.index.files.manifest import BAD_ROWS
+    from shoal_workers.index.files.manifest import BAD_ROWS, DUPLICATES
 
     chunks = "" if result.count == result.num_documents else f" in {result.count:,} chunks"
     click.echo(f"{folder}: {result.num_documents:,} documents{chunks}, version {result.version}, {result.model}")
@@ -256,6 +256,11 @@ def _tell(result: "BuildResult", folder: Path) -> None:
         click.echo(f"changes of {result.num_changed:,} ids are folded in")
     if result.num_lost:
         click.echo("some changes are not in Redis any more, or cannot be read: they are lost (see above)", err=True)
+    if result.num_duplicates:
+        duplicates = folder / result.version / DUPLICATES
+        click.echo(
+            f"{result.num_duplicates:,} documents have the words of an earlier one: {duplicates} lists them", err=True
+        )
     if result.num_bad:
         bad_rows = folder / result.version / BAD_ROWS
         click.echo(f"{result.num_bad:,} rows were left out: {bad_rows} lists them", err=True)

@@ -37,9 +37,10 @@ class BuildResult:
 
     The version has `count` rows, which are `num_documents` documents or their chunks. Of these rows, `num_embedded`
     have texts that were embedded, `num_reused` have a vector of the version that was built last before, and
-    `num_repeated` have the text of an earlier row. `num_bad` rows of the source were left out, and `num_changed` ids
-    were added, replaced or deleted by changes of the index; if `num_lost` is not 0, others could not be read or are in
-    Redis no more. `found_share` is the part of a sample of rows that were found by their own texts.
+    `num_repeated` have the text of an earlier row. `num_bad` rows of the source were left out, and `num_changed`
+    ids were added, replaced or deleted by changes of the index; if `num_lost` is not 0, others could not be read or
+    are in Redis no more. `num_duplicates` documents have the words of an earlier one. `found_share` is the part of
+    a sample of rows that were found by their own texts.
     """
 
     version: str
@@ -55,6 +56,7 @@ class BuildResult:
     is_published: bool = False
     num_lost: int = 0
     num_documents: int = 0
+    num_duplicates: int = 0
 
 
 def build(
@@ -180,6 +182,7 @@ def _fill(
         num_changed=state.num_changed,
         num_lost=state.num_lost,
         num_documents=state.num_documents,
+        num_duplicates=state.num_duplicates,
         found_share=found_share,
     )
 

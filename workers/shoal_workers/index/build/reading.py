@@ -18,6 +18,7 @@ from shoal.records.document import BadRow, Document
 from shoal.records.source import Source
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.copied import Copied
+from shoal_workers.index.build.duplicates import word_hash, write_duplicates
 from shoal_workers.index.build.scratch import BuildState
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.durable_file import sync_files
@@ -35,7 +36,7 @@ def read_source(
     """Copy the documents of the source into the folder of a build, fold in the changes that are there, and count them.
 
     With a `cutter`, each chunk of a document is a row of the index. With `skips_bad`, bad rows and documents with the
-    id of an earlier one are left out and listed in a file. Memory grows by some 70 bytes a row of the index. Raises
+    id of an earlier one are left out and listed in a file. Memory grows by some 90 bytes a row of the index. Raises
     BadDocument for the first of them otherwise, and if no document is left.
     """
     with BadRows(folder / BAD_ROWS) as bad:
@@ -55,6 +56,7 @@ def read_source(
     HashTable.of(copied.hashes).save(folder, HASHES)
     ids = HashTable.of(copied.id_hashes)
     ids.save(folder, IDS)
+    state.num_duplicates = write_duplicates(folder, copied)
     state.num_documents = int((ids.first_rows() == np.arange(state.count)).sum())
     sync_files(folder)  # a state that counts documents is a promise that they are there, also after a power failure
     state.save(folder)
@@ -86,9 +88,11 @@ class _Reading:
         with (self._folder / DOCUMENTS).open("wb") as file:
             for number, row in enumerate(self._source.rows(self._tell), 1):
                 self._state.num_rows = number
-                for part in self._parts(row):
+                parts = self._parts(row)
+                digest = word_hash(row.text) if isinstance(row, Document) else b""
+                for part in parts:
                     file.write(line := _line(part))
-                    self.copied.add(part, line)
+                    self.copied.add(part, line, digest)
                 if number % REPORT_EVERY == 0 or self._source.is_folder or self._num_chars >= REPORT_CHARS:
                     self._tell()
         if not self.copied.sizes:
@@ -159,7 +163,7 @@ def _fold(folder: Path, copied: Copied, is_kept: NDArray[np.bool_], cutter: Cutt
                 document = Document(change["id"], change["document"].pop("text"), change["document"])
                 for part in cutter.recut(document) if cutter else [document]:
                     file.write(line := _line(part))
-                    copied.add(part, line)
+                    copied.add(part, line, word_hash(document.text))
 
 
 def _line(document: Document) -> bytes:

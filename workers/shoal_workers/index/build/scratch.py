@@ -49,7 +49,7 @@ class BuildState:
     index, which are `num_documents` documents or their chunks: 0 until all are written. `changes_through` is the
     position up to which changes of the index are folded in, empty until they are written, and `num_changed` counts
     them; `num_lost` counts the gaps and the entries of the log that cannot be read. `num_embedded` counts the vectors
-    that are safe on the disk.
+    that are safe on the disk, and `num_duplicates` the documents with the words of an earlier one.
     """
 
     arguments: dict[str, Any]
@@ -61,6 +61,7 @@ class BuildState:
     first_bad: tuple[str, ...] = ()
     count: int = 0
     num_documents: int = 0
+    num_duplicates: int = 0
     changes_through: str = ""
     num_changed: int = 0
     num_lost: int = 0

@@ -7,6 +7,7 @@ my-index/.building/                  the version that is being built, or was whe
 my-index/<version>/manifest.json     model, digest, dimension, count, checksums, when built
 my-index/<version>/build.json        the long job that built the version, and its result: see `builder`
 my-index/<version>/bad-rows.jsonl    the rows of the source that were left out, each with the reason
+my-index/<version>/duplicates.jsonl  the documents with the words of an earlier one, each with the id of that
 my-index/<version>/vectors.npy       float32 [count, dimension], normalised
 my-index/<version>/quantised.npy     int8 [count, quantised_width], the codes of the vectors: see `quantisation`
 my-index/<version>/basis.npy         float32 [dimension, kept], the directions that the codes are for
@@ -36,8 +37,8 @@ HASHES, IDS, CHANGES = "hashes.npy", "ids.npy", "changes.jsonl"
 FIELDS, COLUMNS = "fields.json", "columns.npy"
 MANIFEST = "manifest.json"
 
-#: Rows that were left out. It has no checksum, as nothing reads it but people.
-BAD_ROWS = "bad-rows.jsonl"
+#: Rows that were left out, and documents with the words of another. They have no checksum: only people read them.
+BAD_ROWS, DUPLICATES = "bad-rows.jsonl", "duplicates.jsonl"
 
 #: Files of a version beside its manifest that have a checksum.
 FILES = (VECTORS, QUANTISED, BASIS, SCALES, DOCUMENTS, OFFSETS, HASHES, IDS, CHANGES, FIELDS, COLUMNS)
