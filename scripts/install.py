@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -43,6 +43,9 @@ PARTS: dict[str, tuple[list[str], list[str]]] = {
     "clients": ([], ["clients"]),
     "older-clients": ([], ["older-clients"]),
 }
+
+#: The engine that is compiled: its source, and the module that compiles it.
+ENGINE = tuple(ROOT / "workers" / "shoal_workers" / "avx512" / name for name in ("kernel.cpp", "library.py"))
 
 #: The modules that import all that a service runs.
 SERVICE = ("shoal.supervisor.serve", "shoal_api.app", "shoal_api.server.server", "shoal_workers.service")
@@ -124,13 +127,24 @@ def main(command: str, parts: Sequence[str]) -> None:
 
 def install(parts: Sequence[str]) -> None:
     """Make .venv if it cannot be used, and install what is missing in it."""
-    state, digest = State.read(), digest_of_sources()
+    state, digest = State.read(), digest_of(SOURCES)
     if not state.home or state.home != home_of_venv() or (os.environ.get("PYTHON") and not is_of_this_python(state)):
         make_venv()
         state = State(home_of_venv())
-    missing = [part for part in parts if state.parts.get(part) != digest]
-    if not missing:
-        return
+    if missing := [part for part in parts if state.parts.get(part) != digest]:
+        install_missing(state, missing, digest)
+    source = digest_of(path for path in ENGINE if path.exists())
+    if "serve" in parts and state.parts.get("avx512") != source:
+        compile_engine()
+        state.parts["avx512"] = source
+        state.save()
+
+
+def install_missing(state: State, missing: Sequence[str], digest: str) -> None:
+    """Install parts into .venv, and note that in its state.
+
+    Raises Failure.
+    """
     begin = time.monotonic()
     print(f"· installing {', '.join(missing)} into {VENV.relative_to(ROOT)}", flush=True)
     before = State(state.home, dict(state.parts))
@@ -171,6 +185,11 @@ def compile_service() -> None:
     """Import what a service imports, which writes its bytecode. To compile all that pip installed takes far longer."""
     with Progress("  compiling what a service uses"):
         subprocess.run([str(VENV / "bin" / "python"), "-I", "-W", "ignore", "-c", f"import {', '.join(SERVICE)}"])
+
+
+def compile_engine() -> None:
+    """Have the engine avx512 compiled where the processor can run it and there is a compiler; nothing needs it."""
+    subprocess.run([str(VENV / "bin" / "python"), "-I", "-m", "shoal_workers.avx512.library"])
 
 
 class Pip:
@@ -265,9 +284,9 @@ def install_venv_package() -> None:
             raise Failure(f"apt-get could not install {package}, as the lines above say: mend that")
 
 
-def digest_of_sources() -> str:
-    """Return the digest of the files that say what to install."""
-    return hashlib.sha256(b"\0".join(path.read_bytes() for path in SOURCES)).hexdigest()
+def digest_of(paths: Iterable[Path]) -> str:
+    """Return the digest of the contents of files."""
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()
 
 
 def home_of_venv() -> str:

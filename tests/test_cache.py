@@ -475,7 +475,7 @@ class TestWorker:
 class OtherPrecision:
     """An engine that says that it computes in another number format."""
 
-    name, precision, threads, num_streams, fixed_steps = "openvino", "bf16", 1, 1, False
+    name, precision, threads, num_streams, fixed_steps, is_ragged = "openvino", "bf16", 1, 1, False, False
 
     def __init__(self, engine: Engine):
         self.start = engine.start
@@ -485,7 +485,7 @@ class OtherPrecision:
 class BrokenEngine:
     """An engine that fails on everything."""
 
-    name, precision, threads, num_streams, fixed_steps = "openvino", "f32", 1, 1, False
+    name, precision, threads, num_streams, fixed_steps, is_ragged = "openvino", "f32", 1, 1, False, False
 
     def start(self, *_: Any) -> Any:
         """Fail."""

@@ -203,11 +203,14 @@ def test_status_lists_lanes_and_workers(shoal: CliRunner, client: Client) -> Non
     client.submit("embed", "storm")
     indexes = {"default": {"count": 1_234}}
     pool = Pool(client.queue.broker, client.queue.keys, alive_s=3_600)
-    about = {"state": "ready", "model": "tiny", "engine": "openvino", "indexes": indexes}
+    about = {"state": "ready", "model": "tiny", "engine": "openvino", "precision": "bf16", "indexes": indexes}
     pool.announce("w1", about | {"index_errors": {"news": "v2/vectors.npy is not what was built"}})
     printed = succeed(shoal.invoke(main, ["status"]))
     assert "lane interactive: 1 unanswered" in printed
-    assert "w1 ready tiny openvino: default (1,234)\n    index news: v2/vectors.npy is not what was built\n" in printed
+    assert (
+        "w1 ready tiny openvino bf16: default (1,234)\n    index news: v2/vectors.npy is not what was built\n"
+        in printed
+    )
 
 
 def test_redis_that_does_not_answer(shoal: CliRunner) -> None:

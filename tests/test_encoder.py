@@ -93,7 +93,7 @@ def test_the_fingerprint_stands_for_all_that_vectors_depend_on(encoder: Encoder,
 
 
 class _EngineCalled:
-    threads, num_streams, fixed_steps = 1, 1, False
+    threads, num_streams, fixed_steps, is_ragged = 1, 1, False, False
 
     def __init__(self, name: str, precision: str):
         self.name, self.precision = name, precision
@@ -156,7 +156,7 @@ class WatchedEngine:
 
     def __init__(self, engine: Engine):
         self.name, self.precision, self.threads = engine.name, engine.precision, engine.threads
-        self.num_streams, self.fixed_steps = engine.num_streams, engine.fixed_steps
+        self.num_streams, self.fixed_steps, self.is_ragged = engine.num_streams, engine.fixed_steps, engine.is_ragged
         self.started: list[int] = []
         self._engine = engine
 

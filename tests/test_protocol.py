@@ -649,7 +649,7 @@ def test_a_poisoned_job_is_answered_and_kept(worker: Worker, keys: Keys) -> None
 class BrokenEngine:
     """An engine that fails on everything."""
 
-    name, precision, threads, num_streams, fixed_steps = "broken", "f32", 1, 1, False
+    name, precision, threads, num_streams, fixed_steps, is_ragged = "broken", "f32", 1, 1, False, False
 
     def start(self, *_: Any) -> Any:
         """Fail."""

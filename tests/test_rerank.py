@@ -435,7 +435,7 @@ def test_the_summary_names_the_reranker(
     worker.pool.announce(worker.id, service.about(worker))
     print_summary(Settings(redis_url=redis_url, key_prefix=keys.prefix, pool=keys.pool))
     model, name = worker.encoder.model.name, reranker.model.name
-    assert f"ready:  1 worker with {model}, reranker {name}, index default" in capsys.readouterr().out
+    assert f"ready:  1 worker with {model} on openvino f32, reranker {name}, index default" in capsys.readouterr().out
 
 
 def test_a_worker_that_is_killed_in_the_middle_of_reranks_loses_nothing(

@@ -133,7 +133,7 @@ def test_a_process_that_gets_no_thread_keeps_its_number(
 class Unresizable:
     """An engine that cannot be resized."""
 
-    name, precision, threads, num_streams, fixed_steps = "openvino", "f32", 1, 1, False
+    name, precision, threads, num_streams, fixed_steps, is_ragged = "openvino", "f32", 1, 1, False, False
 
     def __init__(self, engine: Any):
         self.start = engine.start

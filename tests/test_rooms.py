@@ -123,7 +123,13 @@ ROOMS: dict[str, set[str]] = {
     "shoal_api.cli": {"shoal", "shoal.cli", "shoal_api.access", "shoal_api.server.server"},
     "shoal_workers.process.processors": set(),
     "shoal_workers.model": {"shoal"},
-    "shoal_workers.encoding": {"shoal", "shoal_workers.process.processors", "shoal_workers.model"},
+    "shoal_workers.avx512": {"shoal_workers.process.processors", "shoal_workers.model"},
+    "shoal_workers.encoding": {
+        "shoal",
+        "shoal_workers.process.processors",
+        "shoal_workers.model",
+        "shoal_workers.avx512",
+    },
     "shoal_workers.index.files": {"shoal", "shoal.changes"},
     "shoal_workers.index.search": {"shoal", "shoal.changes", "shoal_workers.index.files"},
     "shoal_workers.index": {

@@ -51,7 +51,7 @@ def test_a_child_process_gets_the_same() -> None:
         ("key_prefix", "a{b}", 'key_prefix is "a{b}": it takes 1 to 128 letters'),
         ("max_backlog", "-5", "max_backlog is -5: it takes 1 or more"),
         ("max_batch_wait_ms", "-1", "it takes 0 or more"),
-        ("engine", "onnx", 'engine is "onnx": it takes one of openvino, torch'),
+        ("engine", "onnx", 'engine is "onnx": it takes one of auto, avx512, openvino, torch'),
         ("precision", "int4", "it takes one of auto, bf16, f32, int8"),
         ("log_level", "INFO", "it takes one of debug, info, warning, error"),
         ("indexes", "a=", 'indexes has "a="'),

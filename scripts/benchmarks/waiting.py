@@ -22,7 +22,7 @@ from shoal_workers.model.model import Model, prepared_folder
 class WaitingEngine:
     """An engine that takes `pass_s` for a forward pass and returns the same vector for every text."""
 
-    name, precision, threads, num_streams, fixed_steps = "waiting", "none", 1, 1, False
+    name, precision, threads, num_streams, fixed_steps, is_ragged = "waiting", "none", 1, 1, False, False
 
     def __init__(self, dimension: int, pass_s: float):
         #: Numbers like those of a real vector, which have as many digits.

@@ -109,10 +109,15 @@ class Settings:
     reranker: str = _setting(
         "", "Cross-encoder that scores texts for a query: a Hugging Face id or a local folder; none: no reranking."
     )
-    engine: str = _setting("openvino", "Library that runs the model.", choices=("openvino", "torch"))
+    engine: str = _setting(
+        "auto",
+        "Engine that runs the model: auto is avx512 where the processor has AVX-512, VNNI and BF16 and no AMX, and the "
+        "model and the precision allow, else openvino.",
+        choices=("auto", "avx512", "openvino", "torch"),
+    )
     precision: str = _setting(
         "auto",
-        "Number format: auto is bf16 where the processor has it; int8 is faster and loses a little (openvino only).",
+        "Number format: auto is bf16 where the processor has it; int8 is faster and loses a little (not with torch).",
         choices=("auto", "bf16", "f32", "int8"),
     )
     threads: int = _setting(

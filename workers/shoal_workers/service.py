@@ -63,6 +63,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     share = share_of(settings, Pool(broker, keys))
     threadpool_limits(1, user_api="blas")
     encoder = encoder or open_encoder(settings, share.threads)
+    log.info("%s runs on %s in %s", encoder.model.name, encoder.engine.name, encoder.engine.precision)
     reranker = open_reranker(settings, share.threads)
     stopping = Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # until here they end the process, which has no jobs yet

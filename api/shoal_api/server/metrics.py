@@ -191,6 +191,11 @@ def _describe_workers(workers: dict[str, dict[str, object]]) -> Iterator[Metric]
     ready = sum(about.get("state") == "ready" for about in workers.values())
     yield GaugeMetricFamily("shoal_workers_alive", "Workers with a heartbeat.", len(workers))
     yield GaugeMetricFamily("shoal_workers_ready", "Workers that take jobs.", ready)
+    labels = ("worker", "engine", "precision")
+    engines = GaugeMetricFamily("shoal_worker_engine_info", "What computes for the worker, as labels.", labels=labels)
+    for worker_id, about in workers.items():
+        engines.add_metric((worker_id, str(about.get("engine")), str(about.get("precision"))), 1)
+    yield engines
     for word, name, text in _WORKER_COUNTERS:
         family = CounterMetricFamily(name, text, labels=("worker",))
         for worker_id, about in workers.items():

@@ -24,8 +24,7 @@ def status(settings: Settings) -> None:
         click.echo(f"workers alive: {len(workers)}")
         for worker_id, about in workers.items():
             names = ", ".join(f"{name} ({index['count']:,})" for name, index in about.get("indexes", {}).items())
-            click.echo(
-                f"  {worker_id} {about.get('state')} {about.get('model')} {about.get('engine')}: {names or 'no index'}"
-            )
+            computes = " ".join(str(about.get(name)) for name in ("state", "model", "engine", "precision"))
+            click.echo(f"  {worker_id} {computes}: {names or 'no index'}")
             for name, message in about.get("index_errors", {}).items():
                 click.echo(f"    index {name}: {message}")

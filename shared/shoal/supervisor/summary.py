@@ -57,4 +57,5 @@ def _described(workers: Mapping[str, Mapping[str, Any]]) -> str:
     indexes = [f"index {name} with {index['count']:,} documents" for name, index in about.get("indexes", {}).items()]
     number = f"{len(workers)} worker{'s' * (len(workers) > 1)}"
     reranker = [f"reranker {about['reranker']}"] if about.get("reranker") else []
-    return ", ".join([f"{number} with {about.get('model')}", *reranker, *(indexes or ["no index"])])
+    engine = f"{about.get('engine')} {about.get('precision')}"
+    return ", ".join([f"{number} with {about.get('model')} on {engine}", *reranker, *(indexes or ["no index"])])

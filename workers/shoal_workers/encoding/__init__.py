@@ -1,4 +1,4 @@
 """Texts to vectors: tokenizer, bucketing, packing, engines.
 
-Imports the contract, `model`, and the `processors` of a worker process; knows no queue.
+Imports the contract, `model`, `avx512`, and the `processors` of a worker process; knows no queue.
 """

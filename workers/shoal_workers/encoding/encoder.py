@@ -13,17 +13,25 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import InvalidRequest, ModelMismatch, ShoalError
+from shoal.errors import BadSetting, InvalidRequest, ModelMismatch, ShoalError
 from shoal.excerpt import excerpt
 from shoal.jobs import Options
 from shoal.replies import finish
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.chunking import Chunker, open_chunker
-from shoal_workers.encoding.engines import INT8_VERSION, Engine, ForwardPass, open_engine, refuse_fixed_steps
-from shoal_workers.encoding.packing import Packing, TextSpans, pack, round_up
+from shoal_workers.encoding.engines import (
+    AVX512_VERSION,
+    INT8_VERSION,
+    Engine,
+    ForwardPass,
+    open_engine,
+    refuse_fixed_steps,
+)
+from shoal_workers.encoding.packing import Packing, TextSpans, join, pack, round_up
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
 from shoal_workers.model import parity
 from shoal_workers.model.model import Model
+from shoal_workers.process import processors
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +116,8 @@ class Encoder:
             )
         try:
             tokenizer = Tokenizer(folder / "tokenizer.json", model.max_tokens)
-            encoder = cls._open_checked(model, tokenizer, engine, folder, precision, threads)
+            open_checked = cls._open_best if engine == "auto" else partial(cls._open_checked, engine)
+            encoder = open_checked(model, tokenizer, folder, precision, threads)
         except (ShoalError, ModuleNotFoundError):
             raise
         except Exception as error:  # each library has its own
@@ -119,15 +128,28 @@ class Encoder:
         return encoder
 
     @classmethod
+    def _open_best(cls, model: Model, tokenizer: Tokenizer, folder: Path, precision: str, threads: int) -> Self:
+        """Open avx512 where it computes the model, and else openvino."""
+        try:
+            if processors.has_amx():
+                raise BadSetting("the processor has AMX, which openvino uses")
+            return cls._open_checked("avx512", model, tokenizer, folder, precision, threads)
+        except BadSetting as error:
+            log.info("the engine is openvino: %s", error.message)
+        except Exception as error:  # a check that fails, or no memory
+            log.warning("the engine is openvino, as avx512 failed on %s: %s", model.name, str(error))
+        return cls._open_checked("openvino", model, tokenizer, folder, precision, threads)
+
+    @classmethod
     def _open_checked(
-        cls, model: Model, tokenizer: Tokenizer, engine: str, folder: Path, precision: str, threads: int
+        cls, engine: str, model: Model, tokenizer: Tokenizer, folder: Path, precision: str, threads: int
     ) -> Self:
         """Open the engine and check it; in int8, one that rounds activations as they come if fixed steps fail."""
         opened = partial(open_engine, engine, model, folder, precision, threads)
         try:
             return cls(model, tokenizer, opened())._checked(folder, precision)
         except Exception as error:  # any that a library may raise
-            if precision != "int8":
+            if precision != "int8" or engine != "openvino":
                 raise
             encoder = cls(model, tokenizer, opened(may_fix_steps=False))._checked(folder, precision)
             if isinstance(error, ModelMismatch):
@@ -146,6 +168,7 @@ class Encoder:
         model, engine = self.model, self.engine
         numbers = [VECTORS_VERSION, model.max_tokens]
         numbers += [INT8_VERSION] if engine.fixed_steps else []
+        numbers += [AVX512_VERSION] if engine.name == "avx512" else []
         words = [engine.name, engine.precision, model.digest, model.pooling, self.tokenizer.digest]
         made_by = json.dumps([numbers, words, model.prompts, model.default_prompt], sort_keys=True)
         return blake2b(made_by.encode(), digest_size=16).hexdigest()
@@ -232,7 +255,8 @@ class Encoder:
     def _pack(self, texts: Sequence[TokenizedText]) -> tuple[Packing, TextSpans]:
         offset = self.model.type_offset
         offsets = [np.multiply(text.tokens.types, offset, dtype=np.int32) for text in texts] if offset else None
-        return pack([text.tokens.ids for text in texts], self.model.shares_rows, offsets)
+        ids = [text.tokens.ids for text in texts]
+        return join(ids, offsets) if self.engine.is_ragged else pack(ids, self.model.shares_rows, offsets)
 
     def _finish(self, one: EncodingPass) -> None:
         poolings = [self._pooling(text) for text in one.texts]

@@ -74,6 +74,22 @@ def pack(
     return Packing(ids.reshape(num_rows, -1), positions.reshape(num_rows, -1), bias), spans
 
 
+def join(
+    texts: Sequence[Sequence[int]], offsets: Sequence[Sequence[int] | NDArray[np.int32]] | None = None
+) -> tuple[Packing, TextSpans]:
+    """Return the token ids of the texts one behind the other in one row, and the place of each.
+
+    There is neither padding nor a bias. `offsets`, one for each token of each text, are added to the positions.
+    """
+    lengths = np.array([len(text) for text in texts])
+    starts = np.cumsum(lengths) - lengths
+    ids = np.fromiter(chain.from_iterable(texts), np.int32, lengths.sum())
+    positions = (np.arange(len(ids)) - np.repeat(starts, lengths)).astype(np.int32)
+    if offsets is not None:
+        positions += np.concatenate(offsets)
+    return Packing(ids[None], positions[None], np.zeros((1, 1, 0, 0), np.float32)), TextSpans(starts, lengths)
+
+
 def _own_rows(lengths: Sequence[int]) -> tuple[int, int, list[int]]:
     row_length = round_up(max(lengths))
     return len(lengths), row_length, [n * row_length for n in range(len(lengths))]

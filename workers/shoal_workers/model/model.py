@@ -13,7 +13,7 @@ from shoal_workers.model.architecture import MAX_SIZE
 from shoal_workers.model.source import read_properties, weights_state
 
 #: Version of prepared folders, raised by one whenever their files change, so that old ones are prepared again.
-LAYOUT = 5
+LAYOUT = 6
 
 #: Name of the file in a prepared folder that describes its model.
 DESCRIPTION = "model.json"

@@ -12,6 +12,9 @@ _QUOTA_V2 = Path("/sys/fs/cgroup/cpu.max")
 _QUOTA_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
 _PERIOD_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 
+#: The abilities that the engine avx512 needs, as Linux names them.
+_AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16")
+
 
 def quota(v2: Path = _QUOTA_V2, v1: Path = _QUOTA_V1, period_v1: Path = _PERIOD_V1) -> float | None:
     """Return the processors that the control group grants; None without a limit."""
@@ -74,6 +77,17 @@ def has_bf16() -> bool:
 def has_vnni() -> bool:
     """Return True if the processor adds up products of 8 bits in 32 bits, so that no sum is cut off at 16."""
     return bool({"avx512_vnni", "avx_vnni", "amx_int8"} & _flags())
+
+
+def lacking_for_avx512() -> list[str]:
+    """Return the abilities that the processor lacks for the engine avx512, as Linux names them."""
+    flags = _flags()
+    return [name for name in _AVX512 if name not in flags]
+
+
+def has_amx() -> bool:
+    """Return True if the processor has tiles for matrix products, which OpenVINO uses."""
+    return bool({"amx_bf16", "amx_int8"} & _flags())
 
 
 def _flags() -> set[str]:

@@ -13,6 +13,9 @@ from shoal_workers.model.model import Model
 #: Version of vectors in 8 bits with `fixed_steps`, raised by one whenever these come to differ by more than rounding.
 INT8_VERSION = 2
 
+#: Version of the vectors of the engine avx512, raised by one in the same way.
+AVX512_VERSION = 1
+
 #: For each pooling, the vectors that it makes: see `shoal_workers.encoding.pooling.pool`.
 Pooled = dict[str, NDArray[np.float32]]
 
@@ -34,6 +37,7 @@ class Engine(Protocol):
 
     `num_streams` is the number of passes that the engine computes side by side, each on a thread of its own.
     `fixed_steps` is true where it rounds activations with steps that were measured for the model: some int8 engines.
+    `is_ragged` is true where it takes texts one behind the other (`packing.join`) in place of rows of one length.
     """
 
     name: str
@@ -41,6 +45,7 @@ class Engine(Protocol):
     threads: int
     num_streams: int
     fixed_steps: bool
+    is_ragged: bool
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> Sequence[ForwardPass]:
         """Start passes side by side, `num_streams` at most, or a single one `together`: on all threads.
@@ -66,6 +71,10 @@ def open_engine(
         from shoal_workers.encoding.engines.torch import TorchEngine
 
         return TorchEngine(model, precision, threads)
+    if name == "avx512":
+        from shoal_workers.encoding.engines.avx512 import Avx512Engine
+
+        return Avx512Engine(model, folder, precision, threads)
     from shoal_workers.encoding.engines.openvino import OpenVinoEngine
 
     return OpenVinoEngine(folder, precision, threads, None if may_fix_steps else False)

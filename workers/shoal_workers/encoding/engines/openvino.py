@@ -35,6 +35,7 @@ class OpenVinoEngine:
     """
 
     name = "openvino"
+    is_ragged = False
 
     def __init__(self, folder: Path, precision: str, threads: int, fixed_steps: bool | None = None):
         fastest = "bf16" if processors.has_bf16() else "f32"

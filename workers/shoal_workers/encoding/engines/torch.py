@@ -29,6 +29,7 @@ class TorchEngine:
     name = "torch"
     num_streams = 1
     fixed_steps = False
+    is_ragged = False
 
     def __init__(self, model: Model, precision: str, threads: int):
         # Torch sets the number of threads for the thread that asks.

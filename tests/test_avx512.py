@@ -1,0 +1,535 @@
+"""The engine avx512: its vectors beside those of OpenVINO, what it refuses, its threads, and where it is chosen."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import openvino as ov
+import pytest
+import tiny_model
+from numpy.typing import NDArray
+
+from shoal.errors import BadSetting, ModelMismatch
+from shoal.jobs import Options
+from shoal_workers.avx512 import library
+from shoal_workers.avx512.kernel import KernelModel, KernelPass, KernelThreads, load
+from shoal_workers.avx512.library import CannotCompile, compile_kernel
+from shoal_workers.avx512.weights import ACTIVATIONS, KernelWeights, Shape, arrange, find_unsupported
+from shoal_workers.encoding.encoder import Encoder, TokenizedText
+from shoal_workers.encoding.engines import avx512
+from shoal_workers.encoding.packing import join
+from shoal_workers.encoding.reranker import Reranker
+from shoal_workers.encoding.tokenizer import Tokens
+from shoal_workers.model.graph import build, stored_transformer
+from shoal_workers.model.model import GRAPH
+from shoal_workers.model.prepare import prepare
+from shoal_workers.model.transformer import Layer, Linear, Norm, Transformer
+from shoal_workers.process import processors
+
+Array = NDArray[np.float32]
+
+
+def missing() -> str:
+    """Return the reason why the kernel cannot be tested on this machine; it is compiled if need be."""
+    if lacking := processors.lacking_for_avx512():
+        return f"the processor lacks {', '.join(lacking)}"
+    try:
+        _ = library.path().exists() or compile_kernel(library.path())
+    except CannotCompile as error:
+        return str(error)
+    return ""
+
+
+_reason = missing()
+needs_kernel = pytest.mark.skipif(bool(_reason), reason=_reason)
+
+#: Mean and lowest cosine of a token's vector to that in f32, by precision. Random models are far more sensitive than
+#: trained ones.
+COSINES = {"bf16": (0.9998, 0.99), "int8": (0.997, 0.94)}
+
+NUM_WORDS, NUM_POSITIONS, MAX_TOKENS = 100, 80, 70
+
+
+class Sizes(NamedTuple):
+    """The sizes of a model: several groups of inputs, panels that are not full, and both widths of heads are there."""
+
+    width: int
+    num_heads: int
+    inner: int
+    activation: str = "gelu"
+    types: int = 1
+
+
+SIZES = [
+    Sizes(64, 2, 128),
+    Sizes(64, 1, 192, "gelu_tanh", types=2),
+    Sizes(128, 2, 192, "relu"),
+    Sizes(192, 6, 64, "silu"),
+    Sizes(384, 12, 1536, "tanh"),
+    Sizes(1024, 16, 512),
+]
+
+
+def transformer(sizes: Sizes) -> Transformer:
+    """Return a model of two layers with random weights."""
+    generator = np.random.default_rng(sizes.width)
+
+    def array(*shape: int, scale: float = 0.5) -> Array:
+        return generator.normal(0, scale, shape).astype(np.float32)
+
+    def linear(outputs: int, inputs: int) -> Linear:
+        return Linear(array(outputs, inputs, scale=inputs**-0.5), array(outputs, scale=0.2))
+
+    def norm() -> Norm:
+        return Norm(1 + array(sizes.width, scale=0.1), array(sizes.width, scale=0.1))
+
+    def layer() -> Layer:
+        width, inner = sizes.width, sizes.inner
+        products = linear(3 * width, width), linear(width, width)
+        return Layer(*products, norm(), linear(inner, width), linear(width, inner), norm())
+
+    return Transformer(
+        words=array(NUM_WORDS, sizes.width),
+        positions=array(sizes.types * NUM_POSITIONS, sizes.width),
+        num_positions=NUM_POSITIONS,
+        norm=norm(),
+        layers=(layer(), layer()),
+        num_heads=sizes.num_heads,
+        eps=0.01,
+        activation=sizes.activation,
+    )
+
+
+def texts() -> list[list[int]]:
+    """Return the ids of texts of every length up to the longest, in a mixed order."""
+    generator = np.random.default_rng(3)
+    lengths = generator.permutation(np.arange(1, MAX_TOKENS + 1))
+    return [generator.integers(0, NUM_WORDS, length).tolist() for length in lengths]
+
+
+def opened(made: Transformer, precision: str = "bf16", threads: int = 2) -> KernelThreads:
+    """Return threads for the model."""
+    weights = arrange(made, MAX_TOKENS, precision == "bf16")
+    return KernelThreads(KernelModel(load(library.path()), weights), threads)
+
+
+def run(threads: KernelThreads, ids: Sequence[Sequence[int]], parts: int = 1, offset: int = 0) -> Array:
+    """Return the vectors of all tokens; the second half of each text has positions with the offset."""
+    offsets = [np.where(np.arange(len(text)) > len(text) // 2, offset, 0).astype(np.int32) for text in ids]
+    packing, _ = join(ids, offsets)
+    running = KernelPass(threads, packing.ids, packing.positions, parts)
+    running.wait()
+    return running.tokens
+
+
+def expected(made: Transformer, ids: Sequence[Sequence[int]], offset: int = 0) -> Array:
+    """Return what OpenVINO computes in f32, each text in a row of its own."""
+    compiled = ov.Core().compile_model(build(made), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    found = []
+    for text in ids:
+        length = len(text)
+        positions = np.arange(length) + np.where(np.arange(length) > length // 2, offset, 0)
+        given = (np.array([text], np.int32), positions[None].astype(np.int32), np.zeros((1, 1, length, length), "f4"))
+        found.append(compiled(given)[0][0])
+    return np.concatenate(found)
+
+
+def cosines(a: Array, b: Array) -> Array:
+    """Return the cosine of each two rows."""
+    found: Array = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+    return found
+
+
+def are_near(found: Array, exact: Array, precision: str) -> bool:
+    """Return True if vectors are as near to exact ones as the precision allows."""
+    mean, lowest = COSINES[precision]
+    of_tokens = cosines(found, exact)
+    return bool(of_tokens.mean() > mean and of_tokens.min() > lowest)
+
+
+@needs_kernel
+class TestVectors:
+    @pytest.mark.parametrize("precision", COSINES)
+    @pytest.mark.parametrize("sizes", SIZES)
+    def test_they_are_near_those_of_openvino_in_f32(self, sizes: Sizes, precision: str) -> None:
+        made, offset = transformer(sizes), NUM_POSITIONS * (sizes.types - 1)
+        found = run(opened(made, precision), texts(), offset=offset)
+        exact = expected(made, texts(), offset)
+        assert are_near(found, exact, precision)
+        assert np.linalg.norm(found, axis=1) == pytest.approx(np.linalg.norm(exact, axis=1), rel=0.05)
+
+    @pytest.mark.parametrize("precision", COSINES)
+    def test_those_of_a_text_are_the_same_alone_in_a_batch_and_on_any_number_of_threads(self, precision: str) -> None:
+        made = transformer(SIZES[0])
+        alone = np.concatenate([run(opened(made, precision, 1), [text]) for text in texts()])
+        for threads in (1, 2, 5):
+            pool = opened(made, precision, threads)
+            for parts in (1, threads, 1_000):
+                assert np.array_equal(run(pool, texts(), parts), alone)
+
+    def test_texts_of_other_orders_have_the_same(self) -> None:
+        pool = opened(transformer(SIZES[1]), "int8")
+        ends = np.cumsum([len(text) for text in texts()])
+        reversed_ = run(pool, texts()[::-1])
+        found = np.split(run(pool, texts()), ends[:-1])
+        assert np.array_equal(np.concatenate(found[::-1]), reversed_)
+
+    @pytest.mark.parametrize("activation", ACTIVATIONS)
+    def test_every_activation_is_computed(self, activation: str) -> None:
+        made = transformer(SIZES[0]._replace(activation=activation))
+        assert are_near(run(opened(made), texts()), expected(made, texts()), "bf16")
+
+    def test_numbers_that_are_large_stay_finite(self) -> None:
+        made = transformer(SIZES[0])
+        large = [Linear(layer.up.weights * 1e6, layer.up.bias) for layer in made.layers]
+        layers = tuple(layer._replace(up=up) for layer, up in zip(made.layers, large, strict=True))
+        for precision in COSINES:
+            for activation in ACTIVATIONS:
+                assert np.isfinite(
+                    run(opened(replace(made, layers=layers, activation=activation), precision), texts())
+                ).all()
+
+
+@needs_kernel
+class TestHostile:
+    """Numbers with which memory of others would be read or written, if they were not refused."""
+
+    @pytest.mark.parametrize(
+        ("ids", "positions"),
+        [
+            ([5, -1], [0, 1]),
+            ([5, NUM_WORDS], [0, 1]),
+            ([5, 2**31 - 1], [0, 1]),
+            ([5, 5], [0, NUM_POSITIONS]),
+            ([5, 5], [0, -1]),
+            ([5, 5], [1, 2]),
+            ([5] * (MAX_TOKENS + 1), [0, *[1] * MAX_TOKENS]),
+            ([], []),
+            ([5, 5], [0]),
+        ],
+    )
+    def test_ids_positions_and_lengths_are_refused(self, ids: list[int], positions: list[int]) -> None:
+        pool = opened(transformer(SIZES[0]))
+        with pytest.raises(ValueError, match=r"a text is empty or too long|2 ids and 1 positions"):
+            KernelPass(pool, np.array(ids, np.int32), np.array(positions, np.int32), 1)
+
+    @pytest.mark.parametrize("parts", [0, -1, 2**31 - 1])
+    def test_numbers_of_parts_are_refused(self, parts: int) -> None:
+        with pytest.raises(ValueError, match="a text is empty or too long"):
+            run(opened(transformer(SIZES[0])), texts(), parts)
+
+    @pytest.mark.parametrize(
+        "field", [name for name, *_ in Shape._fields_ if name not in ("is_bf16", "eps", "activation")]
+    )
+    @pytest.mark.parametrize("value", [0, -1, 1, 48, 63, 65, 2**31 - 1])
+    def test_sizes_are_refused_unless_all_fit(self, field: str, value: int) -> None:
+        weights = arrange(transformer(SIZES[0]), MAX_TOKENS, True)
+        shape = Shape(*(getattr(weights.shape, name) for name, *_ in Shape._fields_))
+        setattr(shape, field, value)
+        if (field, value) == ("heads", 1) or (field == "max_tokens" and 0 < value < 2**16):
+            return  # they fit
+        with pytest.raises(ValueError, match=r"of other sizes|does not take the model"):
+            KernelModel(load(library.path()), weights._replace(shape=shape))
+
+    @pytest.mark.parametrize("part", ["words", "positions", "norms", "panels", "scales"])
+    def test_weights_that_are_cut_short_are_refused(self, part: str) -> None:
+        weights = arrange(transformer(SIZES[0]), MAX_TOKENS, True)
+        short: KernelWeights = weights._replace(**{part: getattr(weights, part)[:-1]})
+        with pytest.raises(ValueError, match=r"of other sizes|does not take the model"):
+            KernelModel(load(library.path()), short)
+
+    def test_an_activation_that_is_not_known_is_refused(self) -> None:
+        weights = arrange(transformer(SIZES[0]), MAX_TOKENS, True)
+        weights.shape.activation = len(ACTIVATIONS)
+        with pytest.raises(ValueError, match="does not take the model"):
+            KernelModel(load(library.path()), weights)
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            lambda layer: layer._replace(up=Linear(layer.up.weights[:, :-1], layer.up.bias)),
+            lambda layer: layer._replace(qkv=Linear(layer.qkv.weights[:-1], layer.qkv.bias[:-1])),
+            lambda layer: layer._replace(down=Linear(layer.down.weights * np.float32(np.nan), layer.down.bias)),
+            lambda layer: layer._replace(output_norm=Norm(layer.output_norm.scale[:-1], layer.output_norm.shift)),
+        ],
+    )
+    def test_damaged_weights_are_refused(self, damage: Callable[[Layer], Layer]) -> None:
+        made = transformer(SIZES[0])
+        with pytest.raises(ValueError, match=r"weights are|not finite|different widths"):
+            arrange(replace(made, layers=(made.layers[0], damage(made.layers[1]))), MAX_TOKENS, False)
+
+
+@needs_kernel
+class TestThreads:
+    def test_passes_run_beside_each_other(self) -> None:
+        pool = opened(transformer(SIZES[4]), "int8")
+        packing, _ = join(texts() * 10)
+        passes = [KernelPass(pool, packing.ids, packing.positions, 2) for _ in range(5)]
+        for one in reversed(passes):
+            one.wait()
+            assert one.ends_within(0)
+            assert np.array_equal(one.tokens, passes[0].tokens) or not passes[0].ends_within(0)
+
+    def test_a_pass_that_is_dropped_is_waited_for(self) -> None:
+        pool = opened(transformer(SIZES[4]), "int8")
+        packing, _ = join(texts() * 10)
+        for _ in range(5):
+            KernelPass(pool, packing.ids, packing.positions, 2)
+        del pool
+
+    def test_a_process_may_end_while_it_computes_and_its_child_may_compute(self, prepared: Path) -> None:
+        command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(prepared / "model")]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stderr, done.stdout) == (0, "", "the child computes the same\n")
+
+    def test_there_may_be_no_more_threads(self) -> None:
+        command = [sys.executable, "-c", MANY_THREADS]
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": PATH})
+        assert done.stderr.splitlines()[-1].startswith("MemoryError: there is no memory for 1000000 compute threads")
+
+
+PATH = os.pathsep.join(sys.path)
+
+#: Asks for more threads than its memory has room for.
+MANY_THREADS = """
+import resource
+from test_avx512 import SIZES, opened, transformer
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+opened(transformer(SIZES[0]), threads=1_000_000)
+"""
+
+#: Forks a process that has threads. The parent ends while a pass runs.
+PROGRAM = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from shoal.jobs import Options
+from shoal_workers.encoding.encoder import Encoder, TokenizedText
+
+encoder = Encoder.open(Path(sys.argv[1]), "avx512", "int8", 2)
+before = encoder.embed(["storm", "rain"], Options(), "")
+if not (child := os.fork()):
+    same = np.array_equal(encoder.embed(["storm", "rain"], Options(), ""), before)
+    print("the child computes", "the same" if same else "something else")
+    sys.exit()
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+running = encoder.start([TokenizedText(tokens) for tokens in encoder.tokenize(["storm " * 40] * 1_000)])
+sys.exit(code)
+"""
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with `model` and `reranker`, prepared, which are as wide as the kernel needs it."""
+    folder = tmp_path_factory.mktemp("avx512")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiny_model, "WIDTH", 64)
+        patch.setattr(tiny_model, "INNER", 128)
+        tiny_model.save(folder / "sources" / "model")
+        tiny_model.save_reranker(folder / "sources" / "reranker")
+    for name in ("model", "reranker"):
+        prepare(name, folder / "sources" / name, folder / name)
+    return folder
+
+
+TEXTS = ["", "storm", "rain in europe and a change of climate", "the market falls in the rain " * 9]
+
+
+@needs_kernel
+class TestEngine:
+    @pytest.mark.parametrize("precision", COSINES)
+    def test_its_vectors_are_near_those_of_openvino(self, prepared: Path, precision: str) -> None:
+        exact, found = (
+            Encoder.open(prepared / "model", *names, 2) for names in (("openvino", "f32"), ("avx512", precision))
+        )
+        for pooling in ("mean", "cls", "max"):
+            options = Options(pooling=pooling)
+            assert are_near(found.embed(TEXTS, options, ""), exact.embed(TEXTS, options, ""), precision)
+        tokens = [[TokenizedText(tokens, output="tokens") for tokens in exact.tokenize(TEXTS)] for _ in range(2)]
+        for encoder, of_texts in zip((exact, found), tokens, strict=True):
+            encoder.encode(of_texts)
+        for a, b in zip(*tokens, strict=True):
+            assert a.vectors is not None
+            assert b.vectors is not None
+            assert are_near(b.vectors, a.vectors, precision)
+
+    @pytest.mark.parametrize("precision", COSINES)
+    def test_its_scores_of_pairs_are_near_those_of_openvino(self, prepared: Path, precision: str) -> None:
+        pairs = [("storm", text) for text in TEXTS]
+        exact = Reranker.open(prepared / "reranker", "openvino", "f32", 1).score(pairs)
+        reranker = Reranker.open(prepared / "reranker", "avx512", precision, 2)
+        assert reranker.score(pairs) == pytest.approx(
+            exact, abs={"bf16": 0.05, "int8": 0.15}[precision] * float(np.abs(exact).max())
+        )
+        texts = [TokenizedText(tokens, "mean") for tokens in reranker.tokenize_pairs(pairs)]
+        reranker.encode(texts)
+        assert all(text.vectors is not None and text.vectors.shape == (1, 1) for text in texts)
+
+    def test_it_computes_passes_beside_one_that_runs_aside(self, prepared: Path) -> None:
+        encoder = Encoder.open(prepared / "model", "avx512", "bf16", 2)
+        bulk, urgent = ([TokenizedText(t) for t in encoder.tokenize(texts)] for texts in (TEXTS * 50, TEXTS))
+        aside = encoder.start_aside(bulk)
+        encoder.finish(encoder.start(urgent))
+        assert encoder.ends_within(aside, 60)
+        encoder.finish(aside)
+        for text, other in zip(urgent, bulk[: len(urgent)], strict=True):
+            assert np.array_equal(text.vectors, other.vectors)  # type: ignore[arg-type]
+
+    def test_another_number_of_threads_changes_no_vector(self, prepared: Path) -> None:
+        encoder = Encoder.open(prepared / "model", "avx512", "int8", 1)
+        before, fingerprint = encoder.embed(TEXTS, Options(), ""), encoder.fingerprint
+        encoder.engine = encoder.engine.resized(3)
+        assert (encoder.engine.threads, encoder.engine.num_streams) == (3, 3)
+        assert np.array_equal(encoder.embed(TEXTS, Options(), ""), before)
+        assert encoder.fingerprint == fingerprint
+
+    def test_its_vectors_have_a_fingerprint_of_their_own_version(
+        self, prepared: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        names = [("openvino", "bf16"), ("avx512", "bf16"), ("avx512", "int8")]
+        encoders = [Encoder.open(prepared / "model", *name, 1) for name in names]
+        before = [encoder.fingerprint for encoder in encoders]
+        assert len(set(before)) == 3
+        monkeypatch.setattr("shoal_workers.encoding.encoder.AVX512_VERSION", -1)
+        assert [a == b.fingerprint for a, b in zip(before, encoders, strict=True)] == [True, False, False]
+
+    def test_a_text_that_it_does_not_take_fails_and_the_others_do_not(self, prepared: Path) -> None:
+        encoder = Encoder.open(prepared / "model", "avx512", "bf16", 2)
+        (good,) = encoder.tokenize(["storm"])
+        with pytest.raises(ValueError, match="that the model does not have"):
+            encoder.encode([TokenizedText(Tokens((10**6,))), TokenizedText(good)])
+        encoder.encode([text := TokenizedText(good)])
+        assert text.vectors is not None
+
+
+class TestChoice:
+    """The engine that a worker has, by the setting, the machine and the model."""
+
+    @needs_kernel
+    def test_auto_is_avx512_where_all_allow(self, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(processors, "has_amx", lambda: False)
+        for precision, found in (("auto", "bf16"), ("int8", "int8")):
+            engine = Encoder.open(prepared / "model", "auto", precision, 1).engine
+            assert (engine.name, engine.precision) == ("avx512", found)
+
+    @pytest.mark.parametrize(
+        ("name", "value", "reason"),
+        [
+            ("has_amx", True, "the processor has AMX"),
+            ("lacking_for_avx512", ["avx512_vnni"], "avx512 needs a processor with avx512_vnni"),
+        ],
+    )
+    def test_auto_is_openvino_on_other_processors(
+        self,
+        prepared: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        name: str,
+        value: object,
+        reason: str,
+    ) -> None:
+        monkeypatch.setattr(processors, "has_amx", lambda: False)
+        monkeypatch.setattr(processors, name, lambda: value)
+        caplog.set_level("INFO")
+        assert Encoder.open(prepared / "model", "auto", "auto", 1).engine.name == "openvino"
+        assert f"the engine is openvino: {reason}" in caplog.text
+
+    @needs_kernel
+    @pytest.mark.parametrize("precision", ["f32", "auto"])
+    def test_auto_is_openvino_for_what_the_kernel_does_not_compute(
+        self, prepared: Path, tiny_model: Path, caplog: pytest.LogCaptureFixture, precision: str
+    ) -> None:
+        caplog.set_level("INFO")
+        folder = tiny_model if precision == "auto" else prepared / "model"
+        assert Encoder.open(folder, "auto", precision, 1).engine.name == "openvino"
+        assert re.search("the processor has AMX|heads of 16 numbers|does not compute in f32", caplog.text)
+        with pytest.raises(BadSetting, match=r"heads of 16 numbers|does not compute in f32"):
+            Encoder.open(folder, "avx512", precision, 1)
+
+    def test_auto_is_openvino_where_nothing_is_compiled(
+        self, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(processors, "lacking_for_avx512", list)
+        monkeypatch.setattr(processors, "has_amx", lambda: False)
+        monkeypatch.setattr(library, "path", lambda: tmp_path / "missing.so")
+        caplog.set_level("INFO")
+        assert Encoder.open(prepared / "model", "auto", "auto", 1).engine.name == "openvino"
+        assert "avx512 is not compiled (python -m shoal_workers.avx512.library does it)" in caplog.text
+        with pytest.raises(BadSetting, match="is not compiled"):
+            Encoder.open(prepared / "model", "avx512", "auto", 1)
+
+    @needs_kernel
+    def test_auto_is_openvino_where_avx512_fails_the_check(
+        self, prepared: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(processors, "has_amx", lambda: False)
+        monkeypatch.setattr(library, "path", library.path)
+        wrong = replace(stored_transformer(prepared / "model" / GRAPH), eps=100.0)
+        monkeypatch.setattr(avx512, "stored_transformer", lambda _: wrong)
+        assert Encoder.open(prepared / "model", "auto", "auto", 1).engine.name == "openvino"
+        assert "the engine is openvino, as avx512 failed on model: the engine's vectors have cosine" in caplog.text
+        with pytest.raises(ModelMismatch, match="the engine's vectors have cosine"):
+            Encoder.open(prepared / "model", "avx512", "auto", 1)
+
+    def test_what_the_kernel_does_not_compute_is_named(self) -> None:
+        made = transformer(SIZES[0])
+        assert find_unsupported(made) == ""
+        biased = replace(made, relative_bias=np.zeros((2 * NUM_POSITIONS - 1, 2), np.float32))
+        assert find_unsupported(biased) == "models whose attention depends on distances"
+        assert find_unsupported(replace(made, num_heads=8)) == "heads of 8 numbers"
+        assert find_unsupported(transformer(Sizes(96, 3, 80))) == "96 and 80 numbers a token"
+
+
+class TestLibrary:
+    @pytest.fixture
+    def source(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """A source of the test's own, which compiles at once."""
+        (path := tmp_path / "kernel.cpp").write_text("int one() { return 1; }")
+        monkeypatch.setattr(library, "SOURCE", path)
+        monkeypatch.setattr(processors, "lacking_for_avx512", list)
+        return path
+
+    @needs_kernel
+    def test_it_is_compiled_once_and_replaces_that_of_another_source(
+        self, source: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        library.main([])
+        first, kept = library.path(), library.path().stat()
+        library.main([])
+        assert first.stat() == kept
+        source.write_text("int two() { return 2; }")
+        library.main([])
+        assert [library.path()] == [*source.parent.glob("kernel-*")]
+        assert library.path() != first
+        assert capsys.readouterr().out == "  compiling the engine avx512\n" * 2
+
+    @needs_kernel
+    def test_a_source_that_does_not_compile_fails_nothing(
+        self, source: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        source.write_text("int one() { return; }")
+        library.main([])
+        assert "the engine avx512 is left out, and OpenVINO runs: g++, of which it takes" in capsys.readouterr().out
+        assert [*source.parent.iterdir()] == [source]
+
+    def test_neither_does_a_machine_without_a_compiler(
+        self, source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PATH", str(source.parent))
+        library.main([])
+        assert re.search(r"there is no g\+\+: install it|it is for Linux on x86-64", capsys.readouterr().out)
+
+    def test_it_is_compiled_for_another_machine_only_if_asked(
+        self, source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(processors, "lacking_for_avx512", lambda: ["avx512f"])
+        library.main([])
+        assert capsys.readouterr().out == ""
+        library.main(["--any-processor"])
+        assert "compiling the engine avx512" in capsys.readouterr().out

@@ -1,0 +1,766 @@
+// The forward pass of an encoder like BERT, in int8 or bf16, over texts of any lengths one behind the other: no padding.
+//
+// It runs on x86-64 processors with AVX-512 (F, BW, DQ, VL), AVX-512 VNNI and AVX-512 BF16: AMD from Zen 4 on, Intel
+// from Sapphire Rapids on. It uses no AMX. library.py compiles it, weights.py arranges the weights, model.py calls it.
+//
+// A block of texts goes through all layers on one thread, so threads wait for each other only at the end of a pass.
+// Weights are a stream of panels in the order of their use, each of 48 outputs x one group of inputs, which stays in the
+// caches while all tokens of the block pass it. A group has as many numbers as `Shape::group`; each group of a token has
+// a scale of its own, which is measured as the numbers come. Attention multiplies in bf16; norms, activations, softmax
+// and sums are f32. Sums have an order that no other text, thread or block changes, so a text's numbers are always the
+// same.
+//
+// What Python gives is checked in open_model and start_pass; all that follows relies on it.
+#include <immintrin.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace {
+
+constexpr int PANEL_OUTPUTS = 48;
+constexpr int TILE_TOKENS = 9, TILE_QUERIES = 6;  // as many as there are registers for
+constexpr int BLOCK_TOKENS = 64;                  // that a thread takes through all layers at once, about
+constexpr int MAX_GROUP = 512, MAX_SIZE = 1 << 24;
+constexpr size_t LARGE_PAGE = 2 << 20;
+
+#define UNROLL _Pragma("GCC unroll 32")
+#define FORCED __attribute__((always_inline))
+#define INLINE inline FORCED
+
+enum Activation { GELU, GELU_TANH, RELU, SILU, TANH };
+
+// The sizes of a model, as model.py gives them.
+struct Shape {
+    int32_t width, heads, layers, inner, group, num_words, num_positions, max_tokens, activation, is_bf16;
+    float eps;
+
+    int head_width() const { return width / heads; }
+    int groups() const { return width / group; }
+    int block_capacity() const { return std::max(max_tokens, 4 * BLOCK_TOKENS); }
+    size_t panel_bytes() const { return size_t(PANEL_OUTPUTS) * group * (is_bf16 ? 2 : 1); }
+    size_t num_panels() const {
+        auto of = [](int outputs) { return size_t(outputs + PANEL_OUTPUTS - 1) / PANEL_OUTPUTS; };
+        size_t attention = groups() * (of(3 * width) + of(width));
+        return layers * (attention + inner / group * (groups() * of(group) + of(width)));
+    }
+    bool is_known() const {
+        for (int size : {width, heads, layers, inner, group, num_words, num_positions, max_tokens})
+            if (size < 1 || size > MAX_SIZE) return false;
+        return group % 16 == 0 && group <= MAX_GROUP && width % group == 0 && inner % group == 0 && width <= 1 << 13 &&
+               inner <= 1 << 16 && layers <= 1 << 10 && max_tokens <= 1 << 16 && width % heads == 0 && (head_width() == 32 || head_width() == 64) &&
+               activation >= GELU && activation <= TANH;
+    }
+};
+
+// Memory for numbers that is aligned for vectors, and made of large pages where that is asked for and the system can.
+template <class T>
+struct Array {
+    T* data;
+
+    explicit Array(size_t count, size_t alignment = 64) {
+        size_t size = (count * sizeof(T) + alignment) / alignment * alignment;
+        data = (T*)aligned_alloc(alignment, size);
+        if (!data) throw std::bad_alloc();
+        if (alignment == LARGE_PAGE) madvise(data, size, MADV_HUGEPAGE);
+    }
+    Array(Array&& other) : data(std::exchange(other.data, nullptr)) {}
+    ~Array() { free(data); }
+    operator T*() const { return data; }
+};
+
+// Of the outputs of a panel: the scale of the weights, the bias, and the scale times the sum of the rounded weights.
+struct PanelScales {
+    float scale[PANEL_OUTPUTS], bias[PANEL_OUTPUTS], sum[PANEL_OUTPUTS];
+};
+
+struct Norm {
+    const float *scale, *shift;
+};
+
+struct Model {
+    Shape shape;
+    const uint16_t* words;  // f16
+    const float *positions, *norms;
+    Array<uint8_t> panels;
+    Array<PanelScales> scales;
+
+    // Returns a norm: number 0 is that of the embeddings, then each layer has one after attention and one at its end.
+    Norm norm(int number) const {
+        const float* scale = norms + size_t(2 * number) * shape.width;
+        return {scale, scale + shape.width};
+    }
+};
+
+// One group of the input of a product: rows of rounded numbers. A number is `scale` times the rounded one, plus `shift`.
+// Weights are stored with 128 added, since one side of VPDPBUSD has no sign; `start` takes off what this adds to sums.
+struct Rounded {
+    Array<uint8_t> bytes;
+    Array<float> scale, shift;
+    Array<int32_t> start;
+
+    Rounded(int tokens, int group) : bytes(size_t(tokens) * group * 2), scale(tokens), shift(tokens), start(tokens) {}
+};
+
+// What a thread computes on the way. The last four are of one head.
+struct Scratch {
+    std::vector<Rounded> input;
+    Rounded inner_input;
+    Array<float> state, inner, qkv, keys, values, scores;
+    Array<uint16_t> shares;
+
+    Scratch(const Shape& s, size_t tokens)
+        : inner_input(tokens, s.group), state(tokens * s.width), inner(tokens * s.group), qkv(tokens * 3 * s.width),
+          keys((tokens + 16) * s.head_width() / 2), values((tokens + 16) * s.head_width() / 2),
+          scores(TILE_QUERIES * (tokens + 16)), shares(TILE_QUERIES * (tokens + 16)) {
+        for (int g = 0; g < s.groups(); g++) input.emplace_back(tokens, s.group);
+    }
+};
+
+// --- functions of a vector of numbers
+
+INLINE __m512 exp2(__m512 x) {
+    constexpr int NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    x = _mm512_max_ps(x, _mm512_set1_ps(-126));
+    __m512 whole = _mm512_roundscale_ps(x, NEAREST), rest = _mm512_sub_ps(x, whole);
+    __m512 p = _mm512_set1_ps(0.009618129f);
+    p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(0.055504109f));
+    p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(0.240226507f));
+    p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(0.693147181f));
+    p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(1));
+    return _mm512_scalef_ps(p, whole);
+}
+
+// Returns 1 / (1 + exp(-factor x)).
+INLINE __m512 sigmoid(__m512 x, float factor = 1) {
+    constexpr float LOG2_E = 1.44269504f;
+    __m512 one = _mm512_set1_ps(1);
+    return _mm512_div_ps(one, _mm512_add_ps(one, exp2(_mm512_mul_ps(x, _mm512_set1_ps(-factor * LOG2_E)))));
+}
+
+// x times the normal distribution function, by an odd polynomial between -3.6 and 3.6; at most 0.0003 (1 + |x|) off.
+INLINE __m512 gelu(__m512 x) {
+    constexpr float BOUND = 3.6f;
+    constexpr float COEFFICIENTS[] = {0.397163739f,     -0.0634485351f,  0.00818885433f,
+                                      -0.000675021075f, 3.12385442e-05f, -6.10925704e-07f};
+    constexpr int NUM = std::size(COEFFICIENTS);
+    __m512 bound = _mm512_set1_ps(BOUND);
+    __m512 y = _mm512_max_ps(_mm512_min_ps(x, bound), _mm512_sub_ps(_mm512_setzero_ps(), bound));
+    __m512 square = _mm512_mul_ps(y, y), p = _mm512_set1_ps(COEFFICIENTS[NUM - 1]);
+    UNROLL for (int n = NUM - 2; n >= 0; n--) p = _mm512_fmadd_ps(p, square, _mm512_set1_ps(COEFFICIENTS[n]));
+    return _mm512_mul_ps(x, _mm512_fmadd_ps(p, y, _mm512_set1_ps(0.5f)));
+}
+
+INLINE __m512 gelu_tanh(__m512 x) {
+    __m512 cube = _mm512_mul_ps(_mm512_mul_ps(x, x), x);
+    return _mm512_mul_ps(x, sigmoid(_mm512_fmadd_ps(cube, _mm512_set1_ps(0.044715f), x), 1.59576912f));
+}
+
+template <class Function>
+INLINE void map(float* row, int count, const Function& function) {
+    for (int n = 0; n < count; n += 16) _mm512_store_ps(row + n, function(_mm512_load_ps(row + n)));
+}
+
+void activate(float* row, int count, int activation) {
+    switch (activation) {
+        case GELU: return map(row, count, [](__m512 x) FORCED { return gelu(x); });
+        case GELU_TANH: return map(row, count, [](__m512 x) FORCED { return gelu_tanh(x); });
+        case RELU: return map(row, count, [](__m512 x) FORCED { return _mm512_max_ps(x, _mm512_setzero_ps()); });
+        case SILU: return map(row, count, [](__m512 x) FORCED { return _mm512_mul_ps(x, sigmoid(x)); });
+        case TANH: return map(row, count, [](__m512 x) FORCED {
+            return _mm512_fmsub_ps(sigmoid(x, 2), _mm512_set1_ps(2), _mm512_set1_ps(1));
+        });
+    }
+}
+
+// --- the two kinds of products
+
+struct Int8 {
+    using Sum = __m512i;
+    static constexpr int BYTES = 1;  // of a number
+
+    static INLINE Sum start(int32_t value) { return _mm512_set1_epi32(value); }
+    static INLINE Sum multiply_add(Sum sum, __m512i weights, __m512i numbers) {
+        asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(weights), "v"(numbers));  // g++ 12 spills the sums of the intrinsic
+        return sum;
+    }
+    static INLINE __m512 finish(Sum sum, __m512 scale, __m512 bias) {
+        return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, bias);
+    }
+
+    // Rounds a group of a token. With SHIFTED, all 255 values stand for the range from the lowest number to the highest.
+    template <bool SHIFTED>
+    static INLINE void round(const float* from, int count, const Rounded& to, int token) {
+        __m512 lows = _mm512_load_ps(from), highs = lows;
+        for (int n = 16; n < count; n += 16) {
+            lows = _mm512_min_ps(lows, _mm512_load_ps(from + n));
+            highs = _mm512_max_ps(highs, _mm512_load_ps(from + n));
+        }
+        float low = _mm512_reduce_min_ps(lows), high = _mm512_reduce_max_ps(highs), zero = 0;
+        float scale = std::max(std::max(high, -low), 1e-20f) / 127.f;
+        if (SHIFTED) {
+            low = std::min(low, 0.f), high = std::max(high, 0.f);
+            scale = std::max(high - low, 1e-20f) / 254.f;
+            zero = -127.f - std::nearbyintf(low / scale);
+        }
+        __m512 inverse = _mm512_set1_ps(1 / scale), offset = _mm512_set1_ps(zero);
+        __m512i sum = _mm512_setzero_si512();
+        auto* out = (__m128i*)(to.bytes + size_t(token) * count);
+        for (int n = 0; n < count; n += 16) {
+            __m512i rounded = _mm512_cvtps_epi32(_mm512_fmadd_ps(_mm512_load_ps(from + n), inverse, offset));
+            sum = _mm512_add_epi32(sum, rounded);
+            _mm_store_si128(out++, _mm512_cvtsepi32_epi8(rounded));
+        }
+        to.scale[token] = scale;
+        to.shift[token] = -scale * zero;
+        to.start[token] = -128 * _mm512_reduce_add_epi32(sum);
+    }
+};
+
+struct Bf16 {
+    using Sum = __m512;
+    static constexpr int BYTES = 2;
+
+    static INLINE Sum start(int32_t) { return _mm512_setzero_ps(); }
+    static INLINE Sum multiply_add(Sum sum, __m512i weights, __m512i numbers) {
+        return _mm512_dpbf16_ps(sum, (__m512bh)weights, (__m512bh)numbers);
+    }
+    static INLINE __m512 finish(Sum sum, __m512, __m512 bias) { return _mm512_add_ps(sum, bias); }
+
+    template <bool SHIFTED>
+    static INLINE void round(const float* from, int count, const Rounded& to, int token) {
+        auto* out = (__m256i*)(to.bytes + size_t(token) * count * BYTES);
+        for (int n = 0; n < count; n += 16)
+            _mm256_store_si256(out++, (__m256i)_mm512_cvtneps_pbh(_mm512_load_ps(from + n)));
+        to.scale[token] = to.shift[token] = 0;
+        to.start[token] = 0;
+    }
+};
+
+// --- products with weights
+
+// Where the rows of a product go: they replace what is there, or are added to it.
+struct Target {
+    float* rows;
+    int stride, outputs;
+    bool adds;
+};
+
+// The next panel of the stream.
+struct Cursor {
+    const uint8_t* weights;
+    const PanelScales* scales;
+};
+
+INLINE __m512i broadcast(const void* four_bytes) {
+    int32_t value;
+    memcpy(&value, four_bytes, 4);
+    return _mm512_set1_epi32(value);
+}
+
+// Scales the sums of M tokens x 48 outputs, adds the bias, and stores those that the target has, from `column` on.
+template <class Kind, int M>
+INLINE void finish_tile(const typename Kind::Sum (&sums)[M][3], const Rounded& input, int first,
+                        const PanelScales& scales, const Target& to, int column) {
+    UNROLL for (int j = 0; j < 3; j++, column += 16) {
+        if (column >= to.outputs) return;
+        __m512 scale = _mm512_loadu_ps(scales.scale + 16 * j), bias = _mm512_loadu_ps(scales.bias + 16 * j);
+        __m512 sum = _mm512_loadu_ps(scales.sum + 16 * j);
+        UNROLL for (int i = 0; i < M; i++) {
+            float* out = to.rows + size_t(first + i) * to.stride + column;
+            __m512 of_token = _mm512_fmadd_ps(_mm512_set1_ps(input.shift[first + i]), sum, bias);
+            __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(input.scale[first + i]));
+            __m512 values = Kind::finish(sums[i][j], factor, of_token);
+            _mm512_store_ps(out, to.adds ? _mm512_add_ps(_mm512_load_ps(out), values) : values);
+        }
+    }
+}
+
+// Multiplies M tokens with a panel. With FETCH, asks for the next panel meanwhile.
+template <class Kind, int M, bool FETCH>
+void tile(const Rounded& input, int group, int first, Cursor panel, const Target& to, int column) {
+    typename Kind::Sum sums[M][3];
+    UNROLL for (int i = 0; i < M; i++) UNROLL for (int j = 0; j < 3; j++)
+        sums[i][j] = Kind::start(input.start[first + i]);
+    const int row_bytes = group * Kind::BYTES, panel_bytes = row_bytes * PANEL_OUTPUTS;
+    const uint8_t *row = input.bytes + size_t(first) * row_bytes, *weights = panel.weights;
+    for (int k = 0; k < row_bytes; k += 4, row += 4, weights += 192) {
+        __m512i w0 = _mm512_load_si512(weights), w1 = _mm512_load_si512(weights + 64);
+        __m512i w2 = _mm512_load_si512(weights + 128);
+        if (FETCH) UNROLL for (int j = 0; j < 3; j++) _mm_prefetch(weights + panel_bytes + 64 * j, _MM_HINT_T0);
+        UNROLL for (int i = 0; i < M; i++) {
+            __m512i numbers = broadcast(row + i * row_bytes);
+            sums[i][0] = Kind::multiply_add(sums[i][0], w0, numbers);
+            sums[i][1] = Kind::multiply_add(sums[i][1], w1, numbers);
+            sums[i][2] = Kind::multiply_add(sums[i][2], w2, numbers);
+        }
+    }
+    finish_tile<Kind, M>(sums, input, first, *panel.scales, to, column);
+}
+
+// Calls `call` with the number as a constant of the type, from 1 to MOST.
+template <int MOST, class Call>
+INLINE void with_constant(int number, const Call& call) {
+    if constexpr (MOST > 1) {
+        if (number < MOST) return with_constant<MOST - 1>(number, call);
+    }
+    call(std::integral_constant<int, MOST>{});
+}
+
+// Multiplies one group of all tokens with the next panels, as many as the target has outputs for.
+template <class Kind>
+void multiply_group(const Rounded& input, int group, int tokens, Cursor& next, const Target& to) {
+    int num_tiles = (tokens + TILE_TOKENS - 1) / TILE_TOKENS;
+    for (int column = 0; column < to.outputs; column += PANEL_OUTPUTS) {
+        for (int n = 0; n < num_tiles; n++) {
+            int first = tokens * n / num_tiles, size = tokens * (n + 1) / num_tiles - first;
+            with_constant<TILE_TOKENS>(size, [&](auto m) FORCED {
+                if (n == 0) tile<Kind, m, true>(input, group, first, next, to, column);
+                else tile<Kind, m, false>(input, group, first, next, to, column);
+            });
+        }
+        next = {next.weights + size_t(PANEL_OUTPUTS) * group * Kind::BYTES, next.scales + 1};
+    }
+}
+
+template <class Kind>
+void multiply(const std::vector<Rounded>& input, int group, int tokens, Cursor& next, Target to) {
+    for (const Rounded& of_group : input) {
+        multiply_group<Kind>(of_group, group, tokens, next, to);
+        to.adds = true;
+    }
+}
+
+template <class Kind>
+void round_rows(const float* from, int stride, int group, int tokens, std::vector<Rounded>& to) {
+    for (int t = 0; t < tokens; t++, from += stride)
+        for (size_t g = 0; g < to.size(); g++) Kind::template round<false>(from + g * group, group, to[g], t);
+}
+
+void norm_rows(float* row, int width, int tokens, Norm norm, float eps) {
+    for (int t = 0; t < tokens; t++, row += width) {
+        __m512 sum = _mm512_setzero_ps(), squares = sum;
+        for (int n = 0; n < width; n += 16) sum = _mm512_add_ps(sum, _mm512_load_ps(row + n));
+        __m512 mean = _mm512_set1_ps(_mm512_reduce_add_ps(sum) / width);
+        for (int n = 0; n < width; n += 16) {
+            __m512 centred = _mm512_sub_ps(_mm512_load_ps(row + n), mean);
+            squares = _mm512_fmadd_ps(centred, centred, squares);
+        }
+        __m512 inverse = _mm512_set1_ps(1 / std::sqrt(_mm512_reduce_add_ps(squares) / width + eps));
+        for (int n = 0; n < width; n += 16) {
+            __m512 centred = _mm512_sub_ps(_mm512_load_ps(row + n), mean);
+            __m512 scale = _mm512_mul_ps(inverse, _mm512_loadu_ps(norm.scale + n));
+            _mm512_store_ps(row + n, _mm512_fmadd_ps(centred, scale, _mm512_loadu_ps(norm.shift + n)));
+        }
+    }
+}
+
+// --- attention, with heads of W numbers
+
+// Rounds two vectors of f32 to one of bf16, in their order.
+INLINE __m512i pack(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
+
+INLINE __m512 multiply_add(__m512 sum, __m512 pairs, __m512i pair) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)pairs, (__m512bh)pair);
+}
+
+// Transposes 16 x 16 numbers inside each quarter of the vectors.
+INLINE void transpose_quarters(__m512* rows) {
+    __m512 halves[16];
+    auto pd = [](__m512 a) FORCED { return _mm512_castps_pd(a); };
+    UNROLL for (int i = 0; i < 16; i += 2) {
+        halves[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
+        halves[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
+    }
+    UNROLL for (int i = 0; i < 16; i += 4) UNROLL for (int n = 0; n < 2; n++) {
+        rows[i + 2 * n] = _mm512_castpd_ps(_mm512_unpacklo_pd(pd(halves[i + n]), pd(halves[i + n + 2])));
+        rows[i + 2 * n + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(pd(halves[i + n]), pd(halves[i + n + 2])));
+    }
+}
+
+// Writes 32 numbers of up to 16 keys as 16 rows of pairs: row n has the numbers 2n and 2n + 1 of each key.
+INLINE void transpose_keys(const float* from, int stride_from, int num, float* to, int stride) {
+    __m512 rows[16];
+    UNROLL for (int i = 0; i < 16; i++) {
+        const float* key = from + size_t(i) * stride_from;
+        rows[i] = _mm512_setzero_ps();
+        if (i < num) rows[i] = _mm512_castsi512_ps(pack(_mm512_load_ps(key), _mm512_load_ps(key + 16)));
+    }
+    transpose_quarters(rows);
+    UNROLL for (int i = 0; i < 4; i++) {
+        __m512 a = _mm512_shuffle_f32x4(rows[i], rows[i + 4], 0x88);
+        __m512 b = _mm512_shuffle_f32x4(rows[i + 8], rows[i + 12], 0x88);
+        __m512 c = _mm512_shuffle_f32x4(rows[i], rows[i + 4], 0xdd);
+        __m512 d = _mm512_shuffle_f32x4(rows[i + 8], rows[i + 12], 0xdd);
+        _mm512_store_ps(to + i * stride, _mm512_shuffle_f32x4(a, b, 0x88));
+        _mm512_store_ps(to + (i + 8) * stride, _mm512_shuffle_f32x4(a, b, 0xdd));
+        _mm512_store_ps(to + (i + 4) * stride, _mm512_shuffle_f32x4(c, d, 0x88));
+        _mm512_store_ps(to + (i + 12) * stride, _mm512_shuffle_f32x4(c, d, 0xdd));
+    }
+}
+
+// Writes the values of each two tokens as W pairs.
+template <int W>
+INLINE void pair_values(const float* value, int stride, int length, float* to) {
+    alignas(64) static constexpr auto ORDER = [] {
+        std::array<uint16_t, 32> order{};
+        for (int n = 0; n < 32; n++) order[n] = n / 2 + n % 2 * 16;
+        return order;
+    }();
+    __m512i order = _mm512_load_si512(ORDER.data());
+    for (int t = 0; t < length; t += 2, value += 2 * stride, to += W) UNROLL for (int n = 0; n < W; n += 16) {
+        __m512 next = t + 1 < length ? _mm512_load_ps(value + stride + n) : _mm512_setzero_ps();
+        __m512i both = pack(_mm512_load_ps(value + n), next);
+        _mm512_store_si512(to + n, _mm512_permutexvar_epi16(order, both));
+    }
+}
+
+// Computes the scores of R queries for J x 16 keys.
+template <int W, int R, int J>
+INLINE void score(const uint16_t* query, const float* keys, int padded, float* scores) {
+    __m512 sums[R][J];
+    UNROLL for (int i = 0; i < R; i++) UNROLL for (int j = 0; j < J; j++) sums[i][j] = _mm512_setzero_ps();
+    for (int d = 0; d < W / 2; d++) {
+        __m512 key[J];
+        UNROLL for (int j = 0; j < J; j++) key[j] = _mm512_load_ps(keys + d * padded + 16 * j);
+        UNROLL for (int i = 0; i < R; i++) {
+            __m512i pair = broadcast(query + i * W + 2 * d);
+            UNROLL for (int j = 0; j < J; j++) sums[i][j] = multiply_add(sums[i][j], key[j], pair);
+        }
+    }
+    UNROLL for (int i = 0; i < R; i++) UNROLL for (int j = 0; j < J; j++)
+        _mm512_store_ps(scores + i * padded + 16 * j, sums[i][j]);
+}
+
+// Writes 2 to the power of each score less the highest, as bf16, and returns their sum.
+INLINE float softmax(const float* row, int length, int padded, uint16_t* to) {
+    __mmask16 last = 0xffff >> (padded - length);
+    const float* end = row + padded - 16;
+    auto store = [&](const float* x, __m512 shares) FORCED {
+        _mm256_store_si256((__m256i*)(to + (x - row)), (__m256i)_mm512_cvtneps_pbh(shares));
+    };
+    __m512 tail = _mm512_mask_mov_ps(_mm512_set1_ps(-1e30f), last, _mm512_load_ps(end)), most = tail;
+    for (const float* x = row; x < end; x += 16) most = _mm512_max_ps(most, _mm512_load_ps(x));
+    most = _mm512_set1_ps(_mm512_reduce_max_ps(most));
+    __m512 sum = _mm512_maskz_mov_ps(last, exp2(_mm512_sub_ps(tail, most)));
+    store(end, sum);
+    for (const float* x = row; x < end; x += 16) {
+        __m512 shares = exp2(_mm512_sub_ps(_mm512_load_ps(x), most));
+        sum = _mm512_add_ps(sum, shares);
+        store(x, shares);
+    }
+    return _mm512_reduce_add_ps(sum);
+}
+
+// Computes the scores of R queries for all keys of the text.
+template <int W, int R>
+INLINE void score_all(const float* query, int stride, int padded, Scratch& s) {
+    alignas(64) uint16_t rounded[R * W];
+    UNROLL for (int i = 0; i < R; i++, query += stride) UNROLL for (int n = 0; n < W; n += 32)
+        _mm512_store_si512(rounded + i * W + n, pack(_mm512_load_ps(query + n), _mm512_load_ps(query + n + 16)));
+    int j = 0;
+    for (; j + 32 <= padded; j += 32) score<W, R, 2>(rounded, s.keys + j, padded, s.scores + j);
+    if (j < padded) score<W, R, 1>(rounded, s.keys + j, padded, s.scores + j);
+}
+
+// Puts what R tokens of one head attend to in the place of their queries.
+template <int W, int R>
+INLINE void attend(float* query, int stride, int length, int padded, Scratch& s) {
+    constexpr int VECTORS = W / 16;
+    score_all<W, R>(query, stride, padded, s);
+    __m512 sums[R][VECTORS], inverse[R];
+    UNROLL for (int i = 0; i < R; i++) {
+        inverse[i] = _mm512_set1_ps(1 / softmax(s.scores + i * padded, length, padded, s.shares + i * padded));
+        UNROLL for (int v = 0; v < VECTORS; v++) sums[i][v] = _mm512_setzero_ps();
+    }
+    const float* value = s.values;
+    for (int k = 0; k < length; k += 2, value += W) UNROLL for (int i = 0; i < R; i++) {
+        __m512i pair = broadcast(s.shares + i * padded + k);
+        UNROLL for (int v = 0; v < VECTORS; v++)
+            sums[i][v] = multiply_add(sums[i][v], _mm512_load_ps(value + 16 * v), pair);
+    }
+    UNROLL for (int i = 0; i < R; i++, query += stride) UNROLL for (int v = 0; v < VECTORS; v++)
+        _mm512_store_ps(query + 16 * v, _mm512_mul_ps(sums[i][v], inverse[i]));
+}
+
+// Computes the attention of one text, all heads.
+template <int W>
+void attention(float* qkv, int heads, int length, Scratch& s) {
+    const int width = heads * W, stride = 3 * width;
+    int padded = (length + 15) & ~15, num_tiles = (length + TILE_QUERIES - 1) / TILE_QUERIES;
+    for (int h = 0; h < heads; h++) {
+        float *query = qkv + h * W, *key = query + width, *value = key + width;
+        for (int j = 0; j < length; j += 16) for (int n = 0; n < W; n += 32)
+            transpose_keys(key + size_t(j) * stride + n, stride, length - j, s.keys + n / 2 * padded + j, padded);
+        pair_values<W>(value, stride, length, s.values);
+        for (int n = 0; n < num_tiles; n++) {
+            int first = length * n / num_tiles, size = length * (n + 1) / num_tiles - first;
+            float* queries = query + size_t(first) * stride;
+            with_constant<TILE_QUERIES>(size, [&](auto r) FORCED { attend<W, r>(queries, stride, length, padded, s); });
+        }
+    }
+}
+
+// --- a block of texts through the model
+
+// Returns the number of tokens of the text that begins at `first`: the next one begins at position 0 again.
+int text_length(const int32_t* positions, int first, int tokens) {
+    int end = first + 1;
+    while (end < tokens && positions[end]) end++;
+    return end - first;
+}
+
+void embed(const Model& model, const int32_t* ids, const int32_t* positions, int tokens, float* state) {
+    const int width = model.shape.width;
+    for (int t = 0; t < tokens; t++, state += width) {
+        const uint16_t* word = model.words + size_t(ids[t]) * width;
+        const float* place = model.positions + size_t(positions[t]) * width;
+        for (int n = 0; n < width; n += 16) {
+            __m512 numbers = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(word + n)));
+            _mm512_store_ps(state + n, _mm512_add_ps(numbers, _mm512_loadu_ps(place + n)));
+        }
+    }
+}
+
+// Puts the numbers after a norm in the place of the state, and rounds them as the next product's input.
+template <class Kind>
+void norm_and_round(const Model& model, int norm, int tokens, Scratch& s) {
+    const Shape& shape = model.shape;
+    norm_rows(s.state, shape.width, tokens, model.norm(norm), shape.eps);
+    round_rows<Kind>(s.state, shape.width, shape.group, tokens, s.input);
+}
+
+template <class Kind>
+void feed_forward(const Shape& shape, int tokens, Cursor& next, Scratch& s) {
+    const int width = shape.width, group = shape.group;
+    for (int done = 0; done < shape.inner; done += group) {
+        multiply<Kind>(s.input, group, tokens, next, {s.inner, group, group, false});
+        for (int t = 0; t < tokens; t++) {
+            float* row = s.inner + size_t(t) * group;
+            activate(row, group, shape.activation);
+            Kind::template round<true>(row, group, s.inner_input, t);
+        }
+        multiply_group<Kind>(s.inner_input, group, tokens, next, {s.state, width, width, true});
+    }
+}
+
+template <class Kind, int W>
+void encode_block(const Model& model, const int32_t* ids, const int32_t* positions, int tokens, float* out,
+                  Scratch& s) {
+    const Shape& shape = model.shape;
+    const int width = shape.width, group = shape.group;
+    Cursor next{model.panels, model.scales};
+    embed(model, ids, positions, tokens, s.state);
+    norm_and_round<Kind>(model, 0, tokens, s);
+    for (int n = 0; n < shape.layers; n++) {
+        multiply<Kind>(s.input, group, tokens, next, {s.qkv, 3 * width, 3 * width, false});
+        for (int first = 0, length; first < tokens; first += length) {
+            length = text_length(positions, first, tokens);
+            attention<W>(s.qkv + size_t(first) * 3 * width, shape.heads, length, s);
+        }
+        round_rows<Kind>(s.qkv, 3 * width, group, tokens, s.input);
+        multiply<Kind>(s.input, group, tokens, next, {s.state, width, width, true});
+        norm_and_round<Kind>(model, 1 + 2 * n, tokens, s);
+        feed_forward<Kind>(shape, tokens, next, s);
+        norm_and_round<Kind>(model, 2 + 2 * n, tokens, s);
+    }
+    memcpy(out, s.state, sizeof(float) * tokens * width);
+}
+
+// --- passes and threads
+
+struct Pool;
+
+// Texts that threads of a pool compute. `left` blocks are not done.
+struct Pass {
+    Pool* pool;
+    const int32_t *ids, *positions;
+    float* out;
+    int left = 0;
+};
+
+struct Block {
+    Pass* pass;
+    int first, tokens;
+};
+
+// Threads that compute blocks, in the order in which these came.
+struct Pool {
+    const Model& model;
+    std::mutex mutex;
+    std::condition_variable wake, done;
+    std::list<Block> blocks;
+    bool is_closing = false;
+    std::vector<std::unique_ptr<Scratch>> scratch;
+    std::vector<std::thread> threads;
+
+    Pool(const Model& model, int num_threads) : model(model) {
+        for (int n = 0; n < num_threads; n++)
+            scratch.push_back(std::make_unique<Scratch>(model.shape, model.shape.block_capacity()));
+        try {
+            for (auto& own : scratch) threads.emplace_back([this, &own] { run(*own); });
+        } catch (...) {
+            close();
+            throw;
+        }
+    }
+
+    void close() {
+        {
+            std::lock_guard lock(mutex);
+            is_closing = true;
+        }
+        wake.notify_all();
+        for (auto& thread : threads) thread.join();
+    }
+
+    void run(Scratch& own) {
+        std::unique_lock lock(mutex);
+        for (;;) {
+            wake.wait(lock, [&] { return is_closing || !blocks.empty(); });
+            if (blocks.empty()) return;
+            Block block = blocks.front();
+            blocks.pop_front();
+            lock.unlock();
+            encode(block, own);
+            lock.lock();
+            if (!--block.pass->left) done.notify_all();
+        }
+    }
+
+    void encode(const Block& block, Scratch& own) const {
+        const Shape& shape = model.shape;
+        const Pass& pass = *block.pass;
+        float* out = pass.out + size_t(block.first) * shape.width;
+        auto call = [&](auto kind, auto width) {
+            encode_block<decltype(kind), width>(model, pass.ids + block.first, pass.positions + block.first,
+                                                block.tokens, out, own);
+        };
+        auto with_kind = [&](auto kind) {
+            if (shape.head_width() == 32) call(kind, std::integral_constant<int, 32>{});
+            else call(kind, std::integral_constant<int, 64>{});
+        };
+        if (shape.is_bf16) with_kind(Bf16{});
+        else with_kind(Int8{});
+    }
+};
+
+// Returns True if texts begin at position 0, none is too long, and all rows of the tables exist.
+bool is_valid(const Shape& shape, const int32_t* ids, const int32_t* positions, int tokens) {
+    if (tokens < 1 || positions[0]) return false;
+    for (int t = 0, length = 0; t < tokens; t++) {
+        length = positions[t] ? length + 1 : 1;
+        if (ids[t] < 0 || ids[t] >= shape.num_words || positions[t] < 0 || positions[t] >= shape.num_positions ||
+            length > shape.max_tokens)
+            return false;
+    }
+    return true;
+}
+
+// Cuts the texts, in their order, into blocks of about the same number of tokens: as many for each of `parts`.
+std::list<Block> cut(Pass* pass, int capacity, int tokens, int parts) {
+    std::list<Block> blocks{{pass, 0, 0}};
+    long round = long(parts) * BLOCK_TOKENS, wanted = parts * std::max(1L, (tokens + round - 1) / round);
+    for (int first = 0, length; first < tokens; first += length) {
+        length = text_length(pass->positions, first, tokens);
+        bool is_full = first + length / 2 >= tokens * long(blocks.size()) / wanted;
+        Block& last = blocks.back();
+        if (last.tokens && (is_full || last.tokens + length > capacity)) blocks.push_back({pass, first, 0});
+        blocks.back().tokens += length;
+    }
+    return blocks;
+}
+
+template <class Make>
+auto or_null(const Make& make) -> decltype(make()) {
+    try {
+        return make();
+    } catch (...) {  // no memory, or no thread
+        return nullptr;
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+// Opens a model; null for sizes that are not known or do not fit, and without memory. `words`, `positions` and `norms`
+// must stay until it is closed: f16 [num_words, width], f32 [num_positions, width] and f32 [2 + 4 layers, width], which
+// are scale and shift of each norm. `panels` and `scales` are copied.
+Model* open_model(const Shape* shape, const uint16_t* words, const float* positions, const float* norms,
+                  const uint8_t* panels, size_t panels_size, const uint8_t* scales, size_t scales_size) {
+    if (!shape->is_known()) return nullptr;
+    size_t num = shape->num_panels();
+    if (panels_size != num * shape->panel_bytes() || scales_size != num * sizeof(PanelScales)) return nullptr;
+    return or_null([&] {
+        auto model = std::make_unique<Model>(Model{*shape, words, positions, norms,
+                                                   Array<uint8_t>(panels_size, LARGE_PAGE), Array<PanelScales>(num)});
+        memcpy(model->panels.data, panels, panels_size);
+        memcpy((void*)model->scales.data, scales, scales_size);
+        return model.release();
+    });
+}
+
+void close_model(Model* model) { delete model; }
+
+// Starts threads, which wait for passes; null without memory or threads. The model must stay until they are closed.
+Pool* open_pool(const Model* model, int num_threads) {
+    return or_null([&] { return new Pool(*model, num_threads); });
+}
+
+// Ends the threads. No pass may be open.
+void close_pool(Pool* pool) {
+    pool->close();
+    delete pool;
+}
+
+// Starts to compute the vectors `[tokens, width]` of all tokens, in blocks for so many threads. Ids, positions and
+// vectors must stay until the pass is closed. Null for texts that the model does not take, and without memory.
+Pass* start_pass(Pool* pool, const int32_t* ids, const int32_t* positions, int tokens, float* out, int parts) {
+    const Shape& shape = pool->model.shape;
+    if (parts < 1 || parts > MAX_SIZE || tokens > MAX_SIZE || !is_valid(shape, ids, positions, tokens)) return nullptr;
+    return or_null([&] {
+        auto pass = std::make_unique<Pass>(Pass{pool, ids, positions, out});
+        std::list<Block> blocks = cut(pass.get(), shape.block_capacity(), tokens, parts);
+        int num = pass->left = blocks.size();
+        {
+            std::lock_guard lock(pool->mutex);
+            pool->blocks.splice(pool->blocks.end(), blocks);
+        }
+        num > 1 ? pool->wake.notify_all() : pool->wake.notify_one();
+        return pass.release();
+    });
+}
+
+// Waits so long for the end of a pass; returns 1 if it has ended.
+int wait_pass(Pass* pass, double seconds) {
+    Pool& pool = *pass->pool;
+    std::unique_lock lock(pool.mutex);
+    return pool.done.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return !pass->left; });
+}
+
+// Waits for the end of a pass, and forgets it.
+void close_pass(Pass* pass) {
+    {
+        std::unique_lock lock(pass->pool->mutex);
+        pass->pool->done.wait(lock, [&] { return !pass->left; });
+    }
+    delete pass;
+}
+}

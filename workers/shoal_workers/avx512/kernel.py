@@ -1,0 +1,111 @@
+"""The kernel from Python: a model in it, threads that compute, and passes under way."""
+
+import ctypes
+import os
+import weakref
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal_workers.avx512.weights import KernelWeights, Shape
+
+
+@cache
+def load(path: Path) -> ctypes.CDLL:
+    """Load the library and declare its functions."""
+    library = ctypes.CDLL(str(path))
+    pointer, number, raw, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t
+    declared: dict[str, tuple[list[Any], Any]] = {
+        "open_model": ([ctypes.POINTER(Shape), pointer, pointer, pointer, raw, size, raw, size], pointer),
+        "close_model": ([pointer], None),
+        "open_pool": ([pointer, number], pointer),
+        "close_pool": ([pointer], None),
+        "start_pass": ([pointer, pointer, pointer, number, pointer, number], pointer),
+        "wait_pass": ([pointer, ctypes.c_double], number),
+        "close_pass": ([pointer], None),
+    }
+    for name, (arguments, result) in declared.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, result
+    return library
+
+
+class KernelModel:
+    """A model in the kernel. Raises ValueError for weights of other sizes than their shape says, and without memory."""
+
+    def __init__(self, library: ctypes.CDLL, weights: KernelWeights):
+        shape, words, positions, norms, panels, scales = weights
+        arrays = tuple(map(np.ascontiguousarray, (words, positions, norms)))
+        rows = (shape.num_words, shape.num_positions, 2 + 4 * shape.layers)
+        kinds = ("float16", "float32", "float32")
+        if [(one.size, str(one.dtype)) for one in arrays] != [
+            (n * shape.width, kind) for n, kind in zip(rows, kinds, strict=True)
+        ]:
+            raise ValueError("words, positions or norms are of other sizes than the shape says")
+        pointers = (array.ctypes.data for array in arrays)
+        handle = library.open_model(ctypes.byref(shape), *pointers, panels, len(panels), scales, len(scales))
+        if not handle:
+            raise ValueError("the kernel does not take the model, or there is no memory for it")
+        self.library, self.handle, self.width = library, handle, int(shape.width)
+        self._close = _finalizer(self, library.close_model, handle, arrays)
+
+
+class KernelThreads:
+    """Threads that compute passes of a model, and end with this object.
+
+    Raises MemoryError if there is no memory for them, or the system gives none. After a fork, the child has none.
+    """
+
+    def __init__(self, model: KernelModel, number: int):
+        self.model, self.number = model, number
+        self.handle = model.library.open_pool(model.handle, number)
+        if not self.handle:
+            raise MemoryError(f"there is no memory for {number} compute threads, or the system gives none")
+        self._close = _finalizer(self, model.library.close_pool, self.handle, model)
+
+
+class KernelPass:
+    """The vectors `tokens` `[tokens, width]` of texts one behind the other, which threads compute.
+
+    A text begins where a position is 0. `num_parts` is the number of threads that are to compute it. Raises ValueError
+    for ids, positions or lengths that the model does not have.
+    """
+
+    def __init__(self, threads: KernelThreads, ids: NDArray[np.int32], positions: NDArray[np.int32], num_parts: int):
+        model = threads.model
+        ids, positions = (np.ascontiguousarray(array, np.int32).ravel() for array in (ids, positions))
+        if len(ids) != len(positions):
+            raise ValueError(f"there are {len(ids)} ids and {len(positions)} positions")
+        self.tokens = np.empty((len(ids), model.width), np.float32)
+        pointers = ids.ctypes.data, positions.ctypes.data, len(ids), self.tokens.ctypes.data
+        self._library = model.library
+        self._handle = model.library.start_pass(threads.handle, *pointers, num_parts)
+        if not self._handle:
+            raise ValueError("a text is empty or too long, or has an id or a position that the model does not have")
+        self._close = _finalizer(self, model.library.close_pass, self._handle, (threads, ids, positions, self.tokens))
+
+    def ends_within(self, seconds: float) -> bool:
+        """Wait so long for the end; return True if it has ended."""
+        return not self._close.alive or bool(self._library.wait_pass(self._handle, seconds))
+
+    def wait(self) -> None:
+        """Wait for the end."""
+        self._close()
+
+
+def _finalizer(owner: object, close: Callable[[int], None], handle: int, kept: object) -> "weakref.finalize[Any, Any]":
+    """Return a call that closes the handle once, at the latest when the owner goes. What it reads is kept until then.
+
+    In a process that was forked nothing is closed: it has none of the threads.
+    """
+    made_in = os.getpid()
+
+    def close_once(_: object) -> None:
+        if os.getpid() == made_in:
+            close(handle)
+
+    return weakref.finalize(owner, close_once, kept)

@@ -1,0 +1,86 @@
+"""The compiled kernel, a shared library beside its source: `python -m shoal_workers.avx512.library` compiles it.
+
+`scripts/install` and the image of workers do so. It is named after the digest of its source and of how it is compiled,
+so that one of another release is never loaded. It is in the folder of the code, as what can write there can change the
+code as well.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from shoal_workers.process import processors
+
+SOURCE = Path(__file__).with_name("kernel.cpp")
+
+#: How the kernel is compiled. The processor is that of the kernel's instructions, not that of the machine. Warnings are
+#: off: the headers of g++ 12 give thousands. Libraries of the compiler are part of the file.
+FLAGS = "-O3 -std=c++20 -march=x86-64-v4 -mavx512vnni -mavx512bf16 -mtune=znver3 -mprefer-vector-width=512"
+FLAGS += " -ffp-contract=fast -fno-math-errno -fno-trapping-math -w -shared -fPIC -pthread"
+FLAGS += " -static-libstdc++ -static-libgcc"
+
+#: Longest time to compile, in seconds. It takes 4.
+COMPILE_WITHIN_S = 300.0
+
+
+class CannotCompile(Exception):
+    """The reason why the kernel cannot be compiled on this machine."""
+
+
+def path() -> Path:
+    """Return the path of the compiled kernel, which may be missing."""
+    digest = sha256(SOURCE.read_bytes() + FLAGS.encode()).hexdigest()[:16]
+    return SOURCE.with_name(f"kernel-{digest}.so")
+
+
+def compile_kernel(library: Path) -> None:
+    """Compile the kernel as that file; those of other releases beside it are removed.
+
+    Raises CannotCompile, also for a folder that cannot be written.
+    """
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        raise CannotCompile(f"it is for Linux on x86-64, and this is {platform.system()} on {platform.machine()}")
+    compiler = shutil.which("g++")
+    if not compiler:
+        raise CannotCompile("there is no g++: install it (version 11 or later)")
+    new = library.with_suffix(f".{os.getpid()}")
+    try:
+        command = [compiler, *FLAGS.split(), str(SOURCE), "-o", str(new)]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_WITHIN_S)
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if "error" in line] or ["no reason given"]
+            raise CannotCompile(f"g++, of which it takes version 11 or later, says {lines[0]:.200}")
+        new.chmod(0o755)
+        new.replace(library)
+        for old in set(library.parent.glob("kernel-*.so")) - {library}:
+            old.unlink(missing_ok=True)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotCompile(str(error)) from error
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def main(words: Sequence[str]) -> None:
+    """Compile the kernel unless that is done, and say so.
+
+    With `--any-processor` it is compiled although this machine cannot run it, as for an image. If it cannot be
+    compiled, a line says why, and nothing fails: workers then run OpenVINO.
+    """
+    library, lacking = path(), processors.lacking_for_avx512()
+    if library.exists() or (lacking and "--any-processor" not in words):
+        return
+    print("  compiling the engine avx512", flush=True)
+    try:
+        compile_kernel(library)
+    except CannotCompile as error:
+        again = "python -m shoal_workers.avx512.library"
+        print(f"  the engine avx512 is left out, and OpenVINO runs: {error}; then type {again}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,158 @@
+"""The weights of a model as the kernel reads them: panels in the order of their use."""
+
+import ctypes
+from collections.abc import Iterator
+from math import gcd
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal_workers.model.transformer import Layer, Linear, Transformer
+
+Array = NDArray[np.float32]
+
+#: The names of activations, in the order of the kernel's.
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh")
+
+#: Numbers of a head that the kernel is written for.
+HEAD_WIDTHS = (32, 64)
+
+#: Least and most inputs of a panel, which have one scale, and the step between.
+MIN_GROUP, MAX_GROUP, GROUP_STEP = 64, 512, 16
+
+PANEL_OUTPUTS = 48
+
+
+class Shape(ctypes.Structure):
+    """The sizes of a model, as the kernel's struct of that name has them."""
+
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("width", "heads", "layers", "inner", "group", "num_words")),
+        *((name, ctypes.c_int32) for name in ("num_positions", "max_tokens", "activation", "is_bf16")),
+        ("eps", ctypes.c_float),
+    )
+
+
+class KernelWeights(NamedTuple):
+    """Sizes and weights of a model: `words` f16 `[num_words, width]`, `positions` f32 `[num_positions, width]`.
+
+    `norms` are f32 `[(2 + 4 layers) x width]`, the scale and the shift of each norm in the order of their use. `panels`
+    and `scales` are those of all products.
+    """
+
+    shape: Shape
+    words: NDArray[np.float16]
+    positions: Array
+    norms: Array
+    panels: bytes
+    scales: bytes
+
+
+def find_unsupported(transformer: Transformer) -> str:
+    """Return in words why the kernel cannot compute the model; empty if it can."""
+    width, inner = _sizes(transformer)
+    head_width = width // transformer.num_heads
+    if transformer.relative_bias is not None:
+        return "models whose attention depends on distances"
+    if head_width not in HEAD_WIDTHS:
+        return f"heads of {head_width} numbers"
+    return "" if _group(width, inner) else f"{width} and {inner} numbers a token"
+
+
+def arrange(transformer: Transformer, max_tokens: int, is_bf16: bool) -> KernelWeights:
+    """Return the weights of a model that the kernel supports, for texts of at most `max_tokens`.
+
+    Raises ValueError for an array of another shape than the others say, or numbers that are not finite.
+    """
+    width, inner = _sizes(transformer)
+    group = _group(width, inner)
+    norms = [transformer.norm]
+    panels: list[tuple[bytes, bytes]] = []
+    for layer in transformer.layers:
+        norms += [layer.attention_norm, layer.output_norm]
+        for product in _products(layer, width, inner, group):
+            panels += _panels(product, group, is_bf16)
+    words, positions = transformer.words.astype(np.float16, copy=False), _float32(transformer.positions)
+    scales_and_shifts = np.concatenate([_float32(array) for norm in norms for array in norm])
+    if (
+        words.shape[1:] != (width,)
+        or positions.shape[1:] != (width,)
+        or len(scales_and_shifts) != 2 * width * len(norms)
+    ):
+        raise ValueError("embeddings and norms are of different widths")
+    if not np.isfinite(words).all():
+        raise ValueError("the vector of a word has a number beyond those of 16 bits")
+    shape = Shape(
+        *(width, transformer.num_heads, len(transformer.layers), inner, group, len(words), len(positions)),
+        *(max_tokens, ACTIVATIONS.index(transformer.activation), is_bf16, transformer.eps),
+    )
+    data, scales = (b"".join(parts) for parts in zip(*panels, strict=True))
+    return KernelWeights(shape, words, positions, scales_and_shifts, data, scales)
+
+
+def _sizes(transformer: Transformer) -> tuple[int, int]:
+    """Return the numbers of a token, and those within the feed-forward network."""
+    first = transformer.layers[0]
+    return len(first.attention_out.bias), len(first.up.bias)
+
+
+def _group(width: int, inner: int) -> int:
+    """Return the number of inputs of a panel; 0 if there is none that divides both."""
+    sizes = range(MIN_GROUP, MAX_GROUP + 1, GROUP_STEP)
+    return max((size for size in sizes if gcd(width, inner) % size == 0), default=0)
+
+
+def _products(layer: Layer, width: int, inner: int, group: int) -> Iterator[Linear]:
+    """Yield the products of a layer. The feed-forward network is cut into groups, the first of which have the bias.
+
+    Scores of attention are made for a softmax of powers of 2.
+    """
+    factor = np.ones((3 * width, 1), np.float32)
+    factor[:width] = 1 / np.log(2)
+    qkv = _checked(layer.qkv, 3 * width, width)
+    yield Linear(qkv.weights * factor, qkv.bias * factor[:, 0])
+    yield _checked(layer.attention_out, width, width)
+    up, down = _checked(layer.up, inner, width), _checked(layer.down, width, inner)
+    for n in range(0, inner, group):
+        part = slice(n, n + group)
+        yield Linear(up.weights[part], up.bias[part])
+        yield Linear(down.weights[:, part], down.bias if n == 0 else np.zeros_like(down.bias))
+
+
+def _checked(linear: Linear, outputs: int, inputs: int) -> Linear:
+    weights, bias = (_float32(array) for array in linear)
+    if weights.shape != (outputs, inputs) or bias.shape != (outputs,):
+        raise ValueError(f"weights are {list(weights.shape)}, and not {[outputs, inputs]}")
+    if not np.isfinite(weights).all() or not np.isfinite(bias).all():
+        raise ValueError("weights have numbers that are not finite")
+    return Linear(weights, bias)
+
+
+def _panels(product: Linear, group: int, is_bf16: bool) -> Iterator[tuple[bytes, bytes]]:
+    """Yield each 48 outputs of each group as bytes, 4 bytes of each output in turns, and scales, biases and sums."""
+    outputs, inputs = product.weights.shape
+    missing = -outputs % PANEL_OUTPUTS
+    weights = np.pad(product.weights, ((0, missing), (0, 0)))
+    for start in range(0, inputs, group):
+        part = weights[:, start : start + group]
+        scale = np.maximum(np.abs(part).max(axis=1), np.float32(1e-12)) / np.float32(127)
+        rounded = np.rint(part / scale[:, None])
+        bias = np.pad(product.bias, (0, missing)) if start == 0 else np.zeros(len(weights), np.float32)
+        sums = scale * rounded.sum(axis=1) if not is_bf16 else np.zeros_like(scale)
+        numbers = _bf16(part) if is_bf16 else (rounded + 128).astype(np.uint8)
+        step = 4 // numbers.itemsize
+        for n in range(0, len(weights), PANEL_OUTPUTS):
+            rows = slice(n, n + PANEL_OUTPUTS)
+            data = numbers[rows].reshape(PANEL_OUTPUTS, group // step, step).transpose(1, 0, 2)
+            yield data.tobytes(), np.concatenate([scale[rows], bias[rows], sums[rows]]).astype(np.float32).tobytes()
+
+
+def _float32(array: NDArray[np.floating]) -> Array:
+    return np.ascontiguousarray(array, np.float32)
+
+
+def _bf16(numbers: Array) -> NDArray[np.uint16]:
+    """Return the upper halves of the numbers, rounded to the nearest."""
+    bits = np.ascontiguousarray(numbers, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

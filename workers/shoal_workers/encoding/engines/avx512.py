@@ -1,0 +1,125 @@
+"""The engine avx512: a kernel of our own for processors with AVX-512, VNNI and BF16. It needs the prepared graph."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import BadSetting
+from shoal_workers.avx512 import library
+from shoal_workers.avx512.kernel import KernelModel, KernelPass, KernelThreads, load
+from shoal_workers.avx512.weights import arrange, find_unsupported
+from shoal_workers.encoding.engines import Pooled
+from shoal_workers.encoding.packing import Packing, TextSpans
+from shoal_workers.encoding.pooling import pool
+from shoal_workers.model.graph import stored_transformer
+from shoal_workers.model.model import GRAPH, Model
+from shoal_workers.model.transformer import Linear, Transformer
+from shoal_workers.process import processors
+
+Head = tuple[Linear, str, Linear]
+
+#: The precisions of the kernel.
+PRECISIONS = ("bf16", "int8")
+
+
+class Avx512Engine:
+    """The model in the kernel, and two sets of threads: for passes on all threads, and for passes side by side.
+
+    Texts of a pass are cut into blocks, each of which one thread takes through all layers. A text's vectors are the
+    same whatever texts and threads it is computed with. Raises BadSetting where it cannot run, and for a model or a
+    precision that it does not compute.
+    """
+
+    name = "avx512"
+    fixed_steps = False
+    is_ragged = True
+
+    def __init__(self, model: Model, folder: Path, precision: str, threads: int):
+        self.precision = "bf16" if precision == "auto" else precision
+        if reason := _obstacle(self.precision):
+            raise BadSetting(f"avx512 {reason}: openvino runs without")
+        transformer = _transformer(folder, model)
+        weights = arrange(transformer, model.max_tokens, self.precision == "bf16")
+        self._open(KernelModel(load(library.path()), weights), transformer.head, threads)
+
+    def _open(self, model: KernelModel, head: Head | None, threads: int) -> None:
+        self._model, self._head = model, head
+        self.threads = self.num_streams = threads
+        self._process = os.getpid()
+        self._together, self._side_by_side = (KernelThreads(model, threads) for _ in range(2))
+
+    def start(self, packings: Sequence[Packing], together: bool = False) -> "list[Avx512Pass]":
+        """See `Engine.start`."""
+        if os.getpid() != self._process:  # threads are not forked
+            self._open(self._model, self._head, self.threads)
+        threads, num_parts = (self._together, self.threads) if together else (self._side_by_side, 1)
+        passes = (KernelPass(threads, packing.ids, packing.positions, num_parts) for packing in packings)
+        return [Avx512Pass(one, self._head) for one in passes]
+
+    def resized(self, threads: int) -> "Avx512Engine":
+        """See `Engine.resized`."""
+        engine = object.__new__(type(self))
+        engine.precision = self.precision
+        engine._open(self._model, self._head, threads)
+        return engine
+
+
+class Avx512Pass:
+    """A pass that threads of the kernel compute."""
+
+    def __init__(self, running: KernelPass, head: Head | None):
+        self._running = running
+        self._head = head
+
+    def ends_within(self, seconds: float) -> bool:
+        """See `ForwardPass.ends_within`."""
+        return self._running.ends_within(seconds)
+
+    def wait(self, spans: TextSpans, poolings: Iterable[str]) -> Pooled:
+        """See `ForwardPass.wait`."""
+        self._running.wait()
+        return {how: self._pool(how, spans) for how in poolings}
+
+    def _pool(self, how: str, spans: TextSpans) -> NDArray[np.float32]:
+        tokens = self._running.tokens
+        if self._head is None:
+            return pool(how, tokens, spans)
+        if how == "cls":  # the others' scores are not needed
+            return _scores(pool(how, tokens, spans), self._head)
+        return pool(how, _scores(tokens, self._head), spans)
+
+
+def _obstacle(precision: str) -> str:
+    """Return in words why the engine cannot run in that precision; empty if it can."""
+    if lacking := processors.lacking_for_avx512():
+        return f"needs a processor with {', '.join(lacking)}"
+    if precision not in PRECISIONS:
+        return f"does not compute in {precision}"
+    return "" if library.path().exists() else "is not compiled (python -m shoal_workers.avx512.library does it)"
+
+
+def _transformer(folder: Path, model: Model) -> Transformer:
+    """Return the weights in the prepared graph. Raises BadSetting for a model that the kernel does not compute."""
+    if not model.shares_rows:
+        raise BadSetting(f"avx512 does not compute {model.name}, whose graph Shoal did not make: openvino does")
+    transformer = stored_transformer(folder / GRAPH)
+    if reason := find_unsupported(transformer):
+        raise BadSetting(f"avx512 does not compute {reason}, as {model.name} has: openvino does")
+    return transformer
+
+
+_FUNCTIONS: dict[str, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
+    "tanh": np.tanh,
+    "relu": lambda x: np.maximum(x, np.float32(0)),
+}
+
+
+def _scores(vectors: NDArray[np.float32], head: Head) -> NDArray[np.float32]:
+    """Return the scores that the head of a model makes of vectors."""
+    dense, function, out = head
+    inner = _FUNCTIONS[function](vectors @ dense.weights.T + dense.bias)
+    scores: NDArray[np.float32] = inner @ out.weights.T + out.bias
+    return scores
