@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from shoal_workers.index.files.manifest import (
     CHANGES,
     DOCUMENTS,
     FILES,
+    FILES_OF,
     HASHES,
     IDS,
     MANIFEST,
@@ -62,7 +63,13 @@ def maps_of(pid: int, version: Path) -> list[str]:
     return [line for line in lines if f"{version}/" in line]
 
 
-def write_version(version: Path, documents: Sequence[Document], vectors: NDArray[np.float32], **manifest: Any) -> None:
+def write_version(
+    version: Path,
+    documents: Sequence[Document],
+    vectors: NDArray[np.float32],
+    kinds: Mapping[str, str] | None = None,
+    **manifest: Any,
+) -> None:
     """Write a version of these documents and their normalised vectors, as a build does without a model."""
     version.mkdir(parents=True)
     save_array(version / VECTORS, vectors)
@@ -73,7 +80,7 @@ def write_version(version: Path, documents: Sequence[Document], vectors: NDArray
     HashTable.of(b"".join(hash_of(one.text) for one in documents)).save(version, HASHES)
     HashTable.of(b"".join(hash_of(one.id) for one in documents)).save(version, IDS)
     (version / CHANGES).write_bytes(b"")
-    fields = DocumentFields({})
+    fields = DocumentFields(kinds or {})
     for one in documents:
         fields.add(one.fields)
     save_columns(version, fields.columns(), fields.num_left_out)
@@ -81,3 +88,14 @@ def write_version(version: Path, documents: Sequence[Document], vectors: NDArray
     about = ("2026-01-01T00:00:00Z", "made", "tiny", "d" * 64, "mean")
     made = Manifest(version.name, *about, vectors.shape[1], len(documents), width, checksums)
     replace(made, **manifest).save(version)
+
+
+def make_older(version: Path, layout: int) -> None:
+    """Make a version one of an older layout."""
+    values = json.loads((version / MANIFEST).read_text())
+    for name in set(FILES) - set(FILES_OF[layout]):
+        (version / name).unlink()
+        del values["checksums"][name]
+    for name in ("num_changed", "changes_through"):
+        del values[name]
+    (version / MANIFEST).write_text(json.dumps(values | {"layout": layout}))

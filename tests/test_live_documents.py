@@ -11,7 +11,7 @@ import pytest
 from changes import unit_vectors
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from index_versions import write_version
+from index_versions import make_older, write_version
 from made_documents import DIMENSION, Made, Vectors, apply, made_of, near_ties, open_made
 
 from shoal.changes.change import Change
@@ -19,7 +19,7 @@ from shoal.errors import IndexCorrupt
 from shoal.records.document import Document
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.hash_table import HashTable, hash_of
-from shoal_workers.index.files.manifest import FILES, FILES_OF, IDS, MANIFEST, checksum
+from shoal_workers.index.files.manifest import IDS, MANIFEST, checksum
 from shoal_workers.index.index import Index
 
 Hits = list[list[dict[str, Any]]]
@@ -148,17 +148,6 @@ def test_ids_of_an_older_layout_are_read_from_its_documents(tmp_path: Path, layo
     index = Index.open_version(version)
     assert index.rows_of(["7", "19", "30", ""]).tolist() == [7, 19, 27]
     assert index.rows_of([]).tolist() == []
-
-
-def make_older(version: Path, layout: int) -> None:
-    """Make a version one of an older layout."""
-    values = json.loads((version / MANIFEST).read_text())
-    for name in set(FILES) - set(FILES_OF[layout]):
-        (version / name).unlink()
-        del values["checksums"][name]
-    for name in ("num_changed", "changes_through"):
-        del values[name]
-    (version / MANIFEST).write_text(json.dumps(values | {"layout": layout}))
 
 
 def test_ids_that_no_build_wrote_are_refused(tmp_path: Path) -> None:

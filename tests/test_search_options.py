@@ -11,9 +11,9 @@ from shoal.search_options import PLAIN, SEARCH_DEFAULTS, SearchOptions
 REFUSED: dict[str, list[Any]] = {
     "mode": ["sparse", None, ["dense"]],
     "alpha": [-0.1, 1.5, True, "half", float("nan")],
-    "filter": ["year", [1]],
+    "filter": ["year", [1], {"year": None}],
     "sort": ["year", [1], [{}], [{"field": 1}], [{"field": "year", "order": "up"}], [{"field": "year", "by": "x"}]],
-    "boost": [{"field": "year"}, ["year"]],
+    "boost": [{"field": "year"}, ["year"], [{"field": "year"}]],
     "group_by": [1],
     "group_size": [0, 101, True, 1.5],
     "facets": ["topic", [1], [""], ["a"] * 101],

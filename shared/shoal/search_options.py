@@ -7,6 +7,8 @@ from typing import Any, Literal, get_args
 from shoal.checks import MAX_NUMBER, check_names, check_number, check_range, check_strings, check_type
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
+from shoal.search_fields import parse_boosts, parse_facets, parse_sort
+from shoal.search_filter import parse_filter
 
 Mode = Literal["dense", "lexical", "hybrid"]
 
@@ -117,7 +119,7 @@ def _check_ids(name: str, value: Any) -> None:
 
 
 def _check_filter(name: str, value: Any) -> None:
-    check_type(name, value, dict, 'a map such as {"year": {"gte": 2001}}')
+    parse_filter(value)
 
 
 def _check_cursor(name: str, value: Any) -> None:
@@ -127,19 +129,15 @@ def _check_cursor(name: str, value: Any) -> None:
 
 
 def _check_sort(name: str, value: Any) -> None:
-    check_type(name, value, list, 'a list such as [{"field": "year", "order": "desc"}]')
-    for number, item in enumerate(value):
-        place = f"{name}[{number}]"
-        check_names(place, item, ("field", "order"), ("field",))
-        check_type(f"{place}.field", item["field"], str, "the name of a field")
-        if (order := item.get("order", "asc")) not in ("asc", "desc"):
-            raise InvalidRequest(f"{place}.order is {excerpt(order)}: it takes one of asc, desc")
+    parse_sort(value)
 
 
 def _check_boost(name: str, value: Any) -> None:
-    check_type(name, value, list, "a list of boosts")
-    for number, item in enumerate(value):
-        check_type(f"{name}[{number}]", item, dict, "a map with a field and a weight")
+    parse_boosts(value)
+
+
+def _check_facets(name: str, value: Any) -> None:
+    parse_facets(value)
 
 
 def _check_snippet(name: str, value: Any) -> None:
@@ -171,7 +169,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "sort": _check_sort,
     "boost": _check_boost,
     "group_by": _check_name,
-    "facets": _check_fields,
+    "facets": _check_facets,
     "fields": _check_fields,
     "snippet": _check_snippet,
     "cursor": _check_cursor,

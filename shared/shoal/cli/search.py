@@ -91,7 +91,8 @@ def _print(found: dict[str, Any]) -> None:
     for hit in found["hits"]:
         click.echo(f"{hit['score']:.3f}  {hit.get('text', hit['id'])}")
     for field, counts in found.get("facets", {}).items():
-        click.echo(f"{field}: {json.dumps(counts, ensure_ascii=False)}")
+        values = (f"{json.dumps(one['value'], ensure_ascii=False)} {one['count']:,}" for one in counts["values"])
+        click.echo(f"{field}: {', '.join(values)}")
     if found.get("cursor"):
         click.echo(f"next page: --cursor {found['cursor']}")
 

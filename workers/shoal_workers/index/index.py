@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import wire
-from shoal.errors import IndexCorrupt, IndexMismatch, InvalidText
+from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest, InvalidText
 from shoal.excerpt import excerpt
 from shoal.index_folder import CURRENT, read_current
 from shoal.jobs import Job
@@ -23,6 +23,7 @@ from shoal_workers.index.files.columns import Columns
 from shoal_workers.index.files.hash_table import HashTable, hash_of
 from shoal_workers.index.files.manifest import DOCUMENTS, FIELDS, IDS, OFFSETS, QUANTISED, VECTORS, Manifest, checksum
 from shoal_workers.index.ranked_search import RankedSearch, SearchAnswer
+from shoal_workers.index.search.fields import Fields
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.search.quantisation import QuantisedVectors
 from shoal_workers.index.search.search import ExactSearch, merged
@@ -64,6 +65,7 @@ class Index:
         self._documents = _map(folder / DOCUMENTS)
         self._ids = HashTable.open(folder, IDS, count) if IDS in manifest.files else None
         self.columns = Columns.open(folder, count) if FIELDS in manifest.files else None
+        self._fields: tuple[LiveDocuments, Fields | None] = (self.live, None)
         self._check_offsets()
         self._unchecked = [name for name in manifest.checksums if _size(folder / name) >= LARGE_BYTES]
 
@@ -212,6 +214,21 @@ class Index:
         with self._telling_corruption():
             search = RankedSearch(self, job, vectors)
             return search.answer(search.find())
+
+    def fields_at(self, live: LiveDocuments) -> Fields:
+        """Return the fields of the documents with some changes.
+
+        Raises InvalidRequest for a version of a layout that has no columns.
+        """
+        if self.columns is None:
+            raise InvalidRequest(
+                f"version {self.manifest.version} was built before searches could look at fields: build the index again"
+            )
+        known, fields = self._fields
+        if fields is None or known is not live:  # another thread may make them too
+            fields = Fields.of(self.columns, self.manifest.count, live)
+            self._fields = live, fields
+        return fields
 
     @contextmanager
     def _telling_corruption(self) -> Iterator[None]:

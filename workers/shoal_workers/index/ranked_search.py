@@ -14,18 +14,24 @@ from numpy.typing import NDArray
 from shoal.errors import InvalidRequest, Unsupported
 from shoal.excerpt import excerpt
 from shoal.jobs import Job
+from shoal.search_fields import parse_facets, parse_sort
+from shoal.search_filter import parse_filter
 from shoal.search_options import SEARCH_DEFAULTS, SearchOptions
 from shoal_workers.index.search.cursor import Cursor
+from shoal_workers.index.search.facets import count_facet
+from shoal_workers.index.search.field_order import FieldOrder
+from shoal_workers.index.search.fields import Fields, Selection
 from shoal_workers.index.search.grouping import Lead, leads_of, members_of
 from shoal_workers.index.search.query import Query, away_from, fused, normalised
 from shoal_workers.index.search.ranking import Place, Ranked, Ranking
-from shoal_workers.index.search.search import TopK, merged
+from shoal_workers.index.search.search import merged
+from shoal_workers.index.search.selection import select
 
 if TYPE_CHECKING:
     from shoal_workers.index.index import Index
 
 #: Options that no search takes yet.
-UNSUPPORTED = ("alpha", "filter", "sort", "boost", "facets", "snippet", "rerank", "diversity")
+UNSUPPORTED = ("alpha", "boost", "snippet", "rerank", "diversity")
 
 #: The modes that searches have.
 SUPPORTED_MODES = ("dense",)
@@ -81,10 +87,13 @@ class RankedSearch:
 
     def answer(self, lists: Sequence[HitList]) -> SearchAnswer:
         """Return the answer that has these lists of hits. Raises IndexCorrupt."""
-        hits = [[self._hit(found.query, place) for place in found.places] for found in lists]
-        if self._options.cursor is None:
-            return SearchAnswer(hits)
-        return SearchAnswer(hits, [found.cursor for found in lists], [self._total(found.query) for found in lists])
+        has_pages = self._options.cursor is not None
+        return SearchAnswer(
+            [[self._hit(found.query, place) for place in found.places] for found in lists],
+            [found.cursor for found in lists] if has_pages else None,
+            [self._selection(found.query).num for found in lists] if has_pages or self._options.facets else None,
+            [self._facets(found.query) for found in lists] if self._options.facets else None,
+        )
 
     # Queries
 
@@ -123,27 +132,66 @@ class RankedSearch:
 
     # Rank
 
-    def _rank(self, query: Query, num: int) -> Ranked:
+    def _find(self, query: Query) -> Callable[[int], Ranked]:
+        """Return the function that ranks so many documents: by score, or by fields where the search sorts by these."""
+        selection = self._selection(query)
+        if self._options.sort is None:
+            return partial(self._rank, query, selection)
+        order = FieldOrder(parse_sort(self._options.sort), self._fields, self._reaching(query, selection))
+        return lambda num: Ranked(*order.top(num, partial(self._rank, query)))
+
+    def _rank(self, query: Query, selection: Selection, num: int) -> Ranked:
         """Return the documents of highest score, best first; of equal scores, the lower row comes first."""
         vector = query.vector[None]
-        found = self._index.exact_search.top_k(vector, num, self._hidden_rows(query))
+        found = self._index.exact_search.top_k(vector, num, eligible=selection.rows)
         if self._live.ids:
-            added = self._live.top_k(vector, num + len(query.excluded_ids))
-            kept = [self._live.ids[place] not in query.excluded_ids for place in added.rows[0].tolist()]
-            added = TopK(added.rows[:, kept], added.scores[:, kept])
+            added = self._live.top_k(vector, num, selection.added)
             found = merged(found, added, self._index.manifest.count, num)
         return Ranked(found.rows[0], found.scores[0])
 
-    def _hidden_rows(self, query: Query) -> NDArray[np.int64]:
-        """Return the rows of the version that are no hits, in ascending order."""
-        if not query.excluded_ids:
-            return self._live.hidden_rows
-        return np.union1d(self._live.hidden_rows, self._index.rows_of(query.excluded_ids))
+    def _reaching(self, query: Query, selection: Selection) -> Selection:
+        """Return the documents of a selection that reach the least score."""
+        if (least := self._options.min_score) is None:
+            return selection
+        rows = selection.rows.copy()
+        rows[rows] = self._index.exact_search.reaching(query.vector, least, np.flatnonzero(rows))
+        scores = np.vecdot(self._live.vectors, query.vector)
+        return Selection(rows, selection.added & (scores >= least))
 
-    def _total(self, query: Query) -> int:
-        """Return the number of documents that could be in the list."""
-        num_added = sum(added_id not in query.excluded_ids for added_id in self._live.ids)
-        return self._index.manifest.count - len(self._hidden_rows(query)) + num_added
+    @property
+    def _fields(self) -> Fields:
+        return self._index.fields_at(self._live)
+
+    @cached_property
+    def _eligible(self) -> Selection:
+        """The documents that match the filter, without those that are hidden."""
+        count, num_added = self._index.manifest.count, len(self._live.ids)
+        found = Selection(np.ones(count, bool), np.ones(num_added, bool))
+        if self._options.filter is not None:
+            found = select(parse_filter(self._options.filter), self._fields)
+        found.rows[self._live.hidden_rows] = False
+        return found
+
+    def _selection(self, query: Query) -> Selection:
+        """Return the documents that may be in the list of a query."""
+        if not query.excluded_ids:
+            return self._eligible
+        rows = self._eligible.rows.copy()
+        rows[self._index.rows_of(query.excluded_ids)] = False
+        is_other = np.array([added_id not in query.excluded_ids for added_id in self._live.ids], bool)
+        return Selection(rows, self._eligible.added & is_other)
+
+    def _facets(self, query: Query) -> dict[str, Any]:
+        """Return how many of the documents that may be in the list have each value of the fields that are asked for."""
+        return self._count(self._selection(query)) if query.excluded_ids else self._facets_of_all
+
+    @cached_property
+    def _facets_of_all(self) -> dict[str, Any]:
+        return self._count(self._eligible)
+
+    def _count(self, selection: Selection) -> dict[str, Any]:
+        names = parse_facets(self._options.facets)
+        return {name: count_facet(name, self._fields, selection) for name in names}
 
     # Page
 
@@ -151,7 +199,7 @@ class RankedSearch:
         """Return the documents on the page that the job asks for."""
         num, cursor = self._job.k, self._cursor
         num_before = cursor.num_shown if cursor else 0
-        ranking = Ranking(partial(self._rank, query), num_before + num + (cursor is not None))
+        ranking = Ranking(self._find(query), num_before + num + (cursor is not None))
         leads = self._after(cursor, lambda: self._leads(ranking)) if cursor else self._leads(ranking)
         shown = list(islice(leads, num))
         has_more = cursor is not None and next(leads, None) is not None
@@ -164,7 +212,7 @@ class RankedSearch:
 
     def _places(self, ranking: Ranking) -> Iterable[Place]:
         """Return the ranked documents that reach the least score."""
-        if (least := self._options.min_score) is None:
+        if (least := self._options.min_score) is None or self._options.sort is not None:
             return ranking
         return takewhile(lambda place: place.score >= least, ranking)
 
@@ -213,6 +261,8 @@ class RankedSearch:
         rest = leads()
         if any(self._is_last(cursor, lead.place) for lead in rest):
             return rest
+        if self._options.sort is not None:  # the last document was deleted since
+            return islice(leads(), cursor.num_shown, None)
         last = (-cursor.score, cursor.row)
         return dropwhile(lambda lead: (-lead.place.score, lead.place.row) <= last, leads())
 

@@ -1,7 +1,7 @@
 """Documents that were added to an index since its version was built, and rows of the version that are found no more."""
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -70,11 +70,17 @@ class LiveDocuments:
         """Return an added document: its `id`, `text` and other fields."""
         return wire.unpack(self.packed[place])
 
-    def top_k(self, queries: NDArray[np.float32], k: int) -> TopK:
+    def top_k(self, queries: NDArray[np.float32], k: int, eligible: NDArray[np.bool_] | None = None) -> TopK:
         """Find the `k` added documents of highest score for each of `[queries, dimension]`, or all if there are fewer.
 
         A row is the place among the added documents. Of equal scores, the document that was added first comes first.
+        With `eligible`, `[added]`, the others are left out.
         """
+        if eligible is not None and not eligible.all():
+            places = np.flatnonzero(eligible)
+            of_these = replace(self, vectors=self.vectors[places], ids=tuple(self.ids[place] for place in places))
+            rows, scores = of_these.top_k(queries, k)
+            return TopK(places[rows], scores)
         k = min(k, len(self.ids))
         if not k or not len(queries):
             return TopK(np.empty((len(queries), k), np.intp), np.empty((len(queries), k), np.float32))

@@ -89,6 +89,14 @@ class ExactSearch:
         self._spare_buffers.append(buffer)
         return best_of(self._vectors, _in_index(candidates, rows), queries, k)
 
+    def reaching(self, query: NDArray[np.float32], least: float, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of the rows have a score of at least `least` for a query, `[dimension]`."""
+        reaches = np.zeros(len(rows), bool)
+        for start in range(0, len(rows), MAX_SCORED):
+            part = rows[start : start + MAX_SCORED]
+            reaches[start : start + MAX_SCORED] = np.vecdot(self._vectors[part], query) >= least
+        return reaches
+
     def _take_buffer(self) -> Buffer:
         try:
             return self._spare_buffers.pop()

@@ -1,0 +1,189 @@
+"""Searches that filter, sort and count by fields answer exactly what looking at each document gives."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from changes import unit_vectors
+from field_documents import DOCUMENTS, FILTERS, KINDS, SORTS, Fields, in_order, matches
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from index_versions import make_older, write_version
+from numpy.typing import NDArray
+
+from shoal.changes.change import Change
+from shoal.errors import InvalidRequest
+from shoal.jobs import Job
+from shoal.records.document import Document
+from shoal.search_options import SearchOptions
+from shoal_workers.index.index import Index
+from shoal_workers.index.ranked_search import SearchAnswer
+
+Vectors = NDArray[np.float32]
+
+DIMENSION = 8
+
+
+def vectors_of(count: int, seed: int) -> Vectors:
+    """Return vectors of which many are equal or differ in their last bits."""
+    few = unit_vectors(5, DIMENSION, seed)
+    vectors = few[np.random.default_rng(seed).integers(len(few), size=count)]
+    vectors[::3, 0] = np.nextafter(vectors[::3, 0], np.float32(2))
+    return vectors
+
+
+class Made:
+    """An index of documents, of which the last ones were added to it, and the same documents in a list."""
+
+    def __init__(self, folder: Path, fields: list[Fields], num_added: int, num_deleted: int, seed: int):
+        documents = [Document(str(n), f"text {n}", one) for n, one in enumerate(fields)]
+        vectors, count = vectors_of(len(documents), seed), len(documents) - num_added
+        write_version(folder, documents[:count], vectors[:count], kinds=KINDS)
+        self.index = Index.open_version(folder)
+        deleted = tuple(str(n) for n in range(num_deleted))
+        change = Change(tuple(documents[count:]), vectors[count:], deleted, "d", 0.0)
+        if num_added or deleted:
+            self.index.live = self.index.live.after([change], "1-1", self.index.rows_of)
+        self.documents, self.vectors = documents[num_deleted:], vectors[num_deleted:]
+
+    def answer(self, query: Vectors, k: int = 10, **options: Any) -> SearchAnswer:
+        """Return the answer to a search for one vector."""
+        return self.index.answer(Job("search", ["storm"], k=k, search=SearchOptions(**options)), query[None])
+
+    def expected(self, query: Vectors, **options: Any) -> list[dict[str, Any]]:
+        """Return all hits, by looking at each document."""
+        scores = np.vecdot(self.vectors, query)
+        least = options.get("min_score", -np.inf)
+        numbers = [
+            n
+            for n, one in enumerate(self.documents)
+            if matches(options.get("filter") or {}, one.fields) and scores[n] >= least
+        ]
+        fields, of_these = [self.documents[n].fields for n in numbers], [float(scores[n]) for n in numbers]
+        order = in_order(options.get("sort") or [], fields, of_these)
+        found = [(self.documents[numbers[n]], of_these[n]) for n in order]
+        return [{"id": one.id, "score": score, "text": one.text, **one.fields} for one, score in found]
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(DOCUMENTS, min_size=2, max_size=40),
+    st.none() | FILTERS,
+    st.none() | SORTS,
+    st.sampled_from([None, -0.2, 0.3]),
+    st.data(),
+)
+def test_hits_are_those_of_looking_at_each_document(
+    fields: list[Fields],
+    wanted: dict[str, Any] | None,
+    sort: list[dict[str, str]] | None,
+    least: float | None,
+    data: st.DataObject,
+) -> None:
+    num_added = data.draw(st.integers(0, len(fields) - 1))
+    num_deleted = data.draw(st.integers(0, len(fields) - num_added))
+    given = {"filter": wanted, "sort": sort, "min_score": least}
+    options = {name: value for name, value in given.items() if value is not None}
+    k, query = data.draw(st.sampled_from([1, 3, 50])), unit_vectors(1, DIMENSION, 99)[0]
+    with tempfile.TemporaryDirectory() as folder:
+        made = Made(Path(folder) / "v1", fields, num_added, num_deleted, data.draw(st.integers(0, 1_000)))
+        expected = made.expected(query, **options)
+        assert made.answer(query, k, **options).hits == [expected[:k]]
+        assert pages(made, query, k, **options) == expected
+
+
+def pages(made: Made, query: Vectors, k: int, **options: Any) -> list[dict[str, Any]]:
+    """Return the hits of all pages."""
+    hits, cursor = [], ""
+    num_matching = len(made.expected(query, filter=options.get("filter")))
+    while True:
+        answer = made.answer(query, k, cursor=cursor, **options)
+        assert answer.cursors is not None
+        assert answer.totals == [num_matching]
+        hits += answer.hits[0]
+        if not (cursor := answer.cursors[0] or ""):
+            return hits
+
+
+def many(tmp_path: Path) -> Made:
+    """Return an index of 3,000 documents with three values in turn, of which 100 were added and 50 deleted."""
+    fields: list[Fields] = [{"year": n % 3, "tag": f"t{n % 7}", "and": "x"} for n in range(3_000)]
+    return Made(tmp_path / "v1", fields, 100, 50, 0)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"year": 2},
+        {"year": {"gte": 0}},
+        {"year": 9},
+        {"year": 1, "tag": {"in": ["t1", "t2"]}},
+        {"not": {"tag": "t0"}},
+        {"tag": "t6", "year": 0},
+    ],
+)
+def test_many_documents_are_filtered_whatever_part_is_left(tmp_path: Path, wanted: dict[str, Any]) -> None:
+    made = many(tmp_path)
+    for query in made.vectors[:3]:
+        for k in (1, 100, 1_000):
+            assert made.answer(query, k, filter=wanted).hits == [made.expected(query, filter=wanted)[:k]]
+
+
+def test_groups_and_likeness_are_filtered_too(tmp_path: Path) -> None:
+    made = many(tmp_path)
+    query = made.vectors[0]
+    hits = made.answer(query, 50, filter={"year": 1}, group_by="tag").hits[0]
+    firsts: dict[str, dict[str, Any]] = {}
+    for hit in made.expected(query, filter={"year": 1}):
+        firsts.setdefault(hit["tag"], hit)
+    assert hits == list(firsts.values())
+    job = Job("search", [], k=5, search=SearchOptions(like=["53"], filter={"year": 53 % 3}))
+    (hits,) = made.index.answer(job, np.empty((0, DIMENSION), np.float32)).hits
+    expected = [hit["id"] for hit in made.expected(made.vectors[3], filter={"year": 2}) if hit["id"] != "53"]
+    assert [hit["id"] for hit in hits] == expected[:5]
+
+
+def test_facets_are_counted_for_each_list(tmp_path: Path) -> None:
+    made = many(tmp_path)
+    options: dict[str, Any] = {"facets": ["year", "tag"], "filter": {"tag": {"in": ["t1", "t2"]}}}
+    expected = made.expected(made.vectors[0], **options)
+    answer = made.answer(made.vectors[0], 1, **options)
+    (facets,) = answer.facets or [{}]
+    assert answer.totals == [len(expected)]
+    assert facets["tag"] == {
+        "num_documents": len(expected),
+        "values": sorted(
+            ({"value": tag, "count": sum(hit["tag"] == tag for hit in expected)} for tag in ("t1", "t2")),
+            key=lambda value: (-int(value["count"]), value["value"]),
+        ),
+    }
+    assert [value["count"] for value in facets["year"]["values"]] == sorted(
+        (sum(hit["year"] == year for hit in expected) for year in range(3)), reverse=True
+    )
+
+
+def test_fields_that_only_added_documents_have(tmp_path: Path) -> None:
+    made = many(tmp_path)
+    change = Change((Document("new", "text", {"size": 7, "year": "soon"}),), made.vectors[:1], (), "d", 0.0)
+    live = made.index.live
+    made.index.live = live.after([change], "1-2", made.index.rows_of)
+    query = made.vectors[0]
+    assert [hit["id"] for hit in made.answer(query, filter={"size": {"gt": 6}}).hits[0]] == ["new"]
+    assert made.answer(query, sort=[{"field": "size"}]).hits[0][0]["id"] == "new"
+    assert len(made.answer(query, 50, filter={"year": {"exists": False}}).hits[0]) == 1
+    made.index.live = live
+    with pytest.raises(InvalidRequest, match=r'filter\.size: there is no field "size"'):
+        made.answer(query, filter={"size": 7})
+
+
+@pytest.mark.parametrize("options", [{"filter": {"year": 1}}, {"sort": [{"field": "year"}]}, {"facets": ["year"]}])
+def test_a_version_of_an_older_layout_has_no_fields(tmp_path: Path, options: dict[str, Any]) -> None:
+    vectors = unit_vectors(3, DIMENSION)
+    write_version(tmp_path / "v1", [Document(str(n), "text", {"year": 1}) for n in range(3)], vectors)
+    make_older(tmp_path / "v1", 4)
+    index = Index.open_version(tmp_path / "v1")
+    assert len(index.search(vectors[:1], 2)[0]) == 2
+    with pytest.raises(InvalidRequest, match="built before searches could look at fields: build the index again"):
+        index.answer(Job("search", ["storm"], search=SearchOptions(**options)), vectors[:1])

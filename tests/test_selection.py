@@ -1,0 +1,265 @@
+"""Filters, orders, boosts and facets of fields are exactly what looking at each document gives."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from field_documents import DOCUMENTS, FILTERS, KINDS, NAMES, SORTS, Fields, in_order, matches, values_of
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from shoal.errors import InvalidRequest
+from shoal.search_fields import DAY_S, Boost, parse_boosts, parse_sort
+from shoal.search_filter import parse_filter
+from shoal_workers.index.files.columns import Columns
+from shoal_workers.index.files.field_kinds import date_span, to_keyword
+from shoal_workers.index.files.field_values import DocumentFields
+from shoal_workers.index.search.boosts import boosts_of
+from shoal_workers.index.search.facets import MAX_FACET_VALUES, count_facet
+from shoal_workers.index.search.field_order import FieldOrder
+from shoal_workers.index.search.fields import Fields as IndexFields
+from shoal_workers.index.search.fields import Selection
+from shoal_workers.index.search.selection import select
+
+#: The documents of a version and those that were added to it.
+BOTH = st.tuples(st.lists(DOCUMENTS, min_size=1, max_size=25), st.lists(DOCUMENTS, max_size=12))
+
+
+def columns_of(documents: list[Fields], kinds: dict[str, str]) -> Columns:
+    """Return the columns of documents, whose values of other kinds are none."""
+    fields = DocumentFields(kinds, is_lenient=True)
+    for document in documents:
+        fields.add(document)
+    return Columns({column.name: column for column in fields.columns()})
+
+
+def fields_of(version: list[Fields], added: list[Fields], kinds: dict[str, str] | None = None) -> IndexFields:
+    """Return the fields of an index of a version and of documents that were added to it."""
+    columns = columns_of(version, KINDS if kinds is None else kinds)
+    return IndexFields(columns, columns_of(added, columns.kinds), len(version), len(added))
+
+
+def mask_of(selection: Selection) -> list[bool]:
+    """Return for each document, those that were added last, whether it is selected."""
+    return [*selection.rows.tolist(), *selection.added.tolist()]
+
+
+def selection_of(mask: list[bool], fields: IndexFields) -> Selection:
+    """Return the selection of the documents for which the mask is True."""
+    flags = np.array(mask, bool)
+    return Selection(flags[: fields.count], flags[fields.count :])
+
+
+@given(BOTH, FILTERS)
+def test_a_filter_leaves_the_documents_that_match(
+    both: tuple[list[Fields], list[Fields]], wanted: dict[str, Any]
+) -> None:
+    found = select(parse_filter(wanted), fields_of(*both))
+    assert mask_of(found) == [matches(wanted, document) for document in [*both[0], *both[1]]]
+
+
+@given(BOTH, SORTS, st.integers(1, 40), st.integers(0, 2**32 - 1), st.data())
+def test_the_order_is_that_of_the_fields(
+    both: tuple[list[Fields], list[Fields]], sorts: list[dict[str, str]], num: int, seed: int, data: st.DataObject
+) -> None:
+    fields, documents = fields_of(*both), [*both[0], *both[1]]
+    scores = np.random.default_rng(seed).integers(0, 3, len(documents)).astype(np.float32)
+    mask = data.draw(st.lists(st.booleans(), min_size=len(documents), max_size=len(documents)))
+
+    def rank(selection: Selection, most: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        rows = np.flatnonzero(mask_of(selection))
+        best = rows[np.lexsort((rows, -scores[rows]))][:most]
+        return best, scores[best]
+
+    found, found_scores = FieldOrder(parse_sort(sorts), fields, selection_of(mask, fields)).top(num, rank)
+    expected = [n for n in in_order(sorts, documents, scores.tolist()) if mask[n]][:num]
+    assert found.tolist() == expected
+    assert found_scores.tolist() == scores[expected].tolist()
+
+
+def test_an_order_of_many_fields_with_many_values() -> None:
+    generator = np.random.default_rng(0)
+    documents = [{f"n{m}": float(generator.integers(3) * 1_000 + n % 9) for m in range(8)} for n in range(2_000)]
+    for n, document in enumerate(documents):
+        document["own"] = float(n)
+    kinds = dict.fromkeys(documents[0], "number")
+    fields = fields_of(documents[:1_500], documents[1_500:], kinds)
+    sorts = [{"field": f"n{m}", "order": "desc"} for m in range(7)] + [{"field": "own", "order": "asc"}]
+
+    def rank(selection: Selection, most: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        rows = np.flatnonzero(mask_of(selection))[:most]
+        return rows, np.zeros(len(rows), np.float32)
+
+    found, _ = FieldOrder(parse_sort(sorts), fields, selection_of([True] * 2_000, fields)).top(300, rank)
+    expected = sorted(range(2_000), key=lambda n: ([-documents[n][f"n{m}"] for m in range(7)], n))[:300]
+    assert found.tolist() == expected
+
+
+@given(BOTH, NAMES, st.data())
+def test_facets_count_the_selected_documents(
+    both: tuple[list[Fields], list[Fields]], name: str, data: st.DataObject
+) -> None:
+    fields, documents = fields_of(*both), [*both[0], *both[1]]
+    mask = data.draw(st.lists(st.booleans(), min_size=len(documents), max_size=len(documents)))
+    selected = [values_of(document, name) for document, is_wanted in zip(documents, mask, strict=True) if is_wanted]
+    counts = Counter(value for values in selected for value in set(values))
+    facet = count_facet(name, fields, selection_of(mask, fields))
+    assert facet["num_documents"] == sum(bool(values) for values in selected)
+    expected = sorted(counts.items(), key=lambda item: (-item[1], to_keyword(item[0]) if name == "tag" else item[0]))
+    assert [value["count"] for value in facet["values"]] == [count for _, count in expected]
+    shown = [value["value"] for value in facet["values"]]
+    if name == "day":
+        assert [date_span(value)[0] / 1e6 for value in shown] == [value for value, _ in expected]
+    else:
+        assert shown == [value for value, _ in expected]
+
+
+def test_of_many_values_the_most_frequent_are_told() -> None:
+    version = [{"n": n // 2 if n < 400 else 1_000 + n} for n in range(3_000)]
+    added = [{"n": 250}, {"n": 5_000}, {"n": 5_000}, {"n": 5_000}, {"n": 3_999}, {"n": 3}, {"n": -1}, {"n": -1}]
+    fields = fields_of(version, added, {"n": "number"})
+    facet = count_facet("n", fields, selection_of([True] * 3_008, fields))
+    counts = Counter(document["n"] for document in version + added)
+    expected = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_FACET_VALUES]
+    assert facet == {
+        "num_documents": 3_008,
+        "values": [{"value": value, "count": count} for value, count in expected],
+    }
+
+
+NOW = 1_000_000_000.0
+
+
+def share(boost: Boost, document: Fields, documents: list[Fields]) -> float:
+    """Return the share of a boost that a document has."""
+    values = values_of(document, boost.field)
+    if not values:
+        return 0.0
+    if boost.values is not None:
+        return float(any(value in boost.values for value in values))
+    if boost.half_life is not None:
+        origin = NOW if boost.is_in_days else float(boost.origin or 0)
+        return float(max(0.5 ** (abs(value - origin) / boost.half_life) for value in values))
+    every = [value for other in documents for value in values_of(other, boost.field)]
+    least, largest = (0, 1) if boost.field == "new" else (min(every), max(every))
+    return float(max(min(1, max(0, (value - least) / ((largest - least) or 1))) for value in values))
+
+
+BOOSTS = st.lists(
+    st.sampled_from(
+        [
+            {"field": "tag", "weight": 0.5, "value": "a"},
+            {"field": "tag", "weight": -0.25, "value": ["b", "nothing"]},
+            {"field": "year", "weight": 1},
+            {"field": "day", "weight": 2},
+            {"field": "new", "weight": 0.125},
+            {"field": "year", "weight": 1, "half_life": 2, "origin": 2000},
+            {"field": "day", "weight": 1, "half_life_days": 300},
+        ]
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(BOTH, BOOSTS)
+def test_boosts_are_sums_of_shares(both: tuple[list[Fields], list[Fields]], given: list[dict[str, Any]]) -> None:
+    fields, documents = fields_of(*both), [*both[0], *both[1]]
+    boosts = parse_boosts(given)
+    found = boosts_of(boosts, fields, NOW)
+    for n, document in enumerate(documents):
+        # The range of a field is that of the version, unless it has no values of it.
+        known = both[0] if any(values_of(other, name) for other in both[0] for name in KINDS) else documents
+        expected = 0.0
+        for boost in boosts:
+            has = any(values_of(other, boost.field) for other in both[0])
+            expected += boost.weight * share(boost, document, both[0] if has else both[1] or known)
+        assert np.concatenate(found)[n] == pytest.approx(expected, abs=1e-6)
+
+
+def test_recency_halves_with_each_half_life() -> None:
+    fields = fields_of([{"day": NOW - n * 30 * DAY_S} for n in range(3)] + [{}], [{"day": NOW + 30 * DAY_S}])
+    given = [{"field": "day", "weight": 2, "half_life_days": 30}]
+    found = boosts_of(parse_boosts(given), fields, NOW)
+    assert np.concatenate(found) == pytest.approx([2, 1, 0.5, 0, 1])
+    of_origin = boosts_of(parse_boosts([given[0] | {"origin": "2001-08-10T01:46:40"}]), fields, 0.0)
+    assert np.concatenate(of_origin) == pytest.approx([1, 2, 1, 0, 0.5])
+
+
+VERSION: list[Fields] = [{"tag": "a", "year": 2000, "day": "2001-05", "new": True, "and": "x", "long": {"a": 1}}]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"yeer": 5}, r'filter.yeer: there is no field "yeer": the index has "and", "day"'),
+        ({"or": [{"year": 5}, {"not": {"x y": 5}}]}, r'filter.or\[1\].not\["x y"\]: there is no field'),
+        ({"score": {"gt": 0.5}}, "filter.score: there is no field .*min_score"),
+        ({"id": "7"}, "filter.id: there is no field .*give the documents a field"),
+        ({"text": "storm"}, "filter.text: there is no field .*search for its words"),
+        ({"year": "soon"}, 'filter.year is "soon": the values of "year" are numbers'),
+        ({"year": True}, "filter.year is true: .* are numbers"),
+        ({"year": {"gte": "a"}}, 'filter.year.gte is "a": .* are numbers'),
+        ({"year": {"in": [1, {}]}}, r"filter.year.in\[1\] is"),
+        ({"year": {"in": [1, "b"]}}, 'filter.year.in is "b": .* are numbers'),
+        ({"day": {"lt": "yesterday"}}, 'filter.day.lt is "yesterday": .* dates, as 2026'),
+        ({"day": {"lt": 1e300}}, "filter.day.lt is 1e.300: .* dates"),
+        ({"new": "yes"}, 'filter.new is "yes": .* true and false'),
+        ({"tag": "\ud800"}, "filter.tag is .* are keywords"),
+        ({"tag": {"gt": "a"}}, "filter.tag: .*kind keyword, which have no order"),
+        ({"new": {"gt": False}}, "filter.new: .*kind boolean, which have no order"),
+        ({"long": "a"}, "filter.long: .*only exists applies"),
+    ],
+)
+def test_a_condition_that_does_not_fit_its_field_is_refused(wanted: dict[str, Any], said: str) -> None:
+    for fields in (fields_of(VERSION, [], {}), fields_of([{}], VERSION, {})):
+        with pytest.raises(InvalidRequest, match=said):
+            select(parse_filter(wanted), fields)
+
+
+def test_of_a_stored_field_the_documents_with_a_value_are_found() -> None:
+    fields = fields_of([*VERSION, {"tag": "b"}], VERSION, {})
+    assert mask_of(select(parse_filter({"long": {"exists": True}}), fields)) == [True, False, True]
+    assert mask_of(select(parse_filter({"long": {"exists": False}}), fields)) == [False, True, False]
+
+
+def test_values_of_another_kind_in_added_documents_are_none() -> None:
+    fields = fields_of([{"year": 2000}], [{"year": "soon"}, {"year": "2000"}, {"year": {"a": 1}}], {})
+    assert mask_of(select(parse_filter({"year": 2000}), fields)) == [True, False, True, False]
+    assert mask_of(select(parse_filter({"year": {"exists": True}}), fields)) == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("boost", "said"),
+    [
+        ({"field": "none", "weight": 1}, r"boost\[0\]: there is no field"),
+        ({"field": "long", "weight": 1, "value": 3}, r"boost\[0\]: .*only exists applies"),
+        (
+            {"field": "tag", "weight": 1},
+            r"boost\[0\]: .* without a value, a boost takes a field of the kind number or date",
+        ),
+        ({"field": "year", "weight": 1, "half_life_days": 3}, r"boost\[0\]: .* half_life_days takes .* date"),
+        ({"field": "day", "weight": 1, "half_life": 3, "origin": 1}, r"boost\[0\]: .* half_life takes .* number"),
+        ({"field": "year", "weight": 1, "value": "x"}, r'boost\[0\].value is "x": .* numbers'),
+        (
+            {"field": "day", "weight": 1, "half_life_days": 3, "origin": "x"},
+            r'boost\[0\].origin is "x": it takes a date',
+        ),
+        ({"field": "year", "weight": 1, "half_life": 3, "origin": "x"}, r'origin is "x": it takes a number'),
+    ],
+)
+def test_a_boost_that_does_not_fit_its_field_is_refused(boost: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        boosts_of(parse_boosts([boost]), fields_of(VERSION, [], {}), NOW)
+
+
+def test_sorts_and_facets_of_fields_that_have_no_values_are_refused() -> None:
+    fields = fields_of(VERSION, [], {})
+    selection = selection_of([True], fields)
+    for name, said in (("score", "min_score"), ("none", "the index has"), ("long", "only exists")):
+        with pytest.raises(InvalidRequest, match=rf"sort\[0\].field: .*{said}"):
+            FieldOrder(parse_sort([{"field": name}]), fields, selection)
+        with pytest.raises(InvalidRequest, match=f"facets: .*{said}"):
+            count_facet(name, fields, selection)

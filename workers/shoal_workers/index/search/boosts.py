@@ -1,0 +1,96 @@
+"""Boosts: numbers that the fields of documents add to their scores."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import InvalidRequest
+from shoal.excerpt import excerpt
+from shoal.search_fields import Boost
+from shoal_workers.index.files.columns import Column
+from shoal_workers.index.files.field_kinds import SECOND_US, to_date, to_number
+from shoal_workers.index.search.fields import Fields, span_of
+
+
+class Boosts(NamedTuple):
+    """The numbers that are added to scores: float32 `[count]` for a version's rows, `[added]` for added documents."""
+
+    rows: NDArray[np.float32]
+    added: NDArray[np.float32]
+
+
+def boosts_of(boosts: Sequence[Boost], fields: Fields, now: float) -> Boosts:
+    """Return the sum of the boosts of each document; `now`, in Unix seconds, is the time of the search.
+
+    Raises InvalidRequest for a field that the index has not, and for one whose kind does not fit the boost.
+    """
+    for boost in boosts:
+        _check(boost, fields)
+    sums = []
+    for columns, count in fields.parts:
+        total = np.zeros(count)
+        for boost in boosts:
+            if (column := columns.get(boost.field)) is not None and len(column.terms):
+                total += boost.weight * _shares(column, _shares_of_terms(boost, column, fields, now))
+        sums.append(total.astype(np.float32))
+    return Boosts(*sums)
+
+
+def _check(boost: Boost, fields: Fields) -> None:
+    fields.check_values(boost.field, boost.place)
+    if boost.values is not None:
+        return
+    kind = fields.kind(boost.field, boost.place)
+    kinds = ("number", "date", "boolean") if boost.half_life is None else ("date",) if boost.is_in_days else ("number",)
+    if kind not in kinds:
+        shape = "value" if boost.half_life is None else "half_life_days" if boost.is_in_days else "half_life"
+        ways = {"value": "without a value, a boost", "half_life_days": "half_life_days", "half_life": "half_life"}
+        raise InvalidRequest(
+            f"{boost.place}: {excerpt(boost.field)} has values of the kind {kind}: {ways[shape]} takes a field of the "
+            f"kind {' or '.join(kinds)}"
+        )
+
+
+def _shares_of_terms(boost: Boost, column: Column, fields: Fields, now: float) -> NDArray[np.float64]:
+    """Return the share of the boost that each term of a column gives, between 0 and 1."""
+    if boost.values is not None:
+        shares = np.zeros(len(column.terms))
+        for value in boost.values:
+            first, last = span_of(column, value, f"{boost.place}.value")
+            shares[first:last] = 1
+        return shares
+    terms = np.asarray(column.terms, np.float64)
+    if boost.half_life is not None:
+        origin, half_life = _origin(boost, now), boost.half_life * (SECOND_US if boost.is_in_days else 1)
+        return np.asarray(np.exp2(-np.abs(terms - origin) / half_life))
+    least, largest = _range(boost.field, fields)
+    return np.clip((terms - least) / ((largest - least) or 1.0), 0, 1)
+
+
+def _origin(boost: Boost, now: float) -> float:
+    try:
+        if boost.is_in_days:
+            return float(to_date(now if boost.origin is None else boost.origin))
+        return to_number(boost.origin if boost.origin is not None else 0)
+    except ValueError as error:
+        kind = "date" if boost.is_in_days else "number"
+        raise InvalidRequest(f"{boost.place}.origin is {excerpt(boost.origin)}: it takes a {kind}") from error
+
+
+def _range(name: str, fields: Fields) -> tuple[float, float]:
+    """Return the least and the largest value of a field: of the version, unless it has none."""
+    column: Any = fields.version.get(name)
+    if column is None or not len(column.terms):
+        column = fields.added[name]
+    return (0.0, 1.0) if column.kind == "boolean" else (float(column.terms[0]), float(column.terms[-1]))
+
+
+def _shares(column: Column, of_terms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the share of each row: the largest of its terms, and 0 without any."""
+    if not column.is_list:
+        return np.append(of_terms, 0.0)[column.lowest]  # the code -1 is the last place
+    shares = np.zeros(len(column.lowest))
+    np.maximum.at(shares, column.rows, np.repeat(of_terms, np.diff(column.starts)))
+    return shares

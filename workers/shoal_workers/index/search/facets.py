@@ -1,0 +1,78 @@
+"""Facets: how many of the documents that a search may find have each value of a field."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal_workers.index.files.columns import Column, Keywords
+from shoal_workers.index.files.field_kinds import shown
+from shoal_workers.index.search.fields import Fields, Selection
+
+#: Most values that are told of a field: those that most documents have.
+MAX_FACET_VALUES = 100
+
+
+def count_facet(name: str, fields: Fields, selection: Selection) -> dict[str, Any]:
+    """Return the number of selected documents with each value of a field, and of those with any, as plain values.
+
+    Of values that as many documents have, the lower one comes first. Raises InvalidRequest for a field that the index
+    has not, or whose values are not known.
+    """
+    fields.check_values(name, "facets")
+    counts: dict[Any, int] = {}
+    num_documents = 0
+    version, added = fields.version.get(name), fields.added.get(name)
+    if added is not None:
+        by_code = _counts(added, selection.added)
+        counts = {_key(added, code): int(by_code[code]) for code in np.flatnonzero(by_code).tolist()}
+        num_documents += int(np.count_nonzero(selection.added & (added.lowest >= 0)))
+    if version is not None:
+        counts = _most(version, _counts(version, selection.rows), counts)
+        num_documents += int(np.count_nonzero(selection.rows & (version.lowest >= 0)))
+    kind = fields.kind(name, "facets")
+    best = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_FACET_VALUES]
+    return {
+        "num_documents": num_documents,
+        "values": [{"value": shown(kind, term), "count": count} for term, count in best],
+    }
+
+
+def _counts(column: Column, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the number of documents in the mask with each term."""
+    if not column.is_list:
+        return np.bincount(column.lowest[mask] + 1, minlength=len(column.terms) + 1)[1:]
+    sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(mask[column.rows])])
+    return np.asarray(np.diff(sums[column.starts]))
+
+
+def _most(column: Column, by_code: NDArray[np.int64], added: dict[Any, int]) -> dict[Any, int]:
+    """Return the counts of all terms that may be among the most frequent ones, those of `added` documents included."""
+    found = dict(added)
+    for term, count in added.items():
+        code = _code(column, term)
+        if code is not None:
+            found[term] = count + int(by_code[code])
+            by_code[code] = 0
+    num_terms = int(np.count_nonzero(by_code))
+    if num_terms > MAX_FACET_VALUES:
+        least = np.partition(by_code, len(by_code) - MAX_FACET_VALUES)[len(by_code) - MAX_FACET_VALUES]
+        more = np.flatnonzero(by_code > least)
+        codes = np.concatenate([more, np.flatnonzero(by_code == least)[: MAX_FACET_VALUES - len(more)]])
+    else:
+        codes = np.flatnonzero(by_code)
+    return found | {_key(column, code): int(by_code[code]) for code in codes.tolist()}
+
+
+def _key(column: Column, code: int) -> Any:
+    """Return a term as a value that is equal to the same term of another column."""
+    return column.terms[code] if isinstance(column.terms, Keywords) else column.terms[code].item()
+
+
+def _code(column: Column, term: Any) -> int | None:
+    """Return the code of a term, or None if the column has it not."""
+    if isinstance(column.terms, Keywords):
+        code, end = column.terms.find(term)
+        return code if end > code else None
+    code = int(np.searchsorted(column.terms, term))
+    return code if code < len(column.terms) and column.terms[code] == term else None

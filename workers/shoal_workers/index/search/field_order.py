@@ -1,0 +1,97 @@
+"""The order of documents by fields, in place of their scores."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.search_fields import Sort
+from shoal_workers.index.files.columns import Column, Keywords
+from shoal_workers.index.search.fields import Fields, Selection
+
+#: Largest key: it stays below when another field is taken into account.
+_MAX_KEY = 2**62
+
+#: A function that ranks a selection by score: it returns the rows of so many documents, best first, and their scores.
+#: Rows of added documents follow those of the version.
+Rank = Callable[[Selection, int], tuple[NDArray[np.integer[Any]], NDArray[np.float32]]]
+
+
+class FieldOrder:
+    """The documents of a selection in the order of some fields; of those with equal values, the best come first.
+
+    Of several values of a document, the lowest counts in ascending order, and the highest in descending order.
+    Documents without a value come last. Raises InvalidRequest for a field that the index has not, or whose values are
+    not known.
+    """
+
+    def __init__(self, sorts: Sequence[Sort], fields: Fields, selection: Selection):
+        for sort in sorts:
+            fields.check_values(sort.field, f"{sort.place}.field")
+        self._count, self._num_added = fields.count, fields.num_added
+        self._rows = np.flatnonzero(np.concatenate(selection))
+        keys = np.zeros(len(self._rows), np.int64)
+        for sort in sorts:
+            ranks = _ranks(sort, fields)[self._rows]
+            num_ranks = int(ranks.max(initial=0)) + 1
+            if int(keys.max(initial=0)) >= _MAX_KEY // num_ranks:
+                keys, ranks = (np.unique(values, return_inverse=True)[1] for values in (keys, ranks))
+                num_ranks = int(ranks.max(initial=0)) + 1
+            keys = keys * num_ranks + ranks
+        self._keys = keys
+
+    def top(self, num: int, rank: Rank) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the rows of the first `num` documents, and their scores."""
+        if num >= len(self._rows):
+            return self._ordered(*rank(self._selection(self._rows), len(self._rows)))
+        last = np.partition(self._keys, num - 1)[num - 1]
+        first, ties = self._rows[self._keys < last], self._rows[self._keys == last]
+        ranked = [rank(self._selection(first), len(first)), rank(self._selection(ties), num - len(first))]
+        rows, scores = (np.concatenate(parts) for parts in zip(*ranked, strict=True))
+        return self._ordered(rows, scores)
+
+    def _ordered(
+        self, rows: NDArray[np.integer[Any]], scores: NDArray[np.float32]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        keys = self._keys[np.searchsorted(self._rows, rows)]
+        order = np.lexsort((rows, -scores, keys))
+        return rows[order].astype(np.int64), scores[order]
+
+    def _selection(self, rows: NDArray[np.integer[Any]]) -> Selection:
+        mask = np.zeros(self._count + self._num_added, bool)
+        mask[rows] = True
+        return Selection(mask[: self._count], mask[self._count :])
+
+
+def _ranks(sort: Sort, fields: Fields) -> NDArray[np.int64]:
+    """Return the place of each document in the order of one field, int64 `[count + added]`; equal values share one."""
+    version, added = fields.version.get(sort.field), fields.added.get(sort.field)
+    num_added_terms = len(added.terms) if added is not None else 0
+    # An added term that the version has too takes the rank of that one, another one a rank between two of the version.
+    step = num_added_terms + 1
+    parts = [_codes(version, sort, fields.count), _codes(added, sort, fields.num_added)]
+    ranks = [(2 * codes + 1) * step for codes in parts]
+    if added is not None:
+        of_terms = np.array([_rank_of(version, added.terms[code], code, step) for code in range(num_added_terms)])
+        ranks[1] = np.append(of_terms, 0).astype(np.int64)[parts[1]]
+    found, has_value = np.concatenate(ranks), np.concatenate(parts) >= 0
+    most = int(found.max(initial=0))
+    return np.where(has_value, most - found if sort.is_descending else found, most + 1)
+
+
+def _codes(column: Column | None, sort: Sort, count: int) -> NDArray[np.int64]:
+    if column is None:
+        return np.full(count, -1, np.int64)
+    return (column.highest if sort.is_descending else column.lowest).astype(np.int64)
+
+
+def _rank_of(version: Column | None, term: Any, code: int, step: int) -> int:
+    """Return the rank of a term of added documents among those of the version."""
+    if version is None:
+        return code
+    if isinstance(version.terms, Keywords):
+        place, end = version.terms.find(term)
+    else:
+        place, end = (int(np.searchsorted(version.terms, term, side)) for side in ("left", "right"))
+    return (2 * place + 1) * step if end > place else 2 * place * step + code + 1

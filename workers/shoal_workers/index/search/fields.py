@@ -1,0 +1,114 @@
+"""The fields of an index at one moment: columns of its version, and of the documents that were added since."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal import wire
+from shoal.errors import InvalidRequest
+from shoal.excerpt import excerpt
+from shoal.search_filter import Value
+from shoal_workers.index.files.columns import Column, Columns, Keywords
+from shoal_workers.index.files.field_kinds import CONVERTERS, date_span
+from shoal_workers.index.files.field_values import DocumentFields
+from shoal_workers.index.search.live_documents import LiveDocuments
+
+#: Most names of fields that a message lists.
+MAX_LISTED = 10
+
+#: What to do instead of naming a part of a hit that is no field.
+_NOT_FIELDS = {
+    "score": "score is no field of the documents: min_score leaves hits of a low score out",
+    "text": "text is no field with values: search for its words",
+    "id": "id is no field with values: give the documents a field with the same value",
+}
+
+
+class Selection(NamedTuple):
+    """The documents that a search may find: `rows` of the version, bool `[count]`, and `added` ones, bool `[added]`."""
+
+    rows: NDArray[np.bool_]
+    added: NDArray[np.bool_]
+
+    @property
+    def num(self) -> int:
+        """The number of documents."""
+        return int(np.count_nonzero(self.rows)) + int(np.count_nonzero(self.added))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fields:
+    """The columns of `count` rows of a version, and of `num_added` documents that were added since.
+
+    A field has the kind that it has in the version; values of added documents that are of another kind are none.
+    """
+
+    version: Columns
+    added: Columns
+    count: int
+    num_added: int
+
+    @classmethod
+    def of(cls, version: Columns, count: int, live: LiveDocuments) -> "Fields":
+        """Return the fields of a version and of the documents that were added to it."""
+        found = DocumentFields(version.kinds, is_lenient=True)
+        for packed in live.packed:
+            found.add(wire.unpack(packed))
+        added = Columns({column.name: column for column in found.columns()})
+        return cls(version, added, count, len(live.packed))
+
+    @property
+    def parts(self) -> Iterator[tuple[Columns, int]]:
+        """The columns of the version and of the added documents, each with the number of its rows."""
+        yield self.version, self.count
+        yield self.added, self.num_added
+
+    def kind(self, name: str, place: str) -> str:
+        """Return the kind of a field. Raises InvalidRequest for one that the index has not."""
+        column = self.version.get(name) or self.added.get(name)
+        if column is not None:
+            return column.kind
+        names = [*self.version, *(other for other in self.added if other not in self.version)]
+        listed = ", ".join(excerpt(other) for other in names[:MAX_LISTED]) + (", …" if len(names) > MAX_LISTED else "")
+        reason = _NOT_FIELDS.get(name) or f"the index has {listed or 'no fields'}"
+        if self.version.num_left_out:
+            reason += f", and {self.version.num_left_out:,} or more fields that are too many to be searched by"
+        raise InvalidRequest(f"{place}: there is no field {excerpt(name)}: {reason}")
+
+    def check_values(self, name: str, place: str) -> None:
+        """Raise InvalidRequest for a field that the index has not, or whose values are not known."""
+        if self.kind(name, place) == "stored":
+            raise InvalidRequest(
+                f"{place}: {excerpt(name)} holds long texts, maps or lists of lists, so only exists applies to it; "
+                f"--field {name}=keyword at a build makes long texts keywords"
+            )
+
+
+def span_of(column: Column, value: Value, place: str) -> tuple[int, int]:
+    """Return the first code of a value in a column and the one after its last, or twice the code that it would have.
+
+    Raises InvalidRequest for a value of another kind than the column's.
+    """
+    try:
+        if column.kind == "date":
+            first, last = np.searchsorted(column.terms, date_span(value))
+            return int(first), int(last)
+        term = CONVERTERS[column.kind](value)
+    except ValueError as error:
+        raise InvalidRequest(
+            f"{place} is {excerpt(value)}: the values of {excerpt(column.name)} are {_PLURALS[column.kind]}"
+        ) from error
+    if isinstance(column.terms, Keywords):
+        return column.terms.find(term)
+    return int(np.searchsorted(column.terms, term)), int(np.searchsorted(column.terms, term, "right"))
+
+
+_PLURALS: Mapping[str, Any] = {
+    "keyword": "keywords",
+    "number": "numbers",
+    "date": "dates, as 2026-11-22 or 2026-11-22T03:00",
+    "boolean": "true and false",
+}

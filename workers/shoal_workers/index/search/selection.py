@@ -1,0 +1,99 @@
+"""The selection of a filter: the documents that it leaves, by the columns of their fields."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import InvalidRequest
+from shoal.excerpt import excerpt
+from shoal.search_filter import All, AnyOf, Exists, Filter, Not, OneOf, Range
+from shoal_workers.index.files.columns import Column, Columns
+from shoal_workers.index.search.fields import Fields, Selection, span_of
+
+#: The kinds that have ranges.
+RANGE_KINDS = ("number", "date")
+
+
+def select(wanted: Filter, fields: Fields) -> Selection:
+    """Return the documents that match a filter, those that are hidden included.
+
+    Raises InvalidRequest for a condition on a field that the index has not, or with a value of another kind.
+    """
+    _check(wanted, fields)
+    masks = []
+    for columns, count in fields.parts:
+        mask = np.zeros(count, bool)
+        _mark(wanted, columns, mask)
+        masks.append(mask)
+    return Selection(*masks)
+
+
+def _check(wanted: Filter, fields: Fields) -> None:
+    """Raise InvalidRequest for a condition that does not fit the kind of its field."""
+    match wanted:
+        case All(parts) | AnyOf(parts):
+            for part in parts:
+                _check(part, fields)
+        case Not(part):
+            _check(part, fields)
+        case Exists(field, _, place):
+            fields.kind(field, place)
+        case OneOf(field, _, place):
+            fields.check_values(field, place)
+        case Range(field, _, place):
+            fields.check_values(field, place)
+            if (kind := fields.kind(field, place)) not in RANGE_KINDS:
+                raise InvalidRequest(
+                    f"{place}: {excerpt(field)} has values of the kind {kind}, which have no order; ranges are of "
+                    f"numbers and dates (--field {field}=number at a build says that it has these)"
+                )
+
+
+def _mark(wanted: Filter, columns: Columns, mask: NDArray[np.bool_]) -> None:
+    """Set the mask of the documents that match to True."""
+    match wanted:
+        case AnyOf(parts):
+            for part in parts:
+                _mark(part, columns, mask)
+        case All(parts):
+            mask |= _all(parts, columns, len(mask))
+        case Not(part):
+            mask |= ~_all((part,), columns, len(mask))
+        case OneOf(field) | Range(field) | Exists(field):
+            column = columns.get(field)
+            if column is not None:
+                _mark_condition(wanted, column, mask)
+            elif isinstance(wanted, Exists) and not wanted.is_wanted:
+                mask[:] = True
+
+
+def _all(parts: tuple[Filter, ...], columns: Columns, count: int) -> NDArray[np.bool_]:
+    found = np.ones(count, bool)
+    for part in parts:
+        mask = np.zeros(count, bool)
+        _mark(part, columns, mask)
+        found &= mask
+    return found
+
+
+def _mark_condition(wanted: OneOf | Range | Exists, column: Column, mask: NDArray[np.bool_]) -> None:
+    match wanted:
+        case Exists(_, is_wanted):
+            mask |= (column.lowest >= 0) == is_wanted
+        case OneOf(_, values, place):
+            for value in values:
+                mask[column.rows_between(*span_of(column, value, place))] = True
+        case Range():
+            first, last = _bounds(wanted, column)
+            mask[column.rows_between(first, max(first, last))] = True
+
+
+def _bounds(wanted: Range, column: Column) -> tuple[int, int]:
+    """Return the first code of the values in a range, and the one after the last."""
+    low, high = 0, len(column.terms)
+    for operator, value in wanted.bounds:
+        first, last = span_of(column, value, f"{wanted.place}.{operator}")
+        if operator in ("gt", "gte"):
+            low = max(low, first if operator == "gte" else last)
+        else:
+            high = min(high, last if operator == "lte" else first)
+    return low, high
