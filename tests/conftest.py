@@ -381,7 +381,9 @@ def encoder_of_two_threads(tiny_model: Path) -> "Encoder":
     """The same on two threads, so that batches run aside."""
     from shoal_workers.encoding.encoder import Encoder
 
-    return Encoder.open(tiny_model, "openvino", "f32", 2)
+    encoder = Encoder.open(tiny_model, "openvino", "f32", 2)
+    encoder.engine.start_aside([])  # it opens files that the tests after it use too
+    return encoder
 
 
 @pytest.fixture(scope="session")
@@ -405,7 +407,9 @@ def reranker_of_two_threads(reranker_source: Path, home: Path) -> "Reranker":
     from shoal_workers.encoding.reranker import Reranker
     from shoal_workers.model.model import prepared_folder
 
-    return Reranker.open(prepared_folder(home, str(reranker_source)), "openvino", "f32", 2)
+    reranker = Reranker.open(prepared_folder(home, str(reranker_source)), "openvino", "f32", 2)
+    reranker.engine.start_aside([])
+    return reranker
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """The encoder: the vectors of Sentence Transformers, whatever the batch, and none from an engine that is off."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.model import parity
 from shoal_workers.model.model import GRAPH, Model, is_prepared
 from shoal_workers.model.source import find_source
+from shoal_workers.process.priority import NICENESS
 
 TEXTS = [
     "",
@@ -102,6 +104,10 @@ class _EngineCalled:
         """See `Engine.start`."""
         raise NotImplementedError
 
+    def start_aside(self, packings: Sequence[Packing]) -> list[ForwardPass]:
+        """See `Engine.start_aside`."""
+        raise NotImplementedError
+
     def resized(self, threads: int) -> Engine:
         """See `Engine.resized`."""
         raise NotImplementedError
@@ -165,6 +171,10 @@ class WatchedEngine:
         self.started.append(0 if together else len(packings))
         return self._engine.start(packings, together)
 
+    def start_aside(self, packings: Sequence[Packing]) -> Sequence[ForwardPass]:
+        """See `Engine.start_aside`."""
+        return self._engine.start_aside(packings)
+
     def resized(self, threads: int) -> Engine:
         """See `Engine.resized`."""
         return self._engine.resized(threads)
@@ -193,15 +203,36 @@ def test_threads_go_by_the_work_of_the_pass(
     assert engine.started == [passes]
 
 
-def test_beside_passes_aside_a_pass_has_all_threads(encoder_of_two_threads: Encoder) -> None:
+def test_beside_passes_aside_others_run_as_they_do_alone(encoder_of_two_threads: Encoder) -> None:
     engine = WatchedEngine(encoder_of_two_threads.engine)
     encoder = Encoder(encoder_of_two_threads.model, encoder_of_two_threads.tokenizer, engine)
     bulk, urgent = ([TokenizedText(tokens) for tokens in encoder.tokenize(texts)] for texts in (TEXTS, ["a", "b"]))
     aside = encoder.start_aside(bulk)
     encoder.finish(encoder.start(urgent))
     encoder.finish(aside)
-    assert engine.started == [2, 0]
-    assert all(text.is_done for text in [*bulk, *urgent])
+    assert engine.started == [2]
+    encoder.encode(copies := [TokenizedText(text.tokens) for text in [*bulk, *urgent]])
+    for text, copy in zip([*bulk, *urgent], copies, strict=True):
+        assert text.vectors == pytest.approx(copy.vectors, abs=1e-5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="priorities of threads are Linux's")
+def test_passes_aside_have_threads_of_low_priority(tiny_model: Path) -> None:
+    encoder = Encoder.open(tiny_model, "openvino", "f32", 2)
+    texts = [TokenizedText(tokens) for tokens in encoder.tokenize(TEXTS)]
+    encoder.encode(texts)
+    before = niceness_of_threads()
+    encoder.finish(encoder.start_aside(texts))
+    added = {thread: niceness for thread, niceness in niceness_of_threads().items() if thread not in before}
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert len(added) >= 2
+    assert set(added.values()) == {min(19, own + NICENESS)}
+
+
+def niceness_of_threads() -> dict[int, int]:
+    """Return the niceness of each thread of this process."""
+    threads = [int(folder.name) for folder in Path("/proc/self/task").iterdir()]
+    return {thread: os.getpriority(os.PRIO_PROCESS, thread) for thread in threads}
 
 
 def test_dimensions_are_cut_before_normalising(encoder: Encoder) -> None:

@@ -122,11 +122,13 @@ ROOMS: dict[str, set[str]] = {
     "shoal_api.server.server": {"shoal", "shoal_api.access", "shoal_api.server", "shoal_api.context", "shoal_api.app"},
     "shoal_api.cli": {"shoal", "shoal.cli", "shoal_api.access", "shoal_api.server.server"},
     "shoal_workers.process.processors": set(),
+    "shoal_workers.process.priority": set(),
     "shoal_workers.model": {"shoal"},
     "shoal_workers.avx512": {"shoal_workers.process.processors", "shoal_workers.model"},
     "shoal_workers.encoding": {
         "shoal",
         "shoal_workers.process.processors",
+        "shoal_workers.process.priority",
         "shoal_workers.model",
         "shoal_workers.avx512",
     },

@@ -33,6 +33,10 @@ class WaitingEngine:
         """See `Engine.start`."""
         return [self] * len(packings)
 
+    def start_aside(self, packings: Sequence[Packing]) -> "list[WaitingEngine]":
+        """See `Engine.start_aside`."""
+        return self.start(packings)
+
     def resized(self, threads: int) -> "WaitingEngine":
         """See `Engine.resized`."""
         return self

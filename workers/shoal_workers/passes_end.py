@@ -32,7 +32,7 @@ class PassesEnd:
         return self._has_come in wait(awaited, seconds)
 
     def close(self) -> None:
-        """End the thread, once the passes have ended."""
+        """End the thread, which may take `LOOK_EVERY_S` if the passes go on."""
         self._is_needed = False
         if self._thread.ident:
             self._thread.join()

@@ -51,10 +51,9 @@ class RunningBatch:
         If the engine fails, the texts are encoded one by one, so that a bad text harms only its own job.
         """
         self._progress.mark("encoding")
-        has_vectors = self._has_vectors()
         if self._end:
-            self._end.close()
-        if not has_vectors:
+            self._end.close()  # first: no other thread may wait for passes that are finished
+        if not self._has_vectors():
             for text in self.batch.texts:
                 self._encode_alone(text)
         return self.age_s

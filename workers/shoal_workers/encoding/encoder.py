@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -93,7 +93,6 @@ class Encoder:
         self.model = model
         self.tokenizer = tokenizer
         self.engine = engine
-        self._aside: Sequence[EncodingPass] | None = None
 
     @property
     def runs_aside(self) -> bool:
@@ -217,17 +216,16 @@ class Encoder:
         They are encoded in passes side by side, or in one pass on all threads where that takes less time.
         """
         parts = self._split(texts)
-        if self._aside or self._takes_longer(parts):
-            return self._start([list(texts)], together=True)
-        return self._start(parts)
+        if self._takes_longer(parts):
+            return self._start([list(texts)], partial(self.engine.start, together=True))
+        return self._start(parts, self.engine.start)
 
     def start_aside(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
         """Start to encode texts while others are encoded in between by `start` and `finish`. Raises as `start` does.
 
         The engine must be able to (`runs_aside`), and texts that were started so before must be finished.
         """
-        self._aside = passes = self._start(self._split(texts))
-        return passes
+        return self._start(self._split(texts), self.engine.start_aside)
 
     def ends_within(self, passes: Sequence[EncodingPass], seconds: float) -> bool:
         """Wait so long for passes that were started aside; return True if all have ended."""
@@ -237,8 +235,6 @@ class Encoder:
     def finish(self, passes: Sequence[EncodingPass]) -> None:
         """Wait for the passes and set the vectors of their texts. Raises what the engine raises."""
         failures: list[Exception] = []
-        if passes is self._aside:
-            self._aside = None
         for one in passes:
             try:
                 self._finish(one)
@@ -247,9 +243,11 @@ class Encoder:
         if failures:
             raise failures[0]
 
-    def _start(self, parts: Sequence[Sequence[TokenizedText]], together: bool = False) -> list[EncodingPass]:
+    def _start(
+        self, parts: Sequence[Sequence[TokenizedText]], start: Callable[[list[Packing]], Sequence[ForwardPass]]
+    ) -> list[EncodingPass]:
         packed = [self._pack(part) for part in parts]
-        running = self.engine.start([packing for packing, _ in packed], together)
+        running = start([packing for packing, _ in packed])
         return [EncodingPass(part, spans, one) for part, (_, spans), one in zip(parts, packed, running, strict=True)]
 
     def _pack(self, texts: Sequence[TokenizedText]) -> tuple[Packing, TextSpans]:

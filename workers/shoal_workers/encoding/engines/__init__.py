@@ -55,6 +55,13 @@ class Engine(Protocol):
         """
         ...
 
+    def start_aside(self, packings: Sequence[Packing]) -> Sequence[ForwardPass]:
+        """Start passes side by side on threads of low priority, which leave the processors to passes of `start`.
+
+        Only an engine with several streams does. The passes of an earlier call must have been waited for.
+        """
+        ...
+
     def resized(self, threads: int) -> "Engine":
         """Return an engine of the same model with so many threads, which takes the place of this one.
 

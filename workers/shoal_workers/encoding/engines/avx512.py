@@ -18,6 +18,7 @@ from shoal_workers.model.graph import stored_transformer
 from shoal_workers.model.model import GRAPH, Model
 from shoal_workers.model.transformer import Linear, Transformer
 from shoal_workers.process import processors
+from shoal_workers.process.priority import at_low_priority
 
 Head = tuple[Linear, str, Linear]
 
@@ -26,7 +27,7 @@ PRECISIONS = ("bf16", "int8")
 
 
 class Avx512Engine:
-    """The model in the kernel, and two sets of threads: for passes on all threads, and for passes side by side.
+    """The model in the kernel, and three sets of threads: for passes on all threads, side by side, and aside.
 
     Texts of a pass are cut into blocks, each of which one thread takes through all layers. A text's vectors are the
     same whatever texts and threads it is computed with. Raises BadSetting where it cannot run, and for a model or a
@@ -50,14 +51,27 @@ class Avx512Engine:
         self.threads = self.num_streams = threads
         self._process = os.getpid()
         self._together, self._side_by_side = (KernelThreads(model, threads) for _ in range(2))
+        self._aside = at_low_priority(lambda: KernelThreads(model, threads))
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> "list[Avx512Pass]":
         """See `Engine.start`."""
-        if os.getpid() != self._process:  # threads are not forked
-            self._open(self._model, self._head, self.threads)
-        threads, num_parts = (self._together, self.threads) if together else (self._side_by_side, 1)
+        self._reopen_after_fork()
+        if together:
+            return self._start(self._together, packings, self.threads)
+        return self._start(self._side_by_side, packings, 1)
+
+    def start_aside(self, packings: Sequence[Packing]) -> "list[Avx512Pass]":
+        """See `Engine.start_aside`."""
+        self._reopen_after_fork()
+        return self._start(self._aside, packings, 1)
+
+    def _start(self, threads: KernelThreads, packings: Sequence[Packing], num_parts: int) -> "list[Avx512Pass]":
         passes = (KernelPass(threads, packing.ids, packing.positions, num_parts) for packing in packings)
         return [Avx512Pass(one, self._head) for one in passes]
+
+    def _reopen_after_fork(self) -> None:
+        if os.getpid() != self._process:  # threads are not forked
+            self._open(self._model, self._head, self.threads)
 
     def resized(self, threads: int) -> "Avx512Engine":
         """See `Engine.resized`."""

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from shoal_workers.encoding.packing import Packing, TextSpans
 from shoal_workers.encoding.pooling import pool
 from shoal_workers.model.model import GRAPH, Model
 from shoal_workers.process import processors
+from shoal_workers.process.priority import at_low_priority
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +29,10 @@ _KEPT_BY_ONEDNN, _KEPT_BY_OPENVINO = "32", 64
 
 
 class OpenVinoEngine:
-    """The prepared graph, compiled twice: for one pass on all threads, and for passes side by side on one thread each.
+    """The prepared graph, compiled for one pass on all threads, and for passes side by side on one thread each.
 
     Threads of one pass wait for each other in some sixty places, which costs much where other processes need the
-    processors.
+    processors. At the first pass that runs aside it is compiled once more, for threads of low priority.
     """
 
     name = "openvino"
@@ -54,31 +55,45 @@ class OpenVinoEngine:
         }
         if precision == "int8":
             options |= int8.PROPERTIES
-        graph = _Graph(folder, self.precision, options, self.fixed_steps)
-        together = graph.compile(num_streams=1)
+        self._graph = _Graph(folder, self.precision, options, self.fixed_steps)
+        together = self._graph.compile(num_streams=1)
         self._together = together.create_infer_request()
         self.num_streams = threads
-        side_by_side = graph.compile(num_streams=threads) if threads > 1 else together
+        side_by_side = self._graph.compile(num_streams=threads) if threads > 1 else together
         self._side_by_side = [side_by_side.create_infer_request() for _ in range(threads)]
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> "list[OpenVinoPass]":
         """See `Engine.start`."""
-        requests = [self._together] if together else self._side_by_side
-        passes = [OpenVinoPass(*pair) for pair in zip(requests, packings, strict=False)]
-        for n, running in enumerate(passes):
-            try:
-                running.start()
-            except Exception:
-                for started in passes[:n]:
-                    started.wait_only()
-                raise
-        return passes
+        return _started([self._together] if together else self._side_by_side, packings)
+
+    def start_aside(self, packings: Sequence[Packing]) -> "list[OpenVinoPass]":
+        """See `Engine.start_aside`."""
+        return _started(self._aside, packings)
+
+    @cached_property
+    def _aside(self) -> list[Any]:
+        """The inference requests of passes that run aside."""
+        compiled = at_low_priority(partial(self._graph.compile, num_streams=self.num_streams))
+        return [compiled.create_infer_request() for _ in range(self.num_streams)]
 
     def resized(self, threads: int) -> "OpenVinoEngine":
         """See `Engine.resized`."""
         if _state(self._folder) != self._state:
             raise ModelMismatch(f"the model in {self._folder} was prepared anew: start the worker again")
         return type(self)(self._folder, self.precision, threads, self.fixed_steps)
+
+
+def _started(requests: Sequence[Any], packings: Sequence[Packing]) -> "list[OpenVinoPass]":
+    """Start a pass over each packing. If one cannot be started, the others are waited for."""
+    passes = [OpenVinoPass(*pair) for pair in zip(requests, packings, strict=False)]
+    for n, running in enumerate(passes):
+        try:
+            running.start()
+        except Exception:
+            for started in passes[:n]:
+                started.wait_only()
+            raise
+    return passes
 
 
 def _takes_ranges(folder: Path, precision: str) -> bool:

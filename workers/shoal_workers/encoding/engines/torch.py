@@ -48,6 +48,10 @@ class TorchEngine:
         """See `Engine.start`."""
         return [TorchPass(self._thread.submit(self._forward, packing)) for packing in packings]
 
+    def start_aside(self, packings: Sequence[Packing]) -> "list[TorchPass]":
+        """See `Engine.start_aside`: it has one stream, so no pass runs aside."""
+        return self.start(packings)
+
     def resized(self, threads: int) -> "TorchEngine":
         """See `Engine.resized`."""
         self._thread.submit(torch.set_num_threads, threads)

@@ -1,0 +1,30 @@
+"""The priority of threads at the processors."""
+
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+#: How much nicer threads of low priority are. Beside a thread of the usual priority they have a tenth of a processor,
+#: about as much as bulk has of the tokens beside interactive jobs.
+NICENESS = 10
+
+T = TypeVar("T")
+
+
+def at_low_priority(make: Callable[[], T]) -> T:
+    """Return what `make` returns. All threads that it starts have a low priority, for good, where the system is Linux.
+
+    Threads inherit the priority of the one that starts them, so it is called on a thread of its own.
+    """
+    with ThreadPoolExecutor(1, "low-priority", _lower) as thread:
+        return thread.submit(make).result()
+
+
+def _lower() -> None:
+    """Lower the priority of this thread; elsewhere than on Linux it would be that of the process."""
+    if sys.platform == "linux":
+        with suppress(OSError):  # where the system does not allow it
+            os.setpriority(os.PRIO_PROCESS, 0, min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS))
