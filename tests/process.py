@@ -74,3 +74,9 @@ class Process:
     def wait(self) -> int:
         """Wait until the process has ended, and return its exit code."""
         return self._process.wait(PATIENCE_S)
+
+
+class FewFiles(Process):
+    """A process that may open few files until it asks for more."""
+
+    launcher = ("sh", "-c", 'ulimit -S -n 256; exec "$@"', "sh")

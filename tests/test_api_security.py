@@ -19,7 +19,7 @@ import psutil
 import pytest
 from api_stub import MakeApp, StubWorker, error_of
 from conftest import PATIENCE_S, free_port, wait_until
-from process import Process, run
+from process import FewFiles, Process, run
 from service import service
 
 from shoal.keys import Keys
@@ -102,12 +102,6 @@ def is_closed(connection: socket.socket) -> bool:
         return connection.recv(65_536) == b""
     except ConnectionError:
         return True
-
-
-class FewFiles(Process):
-    """A process that may open few files until it asks for more."""
-
-    launcher = ("sh", "-c", 'ulimit -S -n 256; exec "$@"', "sh")
 
 
 class Tricklers:

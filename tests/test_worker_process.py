@@ -1,5 +1,6 @@
 """Workers as processes: started, stopped, killed, and without Redis."""
 
+import shutil
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,7 +12,7 @@ import psutil
 import pytest
 import redis
 from conftest import PATIENCE_S, RedisServer, wait_until
-from process import Process
+from process import FewFiles, Process
 from queues import queue_of
 
 from shoal import Client
@@ -23,15 +24,18 @@ from shoal_workers.process.processors import available
 Start = Callable[..., Process]
 NUM_JOBS = 60
 
+#: Indexes that a worker serves whose files are more than it may open at first.
+NUM_INDEXES = 60
+
 
 @pytest.fixture
 def start(home: Path, tiny_model: Path, tiny_source: Path, tmp_path: Path, keys: Keys, redis_url: str) -> Start:
     """Starts a worker of the test's own pool on the tiny model."""
 
-    def start_worker(**settings: Any) -> Process:
+    def start_worker(kind: type[Process] = Process, **settings: Any) -> Process:
         usual = {"redis_url": redis_url, "key_prefix": keys.prefix, "pool": keys.pool, "home": home}
         usual |= {"model": tiny_source, "precision": "f32", "threads": 1}
-        return Process(tmp_path / "worker.log", "worker", **(usual | settings))
+        return kind(tmp_path / "worker.log", "worker", **(usual | settings))
 
     return start_worker
 
@@ -189,3 +193,16 @@ def test_it_stops_while_redis_is_away(start: Start, own_redis: RedisServer) -> N
     with start(redis_url=own_redis.url) as process:
         wait_until(lambda: "trying until it does" in process.output)
         assert process.terminate() == 0
+
+
+def test_a_worker_serves_more_indexes_than_it_may_open_files_at_first(
+    start: Start, client: Client, index_folder: Path, tmp_path: Path
+) -> None:
+    for number in range(NUM_INDEXES):
+        shutil.copytree(index_folder, tmp_path / "indexes" / f"i{number}")
+    with start(FewFiles, index_home=tmp_path / "indexes") as worker:
+        wait_until(client.pool.workers)
+        (about,) = client.pool.workers().values()
+        assert (len(about["indexes"]), about.get("index_errors", {})) == (NUM_INDEXES, {})
+        assert client.search("storm europe", k=1, index=f"i{NUM_INDEXES - 1}")[0]["text"] == "storm europe"
+        assert worker.terminate() == 0

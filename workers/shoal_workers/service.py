@@ -36,7 +36,7 @@ from shoal_workers.index.open_indexes import OpenIndexes
 from shoal_workers.index.store.copy_keeper import kept_copies
 from shoal_workers.index.store.store_process import check_store
 from shoal_workers.model.prepare import prepare_if_needed
-from shoal_workers.process import processors
+from shoal_workers.process import open_files, processors
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.heartbeat import Heartbeat
 from shoal_workers.process.neighbours import Neighbours, membership_of
@@ -58,6 +58,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     IndexCorrupt or IndexMismatch when the worker cannot serve.
     """
     check_store(settings)
+    open_files.raise_limit()
     broker, keys = Broker.connect(settings.redis_url, ANSWER_S), settings.keys
     crash_reports = CrashReports(broker, keys, settings.home_folder / "crashes" / quote(keys.root, safe=""))
     share = share_of(settings, Pool(broker, keys))
