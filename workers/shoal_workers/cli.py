@@ -9,8 +9,11 @@ import click
 from shoal.cli.options import MODEL_SETTINGS, REDIS_SETTINGS, settings_options
 from shoal.settings import Settings
 from shoal_workers.index_commands import index
+from shoal_workers.watch_command import watch
 
 __all__ = ["index", "jobs", "model", "worker"]
+
+index.add_command(watch)
 
 INDEX_SETTINGS = ("indexes", "index_home", "index_store")
 JOB_SETTINGS = (
