@@ -10,7 +10,7 @@ import numpy as np
 from shoal.errors import InvalidRequest, ShoalError
 from shoal.search_options import PLAIN
 from shoal_workers.index.index import Index
-from shoal_workers.index.open_indexes import find_index
+from shoal_workers.index.open_indexes import find_version
 from shoal_workers.index.ranked_search import SearchAnswer
 from shoal_workers.process.watchdog import Progress
 from shoal_workers.work import Work
@@ -37,7 +37,7 @@ class Searcher:
         for (name, _), group in groups.items():
             started = time.perf_counter()
             try:
-                index = find_index(self._indexes, name)
+                index = find_version(self._indexes, name, group[0].job.search.cursor)
             except ShoalError as error:  # it is served no more since the jobs were admitted
                 for work in group:
                     work.error = error

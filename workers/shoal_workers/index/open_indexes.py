@@ -20,6 +20,8 @@ from shoal.keys import NAME
 from shoal.settings import Settings
 from shoal_workers.index.change_follower import ChangeFollower
 from shoal_workers.index.index import Index, current_version
+from shoal_workers.index.pinned_versions import PinnedVersions
+from shoal_workers.index.search.cursor import Cursor
 from shoal_workers.index.search.search_threads import SearchThreads
 from shoal_workers.index.store.copies import read_errors, tell_damage
 from shoal_workers.model.model import Model
@@ -81,6 +83,7 @@ class OpenIndexes(Mapping[str, Index]):
         self._replaced: list[Index] = []
         self._repaired: dict[str, Index] = {}
         self._failures: dict[str, _Failure] = {}
+        self._pinned = PinnedVersions(self._open_pinned)
         self._stopping = threading.Event()
         self.are_copies = False
 
@@ -129,6 +132,24 @@ class OpenIndexes(Mapping[str, Index]):
         failures = {name: failure.error.message for name, failure in self._failures.items()}
         return read_errors(self._home) | faults | failures
 
+    def version(self, name: str, version: str) -> Index:
+        """Return a version of an index that is served. Another one than the current one is opened for a while.
+
+        Raises InvalidRequest if it is kept no more, IndexMismatch, IndexCorrupt, and Unavailable while Redis, which has
+        its changes, is away.
+        """
+        served = self._served[name]
+        if version == served.manifest.version:
+            return served
+        return self._pinned.find(name, version, served, time.monotonic())
+
+    def _open_pinned(self, name: str, folder: Path) -> Index:
+        index = self._open(name, folder, replaces=None)
+        with self._following:
+            if self._follower:
+                self._follower.catch_up(name, index)
+        return index
+
     def resize(self, threads: int) -> None:
         """Divide the next searches among so many threads."""
         self._threads.resize(threads)
@@ -152,6 +173,7 @@ class OpenIndexes(Mapping[str, Index]):
 
         An index whose current version cannot be opened keeps the one that is open. `now` is on the monotonic clock.
         """
+        self._pinned.close_unused(now)
         served, failures = {}, {}
         for name, folder in self._find().items():
             index, failure = self._current(name, folder, now)
@@ -168,6 +190,8 @@ class OpenIndexes(Mapping[str, Index]):
         with self._following:
             if self._follower:
                 self._follower.follow(self._served)
+                for name, index in self._pinned.opened():
+                    self._follower.follow({name: index})
 
     def _switch(self, served: dict[str, Index], failures: dict[str, _Failure]) -> None:
         # Old versions are kept until the next look: a search under way, if it had the last hold on one, would have to
@@ -302,6 +326,17 @@ def find_index(indexes: Mapping[str, Index], name: str) -> Index:
     if index.fault:
         raise IndexCorrupt(index.fault)
     return index
+
+
+def find_version(indexes: Mapping[str, Index], name: str, cursor: str | None) -> Index:
+    """Return the index of that name in the version that a page is to be of, which its cursor has.
+
+    Raises what `find_index` and `OpenIndexes.version` do.
+    """
+    index = find_index(indexes, name)
+    if not cursor or not isinstance(indexes, OpenIndexes):
+        return index
+    return indexes.version(name, Cursor.unpack(cursor).version)
 
 
 def _is_index(folder: Path) -> bool:

@@ -1,0 +1,141 @@
+"""Pages of a search are of one version of an index, also if another one is published in between."""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from index_versions import maps_of, publish_version
+from queues import Queue, drive
+
+from shoal.changes.change import Change
+from shoal.changes.change_log import ChangeLog
+from shoal.errors import InvalidRequest
+from shoal.jobs import Job
+from shoal.records.document import Document
+from shoal.replies import Reply
+from shoal.search_options import SearchOptions
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index.open_indexes import OpenIndexes, find_version
+from shoal_workers.index.pinned_versions import MAX_PINNED, PINNED_S
+from shoal_workers.index.search.cursor import Cursor
+from shoal_workers.worker import Worker
+
+
+@pytest.fixture
+def news(tmp_path: Path, index_folder: Path) -> Path:
+    """An index with the version v1."""
+    publish_version(folder := tmp_path / "indexes" / "news", index_folder, "v1")
+    return folder
+
+
+@pytest.fixture
+def indexes(news: Path, encoder: Encoder) -> Iterator[OpenIndexes]:
+    """The indexes that are served."""
+    (indexes := OpenIndexes({}, news.parent, encoder.model)).look(0)
+    yield indexes
+    shutil.rmtree(news.parent, ignore_errors=True)
+    for now in range(2):
+        indexes.look(10**9 + now)
+
+
+def cursor_of(version: str) -> str:
+    """Return a cursor of a version."""
+    return Cursor("d", version, 1, 0.5, 1, "").pack()
+
+
+def replies(queue: Queue) -> dict[str, Reply]:
+    """Return the replies that have come, by the id of their job."""
+    return {reply.id: reply for reply in queue.inbox("me").wait()}
+
+
+def refusal(indexes: OpenIndexes, version: str) -> str:
+    """Return the message with which a version is refused."""
+    try:
+        find_version(indexes, "news", cursor_of(version))
+    except InvalidRequest as error:
+        return error.message
+    return ""
+
+
+def test_the_next_page_is_of_the_version_of_the_page_before(
+    news: Path, indexes: OpenIndexes, index_folder: Path, encoder: Encoder, queue: Queue
+) -> None:
+    worker = Worker(queue.consumer(), encoder, indexes, Bucketing(256))
+    job = Job("search", ["storm"], k=2, index="news", reply_to="me", search=SearchOptions(cursor=""))
+    queue.put("interactive", [job])
+    drive(worker)
+    first = replies(queue)[job.id]
+    publish_version(news, index_folder, "v2")
+    indexes.look(1)
+    assert first.cursors is not None
+    later = replace(job, id="later", search=SearchOptions(cursor=first.cursors[0]))
+    whole = replace(job, id="whole", k=4, search=SearchOptions())
+    queue.put("interactive", [later, whole])
+    drive(worker)
+    found = replies(queue)
+    assert (first.index_version, found["later"].index_version, found["whole"].index_version) == ("v1", "v1", "v2")
+    assert first.hits is not None
+    assert found["later"].hits is not None
+    assert found["whole"].hits is not None
+    pages = [hit["id"] for hit in (*first.hits[0], *found["later"].hits[0])]
+    assert pages == [hit["id"] for hit in found["whole"].hits[0]]
+    assert {hit["version"] for hit in found["later"].hits[0]} == {"v1"}
+
+
+def test_a_version_is_closed_once_no_page_of_it_was_asked_for_for_a_while(
+    news: Path, indexes: OpenIndexes, index_folder: Path
+) -> None:
+    for name in ("v2", "v3"):
+        publish_version(news, index_folder, name)
+        indexes.look(1)
+    indexes.look(1)
+    assert not maps_of(os.getpid(), news / "v1")
+    now = time.monotonic()
+    assert find_version(indexes, "news", cursor_of("v1")).manifest.version == "v1"
+    assert find_version(indexes, "news", cursor_of("v1")) is find_version(indexes, "news", cursor_of("v1"))
+    indexes.look(now + PINNED_S - 5)
+    assert maps_of(os.getpid(), news / "v1")
+    indexes.look(now + 2 * PINNED_S)
+    assert not maps_of(os.getpid(), news / "v1")
+
+
+def test_few_versions_are_open_at_a_time(news: Path, indexes: OpenIndexes, index_folder: Path) -> None:
+    names = [f"v{n}" for n in range(2, MAX_PINNED + 4)]
+    for name in names:
+        publish_version(news, index_folder, name)
+    indexes.look(1)
+    for name in names:
+        assert find_version(indexes, "news", cursor_of(name)).manifest.version == name
+    assert len(indexes._pinned.opened()) == MAX_PINNED
+
+
+@pytest.mark.parametrize("version", ["gone", "../news/v1", ".building", "", "v1/..", "x" * 200])
+def test_a_version_that_is_not_there_is_refused(indexes: OpenIndexes, version: str) -> None:
+    assert "kept no more" in refusal(indexes, version)
+
+
+def test_changes_are_found_in_the_version_of_a_cursor(
+    news: Path, index_folder: Path, encoder: Encoder, queue: Queue
+) -> None:
+    log = ChangeLog(queue.broker, queue.keys)
+    indexes = OpenIndexes({}, news.parent, encoder.model, change_log=log)
+    indexes.look(0)
+    publish_version(news, index_folder, "v2")
+    indexes.look(1)
+    vector = np.array(indexes["news"].vectors[:1])
+    for position in ("before", "after"):
+        document = Document(position, "new", {})
+        log.append("news", Change((document,), vector, (), encoder.model.digest, 0.0))
+        indexes.follow()
+        found = find_version(indexes, "news", cursor_of("v1"))
+        assert position in found.live.ids
+    del found
+    shutil.rmtree(news.parent)
+    for now in range(2):
+        indexes.look(10**9 + now)
