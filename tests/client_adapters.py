@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from werkzeug.serving import make_server
@@ -42,8 +42,13 @@ class AnyClient(Protocol):
     def embed(self, texts: str | Iterable[str], **options: Any) -> Any:
         """Return vectors."""
 
-    def search(self, queries: str | Iterable[str], k: int = 5, index: str = "default", **options: Any) -> list[Any]:
+    def search(
+        self, queries: str | Iterable[str] = (), k: int = 5, index: str = "default", **options: Any
+    ) -> list[Any]:
         """Return hits."""
+
+    def find(self, queries: str | Iterable[str] = (), k: int = 5, index: str = "default", **options: Any) -> Reply:
+        """Return the reply to a search."""
 
     def rerank(self, query: str, texts: Iterable[str], *, raw_scores: bool = False, **options: Any) -> Any:
         """Return scores."""
@@ -94,9 +99,15 @@ class Awaited:
         """Return vectors."""
         return self.run(self.client.embed(texts, **options))
 
-    def search(self, queries: str | Iterable[str], k: int = 5, index: str = "default", **options: Any) -> list[Any]:
+    def search(
+        self, queries: str | Iterable[str] = (), k: int = 5, index: str = "default", **options: Any
+    ) -> list[Any]:
         """Return hits."""
         return list(self.run(self.client.search(queries, k, index, **options)))
+
+    def find(self, queries: str | Iterable[str] = (), k: int = 5, index: str = "default", **options: Any) -> Reply:
+        """Return the reply to a search."""
+        return cast(Reply, self.run(self.client.find(queries, k, index, **options)))
 
     def rerank(self, query: str, texts: Iterable[str], *, raw_scores: bool = False, **options: Any) -> Any:
         """Return scores."""

@@ -194,6 +194,20 @@ def test_search_prints_scores_and_texts(shoal: CliRunner, client: Client) -> Non
 
 
 @pytest.mark.usefixtures("serving")
+def test_search_takes_the_options_of_a_search(shoal: CliRunner, client: Client) -> None:
+    fused = client.search(["storm", "rain"], k=2, fuse=True, negative=["sun"], fields=["text"])
+    words = ["search", "storm", "rain", "--fuse", "--negative", "sun", "--fields", "text", "-k", "2", "--json"]
+    assert json.loads(succeed(shoal.invoke(main, words))) == fused
+    (line,) = succeed(shoal.invoke(main, ["search", "--like", "7", "-k", "1", "--cursor", "", "--json"])).splitlines()
+    found = json.loads(line)
+    assert [found["hits"]] == client.search(like=["7"], k=1)
+    last = succeed(shoal.invoke(main, ["search", "--like", "7", "-k", "1", "--cursor", ""])).splitlines()[-1]
+    assert last == f"next page: --cursor {found['cursor']}"
+    assert shoal.invoke(main, ["search"]).exit_code == 2
+    assert shoal.invoke(main, ["search", "storm", "--filter", "{"]).exit_code == 2
+
+
+@pytest.mark.usefixtures("serving")
 def test_search_of_an_unknown_index(shoal: CliRunner) -> None:
     said = fail(shoal.invoke(main, ["search", "storm", "--index", "x"]), "unknown_index")
     assert 'no index "x": this worker serves default; name one with --index' in said

@@ -165,6 +165,38 @@ class TestSearch:
     def test_no_more_hits_than_documents(self, client: AnyClient) -> None:
         assert len(client.search("storm", k=1_000)) == len(WORDS) ** 2
 
+    def test_documents_and_vectors_need_no_queries(self, client: AnyClient) -> None:
+        best = client.search("storm europe", k=3)
+        (like,) = client.search(like=best[0]["id"], k=2)
+        assert best[0]["id"] not in [hit["id"] for hit in like]
+        (same,) = client.search(vectors=client.embed(["storm europe"], prompt_name="query"), k=3)
+        assert [hit["id"] for hit in same] == [hit["id"] for hit in best]
+        assert len(client.search("storm", like=["1", "2"])) == 5  # of the query alone
+        assert len(client.search(["storm"], like=["1", "2"])) == 3
+
+    def test_queries_are_fused_and_negative_ones_are_subtracted(self, client: AnyClient) -> None:
+        fused = client.search(["storm", "rain"], k=4, fuse=True)
+        assert fused == client.search(["rain", "storm"], k=4, fuse=True)
+        assert client.search("storm", negative="rain", k=2) != client.search("storm", k=2)
+        assert len(client.search(["storm", "rain"], negative=["sun"], k=2)) == 2
+
+    def test_a_reply_has_pages_and_totals(self, client: AnyClient) -> None:
+        whole = client.search("storm", k=8, fields=[])
+        first = client.find("storm", k=4, cursor="", fields=[])
+        assert first.totals == [len(WORDS) ** 2]
+        assert first.cursors is not None
+        second = client.find("storm", k=4, cursor=first.cursors[0], fields=[])
+        assert [*(first.hits or [[]])[0], *(second.hits or [[]])[0]] == whole
+        assert set(whole[0]) == {"id", "score"}
+
+    def test_options_that_cannot_be_served_are_refused(self, client: AnyClient) -> None:
+        with pytest.raises(InvalidRequest, match="group_size is 0"):
+            client.search("storm", group_by="text", group_size=0)
+        with pytest.raises(InvalidRequest, match='like\\[0\\] is "nobody"'):
+            client.search(like="nobody")
+        with pytest.raises(TypeError):
+            client.search("storm", fuze=True)
+
     def test_an_unknown_index_is_named_with_those_there_are(self, client: AnyClient) -> None:
         with pytest.raises(UnknownIndex, match='no index "other": this worker serves default'):
             client.search("storm", index="other")

@@ -108,6 +108,28 @@ class TestSameAsClient:
         rows = http.submit("embed", ["storm", "storm rain"], output="tokens").result().rows_by_text()
         assert [len(row) for row in rows] == [3, 4]
 
+    @pytest.mark.parametrize(
+        ("queries", "options"),
+        [
+            ("storm", {"min_score": 0.2, "fields": ["text"], "explain": True}),
+            (["storm", "rain"], {"fuse": True, "negative": "sun"}),
+            (["storm"], {"negative": ["sun", "rain"], "group_by": "text", "group_size": 2}),
+            ([], {"like": ["1", "2"], "vectors": [[0.5] * 32]}),
+        ],
+    )
+    def test_searches_with_options(self, http: HttpClient, client: Client, queries: Any, options: Any) -> None:
+        expected = client.search(queries, k=3, **options)
+        assert http.search(queries, k=3, **options) == expected
+        submitted = http.submit("search", queries, k=3, **options).result().hits
+        assert submitted == ([expected] if isinstance(queries, str) or options.get("fuse") else expected)
+
+    def test_pages_of_a_search(self, http: HttpClient, client: Client) -> None:
+        first = http.find("storm", k=2, cursor="")
+        assert first.totals == client.find("storm", k=2, cursor="").totals
+        assert first.cursors is not None
+        second = http.find("storm", k=2, cursor=first.cursors[0])
+        assert [*(first.hits or [[]])[0], *(second.hits or [[]])[0]] == client.search("storm", k=4)
+
     def test_a_submit_with_a_key_is_the_job_that_was_put_first(self, http: HttpClient) -> None:
         first = http.submit("embed", "storm", idempotency_key="one")
         assert http.submit("embed", "storm", idempotency_key="one").id == first.id
