@@ -144,8 +144,8 @@ def test_embeds_and_reranks_take_turns_while_both_wait() -> None:
     chosen.add([reranks, embeds])
     kinds = []
     while batch := chosen.next_batch():
-        assert len({one.is_rerank for one in batch.works}) == 1
-        kinds.append(batch.works[0].is_rerank)
+        assert len({one.uses_reranker for one in batch.works}) == 1
+        kinds.append(batch.works[0].uses_reranker)
         finish(chosen, batch)
     assert kinds == [True, False, True, False, True, True]
 

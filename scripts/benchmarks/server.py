@@ -91,7 +91,7 @@ class Server:
 
     def embed_trial(self, case: str, connections: int, requests: Sequence[Sequence[str]]) -> Trial:
         """Return a trial of requests to embed, each with the texts given for it."""
-        return Trial(case, self.name, partial(self._run, self.embed_load(connections, requests), len(requests[0])))
+        return Trial(case, self.name, partial(self.run, self.embed_load(connections, requests), len(requests[0])))
 
     def embed_load(self, connections: int, requests: Sequence[Sequence[str]]) -> wrk.Load:
         """Return the load of such a trial."""
@@ -101,7 +101,7 @@ class Server:
     def search_trial(self, case: str, connections: int, requests: Sequence[Sequence[str]], index: str) -> Trial:
         """Return a trial of searches for one query each."""
         bodies = [json.dumps({"queries": query, "k": 5, "index": index}).encode() for (query,) in requests]
-        return Trial(case, self.name, partial(self._run, wrk.Load(f"{self.url}/search", bodies, connections), 1))
+        return Trial(case, self.name, partial(self.run, wrk.Load(f"{self.url}/search", bodies, connections), 1))
 
     def memory_rows(self, scenario: str) -> list[Row]:
         """Return the memory of each process now."""
@@ -110,7 +110,7 @@ class Server:
             for name, sizes in self.processes.memory_mb().items()
         ]
 
-    def _run(self, load: wrk.Load, texts_per_request: int, seconds: int, number: int) -> Figures:
+    def run(self, load: wrk.Load, texts_per_request: int, seconds: int, number: int) -> Figures:
         before = self.processes.cpu_s()
         measured = wrk.run(load, seconds, number * STRIDE)
         processor_ms = self.processes.ms_a_request(before, measured.num_requests, wrk=measured.cpu_s)

@@ -203,6 +203,9 @@ class Job:
             raise InvalidRequest("output, dimensions and normalize do not go with a search: leave them out")
         if self.options.chunk_tokens is not None:
             raise InvalidRequest("chunk_tokens does not go with a search: leave it out")
+        self._check_hits()
+
+    def _check_hits(self) -> None:
         num_negative = self.search.num_negative
         if num_negative > len(self.texts) or self.search.num_given + len(self.texts) == num_negative:
             raise InvalidRequest(
@@ -210,6 +213,13 @@ class Job:
             )
         if self.search.cursor is not None and self.num_lists > 1:
             raise InvalidRequest(f"cursor goes with one list of hits, and {self.num_lists:,} are asked for: send one")
+        if rerank := self.search.rerank:
+            if rerank["top_n"] < self.k:
+                raise InvalidRequest(
+                    f"rerank.top_n is {rerank['top_n']:,}, and k is {self.k:,}: raise it to at least that"
+                )
+            if self.search.num_given and "query" not in rerank:
+                raise InvalidRequest("rerank.query is missing: hits of vectors and documents are scored for a text")
 
     def _check_rerank(self) -> None:
         check_type("query", self.query, str, "a string")
@@ -266,9 +276,9 @@ class Job:
 
     @property
     def num_lane_texts(self) -> int:
-        """Return the number of texts that the job counts as in its lane: a chunk counts as a text."""
+        """Return the number of texts that the job counts as in its lane: a chunk or a hit to rerank counts as one."""
         if self.options.chunk_tokens is None:
-            return max(1, len(self.texts))
+            return min(MAX_LANE_TEXTS, max(1, len(self.texts)) + self.num_pairs)
         return min(MAX_LANE_TEXTS, sum(map(self.options.num_chunks, self.texts)))
 
     @property
@@ -281,17 +291,24 @@ class Job:
         """The most hits that a list of a search may have."""
         return self.k * (self.search.group_size if self.search.group_by != "" else 1)
 
+    @property
+    def num_pairs(self) -> int:
+        """The most hits of a search that the reranker scores, each with a query."""
+        if self.search.rerank is None:
+            return 0
+        return int(self.num_lists * self.search.rerank["top_n"] * (self.hits_per_list // self.k))
+
     def split(self, max_texts: int) -> "list[Job]":
         """Return jobs of at most `max_texts` texts, each with a new id, that together ask the same.
 
-        A chunk counts as a text, but a text stays whole.
+        A chunk or a hit to rerank counts as a text, but a text stays whole.
         """
         if self.num_lane_texts <= max_texts or self.search.is_one_question:
             return [self]
         parts: list[list[str]] = []
-        room = 0
+        room, pairs_per_text = 0, self.num_pairs // len(self.texts)
         for text in self.texts:
-            num_texts = self.options.num_chunks(text)
+            num_texts = self.options.num_chunks(text) + pairs_per_text
             if num_texts > room:
                 parts.append([])
                 room = max_texts

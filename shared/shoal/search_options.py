@@ -76,8 +76,10 @@ class SearchOptions:
         for name, check in _CHECKS.items():
             if (value := getattr(self, name)) is not None:
                 check(name, value)
-        if self.cursor is not None and (self.rerank is not None or self.diversity is not None):
-            raise InvalidRequest("cursor does not go with rerank and diversity, which have one page: leave it out")
+        for name in ("cursor", "sort"):
+            if getattr(self, name) is not None and (self.rerank is not None or self.diversity is not None):
+                reason = "which have one page" if name == "cursor" else "which give hits another order"
+                raise InvalidRequest(f"{name} does not go with rerank and diversity, {reason}: leave it out")
 
     @property
     def num_given(self) -> int:
@@ -145,8 +147,12 @@ def _check_snippet(name: str, value: Any) -> None:
 
 
 def _check_rerank(name: str, value: Any) -> None:
-    check_names(name, value, ("top_n",), ("top_n",))
+    check_names(name, value, ("top_n", "query"), ("top_n",))
     check_range(f"{name}.top_n", value["top_n"], 1, MAX_TOP_N)
+    if "query" in value:
+        check_type(f"{name}.query", value["query"], str, "a string")
+        if not value["query"].strip():
+            raise InvalidRequest(f"{name}.query is empty: it takes the text that hits are scored for")
 
 
 def _check_vectors(name: str, value: Any) -> None:

@@ -55,6 +55,15 @@ def check_hits(job: Job, most: int, subject: str) -> None:
         raise TooLarge(f"the {subject} asks for {num_hits:,} hits and may ask for {most:,}: split the list, or lower k")
 
 
+def check_pairs(job: Job, most: int) -> None:
+    """Raise TooLarge if a search has the reranker score more than `most` hits."""
+    if job.num_pairs > most:
+        raise TooLarge(
+            f"the job has {job.num_pairs:,} hits to rerank and may have {most:,} (SHOAL_MAX_JOB_TEXTS): "
+            "split the list, or lower rerank.top_n"
+        )
+
+
 def check_tokenizer_job(job: Job) -> None:
     """Raise TooLarge if a job for the tokenizer has several texts with too many characters altogether."""
     most = MAX_TOKENIZER_CHARS.get(job.op)

@@ -20,7 +20,7 @@ from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.lane import SOURCES, Source
 from shoal.queue.pool import ALIVE_S, Pool
 from shoal.replies import Reply
-from shoal.size_limit import MAX_JOB_HITS, check_hits, check_query, check_texts, check_tokenizer_job
+from shoal.size_limit import MAX_JOB_HITS, check_hits, check_pairs, check_query, check_texts, check_tokenizer_job
 from shoal_workers.chunked_texts import ChunkedTexts
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
@@ -251,7 +251,8 @@ class Admission:
         if job.op == "search":
             check_supported(job.search)
             find_index(self._indexes, job.index)
-        if job.op == "rerank" and not self._serves_reranks:
+        check_pairs(job, self._limits.max_job_texts)
+        if (job.op == "rerank" or job.search.rerank) and not self._serves_reranks:
             raise Unsupported("this worker has no reranker: set SHOAL_RERANKER to a cross-encoder, on all workers")
         self._encoder.check(job.options)
         return job
@@ -278,7 +279,7 @@ class Admission:
 
     def _look_up(self, works: Sequence[Work]) -> None:
         """Look up the jobs' texts in the cache, and take over its entries."""
-        works = [work for work in works if work.job.options.is_cacheable and not work.is_rerank]
+        works = [work for work in works if work.job.options.is_cacheable and not work.uses_reranker]
         if self._cache is None or not works:
             return
         table = self._cache.table

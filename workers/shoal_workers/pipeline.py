@@ -68,7 +68,7 @@ class Pipeline:
             if not (found := self._tokenize_next(works, max_chars)):
                 return
             for work, number, tokens in found:
-                new = TokenizedText(tokens, work.job.options.pooling, work.job.options.output)
+                new = TokenizedText(tokens, work.options.pooling, work.options.output)
                 work.tokenized[number] = known.setdefault(_key(work, tokens), new)
                 num_tokens += new.num_tokens if work.tokenized[number] is new else 0
             for work in dict.fromkeys(work for work, _, _ in found):
@@ -90,7 +90,7 @@ class Pipeline:
         started = time.perf_counter()
         for work, _ in portion:
             work.begin()
-        sides = {work.job.options.truncation_side for work, _ in portion}
+        sides = {work.options.truncation_side for work, _ in portion}
         works = dict.fromkeys(work for work, _ in portion)
         try:
             if len(sides) == 1:
@@ -105,7 +105,7 @@ class Pipeline:
 
     def _tokenize_one(self, work: Work, number: int) -> Tokens:
         try:
-            return self.tokenize([work.model_input(number)], work.job.options.truncation_side)[0]
+            return self.tokenize([work.model_input(number)], work.options.truncation_side)[0]
         except ShoalError as error:
             work.error = error
         except Exception as error:  # any that a tokenizer may raise
@@ -151,4 +151,4 @@ def _cut(work: Work, chunked: ChunkedTexts) -> list[tuple[Work, int, Tokens]]:
 
 def _key(work: Work, tokens: Tokens) -> Any:
     """Return a key that is equal for texts that can share their computation, and of which as much was read."""
-    return (tokens, work.job.options.pooling, work.job.options.output)
+    return (tokens, work.options.pooling, work.options.output)

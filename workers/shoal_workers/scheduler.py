@@ -84,7 +84,7 @@ class _Waiting:
 
     def _of_one_model(self, works: list[Work]) -> list[Work]:
         """Return the jobs of one model: the two models take turns while jobs of both wait."""
-        others = [work for work in works if work.is_rerank != self.was_rerank]
+        others = [work for work in works if work.uses_reranker != self.was_rerank]
         self.was_rerank = self.was_rerank != bool(others)
         return others or works
 
@@ -99,7 +99,7 @@ class _Waiting:
 class Scheduler:
     """The jobs that a worker has admitted and not answered. For one thread.
 
-    `reranks` is the pipeline of reranks, if they are served, and `embeds` that of all other jobs.
+    `reranks` is the pipeline of the reranker, if there is one, and `embeds` that of the model which makes vectors.
     `isolate` is called with the job that runs alone before anything of it is computed, and with None before another is.
     A job for vectors of tokens or chunks fails as soon as its texts have more than `max_reply_vectors` of them.
     """
@@ -155,7 +155,7 @@ class Scheduler:
         return {source: num_texts for source, num_texts in room.items() if num_texts > 0}
 
     def add(self, works: Iterable[Work]) -> None:
-        """Take in jobs that were admitted."""
+        """Take in jobs that were admitted, and searches whose second stage has begun."""
         for work in works:
             if work.source == INTERACTIVE:
                 self._expected_until = time.monotonic() + EXPECTED_S
@@ -267,7 +267,7 @@ class Scheduler:
 
     def _pipeline(self, works: Sequence[Work]) -> Pipeline:
         """Return the pipeline of the jobs, which is the same for all of them."""
-        return self._reranks if works[0].is_rerank else self._embeds
+        return self._reranks if works[0].uses_reranker else self._embeds
 
 
 def _max_cost(pipeline: Pipeline) -> float:

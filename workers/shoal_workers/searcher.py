@@ -12,6 +12,7 @@ from shoal.search_options import PLAIN
 from shoal_workers.index.index import Index
 from shoal_workers.index.open_indexes import find_version
 from shoal_workers.index.ranked_search import SearchAnswer
+from shoal_workers.index.second_stage import SecondStage
 from shoal_workers.process.watchdog import Progress
 from shoal_workers.work import Work
 
@@ -26,12 +27,15 @@ class Searcher:
         self._progress = progress
 
     def search(self, works: Sequence[Work]) -> None:
-        """Set the hits of each encoded job, or its error.
+        """Set the hits of each encoded job, or its error. The second stage of a job begins once its hits are found.
 
         Jobs of one index that ask for about as many hits a query, and for nothing else, are searched for together.
         """
+        for work in works:
+            if work.second_stage:
+                self._rerank(work, work.second_stage)
         groups: dict[tuple[str, int], list[Work]] = {}
-        for number, work in enumerate(works):
+        for number, work in enumerate(work for work in works if not work.second_stage):
             is_plain = work.job.search == PLAIN
             groups.setdefault((work.job.index, _magnitude(work.job.k) if is_plain else -number), []).append(work)
         for (name, _), group in groups.items():
@@ -44,7 +48,7 @@ class Searcher:
                 continue
             self._search_index(index, group)
             for work in group:
-                work.timings["search_s"] = time.perf_counter() - started
+                work.timings["search_s"] += time.perf_counter() - started
 
     def _search_index(self, index: Index, works: Sequence[Work]) -> None:
         """Find the hits; if that fails, job by job, so that only the job at fault gets an error."""
@@ -52,8 +56,7 @@ class Searcher:
         try:
             if index.group_field or works[0].job.search != PLAIN:
                 for work in works:
-                    vectors = work.vectors() if work.job.texts else np.empty((0, index.manifest.dimension), np.float32)
-                    work.found = index.answer(work.job, vectors)
+                    self._answer(index, work)
             else:
                 queries = np.concatenate([work.vectors() for work in works])
                 hits = iter(index.search(queries, max(work.job.k for work in works)))
@@ -69,6 +72,26 @@ class Searcher:
                 works[0].error = error
             else:
                 _fail(works[0], error)
+
+    def _answer(self, index: Index, work: Work) -> None:
+        """Find the hits of a job with options, or what the reranker is to score."""
+        vectors = work.vectors() if work.job.texts else np.empty((0, index.manifest.dimension), np.float32)
+        if not work.job.search.rerank:
+            work.found = index.answer(work.job, vectors)
+        elif (stage := index.find(work.job, vectors)).pairs:
+            work.begin_second_stage(stage)
+        else:
+            work.found = stage.answer(())
+
+    def _rerank(self, work: Work, stage: SecondStage) -> None:
+        """Set the hits of a job whose second stage is done."""
+        self._progress.mark("searching")
+        started = time.perf_counter()
+        try:
+            work.found = stage.answer(work.scores_of_pairs().tolist())
+        except Exception as error:  # any that an index may raise
+            _fail(work, error)
+        work.timings["search_s"] += time.perf_counter() - started
 
 
 def _fail(work: Work, error: Exception) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shoal.cache.entry import Entry
 from shoal.errors import Internal, ShoalError, TextTooLong, TooLarge
-from shoal.jobs import TOKENIZER_OPERATIONS, Job
+from shoal.jobs import TOKENIZER_OPERATIONS, Job, Options
 from shoal.queue.consumer import Answer, Delivery
 from shoal.queue.lane import Source
 from shoal.replies import TIMINGS, Reply, finish
@@ -20,6 +20,7 @@ from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.reranker import sigmoid
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
 from shoal_workers.index.ranked_search import SearchAnswer
+from shoal_workers.index.second_stage import PAIR_OPTIONS, SecondStage
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +28,8 @@ class Work:
     """A job that a worker has admitted, the state of each of its texts, and the time that each step took.
 
     Texts are known by their number in the job: those found in the cache, those not tokenized yet, and the tokenized
-    ones. If they are cut into chunks, `chunked` knows these, and chunks are tokenized by their number there. `digests`
+    ones. If they are cut into chunks, `chunked` knows these, and chunks are tokenized by their number there. The pairs
+    of a search's `second_stage`, which begins once its hits are found, have the numbers after its texts. `digests`
     are the cache's names of all texts, or empty for a job that the cache does not serve. `error` says why the job
     cannot be answered as it asks. `now` returns Redis's time in Unix seconds.
     """
@@ -43,6 +45,7 @@ class Work:
     has_begun: bool = False
     found: SearchAnswer | None = None
     index_version: str = ""
+    second_stage: SecondStage | None = None
     pieces: list[list[dict[str, Any]]] | None = None
     decoded: list[tuple[str, int]] | None = None
     error: ShoalError | None = None
@@ -64,9 +67,14 @@ class Work:
         return self.delivery.is_suspect
 
     @property
-    def is_rerank(self) -> bool:
-        """True if the texts are scored by the reranker; the model of all other jobs is the one that makes vectors."""
-        return self.job.op == "rerank"
+    def uses_reranker(self) -> bool:
+        """True if the reranker is the model of what is encoded next; otherwise it is the model that makes vectors."""
+        return self.job.op == "rerank" or self.second_stage is not None
+
+    @property
+    def options(self) -> Options:
+        """The options with which texts or pairs are read next: those of a search are for its queries alone."""
+        return PAIR_OPTIONS if self.second_stage else self.job.options
 
     @property
     def num_waiting(self) -> int:
@@ -105,14 +113,27 @@ class Work:
         self.cached = suited
         self.untokenized = deque(n for n in self.untokenized if n not in suited)
 
+    def begin_second_stage(self, stage: SecondStage) -> None:
+        """Have the pairs of the stage scored."""
+        self.second_stage = stage
+        num_texts = len(self.job.texts)
+        self.untokenized.extend(range(num_texts, num_texts + len(stage.pairs)))
+
+    def scores_of_pairs(self) -> NDArray[np.float32]:
+        """Return the scores of the second stage's pairs, each between 0 and 1, once all have one."""
+        vectors = (text.vectors for n, text in sorted(self.tokenized.items()) if n >= len(self.job.texts))
+        return sigmoid(np.array([scored[0, 0] for scored in vectors if scored is not None], np.float32))
+
     def num_chars(self, number: int) -> int:
         """Return how many characters are tokenized for the text of that number."""
-        return sum(map(len, self.model_input(number))) if self.is_rerank else len(self.job.texts[number])
+        return sum(map(len, self.model_input(number))) if self.uses_reranker else len(self.job.texts[number])
 
     def model_input(self, number: int) -> str | tuple[str, str]:
         """Return what the model takes for the text of that number: the text after the prompt, or query and text."""
+        if self.second_stage:
+            return self.second_stage.pairs[number - len(self.job.texts)]
         text = self.job.texts[number]
-        return (self.job.query or "", text) if self.is_rerank else self.prompt + text
+        return (self.job.query or "", text) if self.uses_reranker else self.prompt + text
 
     def use_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Do the job of an operation that needs no more than the tokenizer, or set the error."""
@@ -132,8 +153,8 @@ class Work:
 
     def check_length(self, number: int, tokens: Tokens, max_tokens: int) -> None:
         """Set the error if the text had to be cut and the options refuse that."""
-        if tokens.truncated and not self.job.options.truncate and self.error is None:
-            subject = f"text {number} and the query have" if self.is_rerank else f"text {number} has"
+        if tokens.truncated and not self.options.truncate and self.error is None:
+            subject = f"text {number} and the query have" if self.uses_reranker else f"text {number} has"
             self.error = TextTooLong(
                 f"{subject} more than the {max_tokens} tokens that the model takes: "
                 "shorten it, cut it into passages, or let it be truncated (truncate: true)"
@@ -172,7 +193,8 @@ class Work:
         """Set the error if the engine failed on a text."""
         failed = {n: text.error for n, text in self.tokenized.items() if text.error is not None}
         if failed:
-            self.fail(f"the engine failed on text {', '.join(map(str, failed))}", next(iter(failed.values())))
+            what = "a hit" if self.second_stage else f"text {', '.join(map(str, failed))}"
+            self.fail(f"the engine failed on {what}", next(iter(failed.values())))
 
     def fail(self, what: str, cause: Exception) -> None:
         """Set the error to an unforeseen failure; `cause` is kept for the dead letter."""
@@ -185,7 +207,7 @@ class Work:
 
     def new_entries(self) -> dict[bytes, Entry]:
         """Return the entries that the cache did not have, by digest."""
-        numbers = [n for n, text in self.tokenized.items() if text.vectors is not None] if self.digests else []
+        numbers = [n for n, text in self.tokenized.items() if n < len(self.digests) and text.vectors is not None]
         return {self.digests[n]: self._entry(n) for n in numbers}
 
     def _entry(self, number: int) -> Entry:
@@ -225,7 +247,7 @@ class Work:
             id=self.job.id,
             vectors=self.vectors() if self.job.op == "embed" else None,
             output=self.job.options.output,
-            scores=self.scores() if self.is_rerank else None,
+            scores=self.scores() if self.job.op == "rerank" else None,
             tokens=[entry.num_tokens for entry in entries],
             truncated=[entry.truncated for entry in entries],
             characters=[entry.num_read(text) for entry, text in zip(entries, self.job.texts, strict=True)],

@@ -246,7 +246,12 @@ class Worker:
             self.throughput.add_busy(self._finish(aside))
 
     def _encoder_of(self, work: Work) -> Encoder:
-        return self.reranker if work.is_rerank and self.reranker else self.encoder
+        return self.reranker if work.uses_reranker and self.reranker else self.encoder
+
+    def _model_name(self, work: Work) -> str:
+        """Return the name of the model that made the vectors, or the scores of a rerank."""
+        encoder = self.reranker if work.job.op == "rerank" and self.reranker else self.encoder
+        return encoder.model.name
 
     # Answer
 
@@ -267,13 +272,16 @@ class Worker:
     def _answer_together(self, works: Sequence[Work]) -> int:
         """Search for the jobs that ask for it, reply to all, and put new vectors into the cache.
 
-        Returns how many of the jobs were still unanswered.
+        Searches whose hits are to be scored by the reranker go back to the scheduler instead, once. Returns how many of
+        the jobs were still unanswered.
         """
         for work in works:
             work.check_encoded()
         self._searcher.search([work for work in works if work.job.op == "search" and not work.error])
+        self.scheduler.add([work for work in works if not work.is_complete])
+        works = [work for work in works if work.is_complete]
         done = [work for work in works if not work.error]
-        answers = [answer for work in done if (answer := work.answer(self._encoder_of(work).model.name))]
+        answers = [answer for work in done if (answer := work.answer(self._model_name(work)))]
         num_answered = self.consumer.reply(answers, lambda: self.progress.mark("replying"))
         num_answered += self.admission.refuse([(work.delivery, work.error) for work in works if work.error])
         self._count(works)

@@ -4,7 +4,7 @@ import hashlib
 import json
 import mmap
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +28,7 @@ from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.search.quantisation import QuantisedVectors
 from shoal_workers.index.search.search import ExactSearch, merged
 from shoal_workers.index.search.search_threads import ONE_THREAD, SearchThreads
+from shoal_workers.index.second_stage import SecondStage
 from shoal_workers.model.model import Model
 
 #: Names that a version may have: none leads to another folder.
@@ -215,6 +216,11 @@ class Index:
             search = RankedSearch(self, job, vectors)
             return search.answer(search.find())
 
+    def find(self, job: Job, vectors: NDArray[np.float32]) -> SecondStage:
+        """Return what is found for a search whose hits are to be scored by the reranker. Raises as `answer` does."""
+        with self._telling_corruption():
+            return SecondStage(RankedSearch(self, job, vectors))
+
     def fields_at(self, live: LiveDocuments) -> Fields:
         """Return the fields of the documents with some changes.
 
@@ -243,6 +249,12 @@ class Index:
         """Return the document of a row; those of documents that were added follow those of the version."""
         place = row - self.manifest.count
         return self.document(row) if place < 0 else live.document(place)
+
+    def vectors_at(self, rows: Sequence[int], live: LiveDocuments) -> NDArray[np.float32]:
+        """Return the vectors of some rows; those of documents that were added follow those of the version."""
+        places = [row - self.manifest.count for row in rows]
+        found = [self.vectors[place] if place < 0 else live.vectors[place] for place in places]
+        return np.array(found, np.float32).reshape(-1, self.manifest.dimension)
 
     def _hits(self, rows: NDArray[np.intp], scores: NDArray[np.float32], live: LiveDocuments) -> list[dict[str, Any]]:
         hits = []

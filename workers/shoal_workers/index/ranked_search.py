@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from hashlib import blake2b
-from itertools import dropwhile, islice, takewhile
+from itertools import chain, dropwhile, islice, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from shoal.search_fields import parse_facets, parse_sort
 from shoal.search_filter import parse_filter
 from shoal.search_options import SEARCH_DEFAULTS, SearchOptions
 from shoal_workers.index.search.cursor import Cursor
+from shoal_workers.index.search.diversity import most_diverse, pool_size
 from shoal_workers.index.search.facets import count_facet
 from shoal_workers.index.search.field_order import FieldOrder
 from shoal_workers.index.search.fields import Fields, Selection
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from shoal_workers.index.index import Index
 
 #: Options that no search takes yet.
-UNSUPPORTED = ("alpha", "boost", "snippet", "rerank", "diversity")
+UNSUPPORTED = ("alpha", "boost", "snippet")
 
 #: The modes that searches have.
 SUPPORTED_MODES = ("dense",)
@@ -48,10 +49,10 @@ class SearchAnswer:
 
 
 class HitList(NamedTuple):
-    """One list of hits before their documents are read: its query, the places, and the cursor of the next page."""
+    """One list of hits before their documents are read: its query, the places in groups, and the next page's cursor."""
 
     query: Query
-    places: list[Place]
+    groups: list[list[Place]]
     cursor: str | None = None
 
 
@@ -79,17 +80,17 @@ class RankedSearch:
         self._group_field = index.group_field if job.search.group_by is None else job.search.group_by
 
     def find(self) -> list[HitList]:
-        """Return the lists of hits that the job asks for.
+        """Return the lists of hits that the job asks for, or those from which its hits are to be chosen.
 
         Raises InvalidRequest for an option that does not fit this index, and IndexCorrupt.
         """
         return [self._page(query) for query in self._queries()]
 
     def answer(self, lists: Sequence[HitList]) -> SearchAnswer:
-        """Return the answer that has these lists of hits. Raises IndexCorrupt."""
+        """Return the answer that has the best hits of these lists. Raises IndexCorrupt."""
         has_pages = self._options.cursor is not None
         return SearchAnswer(
-            [[self._hit(found.query, place) for place in found.places] for found in lists],
+            [[self._hit(found.query, place) for place in self._best(found.groups)] for found in lists],
             [found.cursor for found in lists] if has_pages else None,
             [self._selection(found.query).num for found in lists] if has_pages or self._options.facets else None,
             [self._facets(found.query) for found in lists] if self._options.facets else None,
@@ -197,7 +198,7 @@ class RankedSearch:
 
     def _page(self, query: Query) -> HitList:
         """Return the documents on the page that the job asks for."""
-        num, cursor = self._job.k, self._cursor
+        num, cursor = self._num_found, self._cursor
         num_before = cursor.num_shown if cursor else 0
         ranking = Ranking(self._find(query), num_before + num + (cursor is not None))
         leads = self._after(cursor, lambda: self._leads(ranking)) if cursor else self._leads(ranking)
@@ -205,10 +206,10 @@ class RankedSearch:
         has_more = cursor is not None and next(leads, None) is not None
         end = self._end(shown[-1].place, num_before + len(shown)) if has_more else None
         if not self._group_field or self._options.group_size == 1:
-            return HitList(query, [lead.place for lead in shown], end)
+            return HitList(query, [[lead.place] for lead in shown], end)
         keys = [lead.key for lead in shown]
-        places = members_of(self._places(ranking), self._key_of, keys, self._options.group_size)
-        return HitList(query, places, end)
+        groups = members_of(self._places(ranking), self._key_of, keys, self._options.group_size)
+        return HitList(query, groups, end)
 
     def _places(self, ranking: Ranking) -> Iterable[Place]:
         """Return the ranked documents that reach the least score."""
@@ -228,6 +229,30 @@ class RankedSearch:
         if document.get(self._group_field) is None:
             return row
         return json.dumps(document[self._group_field], sort_keys=True)
+
+    # Choose
+
+    @property
+    def _num_found(self) -> int:
+        """The number of groups that are found for a list, from which those that are answered are chosen."""
+        if self._options.rerank:
+            return int(self._options.rerank["top_n"])
+        return pool_size(self._job.k) if self._options.diversity else self._job.k
+
+    def _best(self, groups: list[list[Place]]) -> list[Place]:
+        """Return the documents of the groups that are answered: the first ones, or those that are unlike each other."""
+        if not self._options.diversity:
+            return list(chain.from_iterable(groups[: self._job.k]))
+        leads = [group[0] for group in groups]
+        scores = np.array([lead.score for lead in leads], np.float32)
+        vectors = self._index.vectors_at([lead.row for lead in leads], self._live)
+        chosen = most_diverse(scores, vectors, self._job.k, self._options.diversity)
+        return [place for n in chosen for place in groups[n]]
+
+    def pair(self, query: Query, place: Place) -> tuple[str, str]:
+        """Return what the reranker scores for a document of a list: the text of the query and that of the document."""
+        text = (self._options.rerank or {}).get("query") or "\n".join(query.texts)
+        return text, str(self._index.document_of(place.row, self._live)["text"])
 
     # Cursors
 
@@ -288,5 +313,8 @@ class RankedSearch:
         names = document if self._options.fields is None else self._options.fields
         hit |= {name: document[name] for name in names if name in document}
         if self._options.explain:
-            hit["explain"] = {"mode": self._options.mode, "cosine": place.score}
+            first = place.score if place.first_score is None else place.first_score
+            hit["explain"] = {"mode": self._options.mode, "cosine": first}
+            if place.first_score is not None:
+                hit["explain"]["rerank"] = place.score
         return hit

@@ -24,8 +24,8 @@ def leads_of(places: Iterable[Place], key_of: Callable[[int], Hashable]) -> Iter
 
 def members_of(
     places: Iterable[Place], key_of: Callable[[int], Hashable], keys: Collection[Hashable], size: int
-) -> list[Place]:
-    """Return the best documents of the groups with these keys, group by group, at most `size` of each."""
+) -> list[list[Place]]:
+    """Return the best documents of the groups with these keys, at most `size` of each, best first."""
     groups: dict[Hashable, list[Place]] = {key: [] for key in keys}
     num_open = len(groups)
     for place in places if num_open else ():
@@ -36,4 +36,4 @@ def members_of(
         num_open -= len(group) == size
         if not num_open:
             break
-    return [place for group in groups.values() for place in group]
+    return list(groups.values())

@@ -24,10 +24,11 @@ class Ranked(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A document in a ranking: its row and its score."""
+    """A document in a ranking: its row and its score, and that of the first stage if the reranker gave it another."""
 
     row: int
     score: float
+    first_score: float | None = None
 
 
 class Ranking:
