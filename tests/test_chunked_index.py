@@ -15,9 +15,10 @@ from test_builder import MadeVectors
 from shoal.changes.change import Change
 from shoal.changes.change_log import ChangeLog
 from shoal.errors import BadDocument, InvalidRequest, ModelMismatch, ModelNotFound, Unavailable
-from shoal.jobs import Options
+from shoal.jobs import Job, Options
 from shoal.records.document import Document
 from shoal.records.source import Source
+from shoal.search_options import SearchOptions
 from shoal.settings import Settings
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
@@ -199,3 +200,50 @@ def test_chunks_of_no_possible_size_are_refused(arguments: dict[str, Any], reaso
 def test_chunks_that_the_model_cannot_take_are_refused(encoder: Encoder, home: Path) -> None:
     with pytest.raises(InvalidRequest, match="takes 48 tokens, 2 of them special ones and the prompt's"):
         Cutter.open(home, ModelInfo.of(encoder.model, encoder.fingerprint), Options(chunk_tokens=47))
+
+
+class TestSearches:
+    """Searches of a chunked index, of which each document is one hit."""
+
+    @pytest.fixture
+    def open_index(self, source: Write, out: Path, cutter: Cutter, encoder: Encoder) -> Callable[[], Index]:
+        """Return a function that opens an index of three long documents and a short one."""
+        texts = {"a": LONG, "b": "Rain. " * 60 + LONG, "c": LONG.replace("Storm", "Climate change"), "d": "storm"}
+        documents = source({"id": name, "text": text} for name, text in texts.items())
+        build(documents, out, LocalEncoder(encoder), cutter=cutter)
+        return lambda: Index.open(out)
+
+    def hits(self, index: Index, encoder: Encoder, **options: Any) -> list[dict[str, Any]]:
+        """Return the hits of a query."""
+        job = Job("search", ["storm rain"], k=1_000, search=SearchOptions(**options))
+        [found] = index.answer(job, encoder.embed(job.texts, Options(), "")).hits
+        return found
+
+    def test_a_hit_is_the_best_chunk_of_its_document(self, open_index: Callable[[], Index], encoder: Encoder) -> None:
+        index = open_index()
+        chunks = self.hits(index, encoder, group_by="")
+        assert len(chunks) == index.manifest.count
+        best: dict[str, dict[str, Any]] = {}
+        for chunk in chunks:
+            best.setdefault(chunk["id"], chunk)
+        assert self.hits(index, encoder) == list(best.values())
+
+    def test_documents_that_were_added_are_hits_of_their_own(
+        self, open_index: Callable[[], Index], encoder: Encoder
+    ) -> None:
+        index = open_index()
+        added = tuple(Document(name, "storm rain", {}) for name in ("x", "y", "a"))
+        vectors = encoder.embed([one.text for one in added], Options(), "")
+        change = Change(added, vectors, ("c",), index.manifest.digest, 0.0)
+        index.live = index.live.after([change], "1-0", index.rows_of)
+        found = self.hits(index, encoder)
+        assert [hit["id"] for hit in found][:3] == ["x", "y", "a"]
+        assert sorted(hit["id"] for hit in found) == ["a", "b", "d", "x", "y"]
+
+    def test_chunks_are_filtered_by_their_document_and_place(
+        self, open_index: Callable[[], Index], encoder: Encoder
+    ) -> None:
+        index = open_index()
+        found = self.hits(index, encoder, group_by="", filter={"document": "a", "start": {"gte": 1}})
+        assert {(hit["id"], hit["start"] > 0) for hit in found} == {("a", True)}
+        assert len(found) == len(index.rows_of(["a"])) - 1

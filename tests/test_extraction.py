@@ -1,9 +1,11 @@
 """Text of web pages, Markdown and PDF files, which a process of its own reads."""
 
+import contextlib
 import io
 import os
 from collections.abc import Iterator
 from importlib.util import find_spec
+from random import Random
 
 import pytest
 from pdf_files import pdf, pdf_of
@@ -155,6 +157,19 @@ class TestPdfFiles:
     def test_a_loop_of_pages_is_refused(self, reader: TextReader) -> None:
         looped = pdf(["Storm."]).replace(b"/Kids [4 0 R]", b"/Kids [2 0 R]")
         assert fault(reader, "pdf", looped)
+
+    def test_damaged_files_are_read_or_refused(self, reader: TextReader) -> None:
+        random = Random(7)
+        whole = pdf(["Storm in Europe.", "Rain."], "News", packed=True)
+        num_read = 0
+        for _ in range(60):
+            data = bytearray(whole)
+            for _ in range(random.choice((1, 3, 10))):
+                data[random.randrange(len(data))] = random.randrange(256)
+            with contextlib.suppress(UnreadableFile):
+                num_read += bool(read(reader, "pdf", bytes(data)).text)
+        assert 0 < num_read < 60
+        assert read(reader, "pdf", whole).title == "News"
 
 
 class TestMarkdown:

@@ -139,7 +139,7 @@ class _Run:
 
     def _rows_left(self) -> Generator[Row, None, None]:
         """Yield the rows of the source after those of finished parts."""
-        for row in self._source.rows():
+        for row in self._source.rows(lambda: self._report("reading")):
             self._num_read += 1
             if self._num_read > self._manifest.num_rows:
                 # Without its fields, which no vector needs: a window of rows with large ones would fill the memory.

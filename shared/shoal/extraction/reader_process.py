@@ -38,7 +38,7 @@ def main(parent: str, pdf_s: str, other_s: str) -> None:
     """Answer files until there are no more, or one took too much memory."""
     die_with_parent(signal.SIGKILL, int(parent))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    files, answers = sys.stdin.buffer, sys.stdout.buffer
+    files, answers = sys.stdin.buffer, _answers()
     while kind := files.readline().decode().strip():
         data = _read(files)
         limit_memory(MAX_MEMORY_BYTES)
@@ -52,6 +52,14 @@ def main(parent: str, pdf_s: str, other_s: str) -> None:
         answers.flush()
         if is_last:
             return
+
+
+def _answers() -> BinaryIO:
+    """Return the standard output, into which nothing else is written from now on, whatever a library prints."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), sys.stdout.fileno())
+    return answers
 
 
 def _answer(kind: str, data: bytes) -> dict[str, str]:
