@@ -70,7 +70,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 OTHER_CODES = {"cancelled", "invalid_text", "poisoned", "internal", "unsupported", "index_corrupt"}
 
 #: Errors that the modules behind a reply know, and that are never in one.
-NOT_IN_REPLIES = {"unavailable", "overloaded", "unknown_job", "model_mismatch", "index_not_found"}
+NOT_IN_REPLIES = {"bad_setting", "unavailable", "overloaded", "unknown_job", "model_mismatch", "index_not_found"}
 
 UNREADABLE: dict[str, bytes] = {
     "empty": b"",

@@ -87,3 +87,8 @@ def test_what_must_be_answered_together_stays_in_one_job(options: dict[str, Any]
     job = Job("search", ["storm"] * 50, search=SearchOptions(**options))
     assert job.split(32) == [job]
     assert len(Job("search", ["storm"] * 50, search=SearchOptions(min_score=0.5)).split(32)) == 2
+
+
+def test_vectors_and_documents_count_as_texts_in_a_lane() -> None:
+    assert Job("search", [], search=SearchOptions(like=["1"] * 3, vectors=[[1.0]] * 2)).num_lane_texts == 5
+    assert Job("search", ["a"], search=SearchOptions(like=["1"])).num_lane_texts == 2

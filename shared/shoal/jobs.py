@@ -276,9 +276,9 @@ class Job:
 
     @property
     def num_lane_texts(self) -> int:
-        """Return the number of texts that the job counts as in its lane: a chunk or a hit to rerank counts as one."""
+        """Return how many texts the job counts as in its lane: a chunk, a vector or a hit to rerank counts as one."""
         if self.options.chunk_tokens is None:
-            return min(MAX_LANE_TEXTS, max(1, len(self.texts)) + self.num_pairs)
+            return min(MAX_LANE_TEXTS, max(1, len(self.texts) + self.search.num_given) + self.num_pairs)
         return min(MAX_LANE_TEXTS, sum(map(self.options.num_chunks, self.texts)))
 
     @property

@@ -15,8 +15,11 @@ Mode = Literal["dense", "lexical", "hybrid"]
 #: All modes.
 MODES: tuple[str, ...] = get_args(Mode)
 
-#: Most lists of hits that one job asks for by vectors, and by ids: as many as its texts are at most.
-MAX_LISTS = 1_024
+#: Most lists of hits that one job asks for by vectors, and by ids: each reads the whole index.
+MAX_LISTS = 32
+
+#: Most texts that hits are not to be like.
+MAX_NEGATIVE = 32
 
 #: Most hits of a group.
 MAX_GROUP_SIZE = 100
@@ -72,7 +75,7 @@ class SearchOptions:
         for name in ("explain", "fuse"):
             check_type(name, getattr(self, name), bool, "true or false")
         check_range("group_size", self.group_size, 1, MAX_GROUP_SIZE)
-        check_range("num_negative", self.num_negative, 0, MAX_LISTS)
+        check_range("num_negative", self.num_negative, 0, MAX_NEGATIVE)
         for name, check in _CHECKS.items():
             if (value := getattr(self, name)) is not None:
                 check(name, value)

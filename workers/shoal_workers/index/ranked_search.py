@@ -2,28 +2,28 @@
 
 import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
-from hashlib import blake2b
-from itertools import chain, dropwhile, islice, takewhile
+from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import InvalidRequest, Unsupported
+from shoal.errors import Unsupported
 from shoal.excerpt import excerpt
 from shoal.jobs import Job
 from shoal.search_fields import parse_facets, parse_sort
 from shoal.search_filter import parse_filter
 from shoal.search_options import SEARCH_DEFAULTS, SearchOptions
-from shoal_workers.index.search.cursor import Cursor
+from shoal_workers.index.job_queries import queries_of
 from shoal_workers.index.search.diversity import most_diverse, pool_size
 from shoal_workers.index.search.facets import count_facet
 from shoal_workers.index.search.field_order import FieldOrder
 from shoal_workers.index.search.fields import Fields, Selection
 from shoal_workers.index.search.grouping import Lead, leads_of, members_of
-from shoal_workers.index.search.query import Query, away_from, fused, normalised
+from shoal_workers.index.search.pages import Pages
+from shoal_workers.index.search.query import Query
 from shoal_workers.index.search.ranking import Place, Ranked, Ranking
 from shoal_workers.index.search.search import merged
 from shoal_workers.index.search.selection import select
@@ -77,6 +77,7 @@ class RankedSearch:
         self._job = job
         self._options = job.search
         self._vectors = vectors
+        self._pages = Pages(job, index.manifest.version, index.manifest.count, self._live.ids)
         self._group_field = index.group_field if job.search.group_by is None else job.search.group_by
 
     def find(self) -> list[HitList]:
@@ -84,7 +85,7 @@ class RankedSearch:
 
         Raises InvalidRequest for an option that does not fit this index, and IndexCorrupt.
         """
-        return [self._page(query) for query in self._queries()]
+        return [self._page(query) for query in queries_of(self._job, self._vectors, self._index, self._live)]
 
     def answer(self, lists: Sequence[HitList]) -> SearchAnswer:
         """Return the answer that has the best hits of these lists. Raises IndexCorrupt."""
@@ -95,41 +96,6 @@ class RankedSearch:
             [self._selection(found.query).num for found in lists] if has_pages or self._options.facets else None,
             [self._facets(found.query) for found in lists] if self._options.facets else None,
         )
-
-    # Queries
-
-    def _queries(self) -> list[Query]:
-        """Return a query for each list of hits."""
-        num_positive = len(self._job.texts) - self._options.num_negative
-        texts = zip(self._vectors[:num_positive], self._job.texts, strict=False)
-        queries = [Query(vector, (text,)) for vector, text in texts]
-        queries += [self._query_of_vector(n, vector) for n, vector in enumerate(self._options.vectors or ())]
-        queries += [self._query_like(n, document_id) for n, document_id in enumerate(self._options.like or ())]
-        if self._options.fuse:
-            queries = [fused(queries)]
-        if self._options.num_negative:
-            queries = [away_from(query, self._vectors[num_positive:]) for query in queries]
-        return queries
-
-    def _query_of_vector(self, number: int, values: list[float]) -> Query:
-        if len(values) != (dimension := self._index.manifest.dimension):
-            raise InvalidRequest(
-                f"vectors[{number}] has {len(values):,} numbers: the vectors of this index have {dimension:,}"
-            )
-        return Query(normalised(np.array(values, np.float64)))
-
-    def _query_like(self, number: int, document_id: str) -> Query:
-        """Return the query for documents that are like those with an id."""
-        vectors = self._vectors_of(document_id)
-        if not len(vectors):
-            raise InvalidRequest(f"like[{number}] is {excerpt(document_id)}: the index has no document with this id")
-        return Query(normalised(vectors.mean(axis=0)), excluded_ids=(document_id,))
-
-    def _vectors_of(self, document_id: str) -> NDArray[np.float32]:
-        """Return the vectors of all documents with an id, those that were added included."""
-        rows = np.setdiff1d(self._index.rows_of([document_id]), self._live.hidden_rows)
-        added = [place for place, added_id in enumerate(self._live.ids) if added_id == document_id]
-        return np.concatenate([self._index.vectors[rows], self._live.vectors[added]])
 
     # Rank
 
@@ -198,13 +164,13 @@ class RankedSearch:
 
     def _page(self, query: Query) -> HitList:
         """Return the documents on the page that the job asks for."""
-        num, cursor = self._num_found, self._cursor
-        num_before = cursor.num_shown if cursor else 0
-        ranking = Ranking(self._find(query), num_before + num + (cursor is not None))
-        leads = self._after(cursor, lambda: self._leads(ranking)) if cursor else self._leads(ranking)
+        num, before = self._num_found, self._pages.before
+        num_before = before.num_shown if before else 0
+        ranking = Ranking(self._find(query), num_before + num + (before is not None))
+        leads = self._pages.rest(lambda: self._leads(ranking))
         shown = list(islice(leads, num))
-        has_more = cursor is not None and next(leads, None) is not None
-        end = self._end(shown[-1].place, num_before + len(shown)) if has_more else None
+        has_more = before is not None and next(leads, None) is not None
+        end = self._pages.end(shown[-1].place, num_before + len(shown)) if has_more else None
         if not self._group_field or self._options.group_size == 1:
             return HitList(query, [[lead.place] for lead in shown], end)
         keys = [lead.key for lead in shown]
@@ -253,56 +219,6 @@ class RankedSearch:
         """Return what the reranker scores for a document of a list: the text of the query and that of the document."""
         text = (self._options.rerank or {}).get("query") or "\n".join(query.texts)
         return text, str(self._index.document_of(place.row, self._live)["text"])
-
-    # Cursors
-
-    @cached_property
-    def _digest(self) -> str:
-        """The digest of the search, the same for all of its pages."""
-        options = replace(self._options, cursor="", fields=None, snippet=None, explain=False)
-        asked = replace(self._job, id="-", deadline=None, reply_to=None, k=1, search=options)
-        return blake2b(asked.pack(), digest_size=8).hexdigest()
-
-    @cached_property
-    def _cursor(self) -> Cursor | None:
-        """The end of the page before; None if no cursor is asked for."""
-        version = self._index.manifest.version
-        if self._options.cursor is None:
-            return None
-        if not self._options.cursor:
-            return Cursor(self._digest, version, 0, 0.0, 0, "")
-        cursor = Cursor.unpack(self._options.cursor)
-        if cursor.digest != self._digest or cursor.version != version:
-            raise InvalidRequest("cursor is of another search: ask the same as for the page before, or begin anew")
-        return cursor
-
-    def _after(self, cursor: Cursor, leads: Callable[[], Iterator[Lead]]) -> Iterator[Lead]:
-        """Return an iterator over the groups after those of the pages before.
-
-        Scores may differ in their last digits from those of the page before, so its last group is looked for first.
-        """
-        if not cursor.num_shown:
-            return leads()
-        rest = leads()
-        if any(self._is_last(cursor, lead.place) for lead in rest):
-            return rest
-        if self._options.sort is not None:  # the last document was deleted since
-            return islice(leads(), cursor.num_shown, None)
-        last = (-cursor.score, cursor.row)
-        return dropwhile(lambda lead: (-lead.place.score, lead.place.row) <= last, leads())
-
-    def _is_last(self, cursor: Cursor, place: Place) -> bool:
-        return self._added_id(place.row) == cursor.id if cursor.id else place.row == cursor.row
-
-    def _end(self, last: Place, num_shown: int) -> str:
-        """Return the cursor after a page whose last group is led by this document."""
-        version = self._index.manifest.version
-        return Cursor(self._digest, version, num_shown, last.score, last.row, self._added_id(last.row)).pack()
-
-    def _added_id(self, row: int) -> str:
-        """Return the id of a document that was added since the build; an empty one for those of the version."""
-        place = row - self._index.manifest.count
-        return self._live.ids[place] if place >= 0 else ""
 
     # Hits
 

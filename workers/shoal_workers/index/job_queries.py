@@ -1,0 +1,49 @@
+"""The queries of a job that searches: a vector for each list of hits, made of texts, given vectors and documents."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import InvalidRequest
+from shoal.excerpt import excerpt
+from shoal.jobs import Job
+from shoal_workers.index.search.live_documents import LiveDocuments
+from shoal_workers.index.search.query import Query, away_from, fused, normalised
+
+if TYPE_CHECKING:
+    from shoal_workers.index.index import Index
+
+
+def queries_of(job: Job, vectors: NDArray[np.float32], index: "Index", live: LiveDocuments) -> list[Query]:
+    """Return a query for each list of hits of a job; `vectors` are those of its texts, float32 `[texts, dimension]`.
+
+    Raises InvalidRequest for a vector or an id that does not fit the index.
+    """
+    search, num_positive = job.search, len(job.texts) - job.search.num_negative
+    queries = [Query(vector, (text,)) for vector, text in zip(vectors[:num_positive], job.texts, strict=False)]
+    queries += [_query_of_vector(n, vector, index) for n, vector in enumerate(search.vectors or ())]
+    queries += [_query_like(n, document_id, index, live) for n, document_id in enumerate(search.like or ())]
+    if search.fuse:
+        queries = [fused(queries)]
+    if search.num_negative:
+        queries = [away_from(query, vectors[num_positive:]) for query in queries]
+    return queries
+
+
+def _query_of_vector(number: int, values: list[float], index: "Index") -> Query:
+    if len(values) != (dimension := index.manifest.dimension):
+        raise InvalidRequest(
+            f"vectors[{number}] has {len(values):,} numbers: the vectors of this index have {dimension:,}"
+        )
+    return Query(normalised(np.array(values, np.float64)))
+
+
+def _query_like(number: int, document_id: str, index: "Index", live: LiveDocuments) -> Query:
+    """Return the query for documents that are like those with an id, those that were added included."""
+    rows = np.setdiff1d(index.rows_of([document_id]), live.hidden_rows)
+    added = [place for place, added_id in enumerate(live.ids) if added_id == document_id]
+    vectors = np.concatenate([index.vectors[rows], live.vectors[added]])
+    if not len(vectors):
+        raise InvalidRequest(f"like[{number}] is {excerpt(document_id)}: the index has no document with this id")
+    return Query(normalised(vectors.mean(axis=0)), excluded_ids=(document_id,))
