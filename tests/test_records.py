@@ -570,3 +570,10 @@ class TestWeb:
         server.answers = [Canned(200, server.content)]
         with pytest.raises(FileError, match="sent as a whole only"):
             list(source)
+
+
+def test_the_part_of_a_parquet_file_that_is_read_is_counted_in_rows(tmp_path: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pa.table({"text": ["one"] * 3_000}), tmp_path / "a.parquet")
+    source = Source(tmp_path / "a.parquet")
+    assert {source.fraction for _ in source} == {0.0, 1_024 / 3_000, 2_048 / 3_000}

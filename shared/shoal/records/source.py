@@ -74,10 +74,11 @@ class Source:
 
     def __iter__(self) -> Iterator[Document]:
         """Yield the documents; raise BadDocument at the first bad row."""
-        for row in self.rows():
-            if isinstance(row, BadRow):
-                raise BadDocument(row.reason)
-            yield row
+        with closing(self.rows()) as rows:  # an error holds the frames, and so would hold the file open
+            for row in rows:
+                if isinstance(row, BadRow):
+                    raise BadDocument(row.reason)
+                yield row
 
     @property
     def fraction(self) -> float | None:
@@ -88,7 +89,7 @@ class Source:
         """Return the beginning of a message about a row: the file or line that it comes from."""
         return self._where(row.number, row.id if isinstance(row, Document) else None)
 
-    def rows(self, waiting: Callable[[], object] = lambda: None) -> Iterator[Document | BadRow]:
+    def rows(self, waiting: Callable[[], object] = lambda: None) -> Generator[Document | BadRow]:
         """Yield each row that is not blank, in order: as a document, or as a bad row.
 
         `waiting` is called often while a row takes long, and may raise to end the reading.
@@ -119,7 +120,7 @@ class Source:
             yield from self._folder_records(waiting)
             return
         with open_file(self.path, self._rules) as file:
-            self._part = file.fraction
+            self._part = lambda: file.fraction()  # which a reader may replace
             if self._read:
                 yield from self._read(file, self.place)
             elif self._kind:

@@ -5,6 +5,7 @@ Rows that cannot be indexed are found here, and documents are cut into chunks.
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -85,8 +86,8 @@ class _Reading:
 
     def copy(self) -> None:
         """Write the documents into a file. Raises BadDocument if there are none."""
-        with (self._folder / DOCUMENTS).open("wb") as file:
-            for number, row in enumerate(self._source.rows(self._tell), 1):
+        with (self._folder / DOCUMENTS).open("wb") as file, closing(self._source.rows(self._tell)) as rows:
+            for number, row in enumerate(rows, 1):
                 self._state.num_rows = number
                 parts = self._parts(row)
                 digest = word_hash(row.text) if isinstance(row, Document) else b""
