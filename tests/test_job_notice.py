@@ -35,8 +35,10 @@ def broker(own_redis: RedisServer) -> Iterator[Broker]:
 def test_a_job_ends_the_read_and_is_not_taken(queue: Queue, notice: JobNotice) -> None:
     notice.ask()
     assert wait([notice], 0) == []
+    assert not notice.has_come
     queue.put("interactive", [Job("embed", ["storm"])])
     assert wait([notice], PATIENCE_S) == [notice]
+    assert notice.has_come
     assert len(queue.take("w", ["interactive"], 10)) == 1
 
 

@@ -205,6 +205,15 @@ def test_a_slow_engine_has_passes_of_some_tokens_all_the_same() -> None:
     assert max(num_tokens) == 10 * (MIN_PREEMPTIBLE_TOKENS // 10)
 
 
+@pytest.mark.parametrize(("has_come", "num_portions"), [(False, MAX_PORTIONS), (True, 1)])
+def test_once_an_interactive_job_has_come_no_more_bulk_is_tokenized(has_come: bool, num_portions: int) -> None:
+    chosen = scheduler(interactive_has_come=lambda: has_come)
+    chosen.add([work("now"), bulk := work(*(f"{n:0{MAX_PREEMPTIBLE_CHARS // 4}}" for n in range(100)), source=BULK)])
+    batch = chosen.next_batch([BULK])
+    assert batch is not None
+    assert len(bulk.tokenized) == 4 * num_portions
+
+
 def test_few_characters_are_tokenized_at_a_time_while_interactive_jobs_wait() -> None:
     sizes: list[int] = []
 

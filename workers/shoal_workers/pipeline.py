@@ -50,10 +50,12 @@ class Pipeline:
         max_reply_vectors: int,
         pass_tokens: float | None = None,
         max_chars: int = MAX_TOKENIZED_CHARS,
+        is_urgent: Callable[[], bool] = lambda: False,
     ) -> None:
         """Tokenize texts of the jobs, in order, until a few passes are full. Texts that are the same become one.
 
-        A pass has `pass_tokens`, by default as many as it may have, and `max_chars` are tokenized at a time.
+        A pass has `pass_tokens`, by default as many as it may have, and `max_chars` are tokenized at a time. Once
+        `is_urgent` returns True, no more are.
         A job for vectors of tokens or chunks fails as soon as its texts have more than `max_reply_vectors` of them.
         """
         known = {
@@ -73,6 +75,8 @@ class Pipeline:
                 num_tokens += new.num_tokens if work.tokenized[number] is new else 0
             for work in dict.fromkeys(work for work, _, _ in found):
                 work.check_num_vectors(max_reply_vectors)
+            if is_urgent():
+                return
 
     def _tokenize_next(self, works: Iterable[Work], max_chars: int) -> list[tuple[Work, int, Tokens]]:
         """Return the tokens of the next texts of the jobs, or of the next chunks of one, by job and number."""

@@ -102,6 +102,7 @@ class Scheduler:
     `reranks` is the pipeline of the reranker, if there is one, and `embeds` that of the model which makes vectors.
     `isolate` is called with the job that runs alone before anything of it is computed, and with None before another is.
     A job for vectors of tokens or chunks fails as soon as its texts have more than `max_reply_vectors` of them.
+    `interactive_has_come` returns True while an interactive job is to be taken: no more texts of others are tokenized.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Scheduler:
         max_batch_texts: int = 64,
         isolate: Callable[[Work | None], object] = lambda _: None,
         max_reply_vectors: int = sys.maxsize,
+        interactive_has_come: Callable[[], bool] = lambda: False,
     ):
         self._embeds = embeds
         self._reranks = reranks or embeds
@@ -120,6 +122,7 @@ class Scheduler:
         self._max_reply_vectors = max_reply_vectors
         self._waiting = {source: _Waiting() for source in SOURCES}
         self._completed: list[Work] = []
+        self._interactive_has_come = interactive_has_come
         self._expected_until = 0.0
 
     def waiting(self) -> list[Work]:
@@ -238,7 +241,8 @@ class Scheduler:
         """Tokenize texts for the next passes of the jobs."""
         pipeline = self._pipeline(works)
         if self._is_preemptible(source):
-            pipeline.fill(works, self._max_reply_vectors, _max_cost(pipeline), MAX_PREEMPTIBLE_CHARS)
+            cost, has_come = _max_cost(pipeline), self._interactive_has_come
+            pipeline.fill(works, self._max_reply_vectors, cost, MAX_PREEMPTIBLE_CHARS, has_come)
         else:
             pipeline.fill(works, self._max_reply_vectors)
 

@@ -76,8 +76,8 @@ class Worker:
         self.encoder, self.reranker = encoder, reranker
         self.indexes, self.cache = indexes, cache
         self.counters: Counter[str] = Counter()
-        self.progress = Progress()
-        self.throughput = Throughput()
+        self.progress, self.throughput = Progress(), Throughput()
+        self._notice = consumer.notice(INTERACTIVE)
         pairs = reranker.bucketing(batcher, encoder.model) if reranker else batcher
         self.scheduler = Scheduler(
             _pipeline(encoder, encoder.tokenize, batcher),
@@ -85,6 +85,7 @@ class Worker:
             limits.max_batch_texts,
             self._isolate,
             consumer.max_reply_bytes // (4 * encoder.model.dimension),
+            lambda: self._notice.has_come,
         )
         self.admission = Admission(
             consumer,
@@ -98,9 +99,8 @@ class Worker:
             self.counters,
             serves_reranks=reranker is not None,
         )
-        self.limits = limits
-        self._searcher, self._notice = Searcher(indexes, self.progress), consumer.notice(INTERACTIVE)
-        self._before_pass = before_pass
+        self.limits, self._before_pass = limits, before_pass
+        self._searcher = Searcher(indexes, self.progress)
         self._stopping = stopping or threading.Event()
         self._num_answered_early = 0
         self._aside: RunningBatch | None = None
@@ -197,6 +197,8 @@ class Worker:
         self.consumer.isolate(None)
         self.clock.refresh()
         held, waiting = self.scheduler.unanswered(), self.scheduler.waiting()
+        if any(work.source != INTERACTIVE for work in waiting):
+            self._notice.ask()
         self.scheduler.remove(self.admission.drop(waiting))
         self.scheduler.add(self.admission.take(self.scheduler.room(), block_s, held))
 

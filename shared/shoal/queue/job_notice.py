@@ -32,6 +32,11 @@ class JobNotice:
         """True from `ask` on, unless it failed."""
         return self._reading is not None
 
+    @property
+    def has_come(self) -> bool:
+        """True if the read has ended since it was asked."""
+        return self._reading is not None and self._reading.has_ended
+
     def fileno(self) -> int:
         """Return the descriptor of the connection on which the read is."""
         assert self._reading
@@ -42,7 +47,7 @@ class JobNotice:
 
         Nothing is read for a while after Redis has failed, or after its rules have refused the command.
         """
-        if self._reading and not self._reading.has_ended:
+        if self.is_asked and not self.has_come:
             return
         try:
             with self._broker.translated():
