@@ -122,6 +122,20 @@ def test_bulk_jobs_are_all_answered_while_nothing_else_comes(worker: Worker, que
     assert {what for what, _ in engine.passes} == {"aside", "finish"}
 
 
+def test_an_engine_that_fails_while_passes_aside_are_waited_for_holds_up_nothing(
+    worker: Worker, queue: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "ends_within", failing)
+    put(queue, *distinct(3), lane="bulk", reply_to="bulk")
+    assert drive(worker) == 1
+    assert [reply.error for reply in replies(queue, "bulk").values()] == [None]
+
+
+def failing(*_: object) -> bool:
+    """Fail."""
+    raise RuntimeError("the engine chokes")
+
+
 def test_a_text_that_the_engine_fails_on_aside_harms_its_own_job_alone(worker: Worker, queue: Queue) -> None:
     bad, good = (put(queue, text, lane="bulk", reply_to="bulk") for text in ("rain " * 7, "storm"))
     assert drive(worker) == 2

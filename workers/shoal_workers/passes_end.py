@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.connection import Pipe, wait
 from typing import Any
 
@@ -39,8 +40,7 @@ class PassesEnd:
         self._has_come.close()
 
     def _wait(self) -> None:
-        try:
+        with suppress(Exception):  # any that an engine may raise, and raises again when the passes are finished
             while self._is_needed and not self._encoder.ends_within(self._passes, LOOK_EVERY_S):
                 pass
-        finally:
-            self._tells.close()
+        self._tells.close()
