@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -103,11 +104,14 @@ class TestServing:
         status, body = server.ask("POST", "/embed", iter([b'{"inputs": "', b"x" * 1_000, b'"}']))
         assert (status, body["error"]["code"]) == (413, "too_large")
 
-    def test_a_thread_that_is_woken_does_not_interrupt_the_one_that_wakes_it(self, start_server: StartServer) -> None:
+    def test_a_request_that_is_woken_does_not_interrupt_the_thread_that_wakes_it(
+        self, start_server: StartServer
+    ) -> None:
         server = start_server()
         server.ask("POST", "/embed", b'{"inputs": "a"}')
         (process,) = psutil.Process(server.process.pid).children()
-        assert {os.sched_getscheduler(thread.id) for thread in process.threads()} == {os.SCHED_BATCH}
+        policies = Counter(os.sched_getscheduler(thread.id) for thread in process.threads())
+        assert policies[os.SCHED_BATCH] > policies[os.SCHED_OTHER] >= 2  # those that send jobs and receive replies
 
     @pytest.mark.parametrize("api_processes", [1, 2])
     def test_the_host_may_be_a_name_of_several_addresses(self, start_server: StartServer, api_processes: int) -> None:
