@@ -15,6 +15,7 @@ from shoal.records.document import BadRow, Document
 from shoal.records.folder import list_files
 from shoal.records.source import Source
 from shoal.records.source_rules import SourceRules
+from shoal.settings import Settings
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.index import Index
 
@@ -113,6 +114,20 @@ def test_links_out_of_the_roots_are_not_read(folder: Path, tmp_path: Path) -> No
         list(Source(folder / "link.md", rules=rules))
 
 
+def test_the_uploads_of_clients_are_no_part_of_a_folder(tmp_path: Path) -> None:
+    """Their names, which only the client knows that sent them, protect them."""
+    settings = Settings(home=str(tmp_path))
+    files = {"a.txt": b"rain", "docs/jobs/b.txt": b"storm", "jobs/1/2f6d-05/secret.txt": b"secret"}
+    folder, rules = filled(settings.files_folder, files), SourceRules.from_settings(settings)
+    assert [row.id for row in Source(folder, rules=rules)] == ["a.txt", "docs/jobs/b.txt"]
+    for closed in ("jobs", "jobs/1", "jobs/1/2f6d-05", "docs/../jobs"):
+        with pytest.raises(PathNotAllowed, match="is a folder of files that clients have sent: name one file"):
+            list(Source(folder / closed, rules=rules))
+        with pytest.raises(PathNotAllowed):
+            Source(folder / closed, rules=rules).fingerprint()
+    assert [row.text for row in Source(folder / "jobs/1/2f6d-05/secret.txt", rules=rules)] == ["secret"]
+
+
 def test_what_is_no_file_is_left_out(folder: Path) -> None:
     os.mkfifo(folder / "pipe.md")
     (folder / "folder.md").mkdir()
@@ -144,7 +159,7 @@ def test_a_folder_without_documents_and_one_that_cannot_be_read_are_refused(tmp_
 
 def test_too_many_files_are_refused(folder: Path) -> None:
     with pytest.raises(InvalidRequest, match="has over 1 files"):
-        list_files(folder, 1)
+        list_files(folder, SourceRules(), 1)
 
 
 @pytest.mark.parametrize(("ending", "package"), [("html", "selectolax"), ("pdf", "pypdf")])

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from shoal.errors import InvalidRequest
+from shoal.errors import InvalidRequest, PathNotAllowed
 from shoal.excerpt import excerpt
 from shoal.extraction.kinds import KINDS
+from shoal.records.source_rules import SourceRules
 
 #: The kind of each file of a folder that is read, by the ending of its name. A .txt file is one document there.
 FOLDER_KINDS = {**KINDS, ".txt": "text"}
@@ -26,23 +27,25 @@ class FoundFile(NamedTuple):
     modified_ns: int
 
 
-def list_files(folder: Path, most: int = MAX_FILES) -> list[FoundFile]:
+def list_files(folder: Path, rules: SourceRules, most: int = MAX_FILES) -> list[FoundFile]:
     """Return the files of a folder and of those in it that are of a known kind, ordered by their paths.
 
-    Hidden ones are left out, and links to folders are not followed. Raises InvalidRequest for a folder that cannot be
-    read, or that has too many files.
+    Hidden ones are left out, and links to folders are not followed. Raises PathNotAllowed for a folder of uploads, and
+    InvalidRequest for a folder that cannot be read, or that has too many files.
     """
+    if rules.is_closed(folder):
+        raise PathNotAllowed(f"{folder} is a folder of files that clients have sent: name one file, or another folder")
     found: list[FoundFile] = []
-    for file in _walk(folder):
+    for file in _walk(folder, rules):
         found.append(file)
         if len(found) > most:
             raise InvalidRequest(f"{folder} has over {most:,} files, the most of a source: index parts of it")
     return sorted(found)
 
 
-def folder_fingerprint(folder: Path) -> dict[str, int | str]:
+def folder_fingerprint(folder: Path, rules: SourceRules) -> dict[str, int | str]:
     """Return that by which a change of any file is noticed, in the shape of `source_file.fingerprint`."""
-    files, digest = list_files(folder), hashlib.sha256()
+    files, digest = list_files(folder, rules), hashlib.sha256()
     for file in files:
         digest.update(f"{file.path}\0{file.size_bytes}\0{file.modified_ns}\n".encode(errors="surrogateescape"))
     return {
@@ -58,9 +61,11 @@ def kind_of(name: str, kinds: dict[str, str] = KINDS) -> str | None:
     return kinds.get(os.path.splitext(name.lower())[1])
 
 
-def _walk(folder: Path) -> Iterator[FoundFile]:
+def _walk(folder: Path, rules: SourceRules) -> Iterator[FoundFile]:
     for here, folders, names in os.walk(folder, onerror=_raise):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [
+            name for name in folders if not name.startswith(".") and not rules.is_closed(os.path.join(here, name))
+        ]
         for name in names:
             kind = kind_of(name, FOLDER_KINDS)
             if kind is None or name.startswith("."):

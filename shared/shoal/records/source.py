@@ -113,7 +113,9 @@ class Source:
         `modified` is in nanoseconds for a file of this machine, else a word of the server; the digest is that of the
         first MiB. Raises as iterating does.
         """
-        return folder_fingerprint(Path(self.path)) if self.is_folder else fingerprint(self.path, self._rules)
+        return (
+            folder_fingerprint(Path(self.path), self._rules) if self.is_folder else fingerprint(self.path, self._rules)
+        )
 
     def _records(self, waiting: Callable[[], object]) -> Generator[tuple[int, Record | BadDocument], None, None]:
         if self.is_folder:
@@ -130,7 +132,7 @@ class Source:
 
     def _folder_records(self, waiting: Callable[[], object]) -> Iterator[tuple[int, Record | BadDocument]]:
         folder = Path(self.path)
-        files, num_done = list_files(folder), 0
+        files, num_done = list_files(folder, self._rules), 0
         self._part = lambda: num_done / len(files) if files else None
         for num_done, record in enumerate(read_folder(folder, files, self._rules, waiting), 1):
             yield num_done, record
