@@ -241,6 +241,28 @@ REFUSED: list[tuple[str, Any, int, str, str]] = [
     ("/embed", b"[" * 5_000, 400, "invalid_json", "depth"),
     ("/embed", b'{"inputs": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", 400, "invalid_json", "depth"),
     ("/embed", b'{"a":' * 200_000 + b"1" + b"}" * 200_000, 400, "invalid_json", "depth"),
+    (
+        "/search",
+        b'{"queries": "a", "filter": ' + b'{"not":' * 5_000 + b"1" + b"}" * 5_001,
+        400,
+        "invalid_json",
+        "depth",
+    ),
+    (
+        "/search",
+        b'{"queries": "a", "filter": ' + b'{"not":' * 900 + b"1" + b"}" * 901,
+        422,
+        "invalid_request",
+        "32 levels",
+    ),
+    (
+        "/search",
+        b'{"queries": "a", "filter": {"x": {"in": [1, null]}}}',
+        422,
+        "invalid_request",
+        "filter.x.in[1] is null",
+    ),
+    ("/search", b'{"queries": "a", "sort": ["x"]}', 422, "invalid_request", "sort[0]"),
     ("/embed", b'{"inputs": "a", "inputs": 5}', 422, "invalid_request", "inputs is 5"),
     ("/embed", b'{"inputs": "a", "dimensions": ' + b"9" * 5_000 + b"}", 400, "invalid_json", "infinity"),
     (

@@ -197,6 +197,18 @@ class TestSearch:
         with pytest.raises(TypeError):
             client.search("storm", fuze=True)
 
+    @pytest.mark.parametrize("options", [{"filter": {"year": 1}}, {"sort": [{"field": "year"}]}, {"facets": ["year"]}])
+    def test_a_field_that_no_document_has_is_refused(self, client: AnyClient, options: dict[str, Any]) -> None:
+        with pytest.raises(InvalidRequest, match='there is no field "year": the index has no fields'):
+            client.search("storm", **options)
+
+    def test_a_filter_of_ten_thousand_levels_is_refused(self, client: AnyClient) -> None:
+        wanted: dict[str, Any] = {"year": 1}
+        for _ in range(10_000):
+            wanted = {"not": wanted}
+        with pytest.raises(InvalidRequest, match="over 32 levels deep: make the filter flatter"):
+            client.search("storm", filter=wanted)
+
     def test_an_unknown_index_is_named_with_those_there_are(self, client: AnyClient) -> None:
         with pytest.raises(UnknownIndex, match='no index "other": this worker serves default'):
             client.search("storm", index="other")

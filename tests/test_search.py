@@ -98,7 +98,7 @@ def test_only_eligible_rows_are_found(count: int, num_queries: int, k: int, perc
     assert (found.scores == expected.scores).all()
 
 
-@pytest.mark.parametrize("num_eligible", [0, 1, 250, 374, 376, 5_999, 6_000])
+@pytest.mark.parametrize("num_eligible", [0, 1, 250, 749, 751, 5_999, 6_000])
 def test_few_or_many_rows_are_eligible(num_eligible: int) -> None:
     vectors = grouped(6_000, 96)
     vectors[1_000:4_000] = vectors[5]

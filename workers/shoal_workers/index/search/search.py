@@ -15,7 +15,7 @@ MAX_BOUNDS = 2**22
 
 #: Largest part of the rows whose codes are copied, so that the bounds of these alone are computed. Of more eligible
 #: rows, all bounds are computed, as reading codes in their order is quicker.
-MAX_COPIED_SHARE = 1 / 16
+MAX_COPIED_SHARE = 1 / 8
 
 #: Most vectors scored at a time: copies of so many stay in the processor's cache.
 MAX_SCORED = 2**8
