@@ -27,7 +27,7 @@ PRECISIONS = ("bf16", "int8")
 
 
 class Avx512Engine:
-    """The model in the kernel, and three sets of threads: for passes on all threads, side by side, and aside.
+    """The model in the kernel, and two sets of threads: of the usual priority, and of a low one for passes aside.
 
     Texts of a pass are cut into blocks, each of which one thread takes through all layers. A text's vectors are the
     same whatever texts and threads it is computed with. Raises BadSetting where it cannot run, and for a model or a
@@ -50,15 +50,13 @@ class Avx512Engine:
         self._model, self._head = model, head
         self.threads = self.num_streams = threads
         self._process = os.getpid()
-        self._together, self._side_by_side = (KernelThreads(model, threads) for _ in range(2))
+        self._usual = KernelThreads(model, threads)
         self._aside = at_low_priority(lambda: KernelThreads(model, threads))
 
     def start(self, packings: Sequence[Packing], together: bool = False) -> "list[Avx512Pass]":
         """See `Engine.start`."""
         self._reopen_after_fork()
-        if together:
-            return self._start(self._together, packings, self.threads)
-        return self._start(self._side_by_side, packings, 1)
+        return self._start(self._usual, packings, self.threads if together else 1)
 
     def start_aside(self, packings: Sequence[Packing]) -> "list[Avx512Pass]":
         """See `Engine.start_aside`."""
