@@ -3,11 +3,14 @@
 import contextlib
 import io
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from random import Random
 
 import pytest
+from conftest import PATIENCE_S
 from pdf_files import pdf, pdf_of
 
 from shoal.errors import MissingExtra, Paused
@@ -232,6 +235,18 @@ class TestTheReader:
         with pytest.raises(UnreadableFile, match=r"ended the process that did \(exit code -9\)"):
             reader.read("text", pieces())
         assert read(reader, "text", b"rain").text == "rain"
+
+    def test_a_limit_of_the_system_is_kept(self) -> None:
+        """Only root may raise a hard limit, which the process inherits."""
+        program = (
+            "import resource; from shoal.extraction.text_reader import TextReader\n"
+            "resource.setrlimit(resource.RLIMIT_CPU, (50, 60))\n"
+            "with TextReader() as reader: print(reader.read('text', [b'rain']).text)\n"
+            "from shoal.extraction.reader_process import _limit_time\n"
+            "_limit_time(100); print(resource.getrlimit(resource.RLIMIT_CPU))"
+        )
+        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
+        assert ended.stdout.split("\n")[:2] == ["rain", "(60, 60)"], ended.stderr
 
     @pytest.mark.parametrize("answer", [b"[]", b"{", b"1", b'{"text": 1, "title": ""}', b"[" * 10**5, b'{"text": "a"}'])
     def test_an_answer_that_no_reader_makes_is_refused(self, answer: bytes) -> None:
