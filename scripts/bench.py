@@ -22,6 +22,7 @@ from benchmarks import (
     open_loop,
     plot,
     quality,
+    rerank,
     restart,
     scenarios,
     servers,
@@ -61,10 +62,11 @@ SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "servers": servers.run,
     "routes": scenarios.routes,
     "bulk": bulk.run,
+    "rerank": rerank.run,
 }
 
 #: Scenarios that run only when they are named.
-ON_DEMAND = ("compare", "nearest", "versions", "servers", "routes", "bulk")
+ON_DEMAND = ("compare", "nearest", "versions", "servers", "routes", "bulk", "rerank")
 
 
 def main() -> None:

@@ -114,6 +114,7 @@ def test_a_search_with_options_finds_what_scoring_all_documents_finds(data: st.D
         assert found.hits == [[hit for group in groups[: job.k] for hit in group] for groups in expected]
         if job.num_lists == 1:
             check_pages(index, job, vectors, expected[0])
+        check_second_stage(index, job, vectors, expected)
 
 
 def check_pages(index: Index, job: Job, vectors: Vectors, groups: list[list[Hit]]) -> None:
@@ -126,6 +127,30 @@ def check_pages(index: Index, job: Job, vectors: Vectors, groups: list[list[Hit]
         assert page.cursors is not None
         cursor = page.cursors[0]
     assert cursor is None
+
+
+def check_second_stage(index: Index, job: Job, vectors: Vectors, lists: list[list[list[Hit]]]) -> None:
+    """Assert that the best groups are scored again, and the best of these answered; many of the scores are equal."""
+    search = replace(job.search, rerank={"top_n": job.k + 3, "query": "storm"})
+    stage = index.find(replace(job, search=search), vectors)
+    scores = [0.1 * (7 * number % 5) for number in range(len(stage.pairs))]
+    following, wanted = iter(scores), []
+    for groups in lists:
+        again = [sorted((rescored(hit, next(following)) for hit in g), key=by_score) for g in groups[: job.k + 3]]
+        again.sort(key=lambda group: by_score(group[0]))
+        wanted.append([hit for group in again[: job.k] for hit in group])
+    assert next(following, None) is None
+    assert stage.answer(scores).hits == wanted
+
+
+def rescored(hit: Hit, score: float) -> Hit:
+    """Return the hit with the score of the reranker."""
+    return hit | {"score": score} | ({"explain": hit["explain"] | {"rerank": score}} if "explain" in hit else {})
+
+
+def by_score(hit: Hit) -> float:
+    """Return the key by which hits are sorted."""
+    return -float(hit["score"])
 
 
 @pytest.fixture
