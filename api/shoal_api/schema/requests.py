@@ -195,7 +195,7 @@ def search_job(body: SearchFields, queries: Texts | None, k: int, index: str) ->
         raise InvalidRequest(
             "queries is missing: a search takes a string or a list of strings there, or vectors, or like"
         )
-    texts = [*as_list(queries or []), *as_list(body.negative or [])]
+    texts = [text for given in (queries, body.negative) if given is not None for text in as_list(given)]
     return Job("search", texts, Options.from_map(vars(body)), k=k, index=index, search=search)
 
 

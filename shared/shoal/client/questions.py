@@ -100,7 +100,7 @@ def job_of(op: str, texts: str | Iterable[str], options: Mapping[str, Any], **fi
 
     `negative` texts follow the others. Raises TypeError for an option that there is not.
     """
-    negative = as_list(options.get("negative") or ())
+    negative = [] if options.get("negative") is None else as_list(options["negative"])
     asked = {name: value for name, value in options.items() if name in SEARCH_NAMES and value is not None}
     if "vectors" in asked and hasattr(asked["vectors"], "tolist"):
         asked["vectors"] = asked["vectors"].tolist()
