@@ -12,7 +12,7 @@ from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.evaluation.evaluation import Evaluation
 from shoal.evaluation.evaluator import Evaluator
 from shoal.evaluation.run import Run
-from shoal.evaluation.table import tables
+from shoal.evaluation.table import shown_ms, tables
 from shoal.evaluation.tuning import RERANKED, Choice, best_of, choose, modes, reranked
 from shoal.settings import Settings
 
@@ -67,7 +67,7 @@ def _words(evaluation: Evaluation, choice: Choice) -> str:
 def _outline(evaluation: Evaluation, place: int) -> str:
     mean, times = evaluation.intervals[place][0].mean, evaluation.times[place]
     first = evaluation.intervals[0][0].mean
-    cost = f", {times.p50_ms:.1f} ms a search" if times else ""
+    cost = f", {shown_ms(times.p50_ms)} ms a search" if times else ""
     return (
         f"{evaluation.names[place]}: {evaluation.measures[0]} {100 * mean:.1f}, "
         f"{100 * (mean - first):+.1f} over {evaluation.names[0]}{cost}"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from html import escape
 
 from shoal.evaluation.evaluation import Evaluation
+from shoal.evaluation.table import shown_ms
 
 #: Sizes in pixels: of a row, of the margins, of a character of a name, and of the two panels.
 _ROW, _TOP, _BOTTOM, _CHARACTER, _PANEL, _TIMES = 26, 44, 44, 6.7, 420, 130
@@ -79,7 +80,7 @@ def _times(evaluation: Evaluation, right: float) -> list[str]:
     parts = [_text(right, _TOP - 8, "ms a search", anchor="end")]
     for n, found in enumerate(evaluation.times):
         if found:
-            parts.append(_text(right, _TOP + _ROW * (n + 0.5) + 4, f"{found.p50_ms:.1f}", anchor="end"))
+            parts.append(_text(right, _TOP + _ROW * (n + 0.5) + 4, shown_ms(found.p50_ms), anchor="end"))
     return parts
 
 

@@ -31,6 +31,11 @@ def shown_p(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
+def shown_ms(time_ms: float) -> str:
+    """Return a time with two decimals below 10 ms, one below 100 ms, and none above."""
+    return f"{time_ms:.{2 if time_ms < 10 else 1 if time_ms < 100 else 0}f}"
+
+
 def _measures(evaluation: Evaluation) -> str:
     found = len(evaluation.collection.queries)
     left_out = evaluation.collection.num_left_out
@@ -38,7 +43,7 @@ def _measures(evaluation: Evaluation) -> str:
     columns = ["setting", *map(str, evaluation.measures), "p50 ms", "p90 ms"]
     rows = []
     for name, intervals, times in zip(evaluation.names, evaluation.intervals, evaluation.times, strict=True):
-        ms = [f"{times.p50_ms:.1f}", f"{times.p90_ms:.1f}"] if times else ["", ""]
+        ms = [shown_ms(times.p50_ms), shown_ms(times.p90_ms)] if times else ["", ""]
         rows.append([name, *map(shown, intervals), *ms])
     return f"{about}; means x 100, with intervals of {CONFIDENCE:.0%}:\n\n{table(columns, rows)}"
 
