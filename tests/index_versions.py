@@ -29,6 +29,7 @@ from shoal_workers.index.files.manifest import (
     checksum,
 )
 from shoal_workers.index.index import current_version
+from shoal_workers.index.lexical.lexical_file import write_lexical
 from shoal_workers.index.search.quantisation import QuantisedVectors
 from shoal_workers.index.versions import make_current
 
@@ -84,6 +85,7 @@ def write_version(
     for one in documents:
         fields.add(one.fields)
     save_columns(version, fields.columns(), fields.num_left_out)
+    write_lexical(version, len(documents), None, lambda _: None)
     checksums = {name: checksum(version / name) for name in FILES}
     about = ("2026-01-01T00:00:00Z", "made", "tiny", "d" * 64, "mean")
     made = Manifest(version.name, *about, vectors.shape[1], len(documents), width, checksums)

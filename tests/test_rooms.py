@@ -133,12 +133,19 @@ ROOMS: dict[str, set[str]] = {
         "shoal_workers.avx512",
     },
     "shoal_workers.index.files": {"shoal", "shoal.changes"},
-    "shoal_workers.index.search": {"shoal", "shoal.changes", "shoal_workers.index.files"},
+    "shoal_workers.index.lexical": {"shoal", "shoal_workers.index.files"},
+    "shoal_workers.index.search": {
+        "shoal",
+        "shoal.changes",
+        "shoal_workers.index.files",
+        "shoal_workers.index.lexical",
+    },
     "shoal_workers.index": {
         "shoal",
         "shoal.changes",
         "shoal_workers.model",
         "shoal_workers.index.files",
+        "shoal_workers.index.lexical",
         "shoal_workers.index.search",
     },
     "shoal_workers.index.build": {
@@ -150,6 +157,7 @@ ROOMS: dict[str, set[str]] = {
         "shoal_workers.model",
         "shoal_workers.encoding",
         "shoal_workers.index.files",
+        "shoal_workers.index.lexical",
         "shoal_workers.index.search",
         "shoal_workers.index",
     },
@@ -225,6 +233,7 @@ HOMES = {
         "shoal_workers.long_jobs.runnable_job",
         "shoal_workers.long_jobs.schedules",
     },
+    "Stemmer": {"shoal_workers.index.lexical.analyzer"},
     "numkong": {"shoal_workers.index.search.upper_bounds"},
     "openvino": {
         "shoal_workers.encoding.engines.calibration",

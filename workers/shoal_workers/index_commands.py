@@ -15,6 +15,7 @@ from shoal.cli.options import MODEL_SETTINGS, REDIS_SETTINGS, settings_options
 from shoal.client.source_file import place_of
 from shoal.errors import InvalidRequest, Unavailable
 from shoal.excerpt import excerpt
+from shoal.languages import LANGUAGES
 from shoal.progress import Progress, TaskBar
 from shoal.settings import DEFAULTS, Settings
 from shoal_workers.document_commands import add, remove
@@ -55,6 +56,12 @@ index.add_command(remove)
 @click.option("--text-column", help="Column to embed and search. [default: text, else the only candidate]")
 @click.option("--id-column", help="Column of the documents' ids. [default: id, else numbers from 0]")
 @click.option("--skip-bad", is_flag=True, help="Leave bad rows out, in place of refusing the source.")
+@click.option(
+    "--language",
+    type=click.Choice(LANGUAGES),
+    metavar="LANGUAGE",
+    help="Language of the words, such as english, or none. [default: found by its commonest words]",
+)
 @click.option("--chunk-tokens", type=int, help="Cut documents into chunks of at most so many tokens.")
 @click.option("--chunk-overlap", type=int, default=0, help="Most tokens that two neighbouring chunks share.")
 @click.option(

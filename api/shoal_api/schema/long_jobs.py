@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from shoal.jobs import OPTION_DEFAULTS
+from shoal.languages import Language
 from shoal_api.schema import headers
 from shoal_api.schema.body import OwnBody
 from shoal_api.schema.requests import TextOptions
@@ -51,6 +52,7 @@ class _BuildFields(_SourceFields):
     drop_changes_before: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None, description="Forget documents added and deleted before this time, in Unix seconds"
     )
+    language: Language | None = Field(None, description="Language of the words; without it, it is found")
     chunk_tokens: Annotated[int, Field(ge=1)] | None = Field(
         None, description="Cut documents into chunks of at most so many tokens, each a row of the index"
     )

@@ -14,14 +14,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal import wire
-from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest, InvalidText
+from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest, InvalidText, NotReady, ShoalError
 from shoal.excerpt import excerpt
 from shoal.index_folder import CURRENT, read_current
 from shoal.jobs import Job
 from shoal_workers.index.files.array_file import open_array
 from shoal_workers.index.files.columns import Columns
 from shoal_workers.index.files.hash_table import HashTable, hash_of
-from shoal_workers.index.files.manifest import DOCUMENTS, FIELDS, IDS, OFFSETS, QUANTISED, VECTORS, Manifest, checksum
+from shoal_workers.index.files.manifest import (
+    DOCUMENTS,
+    FIELDS,
+    IDS,
+    LEXICAL,
+    OFFSETS,
+    QUANTISED,
+    VECTORS,
+    Manifest,
+    checksum,
+)
+from shoal_workers.index.lexical.lexical_index import LexicalIndex
 from shoal_workers.index.ranked_search import RankedSearch, SearchAnswer
 from shoal_workers.index.search.fields import Fields
 from shoal_workers.index.search.live_documents import LiveDocuments
@@ -57,7 +68,6 @@ class Index:
         self.fault = ""
         self.check_at = 0.0
         self.change_fault = ""
-        self.live = self.unchanged()
         count, dimension = manifest.count, manifest.dimension
         self.vectors = open_array(folder / VECTORS, np.float32, (count, dimension))
         quantised = QuantisedVectors.open(folder, count, dimension, manifest.quantised_width)
@@ -66,6 +76,8 @@ class Index:
         self._documents = _map(folder / DOCUMENTS)
         self._ids = HashTable.open(folder, IDS, count) if IDS in manifest.files else None
         self.columns = Columns.open(folder, count) if FIELDS in manifest.files else None
+        self._lexical, self._lexical_error = self._open_lexical()
+        self.live = self.unchanged()
         self._fields: tuple[LiveDocuments, Fields | None] = (self.live, None)
         self._check_offsets()
         self._unchecked = [name for name in manifest.checksums if _size(folder / name) >= LARGE_BYTES]
@@ -143,7 +155,24 @@ class Index:
 
     def unchanged(self) -> LiveDocuments:
         """Return the changes of the version as it was built."""
-        return LiveDocuments.none(self.manifest.changes_through, self.manifest.dimension)
+        return LiveDocuments.none(self.manifest.changes_through, self.manifest.dimension, self._lexical)
+
+    @property
+    def lexical(self) -> LexicalIndex:
+        """The words of its documents. Raises IndexMismatch or NotReady where there are none that can be searched."""
+        if self._lexical is None:
+            raise type(self._lexical_error)(self._lexical_error.message)
+        return self._lexical
+
+    def _open_lexical(self) -> tuple[LexicalIndex | None, ShoalError]:
+        """Return the lexical index, or the reason why there is none."""
+        if LEXICAL not in self.manifest.files:
+            reason = "was built before Shoal knew the words of documents: build the index again, or search with mode dense"
+            return None, IndexMismatch(f"version {self.manifest.version} {reason}")
+        try:
+            return LexicalIndex.open(self.folder, self.manifest.count), IndexMismatch("")
+        except (IndexMismatch, NotReady) as error:
+            return None, type(error)(error.message)
 
     def rows_of(self, ids: Collection[str]) -> NDArray[np.int64]:
         """Return the rows of all documents that have one of these ids, in ascending order.

@@ -13,6 +13,7 @@ from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
 from shoal.jobs import Options
 from shoal.keys import NAME
+from shoal.languages import LANGUAGES
 from shoal.long_task import Report
 from shoal.records.source import Source
 from shoal.records.source_rules import SourceRules
@@ -40,6 +41,7 @@ class BuildIndex:
     built last has. Changes of the index that were made before `drop_changes_before`, in Unix seconds, are forgotten.
     With `chunk_tokens`, documents are cut into chunks of at most so many tokens, of which neighbours share at most
     `chunk_overlap`, and each chunk is a row of the index. `field_kinds` are the kinds of some fields, as "year=number".
+    `language` is that of the documents' words; without it, it is found.
     Raises InvalidRequest for a value that a field does not take.
     """
 
@@ -51,6 +53,7 @@ class BuildIndex:
     publish: bool = True
     full: bool = False
     drop_changes_before: float | None = None
+    language: str | None = None
     chunk_tokens: int | None = None
     chunk_overlap: int = 0
     field_kinds: Sequence[str] = ()
@@ -64,6 +67,8 @@ class BuildIndex:
             raise InvalidRequest(f"drop_changes_before is {excerpt(before)}: it takes a time in Unix seconds")
         if self.on_bad not in ("raise", "skip"):
             raise InvalidRequest(f"on_bad is {excerpt(self.on_bad)}: it takes raise or skip")
+        if self.language is not None and self.language not in LANGUAGES:
+            raise InvalidRequest(f"language is {excerpt(self.language)}: it takes one of {', '.join(LANGUAGES)}")
         self.options()
         self.kinds()
 
@@ -168,6 +173,7 @@ def build_index(
         changes=changes,
         drop_changes_before=request.drop_changes_before,
         kinds=request.kinds(),
+        language=request.language,
         cutter=Cutter.open(settings.home_folder, encoder.model, request.options()),
     )
 

@@ -24,6 +24,7 @@ from shoal_workers.index.build.vectors import EMBEDDED, VectorPlan, embed_texts,
 from shoal_workers.index.files.durable_file import replace_file, sync_files, sync_folder
 from shoal_workers.index.files.hash_table import HashTable
 from shoal_workers.index.files.manifest import FILES, HASHES, LAYOUT, MANIFEST, Manifest, checksum
+from shoal_workers.index.lexical.lexical_file import write_lexical
 from shoal_workers.index.search.quantisation import QuantisedVectors
 from shoal_workers.index.versions import changing, make_current, remove_old, was_published
 
@@ -74,6 +75,7 @@ def build(
     drop_changes_before: float | None = None,
     cutter: Cutter | None = None,
     kinds: Mapping[str, str] | None = None,
+    language: str | None = None,
 ) -> BuildResult:
     """Build a new version of the index in `out`, and make it the current one if it `publishes`.
 
@@ -85,7 +87,7 @@ def build(
     The version has all changes of the current version, and those of the index since, which `changes` has; without it,
     these are left to later builds. Changes made before `drop_changes_before`, in Unix seconds, are forgotten. Redis
     keeps those that the version has until `changes.forget_folded` is called. `kinds` are the kinds of fields that are
-    not to be found by their values.
+    not to be found by their values; without a `language`, that of the texts is found.
 
     Raises BadDocument, DiskFull, IndexBusy while another build of the index runs, IndexCorrupt for a version that fails
     its validation, what `report` raises, and the errors of the encoder. The current version then stays.
@@ -95,8 +97,8 @@ def build(
         return built
     former = find_former_version(out, encoder.model) if reuses else None
     arguments = _arguments_of(source, encoder.model, former, skips_bad)
-    arguments |= {"drop_changes_before": drop_changes_before, "key": key, "kinds": dict(kinds or {})}
-    arguments["chunks"] = [cutter.chunk_tokens, cutter.overlap] if cutter else None
+    arguments |= {"drop_changes_before": drop_changes_before, "key": key, "language": language}
+    arguments |= {"kinds": dict(kinds or {}), "chunks": [cutter.chunk_tokens, cutter.overlap] if cutter else None}
     with _disk_full(out), open_scratch(out, arguments) as (folder, state):
         if not state.count:
             collect_changes(folder, state, out, changes, drop_changes_before)
@@ -158,6 +160,7 @@ def _fill(
     report: Report,
 ) -> BuildResult:
     """Write the files of a version beside its documents, from where an interrupted build has come to."""
+    write_lexical(folder, state.count, state.arguments["language"], _part_of("indexing words", state, report))
     plan = VectorPlan.make(HashTable.open(folder, HASHES, state.count), former)
     _check_room(folder, state.count, len(plan.new_rows), encoder.model.dimension)
     embed_texts(folder, state, plan, encoder, report)

@@ -18,6 +18,11 @@ my-index/<version>/hashes.npy        uint64 [3, count], hashes of the texts: see
 my-index/<version>/ids.npy           uint64 [3, count], hashes of the ids
 my-index/<version>/fields.json       the documents' fields: see `columns`
 my-index/<version>/columns.npy       uint8 [size], the values of the fields
+my-index/<version>/lexical.json      language, and numbers of terms and postings: see `lexical.lexical_index`
+my-index/<version>/terms.npy         uint64 [terms], the hashes of the words' stems in ascending order
+my-index/<version>/term-starts.npy   int64 [terms + 1], where the postings of each begin, and the end of the last
+my-index/<version>/postings.npy      int32 [postings], the rows that have the term
+my-index/<version>/impacts.npy       uint8 [postings], the impact of the term in each: see `lexical.bm25`
 my-index/<version>/changes.jsonl     one line for each change that the source does not have: see `folding`
 """
 
@@ -35,19 +40,27 @@ VECTORS, DOCUMENTS, OFFSETS = "vectors.npy", "documents.jsonl", "offsets.npy"
 QUANTISED, BASIS, SCALES = "quantised.npy", "basis.npy", "scales.npy"
 HASHES, IDS, CHANGES = "hashes.npy", "ids.npy", "changes.jsonl"
 FIELDS, COLUMNS = "fields.json", "columns.npy"
+LEXICAL, TERMS, STARTS = "lexical.json", "terms.npy", "term-starts.npy"
+POSTINGS, IMPACTS = "postings.npy", "impacts.npy"
 MANIFEST = "manifest.json"
 
 #: Rows that were left out, and documents with the words of another. They have no checksum: only people read them.
 BAD_ROWS, DUPLICATES = "bad-rows.jsonl", "duplicates.jsonl"
 
+#: Files of the words of the documents.
+LEXICAL_FILES = (LEXICAL, TERMS, STARTS, POSTINGS, IMPACTS)
+
 #: Files of a version beside its manifest that have a checksum.
-FILES = (VECTORS, QUANTISED, BASIS, SCALES, DOCUMENTS, OFFSETS, HASHES, IDS, CHANGES, FIELDS, COLUMNS)
+FILES = (
+    *(VECTORS, QUANTISED, BASIS, SCALES, DOCUMENTS, OFFSETS, HASHES, IDS, CHANGES, FIELDS, COLUMNS),
+    *LEXICAL_FILES,
+)
 
 #: Version of this layout, raised by one whenever a folder's files change in name or content.
 LAYOUT = 5
 
 #: The files of each layout that is read. Versions of layout 2 have no hashes, so no build takes vectors from them.
-#: Those before layout 5 cannot be filtered.
+#: Those before layout 5 cannot be filtered, and know no words.
 FILES_OF = {2: FILES[:6], 3: FILES[:7], 4: FILES[:9], LAYOUT: FILES}
 
 

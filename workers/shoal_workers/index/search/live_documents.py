@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from shoal import wire
 from shoal.changes.change import MAX_LENGTH, Change
+from shoal_workers.index.lexical.lexical_index import LexicalIndex
+from shoal_workers.index.lexical.live_terms import LiveTerms
 from shoal_workers.index.search.quantisation import SCORE_ERROR
 from shoal_workers.index.search.search import MAX_BOUNDS, TopK, best_of
 from shoal_workers.index.search.upper_bounds import NO_ROWS, Candidates
@@ -21,7 +23,8 @@ class LiveDocuments:
     It has the changes up to `position` in the log, which are of the ids in `changed`. `hidden_rows` are the rows of the
     version that have one of these ids, int64 `[hidden]` in ascending order. Documents that were added are in the order
     of their last change: their `ids`, `vectors`, float32 `[added, dimension]`, and `packed` bytes, as the objects of
-    small values would take many times the memory that the change had in Redis.
+    small values would take many times the memory that the change had in Redis. `terms` are those of their texts, where the
+    version has a lexical index.
     """
 
     position: str
@@ -30,11 +33,13 @@ class LiveDocuments:
     packed: tuple[bytes, ...]
     hidden_rows: NDArray[np.int64]
     changed: frozenset[str]
+    terms: LiveTerms | None = None
 
     @classmethod
-    def none(cls, position: str, dimension: int) -> Self:
+    def none(cls, position: str, dimension: int, lexical: LexicalIndex | None = None) -> Self:
         """Return the picture of a version that has all changes up to a position."""
-        return cls(position, np.empty((0, dimension), np.float32), (), (), NO_ROWS, frozenset())
+        terms = LiveTerms(lexical) if lexical else None
+        return cls(position, np.empty((0, dimension), np.float32), (), (), NO_ROWS, frozenset(), terms)
 
     def after(
         self, changes: Iterable[Change], position: str, rows_of: Callable[[Collection[str]], NDArray[np.int64]]
@@ -43,7 +48,7 @@ class LiveDocuments:
 
         `rows_of` returns the rows of the version that have one of some ids.
         """
-        packed, vectors = [*self.packed], [self.vectors]
+        packed, vectors, texts = [*self.packed], [self.vectors], list[str]()
         places = {document_id: place for place, document_id in enumerate(self.ids)}
         changed: set[str] = set()
         for change in changes:
@@ -52,6 +57,7 @@ class LiveDocuments:
             for document in change.documents:
                 places.pop(document.id, None)  # so that it comes last
                 places[document.id] = len(packed)
+                texts.append(document.text)
                 packed.append(wire.pack({"id": document.id, "text": document.text, **document.fields}))
             if change.documents:
                 vectors.append(change.vectors)
@@ -64,6 +70,7 @@ class LiveDocuments:
             tuple(packed[place] for place in kept),
             np.union1d(self.hidden_rows, rows_of(changed - self.changed)),
             self.changed | changed,
+            self.terms.after(texts, kept) if self.terms else None,
         )
 
     def document(self, place: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal_workers.index.search.fused_search import FusedCandidates, order_of, scores_of
 from shoal_workers.index.search.quantisation import QuantisedVectors
 from shoal_workers.index.search.search_threads import ONE_THREAD, SearchThreads
 from shoal_workers.index.search.upper_bounds import NO_ROWS, Buffer, Candidates, UpperBounds
@@ -96,6 +97,38 @@ class ExactSearch:
             part = rows[start : start + MAX_SCORED]
             reaches[start : start + MAX_SCORED] = np.vecdot(self._vectors[part], query) >= least
         return reaches
+
+    def top_fused(
+        self, query: NDArray[np.float32], k: int, weight: float, prior: NDArray[np.float32], eligible: NDArray[np.bool_]
+    ) -> TopK:
+        """Find the `k` eligible rows of highest `weight` times cosine plus `prior`, both `[count]`, for one query.
+
+        Of equal scores, the lower row comes first. Raises IndexError if the quantised copy is not of these vectors.
+        """
+        rows = np.flatnonzero(eligible)
+        k = min(k, len(rows))
+        if not k:
+            return TopK(np.empty((1, 0), np.intp), np.empty((1, 0), np.float32))
+        is_all = len(rows) == len(self._vectors)
+        quantised = self._quantised.basis.encode_queries(query[None])
+        buffer = self._take_buffer()
+        bounds = UpperBounds(
+            self._quantised.codes, quantised.codes, buffer, self._threads.map, rows=None if is_all else rows
+        )
+        prior = prior if is_all else prior[rows]
+        candidates = FusedCandidates(bounds.products(len(rows)), quantised, weight, prior)
+        self._spare_buffers.append(buffer)
+
+        def score(places: NDArray[np.intp]) -> NDArray[np.float32]:
+            return scores_of(self._vectors, rows[places], query, weight, prior[places])
+
+        least = np.sort(score(candidates.best(k)))[-k]
+        places = candidates.reaching(float(least))
+        scores = score(places)
+        best = order_of(scores, k)
+        if len(best) < k:
+            raise IndexError(f"{len(best)} of {k} rows reach the score of the {k}th")
+        return TopK(rows[places[best]][None], scores[best][None])
 
     def _take_buffer(self) -> Buffer:
         try:

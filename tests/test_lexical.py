@@ -1,0 +1,253 @@
+"""The lexical index: words of any writing, BM25 scores against a plain computation, and files that no build wrote."""
+
+import json
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest
+from shoal.languages import LANGUAGES, NO_LANGUAGE
+from shoal_workers.index.files.manifest import DOCUMENTS, LEXICAL, POSTINGS, STARTS
+from shoal_workers.index.lexical.analyzer import Analyzer, find_language, has_stemmer
+from shoal_workers.index.lexical.bm25 import IMPACT_STEP, K1, B
+from shoal_workers.index.lexical.lexical_file import write_lexical
+from shoal_workers.index.lexical.lexical_index import MAX_QUERY_CHARS, LexicalIndex
+from shoal_workers.index.lexical.live_terms import LiveTerms
+from shoal_workers.index.lexical.runs import Runs
+from shoal_workers.index.lexical.stop_words import STOP_WORDS
+from shoal_workers.index.lexical.words import find_words, split_words
+from shoal_workers.index.long_tasks import BuildIndex
+
+needs_stemmer = pytest.mark.skipif(not has_stemmer(), reason="the stemmer is not installed")
+
+ENGLISH = [
+    "The river rose in the night, and the roads to the village were under water until the morning.",
+    "A committee of the council has agreed on the plans for a new library that will be built at the station.",
+    "They said that they had not been told about it, but it was clear to them that this would be a long winter.",
+]
+GERMAN = [
+    "Der Fluss ist in der Nacht gestiegen, und die Straßen zu dem Dorf standen bis zum Morgen unter Wasser.",
+    "Ein Ausschuss des Rates hat den Plänen für eine neue Bibliothek zugestimmt, die am Bahnhof gebaut wird.",
+    "Sie sagten, dass ihnen nichts davon gesagt worden war, aber es war ihnen klar, dass es ein langer Winter wird.",
+]
+
+
+def built(folder: Path, texts: Sequence[str], language: str | None = NO_LANGUAGE) -> LexicalIndex:
+    """Return the opened lexical index of texts."""
+    (folder / DOCUMENTS).write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    write_lexical(folder, len(texts), language, lambda _: None)
+    return LexicalIndex.open(folder, len(texts))
+
+
+def scores(index: LexicalIndex, query: str) -> list[float]:
+    """Return the scores of all documents for a query."""
+    return index.scores(index.weigh([query])).tolist()
+
+
+def plain_scores(texts: Sequence[str], query: str) -> list[float]:
+    """Return BM25 as its formula says, with impacts in steps, of texts whose words have spaces between them."""
+    documents = [Counter(text.split()) for text in texts]
+    average = max(1.0, sum(document.total() for document in documents) / len(documents))
+    found = [0.0] * len(texts)
+    for word in query.split():
+        num_with = sum(word in document for document in documents)
+        weight = math.log(1 + (len(texts) - num_with + 0.5) / (num_with + 0.5))
+        for row, document in enumerate(documents):
+            if count := document[word]:
+                impact = count * (K1 + 1) / (count + K1 * (1 - B + B * document.total() / average))
+                found[row] += weight * min(255, max(1, round(impact / IMPACT_STEP))) * IMPACT_STEP
+    return found
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("Wi-Fi 6E, isn't it?", ["Wi", "Fi", "6E", "isn", "t", "it"]),
+            ("snake_case äöü ÉCOLE", ["snake", "case", "äöü", "ÉCOLE"]),
+            ("e\u0301cole naïve", ["e\u0301cole", "naïve"]),
+            ("हिन्दी में", ["हिन्दी", "में"]),
+            ("東京タワー and 서울", ["東京タワー", "and", "서울"]),
+            ("", []),
+            ("🐟 -- \x00", []),
+        ],
+    )
+    def test_of_any_writing(self, text: str, words: list[str]) -> None:
+        assert split_words(text) == words
+
+    def test_have_their_places(self) -> None:
+        text = "Zwei Füße, 東京都 and हिन्दी"
+        assert [(text[start:stop], word) for start, stop, word in find_words(text)] == [
+            (word, word) for word in ("Zwei", "Füße", "東京", "京都", "and", "हिन्दी")
+        ]
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [("École", "ecole"), ("STRASSE", "straße"), ("ﬁsh", "FISH"), ("e\u0301", "é"), ("ｆｉｓｈ", "fish")],
+    )
+    def test_that_differ_in_form_alone_are_one_term(self, one: str, other: str) -> None:
+        analyzer = Analyzer(NO_LANGUAGE)
+        assert analyzer.terms(one).tolist() == analyzer.terms(other).tolist() != []
+
+    def test_of_a_megabyte_have_their_first_characters(self) -> None:
+        analyzer = Analyzer(NO_LANGUAGE)
+        assert analyzer.terms("a" * 2**20).tolist() == analyzer.terms("a" * 64).tolist()
+
+    @needs_stemmer
+    def test_have_stems_in_a_language(self) -> None:
+        english = Analyzer("english")
+        assert english.terms("connections").tolist() == english.terms("Connected").tolist()
+        assert english.terms("what is the this").tolist() == []
+        assert Analyzer(NO_LANGUAGE).terms("what is").tolist() != []
+
+    @needs_stemmer
+    def test_have_stems_in_all_languages_that_can_be_asked_for(self) -> None:
+        assert set(STOP_WORDS) < set(LANGUAGES)
+        for language in LANGUAGES:
+            assert len(Analyzer(language).terms("xylophones книги 東京")) == 5
+
+    @needs_stemmer
+    def test_tell_the_language(self) -> None:
+        assert find_language(iter(ENGLISH)) == "english"
+        assert find_language(iter(GERMAN)) == "german"
+        assert find_language(iter([*ENGLISH, *GERMAN])) == NO_LANGUAGE
+
+    @pytest.mark.parametrize(
+        "texts", [[], ["the of and"], ["Lorem ipsum dolor sit amet consectetur " * 20], ["東京タワー" * 50]]
+    )
+    def test_of_no_known_language_tell_none(self, texts: list[str]) -> None:
+        assert find_language(iter(texts)) == NO_LANGUAGE
+
+
+class TestScores:
+    def test_are_those_of_the_formula(self, tmp_path: Path) -> None:
+        draw = random.Random(15)
+        words = [f"w{n}" for n in range(40)]
+        texts = [" ".join(draw.choices(words, k=draw.randint(0, 30))) for _ in range(200)]
+        index = built(tmp_path, texts)
+        for _ in range(50):
+            query = " ".join(draw.choices([*words, "unknown"], k=draw.randint(1, 12)))
+            np.testing.assert_allclose(scores(index, query), plain_scores(texts, query), rtol=1e-4, atol=1e-6)
+
+    def test_are_those_of_the_formula_for_documents_of_several_runs(self, tmp_path: Path) -> None:
+        texts = [f"w{row % 7} w{row % 11} w{row}" for row in range(40_000)]
+        index = built(tmp_path, texts)
+        np.testing.assert_allclose(scores(index, "w3 w39999"), plain_scores(texts, "w3 w39999"), rtol=1e-4)
+        assert not (tmp_path / "postings.runs").exists()
+
+    @pytest.mark.parametrize("num_parts", [1, 2, 7])
+    def test_have_all_postings_in_order_in_any_number_of_parts(self, tmp_path: Path, num_parts: int) -> None:
+        runs = Runs(tmp_path / "runs", Analyzer(NO_LANGUAGE))
+        for texts in (["b a a", "", "a"], ["", ""], ["c a b c c"]):
+            runs.add(texts)
+        found = [row for part in runs.parts(num_parts) for row in zip(*(array.tolist() for array in part), strict=True)]
+        assert found == sorted(found)
+        assert sorted(found, key=lambda row: row[1:]) == found or {row[1:] for row in found} == {
+            *((0, 1), (0, 2), (2, 1), (5, 1), (5, 3))
+        }
+        assert len(found) == 6
+
+    def test_find_texts_without_spaces(self, tmp_path: Path) -> None:
+        index = built(tmp_path, ["東京タワーに行きました", "京都の寺", "ฉันรักกรุงเทพ", "서울에서 만나요"])
+        for row, query in enumerate(["東京", "京都", "กรุงเทพ", "서울"]):
+            assert int(np.argmax(scores(index, query))) == row
+        assert scores(index, "寺")[1] > 0
+
+    def test_of_stop_words_alone_are_zero(self, tmp_path: Path) -> None:
+        if not has_stemmer():
+            pytest.skip("the stemmer is not installed")
+        index = built(tmp_path, ENGLISH, "english")
+        assert scores(index, "what is the and of") == [0, 0, 0]
+        assert scores(index, "") == [0, 0, 0]
+
+    def test_of_documents_without_words_are_zero(self, tmp_path: Path) -> None:
+        assert scores(built(tmp_path, ["...", "!"]), "fish") == [0, 0]
+
+    def test_of_a_query_of_a_megabyte_are_those_of_its_beginning(self, tmp_path: Path) -> None:
+        index = built(tmp_path, ["fish", "bird"])
+        assert scores(index, "fish " * (MAX_QUERY_CHARS // 5) + " bird " * 2**18)[1] == 0
+
+    def test_leave_out_terms_of_most_documents_where_there_are_too_many(self) -> None:
+        count, num_common = 140_000, 10
+        analyzer = Analyzer(NO_LANGUAGE)
+        words = [f"common{n}" for n in range(num_common)] + ["rare"]
+        terms = np.concatenate([analyzer.terms(word) for word in words])
+        sizes = np.array([count] * num_common + [1])
+        order = np.argsort(terms)
+        rows = np.concatenate([np.arange(size, dtype=np.int32) for size in sizes[order]])
+        starts = np.concatenate([[0], np.cumsum(sizes[order])])
+        index = LexicalIndex(count, analyzer, 10.0, terms[order], starts, rows, np.full(len(rows), 9, np.uint8))
+        query = index.weigh([" ".join(words)])
+        assert len(query.terms) == 8
+        assert analyzer.terms("rare")[0] in query.terms
+
+    def test_of_documents_that_were_added_are_those_of_the_version(self, tmp_path: Path) -> None:
+        texts = ["a b c", "a a d", "e", "", "b e e f"]
+        index = built(tmp_path, texts)
+        live = LiveTerms(index).after(texts, range(5))
+        query = index.weigh(["a e b unknown"])
+        assert live.scores(query).tolist() == index.scores(query).tolist()
+        later = live.after(["e", "unknown"], [4, 6, 0, 5])
+        expected = index.scores(query)[[4, 0, 0, 2]]
+        found = later.scores(query)
+        assert found[[0, 2, 3]].tolist() == expected[[0, 1, 3]].tolist()
+        assert found[1] > 0
+
+
+class TestALexicalIndexThatNoBuildWrote:
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"language": "klingon"},
+            {"num_terms": -1},
+            {"num_terms": 10**12},
+            {"num_postings": "1"},
+            {"average_length": math.nan},
+            {"average_length": 0},
+            {"language": None},
+        ],
+    )
+    def test_is_refused(self, tmp_path: Path, change: dict[str, Any]) -> None:
+        built(tmp_path, ["fish", "bird"])
+        about = json.loads((tmp_path / LEXICAL).read_text())
+        (tmp_path / LEXICAL).write_text(json.dumps(about | change))
+        with pytest.raises(IndexCorrupt, match="build the index again"):
+            LexicalIndex.open(tmp_path, 2)
+
+    @pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000])
+    def test_is_refused_without_its_description(self, tmp_path: Path, text: str) -> None:
+        built(tmp_path, ["fish", "bird"])
+        (tmp_path / LEXICAL).write_text(text)
+        with pytest.raises(IndexCorrupt, match="build the index again"):
+            LexicalIndex.open(tmp_path, 2)
+
+    def test_of_another_version_says_so(self, tmp_path: Path) -> None:
+        built(tmp_path, ["fish", "bird"])
+        about = json.loads((tmp_path / LEXICAL).read_text())
+        (tmp_path / LEXICAL).write_text(json.dumps(about | {"version": 99}))
+        with pytest.raises(IndexMismatch, match=r"version 99, and this worker reads version 1.*build"):
+            LexicalIndex.open(tmp_path, 2)
+
+    def test_with_starts_out_of_order_is_refused(self, tmp_path: Path) -> None:
+        built(tmp_path, ["fish", "bird"])
+        starts = np.load(tmp_path / STARTS)
+        np.save(tmp_path / STARTS, starts[::-1].copy())
+        with pytest.raises(IndexCorrupt, match="where postings begin"):
+            LexicalIndex.open(tmp_path, 2)
+
+    def test_with_rows_of_no_document_is_refused_when_it_is_searched(self, tmp_path: Path) -> None:
+        built(tmp_path, ["fish", "bird"])
+        np.save(tmp_path / POSTINGS, np.array([7, 7], np.int32))
+        with pytest.raises(IndexCorrupt, match="build"):
+            scores(LexicalIndex.open(tmp_path, 2), "fish")
+
+
+def test_a_build_in_a_language_that_the_stemmer_does_not_know_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"language is \"klingon\": it takes one of none, arabic"):
+        BuildIndex("news", "news.csv", language="klingon")

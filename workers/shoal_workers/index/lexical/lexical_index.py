@@ -1,0 +1,159 @@
+"""The lexical index of a version: which of its documents have a term, and the impact of the term in each."""
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal.errors import IndexCorrupt, IndexMismatch
+from shoal.excerpt import excerpt
+from shoal.languages import LANGUAGES
+from shoal_workers.index.files.array_file import open_array
+from shoal_workers.index.files.manifest import IMPACTS, LEXICAL, POSTINGS, STARTS, TERMS
+from shoal_workers.index.lexical.analyzer import Analyzer
+from shoal_workers.index.lexical.bm25 import impacts, weights
+
+#: Version of the terms and the impacts, raised by one whenever a text gets other ones.
+VERSION = 1
+
+#: Most characters of a query whose words count, as many as of a text that is embedded.
+MAX_QUERY_CHARS = 8_192
+
+#: Most postings that are read for a query, for each document and at least: of a query with more, the terms that are in
+#: most documents do not count.
+POSTINGS_PER_DOCUMENT, LEAST_POSTINGS = 8, 2**20
+
+
+class QueryTerms(NamedTuple):
+    """The terms of a query that count, uint64 `[terms]` in ascending order, and their weights, float64 `[terms]`."""
+
+    terms: NDArray[np.uint64]
+    weights: NDArray[np.float64]
+
+
+class DocumentTerms(NamedTuple):
+    """The terms of a document, uint64 `[terms]` in ascending order, and their impacts, uint8 `[terms]`."""
+
+    terms: NDArray[np.uint64]
+    impacts: NDArray[np.uint8]
+
+
+class LexicalIndex:
+    """The postings of a version, mapped into memory: `terms` in ascending order and the postings of each. Thread-safe.
+
+    Documents that were added since are weighed with the statistics of the version.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        analyzer: Analyzer,
+        average_length: float,
+        terms: NDArray[np.uint64],
+        starts: NDArray[np.int64],
+        rows: NDArray[np.int32],
+        impacts: NDArray[np.uint8],
+    ):
+        self.count = count
+        self.analyzer = analyzer
+        self._average_length = average_length
+        self._terms = terms
+        self._starts = starts
+        self._rows = rows
+        self._impacts = impacts
+
+    @classmethod
+    def open(cls, folder: Path, count: int) -> Self:
+        """Map the files of a version with `count` documents into memory.
+
+        Raises IndexMismatch for terms that another release of Shoal has made, NotReady if the stemmer is not installed,
+        and IndexCorrupt.
+        """
+        about = _read(folder / LEXICAL)
+        num_terms, num_postings = about["num_terms"], about["num_postings"]
+        starts = open_array(folder / STARTS, np.int64, (num_terms + 1,))
+        if starts[0] != 0 or starts[-1] != num_postings or not (starts[1:] > starts[:-1]).all():
+            raise IndexCorrupt(f"{folder / STARTS} does not say where postings begin: build the index again")
+        return cls(
+            count,
+            Analyzer(about["language"]),
+            about["average_length"],
+            open_array(folder / TERMS, np.uint64, (num_terms,)),
+            starts,
+            open_array(folder / POSTINGS, np.int32, (num_postings,)),
+            open_array(folder / IMPACTS, np.uint8, (num_postings,)),
+        )
+
+    @property
+    def language(self) -> str:
+        """The language of the documents."""
+        return self.analyzer.language
+
+    def weigh(self, texts: Iterable[str]) -> QueryTerms:
+        """Return the terms of the texts of a query; a term that comes twice weighs twice."""
+        found = np.concatenate(
+            [np.empty(0, np.uint64), *(self.analyzer.terms(text[:MAX_QUERY_CHARS]) for text in texts)]
+        )
+        terms, counts = np.unique(found, return_counts=True)
+        _, sizes = self._find(terms)
+        kept = np.sort(_affordable(sizes, max(LEAST_POSTINGS, POSTINGS_PER_DOCUMENT * self.count)))
+        return QueryTerms(terms[kept], counts[kept] * weights(sizes[kept], self.count))
+
+    def scores(self, query: QueryTerms) -> NDArray[np.float32]:
+        """Return the BM25 scores of all documents, float32 `[count]`; 0 for a document without the terms.
+
+        Raises IndexCorrupt for postings that no build wrote.
+        """
+        found = np.zeros(self.count, np.float32)
+        starts, sizes = self._find(query.terms)
+        try:
+            for start, size, weight in zip(starts.tolist(), sizes.tolist(), query.weights.tolist(), strict=True):
+                part = slice(start, start + size)
+                found[self._rows[part]] += self._impacts[part] * np.float32(weight)
+        except IndexError as error:
+            raise IndexCorrupt(f"postings have rows over {self.count:,}: build the index again") from error
+        return found
+
+    def document_terms(self, text: str) -> DocumentTerms:
+        """Return the terms of a document that is not in the version."""
+        found = self.analyzer.terms(text)
+        terms, counts = np.unique(found, return_counts=True)
+        return DocumentTerms(terms, impacts(counts, len(found), self._average_length))
+
+    def _find(self, terms: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where the postings of terms begin, and how many there are."""
+        places = np.searchsorted(self._terms, terms)
+        is_known = np.zeros(len(terms), bool)
+        inside = places < len(self._terms)
+        is_known[inside] = self._terms[places[inside]] == terms[inside]
+        places[~is_known] = 0
+        starts = self._starts[places]
+        ends = self._starts[np.minimum(places + 1, len(self._starts) - 1)]
+        return starts, np.where(is_known, ends - starts, 0)
+
+
+def _affordable(sizes: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Return the places of the shortest lists of postings that have at most so many together; of one at least."""
+    order = np.argsort(sizes, kind="stable")
+    return order[: max(1, int(np.searchsorted(np.cumsum(sizes[order]), most, "right")))]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        about: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        if (version := about["version"]) != VERSION:
+            raise IndexMismatch(
+                f"the words of this index are of version {excerpt(version)}, and this worker reads version {VERSION}: "
+                "build the index again, or search with mode dense"
+            )
+        if about["language"] not in LANGUAGES:
+            raise ValueError(f"language is {excerpt(about['language'])}")
+        if min(about["num_terms"], about["num_postings"]) < 0 or not 1 <= about["average_length"] < math.inf:
+            raise ValueError("its numbers are out of range")
+        return about
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise IndexCorrupt(f"{path} cannot be read ({error!s:.200}): build the index again") from error

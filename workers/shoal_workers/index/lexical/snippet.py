@@ -1,0 +1,80 @@
+"""The passage of a document that best shows why it is a hit: it has the words of the query that weigh most."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from shoal_workers.index.lexical.analyzer import Analyzer
+
+#: The end of a sentence, and of a word.
+_SENTENCE_END = re.compile(r"[.!?…]['\")\]]*\s+|[。！？]\s*|\n+")
+_SPACE = re.compile(r"\s+")
+
+#: A match of a word of the query: start, stop and term.
+Match = tuple[int, int, int]
+
+
+def snippet(
+    text: str, analyzer: Analyzer, weights: Mapping[int, float], max_chars: int, num_read: int
+) -> dict[str, Any]:
+    """Return the best passage of a text: its text, where it starts and stops, and the words of the query in it.
+
+    `weights` are those of the terms of the query. Of a long text, the first `num_read` characters are read. Places are
+    counted in characters; those of `highlights` from the start of the passage.
+    """
+    matches = [match for match in analyzer.places(text[:num_read]) if match[2] in weights]
+    first, last = _best(matches, weights, max_chars)
+    start, stop = _passage(text, first, last, max_chars)
+    highlights: list[list[int]] = []
+    for place, end, _ in matches:
+        if place < start or end > stop:
+            continue
+        if highlights and place - start <= highlights[-1][1]:  # pairs of characters of a run overlap
+            highlights[-1][1] = end - start
+        else:
+            highlights.append([place - start, end - start])
+    return {"text": text[start:stop], "start": start, "stop": stop, "highlights": highlights}
+
+
+def _best(matches: list[Match], weights: Mapping[int, float], max_chars: int) -> tuple[int, int]:
+    """Return from where to where the best matches go that lie within so many characters.
+
+    A term counts once; of equal passages, the first is taken.
+    """
+    best, span, total, begin = 0.0, (0, 0), 0.0, 0
+    inside: Counter[int] = Counter()
+    for start, stop, term in matches:
+        if not inside[term]:
+            total += weights[term]
+        inside[term] += 1
+        while matches[begin][0] < stop - max_chars and matches[begin][0] < start:
+            gone = matches[begin][2]
+            inside[gone] -= 1
+            total -= 0 if inside[gone] else weights[gone]
+            begin += 1
+        if total > best + 1e-9:
+            best, span = total, (matches[begin][0], stop)
+    return span
+
+
+def _passage(text: str, first: int, last: int, max_chars: int) -> tuple[int, int]:
+    """Return start and stop of the passage around some matches: from a sentence or word to the end of a word."""
+    spare = max(0, max_chars - (last - first))
+    earliest = max(0, first - (spare if last + spare >= len(text) else spare // 2))
+    start = _start(text, earliest, first)
+    stop = min(len(text), start + max_chars)
+    if stop < len(text) and not text[stop].isspace():
+        ends = [space.start() for space in _SPACE.finditer(text, max(last, start + max_chars // 2), stop)]
+        stop = ends[-1] if ends else stop
+    return start, start + len(text[start:stop].rstrip())
+
+
+def _start(text: str, earliest: int, first: int) -> int:
+    """Return where a sentence begins between two places; else where a word does."""
+    if earliest == 0:
+        return len(text) - len(text.lstrip()) if first >= len(text) - len(text.lstrip()) else 0
+    for boundary in (_SENTENCE_END, _SPACE):
+        if match := boundary.search(text, earliest - 1, first):
+            return match.end()
+    return earliest

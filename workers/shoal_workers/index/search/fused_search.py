@@ -1,0 +1,90 @@
+"""Exact search by a weighted cosine plus a number that is known of each document beforehand, such as its BM25 score.
+
+A cosine is at most its upper bound, so the score of a document is at most the weighted bound plus that number: rows whose
+sum does not reach the `k`-th best score found so far are never scored.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal_workers.index.search.quantisation import QuantisedQueries
+from shoal_workers.index.search.upper_bounds import GROUP
+
+#: Rounding in float32 that is allowed for in a sum, as a part of its terms.
+_ERROR = 4e-6
+
+#: Most vectors scored at a time: copies of so many stay in the processor's cache.
+_MAX_SCORED = 2**8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prior:
+    """What is known of the documents before vectors are read: a document's score is `weight` times its cosine plus it.
+
+    `of_version` is float32 `[count]`, and `of_added`, float32 `[added]`, is of those that were added since the build.
+    """
+
+    weight: float
+    of_version: NDArray[np.float32]
+    of_added: NDArray[np.float32]
+
+
+def fused_scores(
+    vectors: NDArray[np.float32], query: NDArray[np.float32], weight: float, prior: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return the scores of vectors `[rows, dimension]` with these priors, float32 `[rows]`."""
+    return np.float32(weight) * np.vecdot(vectors, query) + prior
+
+
+class FusedCandidates:
+    """The rows whose scores can reach a threshold, among all of an index or some `rows` of it, int64 in ascending order.
+
+    `products` are those of their codes with the one query of `quantised`, int32 `[rows]`, and `prior` theirs, float32.
+    """
+
+    def __init__(
+        self, products: NDArray[np.int32], quantised: QuantisedQueries, weight: float, prior: NDArray[np.float32]
+    ):
+        unit = weight * float(quantised.units[0])
+        self._upper = products * np.float32(unit)
+        self._slack = weight * float(quantised.slacks[0])
+        self._slack += _ERROR * (float(np.abs(self._upper).max()) + float(np.abs(prior).max()) + self._slack)
+        self._upper += prior
+
+    def best(self, k: int) -> NDArray[np.intp]:
+        """Return the places of at least `k` rows with the highest bounds, but of few more."""
+        highest = self._upper
+        if GROUP * 2 * k <= len(highest):
+            # Each group has a row that reaches its highest bound.
+            whole = len(highest) - len(highest) % GROUP
+            highest = highest[:whole].reshape(GROUP, -1).max(axis=0)
+        place = len(highest) - k
+        return self._at_least(float(np.partition(highest, place)[place]))
+
+    def reaching(self, score: float) -> NDArray[np.intp]:
+        """Return the places of all rows that may have at least this score."""
+        return self._at_least(score - self._slack)
+
+    def _at_least(self, threshold: float) -> NDArray[np.intp]:
+        # A threshold is rounded to the next lower number, so that no row that reaches it is lost.
+        return np.flatnonzero(self._upper >= np.nextafter(np.float32(threshold), np.float32(-np.inf)))
+
+
+def order_of(scores: NDArray[np.float32], k: int) -> NDArray[np.intp]:
+    """Return the places of the `k` highest scores, best first; of equal ones, the lower place comes first."""
+    return np.argsort(-scores, kind="stable")[:k]
+
+
+def scores_of(
+    vectors: NDArray[np.float32],
+    rows: NDArray[np.intp],
+    query: NDArray[np.float32],
+    weight: float,
+    prior: NDArray[np.float32],
+) -> NDArray[np.float32]:
+    """Return the scores of some rows; `prior` is theirs, float32 `[rows]`."""
+    parts = [slice(start, start + _MAX_SCORED) for start in range(0, len(rows), _MAX_SCORED)]
+    found = [fused_scores(vectors[rows[part]], query, weight, prior[part]) for part in parts]
+    return np.concatenate([np.empty(0, np.float32), *found])

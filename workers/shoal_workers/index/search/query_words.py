@@ -1,0 +1,75 @@
+"""The words of a query: the BM25 scores of all documents, and what a search makes of them."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal_workers.index.lexical.lexical_index import MAX_QUERY_CHARS, LexicalIndex, QueryTerms
+from shoal_workers.index.lexical.snippet import snippet
+from shoal_workers.index.search.fused_search import Prior
+from shoal_workers.index.search.live_documents import LiveDocuments
+
+#: Part of the cosine in a hybrid score where none is asked for: docs/search.md has the measurements.
+ALPHA = 0.7
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueryWords:
+    """The terms of a query, and the BM25 scores of documents: of those of a version, float32 `[count]`, and added ones."""
+
+    texts: tuple[str, ...]
+    lexical: LexicalIndex
+    terms: QueryTerms
+    of_version: NDArray[np.float32]
+    of_added: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, texts: tuple[str, ...], lexical: LexicalIndex, live: LiveDocuments) -> Self:
+        """Look up the words of texts. Raises IndexCorrupt."""
+        terms = lexical.weigh(texts)
+        of_added = live.terms.scores(terms) if live.terms else np.zeros(len(live.ids), np.float32)
+        return cls(texts, lexical, terms, lexical.scores(terms), of_added)
+
+    def lexical_prior(self) -> Prior:
+        """Return what makes BM25 the score."""
+        return Prior(0.0, self.of_version, self.of_added)
+
+    def hybrid_prior(self, alpha: float, eligible: NDArray[np.bool_], added: NDArray[np.bool_]) -> Prior:
+        """Return what makes `alpha` times the cosine, plus the rest times BM25 in parts of the best one, the score.
+
+        The best one is among the eligible documents of the version and the added ones. Where none has a word of the
+        query, the score is the cosine.
+        """
+        highest = max(self.of_version.max(initial=0, where=eligible), self.of_added.max(initial=0, where=added))
+        if not highest:
+            return Prior(1.0, np.zeros_like(self.of_version), np.zeros_like(self.of_added))
+        factor = np.float32((1 - alpha) / highest)
+        return Prior(alpha, factor * self.of_version, factor * self.of_added)
+
+    def explain(self, row: int, text: str) -> dict[str, Any]:
+        """Return the BM25 score of a document with this text, and the part of it that each word of the query has."""
+        place = row - self.lexical.count
+        document = self.lexical.document_terms(text)
+        impacts = dict(zip(document.terms.tolist(), document.impacts.tolist(), strict=True))
+        weights, words = self.weights, self.words
+        parts = {words[term]: weights[term] * impacts[term] for term in weights if term in impacts and term in words}
+        return {"bm25": float(self.of_version[row] if place < 0 else self.of_added[place]), "words": parts}
+
+    def snippet(self, text: str, max_chars: int, num_read: int) -> dict[str, Any]:
+        """Return the best passage of a text, which is looked for in its first `num_read` characters."""
+        return snippet(text, self.lexical.analyzer, self.weights, max_chars, num_read)
+
+    @property
+    def weights(self) -> dict[int, float]:
+        """The weights of the terms."""
+        return dict(zip(self.terms.terms.tolist(), self.terms.weights.tolist(), strict=True))
+
+    @property
+    def words(self) -> dict[int, str]:
+        """The words of the terms, as the query has them."""
+        found: dict[int, str] = {}
+        for text in reversed(self.texts):
+            found |= self.lexical.analyzer.words(text[:MAX_QUERY_CHARS])
+        return found
