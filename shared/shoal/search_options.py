@@ -33,6 +33,9 @@ MAX_VECTOR_NUMBERS = 100_000
 #: Most hits that are ranked anew.
 MAX_TOP_N = 1_000
 
+#: Least and most characters of a snippet, and those of one that is asked for without.
+MIN_SNIPPET_CHARS, MAX_SNIPPET_CHARS, SNIPPET_CHARS = 20, 10_000, 240
+
 #: Most characters of a cursor.
 MAX_CURSOR_CHARS = 4_096
 
@@ -146,7 +149,8 @@ def _check_facets(name: str, value: Any) -> None:
 
 
 def _check_snippet(name: str, value: Any) -> None:
-    check_type(name, value, dict, "a map of options; an empty one takes their defaults")
+    check_names(name, value, ("max_chars",))
+    check_range(f"{name}.max_chars", value.get("max_chars", SNIPPET_CHARS), MIN_SNIPPET_CHARS, MAX_SNIPPET_CHARS)
 
 
 def _check_rerank(name: str, value: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from shoal.errors import InvalidRequest, ShoalError
+from shoal.errors import IndexMismatch, InvalidRequest, NotReady, ShoalError
 from shoal.search_options import PLAIN
 from shoal_workers.index.index import Index
 from shoal_workers.index.open_indexes import find_version
@@ -68,7 +68,7 @@ class Searcher:
             if len(works) > 1:
                 for work in works:
                     self._search_index(index, [work])
-            elif isinstance(error, InvalidRequest):
+            elif isinstance(error, InvalidRequest | IndexMismatch | NotReady):
                 works[0].error = error
             else:
                 _fail(works[0], error)

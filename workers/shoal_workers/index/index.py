@@ -167,7 +167,9 @@ class Index:
     def _open_lexical(self) -> tuple[LexicalIndex | None, ShoalError]:
         """Return the lexical index, or the reason why there is none."""
         if LEXICAL not in self.manifest.files:
-            reason = "was built before Shoal knew the words of documents: build the index again, or search with mode dense"
+            reason = (
+                "was built before Shoal knew the words of documents: build the index again, or search with mode dense"
+            )
             return None, IndexMismatch(f"version {self.manifest.version} {reason}")
         try:
             return LexicalIndex.open(self.folder, self.manifest.count), IndexMismatch("")

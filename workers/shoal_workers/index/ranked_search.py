@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import Unsupported
-from shoal.excerpt import excerpt
+from shoal.errors import InvalidRequest, Unsupported
 from shoal.jobs import Job
 from shoal.search_fields import parse_facets, parse_sort
 from shoal.search_filter import parse_filter
-from shoal.search_options import SEARCH_DEFAULTS, SearchOptions
+from shoal.search_options import SEARCH_DEFAULTS, SNIPPET_CHARS, SearchOptions
 from shoal_workers.index.job_queries import queries_of
 from shoal_workers.index.search.diversity import most_diverse, pool_size
 from shoal_workers.index.search.facets import count_facet
 from shoal_workers.index.search.field_order import FieldOrder
 from shoal_workers.index.search.fields import Fields, Selection
+from shoal_workers.index.search.fused_search import Prior, fused_scores
 from shoal_workers.index.search.grouping import Lead, leads_of, members_of
 from shoal_workers.index.search.pages import Pages
 from shoal_workers.index.search.query import Query
+from shoal_workers.index.search.query_words import ALPHA, QueryWords
 from shoal_workers.index.search.ranking import Place, Ranked, Ranking
 from shoal_workers.index.search.search import merged
 from shoal_workers.index.search.selection import select
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
     from shoal_workers.index.index import Index
 
 #: Options that no search takes yet.
-UNSUPPORTED = ("alpha", "boost", "snippet")
+UNSUPPORTED = ("boost",)
 
-#: The modes that searches have.
-SUPPORTED_MODES = ("dense",)
+#: Least and most characters of a document in which a passage for its snippet is looked for, and most of all together.
+LEAST_READ, MOST_READ, MOST_READ_TOGETHER = 1_024, 2**16, 2**22
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,6 @@ class HitList(NamedTuple):
 
 def check_supported(options: SearchOptions) -> None:
     """Raise Unsupported for an option that this worker does not know."""
-    if options.mode not in SUPPORTED_MODES:
-        raise Unsupported(f"mode {excerpt(options.mode)} is not served by this worker: use dense")
     for name in UNSUPPORTED:
         if getattr(options, name) != SEARCH_DEFAULTS[name]:
             raise Unsupported(f"{name} is not served by this worker: leave it out")
@@ -78,6 +77,7 @@ class RankedSearch:
         self._options = job.search
         self._vectors = vectors
         self._pages = Pages(job, index.manifest.version, index.manifest.count, self._live.ids)
+        self._words: dict[Query, QueryWords] = {}
         self._group_field = index.group_field if job.search.group_by is None else job.search.group_by
 
     def find(self) -> list[HitList]:
@@ -85,7 +85,10 @@ class RankedSearch:
 
         Raises InvalidRequest for an option that does not fit this index, and IndexCorrupt.
         """
-        return [self._page(query) for query in queries_of(self._job, self._vectors, self._index, self._live)]
+        queries = queries_of(self._job, self._vectors, self._index, self._live)
+        if self._options.mode == "lexical" and not all(query.texts for query in queries):
+            raise InvalidRequest("mode lexical finds words: it takes texts, not vectors and ids alone")
+        return [self._page(query) for query in queries]
 
     def answer(self, lists: Sequence[HitList]) -> SearchAnswer:
         """Return the answer that has the best hits of these lists. Raises IndexCorrupt."""
@@ -109,6 +112,8 @@ class RankedSearch:
 
     def _rank(self, query: Query, selection: Selection, num: int) -> Ranked:
         """Return the documents of highest score, best first; of equal scores, the lower row comes first."""
+        if prior := self._prior(query):
+            return self._rank_fused(query, prior, selection, num)
         vector = query.vector[None]
         found = self._index.exact_search.top_k(vector, num, eligible=selection.rows)
         if self._live.ids:
@@ -116,14 +121,42 @@ class RankedSearch:
             found = merged(found, added, self._index.manifest.count, num)
         return Ranked(found.rows[0], found.scores[0])
 
+    def _rank_fused(self, query: Query, prior: Prior, selection: Selection, num: int) -> Ranked:
+        index, weight = self._index, prior.weight
+        found = index.exact_search.top_fused(query.vector, num, weight, prior.of_version, selection.rows)
+        if self._live.ids:
+            added = self._live.top_fused(query.vector, num, weight, prior.of_added, selection.added)
+            found = merged(found, added, index.manifest.count, num)
+        return Ranked(found.rows[0], found.scores[0])
+
+    def _prior(self, query: Query) -> Prior | None:
+        """Return the part of the scores that the words of a query have; None where cosines are the scores."""
+        if self._options.mode == "dense" or (self._options.mode == "hybrid" and not query.texts):
+            return None
+        words = self._words_of(query)
+        if self._options.mode == "lexical":
+            return words.lexical_prior()
+        alpha = ALPHA if self._options.alpha is None else self._options.alpha
+        selection = self._selection(query)
+        return words.hybrid_prior(alpha, selection.rows, selection.added)
+
+    def _words_of(self, query: Query) -> QueryWords:
+        """Return the words of the texts of a query; raise IndexMismatch if the index knows no words."""
+        if query not in self._words:
+            self._words[query] = QueryWords.of(query.texts, self._index.lexical, self._live)
+        return self._words[query]
+
     def _reaching(self, query: Query, selection: Selection) -> Selection:
         """Return the documents of a selection that reach the least score."""
         if (least := self._options.min_score) is None:
             return selection
         rows = selection.rows.copy()
-        rows[rows] = self._index.exact_search.reaching(query.vector, least, np.flatnonzero(rows))
-        scores = np.vecdot(self._live.vectors, query.vector)
-        return Selection(rows, selection.added & (scores >= least))
+        weight, of_version, of_added = self._prior(query) or (1.0, None, None)
+        places = np.flatnonzero(rows)
+        scores = self._index.exact_search.scores(query.vector, places, weight, of_version)
+        rows[places] = scores >= least
+        added = fused_scores(self._live.vectors, query.vector, weight, of_added)
+        return Selection(rows, selection.added & (added >= least))
 
     @property
     def _fields(self) -> Fields:
@@ -141,16 +174,21 @@ class RankedSearch:
 
     def _selection(self, query: Query) -> Selection:
         """Return the documents that may be in the list of a query."""
-        if not query.excluded_ids:
-            return self._eligible
-        rows = self._eligible.rows.copy()
-        rows[self._index.rows_of(query.excluded_ids)] = False
-        is_other = np.array([added_id not in query.excluded_ids for added_id in self._live.ids], bool)
-        return Selection(rows, self._eligible.added & is_other)
+        found = self._eligible
+        if query.excluded_ids:
+            rows = found.rows.copy()
+            rows[self._index.rows_of(query.excluded_ids)] = False
+            is_other = np.array([added_id not in query.excluded_ids for added_id in self._live.ids], bool)
+            found = Selection(rows, found.added & is_other)
+        if self._options.mode == "lexical":
+            words = self._words_of(query)
+            found = Selection(found.rows & (words.of_version > 0), found.added & (words.of_added > 0))
+        return found
 
     def _facets(self, query: Query) -> dict[str, Any]:
         """Return how many of the documents that may be in the list have each value of the fields that are asked for."""
-        return self._count(self._selection(query)) if query.excluded_ids else self._facets_of_all
+        is_of_all = self._selection(query) is self._eligible
+        return self._facets_of_all if is_of_all else self._count(self._selection(query))
 
     @cached_property
     def _facets_of_all(self) -> dict[str, Any]:
@@ -225,12 +263,30 @@ class RankedSearch:
     def _hit(self, query: Query, place: Place) -> dict[str, Any]:
         """Return what is answered of a document."""
         document = self._index.document_of(place.row, self._live)
+        text = document["text"]
         hit = {"id": document.pop("id"), "score": place.score}
         names = document if self._options.fields is None else self._options.fields
         hit |= {name: document[name] for name in names if name in document}
+        if self._options.snippet is not None and query.texts:
+            max_chars = self._options.snippet.get("max_chars", SNIPPET_CHARS)
+            hit["snippet"] = self._words_of(query).snippet(text, max_chars, self._num_read)
         if self._options.explain:
-            first = place.score if place.first_score is None else place.first_score
-            hit["explain"] = {"mode": self._options.mode, "cosine": first}
-            if place.first_score is not None:
-                hit["explain"]["rerank"] = place.score
+            hit["explain"] = self._explain(query, place, text)
         return hit
+
+    def _explain(self, query: Query, place: Place, text: str) -> dict[str, Any]:
+        """Return the parts of a score."""
+        row = place.row - self._index.manifest.count
+        vector = self._live.vectors[row] if row >= 0 else self._index.vectors[place.row]
+        explained: dict[str, Any] = {"mode": self._options.mode, "cosine": float(np.vecdot(vector, query.vector))}
+        if self._options.mode != "dense" and query.texts:
+            explained |= self._words_of(query).explain(place.row, text)
+        if place.first_score is not None:
+            explained["rerank"] = place.score
+        return explained
+
+    @property
+    def _num_read(self) -> int:
+        """In how many characters of each hit a passage is looked for."""
+        num_hits = self._job.k * self._options.group_size * self._job.num_lists
+        return max(LEAST_READ, min(MOST_READ, MOST_READ_TOGETHER // num_hits))

@@ -81,13 +81,12 @@ def build(
 
     Where it `reuses`, texts that the version built last has are not embedded again. A build that was interrupted goes
     on when it is started again with the same arguments, of which `key` is any word; if a version was built with the
-    same key, which is not empty, it is that one. `num_kept` versions stay. With `skips_bad`, bad rows of the source are
-    left out. With a `cutter`, each chunk of a document is a row of the index.
+    same key, which is not empty, it is that one. `num_kept` versions stay. With `skips_bad`, bad rows are left out, and
+    with a `cutter`, each chunk of a document is a row. Kinds that `kinds` has not, and a `language`, are found.
 
     The version has all changes of the current version, and those of the index since, which `changes` has; without it,
     these are left to later builds. Changes made before `drop_changes_before`, in Unix seconds, are forgotten. Redis
-    keeps those that the version has until `changes.forget_folded` is called. `kinds` are the kinds of fields that are
-    not to be found by their values; without a `language`, that of the texts is found.
+    keeps those that the version has until `changes.forget_folded` is called.
 
     Raises BadDocument, DiskFull, IndexBusy while another build of the index runs, IndexCorrupt for a version that fails
     its validation, what `report` raises, and the errors of the encoder. The current version then stays.

@@ -57,7 +57,6 @@ class Analyzer:
             if terms := self._terms[word]:
                 yield start, stop, terms[-1]
 
-
     def words(self, text: str) -> dict[int, str]:
         """Return for each term of a text a word that has it."""
         return {term: text[start:stop] for start, stop, term in self.places(text)}

@@ -1,10 +1,10 @@
 """Exact search by a weighted cosine plus a number that is known of each document beforehand, such as its BM25 score.
 
-A cosine is at most its upper bound, so the score of a document is at most the weighted bound plus that number: rows whose
-sum does not reach the `k`-th best score found so far are never scored.
+A cosine is at most its upper bound, so the score of a document is at most the weighted bound plus that number: rows
+whose sum does not reach the `k`-th best score found so far are never scored.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,8 @@ _ERROR = 4e-6
 _MAX_SCORED = 2**8
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prior:
-    """What is known of the documents before vectors are read: a document's score is `weight` times its cosine plus it.
+class Prior(NamedTuple):
+    """The part of scores that is known before vectors are read: a score is `weight` times the cosine plus this part.
 
     `of_version` is float32 `[count]`, and `of_added`, float32 `[added]`, is of those that were added since the build.
     """
@@ -32,14 +31,15 @@ class Prior:
 
 
 def fused_scores(
-    vectors: NDArray[np.float32], query: NDArray[np.float32], weight: float, prior: NDArray[np.float32]
+    vectors: NDArray[np.float32], query: NDArray[np.float32], weight: float, prior: NDArray[np.float32] | None
 ) -> NDArray[np.float32]:
-    """Return the scores of vectors `[rows, dimension]` with these priors, float32 `[rows]`."""
-    return np.float32(weight) * np.vecdot(vectors, query) + prior
+    """Return the scores of vectors `[rows, dimension]` with these priors, float32 `[rows]`; without, their cosines."""
+    cosines: NDArray[np.float32] = np.vecdot(vectors, query)
+    return cosines if prior is None else np.float32(weight) * cosines + prior
 
 
 class FusedCandidates:
-    """The rows whose scores can reach a threshold, among all of an index or some `rows` of it, int64 in ascending order.
+    """The rows whose scores can reach a threshold, by upper bounds.
 
     `products` are those of their codes with the one query of `quantised`, int32 `[rows]`, and `prior` theirs, float32.
     """
@@ -82,9 +82,9 @@ def scores_of(
     rows: NDArray[np.intp],
     query: NDArray[np.float32],
     weight: float,
-    prior: NDArray[np.float32],
+    prior: NDArray[np.float32] | None,
 ) -> NDArray[np.float32]:
     """Return the scores of some rows; `prior` is theirs, float32 `[rows]`."""
     parts = [slice(start, start + _MAX_SCORED) for start in range(0, len(rows), _MAX_SCORED)]
-    found = [fused_scores(vectors[rows[part]], query, weight, prior[part]) for part in parts]
+    found = [fused_scores(vectors[rows[part]], query, weight, None if prior is None else prior[part]) for part in parts]
     return np.concatenate([np.empty(0, np.float32), *found])

@@ -11,6 +11,7 @@ from shoal import wire
 from shoal.changes.change import MAX_LENGTH, Change
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
 from shoal_workers.index.lexical.live_terms import LiveTerms
+from shoal_workers.index.search.fused_search import order_of, scores_of
 from shoal_workers.index.search.quantisation import SCORE_ERROR
 from shoal_workers.index.search.search import MAX_BOUNDS, TopK, best_of
 from shoal_workers.index.search.upper_bounds import NO_ROWS, Candidates
@@ -23,8 +24,8 @@ class LiveDocuments:
     It has the changes up to `position` in the log, which are of the ids in `changed`. `hidden_rows` are the rows of the
     version that have one of these ids, int64 `[hidden]` in ascending order. Documents that were added are in the order
     of their last change: their `ids`, `vectors`, float32 `[added, dimension]`, and `packed` bytes, as the objects of
-    small values would take many times the memory that the change had in Redis. `terms` are those of their texts, where the
-    version has a lexical index.
+    small values would take many times the memory that the change had in Redis. `terms` are those of their texts, where
+    the version has a lexical index.
     """
 
     position: str
@@ -76,6 +77,18 @@ class LiveDocuments:
     def document(self, place: int) -> dict[str, Any]:
         """Return an added document: its `id`, `text` and other fields."""
         return wire.unpack(self.packed[place])
+
+    def top_fused(
+        self, query: NDArray[np.float32], k: int, weight: float, prior: NDArray[np.float32], eligible: NDArray[np.bool_]
+    ) -> TopK:
+        """Find the `k` eligible documents of highest `weight` times cosine plus `prior`, both `[added]`, for one query.
+
+        A row is the place among the added documents. Of equal scores, the document that was added first comes first.
+        """
+        rows = np.flatnonzero(eligible)
+        scores = scores_of(self.vectors, rows, query, weight, prior[rows])
+        best = order_of(scores, k)
+        return TopK(rows[best][None], scores[best][None])
 
     def top_k(self, queries: NDArray[np.float32], k: int, eligible: NDArray[np.bool_] | None = None) -> TopK:
         """Find the `k` added documents of highest score for each of `[queries, dimension]`, or all if there are fewer.

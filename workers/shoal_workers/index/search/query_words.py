@@ -17,7 +17,7 @@ ALPHA = 0.7
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueryWords:
-    """The terms of a query, and the BM25 scores of documents: of those of a version, float32 `[count]`, and added ones."""
+    """The terms of a query, and the BM25 scores of the documents of a version, float32 `[count]`, and of added ones."""
 
     texts: tuple[str, ...]
     lexical: LexicalIndex

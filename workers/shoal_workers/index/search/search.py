@@ -90,13 +90,11 @@ class ExactSearch:
         self._spare_buffers.append(buffer)
         return best_of(self._vectors, _in_index(candidates, rows), queries, k)
 
-    def reaching(self, query: NDArray[np.float32], least: float, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of the rows have a score of at least `least` for a query, `[dimension]`."""
-        reaches = np.zeros(len(rows), bool)
-        for start in range(0, len(rows), MAX_SCORED):
-            part = rows[start : start + MAX_SCORED]
-            reaches[start : start + MAX_SCORED] = np.vecdot(self._vectors[part], query) >= least
-        return reaches
+    def scores(
+        self, query: NDArray[np.float32], rows: NDArray[np.intp], weight: float, prior: NDArray[np.float32] | None
+    ) -> NDArray[np.float32]:
+        """Return the scores of some rows for a query, `[dimension]`, as `top_fused` has them."""
+        return scores_of(self._vectors, rows, query, weight, None if prior is None else prior[rows])
 
     def top_fused(
         self, query: NDArray[np.float32], k: int, weight: float, prior: NDArray[np.float32], eligible: NDArray[np.bool_]

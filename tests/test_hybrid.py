@@ -1,0 +1,193 @@
+"""Searches by words, and by words and vectors, against brute force over all documents of an index and its changes."""
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from index_versions import write_version
+from numpy.typing import NDArray
+
+from shoal.changes.change import Change
+from shoal.errors import IndexMismatch, InvalidRequest
+from shoal.jobs import Job
+from shoal.records.document import Document
+from shoal.search_options import SearchOptions
+from shoal_workers.index.files.manifest import FILES, FILES_OF, MANIFEST, Manifest
+from shoal_workers.index.index import Index
+from shoal_workers.index.search.query_words import ALPHA
+
+DIMENSION = 16
+WORDS = [f"w{n}" for n in range(60)]
+
+Vectors = NDArray[np.float32]
+
+
+def random_vectors(draw: random.Random, num: int) -> Vectors:
+    """Return vectors of length 1, of which some are equal and some nearly so."""
+    vectors = np.array([[draw.gauss(0, 1) for _ in range(DIMENSION)] for _ in range(num)], np.float32)
+    for row in range(1, num):
+        if (luck := draw.random()) < 0.2:
+            vectors[row] = vectors[draw.randrange(row)] + (0 if luck < 0.1 else 1e-6)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def random_text(draw: random.Random) -> str:
+    """Return a text of a few words, of which low numbers are frequent."""
+    return " ".join(WORDS[min(int(draw.expovariate(0.1)), 59)] for _ in range(draw.randint(1, 12)))
+
+
+def made(tmp_path: Path, count: int = 300) -> Index:
+    """Return an index of so many documents, a few of which were deleted, replaced or added since it was built."""
+    draw = random.Random(count)
+    texts = [random_text(draw) for _ in range(count)]
+    write_version(
+        tmp_path / "v", [Document(f"d{n}", text, {}) for n, text in enumerate(texts)], random_vectors(draw, count)
+    )
+    index = Index.open_version(tmp_path / "v")
+    added = [Document(f"d{n}", random_text(draw), {}) for n in range(count - 10, count + 15)]
+    deleted = tuple(f"d{n}" for n in range(5))
+    change = Change(tuple(added), random_vectors(draw, len(added)), deleted, "d" * 64, 1.0)
+    index.live = index.live.after([change], "1-1", index.rows_of)
+    return index
+
+
+def plain_answer(index: Index, text: str, vector: Vectors, options: SearchOptions, k: int) -> list[tuple[int, float]]:
+    """Return rows and scores of the best documents, by scoring all of them."""
+    words = index.lexical.weigh([text])
+    assert index.live.terms is not None
+    lexical = np.concatenate([index.lexical.scores(words), index.live.terms.scores(words)])
+    cosines = np.concatenate([np.vecdot(index.vectors, vector), np.vecdot(index.live.vectors, vector)])
+    is_found = np.ones(len(lexical), bool)
+    is_found[index.live.hidden_rows] = False
+    if options.mode == "lexical":
+        scores, is_found = lexical, is_found & (lexical > 0)
+    elif best := lexical[is_found].max(initial=0):
+        alpha = ALPHA if options.alpha is None else options.alpha
+        scores = np.float32(alpha) * cosines + np.float32((1 - alpha) / best) * lexical
+    else:
+        scores = cosines
+    rows = np.flatnonzero(is_found)
+    order = rows[np.argsort(-scores[rows], kind="stable")][:k]
+    return [(int(row), float(scores[row])) for row in order]
+
+
+def found_by(index: Index, texts: list[str], vectors: Vectors, k: int, **options: Any) -> list[list[dict[str, Any]]]:
+    """Return the hits of a search."""
+    return index.answer(Job("search", texts, k=k, search=SearchOptions(**options)), vectors).hits
+
+
+@pytest.mark.parametrize(
+    "options", [{"mode": "lexical"}, *({"mode": "hybrid", "alpha": n} for n in (None, 0.0, 0.4, 1.0))]
+)
+@pytest.mark.parametrize(("count", "k"), [(40, 10), (40, 300), (700, 1), (3_000, 10), (3_000, 300)])
+def test_hits_are_those_of_brute_force(tmp_path: Path, count: int, options: dict[str, Any], k: int) -> None:
+    index = made(tmp_path, count)
+    draw = random.Random(k)
+    texts = [*(random_text(draw) for _ in range(12)), "unknown", "w59"]
+    vectors = random_vectors(draw, len(texts))
+    ids = [index.document(row)["id"] for row in range(index.manifest.count)] + list(index.live.ids)
+    for text, vector, hits in zip(texts, vectors, found_by(index, texts, vectors, k, **options), strict=True):
+        expected = plain_answer(index, text, vector, SearchOptions(**options), k)
+        assert [hit["id"] for hit in hits] == [ids[row] for row, _ in expected]
+        assert [hit["score"] for hit in hits] == pytest.approx([score for _, score in expected], abs=1e-6)
+
+
+def test_words_that_no_document_has_find_nothing_by_words_and_the_nearest_with_vectors(tmp_path: Path) -> None:
+    index = made(tmp_path)
+    vectors = random_vectors(random.Random(1), 1)
+    assert found_by(index, ["unknown"], vectors, 3, mode="lexical") == [[]]
+    dense = found_by(index, ["unknown"], vectors, 3, explain=True)
+    hybrid = found_by(index, ["unknown"], vectors, 3, mode="hybrid", explain=True)
+    assert [hit["score"] for hit in hybrid[0]] == [hit["score"] for hit in dense[0]]
+
+
+def test_a_score_is_explained_by_its_parts(tmp_path: Path) -> None:
+    index = made(tmp_path)
+    text, vectors = "w3 w17 w1 unknown", random_vectors(random.Random(2), 1)
+    (hits,) = found_by(index, [text], vectors, 20, mode="hybrid", explain=True)
+    best = max(found_by(index, [text], vectors, 1, mode="lexical")[0][0]["score"], 0)
+    for hit in hits:
+        parts = hit["explain"]
+        assert hit["score"] == pytest.approx(ALPHA * parts["cosine"] + (1 - ALPHA) * parts["bm25"] / best, abs=1e-5)
+        assert sum(parts["words"].values()) == pytest.approx(parts["bm25"], rel=1e-4)
+        assert set(parts["words"]) == set(hit["text"].split()) & set(text.split())
+
+
+def test_a_search_by_words_takes_texts(tmp_path: Path) -> None:
+    index = made(tmp_path)
+    with pytest.raises(InvalidRequest, match="takes texts"):
+        index.answer(
+            Job("search", [], search=SearchOptions(mode="lexical", like=["d20"])), np.empty((0, DIMENSION), np.float32)
+        )
+
+
+def test_an_index_of_an_older_layout_is_searched_by_vectors_alone(tmp_path: Path) -> None:
+    vectors = random_vectors(random.Random(3), 30)
+    write_version(tmp_path / "v", [Document(f"d{n}", "w1", {}) for n in range(30)], vectors)
+    manifest = Manifest.read(tmp_path / "v")
+    sums = {name: manifest.checksums[name] for name in FILES_OF[4]}
+    for name in set(FILES) - set(sums):
+        (tmp_path / "v" / name).unlink()
+    older = {name: getattr(manifest, name) for name in manifest.__slots__} | {"checksums": sums, "layout": 4}
+    Manifest(**older).save(tmp_path / "v")
+    assert (tmp_path / "v" / MANIFEST).exists()
+    index = Index.open_version(tmp_path / "v")
+    assert len(index.search(vectors[:1], 5)[0]) == 5
+    for mode in ("lexical", "hybrid"):
+        with pytest.raises(IndexMismatch, match="build the index again"):
+            found_by(index, ["w1"], vectors[:1], 5, mode=mode)
+
+
+class TestASnippet:
+    TEXT = (
+        "The committee met on Monday. It spoke of roads. The old bridge over the river was closed after the flood. "
+        "Repairs of the bridge will take two years, the mayor said, and cost more than was planned. "
+        + "Nothing else. "
+        * 40
+    )
+
+    def index(self, tmp_path: Path) -> Index:
+        """Return an index of three texts."""
+        documents = [
+            Document("a", self.TEXT, {}),
+            Document("b", "東京の橋は古いです。京都の寺も古いです。", {}),
+            Document("c", "...", {}),
+        ]
+        write_version(tmp_path / "v", documents, np.eye(3, DIMENSION, dtype=np.float32))
+        return Index.open_version(tmp_path / "v")
+
+    def snippet(self, index: Index, query: str, document_id: str, **options: Any) -> dict[str, Any]:
+        vectors = np.ones((1, DIMENSION), np.float32) / math.sqrt(DIMENSION)
+        (hits,) = found_by(index, [query], vectors.astype(np.float32), 3, snippet=options)
+        found = next(hit for hit in hits if hit["id"] == document_id)
+        snippet: dict[str, Any] = found["snippet"]
+        assert snippet["text"] == found["text"][snippet["start"] : snippet["stop"]]
+        assert len(snippet["text"]) <= options.get("max_chars", 240)
+        return snippet
+
+    def test_has_the_words_of_the_query(self, tmp_path: Path) -> None:
+        index = self.index(tmp_path)
+        found = self.snippet(index, "cost of repairs BRIDGE", "a", max_chars=100)
+        marked = {found["text"][start:stop] for start, stop in found["highlights"]}
+        assert marked >= {"Repairs", "bridge", "cost"}
+        assert found["text"].startswith("Repairs")
+
+    def test_marks_runs_without_spaces(self, tmp_path: Path) -> None:
+        index = self.index(tmp_path)
+        found = self.snippet(index, "京都の寺", "b", max_chars=20)
+        assert [found["text"][start:stop] for start, stop in found["highlights"]][-1] == "京都の寺"
+
+    def test_is_the_beginning_where_no_word_is_found(self, tmp_path: Path) -> None:
+        index = self.index(tmp_path)
+        found = self.snippet(index, "unknown", "a", max_chars=60)
+        assert found["start"] == 0
+        assert found["highlights"] == []
+        assert self.snippet(index, "unknown", "c")["text"] == "..."
+
+    @pytest.mark.parametrize("snippet", [{"max_chars": 5}, {"max_chars": "9"}, {"maxchars": 100}, []])
+    def test_is_refused_in_another_form(self, snippet: Any) -> None:
+        with pytest.raises(InvalidRequest, match="snippet"):
+            SearchOptions(snippet=snippet)
