@@ -286,6 +286,24 @@ def test_without_a_reranker_a_second_stage_is_refused(queue: Queue, encoder: Enc
     assert code(replies(queue)[job.id]) == "unsupported"
 
 
+def test_a_query_to_score_for_has_the_length_of_a_text_at_most(worker: Worker, queue: Queue) -> None:
+    job = put(queue, QUERY, rerank={"top_n": TOP_N, "query": "x" * 40_001})
+    drive(worker)
+    reply = replies(queue)[job.id]
+    assert isinstance(reply.error, TooLarge)
+    assert reply.error.message == "rerank.query has 40,001 characters and may have 40,000: shorten it"
+
+
+def test_facets_of_a_field_that_is_not_there_are_refused_before_anything_is_scored(
+    worker: Worker, queue: Queue, failing: FailingReranker
+) -> None:
+    job = put(queue, QUERY, facets=["nothing"])
+    drive(worker)
+    assert code(replies(queue)[job.id]) == "invalid_request"
+    assert failing.passes == []
+    assert DeadLetters(queue).newest() == []
+
+
 # Other jobs, and the ends of jobs
 
 

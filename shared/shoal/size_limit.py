@@ -44,9 +44,11 @@ def check_texts(texts: Sequence[str], max_texts: int, max_text_chars: int, subje
 
 
 def check_query(job: Job, max_text_chars: int) -> None:
-    """Raise TooLarge if the query of a rerank has more than `max_text_chars` characters."""
-    if job.op == "rerank" and len(job.query or "") > max_text_chars:
-        raise TooLarge(f"query has {len(job.query or ''):,} characters and may have {max_text_chars:,}: shorten it")
+    """Raise TooLarge if a query for which texts or hits are scored has more than `max_text_chars` characters."""
+    given = {"query": job.query if job.op == "rerank" else None, "rerank.query": (job.search.rerank or {}).get("query")}
+    for name, query in given.items():
+        if query and len(query) > max_text_chars:
+            raise TooLarge(f"{name} has {len(query):,} characters and may have {max_text_chars:,}: shorten it")
 
 
 def check_hits(job: Job, most: int, subject: str) -> None:

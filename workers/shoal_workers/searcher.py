@@ -89,6 +89,8 @@ class Searcher:
         started = time.perf_counter()
         try:
             work.found = stage.answer(work.scores_of_pairs().tolist())
+        except InvalidRequest as error:
+            work.error = error
         except Exception as error:  # any that an index may raise
             _fail(work, error)
         work.timings["search_s"] += time.perf_counter() - started

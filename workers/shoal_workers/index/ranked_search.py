@@ -88,6 +88,8 @@ class RankedSearch:
         queries = queries_of(self._job, self._vectors, self._index, self._live)
         if self._options.mode == "lexical" and not all(query.texts for query in queries):
             raise InvalidRequest("mode lexical finds words: it takes texts, not vectors and ids alone")
+        if self._options.facets and self._options.rerank:
+            self._count(self._eligible)  # before hits are scored: a field may not be there
         return [self._page(query) for query in queries]
 
     def answer(self, lists: Sequence[HitList]) -> SearchAnswer:
