@@ -72,6 +72,23 @@ SORTS = st.lists(
 )
 
 
+#: Boosts of the documents that do not depend on the time of a search.
+BOOSTS = st.lists(
+    st.sampled_from(
+        [
+            {"field": "tag", "weight": 0.5, "value": "a"},
+            {"field": "tag", "weight": -0.25, "value": ["b", "nothing"]},
+            {"field": "year", "weight": 1},
+            {"field": "new", "weight": 0.125},
+            {"field": "year", "weight": 1e-7, "half_life": 2, "origin": 2000},
+            {"field": "day", "weight": 1, "half_life_days": 300, "origin": "2001"},
+        ]
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
 def values_of(document: Fields, name: str) -> list[Any]:
     """Return the values of a field of a document, as they compare."""
     value = document.get(name)

@@ -1,13 +1,14 @@
 """Searches that filter, sort and count by fields answer exactly what looking at each document gives."""
 
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from changes import unit_vectors
-from field_documents import DOCUMENTS, FILTERS, KINDS, SORTS, Fields, in_order, matches
+from field_documents import BOOSTS, DOCUMENTS, FILTERS, KINDS, SORTS, Fields, in_order, matches
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from index_versions import make_older, write_version
@@ -17,9 +18,12 @@ from shoal.changes.change import Change
 from shoal.errors import InvalidRequest
 from shoal.jobs import Job
 from shoal.records.document import Document
+from shoal.search_fields import parse_boosts
 from shoal.search_options import SearchOptions
 from shoal_workers.index.index import Index
 from shoal_workers.index.ranked_search import SearchAnswer
+from shoal_workers.index.search.boosts import boosts_of
+from shoal_workers.index.search.cursor import Cursor
 
 Vectors = NDArray[np.float32]
 
@@ -55,6 +59,10 @@ class Made:
     def expected(self, query: Vectors, **options: Any) -> list[dict[str, Any]]:
         """Return all hits, by looking at each document."""
         scores = np.vecdot(self.vectors, query)
+        if boost := options.get("boost"):
+            # The numbers themselves are those that test_selection.py compares with looking at each document.
+            boosts = boosts_of(parse_boosts(boost), self.index.fields_at(self.index.live), 0.0)
+            scores += np.concatenate([boosts.rows, boosts.added])[boosts.rows.size + boosts.added.size - len(scores) :]
         least = options.get("min_score", -np.inf)
         numbers = [
             n
@@ -72,6 +80,7 @@ class Made:
     st.lists(DOCUMENTS, min_size=2, max_size=40),
     st.none() | FILTERS,
     st.none() | SORTS,
+    st.none() | BOOSTS,
     st.sampled_from([None, -0.2, 0.3]),
     st.data(),
 )
@@ -79,12 +88,13 @@ def test_hits_are_those_of_looking_at_each_document(
     fields: list[Fields],
     wanted: dict[str, Any] | None,
     sort: list[dict[str, str]] | None,
+    boost: list[dict[str, Any]] | None,
     least: float | None,
     data: st.DataObject,
 ) -> None:
     num_added = data.draw(st.integers(0, len(fields) - 1))
     num_deleted = data.draw(st.integers(0, len(fields) - num_added))
-    given = {"filter": wanted, "sort": sort, "min_score": least}
+    given = {"filter": wanted, "sort": sort, "boost": boost, "min_score": least}
     options = {name: value for name, value in given.items() if value is not None}
     k, query = data.draw(st.sampled_from([1, 3, 50])), unit_vectors(1, DIMENSION, 99)[0]
     with tempfile.TemporaryDirectory() as folder:
@@ -143,6 +153,21 @@ def test_groups_and_likeness_are_filtered_too(tmp_path: Path) -> None:
     (hits,) = made.index.answer(job, np.empty((0, DIMENSION), np.float32)).hits
     expected = [hit["id"] for hit in made.expected(made.vectors[3], filter={"year": 2}) if hit["id"] != "53"]
     assert [hit["id"] for hit in hits] == expected[:5]
+
+
+def test_recency_is_that_of_the_first_page_on_all_pages(tmp_path: Path) -> None:
+    made = many(tmp_path)
+    boost = [{"field": "year", "weight": 2, "half_life": 0.5, "origin": 1}]
+    query = made.vectors[0]
+    hits = made.answer(query, 20, boost=boost, explain=True).hits[0]
+    assert {hit["year"] for hit in hits} == {1}
+    assert all(hit["score"] == pytest.approx(hit["explain"]["cosine"] + hit["explain"]["boost"]) for hit in hits)
+    first = made.answer(query, 5, boost=boost, cursor="")
+    assert first.cursors is not None
+    assert abs(Cursor.unpack(first.cursors[0] or "").now - time.time()) < 60
+    second = made.answer(query, 5, boost=boost, cursor=first.cursors[0])
+    assert second.cursors is not None
+    assert Cursor.unpack(second.cursors[0] or "").now == Cursor.unpack(first.cursors[0] or "").now
 
 
 def test_facets_are_counted_for_each_list(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from shoal_workers.chunked_texts import ChunkedTexts
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 from shoal_workers.index.open_indexes import find_index
-from shoal_workers.index.ranked_search import check_supported
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.scheduler import INTERACTIVE
 from shoal_workers.work import Work
@@ -249,7 +248,6 @@ class Admission:
         check_hits(job, MAX_JOB_HITS, "job")
         check_tokenizer_job(job)
         if job.op == "search":
-            check_supported(job.search)
             find_index(self._indexes, job.index)
         check_pairs(job, self._limits.max_job_texts)
         if (job.op == "rerank" or job.search.rerank) and not self._serves_reranks:

@@ -1,6 +1,7 @@
 """A search with options: the queries of a job, the ranking of each, and the hits that are answered of it."""
 
 import json
+import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import InvalidRequest, Unsupported
+from shoal.errors import InvalidRequest
 from shoal.jobs import Job
-from shoal.search_fields import parse_facets, parse_sort
+from shoal.search_fields import parse_boosts, parse_facets, parse_sort
 from shoal.search_filter import parse_filter
-from shoal.search_options import SEARCH_DEFAULTS, SNIPPET_CHARS, SearchOptions
+from shoal.search_options import SNIPPET_CHARS
 from shoal_workers.index.job_queries import queries_of
+from shoal_workers.index.search.boosts import Boosts, boosts_of
 from shoal_workers.index.search.diversity import most_diverse, pool_size
 from shoal_workers.index.search.facets import count_facet
 from shoal_workers.index.search.field_order import FieldOrder
@@ -31,9 +33,6 @@ from shoal_workers.index.search.selection import select
 
 if TYPE_CHECKING:
     from shoal_workers.index.index import Index
-
-#: Options that no search takes yet.
-UNSUPPORTED = ("boost",)
 
 #: Least and most characters of a document in which a passage for its snippet is looked for, and most of all together.
 LEAST_READ, MOST_READ, MOST_READ_TOGETHER = 1_024, 2**16, 2**22
@@ -55,13 +54,6 @@ class HitList(NamedTuple):
     query: Query
     groups: list[list[Place]]
     cursor: str | None = None
-
-
-def check_supported(options: SearchOptions) -> None:
-    """Raise Unsupported for an option that this worker does not know."""
-    for name in UNSUPPORTED:
-        if getattr(options, name) != SEARCH_DEFAULTS[name]:
-            raise Unsupported(f"{name} is not served by this worker: leave it out")
 
 
 class RankedSearch:
@@ -132,6 +124,21 @@ class RankedSearch:
         return Ranked(found.rows[0], found.scores[0])
 
     def _prior(self, query: Query) -> Prior | None:
+        """Return the part of the scores that words and boosts have; None where cosines are the scores."""
+        prior = self._prior_of_words(query)
+        if self._options.boost is None:
+            return prior
+        if prior is None:
+            return Prior(1.0, *self._boosts)
+        return Prior(prior.weight, prior.of_version + self._boosts.rows, prior.of_added + self._boosts.added)
+
+    @cached_property
+    def _boosts(self) -> Boosts:
+        """The numbers that boosts add to the scores."""
+        before = self._pages.before
+        return boosts_of(parse_boosts(self._options.boost), self._fields, before.now if before else time.time())
+
+    def _prior_of_words(self, query: Query) -> Prior | None:
         """Return the part of the scores that the words of a query have; None where cosines are the scores."""
         if self._options.mode == "dense" or (self._options.mode == "hybrid" and not query.texts):
             return None
@@ -283,6 +290,8 @@ class RankedSearch:
         explained: dict[str, Any] = {"mode": self._options.mode, "cosine": float(np.vecdot(vector, query.vector))}
         if self._options.mode != "dense" and query.texts:
             explained |= self._words_of(query).explain(place.row, text)
+        if self._options.boost is not None:
+            explained["boost"] = float(self._boosts.rows[place.row] if row < 0 else self._boosts.added[row])
         if place.first_score is not None:
             explained["rerank"] = place.score
         return explained

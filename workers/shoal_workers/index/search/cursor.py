@@ -15,7 +15,8 @@ class Cursor:
     """The end of a page: `num_shown` hits or groups are on it and the pages before.
 
     All pages are of one `version` of the index, and of the search with this `digest`. The last hit, or the first one of
-    the last group, is in `row` and has the `score`; `id` tells one that was added since the build.
+    the last group, is in `row` and has the `score`; `id` tells one that was added since the build. `now` is the time of
+    the first page, in Unix seconds, by which documents are recent on all of them.
     """
 
     digest: str
@@ -24,6 +25,7 @@ class Cursor:
     score: float
     row: int
     id: str
+    now: float = 0.0
 
     def pack(self) -> str:
         """Return the cursor in letters, digits, `-` and `_`."""

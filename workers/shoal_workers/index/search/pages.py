@@ -1,5 +1,6 @@
 """The pages of a list of hits: where one begins, and the cursor with which it ends."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -31,7 +32,7 @@ class Pages:
         if (text := self._job.search.cursor) is None:
             return None
         if not text:
-            return Cursor(self._digest, self._version, 0, 0.0, 0, "")
+            return Cursor(self._digest, self._version, 0, 0.0, 0, "", time.time())
         cursor = Cursor.unpack(text)
         if cursor.digest != self._digest or cursor.version != self._version:
             raise InvalidRequest("cursor is of another search: ask the same as for the page before, or begin anew")
@@ -52,7 +53,10 @@ class Pages:
 
     def end(self, last: Place, num_shown: int) -> str:
         """Return the cursor after a page whose last group is led by this document."""
-        return Cursor(self._digest, self._version, num_shown, last.score, last.row, self._added_id(last.row)).pack()
+        now = self.before.now if self.before else 0.0
+        return Cursor(
+            self._digest, self._version, num_shown, last.score, last.row, self._added_id(last.row), now
+        ).pack()
 
     @cached_property
     def _digest(self) -> str:
