@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
-#: How much nicer threads of low priority are. Beside a thread of the usual priority they have a tenth of a processor,
-#: about as much as bulk has of the tokens beside interactive jobs.
-NICENESS = 10
+#: How much nicer threads of low priority are. Beside a thread of the usual priority they have a quarter of a processor:
+#: with a niceness of 10 it would be a tenth, and bulk nearly stops where other programs keep all processors busy.
+NICENESS = 5
 
 T = TypeVar("T")
 
