@@ -40,7 +40,8 @@ def missing() -> str:
     if lacking := processors.lacking_for_avx512():
         return f"the processor lacks {', '.join(lacking)}"
     try:
-        _ = library.path().exists() or compile_kernel(library.path())
+        if not library.path().exists():
+            compile_kernel(library.path())
     except CannotCompile as error:
         return str(error)
     return ""

@@ -478,7 +478,7 @@ class OtherPrecision:
     name, precision, threads, num_streams, fixed_steps, is_ragged = "openvino", "bf16", 1, 1, False, False
 
     def __init__(self, engine: Engine):
-        self.start = engine.start
+        self.start, self.start_aside = engine.start, engine.start_aside
         self.resized = engine.resized
 
 
@@ -491,7 +491,7 @@ class BrokenEngine:
         """Fail."""
         raise RuntimeError("broken")
 
-    resized = start
+    resized = start_aside = start
 
 
 #: Forks while another thread reads the heartbeats, and uses the same client in the child: `python -c FORKS URL`.

@@ -31,7 +31,8 @@ def random_vectors(draw: random.Random, num: int) -> Vectors:
     for row in range(1, num):
         if (luck := draw.random()) < 0.2:
             vectors[row] = vectors[draw.randrange(row)] + (0 if luck < 0.1 else 1e-6)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    normalised: Vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return normalised
 
 
 def random_text(draw: random.Random) -> str:

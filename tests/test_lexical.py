@@ -47,7 +47,8 @@ def built(folder: Path, texts: Sequence[str], language: str | None = NO_LANGUAGE
 
 def scores(index: LexicalIndex, query: str) -> list[float]:
     """Return the scores of all documents for a query."""
-    return index.scores(index.weigh([query])).tolist()
+    found: list[float] = index.scores(index.weigh([query])).tolist()
+    return found
 
 
 def plain_scores(texts: Sequence[str], query: str) -> list[float]:

@@ -655,7 +655,7 @@ class BrokenEngine:
         """Fail."""
         raise RuntimeError("broken")
 
-    resized = start
+    resized = start_aside = start
 
 
 def test_a_failing_engine_is_internal(queue: Queue, encoder: Encoder) -> None:

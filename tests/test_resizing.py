@@ -136,7 +136,7 @@ class Unresizable:
     name, precision, threads, num_streams, fixed_steps, is_ragged = "openvino", "f32", 1, 1, False, False
 
     def __init__(self, engine: Any):
-        self.start = engine.start
+        self.start, self.start_aside = engine.start, engine.start_aside
 
     def resized(self, threads: int) -> Any:
         """Fail."""

@@ -6,9 +6,10 @@ import pytest
 from flask.testing import FlaskClient
 from pydantic import ValidationError
 
+from shoal_api.schema.body import Body
 from shoal_api.schema.cohere import CohereBody
 from shoal_api.schema.openai import EmbeddingsBody
-from shoal_api.schema.requests import Body, EmbedBody
+from shoal_api.schema.requests import EmbedBody
 from shoal_api.schema.tei import DecodeBody, TeiEmbedBody, TeiTokensBody
 
 pytest_plugins = ["api_fixtures"]
