@@ -1,5 +1,6 @@
 """Searches that filter, sort and count by fields answer exactly what looking at each document gives."""
 
+import math
 import tempfile
 import time
 from pathlib import Path
@@ -168,6 +169,22 @@ def test_recency_is_that_of_the_first_page_on_all_pages(tmp_path: Path) -> None:
     second = made.answer(query, 5, boost=boost, cursor=first.cursors[0])
     assert second.cursors is not None
     assert Cursor.unpack(second.cursors[0] or "").now == Cursor.unpack(first.cursors[0] or "").now
+
+
+def test_a_boost_by_the_largest_numbers_is_exact(tmp_path: Path) -> None:
+    fields: list[Fields] = [{"size": -1.7e308}, {"size": 0}, {"size": 1.7e308}, {}]
+    made = Made(tmp_path / "v1", fields, 0, 0, 0)
+    hits = made.answer(made.vectors[0], boost=[{"field": "size", "weight": 10}], explain=True).hits[0]
+    assert {hit["id"]: hit["explain"]["boost"] for hit in hits} == {"0": 0, "1": 5, "2": 10, "3": 0}
+
+
+def test_the_least_score_is_compared_alike_with_and_without_an_order(tmp_path: Path) -> None:
+    made = Made(tmp_path / "v1", [{"year": 1}], 0, 0, 0)
+    query = unit_vectors(1, DIMENSION, 99)[0]
+    score = made.answer(query).hits[0][0]["score"]
+    for least, num in ((score, 1), (math.nextafter(score, 2), 0)):
+        for options in ({}, {"sort": [{"field": "year"}]}):
+            assert len(made.answer(query, min_score=least, **options).hits[0]) == num
 
 
 def test_facets_are_counted_for_each_list(tmp_path: Path) -> None:

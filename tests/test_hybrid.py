@@ -17,6 +17,7 @@ from shoal.records.document import Document
 from shoal.search_options import SearchOptions
 from shoal_workers.index.files.manifest import FILES, FILES_OF, MANIFEST, Manifest
 from shoal_workers.index.index import Index
+from shoal_workers.index.ranked_search import MAX_KEPT_WORDS, RankedSearch
 from shoal_workers.index.search.query_words import ALPHA
 
 DIMENSION = 16
@@ -115,6 +116,41 @@ def test_a_score_is_explained_by_its_parts(tmp_path: Path) -> None:
         assert hit["score"] == pytest.approx(ALPHA * parts["cosine"] + (1 - ALPHA) * parts["bm25"] / best, abs=1e-5)
         assert sum(parts["words"].values()) == pytest.approx(parts["bm25"], rel=1e-4)
         assert set(parts["words"]) == set(hit["text"].split()) & set(text.split())
+
+
+@pytest.mark.parametrize("added", ["w31 w31 w31 w31", "w59"])
+def test_the_order_of_later_pages_is_that_of_the_first_whatever_is_added_or_deleted(tmp_path: Path, added: str) -> None:
+    index = made(tmp_path)
+    text, vectors = "w31 w17 w3", random_vectors(random.Random(5), 1)
+    (whole,) = found_by(index, [text], vectors, 400, mode="hybrid")
+    job = Job("search", [text], k=10, search=SearchOptions(mode="hybrid", cursor=""))
+    (cursor,) = index.answer(job, vectors).cursors or [""]
+    deleted = tuple(hit["id"] for hit in found_by(index, [text], vectors, 3, mode="lexical")[0])
+    change = Change((Document("last", added, {}),), -vectors, deleted, "d" * 64, 2.0)
+    index.live = index.live.after([change], "1-2", index.rows_of)
+    pages = [hit["id"] for hit in whole[:10]]
+    while cursor:
+        page = index.answer(Job("search", [text], k=50, search=SearchOptions(mode="hybrid", cursor=cursor)), vectors)
+        pages += [hit["id"] for hit in page.hits[0]]
+        (cursor,) = page.cursors or [""]
+    expected = [hit["id"] for hit in whole[:10]] + [hit["id"] for hit in whole[10:] if hit["id"] not in deleted]
+    assert [one for one in pages if one != "last"] == expected
+
+
+@pytest.mark.parametrize("mode", ["lexical", "hybrid"])
+def test_the_words_of_few_queries_are_kept_at_a_time(tmp_path: Path, mode: str) -> None:
+    index = made(tmp_path)
+    texts = [f"w{n}" for n in range(MAX_KEPT_WORDS + 5)]
+    vectors = random_vectors(random.Random(4), len(texts))
+    job = Job("search", texts, search=SearchOptions(mode=mode, explain=True, snippet={}))
+    search = RankedSearch(index, job, vectors)
+    found = search.answer(search.find()).hits
+    assert len(search._words) == MAX_KEPT_WORDS
+    alone = [
+        found_by(index, [text], vector[None], 5, mode=mode, explain=True, snippet={})[0]
+        for text, vector in zip(texts, vectors, strict=True)
+    ]
+    assert [[hit["id"] for hit in hits] for hits in found] == [[hit["id"] for hit in hits] for hits in alone]
 
 
 def test_a_search_by_words_takes_texts(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from shoal.replies import Reply
 from shoal.search_options import SearchOptions
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index.index import Index
 from shoal_workers.index.open_indexes import OpenIndexes, find_version
 from shoal_workers.index.pinned_versions import MAX_PINNED, PINNED_S
 from shoal_workers.index.search.cursor import Cursor
@@ -118,6 +119,21 @@ def test_few_versions_are_open_at_a_time(news: Path, indexes: OpenIndexes, index
 @pytest.mark.parametrize("version", ["gone", "../news/v1", ".building", "", "v1/..", "x" * 200])
 def test_a_version_that_is_not_there_is_refused(indexes: OpenIndexes, version: str) -> None:
     assert "kept no more" in refusal(indexes, version)
+
+
+def test_following_changes_waits_for_no_search_that_opens_a_version(
+    indexes: OpenIndexes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A search that opens a version waits until changes are followed; if both waited, they would do so forever.
+    was_locked: list[bool] = []
+
+    def opened() -> list[tuple[str, Index]]:
+        was_locked.append(indexes._following.locked())
+        return []
+
+    monkeypatch.setattr(indexes._pinned, "opened", opened)
+    indexes.follow()
+    assert was_locked == [False]
 
 
 def test_changes_are_found_in_the_version_of_a_cursor(

@@ -1,5 +1,6 @@
 """Searches with options find exactly what a full sort of all documents finds, before and after changes of the index."""
 
+import math
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -18,6 +19,7 @@ from shoal.jobs import Job
 from shoal.records.document import Document
 from shoal.search_options import SearchOptions
 from shoal_workers.index.index import Index
+from shoal_workers.index.search.cursor import Cursor
 from shoal_workers.index.search.query import NEGATIVE_WEIGHT
 
 Hit = dict[str, Any]
@@ -188,6 +190,42 @@ def test_a_page_begins_after_the_last_hit_although_its_score_has_changed_in_the_
     assert rest == ids_of(index, replace(job, k=20), query)[10:]
 
 
+def test_a_page_begins_where_the_one_before_ended_although_its_last_document_was_replaced(
+    made: Made, tmp_path: Path
+) -> None:
+    index = open_made(tmp_path / "v1", made)
+    query = unit_vectors(1, DIMENSION, 1)
+    pool = np.concatenate([query, -query])
+    apply(index, [made.change([0], ["new"], [], pool)])
+    job = Job("search", ["storm"], k=1, search=SearchOptions(cursor=""))
+    page = index.answer(job, query)
+    assert page.hits[0][0]["id"] == "new"
+    assert page.cursors is not None
+    apply(index, [made.change([1], ["new", "new"], [], pool)], "1-2")
+    rest = ids_of(index, replace(job, k=50, search=SearchOptions(cursor=page.cursors[0])), query)
+    assert rest == ids_of(index, replace(job, k=50, search=SearchOptions()), query)
+
+
+@pytest.mark.parametrize("is_added", [False, True])
+def test_a_page_in_the_order_of_a_field_begins_after_a_document_that_was_deleted_since(
+    made: Made, is_added: bool, tmp_path: Path
+) -> None:
+    index = open_made(tmp_path / "v1", made)
+    query = unit_vectors(1, DIMENSION, 1)
+    if is_added:
+        pool = unit_vectors(10, DIMENSION, 2)
+        apply(index, [made.change([9], [str(n) for n in range(10)], [], pool)])
+    job = Job("search", ["storm"], k=10, search=SearchOptions(cursor="", sort=[{"field": "n"}]))
+    page = index.answer(job, query)
+    assert [hit["n"] for hit in page.hits[0]] == [*range(10)]
+    assert page.cursors is not None
+    deleted = ["9"] if is_added else ["9", "3", "20"]
+    apply(index, [made.change([], [], deleted, query)], "1-2")
+    rest = index.answer(replace(job, k=40, search=replace(job.search, cursor=page.cursors[0])), query)
+    assert [hit["n"] for hit in rest.hits[0]] == [n for n in range(10, 40) if str(n) not in deleted]
+    assert rest.totals == [40 - len(deleted)]
+
+
 def test_totals_count_the_documents_that_could_be_hits(made: Made, tmp_path: Path) -> None:
     index = open_made(tmp_path / "v1", made)
     job = Job("search", [], k=5, search=SearchOptions(cursor="", like=["7"]))
@@ -212,6 +250,25 @@ def test_a_cursor_that_no_search_has_answered_is_refused(made: Made, cursor: str
     assert refusal(index, job, unit_vectors(1, DIMENSION, 1)).startswith("cursor is ")
 
 
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"num_shown": -1},
+        {"num_shown": 2**63},
+        {"row": -1},
+        {"score": math.nan},
+        {"now": math.inf},
+        {"best_bm25": 1e-300},
+        {"best_bm25": -1.0},
+    ],
+)
+def test_a_cursor_with_numbers_that_no_search_answers_is_refused(forged: dict[str, Any]) -> None:
+    cursor = Cursor("d", "v1", 10, 0.5, 7, "", 1e9, 2.0)
+    assert Cursor.unpack(cursor.pack()) == cursor
+    with pytest.raises(InvalidRequest, match="which no search has answered"):
+        Cursor.unpack(replace(cursor, **forged).pack())
+
+
 @pytest.mark.parametrize("changed", [{"texts": ["b"]}, {"index": "other"}, {"search": SearchOptions(min_score=0.5)}])
 def test_a_cursor_of_another_search_is_refused(made: Made, changed: dict[str, Any], tmp_path: Path) -> None:
     index = open_made(tmp_path / "v1", made)
@@ -230,6 +287,15 @@ def test_an_unknown_id_and_a_vector_of_another_length_are_refused(made: Made, tm
     short = Job("search", [], search=SearchOptions(vectors=[[1.0, 2.0]]))
     assert refusal(index, like, none).startswith('like[1] is "nobody"')
     assert refusal(index, short, none) == "vectors[0] has 2 numbers: the vectors of this index have 12"
+
+
+@pytest.mark.parametrize("length", [1e-300, 1e-13, 1e14])
+def test_a_given_vector_may_have_any_length_but_0(made: Made, length: float, tmp_path: Path) -> None:
+    index = open_made(tmp_path / "v1", made)
+    none = np.empty((0, DIMENSION), np.float32)
+    given_vectors = [(length * made.vectors[3].astype(np.float64)).tolist()]
+    (hits,) = index.answer(Job("search", [], k=1, search=SearchOptions(vectors=given_vectors)), none).hits
+    assert (hits[0]["id"], hits[0]["score"]) == ("3", pytest.approx(1, abs=1e-6))
 
 
 def test_groups_are_told_apart_by_value_and_type(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ def _query_of_vector(number: int, values: list[float], index: "Index") -> Query:
         raise InvalidRequest(
             f"vectors[{number}] has {len(values):,} numbers: the vectors of this index have {dimension:,}"
         )
-    return Query(normalised(np.array(values, np.float64)))
+    vector = np.array(values, np.float64)
+    return Query(normalised(vector / np.abs(vector).max()))  # the square of a small number may be 0
 
 
 def _query_like(number: int, document_id: str, index: "Index", live: LiveDocuments) -> Query:

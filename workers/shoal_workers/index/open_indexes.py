@@ -187,10 +187,11 @@ class OpenIndexes(Mapping[str, Index]):
 
     def follow(self) -> None:
         """Apply the changes that were made since the last time to all versions that are served."""
+        pinned = self._pinned.opened()  # before the lock, which a search that opens one takes as well
         with self._following:
             if self._follower:
                 self._follower.follow(self._served)
-                for name, index in self._pinned.opened():
+                for name, index in pinned:
                     self._follower.follow({name: index})
 
     def _switch(self, served: dict[str, Index], failures: dict[str, _Failure]) -> None:

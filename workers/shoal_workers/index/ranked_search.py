@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 #: Least and most characters of a document in which a passage for its snippet is looked for, and most of all together.
 LEAST_READ, MOST_READ, MOST_READ_TOGETHER = 1_024, 2**16, 2**22
 
+#: Most queries whose words are kept while a job is searched for: each has a number for each document.
+MAX_KEPT_WORDS = 32
+
 
 @dataclass(frozen=True, slots=True)
 class SearchAnswer:
@@ -68,7 +71,7 @@ class RankedSearch:
         self._job = job
         self._options = job.search
         self._vectors = vectors
-        self._pages = Pages(job, index.manifest.version, index.manifest.count, self._live.ids)
+        self._pages = Pages(job, index.manifest.version, index.manifest.count, self._live.packed)
         self._words: dict[Query, QueryWords] = {}
         self._group_field = index.group_field if job.search.group_by is None else job.search.group_by
 
@@ -101,7 +104,8 @@ class RankedSearch:
         selection = self._selection(query)
         if self._options.sort is None:
             return partial(self._rank, query, selection)
-        order = FieldOrder(parse_sort(self._options.sort), self._fields, self._reaching(query, selection))
+        ordered = self._with_last(self._reaching(query, selection))
+        order = FieldOrder(parse_sort(self._options.sort), self._fields, ordered)
         return lambda num: Ranked(*order.top(num, partial(self._rank, query)))
 
     def _rank(self, query: Query, selection: Selection, num: int) -> Ranked:
@@ -146,12 +150,26 @@ class RankedSearch:
         if self._options.mode == "lexical":
             return words.lexical_prior()
         alpha = ALPHA if self._options.alpha is None else self._options.alpha
+        return words.hybrid_prior(alpha, self._best_bm25(query))
+
+    def _best_bm25(self, query: Query) -> float:
+        """Return the BM25 score of which those of a hybrid search are parts; 0 where it has none.
+
+        It is the best one of the list, on later pages that of the first one: else the order could change.
+        """
+        before = self._pages.before
+        if before and before.num_shown:
+            return before.best_bm25
+        if self._options.mode != "hybrid" or not query.texts:
+            return 0.0
         selection = self._selection(query)
-        return words.hybrid_prior(alpha, selection.rows, selection.added)
+        return self._words_of(query).best(selection.rows, selection.added)
 
     def _words_of(self, query: Query) -> QueryWords:
         """Return the words of the texts of a query; raise IndexMismatch if the index knows no words."""
         if query not in self._words:
+            if len(self._words) == MAX_KEPT_WORDS:
+                del self._words[next(iter(self._words))]
             self._words[query] = QueryWords.of(query.texts, self._index.lexical, self._live)
         return self._words[query]
 
@@ -163,9 +181,22 @@ class RankedSearch:
         weight, of_version, of_added = self._prior(query) or (1.0, None, None)
         places = np.flatnonzero(rows)
         scores = self._index.exact_search.scores(query.vector, places, weight, of_version)
+        least = np.float64(least)  # compared as it is, and not rounded to float32
         rows[places] = scores >= least
         added = fused_scores(self._live.vectors, query.vector, weight, of_added)
         return Selection(rows, selection.added & (added >= least))
+
+    def _with_last(self, selection: Selection) -> Selection:
+        """Return the selection with the last document of the page before, after which this page begins.
+
+        It may have been deleted since.
+        """
+        before = self._pages.before
+        if before is None or not before.num_shown or before.added or before.row >= len(selection.rows):
+            return selection
+        rows = selection.rows.copy()
+        rows[before.row] = True
+        return Selection(rows, selection.added)
 
     @property
     def _fields(self) -> Fields:
@@ -217,7 +248,7 @@ class RankedSearch:
         leads = self._pages.rest(lambda: self._leads(ranking))
         shown = list(islice(leads, num))
         has_more = before is not None and next(leads, None) is not None
-        end = self._pages.end(shown[-1].place, num_before + len(shown)) if has_more else None
+        end = self._pages.end(shown[-1].place, num_before + len(shown), self._best_bm25(query)) if has_more else None
         if not self._group_field or self._options.group_size == 1:
             return HitList(query, [[lead.place] for lead in shown], end)
         keys = [lead.key for lead in shown]

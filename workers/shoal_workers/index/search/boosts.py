@@ -66,7 +66,8 @@ def _shares_of_terms(boost: Boost, column: Column, fields: Fields, now: float) -
         origin, half_life = _origin(boost, now), boost.half_life * (SECOND_US if boost.is_in_days else 1)
         return np.asarray(np.exp2(-np.abs(terms - origin) / half_life))
     least, largest = _range(boost.field, fields)
-    return np.clip((terms - least) / ((largest - least) or 1.0), 0, 1)
+    span = largest / 2 - least / 2  # half of it: float64 may not hold all of it
+    return np.clip((terms / 2 - least / 2) / (span or 1.0), 0, 1)
 
 
 def _origin(boost: Boost, now: float) -> float:

@@ -1,6 +1,7 @@
 """Cursors: the place after which the next page of a list of hits begins, as clients keep it."""
 
 import binascii
+import math
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import asdict, dataclass, fields
 from typing import Self
@@ -8,6 +9,10 @@ from typing import Self
 from shoal import wire
 from shoal.errors import InvalidRequest, ShoalError
 from shoal.excerpt import excerpt
+from shoal_workers.index.search.ranking import MAX_RANKED
+
+#: Least BM25 score above 0 that a cursor has: a search divides by it.
+_LEAST_BM25 = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +20,9 @@ class Cursor:
     """The end of a page: `num_shown` hits or groups are on it and the pages before.
 
     All pages are of one `version` of the index, and of the search with this `digest`. The last hit, or the first one of
-    the last group, is in `row` and has the `score`; `id` tells one that was added since the build. `now` is the time of
-    the first page, in Unix seconds, by which documents are recent on all of them.
+    the last group, is in `row` and has the `score`; `added` is the digest of one that was added since the build. `now`
+    is the time of the first page, in Unix seconds, by which documents are recent on all of them, and `best_bm25` the
+    best BM25 score then, of which those of a hybrid search are parts on all of them.
     """
 
     digest: str
@@ -24,8 +30,9 @@ class Cursor:
     num_shown: int
     score: float
     row: int
-    id: str
+    added: str
     now: float = 0.0
+    best_bm25: float = 0.0
 
     def pack(self) -> str:
         """Return the cursor in letters, digits, `-` and `_`."""
@@ -39,9 +46,18 @@ class Cursor:
             cursor = cls(**values)
             if any(type(getattr(cursor, item.name)) is not item.type for item in fields(cls)):
                 raise TypeError("a value of another type")
+            if not cursor._is_possible:
+                raise ValueError("a number that no search answers")
         except (binascii.Error, ValueError, TypeError, ShoalError) as error:
             raise InvalidRequest(
                 f"cursor is {excerpt(text)}, which no search has answered: take it from cursors, or begin with an "
                 "empty one"
             ) from error
         return cursor
+
+    @property
+    def _is_possible(self) -> bool:
+        """True if a search may have answered such numbers."""
+        is_finite = all(map(math.isfinite, (self.score, self.now, self.best_bm25)))
+        has_bm25 = self.best_bm25 == 0 or self.best_bm25 >= _LEAST_BM25
+        return is_finite and has_bm25 and 0 <= self.num_shown <= MAX_RANKED and self.row >= 0

@@ -17,14 +17,14 @@ from shoal_workers.index.search.ranking import Place
 class Pages:
     """The pages of a job's list in one `version` of an index, which has `count` rows.
 
-    `added_ids` are the ids of the documents that were added since.
+    `added` are the documents that were added since, packed.
     """
 
-    def __init__(self, job: Job, version: str, count: int, added_ids: Sequence[str]):
+    def __init__(self, job: Job, version: str, count: int, added: Sequence[bytes]):
         self._job = job
         self._version = version
         self._count = count
-        self._added_ids = added_ids
+        self._added = added
 
     @cached_property
     def before(self) -> Cursor | None:
@@ -46,17 +46,15 @@ class Pages:
         before, groups = self.before, leads()
         if before is None or not before.num_shown or any(self._is_last(before, lead.place) for lead in groups):
             return groups
-        if self._job.search.sort is not None:  # the last document was deleted since
-            return islice(leads(), before.num_shown, None)
+        if self._job.search.sort is not None:  # the last document was added, and deleted since
+            return islice(leads(), before.num_shown - 1, None)
         last = (-before.score, before.row)
         return dropwhile(lambda lead: (-lead.place.score, lead.place.row) <= last, leads())
 
-    def end(self, last: Place, num_shown: int) -> str:
+    def end(self, last: Place, num_shown: int, best_bm25: float) -> str:
         """Return the cursor after a page whose last group is led by this document."""
-        now = self.before.now if self.before else 0.0
-        return Cursor(
-            self._digest, self._version, num_shown, last.score, last.row, self._added_id(last.row), now
-        ).pack()
+        now, added = self.before.now if self.before else 0.0, self._digest_of_added(last.row)
+        return Cursor(self._digest, self._version, num_shown, last.score, last.row, added, now, best_bm25).pack()
 
     @cached_property
     def _digest(self) -> str:
@@ -66,8 +64,9 @@ class Pages:
         return blake2b(asked.pack(), digest_size=8).hexdigest()
 
     def _is_last(self, cursor: Cursor, place: Place) -> bool:
-        return self._added_id(place.row) == cursor.id if cursor.id else place.row == cursor.row
+        # The row of one that was added may change, and one with the same id may be another document since.
+        return self._digest_of_added(place.row) == cursor.added if cursor.added else place.row == cursor.row
 
-    def _added_id(self, row: int) -> str:
-        """Return the id of a document that was added since the build; an empty one for those of the version."""
-        return self._added_ids[row - self._count] if row >= self._count else ""
+    def _digest_of_added(self, row: int) -> str:
+        """Return the digest of a document that was added since the build; an empty one for those of the version."""
+        return blake2b(self._added[row - self._count], digest_size=8).hexdigest() if row >= self._count else ""

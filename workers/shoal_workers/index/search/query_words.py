@@ -36,16 +36,18 @@ class QueryWords:
         """Return what makes BM25 the score."""
         return Prior(0.0, self.of_version, self.of_added)
 
-    def hybrid_prior(self, alpha: float, eligible: NDArray[np.bool_], added: NDArray[np.bool_]) -> Prior:
+    def best(self, eligible: NDArray[np.bool_], added: NDArray[np.bool_]) -> float:
+        """Return the best BM25 score of the eligible documents of the version and the added ones; 0 without words."""
+        return float(max(self.of_version.max(initial=0, where=eligible), self.of_added.max(initial=0, where=added)))
+
+    def hybrid_prior(self, alpha: float, best: float) -> Prior:
         """Return what makes `alpha` times the cosine, plus the rest times BM25 in parts of the best one, the score.
 
-        The best one is among the eligible documents of the version and the added ones. Where none has a word of the
-        query, the score is the cosine.
+        Where no document has a word of the query, and the best one is 0, the score is the cosine.
         """
-        highest = max(self.of_version.max(initial=0, where=eligible), self.of_added.max(initial=0, where=added))
-        if not highest:
+        if not best:
             return Prior(1.0, np.zeros_like(self.of_version), np.zeros_like(self.of_added))
-        factor = np.float32((1 - alpha) / highest)
+        factor = np.float32((1 - alpha) / np.float32(best))
         return Prior(alpha, factor * self.of_version, factor * self.of_added)
 
     def explain(self, row: int, text: str) -> dict[str, Any]:
