@@ -293,6 +293,7 @@ class TestIndexes:
             "publish": False,
             "full": False,
             "drop_changes_before": None,
+            "language": None,
             "chunk_tokens": None,
             "chunk_overlap": 0,
             "field_kinds": [],

@@ -124,6 +124,7 @@ def build(
     if source is None:
         source, fields["text_column"] = str(SAMPLE), "headline"
     on_bad = "skip" if skip_bad else "raise"
+    fields["field_kinds"] = list(fields["field_kinds"])  # as JSON has it
     request = BuildIndex(name or folder.name, source, on_bad=on_bad, publish=not no_publish, **fields)
     if detach:
         if name is None or source == str(SAMPLE) or local:
