@@ -203,7 +203,9 @@ def test_search_takes_the_options_of_a_search(shoal: CliRunner, client: Client) 
     assert [found["hits"]] == client.search(like=["7"], k=1)
     last = succeed(shoal.invoke(main, ["search", "--like", "7", "-k", "1", "--cursor", ""])).splitlines()[-1]
     assert last.startswith("next page: --cursor ")
-    following = succeed(shoal.invoke(main, ["search", "--like", "7", "-k", "1", "--cursor", last.split()[-1], "--json"]))
+    following = succeed(
+        shoal.invoke(main, ["search", "--like", "7", "-k", "1", "--cursor", last.split()[-1], "--json"])
+    )
     assert json.loads(following)["hits"] == client.search(like=["7"], k=2)[0][1:]
     assert shoal.invoke(main, ["search"]).exit_code == 2
     assert shoal.invoke(main, ["search", "storm", "--filter", "{"]).exit_code == 2
