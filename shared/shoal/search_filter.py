@@ -122,6 +122,8 @@ class _Parser:
         """Return the filter at a place, with at most so many levels below it."""
         if not isinstance(value, dict):
             raise InvalidRequest(f'{place} is {excerpt(value)}: it takes a map, as {{"year": {{"gte": 2001}}}}')
+        if not value:
+            self._count(place)  # it is looked at as any other
         parts = [self._part(name, item, place_of(place, str(name)), depth_left) for name, item in value.items()]
         return parts[0] if len(parts) == 1 else All(tuple(parts))
 
