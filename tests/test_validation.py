@@ -8,8 +8,9 @@ from pydantic import ValidationError
 
 from shoal_api.schema.body import Body
 from shoal_api.schema.cohere import CohereBody
+from shoal_api.schema.long_jobs import BuildBody
 from shoal_api.schema.openai import EmbeddingsBody
-from shoal_api.schema.requests import EmbedBody
+from shoal_api.schema.requests import EmbedBody, SearchBody
 from shoal_api.schema.tei import DecodeBody, TeiEmbedBody, TeiTokensBody
 
 pytest_plugins = ["api_fixtures"]
@@ -24,6 +25,10 @@ BODIES = [
     ("/v1/embeddings", EmbeddingsBody, {"input": [[1, *["a"] * MANY]]}),
     ("/decode", DecodeBody, {"ids": [["a"] * MANY]}),
     ("/decode", DecodeBody, {"ids": ["a"] * MANY}),
+    *(("/search", SearchBody, {"queries": "a", name: [5] * MANY}) for name in ("like", "fields", "facets", "negative")),
+    *(("/search", SearchBody, {"queries": "a", name: ["a"] * MANY}) for name in ("sort", "boost", "vectors")),
+    ("/search", SearchBody, {"queries": "a", "vectors": [["a"] * MANY]}),
+    ("/v1/indexes/news/builds", BuildBody, {"source": "a", "field_kinds": [5] * 200}),
 ]
 
 
@@ -37,3 +42,11 @@ def test_a_list_of_wrong_elements_gives_a_short_message(
     response = api.post(path, json=body)
     assert response.status_code in (400, 422)
     assert len(response.get_data()) < 400
+
+
+def test_an_order_of_many_wrong_names_gives_a_short_message(api: FlaskClient) -> None:
+    body = {"queries": "a", "sort": [{str(n): n for n in range(MANY)}]}
+    assert SearchBody.model_validate(body).sort == body["sort"]  # without an error for each
+    response = api.post("/search", json=body)
+    assert response.status_code == 422
+    assert response.get_json()["error"]["message"] == 'sort[0] has "0": it takes field, order'

@@ -58,7 +58,10 @@ class _BuildFields(_SourceFields):
     )
     chunk_overlap: Annotated[int, Field(ge=0)] = Field(0, description="Most tokens that two neighbouring chunks share")
     field_kinds: list[str] = Field(
-        [], description='Kinds of fields that are not to be found by their values, as "year=number"', max_length=256
+        [],
+        description='Kinds of fields that are not to be found by their values, as "year=number"',
+        max_length=256,
+        fail_fast=True,
     )
 
     def arguments(self) -> dict[str, Any]:
