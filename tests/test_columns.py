@@ -188,6 +188,20 @@ def test_a_kind_that_is_given_counts() -> None:
     assert (long.kind, len(long.terms)) == ("keyword", 1)
 
 
+def test_fields_whose_texts_would_fill_the_memory_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal_workers.index.files.field_values.MAX_TERMS_BYTES", 10_000)
+    documents = [{"url": f"https://{n}", "tag": str(n % 2) + "x", "n": n} for n in range(100)]
+    fields = DocumentFields({})
+    for document in documents:
+        fields.add(document)
+    columns = {column.name: column for column in fields.columns()}
+    assert {name: column.kind for name, column in columns.items()} == {"url": "stored", "tag": "keyword", "n": "number"}
+    assert columns["url"].rows.tolist() == list(range(100))
+    fields = DocumentFields({"url": "keyword"})
+    with pytest.raises(BadDocument, match=r'take over 10,000 bytes of memory with "url": leave its kind out'):
+        list(map(fields.add, documents))
+
+
 def test_more_fields_than_there_are_columns() -> None:
     fields = DocumentFields({})
     for n in range(3):

@@ -21,8 +21,9 @@ MAX_COLUMNS = 256
 #: Longest keyword in characters. A field with longer strings is stored only, unless its kind is given.
 MAX_KEYWORD_CHARS = 256
 
-#: Most characters of the distinct strings of a field. One with more is stored only: a build has them in memory.
-MAX_TERMS_CHARS = 256 * 2**20
+#: Most bytes of memory of the distinct strings of all fields, and about how many a string takes beside its characters.
+#: A field for which there is no room is stored only.
+MAX_TERMS_BYTES, STRING_BYTES = 2**31, 150
 
 
 class DocumentFields:
@@ -37,6 +38,7 @@ class DocumentFields:
         self._fields = {name: _FieldValues(kind) for name, kind in kinds.items()}
         self._left_out: set[str] = set()
         self._count = 0
+        self._num_bytes = 0
 
     @property
     def num_left_out(self) -> int:
@@ -49,7 +51,11 @@ class DocumentFields:
             if value is None or name in OTHER_FIELDS:
                 continue
             if field := self._fields.get(name) or self._new_field(name):
+                self._num_bytes -= field.num_bytes
                 field.add(self._count, value)
+                self._num_bytes += field.num_bytes
+                if self._num_bytes > MAX_TERMS_BYTES and not self._is_lenient:  # of lenient ones Redis bounds the size
+                    self._make_room(name, field)
         self._count += 1
 
     def columns(self) -> Iterator[Column]:
@@ -59,6 +65,16 @@ class DocumentFields:
         """
         for name in sorted(self._fields):
             yield self._fields.pop(name).column(name, self._count, self._is_lenient)
+
+    def _make_room(self, name: str, field: "_FieldValues") -> None:
+        """Store a field only; raise BadDocument if its kind is given."""
+        if name in self._kinds:
+            raise BadDocument(
+                f"document {self._count + 1}: the distinct values of all fields take over {MAX_TERMS_BYTES:,} bytes of "
+                f"memory with {excerpt(name)}: leave its kind out, or give it the kind stored"
+            )
+        self._num_bytes -= field.num_bytes
+        field.become_stored()
 
     def _new_field(self, name: str) -> "_FieldValues | None":
         if len(self._fields) >= MAX_COLUMNS:
@@ -71,7 +87,8 @@ class DocumentFields:
 class _FieldValues:
     """The values of one field: each number with its row, and each string as its number among the distinct ones.
 
-    `kind` is the one that is given, if any. A field that becomes stored keeps the rows of its values alone.
+    `kind` is the one that is given, if any. A field that becomes stored keeps the rows of its values alone. `num_bytes`
+    is about the memory of its distinct strings.
     """
 
     def __init__(self, kind: str | None = None):
@@ -80,7 +97,7 @@ class _FieldValues:
         self._numbers, self._number_rows = array("d"), array("i")
         self._strings: dict[str, int] = {}
         self._string_codes, self._string_rows = array("i"), array("i")
-        self._num_chars = 0
+        self.num_bytes = 0
         self._bad: tuple[int, Any] | None = None
 
     def add(self, row: int, value: Any) -> None:
@@ -108,10 +125,10 @@ class _FieldValues:
         if not value:
             return
         if not self._is_stored and value not in self._strings:
-            self._num_chars += len(value)
+            self.num_bytes += len(value) + STRING_BYTES
             self._strings[value] = len(self._strings)
-            if not self._kind and (len(value) > MAX_KEYWORD_CHARS or self._num_chars > MAX_TERMS_CHARS):
-                self._become_stored()
+            if not self._kind and len(value) > MAX_KEYWORD_CHARS:
+                self.become_stored()
         if not self._is_stored:
             self._string_codes.append(self._strings[value])
         self._string_rows.append(row)
@@ -119,13 +136,14 @@ class _FieldValues:
     def _add_other(self, row: int, value: Any) -> None:
         """Add a map, or a list inside a list; an empty one is a value too."""
         if self._kind in (None, "stored"):
-            self._become_stored()
+            self.become_stored()
             self._string_rows.append(row)
         else:
             self._bad = self._bad or (row, value)
 
-    def _become_stored(self) -> None:
-        self._is_stored = True
+    def become_stored(self) -> None:
+        """Forget the values: the rows that have one stay."""
+        self._is_stored, self.num_bytes = True, 0
         self._strings, self._string_codes = {}, array("i")
 
     def column(self, name: str, count: int, is_lenient: bool) -> Column:
