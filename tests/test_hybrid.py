@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from shoal.records.document import Document
 from shoal.search_options import SearchOptions
 from shoal_workers.index.files.manifest import FILES, FILES_OF, MANIFEST, Manifest
 from shoal_workers.index.index import Index
+from shoal_workers.index.lexical.analyzer import Analyzer
 from shoal_workers.index.ranked_search import MAX_KEPT_WORDS, RankedSearch
 from shoal_workers.index.search.query_words import ALPHA
 
@@ -151,6 +153,31 @@ def test_the_words_of_few_queries_are_kept_at_a_time(tmp_path: Path, mode: str) 
         for text, vector in zip(texts, vectors, strict=True)
     ]
     assert [[hit["id"] for hit in hits] for hits in found] == [[hit["id"] for hit in hits] for hits in alone]
+
+
+def test_words_are_explained_without_reading_texts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index, read = made(tmp_path), list[str]()
+
+    def noted(method: Callable[[Analyzer, str], Any]) -> Callable[[Analyzer, str], Any]:
+        def call(analyzer: Analyzer, text: str) -> Any:
+            read.append(text)
+            return method(analyzer, text)
+
+        return call
+
+    for name in ("terms", "words"):
+        monkeypatch.setattr(Analyzer, name, noted(getattr(Analyzer, name)))
+    vectors = random_vectors(random.Random(2), 1)
+    (hits,) = found_by(index, ["w3 w17"], vectors, 50, mode="hybrid", explain=True)
+    assert len([hit for hit in hits if hit["explain"]["words"]]) > 2
+    assert read == ["w3 w17"] * 2
+
+
+def test_a_search_for_many_lists_tells_of_each_that_it_goes_on(tmp_path: Path) -> None:
+    index, marks = made(tmp_path), list[None]()
+    job = Job("search", ["w3", "w17", "w1"], k=2, search=SearchOptions(mode="hybrid"))
+    index.answer(job, random_vectors(random.Random(2), 3), lambda: marks.append(None))
+    assert len(marks) >= 2 * len(job.texts)
 
 
 def test_a_search_by_words_takes_texts(tmp_path: Path) -> None:

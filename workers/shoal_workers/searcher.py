@@ -50,9 +50,13 @@ class Searcher:
             for work in group:
                 work.timings["search_s"] += time.perf_counter() - started
 
+    def _go_on(self) -> None:
+        """Note that a search makes progress: a worker that makes none is ended."""
+        self._progress.mark("searching")
+
     def _search_index(self, index: Index, works: Sequence[Work]) -> None:
         """Find the hits; if that fails, job by job, so that only the job at fault gets an error."""
-        self._progress.mark("searching")
+        self._go_on()
         try:
             if index.group_field or works[0].job.search != PLAIN:
                 for work in works:
@@ -77,15 +81,15 @@ class Searcher:
         """Find the hits of a job with options, or what the reranker is to score."""
         vectors = work.vectors() if work.job.texts else np.empty((0, index.manifest.dimension), np.float32)
         if not work.job.search.rerank:
-            work.found = index.answer(work.job, vectors)
-        elif (stage := index.find(work.job, vectors)).pairs:
+            work.found = index.answer(work.job, vectors, self._go_on)
+        elif (stage := index.find(work.job, vectors, self._go_on)).pairs:
             work.begin_second_stage(stage)
         else:
             work.found = stage.answer(())
 
     def _rerank(self, work: Work, stage: SecondStage) -> None:
         """Set the hits of a job whose second stage is done."""
-        self._progress.mark("searching")
+        self._go_on()
         started = time.perf_counter()
         try:
             work.found = stage.answer(work.scores_of_pairs().tolist())

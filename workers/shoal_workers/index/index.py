@@ -238,19 +238,24 @@ class Index:
             found = merged(found, live.top_k(queries, k), self.manifest.count, k)
         return [self._hits(*of_query, live) for of_query in zip(*found, strict=True)]
 
-    def answer(self, job: Job, vectors: NDArray[np.float32]) -> SearchAnswer:
+    def answer(
+        self, job: Job, vectors: NDArray[np.float32], going_on: Callable[[], object] = lambda: None
+    ) -> SearchAnswer:
         """Return the answer to a search with options; `vectors` are those of its texts, float32 `[texts, dimension]`.
 
-        Raises InvalidRequest for an option that does not fit this index, and IndexCorrupt as `search` does.
+        `going_on` is called for each list of hits. Raises InvalidRequest for an option that does not fit this index,
+        and IndexCorrupt as `search` does.
         """
         with self._telling_corruption():
-            search = RankedSearch(self, job, vectors)
+            search = RankedSearch(self, job, vectors, going_on)
             return search.answer(search.find())
 
-    def find(self, job: Job, vectors: NDArray[np.float32]) -> SecondStage:
+    def find(
+        self, job: Job, vectors: NDArray[np.float32], going_on: Callable[[], object] = lambda: None
+    ) -> SecondStage:
         """Return what is found for a search whose hits are to be scored by the reranker. Raises as `answer` does."""
         with self._telling_corruption():
-            return SecondStage(RankedSearch(self, job, vectors))
+            return SecondStage(RankedSearch(self, job, vectors, going_on))
 
     def fields_at(self, live: LiveDocuments) -> Fields:
         """Return the fields of the documents with some changes.

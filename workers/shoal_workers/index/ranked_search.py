@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, islice, takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ from shoal_workers.index.search.selection import select
 
 if TYPE_CHECKING:
     from shoal_workers.index.index import Index
+
+Item = TypeVar("Item")
 
 #: Least and most characters of a document in which a passage for its snippet is looked for, and most of all together.
 LEAST_READ, MOST_READ, MOST_READ_TOGETHER = 1_024, 2**16, 2**22
@@ -62,16 +64,19 @@ class HitList(NamedTuple):
 class RankedSearch:
     """The search of one job in one version of an index, with the changes that it has at this moment.
 
-    `vectors` are those of the job's texts, float32 `[texts, dimension]`.
+    `vectors` are those of the job's texts, float32 `[texts, dimension]`. `going_on` is called for each list of hits.
     """
 
-    def __init__(self, index: "Index", job: Job, vectors: NDArray[np.float32]):
+    def __init__(
+        self, index: "Index", job: Job, vectors: NDArray[np.float32], going_on: Callable[[], object] = lambda: None
+    ):
         self._index = index
         self._live = index.live
         self._job = job
         self._options = job.search
         self._vectors = vectors
         self._pages = Pages(job, index.manifest.version, index.manifest.count, self._live.packed)
+        self._going_on = going_on
         self._words: dict[Query, QueryWords] = {}
         self._group_field = index.group_field if job.search.group_by is None else job.search.group_by
 
@@ -85,17 +90,23 @@ class RankedSearch:
             raise InvalidRequest("mode lexical finds words: it takes texts, not vectors and ids alone")
         if self._options.facets and self._options.rerank:
             self._count(self._eligible)  # before hits are scored: a field may not be there
-        return [self._page(query) for query in queries]
+        return [self._page(query) for query in self._each(queries)]
 
     def answer(self, lists: Sequence[HitList]) -> SearchAnswer:
         """Return the answer that has the best hits of these lists. Raises IndexCorrupt."""
         has_pages = self._options.cursor is not None
         return SearchAnswer(
-            [[self._hit(found.query, place) for place in self._best(found.groups)] for found in lists],
+            [[self._hit(found.query, place) for place in self._best(found.groups)] for found in self._each(lists)],
             [found.cursor for found in lists] if has_pages else None,
-            [self._selection(found.query).num for found in lists] if has_pages or self._options.facets else None,
-            [self._facets(found.query) for found in lists] if self._options.facets else None,
+            [self._selection(f.query).num for f in self._each(lists)] if has_pages or self._options.facets else None,
+            [self._facets(found.query) for found in self._each(lists)] if self._options.facets else None,
         )
+
+    def _each(self, lists: Iterable[Item]) -> Iterator[Item]:
+        """Yield the items of lists of hits, and tell before each that the search goes on."""
+        for one in lists:
+            self._going_on()
+            yield one
 
     # Rank
 
@@ -311,16 +322,16 @@ class RankedSearch:
             max_chars = self._options.snippet.get("max_chars", SNIPPET_CHARS)
             hit["snippet"] = self._words_of(query).snippet(text, max_chars, self._num_read)
         if self._options.explain:
-            hit["explain"] = self._explain(query, place, text)
+            hit["explain"] = self._explain(query, place)
         return hit
 
-    def _explain(self, query: Query, place: Place, text: str) -> dict[str, Any]:
+    def _explain(self, query: Query, place: Place) -> dict[str, Any]:
         """Return the parts of a score."""
         row = place.row - self._index.manifest.count
         vector = self._live.vectors[row] if row >= 0 else self._index.vectors[place.row]
         explained: dict[str, Any] = {"mode": self._options.mode, "cosine": float(np.vecdot(vector, query.vector))}
         if self._options.mode != "dense" and query.texts:
-            explained |= self._words_of(query).explain(place.row, text)
+            explained |= self._words_of(query).explain(place.row)
         if self._options.boost is not None:
             explained["boost"] = float(self._boosts.rows[place.row] if row < 0 else self._boosts.added[row])
         if place.first_score is not None:

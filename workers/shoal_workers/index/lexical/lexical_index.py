@@ -118,6 +118,22 @@ class LexicalIndex:
             raise IndexCorrupt(f"postings have rows over {self.count:,}: build the index again") from error
         return found
 
+    def impacts_in(self, row: int, terms: NDArray[np.uint64]) -> NDArray[np.uint8]:
+        """Return the impacts of terms in a document, uint8 `[terms]`; 0 for those that it does not have."""
+        starts, sizes = self._find(terms)
+        low, high = starts.copy(), starts + sizes
+        while (is_open := low < high).any():  # all lists of postings are halved at a time
+            middle = (low + high) // 2
+            is_before = is_open.copy()
+            is_before[is_open] = self._rows[middle[is_open]] < row
+            low = np.where(is_before, middle + 1, low)
+            high = np.where(is_open & ~is_before, middle, high)
+        found = np.zeros(len(terms), np.uint8)
+        has_it = low < starts + sizes
+        has_it[has_it] = self._rows[low[has_it]] == row
+        found[has_it] = self._impacts[low[has_it]]
+        return found
+
     def document_terms(self, text: str) -> DocumentTerms:
         """Return the terms of a document that is not in the version."""
         found = self.analyzer.terms(text)

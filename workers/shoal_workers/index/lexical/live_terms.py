@@ -37,3 +37,13 @@ class LiveTerms:
         for start, end, weight in zip(starts.tolist(), ends.tolist(), query.weights.tolist(), strict=True):
             found[self._rows[start:end]] += self._impacts[start:end] * np.float32(weight)
         return found
+
+    def impacts_in(self, place: int, terms: NDArray[np.uint64]) -> NDArray[np.uint8]:
+        """Return the impacts of terms in an added document, uint8 `[terms]`; 0 for those that it does not have."""
+        document = self._documents[place]
+        places = np.searchsorted(document.terms, terms)
+        found = np.zeros(len(terms), np.uint8)
+        has_it = places < len(document.terms)
+        has_it[has_it] = document.terms[places[has_it]] == terms[has_it]
+        found[has_it] = document.impacts[places[has_it]]
+        return found

@@ -1,12 +1,14 @@
 """The words of a query: the BM25 scores of all documents, and what a search makes of them."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal_workers.index.lexical.lexical_index import MAX_QUERY_CHARS, LexicalIndex, QueryTerms
+from shoal_workers.index.lexical.live_terms import LiveTerms
 from shoal_workers.index.lexical.snippet import snippet
 from shoal_workers.index.search.fused_search import Prior
 from shoal_workers.index.search.live_documents import LiveDocuments
@@ -15,7 +17,7 @@ from shoal_workers.index.search.live_documents import LiveDocuments
 ALPHA = 0.7
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class QueryWords:
     """The terms of a query, and the BM25 scores of the documents of a version, float32 `[count]`, and of added ones."""
 
@@ -24,13 +26,14 @@ class QueryWords:
     terms: QueryTerms
     of_version: NDArray[np.float32]
     of_added: NDArray[np.float32]
+    live_terms: LiveTerms | None = None
 
     @classmethod
     def of(cls, texts: tuple[str, ...], lexical: LexicalIndex, live: LiveDocuments) -> Self:
         """Look up the words of texts. Raises IndexCorrupt."""
         terms = lexical.weigh(texts)
         of_added = live.terms.scores(terms) if live.terms else np.zeros(len(live.ids), np.float32)
-        return cls(texts, lexical, terms, lexical.scores(terms), of_added)
+        return cls(texts, lexical, terms, lexical.scores(terms), of_added, live.terms)
 
     def lexical_prior(self) -> Prior:
         """Return what makes BM25 the score."""
@@ -50,25 +53,28 @@ class QueryWords:
         factor = np.float32((1 - alpha) / np.float32(best))
         return Prior(alpha, factor * self.of_version, factor * self.of_added)
 
-    def explain(self, row: int, text: str) -> dict[str, Any]:
-        """Return the BM25 score of a document with this text, and the part of it that each word of the query has."""
+    def explain(self, row: int) -> dict[str, Any]:
+        """Return the BM25 score of a document, and the part of it that each word of the query has."""
         place = row - self.lexical.count
-        document = self.lexical.document_terms(text)
-        impacts = dict(zip(document.terms.tolist(), document.impacts.tolist(), strict=True))
-        weights, words = self.weights, self.words
-        parts = {words[term]: weights[term] * impacts[term] for term in weights if term in impacts and term in words}
-        return {"bm25": float(self.of_version[row] if place < 0 else self.of_added[place]), "words": parts}
+        if place < 0 or self.live_terms is None:
+            score, impacts = self.of_version[row], self.lexical.impacts_in(row, self.terms.terms)
+        else:
+            score, impacts = self.of_added[place], self.live_terms.impacts_in(place, self.terms.terms)
+        found = np.flatnonzero(impacts)
+        parts = (self.terms.weights[found] * impacts[found]).tolist()
+        words = [self.words.get(term) for term in self.terms.terms[found].tolist()]
+        return {"bm25": float(score), "words": {word: part for word, part in zip(words, parts, strict=True) if word}}
 
     def snippet(self, text: str, max_chars: int, num_read: int) -> dict[str, Any]:
         """Return the best passage of a text, which is looked for in its first `num_read` characters."""
         return snippet(text, self.lexical.analyzer, self.weights, max_chars, num_read)
 
-    @property
+    @cached_property
     def weights(self) -> dict[int, float]:
         """The weights of the terms."""
         return dict(zip(self.terms.terms.tolist(), self.terms.weights.tolist(), strict=True))
 
-    @property
+    @cached_property
     def words(self) -> dict[int, str]:
         """The words of the terms, as the query has them."""
         found: dict[int, str] = {}
