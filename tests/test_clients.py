@@ -170,6 +170,8 @@ class TestSearch:
         (like,) = client.search(like=best[0]["id"], k=2)
         assert best[0]["id"] not in [hit["id"] for hit in like]
         (same,) = client.search(vectors=client.embed(["storm europe"], prompt_name="query"), k=3)
+        vector = client.embed("storm europe", prompt_name="query")
+        assert client.search(vectors=[vector], k=3) == [same]
         assert [hit["id"] for hit in same] == [hit["id"] for hit in best]
         assert len(client.search("storm", like=["1", "2"])) == 5  # of the query alone
         assert len(client.search(["storm"], like=["1", "2"])) == 3

@@ -73,7 +73,7 @@ class BlockingQuestions(Questions, Closing):
 
         A hit is a dict with `id`, `score`, `text` and the document's other fields. The options are those of how texts
         are read, and of `SearchOptions`, with `negative` in place of `num_negative`: a list of texts. `vectors` may be
-        an array.
+        an array, or arrays. With `fuse` there is one list of hits.
         """
         return run_now(self._search(queries, k, index, options))
 
@@ -102,8 +102,8 @@ def job_of(op: str, texts: str | Iterable[str], options: Mapping[str, Any], **fi
     """
     negative = [] if options.get("negative") is None else as_list(options["negative"])
     asked = {name: value for name, value in options.items() if name in SEARCH_NAMES and value is not None}
-    if "vectors" in asked and hasattr(asked["vectors"], "tolist"):
-        asked["vectors"] = asked["vectors"].tolist()
+    if isinstance(given := asked.get("vectors"), list | np.ndarray):
+        asked["vectors"] = [vector.tolist() if hasattr(vector, "tolist") else vector for vector in given]
     if isinstance(asked.get("like"), str):
         asked["like"] = [asked["like"]]
     if negative:
