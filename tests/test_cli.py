@@ -207,6 +207,9 @@ def test_search_takes_the_options_of_a_search(shoal: CliRunner, client: Client) 
         shoal.invoke(main, ["search", "--like", "7", "-k", "1", "--cursor", last.split()[-1], "--json"])
     )
     assert json.loads(following)["hits"] == client.search(like=["7"], k=2)[0][1:]
+    passages = ["search", "storm rain", "-k", "1", "--snippet", "{}", "--fields", "title"]
+    (line,) = succeed(shoal.invoke(main, passages)).splitlines()
+    assert line.endswith("  storm rain")
     assert shoal.invoke(main, ["search"]).exit_code == 2
     assert shoal.invoke(main, ["search", "storm", "--filter", "{"]).exit_code == 2
 

@@ -89,12 +89,20 @@ def search(settings: Settings, queries: tuple[str, ...], k: int, index: str, as_
 def _print(found: dict[str, Any]) -> None:
     """Print a list of hits for people to read."""
     for hit in found["hits"]:
-        click.echo(f"{hit['score']:.3f}  {hit.get('text', hit['id'])}")
+        click.echo(f"{hit['score']:.3f}  {_shown(hit)}")
     for field, counts in found.get("facets", {}).items():
         values = (f"{json.dumps(one['value'], ensure_ascii=False)} {one['count']:,}" for one in counts["values"])
         click.echo(f"{field}: {', '.join(values)}")
     if found.get("cursor"):
         click.echo(f"next page: --cursor {found['cursor']}")
+
+
+def _shown(hit: dict[str, Any]) -> str:
+    """Return what is printed of a hit: its best passage if that was asked for, else its text, else its id."""
+    passage = hit.get("snippet")
+    if isinstance(passage, dict) and "highlights" in passage:
+        return str(passage["text"])
+    return str(hit.get("text", hit["id"]))
 
 
 def _search(
