@@ -78,15 +78,7 @@ class Worker:
         self.counters: Counter[str] = Counter()
         self.progress, self.throughput = Progress(), Throughput()
         self._notice = consumer.notice(INTERACTIVE)
-        pairs = reranker.bucketing(batcher, encoder.model) if reranker else batcher
-        self.scheduler = Scheduler(
-            _pipeline(encoder, encoder.tokenize, batcher),
-            None if reranker is None else _pipeline(reranker, reranker.tokenize_pairs, pairs),
-            limits.max_batch_texts,
-            self._isolate,
-            consumer.max_reply_bytes // (4 * encoder.model.dimension),
-            lambda: self._notice.has_come,
-        )
+        self.scheduler = self._make_scheduler(batcher, limits.max_batch_texts)
         self.admission = Admission(
             consumer,
             self.pool,
@@ -104,6 +96,21 @@ class Worker:
         self._stopping = stopping or threading.Event()
         self._num_answered_early = 0
         self._aside: RunningBatch | None = None
+
+    def _make_scheduler(self, batcher: Bucketing[TokenizedText], max_batch_texts: int) -> Scheduler:
+        """Return the scheduler of the passes of the model, and of those of the reranker if there is one."""
+        encoder, reranker = self.encoder, self.reranker
+        pairs = None
+        if reranker is not None:
+            pairs = _pipeline(reranker, reranker.tokenize_pairs, reranker.bucketing(batcher, encoder.model))
+        return Scheduler(
+            _pipeline(encoder, encoder.tokenize, batcher),
+            pairs,
+            max_batch_texts,
+            self._isolate,
+            self.consumer.max_reply_bytes // (4 * encoder.model.dimension),
+            lambda: self._notice.has_come,
+        )
 
     @property
     def id(self) -> str:
