@@ -121,6 +121,25 @@ def test_a_version_that_is_not_there_is_refused(indexes: OpenIndexes, version: s
     assert "kept no more" in refusal(indexes, version)
 
 
+def test_a_version_that_cannot_be_opened_fails_its_own_search_alone(
+    indexes: OpenIndexes, encoder: Encoder, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str, version: str) -> Index:
+        raise MemoryError(f"{name} {version}")
+
+    monkeypatch.setattr(indexes, "version", version)
+    worker = Worker(queue.consumer(), encoder, indexes, Bucketing(256))
+    search = SearchOptions(cursor=cursor_of("v0"))
+    jobs = [Job("search", ["storm"], index="news", reply_to="me", search=one) for one in (search, SearchOptions())]
+    queue.put("interactive", jobs)
+    drive(worker)
+    found = replies(queue)
+    assert len((found[jobs[1].id].hits or [[]])[0]) == 5
+    failed = found[jobs[0].id].error
+    assert failed is not None
+    assert failed.code == "internal"
+
+
 def test_following_changes_waits_for_no_search_that_opens_a_version(
     indexes: OpenIndexes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,10 @@ class Searcher:
                 for work in group:
                     work.error = error
                 continue
+            except Exception as error:  # any that opening the version of a cursor may raise
+                for work in group:
+                    _fail(work, error)
+                continue
             self._search_index(index, group)
             for work in group:
                 work.timings["search_s"] += time.perf_counter() - started
