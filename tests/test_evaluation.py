@@ -25,6 +25,7 @@ from shoal.evaluation.table import tables
 from shoal.evaluation.tuning import choose, held_out, modes, reranked
 from shoal.keys import Keys
 from shoal.settings import variable
+from shoal_workers.index_commands import build
 
 #: The documents of the index of the tests are the pairs of words, with their positions as ids.
 PAIRS = [f"{first} {second}" for first in WORDS for second in WORDS]
@@ -303,6 +304,20 @@ class TestCommands:
         done = shoal.invoke(main, ["eval", str(beir), "--index", "other"])
         assert done.exit_code == 1
         assert "no worker serves an index other: name one with --index, or documents with --corpus" in done.stderr
+
+    def test_an_index_is_built_with_the_home_that_is_named(
+        self, shoal: CliRunner, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        given: list[str] = []
+
+        def note(arguments: list[str], **_: Any) -> None:
+            given.extend(arguments)
+            raise InvalidRequest("it is noted")
+
+        monkeypatch.setattr(build, "main", note)
+        done = shoal.invoke(main, ["eval", str(beir), "--index", "other", "--home", str(tmp_path / "home")])
+        assert "it is noted" in done.stderr
+        assert given[given.index("--home") + 1] == str(tmp_path / "home")
 
     @pytest.mark.parametrize("command", ["eval", "tune"])
     def test_options_that_cannot_be_are_refused_at_once(self, command: str, shoal: CliRunner) -> None:

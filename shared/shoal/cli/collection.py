@@ -149,6 +149,8 @@ def _build(settings: Settings, asked: Asked, rules: SourceRules) -> None:
         flags = [
             "--name",
             asked.index,
+            "--home",
+            settings.home,
             "--index-home",
             str(settings.index_home_folder),
             *pool,
