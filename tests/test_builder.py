@@ -205,7 +205,7 @@ class TestAnIncrementalBuild:
         del manifest["fingerprint"]
         (current_version(out) / MANIFEST).write_text(json.dumps(manifest))
         assert build(source(self.TEXTS), out, MadeVectors(fingerprint=fingerprint)).num_embedded == 200
-        assert "it was built with another precision, prompt or length of texts, or does not say" in caplog.text
+        assert "it was built with another engine, precision, prompt or length of texts, or does not say" in caplog.text
 
     def test_takes_vectors_of_a_version_that_was_not_published(self, source: Write, out: Path) -> None:
         build(source(["storm"]), out, MadeVectors())

@@ -394,7 +394,7 @@ class TestRefused:
         assert client.pool.first_heartbeats() == {}
         other = SteadyWorker(queue)
         other.about["fingerprint"] = "f2"
-        reason = "had another precision" if before else "the folder does not say with which precision"
+        reason = "had another engine or precision" if before else "the folder does not say with which engine"
         with other.running(), pytest.raises(ModelMismatch, match=f"cannot be continued, as the .*{reason[4:]}"):
             embed_file(request_for(source, tmp_path / "out"), client, ignore)
         assert files_in(tmp_path / "out") == files

@@ -110,9 +110,9 @@ class Manifest:
             )
         if self.fingerprint != other.fingerprint:
             reason = (
-                "the workers had another precision, other prompts or another length of texts"
+                "the workers had another engine or precision, other prompts or another length of texts"
                 if self.fingerprint
-                else "the folder does not say with which precision, prompts and length of texts"
+                else "the folder does not say with which engine, precision, prompts and length of texts"
             )
             raise ModelMismatch(f"{folder} cannot be continued, as {reason}: write to another folder")
 

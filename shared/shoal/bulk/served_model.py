@@ -48,7 +48,8 @@ def served_model(client: Client) -> ServedModel | None:
 def check_same_vectors(workers: Collection[Mapping[str, Any]]) -> None:
     """Raise NotReady if workers make different vectors of a text, or do not tell, as their heartbeats say.
 
-    They do if they serve different models, or one model with another precision, other prompts or another length.
+    They do if they serve different models, or one model with another engine or precision, other prompts or another
+    length.
     """
     check_one_model(workers)
     found = {str(about.get("fingerprint") or "") for about in workers}

@@ -1,7 +1,7 @@
 // The forward pass of an encoder like BERT, in int8 or bf16, over texts of any lengths one behind the other: no padding.
 //
 // It runs on x86-64 processors with AVX-512 (F, BW, DQ, VL), AVX-512 VNNI and AVX-512 BF16: AMD from Zen 4 on, Intel
-// from Sapphire Rapids on. It uses no AMX. library.py compiles it, weights.py arranges the weights, model.py calls it.
+// from Sapphire Rapids on. It uses no AMX. library.py compiles it, weights.py arranges the weights, kernel.py calls it.
 //
 // A block of texts goes through all layers on one thread, so threads wait for each other only at the end of a pass.
 // Weights are a stream of panels in the order of their use, each of 48 outputs x one group of inputs, which stays in the
@@ -46,7 +46,7 @@ constexpr size_t LARGE_PAGE = 2 << 20;
 
 enum Activation { GELU, GELU_TANH, RELU, SILU, TANH };
 
-// The sizes of a model, as model.py gives them.
+// The sizes of a model, as weights.py gives them.
 struct Shape {
     int32_t width, heads, layers, inner, group, num_words, num_positions, max_tokens, activation, is_bf16;
     float eps;

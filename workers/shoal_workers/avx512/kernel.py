@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -82,15 +83,22 @@ class KernelPass:
             raise ValueError(f"there are {len(ids)} ids and {len(positions)} positions")
         self.tokens = np.empty((len(ids), model.width), np.float32)
         pointers = ids.ctypes.data, positions.ctypes.data, len(ids), self.tokens.ctypes.data
-        self._library = model.library
-        self._handle = model.library.start_pass(threads.handle, *pointers, num_parts)
+        self._library = library = model.library
+        self._handle = library.start_pass(threads.handle, *pointers, num_parts)
         if not self._handle:
             raise ValueError("a text is empty or too long, or has an id or a position that the model does not have")
-        self._close = _finalizer(self, model.library.close_pass, self._handle, (threads, ids, positions, self.tokens))
+        self._waited_for = waited_for = Lock()
+
+        def close(handle: int) -> None:
+            with waited_for:  # the pass is gone afterwards
+                library.close_pass(handle)
+
+        self._close = _finalizer(self, close, self._handle, (threads, ids, positions, self.tokens))
 
     def ends_within(self, seconds: float) -> bool:
         """Wait so long for the end; return True if it has ended."""
-        return not self._close.alive or bool(self._library.wait_pass(self._handle, seconds))
+        with self._waited_for:
+            return not self._close.alive or bool(self._library.wait_pass(self._handle, seconds))
 
     def wait(self) -> None:
         """Wait for the end."""

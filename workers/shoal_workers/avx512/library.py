@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -62,7 +63,8 @@ def compile_kernel(library: Path) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CannotCompile(str(error)) from error
     finally:
-        new.unlink(missing_ok=True)
+        with suppress(OSError):  # a file system that is read-only refuses it also where there is no such file
+            new.unlink(missing_ok=True)
 
 
 def main(words: Sequence[str]) -> None:

@@ -47,8 +47,8 @@ def find_former_version(out: Path, model: ModelInfo) -> FormerVersion | None:
                 log.warning("no vectors are taken from a former version: %s", error.message)
         elif replace(found, fingerprint=model.fingerprint) == model:
             log.warning(
-                "no vectors are taken from %s: it was built with another precision, prompt or length of texts, or does "
-                "not say with which",
+                "no vectors are taken from %s: it was built with another engine, precision, prompt or length of texts, "
+                "or does not say with which",
                 version.folder,
             )
     return None
