@@ -183,8 +183,8 @@ def test_the_least_score_is_compared_alike_with_and_without_an_order(tmp_path: P
     query = unit_vectors(1, DIMENSION, 99)[0]
     score = made.answer(query).hits[0][0]["score"]
     for least, num in ((score, 1), (math.nextafter(score, 2), 0)):
-        for options in ({}, {"sort": [{"field": "year"}]}):
-            assert len(made.answer(query, min_score=least, **options).hits[0]) == num
+        for order in (None, [{"field": "year"}]):
+            assert len(made.answer(query, min_score=least, sort=order).hits[0]) == num
 
 
 def test_facets_are_counted_for_each_list(tmp_path: Path) -> None:
