@@ -21,6 +21,13 @@ pytest_plugins = ["any_client_fixtures", "long_job_fixtures"]
 pytestmark = pytest.mark.usefixtures("rq")
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients wait for a change of versions as long as tests do, also while the machine is busy."""
+    for kind in ("redis", "http"):
+        monkeypatch.setattr(f"shoal.client.{kind}.index.CHANGE_TIMEOUT_S", PATIENCE_S)
+
+
 @pytest.fixture
 def client(make_client: MakeClient) -> AnyClient:
     """A client of the test's own pool."""
