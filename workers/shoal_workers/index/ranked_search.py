@@ -238,8 +238,8 @@ class RankedSearch:
 
     def _facets(self, query: Query) -> dict[str, Any]:
         """Return how many of the documents that may be in the list have each value of the fields that are asked for."""
-        is_of_all = self._selection(query) is self._eligible
-        return self._facets_of_all if is_of_all else self._count(self._selection(query))
+        selection = self._selection(query)
+        return self._facets_of_all if selection is self._eligible else self._count(selection)
 
     @cached_property
     def _facets_of_all(self) -> dict[str, Any]:
