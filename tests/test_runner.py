@@ -222,6 +222,19 @@ def test_a_job_goes_on_when_the_machine_was_killed(place: Place) -> None:
     assert place.numbers == list(range(6))
 
 
+def test_no_worker_outlives_a_runner_that_is_killed_without_redis(place: Place) -> None:
+    job_id = place.submit("count", rows=6)
+    runner = place.start()
+    wait_until(lambda: place.jobs.status(job_id).status == "running")
+    process, workers = place.process_of(runner), runner.children()
+    place.server.stop(signal.SIGKILL)
+    process.kill()
+    wait_until(lambda: "waiting for Redis" in place.log)
+    runner.kill()
+    wait_until(lambda: all(map(has_ended, workers)))
+    place.server.start()
+
+
 def test_a_job_goes_on_while_redis_is_started_again(place: Place) -> None:
     job_id = place.submit("count", rows=6)
     place.let_go(2)

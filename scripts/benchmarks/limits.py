@@ -32,6 +32,7 @@ def run(plan: Plan) -> list[Row]:
     lengths = Lengths.of(headlines)
     usual = headlines[lengths.usual(MANY)]
     with ExitStack() as running:
+        servers = start_all(plan, running, indexes_of((SIZE,), plan.texts))  # which prepares the model
         trials = []
         for name, environment in PRECISIONS.items():
             precision, suffix = environment.get("SHOAL_PRECISION", "auto"), name.removeprefix("shoal")
@@ -40,7 +41,6 @@ def run(plan: Plan) -> list[Row]:
             bare = running.enter_context(engine.bare(f"bare engine{suffix}", precision))
             trials.append(bare.same_trial(f"the same {MANY} headlines each pass", usual))
             trials += [trial for trial in bare.headline_trials(plan.texts) if trial.case.startswith(("1 ", f"{MANY} "))]
-        servers = start_all(plan, running, indexes_of((SIZE,), plan.texts))
         trials += sorted((trial for server in servers for trial in _trials(server, plan)), key=lambda trial: trial.case)
         rows = [*plan.interleave("limits", trials), _predicted()]
         return rows + [row for server in servers for row in server.memory_rows("limits")]

@@ -189,6 +189,11 @@ class LongJobWorker(JobProcess):
 
     # Stopping
 
+    @property
+    def is_told_to_stop(self) -> bool:
+        """Return True once a signal told the worker to stop."""
+        return self._stop_requested
+
     def request_stop(self, signum: Any, frame: Any) -> None:
         """End the worker: at once if it has no job, else when the job has stopped at its next report."""
         self._stop_requested = True

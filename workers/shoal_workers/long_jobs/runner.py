@@ -137,10 +137,15 @@ class Runner:
                 _exit_when_told()
                 _wait_for(broker)
                 name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+                worker = None
                 try:
                     with broker.translated():
-                        return LongJobWorker(queues, name, broker).run()
+                        worker = LongJobWorker(queues, name, broker)
+                        return worker.run()
                 except (Unavailable, Overloaded) as error:
+                    _exit_when_told()
+                    if worker and worker.is_told_to_stop:  # by a signal that its handlers took
+                        return
                     if time.monotonic() >= quiet_until_s:
                         log.warning("waiting for Redis: %s", error.message)
                     quiet_until_s = time.monotonic() + QUIET_S
