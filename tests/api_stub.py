@@ -43,6 +43,8 @@ INDEX = {
 }
 COUNTERS = {"jobs": 7, "texts": 8, "tokens": 9, "batches": 2, "failed": 1, **dict.fromkeys(TIMINGS, 0.5)}
 COUNTERS |= {"cache_hits": 3, "cache_misses": 8, "cache_refused": 4}
+COUNTERS |= {"busy_s": 1.5, "cpu_s": 2.5, "claims": 6, "redeliveries": 5}
+HISTOGRAM = {"limits": [0.5, 2], "counts": [3, 0, 1], "sum": 10.5}
 ABOUT = {
     "state": "ready",
     "model": "stub",
@@ -61,6 +63,9 @@ ABOUT = {
     "prompts": ["query"],
     "reranker": "stub-reranker",
     "counters": COUNTERS,
+    "waits": {"interactive": HISTOGRAM, "bulk": HISTOGRAM},
+    "batches": dict.fromkeys(("texts", "tokens", "fill"), HISTOGRAM),
+    "memory_bytes": 2**20,
 }
 
 

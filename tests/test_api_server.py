@@ -17,7 +17,7 @@ from unittest.mock import Mock
 
 import psutil
 import pytest
-from api_stub import StubWorker, vector_of
+from api_stub import COUNTERS, StubWorker, vector_of
 from conftest import PATIENCE_S, free_port, wait_until
 from process import Process, run
 from prometheus_client.parser import text_string_to_metric_families
@@ -214,6 +214,8 @@ class TestSeveralProcesses:
         answers = [embed(several) for _ in range(50)]
         assert answers == [True] * 50
         assert {several.num_counted() for _ in range(20)} == {before + 50}
+        assert {several.scrape("shoal_worker_jobs_total") for _ in range(20)} == {COUNTERS["jobs"]}
+        assert {several.scrape("shoal_worker_wait_seconds_count", lane="bulk") for _ in range(20)} == {4}
         before, found, after = (
             several.resident_bytes(),
             several.scrape("process_resident_memory_bytes"),

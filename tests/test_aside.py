@@ -81,8 +81,10 @@ def test_interactive_jobs_are_answered_before_a_bulk_pass_that_is_under_way(
     urgent = [put(queue, text) for text in ("storm", "rain")]
     assert worker.step(block_s=0) == 2
     assert list(replies(queue)) == [job.id for job in urgent]
+    assert worker.counters["busy_s"] == 0  # the time is part of that of the pass which is under way
     held.released.set()
     assert drive(worker) == 1
+    assert worker.counters["busy_s"] > 0
     assert len(replies(queue, "bulk")) == 1
     assert held.passes == [("aside", 40), ("start", 2), ("finish", 2), ("finish", 40)]
 

@@ -45,6 +45,7 @@ TABLE = Table("m", 3, "mean", "print", 7, {"query": "q: "}, "")
 ABOUT: dict[str, Any] = {"state": "ready", "model": "m", "dimension": 3, "pooling": "mean"}
 ABOUT |= {"cache": TABLE.to_heartbeat()}
 ABOUT |= {"indexes": {"default": {"count": 1}}, "counters": {"jobs": 1}, "prompts": ["query"], "texts_per_s": 2.0}
+ABOUT |= {"waits": {"bulk": {"limits": [0.5, 2], "counts": [3, 0, 1], "sum": 10.5}}, "batches": {}, "memory_bytes": 1}
 DIGEST = bytes(range(16))
 ENTRY = Entry(np.ones((1, 3), np.float32), 4, True, 9).pack(DIGEST)
 

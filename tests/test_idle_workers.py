@@ -1,7 +1,6 @@
 """Idle workers of a large pool: few of them block on the streams, and every job is taken as soon as any is idle."""
 
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -17,6 +16,7 @@ from shoal.queue.consumer import GROUP, MAX_LISTENING, Consumer, Delivery
 from shoal.queue.lane import SOURCES
 from shoal.queue.pool import Pool
 from shoal_workers.admission import Admission, Limits
+from shoal_workers.process.measurements import Measurements
 
 NUM_WORKERS = 3 * MAX_LISTENING
 
@@ -241,7 +241,7 @@ class TestLostJobs:
         consumer = sleeper(queue, "first")
         put(queue, 1)
         queue.redis.xreadgroup(GROUP, "first", {queue.keys.lane("interactive"): ">"})
-        return Admission(consumer, pool, nothing, {}, Limits(), None, nothing, nothing, Counter())
+        return Admission(consumer, pool, nothing, {}, Limits(), None, nothing, nothing, Measurements())
 
     def test_a_worker_that_sleeps_takes_it_back_after_the_outage(self, admission: Admission) -> None:
         admission.distrust_heartbeats()

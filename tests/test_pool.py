@@ -50,6 +50,9 @@ def test_who_announces_itself_is_alive_until_it_leaves(pool: Pool) -> None:
         {"counters": []},
         {"counters": {"a": 1, "b": "many"}},
         {"texts_per_s": "fast"},
+        {"waits": []},
+        {"waits": {"bulk": {"limits": [1], "counts": [1], "sum": 1}}},
+        {"batches": {"texts": 5}},
     ],
 )
 def test_a_heartbeat_of_another_shape_is_empty(pool: Pool, about: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import RedisServer
+from conftest import PATIENCE_S, RedisServer
 from queues import Queue
 
 from shoal.blocking import run_now
@@ -179,7 +179,27 @@ def test_a_lane_holds_the_jobs_of_its_front_and_its_overflow(queue: Queue) -> No
     queue.put("interactive", jobs)
     queue.take("a", ["interactive"], 1)
     num_bytes = sum(len(job.pack()) for job in jobs)
-    assert queue.loads()["interactive"] == LaneLoad(4, 121, num_bytes)
+    load = queue.loads()["interactive"]
+    assert load == LaneLoad(4, 121, num_bytes, load.oldest_age_s)
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_the_age_of_a_lane_is_that_of_the_first_job_at_its_front_or_in_its_overflow(
+    queue: Queue, is_taken: bool
+) -> None:
+    """A job of the overflow has waited before it came into the stream."""
+    queue.join()
+    now_ms = int(queue.redis.time()[0]) * 1000
+    fields = {"job": addressed().pack(), "texts": 1}
+    for stream, age_s in ((queue.keys.lane("interactive"), 100), (queue.keys.lane("bulk"), 50)):
+        queue.redis.xadd(stream, fields, id=f"{now_ms - 1000 * age_s}-0")
+    queue.redis.xadd(queue.keys.overflow("bulk"), fields | {"put_ms": now_ms - 200_000})
+    queue.put("interactive", [addressed()])
+    if is_taken:
+        queue.take("a", LANES, 10)
+    ages = {lane: load.oldest_age_s for lane, load in queue.loads().items()}
+    assert 100 <= ages["interactive"] < 100 + PATIENCE_S
+    assert 200 <= ages["bulk"] < 200 + PATIENCE_S
 
 
 def test_the_wait_of_a_job_is_counted_from_when_redis_took_it_in() -> None:

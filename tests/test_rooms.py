@@ -271,6 +271,7 @@ HOMES = {
     "prometheus_client": {
         "shoal_api.routes.metrics",
         "shoal_api.server.metrics",
+        "shoal_api.server.pool_metrics",
         "shoal_api.server.processes",
         "shoal_api.server.tei_metrics",
     },

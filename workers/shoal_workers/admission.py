@@ -3,7 +3,6 @@
 import logging
 import time
 import traceback
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
@@ -26,6 +25,7 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 from shoal_workers.index.open_indexes import find_index
 from shoal_workers.process.crash_report import CrashReports
+from shoal_workers.process.measurements import Measurements
 from shoal_workers.scheduler import INTERACTIVE
 from shoal_workers.work import Work
 
@@ -74,7 +74,7 @@ class Admission:
         cache: Cache | None,
         crash_reports: CrashReports,
         clock: Clock,
-        counters: "Counter[str]",
+        measurements: Measurements,
         serves_reranks: bool = False,
     ):
         self._consumer = consumer
@@ -85,7 +85,8 @@ class Admission:
         self._cache = cache
         self._crash_reports = crash_reports
         self._clock = clock
-        self._counters = counters
+        self._counters = measurements.counters
+        self._waits = measurements.waits
         self._serves_reranks = serves_reranks
         self._next_claim = 0.0
         self._next_check = 0.0
@@ -131,6 +132,9 @@ class Admission:
         """
         now = self._clock.now()
         late = [(work, error) for work in held if (error := expired(work.job, now))]
+        for work, _ in late:
+            work.begin()
+            self._waits[work.source.lane].add(work.timings["queue_s"])
         self.refuse([(work.delivery, error) for work, error in late])
         gone = [work for work, _ in late]
         if not held or time.monotonic() < self._next_check:
@@ -202,6 +206,8 @@ class Admission:
             return None
         if takes_turn:
             self._consumer.end_claim_turn()
+        self._counters["claims"] += 1
+        self._counters["redeliveries"] += claimed.is_suspect
         log.info("claimed a job of worker %s, delivery %d", claimed.owner, claimed.num_deliveries)
         return claimed
 
@@ -218,6 +224,7 @@ class Admission:
                 works.append(self._work(delivery, self._open(delivery)))
             except ShoalError as error:
                 refusals.append((delivery, error))
+                self._waits[delivery.lane].add(delivery.queued_s(self._clock.now()))
         self.refuse(refusals)
         works = self._start(works)
         for work in works:

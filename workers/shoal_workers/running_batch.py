@@ -3,12 +3,12 @@
 import logging
 import time
 import traceback
-from collections import Counter
 from collections.abc import Sequence
 
 from shoal.queue.job_notice import JobNotice
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.passes_end import PassesEnd
+from shoal_workers.process.measurements import Measurements
 from shoal_workers.process.watchdog import Progress
 from shoal_workers.scheduler import Batch
 
@@ -19,16 +19,16 @@ class RunningBatch:
     """A batch whose texts the engine encodes from now on. For one thread.
 
     With `aside`, which takes an encoder that `runs_aside`, other batches can be started and finished meanwhile.
-    Each pass is marked in `progress` and counted as one of the `batches` in `counters`.
+    Each pass is marked in `progress` and counted in `measurements`.
     """
 
     def __init__(
-        self, batch: Batch, encoder: Encoder, progress: Progress, counters: "Counter[str]", aside: bool = False
+        self, batch: Batch, encoder: Encoder, progress: Progress, measurements: Measurements, aside: bool = False
     ):
         self.batch = batch
         self._encoder = encoder
         self._progress = progress
-        self._counters = counters
+        self._measurements = measurements
         self._started_s = time.perf_counter()
         self._passes = self._start(aside)
         self._end = PassesEnd(encoder, self._passes) if aside and self._passes else None
@@ -60,7 +60,7 @@ class RunningBatch:
 
     def _start(self, aside: bool) -> Sequence[EncodingPass] | None:
         """Start the passes of the batch; return None if the engine fails."""
-        self._note_pass()
+        self._note_pass(self.batch.texts)
         try:
             return self._encoder.start_aside(self.batch.texts) if aside else self._encoder.start(self.batch.texts)
         except Exception as error:  # any that an engine may raise
@@ -80,7 +80,7 @@ class RunningBatch:
 
     def _encode_alone(self, text: TokenizedText) -> None:
         """Encode one text in a pass of its own, and set its error if the engine fails on it."""
-        self._note_pass()
+        self._note_pass([text])
         try:
             self._encoder.encode([text])
         except Exception as error:  # any that an engine may raise
@@ -89,6 +89,7 @@ class RunningBatch:
             frames = "".join(traceback.format_tb(error.__traceback__))  # the message could hold a text
             log.error("the engine failed on a text of %d tokens: %s\n%s", text.num_tokens, type(error).__name__, frames)
 
-    def _note_pass(self) -> None:
+    def _note_pass(self, texts: Sequence[TokenizedText]) -> None:
         self._progress.mark("encoding")
-        self._counters["batches"] += 1
+        num_tokens = sum(text.num_tokens for text in texts)
+        self._measurements.add_batch(len(texts), num_tokens, self.batch.max_tokens)

@@ -44,11 +44,15 @@ INTERACTIVE = SOURCES[0]
 
 @dataclass(slots=True)
 class Batch:
-    """The texts of one forward pass of a model, all different, and the jobs that wait for them."""
+    """The texts of one forward pass of a model, which may have `max_tokens`, and the jobs that wait for them.
+
+    All texts are different.
+    """
 
     source: Source
     texts: list[TokenizedText]
     works: list[Work]
+    max_tokens: int
 
     @property
     def num_tokens(self) -> int:
@@ -260,7 +264,7 @@ class Scheduler:
             texts = next(batch for batch in bucketing.cut(window) if window[0] in batch)
         chosen = set(texts)
         wanting = [work for work in works if not work.error and not chosen.isdisjoint(work.tokenized.values())]
-        return Batch(source, texts, wanting)
+        return Batch(source, texts, wanting, bucketing.max_batch_tokens)
 
     def _collect(self, works: Iterable[Work]) -> None:
         """Move the jobs that are completed out of those that wait."""

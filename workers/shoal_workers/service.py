@@ -213,7 +213,7 @@ def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, An
         "limits": (lane_limits or LaneLimits()).to_map() | _limits_of_jobs(worker),
         "indexes": {name: _about_index(index) for name, index in worker.indexes.items() if not index.fault},
         "index_errors": worker.indexes.errors if isinstance(worker.indexes, OpenIndexes) else {},
-        "counters": dict(worker.counters),
+        **worker.measurements.to_heartbeat(),
     }
 
 

@@ -3,7 +3,6 @@
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from shoal.broker.clock import Clock
@@ -22,6 +21,7 @@ from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.index.index import Index
 from shoal_workers.pipeline import Pipeline
 from shoal_workers.process.crash_report import CrashReports
+from shoal_workers.process.measurements import Measurements
 from shoal_workers.process.throughput import Throughput
 from shoal_workers.process.watchdog import Progress
 from shoal_workers.running_batch import RunningBatch
@@ -75,7 +75,8 @@ class Worker:
         self.pool = Pool(consumer.broker, consumer.keys)
         self.encoder, self.reranker = encoder, reranker
         self.indexes, self.cache = indexes, cache
-        self.counters: Counter[str] = Counter()
+        self.measurements = Measurements()
+        self.counters = self.measurements.counters
         self.progress, self.throughput = Progress(), Throughput()
         self._notice = consumer.notice(INTERACTIVE)
         self.scheduler = self._make_scheduler(batcher, limits.max_batch_texts)
@@ -88,7 +89,7 @@ class Worker:
             cache,
             crash_reports,
             self.clock,
-            self.counters,
+            self.measurements,
             serves_reranks=reranker is not None,
         )
         self.limits, self._before_pass = limits, before_pass
@@ -233,11 +234,13 @@ class Worker:
             self._finish(running)
 
     def _start(self, batch: Batch, aside: bool = False) -> RunningBatch:
-        return RunningBatch(batch, self._encoder_of(batch.works[0]), self.progress, self.counters, aside)
+        return RunningBatch(batch, self._encoder_of(batch.works[0]), self.progress, self.measurements, aside)
 
     def _finish(self, running: RunningBatch) -> float:
         """Wait for the batch; return the seconds that it took."""
         seconds = running.finish()
+        if self._aside is None:  # else this time is part of that of the batch which is computed aside
+            self.counters["busy_s"] += seconds  # type: ignore[assignment]
         self.scheduler.finish(running.batch, seconds)
         return seconds
 
@@ -313,6 +316,7 @@ class Worker:
     def _count(self, works: Sequence[Work]) -> None:
         for work in works:
             self.counters["jobs"] += 1
+            self.measurements.waits[work.source.lane].add(work.timings["queue_s"])
             num_texts, num_tokens = work.num_computed
             self.counters["texts"] += num_texts
             self.counters["tokens"] += num_tokens

@@ -10,44 +10,17 @@ from pathlib import Path
 from threading import Lock
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from shoal import __version__
 from shoal.client.redis.client import Client
-from shoal.errors import ShoalError
-from shoal.queue.lane import LaneLoad
+from shoal_api.server.pool_metrics import PoolCollector
 from shoal_api.server.processes import ProcessesCollector
 from shoal_api.server.tei_metrics import tei_metrics
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-
-#: The counters of a worker: the name in its heartbeat, the metric and its help.
-_WORKER_COUNTERS = (
-    ("jobs", "shoal_worker_jobs", "Jobs answered."),
-    ("failed", "shoal_worker_failed", "Jobs answered with an error."),
-    ("texts", "shoal_worker_texts", "Texts embedded."),
-    ("tokens", "shoal_worker_tokens", "Tokens embedded."),
-    ("batches", "shoal_worker_batches", "Forward passes run."),
-    ("queue_s", "shoal_worker_queue_seconds", "Time that jobs waited in their lane."),
-    ("tokenize_s", "shoal_worker_tokenize_seconds", "Time spent tokenizing texts."),
-    ("encode_s", "shoal_worker_encode_seconds", "Time spent computing vectors."),
-    ("search_s", "shoal_worker_search_seconds", "Time spent searching."),
-    ("cache_hits", "shoal_worker_cache_hits", "Texts that the worker found in the cache."),
-    ("cache_misses", "shoal_worker_cache_misses", "Texts that the worker did not find in the cache."),
-    ("cache_refused", "shoal_worker_cache_refused", "Texts that Redis refused to store in the cache."),
-)
-
-#: Measurements of a worker: the name in its heartbeat, the metric and its help.
-_WORKER_GAUGES = (
-    (
-        "clock_offset_s",
-        "shoal_worker_clock_offset_seconds",
-        "Time by which the clock of the worker's machine is ahead of Redis's.",
-    ),
-    ("clock_error_s", "shoal_worker_clock_error_seconds", "Largest error of that time."),
-)
 
 
 class Metrics:
@@ -143,69 +116,3 @@ class CacheCounters:
                 self._hits.inc(counted[0] - self._num_added[0])
                 self._misses.inc(counted[1] - self._num_added[1])
                 self._num_added = counted
-
-
-class PoolCollector(Collector):
-    """The metrics of lanes and workers, read from Redis at each scrape; without Redis, the one that says so."""
-
-    def __init__(self, client: Client):
-        self._client = client
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics."""
-        up = GaugeMetricFamily("shoal_redis_up", "1 if Redis answers, else 0.")
-        try:
-            queue = self._client.queue
-            loads, num_dead, workers = queue.loads(), queue.num_dead(), self._client.pool.workers()
-            unread = queue.unread.load()
-        except ShoalError:
-            up.add_metric((), 0)
-            yield up
-            return
-        up.add_metric((), 1)
-        yield up
-        yield from _describe_lanes(loads)
-        yield GaugeMetricFamily("shoal_unread_results", "Results that were not read.", unread.num_results)
-        yield GaugeMetricFamily(
-            "shoal_unread_result_bytes",
-            "Size of these results and of idempotency keys, with their keys, in bytes.",
-            unread.num_bytes,
-        )
-        yield GaugeMetricFamily("shoal_dead_letters", "Dead letters: jobs that could not be answered.", num_dead)
-        yield from _describe_workers(workers)
-
-
-def _describe_lanes(loads: dict[str, LaneLoad]) -> Iterator[Metric]:
-    for name, text, field in (
-        ("shoal_lane_jobs", "Unanswered jobs in the lane.", "num_jobs"),
-        ("shoal_lane_texts", "Texts of the unanswered jobs.", "num_texts"),
-        ("shoal_lane_bytes", "Size of the unanswered jobs, in bytes.", "num_bytes"),
-    ):
-        family = GaugeMetricFamily(name, text, labels=("lane",))
-        for lane, load in loads.items():
-            family.add_metric((lane,), getattr(load, field))
-        yield family
-
-
-def _describe_workers(workers: dict[str, dict[str, object]]) -> Iterator[Metric]:
-    ready = sum(about.get("state") == "ready" for about in workers.values())
-    yield GaugeMetricFamily("shoal_workers_alive", "Workers with a heartbeat.", len(workers))
-    yield GaugeMetricFamily("shoal_workers_ready", "Workers that take jobs.", ready)
-    labels = ("worker", "engine", "precision")
-    engines = GaugeMetricFamily("shoal_worker_engine_info", "What computes for the worker, as labels.", labels=labels)
-    for worker_id, about in workers.items():
-        engines.add_metric((worker_id, str(about.get("engine")), str(about.get("precision"))), 1)
-    yield engines
-    for word, name, text in _WORKER_COUNTERS:
-        family = CounterMetricFamily(name, text, labels=("worker",))
-        for worker_id, about in workers.items():
-            counters = about.get("counters")
-            if isinstance(counters, dict) and word in counters:
-                family.add_metric((worker_id,), counters[word])
-        yield family
-    for word, name, text in _WORKER_GAUGES:
-        gauge = GaugeMetricFamily(name, text, labels=("worker",))
-        for worker_id, about in workers.items():
-            if isinstance(number := about.get(word), int | float):
-                gauge.add_metric((worker_id,), number)
-        yield gauge

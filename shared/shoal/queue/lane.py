@@ -68,8 +68,18 @@ class LaneLimits:
 
 @dataclass(frozen=True, slots=True)
 class LaneLoad:
-    """The unanswered jobs that a lane holds."""
+    """The unanswered jobs that a lane holds, and the time since the first of them was put.
+
+    Of an overflow, the jobs that workers hold or take next are looked at for that time, and those that wait are not.
+    """
 
     num_jobs: int
     num_texts: int
     num_bytes: int
+    oldest_age_s: float = 0.0
+
+    def fill(self, limits: LaneLimits) -> float:
+        """Return the share that is taken of the limit on jobs, texts or bytes, whichever is the largest."""
+        return max(
+            self.num_jobs / limits.max_jobs, self.num_texts / limits.max_texts, self.num_bytes / limits.max_bytes
+        )

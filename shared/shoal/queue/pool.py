@@ -13,6 +13,7 @@ from shoal.broker.broker import Broker
 from shoal.broker.commands import BlockingCommands, Commands
 from shoal.broker.script import Script
 from shoal.errors import ShoalError
+from shoal.histogram import Histogram
 from shoal.keys import Keys
 
 #: Time for which a worker counts as alive after its last heartbeat.
@@ -153,9 +154,17 @@ def _read(beat: bytes) -> dict[str, Any]:
     return about if _is_sound(about) else {}
 
 
+def _is_histogram(found: object) -> bool:
+    try:
+        return bool(Histogram.from_map(found))
+    except ValueError:
+        return False
+
+
 def _is_sound(about: dict[str, Any]) -> bool:
     """Return True if JSON can hold it, and every field that readers calculate with or look into is of its type."""
     indexes, errors, counters = (about.get(name, {}) for name in ("indexes", "index_errors", "counters"))
+    histograms = [about.get(name, {}) for name in ("waits", "batches")]
     return (
         wire.is_json(about)
         and isinstance(about.get("prompts", []), list)
@@ -165,4 +174,5 @@ def _is_sound(about: dict[str, Any]) -> bool:
         and all(isinstance(message, str) for message in errors.values())
         and isinstance(counters, dict)
         and all(isinstance(number, int | float) for number in (*counters.values(), about.get("texts_per_s", 0.0)))
+        and all(isinstance(found, dict) and all(map(_is_histogram, found.values())) for found in histograms)
     )

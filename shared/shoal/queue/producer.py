@@ -53,8 +53,8 @@ READ_TTL_S = 60
 MAX_WATCHERS = 64
 
 _PUT, _CANCEL = (Script.load("shoal.queue", "lane", "arguments", name) for name in ("put", "cancel"))
-_HELD, _WITHDRAW, _MARK_READ, _WATCH = (
-    Script.load("shoal.queue", "lane", name) for name in ("held", "withdraw", "mark_read", "watch")
+_HELD, _WITHDRAW, _MARK_READ, _WATCH, _LOADS = (
+    Script.load("shoal.queue", "lane", name) for name in ("held", "withdraw", "mark_read", "watch", "loads")
 )
 
 
@@ -263,6 +263,16 @@ class AsyncProducer:
         keys = [*self._unread_keys, self.keys.result(job_id), self.keys.record(job_id)]
         await self.commands.run(_MARK_READ, keys, {"id": job_id, "num_bytes": num_bytes, "ttl_s": READ_TTL_S})
 
+    # Loads
+
+    async def loads(self) -> dict[str, LaneLoad]:
+        """Return what each lane holds; texts and bytes are those of jobs that a client or the script has put."""
+        found = (await self.commands.run(_LOADS, self._all_keys, {"lanes": LANES}))["lanes"]
+        return {
+            lane: LaneLoad(int(load["jobs"]), int(load["texts"]), int(load["bytes"]), load["oldest_ms"] / 1000)
+            for lane, load in zip(LANES, found, strict=True)
+        }
+
 
 class Producer:
     """The same for threads, with what operators ask. Thread-safe."""
@@ -318,18 +328,7 @@ class Producer:
         """Return the number of unanswered jobs in each lane, those being computed included."""
         return {lane: load.num_jobs for lane, load in self.loads().items()}
 
-    def loads(self) -> dict[str, LaneLoad]:
-        """Return what each lane holds; texts and bytes are those of jobs that a client or the script has put."""
-        return {lane: self._load(lane) for lane in LANES}
-
-    def _load(self, lane: str) -> LaneLoad:
-        front, overflow, waiting, (texts, size) = self.broker.pipeline(
-            ("XLEN", self.keys.lane(lane)),
-            ("XLEN", self.keys.overflow(lane)),
-            ("ZCARD", self.keys.waiting(lane)),
-            ("HMGET", self.keys.load(lane), "texts", "bytes"),
-        )
-        return LaneLoad(front + overflow + waiting, int(texts or 0), int(size or 0))
+    loads = blocking(AsyncProducer.loads)
 
     def num_dead(self) -> int:
         """Return the number of dead letters."""

@@ -1,0 +1,86 @@
+"""A histogram: how many measurements lie up to each of some limits, as heartbeats carry it and Prometheus takes it."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Any, Self
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Measurements of at least 0, counted by the first of the `limits`, which ascend, that is not below them.
+
+    `counts` has one number more than there are limits: the last is of what is above all of them. `sum` is that of the
+    measurements. One thread adds, others may read.
+    """
+
+    limits: Sequence[float]
+    counts: list[int] = field(default_factory=list)
+    sum: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = self.counts or [0] * (len(self.limits) + 1)
+
+    @classmethod
+    def from_map(cls, found: Any) -> Self:
+        """Return the histogram of a heartbeat. Raises ValueError for what is none."""
+        if not isinstance(found, dict) or found.keys() != {"limits", "counts", "sum"}:
+            raise ValueError("a histogram is a map of limits, counts and sum")
+        limits, counts, total = found["limits"], found["counts"], found["sum"]
+        if not (isinstance(limits, list) and isinstance(counts, list) and len(counts) == len(limits) + 1):
+            raise ValueError("a histogram has one count more than it has limits")
+        if not all(isinstance(number, int | float) for number in [*limits, total]):
+            raise ValueError("the limits and the sum of a histogram are numbers")
+        if not all(isinstance(count, int) and count >= 0 for count in counts):
+            raise ValueError("the counts of a histogram are whole numbers from 0 on")
+        if not all(low < high for low, high in pairwise([0, *limits])):
+            raise ValueError("the limits of a histogram ascend, from above 0 on")
+        return cls(limits, counts, total)
+
+    def to_map(self) -> dict[str, Any]:
+        """Return the histogram as a heartbeat carries it."""
+        return {"limits": list(self.limits), "counts": list(self.counts), "sum": self.sum}
+
+    def add(self, value: float) -> None:
+        """Count one measurement."""
+        self.counts[bisect_left(self.limits, value)] += 1
+        self.sum += value
+
+    @property
+    def num_values(self) -> int:
+        """Number of the measurements."""
+        return sum(self.counts)
+
+    def minus(self, earlier: "Histogram") -> "Histogram":
+        """Return what was measured since `earlier`, a reading of the same histogram; all of it if that is another's."""
+        counts = [now - then for now, then in zip(self.counts, earlier.counts, strict=False)]
+        if list(self.limits) != list(earlier.limits) or min(counts) < 0:
+            return self
+        return Histogram(self.limits, counts, self.sum - earlier.sum)
+
+    def quantile(self, share: float) -> float | None:
+        """Return the value that so large a share of the measurements does not exceed; None if there are none.
+
+        It is estimated as in Prometheus: within the limits around it, measurements count as evenly spread, and what is
+        above the highest limit counts as that.
+        """
+        rank = share * self.num_values
+        if not rank:
+            return None
+        until = list(accumulate(self.counts))
+        n = bisect_left(until, rank)
+        if n >= len(self.limits):
+            return self.limits[-1]
+        low = self.limits[n - 1] if n else 0.0
+        return low + (self.limits[n] - low) * (1 - (until[n] - rank) / self.counts[n])
+
+
+def total(histograms: Iterable[Histogram]) -> Histogram | None:
+    """Return the measurements of several histograms together; those whose limits differ from the first are left out."""
+    found = list(histograms)
+    if not found:
+        return None
+    same = [one for one in found if list(one.limits) == list(found[0].limits)]
+    counts = [sum(of_limit) for of_limit in zip(*(one.counts for one in same), strict=True)]
+    return Histogram(found[0].limits, counts, sum(one.sum for one in same))

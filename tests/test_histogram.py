@@ -1,0 +1,87 @@
+"""Histograms: what they count, what they estimate, and what is none."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.histogram import Histogram, total
+
+LIMITS = (1, 2, 4)
+
+
+def of(*values: float) -> Histogram:
+    """A histogram of these values."""
+    histogram = Histogram(LIMITS)
+    for value in values:
+        histogram.add(value)
+    return histogram
+
+
+def test_a_value_counts_up_to_the_first_limit_that_is_not_below_it() -> None:
+    histogram = of(0, 1, 1.5, 4, 4.5, 100)
+    assert (histogram.counts, histogram.num_values, histogram.sum) == ([2, 1, 1, 2], 6, 111)
+
+
+def test_it_travels_in_a_heartbeat() -> None:
+    assert Histogram.from_map(of(1, 3).to_map()).to_map() == {"limits": [1, 2, 4], "counts": [1, 0, 1, 0], "sum": 4.0}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"counts": [1, 2, 3]},
+        {"counts": [1, 2, 3, -1]},
+        {"counts": [1, 2, 3, 0.5]},
+        {"counts": None},
+        {"limits": [1, 4, 2]},
+        {"limits": [0, 1, 2]},
+        {"limits": [1, 2, "x"]},
+        {"limits": [1, 2, float("nan")]},
+        {"sum": "x"},
+        {"more": 1},
+    ],
+)
+def test_what_is_no_histogram_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="histogram"):
+        Histogram.from_map(of(1).to_map() | change)
+
+
+@pytest.mark.parametrize("found", [None, 5, [], {}])
+def test_another_value_is_refused(found: Any) -> None:
+    with pytest.raises(ValueError, match="histogram"):
+        Histogram.from_map(found)
+
+
+def test_a_quantile_is_estimated_within_its_limits() -> None:
+    histogram = of(0.5, 0.5, 1.5, 1.5, 3, 3, 3, 3)
+    assert [histogram.quantile(share) for share in (0.125, 0.25, 0.375, 0.5, 0.75, 1.0)] == [0.5, 1, 1.5, 2, 3, 4]
+    assert of(100).quantile(0.5) == 4
+    assert of().quantile(0.5) is None
+
+
+def test_what_was_measured_since_is_the_difference() -> None:
+    earlier = of(1, 3)
+    later = of(1, 3, 5, 0.5)
+    assert later.minus(earlier).to_map() == of(5, 0.5).to_map()
+    assert earlier.minus(later) is earlier  # another worker's
+    assert later.minus(Histogram((1, 2))) is later
+
+
+def test_histograms_of_the_same_limits_are_added_up() -> None:
+    together = total([of(1), of(3, 9), Histogram((1, 2), [1, 0, 0], 1.0)])
+    assert together is not None
+    assert together.to_map() == of(1, 3, 9).to_map()
+    assert total([]) is None
+
+
+@given(values=st.lists(st.floats(0, 4), min_size=1), share=st.floats(0.01, 1))
+def test_a_quantile_lies_within_the_limits_around_the_true_one(values: list[float], share: float) -> None:
+    estimate = of(*values).quantile(share)
+    rank = max(1, -int(-share * len(values) // 1))
+    true = sorted(values)[min(rank, len(values)) - 1]
+    limits = [0, *LIMITS]
+    n = next(n for n, limit in enumerate(LIMITS) if true <= limit)
+    assert estimate is not None
+    assert limits[n] - 1e-9 <= estimate <= limits[n + 1] + 1e-9

@@ -1,0 +1,181 @@
+"""Metrics of the pool: each is that of real jobs of a real worker, as its heartbeat carries it to a scrape."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from api_stub import MakeApp, StubWorker
+from conftest import RedisServer
+from flask.testing import FlaskClient
+from prometheus_client.parser import text_string_to_metric_families
+from queues import Queue, drive
+
+from shoal import wire
+from shoal.jobs import LANES, Job
+from shoal.settings import DEFAULTS
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.process.measurements import COUNTERS
+from shoal_workers.service import about
+from shoal_workers.worker import Worker
+
+pytest_plugins = ["api_fixtures"]
+
+#: Tokens of `storm` with the two special ones.
+TOKENS_OF_STORM = 3
+
+#: Bytes that a heartbeat has for its measurements, at most.
+MAX_MEASUREMENTS_BYTES = 1_300
+
+Scrape = Callable[..., dict[str, float]]
+
+
+@pytest.fixture
+def scrape(api: FlaskClient, worker: Worker) -> Scrape:
+    """Returns the samples of one name, by the values of their labels, after a heartbeat of the worker."""
+
+    def samples(name: str, *by: str) -> dict[str, float]:
+        worker.pool.announce(worker.id, about(worker))
+        families = text_string_to_metric_families(api.get("/metrics").get_data(as_text=True))
+        found = [sample for family in families for sample in family.samples if sample.name == name]
+        values = {" ".join(sample.labels[label] for label in by): sample.value for sample in found}
+        assert len(values) == len(found)
+        return values
+
+    return samples
+
+
+def put(queue: Queue, lane: str, *texts: str, deadline: float | None = None) -> None:
+    """Puts an embed job of the texts."""
+    queue.put(lane, [Job("embed", list(texts), reply_to="me", deadline=deadline)])
+
+
+def test_a_worker_that_has_done_nothing_has_counted_to_nought(scrape: Scrape, worker: Worker) -> None:
+    names = [f"shoal_worker_{word[:-1]}seconds" if word.endswith("_s") else f"shoal_worker_{word}" for word in COUNTERS]
+    assert [scrape(f"{name}_total", "worker") for name in names] == [{worker.id: 0}] * len(COUNTERS)
+    assert scrape("shoal_worker_wait_seconds_count", "lane") == dict.fromkeys(LANES, 0)
+
+
+def test_passes_are_measured(scrape: Scrape, worker: Worker, queue: Queue) -> None:
+    put(queue, "interactive", "storm", "rain", "storm")
+    drive(worker)
+    put(queue, "interactive", "storm market")
+    drive(worker)
+    id, num_tokens = worker.id, [2 * TOKENS_OF_STORM, TOKENS_OF_STORM + 1]
+    assert scrape("shoal_worker_batches_total", "worker") == {id: 2}
+    assert scrape("shoal_worker_batch_texts_sum", "worker") == {id: 3}
+    assert scrape("shoal_worker_batch_texts_bucket", "le")["1.0"] == 1
+    assert scrape("shoal_worker_batch_texts_bucket", "le")["2.0"] == 2
+    assert scrape("shoal_worker_batch_tokens_sum", "worker") == {id: sum(num_tokens)}
+    assert scrape("shoal_worker_batch_tokens_count", "worker") == {id: 2}
+    assert scrape("shoal_worker_batch_fill_ratio_sum", "worker") == {id: pytest.approx(sum(num_tokens) / 4_096)}
+    assert scrape("shoal_worker_texts_total", "worker") == {id: 4}
+    assert scrape("shoal_worker_jobs_total", "worker") == {id: 2}
+
+
+def test_the_engine_is_busy_during_its_passes(scrape: Scrape, worker: Worker, queue: Queue) -> None:
+    put(queue, "interactive", *(f"storm {n}" for n in range(100)))
+    drive(worker)
+    (busy_s,) = scrape("shoal_worker_busy_seconds_total").values()
+    assert busy_s > 0
+    assert busy_s == pytest.approx(scrape("shoal_worker_encode_seconds_total")[""])
+
+
+def test_waits_are_counted_by_lane(scrape: Scrape, worker: Worker, queue: Queue) -> None:
+    for _ in range(3):
+        put(queue, "interactive", "storm")
+    put(queue, "bulk", "rain")
+    drive(worker)
+    assert scrape("shoal_worker_wait_seconds_count", "lane") == {"interactive": 3, "bulk": 1}
+    waited_s = sum(scrape("shoal_worker_wait_seconds_sum", "lane").values())
+    assert waited_s == pytest.approx(scrape("shoal_worker_queue_seconds_total")[""])
+
+
+def test_refused_jobs_have_waited_too(scrape: Scrape, worker: Worker, queue: Queue) -> None:
+    put(queue, "interactive", "storm", deadline=1.0)
+    queue.redis.xadd(queue.keys.lane("bulk"), {"job": b"no job"}, id="1000-0")
+    drive(worker)
+    assert scrape("shoal_worker_wait_seconds_count", "lane") == {"interactive": 1, "bulk": 1}
+    assert scrape("shoal_worker_wait_seconds_bucket", "lane", "le")["bulk 600.0"] == 0  # it was put in 1970
+    assert scrape("shoal_worker_failed_total", "worker") == {worker.id: 2}
+    assert scrape("shoal_worker_jobs_total", "worker") == {worker.id: 0}
+
+
+def test_claims_are_counted_and_those_of_suspects_among_them(scrape: Scrape, worker: Worker, queue: Queue) -> None:
+    for _ in range(3):
+        put(queue, "interactive", "storm")
+    gone, left = queue.consumer("gone"), queue.consumer("left")
+    assert len(queue.take(gone.name, LANES, 2)) == 2
+    assert len(queue.take(left.name, LANES, 1)) == 1
+    left.absolve()  # it has ended in order, so that its job is no suspect
+    assert sum(drive(worker) for _ in range(4)) == 3
+    assert scrape("shoal_worker_claims_total", "worker") == {worker.id: 3}
+    assert scrape("shoal_worker_redeliveries_total", "worker") == {worker.id: 2}
+
+
+def test_one_that_is_started_again_counts_in_a_series_of_its_own(
+    scrape: Scrape, worker: Worker, queue: Queue, encoder: Encoder
+) -> None:
+    put(queue, "interactive", "storm")
+    drive(worker)
+    next_one = Worker(queue.consumer("next"), encoder, {}, worker.scheduler._embeds.bucketing)
+    next_one.pool.announce(next_one.id, about(next_one))
+    assert scrape("shoal_worker_jobs_total", "worker") == {worker.id: 1, "next": 0}
+
+
+def test_a_lane_is_as_full_as_its_fullest_limit(make_app: MakeApp, scrape: Scrape, queue: Queue) -> None:
+    put(queue, "bulk", "storm", "rain")
+    found = scrape("shoal_lane_fill_ratio", "lane")
+    assert found == {"interactive": 0, "bulk": 1 / DEFAULTS.max_backlog}
+    api = make_app(max_backlog_texts=4).test_client()
+    assert 'shoal_lane_fill_ratio{lane="bulk"} 0.5\n' in api.get("/metrics").get_data(as_text=True)
+
+
+def test_unread_results_are_measured_against_their_limit(scrape: Scrape, worker: Worker, queue: Queue) -> None:
+    queue.put("bulk", [Job("embed", ["storm"])])
+    drive(worker)
+    (held,) = scrape("shoal_unread_result_bytes").values()
+    assert held > 1_024
+    assert scrape("shoal_unread_result_fill_ratio") == {"": pytest.approx(held / (DEFAULTS.max_result_mb * 2**20))}
+
+
+def test_the_memory_of_redis_is_measured(scrape: Scrape) -> None:
+    assert scrape("shoal_redis_memory_bytes")[""] > 2**18
+    assert scrape("shoal_redis_max_memory_bytes") == {"": 0}
+
+
+def test_without_the_right_to_ask_only_the_memory_of_redis_is_left_out(
+    make_app: MakeApp, own_redis: RedisServer, queue: Queue
+) -> None:
+    app = make_app(redis_url=own_redis.url)
+    with Queue.connect(own_redis.url, queue.keys).redis as connection:
+        connection.execute_command("ACL", "SETUSER", "default", "-info")
+        found = app.test_client().get("/metrics").get_data(as_text=True)
+        connection.execute_command("ACL", "SETUSER", "default", "+info")
+    assert "\nshoal_redis_up 1.0\n" in found
+    assert "shoal_redis_memory_bytes" not in found
+
+
+def test_the_memory_of_a_worker_is_that_of_its_process(scrape: Scrape, worker: Worker) -> None:
+    found = scrape("shoal_worker_resident_memory_bytes", "worker")
+    assert 0.8 < found[worker.id] / scrape("process_resident_memory_bytes")[""] < 1.25
+
+
+def test_measurements_take_little_room_in_a_heartbeat(worker: Worker) -> None:
+    assert len(wire.pack(worker.measurements.to_heartbeat())) <= MAX_MEASUREMENTS_BYTES
+
+
+def test_an_older_worker_has_no_histograms(api: FlaskClient, stub: StubWorker) -> None:
+    stub.announce(waits={}, batches={}, memory_bytes=None)
+    found = api.get("/metrics").get_data(as_text=True)
+    assert 'shoal_worker_jobs_total{worker="stub"} 7.0\n' in found
+    assert "shoal_worker_wait_seconds_count" not in found
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="there is no promtool: apt install prometheus")
+@pytest.mark.usefixtures("stub")
+def test_names_follow_the_rules_of_prometheus(api: FlaskClient) -> None:
+    api.post("/embed", json={"inputs": ["a", "b"]})
+    api.get("/nowhere")
+    found = subprocess.run(["promtool", "check", "metrics"], input=api.get("/metrics").data, capture_output=True)
+    assert (found.returncode, found.stdout, found.stderr) == (0, b"", b"")
