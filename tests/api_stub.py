@@ -40,6 +40,7 @@ INDEX = {
     "prompt": "",
     "num_changes": 0,
     "changes_through": "0-0",
+    "fields": {"year": "number"},
 }
 COUNTERS = {"jobs": 7, "texts": 8, "tokens": 9, "batches": 2, "failed": 1, **dict.fromkeys(TIMINGS, 0.5)}
 COUNTERS |= {"cache_hits": 3, "cache_misses": 8, "cache_refused": 4}

@@ -10,11 +10,13 @@ from api_stub import COUNTERS, INDEX, MakeApp, StubWorker, error_of
 from conftest import RedisServer
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
+from queues import Queue
 
 from shoal import __version__
 from shoal.errors import BY_CODE
 from shoal.jobs import CHOICES, LANES, OPERATIONS, OPTION_NAMES, TOKENIZER_OPERATIONS
 from shoal.keys import Keys
+from shoal.queue.pool import Pool
 from shoal_api.dialects import STATUS
 from shoal_api.schema.requests import JobBody
 
@@ -83,10 +85,19 @@ class TestInfo:
 
     @pytest.mark.usefixtures("stub")
     def test_indexes_are_listed_by_name(self, api: FlaskClient) -> None:
-        assert api.get("/v1/indexes").get_json() == {"indexes": [{"name": "default", **INDEX, "error": None}]}
+        listed = {"indexes": [{"name": "default", **INDEX, "error": None}], "errors": {}}
+        assert api.get("/v1/indexes").get_json() == listed
+
+    def test_an_index_that_no_worker_can_serve_is_listed_among_the_errors(self, api: FlaskClient, queue: Queue) -> None:
+        older = {name: value for name, value in INDEX.items() if name != "fields"}
+        about = {"state": "ready", "indexes": {"news": older}, "index_errors": {"news": "old", "faq": "broken"}}
+        Pool(queue.broker, queue.keys).announce("w1", about)
+        found = api.get("/v1/indexes").get_json()
+        assert found["errors"] == {"news": "old", "faq": "broken"}
+        assert [(index["name"], index["error"], index["fields"]) for index in found["indexes"]] == [("news", "old", {})]
 
     def test_without_a_worker_there_is_no_index(self, api: FlaskClient) -> None:
-        assert api.get("/v1/indexes").get_json() == {"indexes": []}
+        assert api.get("/v1/indexes").get_json() == {"indexes": [], "errors": {}}
 
     def test_the_root_says_where_to_go(self, api: FlaskClient) -> None:
         root = api.get("/").get_json()

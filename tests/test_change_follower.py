@@ -1,6 +1,7 @@
 """Served indexes follow their changes in Redis: over a switch of versions, while Redis is away, past bad entries."""
 
 import shutil
+import time
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +23,10 @@ from shoal.keys import Keys
 from shoal.records.document import Document
 from shoal.settings import Settings
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.index import change_follower
 from shoal_workers.index.index import Index
-from shoal_workers.index.open_indexes import OpenIndexes
+from shoal_workers.index.serving import change_follower
+from shoal_workers.index.serving.index_watch import follow, watched
+from shoal_workers.index.serving.open_indexes import OpenIndexes
 from shoal_workers.service import about
 from shoal_workers.worker import Worker
 
@@ -69,6 +71,7 @@ def indexes(index_home: Path, encoder: Encoder, log: Log) -> Iterator[OpenIndexe
     """The indexes in that folder, opened."""
     indexes = OpenIndexes({}, index_home, encoder.model, 1, log)
     indexes.look(0)
+    assert indexes["news"].count
     yield indexes
     shutil.rmtree(index_home, ignore_errors=True)
     for now in range(2):
@@ -110,12 +113,52 @@ def test_without_changes_one_command_is_enough_for_all_indexes(
         publish_version(index_home / f"other{n}", index_folder, "v1")
     log.append("news", change(indexes["news"], "a"))
     indexes.look(1)
+    assert len([index.count for index in indexes.values()]) == indexes.num_open == 10
     for expected in (2, 1, 1):  # the first one has to read the change as well
         log.num_commands = 0
         indexes.follow()
         assert log.num_commands == expected
     indexes.look(2)
     assert log.num_commands == 1
+
+
+def test_an_index_that_is_not_open_is_opened_for_its_changes(
+    indexes: OpenIndexes, log: Log, index_home: Path, index_folder: Path
+) -> None:
+    for name in ("faq", "quiet"):
+        publish_version(index_home / name, index_folder, "v1")
+    indexes.look(1)
+    indexes.follow()
+    assert indexes.num_open == 1
+    position = log.append("faq", change(indexes["news"], "a b", "0"))
+    indexes.follow()
+    wait_until(lambda: indexes.describe()["faq"]["changes_through"] == position)
+    assert (indexes.num_open, indexes.describe()["faq"]["num_changes"]) == (2, 3)
+    assert indexes.describe()["faq"]["count"] == indexes["news"].count + 1
+    indexes.follow()
+    assert {"a", "b", "0"} & ids(indexes["faq"]) == {"a", "b"}
+
+
+def test_an_index_that_was_closed_has_its_changes_when_it_is_opened_again(
+    index_home: Path, encoder: Encoder, log: Log
+) -> None:
+    indexes = OpenIndexes({}, index_home, encoder.model, 1, log, idle_s=60)
+    indexes.look(0)
+    log.append("news", change(indexes["news"], "a", "0"))
+    indexes.follow()
+    told = indexes.describe()
+    for close_after_s in (61, 122):
+        indexes.look(time.monotonic() + close_after_s)
+        indexes.follow()  # it was opened for none of these changes before
+        assert (indexes.num_open, indexes.describe()) == (0, told)
+        assert {"a", "0"} & ids(indexes["news"]) == {"a"}
+    later = change(indexes["news"], "b")
+    indexes.look(time.monotonic() + 183)
+    log.append("news", later)
+    assert "b" in ids(indexes["news"])
+    shutil.rmtree(index_home)
+    indexes.look(0)
+    indexes.look(0)
 
 
 def test_a_new_version_has_all_changes_before_it_is_served(
@@ -162,8 +205,10 @@ def test_while_redis_is_away_the_former_version_stays(
     for now in (1, 2):
         indexes.look(now)
         indexes.follow()
-    assert dict(indexes) == {"news": old}
-    assert indexes.errors == dict.fromkeys(("faq", "news"), "Redis does not answer")
+    assert (sorted(indexes), indexes["news"]) == (["faq", "news"], old)
+    assert indexes.errors == {"news": "Redis does not answer"}
+    with pytest.raises(Unavailable):
+        indexes["faq"]
     assert len(caplog.messages) <= 4  # one for each index, and one of following; the next ones are not repeated
     log.is_away = False
     indexes.look(3)
@@ -185,8 +230,8 @@ def test_workers_that_are_started_together_read_at_different_moments(
             return len(self.waits) == 3
 
     monkeypatch.setattr("random.uniform", lambda least, most: 0.25 * most)
-    monkeypatch.setattr(indexes, "_stopping", Noting())
-    indexes._follow()
+    monkeypatch.setattr(indexes, "stopping", Noting())
+    follow(indexes)
     assert Noting.waits == [0.25, 1.0, 1.0]
 
 
@@ -284,6 +329,7 @@ def test_a_log_that_is_none_is_told_and_harms_nothing(
     queue.redis.hset(queue.keys.changed, "news", "1-1 1 1 0 0")
     publish_version(index_home / "faq", index_folder, "v1")
     indexes.look(1)
+    assert indexes["faq"].count
     indexes.follow()
     assert {*indexes} == {*indexes.errors} == {"news", "faq"}
     assert "holds something else" in indexes.errors["news"]
@@ -427,11 +473,13 @@ def test_a_redis_that_does_not_answer_at_all(index_home: Path, encoder: Encoder)
     indexes = OpenIndexes({}, index_home, encoder.model, 1, ChangeLog(Broker.connect("redis://127.0.0.1:1"), Keys()))
     indexes.look(0)
     indexes.follow()
-    assert (dict(indexes), list(indexes.errors)) == ({}, ["news"])
+    assert (list(indexes), indexes.errors) == (["news"], {})
+    with pytest.raises(Unavailable):
+        indexes["news"]
 
 
 def test_the_threads_of_a_worker_follow(indexes: OpenIndexes, log: Log) -> None:
-    with indexes.watched():
+    with watched(indexes):
         log.append("news", change(indexes["news"], "a"))
         wait_until(lambda: "a" in ids(indexes["news"]))
 

@@ -261,6 +261,7 @@ def test_an_index_is_built_and_looked_at(tiny_source: Path, tiny_model: Path, ho
     assert "2 documents" in done.stdout
     info = json.loads(succeed(CliRunner().invoke(main, ["index", "info", str(out)])))
     assert (info["count"], info["source"], info["model"]) == (2, "news.csv", str(tiny_source))
+    assert info["fields"] == {"topic": "keyword"}
 
 
 def test_a_bad_row_is_named_by_its_line(tiny_source: Path, tiny_model: Path, home: Path, tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ from index_versions import add_version, publish_version
 from shoal.errors import FileError, IndexCorrupt, Unavailable
 from shoal.index_folder import CURRENT
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.index import index as index_module
+from shoal_workers.index.files import file_check
 from shoal_workers.index.files.manifest import DOCUMENTS, FILES, MANIFEST, VECTORS, Manifest
 from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.open_indexes import OpenIndexes
+from shoal_workers.index.serving.open_indexes import OpenIndexes
 from shoal_workers.index.store.copies import (
     GONE_AFTER_S,
     MAX_RETRY_AFTER_S,
@@ -571,8 +571,7 @@ class TestDamagedCopy:
         send(news, store)
         copies.look(0)
         store.heal()
-        indexes = OpenIndexes({}, copied, encoder.model)
-        indexes.are_copies = True
+        indexes = OpenIndexes({}, copied, encoder.model, are_copies=True)
         yield indexes
         shutil.rmtree(copied)
         for now in range(2):
@@ -609,7 +608,7 @@ class TestDamagedCopy:
     def test_a_wrong_large_file_is_found_while_it_is_served(
         self, indexes: OpenIndexes, copies: Copies, copied: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(index_module, "LARGE_BYTES", 0)
+        monkeypatch.setattr(file_check, "LARGE_BYTES", 0)
         data = (copied / "news" / "v1" / VECTORS).read_bytes()
         (copied / "news" / "v1" / VECTORS).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
         indexes.look(0)
@@ -618,8 +617,7 @@ class TestDamagedCopy:
         assert "is not what was built" in indexes.errors["news"]
         copies.look(1)
         assert mapped.tobytes() != (mended := np.load(copied / "news" / "v1" / VECTORS)).tobytes()
-        indexes.check_files(indexes["news"].check_at)
-        indexes.look(2)
+        indexes.check_files(RETRY_AFTER_S)
         assert (indexes["news"].vectors.tobytes(), indexes.errors) == (mended.tobytes(), {})
 
     def test_one_that_is_as_in_the_store_is_not_compared_without_end(
@@ -634,8 +632,9 @@ class TestDamagedCopy:
         assert read_errors(copied) == {}
         assert store.faults.paths("rb") == []
 
-    def test_without_a_store_nothing_is_written(self, indexes: OpenIndexes, copied: Path) -> None:
-        indexes.are_copies = False
+    @pytest.mark.usefixtures("indexes")
+    def test_without_a_store_nothing_is_written(self, copied: Path, encoder: Encoder) -> None:
+        indexes = OpenIndexes({}, copied, encoder.model)
         (copied / "news" / "v1" / DOCUMENTS).unlink()
         before = set((copied / "news").iterdir())
         indexes.look(0)

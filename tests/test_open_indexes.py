@@ -4,25 +4,29 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import wait_until
-from index_versions import add_version, maps_of, publish_version
+from index_versions import add_version, maps_of, publish_version, write_version
 from queues import Queue, drive
 
-import shoal_workers.index.index
+import shoal_workers.index.files.file_check
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound, ShoalError, UnknownIndex
 from shoal.index_folder import CURRENT
 from shoal.jobs import Job
+from shoal.records.document import Document
 from shoal.replies import Reply
 from shoal.settings import Settings
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.files.manifest import DOCUMENTS, MANIFEST, VECTORS
 from shoal_workers.index.index import Index
-from shoal_workers.index.open_indexes import RETRY_AFTER_S, OpenIndexes, find_index
+from shoal_workers.index.serving.index_watch import watched
+from shoal_workers.index.serving.open_indexes import RETRY_AFTER_S, OpenIndexes, find_index
 from shoal_workers.index.versions import make_current
 from shoal_workers.service import about
 from shoal_workers.worker import Worker
@@ -116,7 +120,7 @@ def test_a_name_in_the_settings_goes_before_the_folder_of_that_name(
     news: Path, index_home: Path, index_folder: Path, tmp_path: Path, encoder: Encoder
 ) -> None:
     publish_version(tmp_path / "other", index_folder, "other")
-    settings = Settings(indexes=f"news={tmp_path / 'other'}", index_home=str(index_home))
+    settings = Settings(indexes=f"news={tmp_path / 'other'}", index_home=str(index_home), home=str(tmp_path))
     indexes = OpenIndexes.from_settings(settings, encoder.model, 1)
     assert versions(indexes) == {"news": "other"}
 
@@ -142,7 +146,7 @@ def test_a_worker_does_not_start_without_an_index_that_its_settings_name(
     with pytest.raises(IndexNotFound):
         OpenIndexes.from_settings(Settings(indexes=str(tmp_path / "c"), home=str(tmp_path)), encoder.model, 1)
     (tmp_path / "a").rename(index_home / "a")
-    indexes = OpenIndexes.from_settings(Settings(index_home=str(index_home)), encoder.model, 1)
+    indexes = OpenIndexes.from_settings(Settings(index_home=str(index_home), home=str(tmp_path)), encoder.model, 1)
     assert not indexes
     assert set(indexes.errors) == {"a"}
 
@@ -212,7 +216,7 @@ def test_a_pointer_to_nothing_changes_nothing(news: Path, indexes: OpenIndexes, 
 @pytest.fixture
 def all_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file of an index counts as large."""
-    monkeypatch.setattr(shoal_workers.index.index, "LARGE_BYTES", 1)
+    monkeypatch.setattr(shoal_workers.index.files.file_check, "LARGE_BYTES", 1)
 
 
 def overwrite(path: Path) -> None:
@@ -228,7 +232,7 @@ def test_a_wrong_checksum_of_a_large_file_withdraws_the_version(
 ) -> None:
     overwrite(news / "v1" / DOCUMENTS)
     indexes.look(0)
-    assert find_index(indexes, "news").is_checked is False
+    assert indexes["news"].files.is_done is False
     indexes.check_files(0)
     indexes.look(1)
     with pytest.raises(IndexCorrupt, match=r"documents\.jsonl is not what was built"):
@@ -237,7 +241,7 @@ def test_a_wrong_checksum_of_a_large_file_withdraws_the_version(
     publish_version(news, index_folder, "v2")
     indexes.look(2)
     indexes.check_files(2)
-    assert find_index(indexes, "news").is_checked
+    assert indexes["news"].files.is_done
     assert indexes.errors == {}
 
 
@@ -248,6 +252,7 @@ def test_a_version_that_was_withdrawn_is_served_when_its_files_are_right_again(
     right = (news / "v1" / DOCUMENTS).read_bytes()
     overwrite(news / "v1" / DOCUMENTS)
     indexes.look(0)
+    assert indexes["news"].count
     indexes.check_files(0)
     indexes.check_files(RETRY_AFTER_S)
     indexes.look(RETRY_AFTER_S)
@@ -259,22 +264,23 @@ def test_a_version_that_was_withdrawn_is_served_when_its_files_are_right_again(
     indexes.check_files(2 * RETRY_AFTER_S)
     indexes.look(2 * RETRY_AFTER_S)
     assert indexes.errors == {}
-    assert find_index(indexes, "news").is_checked
+    assert indexes["news"].files.is_done
     assert versions(indexes) == {"news": "v1"}
 
 
 @pytest.mark.usefixtures("all_large")
 def test_a_file_that_cannot_be_read_withdraws_nothing(news: Path, indexes: OpenIndexes) -> None:
     indexes.look(0)
+    assert indexes["news"].count
     (news / "v1" / DOCUMENTS).rename(news / "away")
     indexes.check_files(0)
     assert indexes.errors == {}
-    assert find_index(indexes, "news").search(indexes["news"].vectors[:1], 1)
+    assert indexes["news"].search(indexes["news"].vectors[:1], 1)
     (news / "away").rename(news / "v1" / DOCUMENTS)
     indexes.check_files(RETRY_AFTER_S - 1)
-    assert not indexes["news"].is_checked
+    assert not indexes["news"].files.is_done
     indexes.check_files(RETRY_AFTER_S)
-    assert indexes["news"].is_checked
+    assert indexes["news"].files.is_done
 
 
 @pytest.mark.usefixtures("all_large")
@@ -293,17 +299,17 @@ def test_a_large_file_of_another_size_is_noticed_at_once(index_folder: Path, tmp
 def test_a_check_ends_when_it_is_not_wanted_any_more(news: Path, indexes: OpenIndexes) -> None:
     indexes.look(0)
     index = indexes["news"]
-    index.check_large_files(lambda: False)
-    assert not index.is_checked
+    index.files.check_rest(lambda: False)
+    assert not index.files.is_done
     shutil.rmtree(news / "v1")
     with pytest.raises(FileNotFoundError):
-        index.check_large_files()
+        index.files.check_rest()
 
 
 def test_what_is_published_while_it_watches_is_served(
     index_home: Path, indexes: OpenIndexes, index_folder: Path
 ) -> None:
-    with indexes.watched():
+    with watched(indexes):
         publish_version(index_home / "news", index_folder, "v1")
         wait_until(lambda: versions(indexes) == {"news": "v1"})
         publish_version(index_home / "news", index_folder, "v2")
@@ -314,7 +320,7 @@ def test_an_unknown_name_is_told_with_those_that_are_known(news: Path, indexes: 
     with pytest.raises(UnknownIndex, match='no index "news": this worker serves none'):
         find_index(indexes, "news")
     indexes.look(0)
-    assert find_index(indexes, "news") is indexes["news"]
+    assert find_index(indexes, "news").result() is indexes["news"]
     with pytest.raises(UnknownIndex, match="this worker serves news"):
         find_index(indexes, "x")
 
@@ -350,6 +356,7 @@ def code_of(error: ShoalError | None) -> str:
     return error.code
 
 
+@pytest.mark.usefixtures("all_large")
 def test_a_job_whose_index_goes_meanwhile_gets_an_error(
     news: Path, indexes: OpenIndexes, queue: Queue, encoder: Encoder
 ) -> None:
@@ -358,24 +365,169 @@ def test_a_job_whose_index_goes_meanwhile_gets_an_error(
         indexes.look(1)
 
     def withdraw() -> None:
-        indexes["news"].fault = "a wrong checksum"
+        overwrite(news / "v1" / DOCUMENTS)
+        indexes.check_files(0)
 
+    right = (news / "v1" / DOCUMENTS).read_bytes()
     indexes.look(0)
+    assert indexes["news"].count
     with_fault = reply_after(queue, encoder, indexes, withdraw).error
     assert code_of(with_fault) == "index_corrupt"
     assert not queue.redis.exists(queue.keys.dead)
-    indexes["news"].fault = ""
+    (news / "v1" / DOCUMENTS).write_bytes(right)
+    indexes.check_files(RETRY_AFTER_S)
+    assert indexes.errors == {}
     assert code_of(reply_after(queue, encoder, indexes, remove).error) == "unknown_index"
 
 
+@pytest.mark.usefixtures("all_large")
 def test_the_heartbeat_tells_what_is_served_and_what_is_not(
     news: Path, index_home: Path, index_folder: Path, indexes: OpenIndexes, queue: Queue, encoder: Encoder
 ) -> None:
     publish_version(index_home / "other", index_folder, "v1", digest="f" * 64)
     publish_version(index_home / "spoilt", index_folder, "v1")
     indexes.look(0)
-    indexes["spoilt"].fault = "a wrong checksum"
+    assert indexes["spoilt"].count
+    overwrite(index_home / "spoilt" / "v1" / DOCUMENTS)
+    indexes.check_files(0)
     beat = about(Worker(queue.consumer(), encoder, indexes, Bucketing(4_096)))
     assert {name: index["version"] for name, index in beat["indexes"].items()} == {"news": "v1"}
     assert beat["index_errors"].keys() == {"other", "spoilt"}
-    assert beat["index_errors"]["spoilt"] == "a wrong checksum"
+    assert "is not what was built" in beat["index_errors"]["spoilt"]
+
+
+def test_the_kinds_of_fields_are_told(index_home: Path, encoder: Encoder, indexes: OpenIndexes) -> None:
+    fields = {"year": 2001, "tags": ["a"], "published": "2001-05-03", "is_new": True, "more": {"a": 1}}
+    vectors = np.eye(1, encoder.model.dimension, dtype=np.float32)
+    for name, values in (("news", fields), ("many", {f"field{n:03}": n for n in range(200)})):
+        digest = encoder.model.digest
+        write_version(index_home / name / "v1", [Document("1", "storm", values)], vectors, digest=digest)
+        make_current(index_home / name, "v1")
+    indexes.look(0)
+    told = indexes.describe()
+    kinds = {"year": "number", "tags": "keyword", "published": "date", "is_new": "boolean", "more": "stored"}
+    assert told["news"]["fields"] == kinds
+    assert list(told["many"]["fields"]) == [f"field{n:03}" for n in range(100)]
+    assert (indexes["news"].kinds, indexes.describe()) == (kinds, told)
+
+
+class TestOpening:
+    """An index is opened when it is searched, and closed when it was not for a while."""
+
+    @pytest.fixture
+    def indexes(self, index_home: Path, encoder: Encoder) -> Iterator[OpenIndexes]:
+        """The indexes in the folder, which are closed after a minute."""
+        yield (indexes := OpenIndexes({}, index_home, encoder.model, idle_s=60))
+        shutil.rmtree(index_home, ignore_errors=True)
+        for now in range(2):
+            indexes.look(now)
+
+    def test_a_hundred_are_listed_and_none_is_open(
+        self, news: Path, index_home: Path, indexes: OpenIndexes, queue: Queue, encoder: Encoder
+    ) -> None:
+        for number in range(99):
+            (index_home / f"n{number}").symlink_to(news)
+        indexes.look(0)
+        assert (len(indexes), indexes.num_open, maps_of(os.getpid(), news / "v1")) == (100, 0, [])
+        worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096))
+        beat = about(worker)
+        assert {index["count"] for index in beat["indexes"].values()} == {64}
+        jobs = [Job("search", ["storm"], index=name, reply_to="me") for name in ("news", "n7", "n7")]
+        queue.put("interactive", jobs)
+        drive(worker)
+        replies = queue.inbox("me").wait()
+        assert [len(hits) for reply in replies for hits in reply.hits or ()] == [5, 5, 5]
+        assert (indexes.num_open, about(worker)["indexes"]) == (2, beat["indexes"])
+
+    def test_what_was_not_searched_for_a_while_is_closed_until_it_is(self, news: Path, indexes: OpenIndexes) -> None:
+        indexes.look(0)
+        told = indexes.describe()
+        indexes["news"].search(indexes["news"].vectors[:1], 3)
+        indexes.look(time.monotonic() + 59)
+        assert indexes.num_open == 1
+        indexes.look(time.monotonic() + 60)
+        assert (indexes.num_open, indexes.describe(), indexes.errors) == (0, told, {})
+        assert maps_of(os.getpid(), news / "v1") == []
+        assert versions(indexes) == {"news": "v1"}
+
+    def test_one_whose_files_are_gone_stays_open(self, index_folder: Path, tmp_path: Path, encoder: Encoder) -> None:
+        publish_version(tmp_path / "own", index_folder, "v1")
+        indexes = OpenIndexes({"own": tmp_path / "own"}, tmp_path / "home", encoder.model, idle_s=60)
+        indexes.look(0)
+        shutil.rmtree(tmp_path / "own")
+        indexes.look(time.monotonic() + 61)
+        assert versions(indexes) == {"own": "v1"}
+
+    def test_a_version_that_follows_is_opened_before_it_takes_its_place(
+        self, news: Path, indexes: OpenIndexes, index_folder: Path
+    ) -> None:
+        indexes.look(0)
+        cut(add_version(news, index_folder, "v2"))
+        make_current(news, "v2")
+        indexes.look(1)
+        assert "is not what was built" in indexes.errors["news"]
+        assert (indexes.num_open, versions(indexes)) == (0, {"news": "v1"})
+
+    def test_one_that_cannot_be_opened_is_told_and_tried_again(
+        self, news: Path, indexes: OpenIndexes, queue: Queue, encoder: Encoder
+    ) -> None:
+        right = (news / "v1" / VECTORS).read_bytes()
+        cut(news / "v1")
+        indexes.look(0)
+        assert (list(indexes.describe()), indexes.errors) == (["news"], {})
+        assert code_of(reply_after(queue, encoder, indexes, dict).error) == "index_corrupt"
+        assert (indexes.describe(), list(indexes.errors)) == ({}, ["news"])
+        with pytest.raises(IndexCorrupt):
+            find_index(indexes, "news")
+        (news / "v1" / VECTORS).write_bytes(right)
+        indexes.check_files(time.monotonic() + RETRY_AFTER_S)
+        assert (versions(indexes), indexes.errors) == ({"news": "v1"}, {})
+
+    def test_a_file_that_is_missing_is_told_at_once(self, news: Path, indexes: OpenIndexes) -> None:
+        (news / "v1" / VECTORS).unlink()
+        indexes.look(0)
+        assert not indexes
+        assert "vectors.npy cannot be read (there is no such file)" in indexes.errors["news"]
+
+    def test_other_jobs_do_not_wait_while_one_is_opened(
+        self, news: Path, index_home: Path, index_folder: Path, indexes: OpenIndexes, queue: Queue, encoder: Encoder
+    ) -> None:
+        publish_version(index_home / "slow", index_folder, "v1")
+        indexes.look(0)
+        path = index_home / "slow" / "v1" / DOCUMENTS
+        path.rename(whole := path.with_suffix(".away"))
+        os.mkfifo(path)  # whoever reads it waits for what is written
+        worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096))
+        jobs = [Job("search", ["storm"], id=name, index=name, reply_to=name) for name in ("slow", "news")]
+        queue.put("interactive", jobs)
+        answered = 0
+        while not answered:
+            answered = worker.step(block_s=0)
+        assert [reply.id for reply in queue.inbox("news").wait()] == ["news"]
+        assert [work.job.id for work in worker.scheduler.waiting()] == ["slow"]
+        with path.open("wb") as pipe:
+            data = whole.read_bytes()
+            whole.replace(path)
+            pipe.write(data)
+        drive(worker)
+        (reply,) = queue.inbox("slow").wait()
+        assert [len(hits) for hits in reply.hits or ()] == [5]
+
+    def test_a_job_that_expires_while_its_index_is_opened_is_told(
+        self, news: Path, indexes: OpenIndexes, queue: Queue, encoder: Encoder
+    ) -> None:
+        indexes.look(0)
+        path = news / "v1" / DOCUMENTS
+        path.rename(whole := path.with_suffix(".away"))
+        os.mkfifo(path)
+        opening = find_index(indexes, "news")
+        worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096))
+        job = Job("search", ["storm"], index="news", reply_to="me", deadline=worker.clock.now() + 0.5)
+        queue.put("interactive", [job])
+        drive(worker)
+        (reply,) = queue.inbox("me").wait()
+        assert code_of(reply.error) == "expired"
+        with path.open("wb"):
+            whole.replace(path)
+        with pytest.raises(IndexCorrupt):
+            opening.result()

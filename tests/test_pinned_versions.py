@@ -22,9 +22,9 @@ from shoal.search_options import SearchOptions
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
-from shoal_workers.index.open_indexes import OpenIndexes, find_version
-from shoal_workers.index.pinned_versions import MAX_PINNED, PINNED_S
 from shoal_workers.index.search.cursor import Cursor
+from shoal_workers.index.serving.open_indexes import OpenIndexes, find_index
+from shoal_workers.index.serving.pinned_versions import MAX_PINNED, PINNED_S
 from shoal_workers.worker import Worker
 
 
@@ -53,6 +53,11 @@ def cursor_of(version: str) -> str:
 def replies(queue: Queue) -> dict[str, Reply]:
     """Return the replies that have come, by the id of their job."""
     return {reply.id: reply for reply in queue.inbox("me").wait()}
+
+
+def find_version(indexes: OpenIndexes, name: str, cursor: str) -> Index:
+    """Return the version of a cursor, once it is open."""
+    return find_index(indexes, name, cursor).result()
 
 
 def refusal(indexes: OpenIndexes, version: str) -> str:
@@ -124,10 +129,10 @@ def test_a_version_that_is_not_there_is_refused(indexes: OpenIndexes, version: s
 def test_a_version_that_cannot_be_opened_fails_its_own_search_alone(
     indexes: OpenIndexes, encoder: Encoder, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def version(name: str, version: str) -> Index:
-        raise MemoryError(f"{name} {version}")
+    def open_version(name: str, folder: Path) -> Index:
+        raise MemoryError(f"{name} {folder}")
 
-    monkeypatch.setattr(indexes, "version", version)
+    monkeypatch.setattr(indexes._pinned, "_open_version", open_version)
     worker = Worker(queue.consumer(), encoder, indexes, Bucketing(256))
     search = SearchOptions(cursor=cursor_of("v0"))
     jobs = [Job("search", ["storm"], index="news", reply_to="me", search=one) for one in (search, SearchOptions())]
@@ -138,21 +143,6 @@ def test_a_version_that_cannot_be_opened_fails_its_own_search_alone(
     failed = found[jobs[0].id].error
     assert failed is not None
     assert failed.code == "internal"
-
-
-def test_following_changes_waits_for_no_search_that_opens_a_version(
-    indexes: OpenIndexes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A search that opens a version waits until changes are followed; if both waited, they would do so forever.
-    was_locked: list[bool] = []
-
-    def opened() -> list[tuple[str, Index]]:
-        was_locked.append(indexes._following.locked())
-        return []
-
-    monkeypatch.setattr(indexes._pinned, "opened", opened)
-    indexes.follow()
-    assert was_locked == [False]
 
 
 def test_changes_are_found_in_the_version_of_a_cursor(

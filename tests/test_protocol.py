@@ -26,7 +26,7 @@ import shoal.size_limit
 import shoal.wire
 import shoal_workers.admission
 import shoal_workers.encoding.encoder
-import shoal_workers.index.open_indexes
+import shoal_workers.index.serving.open_indexes
 import shoal_workers.work
 from shoal.broker.script import Script
 from shoal.errors import ShoalError, UnknownJob
@@ -754,7 +754,7 @@ def test_an_entry_without_a_job_is_a_dead_letter(worker: Worker, keys: Keys) -> 
 def test_every_code_is_listed() -> None:
     modules: list[ModuleType] = [shoal.jobs, shoal.queue.consumer, shoal.queue.producer, shoal.size_limit, shoal.wire]
     modules += [shoal_workers.encoding.encoder, shoal_workers.admission, shoal_workers.work]
-    modules.append(shoal_workers.index.open_indexes)
+    modules.append(shoal_workers.index.serving.open_indexes)
     known = {value for module in modules for value in vars(module).values() if inspect.isclass(value)}
     codes = {kind.code for kind in known if issubclass(kind, ShoalError)}
     assert table("Code").keys() == {*REFUSED, *OTHER_CODES} == codes - NOT_IN_REPLIES

@@ -142,7 +142,6 @@ ROOMS: dict[str, set[str]] = {
     },
     "shoal_workers.index": {
         "shoal",
-        "shoal.changes",
         "shoal_workers.model",
         "shoal_workers.index.files",
         "shoal_workers.index.lexical",
@@ -162,11 +161,12 @@ ROOMS: dict[str, set[str]] = {
         "shoal_workers.index",
     },
     "shoal_workers.index.store": {"shoal", "shoal_workers.index.files", "shoal_workers.index"},
-    "shoal_workers.index.open_indexes": {
+    "shoal_workers.index.serving": {
         "shoal",
         "shoal.changes",
         "shoal_workers.model",
         "shoal_workers.index",
+        "shoal_workers.index.files",
         "shoal_workers.index.search",
         "shoal_workers.index.store",
     },
@@ -207,7 +207,7 @@ ROOMS: dict[str, set[str]] = {
         "shoal_workers.index",
         "shoal_workers.index.build",
         "shoal_workers.index.store",
-        "shoal_workers.index.open_indexes",
+        "shoal_workers.index.serving",
         "shoal_workers.index.long_tasks",
         "shoal_workers.long_jobs",
         "shoal_workers.process",

@@ -26,7 +26,7 @@ from shoal.client.redis.client import Client
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.manifest import DOCUMENTS, MANIFEST, OFFSETS, checksum
 from shoal_workers.index.index import current_version
-from shoal_workers.index.open_indexes import OpenIndexes
+from shoal_workers.index.serving.open_indexes import OpenIndexes
 from shoal_workers.index.versions import make_current
 
 #: The index, its two versions, and the workers of one machine that serve it.
@@ -102,7 +102,7 @@ def _opened(folder: Path, other: str) -> Figures:
     """
     indexes = OpenIndexes({}, folder.parent, model())
     steps: dict[str, Callable[[], None]] = {
-        "open": lambda: indexes.look(0.0),
+        "open": lambda: open_first(indexes),
         "switch": lambda: indexes.look(1.0),
         "give back": lambda: indexes.look(2.0),
         "checksums": lambda: indexes.check_files(3.0),
@@ -115,6 +115,12 @@ def _opened(folder: Path, other: str) -> Figures:
     assert indexes[NAME].manifest.version == other
     assert not indexes.errors
     return figures
+
+
+def open_first(indexes: OpenIndexes) -> None:
+    """Open the index as a first search does."""
+    indexes.look(0.0)
+    assert indexes[NAME].count
 
 
 def _timed(step: Callable[[], None]) -> dict[str, float]:

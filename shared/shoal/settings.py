@@ -148,6 +148,12 @@ class Settings:
         "URL of a folder in a store, such as s3://bucket/folder, through which workers on other machines get the "
         "indexes of `index_home`. None: workers read `index_home` itself.",
     )
+    index_idle_minutes: float = _setting(
+        30.0,
+        "Time after which a worker closes an index that is not searched, in minutes; the next search opens it. 0: "
+        "never.",
+        0,
+    )
     kept_versions: int = _setting(3, "Versions of an index that stay in its folder, the current one included.", 1)
 
     long_jobs: int = _setting(2, "Long jobs that a runner does at a time; with 0, `shoal serve` starts no runner.", 0)

@@ -23,7 +23,7 @@ from shoal.size_limit import MAX_JOB_HITS, check_hits, check_pairs, check_query,
 from shoal_workers.chunked_texts import ChunkedTexts
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
-from shoal_workers.index.open_indexes import find_index
+from shoal_workers.index.serving.open_indexes import find_index
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.measurements import Measurements
 from shoal_workers.scheduler import INTERACTIVE
@@ -255,7 +255,7 @@ class Admission:
         check_hits(job, MAX_JOB_HITS, "job")
         check_tokenizer_job(job)
         if job.op == "search":
-            find_index(self._indexes, job.index)
+            find_index(self._indexes, job.index, job.search.cursor)  # it may be opened while the texts are encoded
         check_pairs(job, self._limits.max_job_texts)
         if (job.op == "rerank" or job.search.rerank) and not self._serves_reranks:
             raise Unsupported("this worker has no reranker: set SHOAL_RERANKER to a cross-encoder, on all workers")

@@ -212,11 +212,11 @@ def upload(settings: Settings, index_name: str) -> None:
 @click.argument("index_name", metavar="INDEX")
 @settings_options(*FOLDER_SETTINGS)
 def info(settings: Settings, index_name: str) -> None:
-    """Check the files of an index's current version and show its manifest."""
+    """Check the files of an index's current version; show its manifest, and the kinds of its documents' fields."""
     from shoal_workers.index.index import Index
 
-    manifest = Index.open(_folder(settings, index_name)).manifest
-    click.echo(json.dumps(asdict(manifest), indent=2, ensure_ascii=False))
+    opened = Index.open(_folder(settings, index_name))
+    click.echo(json.dumps(asdict(opened.manifest) | {"fields": opened.kinds}, indent=2, ensure_ascii=False))
 
 
 def _folder(settings: Settings, name: str) -> Path:

@@ -7,6 +7,7 @@ that has come meanwhile is simply chosen first.
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field
 
 from shoal.queue.lane import OVERFLOW_SHARE, SOURCES, Source
@@ -126,12 +127,13 @@ class Scheduler:
         self._max_reply_vectors = max_reply_vectors
         self._waiting = {source: _Waiting() for source in SOURCES}
         self._completed: list[Work] = []
+        self._opening: list[Work] = []
         self._interactive_has_come = interactive_has_come
         self._expected_until = 0.0
 
     def waiting(self) -> list[Work]:
-        """Return the jobs that are not completed."""
-        return [work for waiting in self._waiting.values() for work in waiting.works]
+        """Return the jobs that are not completed, and searches whose index is being opened."""
+        return [work for waiting in self._waiting.values() for work in waiting.works] + self._opening
 
     def unanswered(self) -> list[Work]:
         """Return all jobs that the worker holds, completed ones included."""
@@ -162,8 +164,14 @@ class Scheduler:
         return {source: num_texts for source, num_texts in room.items() if num_texts > 0}
 
     def add(self, works: Iterable[Work]) -> None:
-        """Take in jobs that were admitted, and searches whose second stage has begun."""
+        """Take in jobs that were admitted, and searches that go on once the engine or the index they wait for is done.
+
+        These are searches whose second stage has begun, and those whose index is being opened.
+        """
         for work in works:
+            if work.is_opening:
+                self._opening.append(work)
+                continue
             if work.source == INTERACTIVE:
                 self._expected_until = time.monotonic() + EXPECTED_S
             self._waiting[work.source].works[work] = None
@@ -173,6 +181,8 @@ class Scheduler:
         """Forget jobs that are answered already: expired, cancelled, or claimed by another worker."""
         for work in works:
             self._waiting[work.source].works.pop(work, None)
+            if work in self._opening:
+                self._opening.remove(work)
 
     # Choose and finish
 
@@ -211,9 +221,17 @@ class Scheduler:
         self._collect(batch.works)
 
     def completed(self) -> list[Work]:
-        """Return the jobs whose texts are all encoded, or that have an error, since the last call."""
+        """Return the jobs that were completed since the last call: encoded, with an open index, or with an error."""
         completed, self._completed = self._completed, []
+        opening, self._opening = self._opening, []
+        for work in opening:
+            (self._opening if work.is_opening else completed).append(work)
         return completed
+
+    def wait_for_index(self, timeout_s: float) -> None:
+        """Wait until one of the indexes that are being opened for jobs is open; return at once if there is none."""
+        if self._opening:
+            wait([work.opening for work in self._opening if work.opening], timeout_s, FIRST_COMPLETED)
 
     def expects_interactive(self) -> bool:
         """Return True for a while after an interactive job."""

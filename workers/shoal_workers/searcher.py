@@ -4,15 +4,16 @@ import logging
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 
 import numpy as np
 
-from shoal.errors import IndexMismatch, InvalidRequest, NotReady, ShoalError
+from shoal.errors import IndexMismatch, InvalidRequest, NotReady, Overloaded, ShoalError, Unavailable
 from shoal.search_options import PLAIN
 from shoal_workers.index.index import Index
-from shoal_workers.index.open_indexes import find_version
 from shoal_workers.index.ranked_search import SearchAnswer
 from shoal_workers.index.second_stage import SecondStage
+from shoal_workers.index.serving.open_indexes import find_index
 from shoal_workers.process.watchdog import Progress
 from shoal_workers.work import Work
 
@@ -27,7 +28,9 @@ class Searcher:
         self._progress = progress
 
     def search(self, works: Sequence[Work]) -> None:
-        """Set the hits of each encoded job, or its error. The second stage of a job begins once its hits are found.
+        """Set the hits of each encoded job or its error, or what it waits for while its index is opened.
+
+        The second stage of a job begins once its hits are found.
 
         Jobs of one index that ask for about as many hits a query, and for nothing else, are searched for together.
         """
@@ -38,25 +41,42 @@ class Searcher:
         for number, work in enumerate(work for work in works if not work.second_stage):
             is_plain = work.job.search == PLAIN
             groups.setdefault((work.job.index, _magnitude(work.job.k) if is_plain else -number), []).append(work)
-        for (name, _), group in groups.items():
+        for group in groups.values():
             started = time.perf_counter()
-            try:
-                index = find_version(self._indexes, name, group[0].job.search.cursor)
-            except ShoalError as error:  # it is served no more since the jobs were admitted
+            if index := self._opened(group):
+                self._search_index(index, group)
                 for work in group:
-                    work.error = error
-                continue
-            except Exception as error:  # any that opening the version of a cursor may raise
-                for work in group:
-                    _fail(work, error)
-                continue
-            self._search_index(index, group)
+                    work.timings["search_s"] += time.perf_counter() - started
+
+    def _opened(self, group: Sequence[Work]) -> Index | None:
+        """Return the index of these jobs; None if it is being opened, or if they have an error."""
+        try:
+            opening = self._opening_of(group[0])
+            if opening.done():
+                return opening.result()
             for work in group:
-                work.timings["search_s"] += time.perf_counter() - started
+                work.opening = opening
+        except ShoalError as error:  # it is served no more since the jobs were admitted, or cannot be opened
+            for work in group:
+                work.error = error
+        except Exception as error:  # any that opening a version may raise
+            for work in group:
+                _fail(work, error)
+        return None
 
     def _go_on(self) -> None:
         """Note that a search makes progress: a worker that makes none is ended."""
         self._progress.mark("searching")
+
+    def _opening_of(self, work: Work) -> Future[Index]:
+        """Return the index that a job searches, or what becomes it.
+
+        It is opened again if that failed because Redis, which has its changes, was away. Raises what `find_index` does.
+        """
+        error = work.opening.exception() if work.opening and work.opening.done() else None
+        if work.opening and error and not isinstance(error, Unavailable | Overloaded):
+            return work.opening
+        return find_index(self._indexes, work.job.index, work.job.search.cursor)
 
     def _search_index(self, index: Index, works: Sequence[Work]) -> None:
         """Find the hits; if that fails, job by job, so that only the job at fault gets an error."""

@@ -31,8 +31,8 @@ from shoal_workers.admission import Limits
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.reranker import Reranker
-from shoal_workers.index.index import Index
-from shoal_workers.index.open_indexes import OpenIndexes
+from shoal_workers.index.serving.index_watch import watched as watched_indexes
+from shoal_workers.index.serving.open_indexes import OpenIndexes, describe
 from shoal_workers.index.store.copy_keeper import kept_copies
 from shoal_workers.index.store.store_process import check_store
 from shoal_workers.model.prepare import prepare_if_needed
@@ -89,7 +89,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     with (
         closing(broker),
         kept_copies(settings),
-        indexes.watched(),
+        watched_indexes(indexes),
         closing(resizing),
         announced(worker, LaneLimits.from_settings(settings), lambda n: resizing.start(share.update(n, monotonic()))),
         crash_reports.recorded(worker.id) as file,
@@ -211,7 +211,7 @@ def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, An
         "texts_per_s": worker.throughput.texts_per_s,
         "script_version": SCRIPT_VERSION,
         "limits": (lane_limits or LaneLimits()).to_map() | _limits_of_jobs(worker),
-        "indexes": {name: _about_index(index) for name, index in worker.indexes.items() if not index.fault},
+        "indexes": describe(worker.indexes),
         "index_errors": worker.indexes.errors if isinstance(worker.indexes, OpenIndexes) else {},
         **worker.measurements.to_heartbeat(),
     }
@@ -231,10 +231,3 @@ def _state(worker: Worker) -> str:
     if worker.progress.age_s > STALLED_AFTER_S:
         return "stalled"
     return "unsynchronised" if worker.clock.is_uncertain else "ready"
-
-
-def _about_index(index: Index) -> dict[str, Any]:
-    names = ("version", "built_at", "model", "digest", "dimension", "prompt")
-    live = index.live
-    changes = {"num_changes": len(live.changed), "changes_through": live.position}
-    return {"count": index.count, **{name: getattr(index.manifest, name) for name in names}, **changes}

@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from shoal_workers.chunked_texts import ChunkedTexts
 from shoal_workers.encoding.encoder import TokenizedText
 from shoal_workers.encoding.reranker import sigmoid
 from shoal_workers.encoding.tokenizer import Tokenizer, Tokens
+from shoal_workers.index.index import Index
 from shoal_workers.index.ranked_search import SearchAnswer
 from shoal_workers.index.second_stage import PAIR_OPTIONS, SecondStage
 
@@ -30,8 +32,9 @@ class Work:
     Texts are known by their number in the job: those found in the cache, those not tokenized yet, and the tokenized
     ones. If they are cut into chunks, `chunked` knows these, and chunks are tokenized by their number there. The pairs
     of a search's `second_stage`, which begins once its hits are found, have the numbers after its texts. `digests`
-    are the cache's names of all texts, or empty for a job that the cache does not serve. `error` says why the job
-    cannot be answered as it asks. `now` returns Redis's time in Unix seconds.
+    are the cache's names of all texts, or empty for a job that the cache does not serve. `opening` is the index that
+    the job waits for, if it is not open yet. `error` says why the job cannot be answered as it asks. `now` returns
+    Redis's time in Unix seconds.
     """
 
     delivery: Delivery
@@ -46,6 +49,7 @@ class Work:
     found: SearchAnswer | None = None
     index_version: str = ""
     second_stage: SecondStage | None = None
+    opening: Future[Index] | None = None
     pieces: list[list[dict[str, Any]]] | None = None
     decoded: list[tuple[str, int]] | None = None
     error: ShoalError | None = None
@@ -100,6 +104,11 @@ class Work:
         return self.error is not None or (
             not self.has_untokenized and all(text.is_done for text in self.tokenized.values())
         )
+
+    @property
+    def is_opening(self) -> bool:
+        """True while the job waits for its index to be opened."""
+        return self.opening is not None and not self.opening.done()
 
     def begin(self) -> None:
         """Note that the worker begins with the job, which has waited until now."""

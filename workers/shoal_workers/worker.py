@@ -44,6 +44,9 @@ WRONG_CLOCK_S = 1.0
 #: notice of them, and where it does not. Each look takes some 0.2 ms of processor time.
 LOOK_SELDOM_S, LOOK_OFTEN_S = 0.25, 0.01
 
+#: Longest that a worker without anything to compute waits for an index before it looks for other jobs, in seconds.
+OPENING_WAIT_S = 0.005
+
 #: Age at which a batch that is computed aside is waited for, in seconds, so that the watchdog sees one that hangs.
 WAIT_FROM_S = 1.0
 
@@ -185,6 +188,7 @@ class Worker:
         self.progress.mark("tokenizing")
         batch = self.scheduler.next_batch((INTERACTIVE,) if is_beside else SOURCES)
         if batch is None:
+            self.scheduler.wait_for_index(OPENING_WAIT_S)
             return self._answer()
         if not is_beside and self.scheduler.may_run_aside(batch):
             self._aside = self._start(batch, aside=True)
@@ -284,14 +288,16 @@ class Worker:
     def _answer_together(self, works: Sequence[Work]) -> int:
         """Search for the jobs that ask for it, reply to all, and put new vectors into the cache.
 
-        Searches whose hits are to be scored by the reranker go back to the scheduler instead, once. Returns how many of
-        the jobs were still unanswered.
+        Searches whose hits are to be scored by the reranker, or whose index is being opened, go back to the scheduler
+        instead. Returns how many of the jobs were still unanswered.
         """
         for work in works:
             work.check_encoded()
-        self._searcher.search([work for work in works if work.job.op == "search" and not work.error])
-        self.scheduler.add([work for work in works if not work.is_complete])
-        works = [work for work in works if work.is_complete]
+        searches = [work for work in works if work.job.op == "search" and not work.error]
+        self._searcher.search(searches)
+        unfinished = dict.fromkeys(work for work in searches if not (work.found or work.error))
+        self.scheduler.add(unfinished)
+        works = [work for work in works if work not in unfinished]
         done = [work for work in works if not work.error]
         answers = [answer for work in done if (answer := work.answer(self._model_name(work)))]
         num_answered = self.consumer.reply(answers, lambda: self.progress.mark("replying"))

@@ -38,8 +38,10 @@ def indexes() -> Response:
     """List the indexes that ready workers serve."""
     pool = context().pool.read()
     errors = pool.index_errors
-    described = [{"name": name, **about, "error": errors.get(name)} for name, about in pool.indexes.items()]
-    return rendered({"indexes": described})
+    described = [
+        {"name": name, "fields": {}, **about, "error": errors.get(name)} for name, about in pool.indexes.items()
+    ]
+    return rendered({"indexes": described, "errors": errors})
 
 
 @api.post("/v1/indexes/<index>/documents", responses={200: DocumentsWritten})

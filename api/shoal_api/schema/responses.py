@@ -272,6 +272,10 @@ class IndexInfo(BaseModel):
     prompt: str = Field(description="Name of the prompt before each text; empty for the model's default")
     num_changes: int = Field(description="Number of documents that were added, replaced or deleted since it was built")
     changes_through: str = Field(description="Position of the last change that is searched")
+    fields: dict[str, str] = Field(
+        description="Kind of each field of its documents by which searches filter and sort: keyword, number, date, "
+        "boolean or stored; of 100 fields at most, none for versions of earlier releases"
+    )
     error: str | None = Field(
         description="Reason why a worker does not serve the version that was published last, or some changes"
     )
@@ -281,6 +285,10 @@ class Indexes(BaseModel):
     """All indexes that are being served."""
 
     indexes: list[IndexInfo]
+    errors: dict[str, str] = Field(
+        description="By the name of each index, also of one that no worker can serve, the reason why a worker does not "
+        "serve the version that was published last, or some changes"
+    )
 
 
 class Info(BaseModel):

@@ -1,6 +1,5 @@
 """An index: documents and their vectors in a folder of immutable versions, which workers map into memory."""
 
-import hashlib
 import json
 import mmap
 import re
@@ -20,18 +19,10 @@ from shoal.index_folder import CURRENT, read_current
 from shoal.jobs import Job
 from shoal_workers.index.files.array_file import open_array
 from shoal_workers.index.files.columns import Columns
+from shoal_workers.index.files.file_check import FileCheck
 from shoal_workers.index.files.hash_table import HashTable, hash_of
-from shoal_workers.index.files.manifest import (
-    DOCUMENTS,
-    FIELDS,
-    IDS,
-    LEXICAL,
-    OFFSETS,
-    QUANTISED,
-    VECTORS,
-    Manifest,
-    checksum,
-)
+from shoal_workers.index.files.manifest import DOCUMENTS, FIELDS, IDS, LEXICAL, OFFSETS, QUANTISED, VECTORS, Manifest
+from shoal_workers.index.files.verified_files import VerifiedFiles
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
 from shoal_workers.index.ranked_search import RankedSearch, SearchAnswer
 from shoal_workers.index.search.fields import Fields
@@ -45,28 +36,20 @@ from shoal_workers.model.model import Model
 #: Names that a version may have: none leads to another folder.
 VERSION = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
-#: Size from which a file is large: its checksum is not compared when a version is opened, as that would take seconds.
-LARGE_BYTES = 2**24
-
-#: Bytes of a large file that are read and added to its checksum at a time.
-_PIECE_BYTES = 2**24
-
 
 class Index:
     """One opened version of an index. Reading is thread-safe; large searches are divided among `threads`.
 
-    `vectors` is float32 `[count, dimension]`, normalised and read-only. `fault` says why the version must not be
-    searched, and is empty for one that may be. `check_at`, on the monotonic clock, is the time of the next check.
-    `live` is what was changed since the version was built: each search reads it once, and it is replaced as a whole.
+    `vectors` is float32 `[count, dimension]`, normalised and read-only. `files` is the check of its files. `live` is
+    what was changed since the version was built: each search reads it once, and it is replaced as a whole.
     `change_fault` says why some of the changes are not in it. `columns` are those of the documents' fields, which
     versions of older layouts have not.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, threads: SearchThreads = ONE_THREAD):
+    def __init__(self, folder: Path, manifest: Manifest, files: FileCheck, threads: SearchThreads = ONE_THREAD):
         self.folder = folder
         self.manifest = manifest
-        self.fault = ""
-        self.check_at = 0.0
+        self.files = files
         self.change_fault = ""
         count, dimension = manifest.count, manifest.dimension
         self.vectors = open_array(folder / VECTORS, np.float32, (count, dimension))
@@ -80,7 +63,6 @@ class Index:
         self.live = self.unchanged()
         self._fields: tuple[LiveDocuments, Fields | None] = (self.live, None)
         self._check_offsets()
-        self._unchecked = [name for name in manifest.checksums if _size(folder / name) >= LARGE_BYTES]
 
     @classmethod
     def open(cls, folder: Path, threads: SearchThreads = ONE_THREAD) -> Self:
@@ -90,45 +72,26 @@ class Index:
         """
         index = cls.open_version(current_version(folder), threads)
         try:
-            index.check_large_files()
+            index.files.check_rest()
         except OSError as error:
             raise IndexCorrupt(f"{error.filename} cannot be read ({error.strerror}): build the index again") from error
         return index
 
     @classmethod
-    def open_version(cls, version: Path, threads: SearchThreads = ONE_THREAD) -> Self:
-        """Open the version in a folder; `check_large_files` has yet to compare those files with their checksums.
+    def open_version(
+        cls, version: Path, threads: SearchThreads = ONE_THREAD, verified: VerifiedFiles | None = None
+    ) -> Self:
+        """Open the version in a folder; its `files` that are large have yet to be compared with their checksums.
 
-        Raises IndexCorrupt.
+        Files that are `verified` are not compared. Raises IndexCorrupt.
         """
         manifest = Manifest.read(version)
-        for name, expected in manifest.checksums.items():
+        for name in manifest.checksums:
             if not (version / name).resolve().is_relative_to(version.parent.resolve()):
                 raise IndexCorrupt(f"{version / name} leads out of {version.parent}: build the index again")
-            if _size(version / name) < LARGE_BYTES:
-                _check(version / name, checksum(version / name), expected)
-        return cls(version, manifest, threads)
-
-    @property
-    def is_checked(self) -> bool:
-        """True once all files have been compared with their checksums."""
-        return not self._unchecked
-
-    def check_large_files(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
-        """Compare the large files with their checksums, unless `is_wanted`, which is called often, returns False.
-
-        Raises IndexCorrupt for a wrong one, and OSError for a file that cannot be read now.
-        """
-        piece = bytearray(_PIECE_BYTES)
-        while self._unchecked:
-            path, digest = self.folder / self._unchecked[-1], hashlib.sha256()
-            with path.open("rb", buffering=0) as file:
-                while size := file.readinto(piece):
-                    if not is_wanted():
-                        return
-                    digest.update(memoryview(piece)[:size])
-            _check(path, digest.hexdigest(), self.manifest.checksums[path.name])
-            self._unchecked.pop()
+        files = FileCheck(version, manifest.checksums, verified)
+        files.check_small()
+        return cls(version, manifest, files, threads)
 
     def warm_up(self) -> None:
         """Read what every search reads, so that the first one does not wait for the disk."""
@@ -136,17 +99,18 @@ class Index:
 
     def check_model(self, model: Model) -> None:
         """Raise IndexMismatch unless the index was built with exactly this model."""
-        if self.manifest.digest != model.digest:
-            raise IndexMismatch(
-                f"{self.folder} was built with {self.manifest.model} ({self.manifest.digest[:12]}…), but this worker "
-                f"runs {model.name} ({model.digest[:12]}…): build it again, or set SHOAL_MODEL to that model"
-            )
+        check_model(self.folder, self.manifest, model)
 
     @property
     def count(self) -> int:
         """The number of documents that can be found."""
         live = self.live
         return self.manifest.count - len(live.hidden_rows) + len(live.ids)
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The kind of each field of its documents that has one."""
+        return self.columns.kinds if self.columns is not None else {}
 
     @property
     def group_field(self) -> str:
@@ -308,19 +272,13 @@ def _map(path: Path) -> mmap.mmap:
         raise IndexCorrupt(f"{path} cannot be read ({error!s:.200}): build the index again") from error
 
 
-def _check(path: Path, found: str, expected: str) -> None:
-    if found != expected:
-        raise IndexCorrupt(
-            f"{path} is not what was built (checksum {found[:8]}…, not {expected[:8]}…): build the index again"
+def check_model(version: Path, manifest: Manifest, model: Model) -> None:
+    """Raise IndexMismatch unless the version in a folder was built with exactly this model."""
+    if manifest.digest != model.digest:
+        raise IndexMismatch(
+            f"{version} was built with {manifest.model} ({manifest.digest[:12]}…), but this worker runs {model.name} "
+            f"({model.digest[:12]}…): build it again, or set SHOAL_MODEL to that model"
         )
-
-
-def _size(path: Path) -> int:
-    """Return the size of a file in bytes; 0 if there is none, which its checksum then tells."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _is_document(value: Any, line: bytes) -> bool:

@@ -142,15 +142,7 @@ class Columns(Mapping[str, Column]):
 
         Raises IndexCorrupt.
         """
-        try:
-            values = json.loads((folder / FIELDS).read_text("utf-8"))
-            shapes = [_Shape(**fields, count=count) for fields in values["fields"]]
-            for shape in shapes:
-                shape.check()
-            if len({shape.name for shape in shapes}) < len(shapes) or type(values["num_left_out"]) is not int:
-                raise ValueError("a field comes twice, or num_left_out is no number")
-        except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
-            raise IndexCorrupt(f"{folder / FIELDS} cannot be read ({error!s:.200}): build the index again") from error
+        shapes, num_left_out = _read_shapes(folder, count)
         size = ALIGNMENT + sum(shape.size for shape in shapes)
         memory, place, columns = open_array(folder / COLUMNS, np.uint8, (size,)), ALIGNMENT, {}
         for shape in shapes:
@@ -158,7 +150,12 @@ class Columns(Mapping[str, Column]):
             place += shape.size
             if not _fits(columns[shape.name]):
                 raise IndexCorrupt(f"{folder / COLUMNS} does not fit {FIELDS}: build the index again")
-        return cls(columns, values["num_left_out"])
+        return cls(columns, num_left_out)
+
+
+def read_kinds(folder: Path) -> dict[str, str]:
+    """Return the kind of each field that has a column, in the order of their names. Raises IndexCorrupt."""
+    return {shape.name: shape.kind for shape in _read_shapes(folder, 0)[0]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +205,20 @@ class _Shape:
         *terms, starts, rows, codes = found
         kept = Keywords(terms[1], terms[0]) if self.kind == "keyword" else terms[0]
         return Column(self.name, self.kind, kept, starts, rows, codes)
+
+
+def _read_shapes(folder: Path, count: int) -> tuple[list[_Shape], int]:
+    """Return the shapes of all columns, and the number of fields that have none. Raises IndexCorrupt."""
+    try:
+        values = json.loads((folder / FIELDS).read_text("utf-8"))
+        shapes = [_Shape(**fields, count=count) for fields in values["fields"]]
+        for shape in shapes:
+            shape.check()
+        if len({shape.name for shape in shapes}) < len(shapes) or type(values["num_left_out"]) is not int:
+            raise ValueError("a field comes twice, or num_left_out is no number")
+        return shapes, values["num_left_out"]
+    except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
+        raise IndexCorrupt(f"{folder / FIELDS} cannot be read ({error!s:.200}): build the index again") from error
 
 
 def save_columns(folder: Path, columns: Iterable[Column], num_left_out: int) -> None:

@@ -1,7 +1,7 @@
 """The changes of indexes that are served: read from their logs in Redis, and applied to the opened versions."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from weakref import WeakKeyDictionary, WeakSet
 
 from shoal.changes.change import Change
@@ -27,21 +27,23 @@ class ChangeFollower:
         self._failed: WeakSet[Index] = WeakSet()
         self._is_away = False
 
-    def follow(self, served: Mapping[str, Index]) -> None:
-        """Apply what was appended to the logs of these indexes since the last time.
+    def follow(self, opened: Iterable[tuple[str, Index]]) -> dict[str, str] | None:
+        """Apply what was appended to the logs of these indexes, given by name, since the last time.
 
-        While Redis is away, all stay as they are.
+        Return the position of the last change of each log. While Redis is away, all stay as they are; return None.
         """
         try:
             positions = self._log.positions()
-            for name, index in served.items():
+            for name, index in opened:
                 if (position := positions.get(name, START)) != self._seen.get(index, START):
                     self._follow(name, index, position)
             self._is_away = False
+            return positions
         except (Unavailable, Overloaded) as error:
             level = logging.DEBUG if self._is_away else logging.WARNING
             log.log(level, "changes of indexes are not read: %s", error.message)
             self._is_away = True
+            return None
 
     def catch_up(self, name: str, index: Index) -> None:
         """Apply the changes that were appended since those that the index has.

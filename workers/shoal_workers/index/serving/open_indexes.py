@@ -1,0 +1,330 @@
+"""The indexes that a worker serves: opened when they are searched, and switched to new versions while they are."""
+
+import logging
+import math
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import Any, Self
+
+from shoal.changes.change_log import START, ChangeLog
+from shoal.errors import IndexCorrupt, Overloaded, ShoalError, Unavailable, UnknownIndex
+from shoal.excerpt import excerpt
+from shoal.settings import Settings
+from shoal_workers.index.files.verified_files import VerifiedFiles
+from shoal_workers.index.index import Index, current_version
+from shoal_workers.index.search.cursor import Cursor
+from shoal_workers.index.search.search_threads import SearchThreads
+from shoal_workers.index.serving.change_follower import ChangeFollower
+from shoal_workers.index.serving.description import described_with_changes
+from shoal_workers.index.serving.index_folders import IndexFolders
+from shoal_workers.index.serving.pinned_versions import PinnedVersions
+from shoal_workers.index.serving.served_version import Failure, ServedVersion
+from shoal_workers.index.serving.version_opener import VersionOpener
+from shoal_workers.model.model import Model
+
+log = logging.getLogger(__name__)
+
+#: Interval at which a worker looks for new versions, in seconds.
+LOOK_EVERY_S = 0.5
+
+#: Time after which a version that could not be opened or checked is tried again, in seconds: a copy of it may be
+#: complete by then, or a shared folder be back.
+RETRY_AFTER_S = 10.0
+
+#: Most indexes that are opened at a time.
+MAX_OPENED_TOGETHER = 2
+
+
+class OpenIndexes(Mapping[str, Index]):
+    """The indexes that a worker serves, by name, each in the version that is served now. Thread-safe.
+
+    They are those of `folders`, and those in the folders inside `home`, each by the name of its folder. An index is
+    opened when it is searched, by a thread of its own, and closed once it was not for `idle_s`; one that `folders`
+    name is open from the beginning, and a version that follows another one is opened before it takes its place. Files
+    that are `verified` are not compared with their checksums. A version is searched once all changes in `change_log`
+    that were made since it was built are applied. A search ends with the version that it began with, and the memory of
+    an old version is given back after that. Large searches are divided among `threads`. If indexes inside `home`
+    `are_copies`, their keeper is told of those that are found damaged. `stopping` is set when the worker ends.
+    """
+
+    def __init__(
+        self,
+        folders: Mapping[str, Path],
+        home: Path,
+        model: Model,
+        threads: int = 1,
+        change_log: ChangeLog | None = None,
+        idle_s: float = math.inf,
+        verified: VerifiedFiles | None = None,
+        are_copies: bool = False,
+    ):
+        self._folders = IndexFolders(folders, home, are_copies)
+        self._threads = SearchThreads(threads)
+        follower = ChangeFollower(change_log) if change_log else None
+        self._opener = VersionOpener(model, self._threads, follower, verified)
+        self._idle_s = idle_s
+        self._executor = ThreadPoolExecutor(MAX_OPENED_TOGETHER, "open-index")
+        self._pinned = PinnedVersions(self._opener.open_pinned, self._executor)
+        self._served: dict[str, ServedVersion] = {}
+        self._waiting: dict[str, ServedVersion] = {}
+        self._replaced: list[ServedVersion] = []
+        self._failures: dict[str, Failure] = {}
+        self.stopping = Event()
+
+    @classmethod
+    def from_settings(
+        cls,
+        settings: Settings,
+        model: Model,
+        threads: int,
+        change_log: ChangeLog | None = None,
+        stopping: Event | None = None,
+    ) -> Self:
+        """Serve the indexes that the settings name, and those in their `index_home`, or the copies of their store.
+
+        While Redis, and so `change_log`, is away, wait for it, until `stopping` is set. Raises IndexNotFound,
+        IndexCorrupt or IndexMismatch for an index that the settings name.
+        """
+        folders, idle_s = settings.index_folders(), settings.index_idle_minutes * 60 or math.inf
+        verified = VerifiedFiles(settings.home_folder / "verified-files")
+        verified.forget_removed()
+        are_copies = bool(settings.index_store)
+        indexes = cls(folders, settings.served_folder, model, threads, change_log, idle_s, verified, are_copies)
+        stopping = stopping or Event()
+        is_first = True
+        while is_first or (indexes._waiting and not stopping.wait(LOOK_EVERY_S)):
+            is_first = False
+            indexes.look(time.monotonic())
+            for name in folders:
+                if name not in indexes._waiting and (failure := indexes._failures.get(name)):
+                    raise failure.error
+        return indexes
+
+    def __getitem__(self, name: str) -> Index:
+        """Return the version of the index that is served now, and wait until it is open."""
+        return self._served[name].use(time.monotonic()).result()
+
+    def __contains__(self, name: object) -> bool:
+        """Return True for the name of an index that is served, open or not."""
+        return name in self._served
+
+    def __iter__(self) -> Iterator[str]:
+        """Return an iterator over the names of the indexes."""
+        return iter(self._served)
+
+    def __len__(self) -> int:
+        """Return the number of indexes."""
+        return len(self._served)
+
+    @property
+    def num_open(self) -> int:
+        """The number of indexes that are open."""
+        return sum(served.opened is not None for served in self._served.values())
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """By the name of each index whose current version or changes are not served, the message that says why."""
+        faults = {name: fault for name, served in self._served.items() if (fault := served.fault)}
+        failures = {name: failure.error.message for name, failure in self._failures.items()}
+        return self._folders.copy_errors() | faults | failures
+
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """Return the description of each index that can be searched, by its name; none is opened for that."""
+        return {name: served.description for name, served in self._served.items() if not served.failure}
+
+    def find(self, name: str, version: str | None = None) -> "Future[Index]":
+        """Return a version of an index that is served, or what becomes it: it is opened if need be.
+
+        Another version than the one that is served now is kept open for a while. Raises IndexCorrupt and IndexMismatch
+        for an index that cannot be opened; the result raises these too, InvalidRequest if the version is kept no more,
+        and Unavailable while Redis, which has the changes, is away.
+        """
+        served, now = self._served[name], time.monotonic()
+        if served.failure:
+            raise type(served.failure.error)(served.failure.error.message)
+        if version is None or version == served.manifest.version:
+            return served.use(now)
+        return self._pinned.use(name, version, served.folder.parent, now)
+
+    def resize(self, threads: int) -> None:
+        """Divide the next searches among so many threads."""
+        self._threads.resize(threads)
+
+    def look(self, now: float) -> None:
+        """Serve versions that were published since the last look, and forget indexes that are gone.
+
+        An index whose current version cannot be opened keeps the one that is served. `now` is on the monotonic clock.
+        """
+        self._pinned.close_unused(now)
+        served, failures = {}, {}
+        former = [version.folder.parent for version in self._served.values()]
+        for name, folder in self._folders.find(former).items():
+            version, failure = self._current(name, folder, now)
+            if version:
+                served[name] = version
+            if failure:
+                failures[name] = failure
+        with self._opener.following:  # else a change that was found in the version before might be missing for a while
+            self._waiting = self._catch_up(served, failures, now)
+            self._switch(served, failures)
+        for version in self._served.values():
+            if version.close_unused(now, self._idle_s):
+                log.info("index %s is closed: no search has used it for a while", version.name)
+
+    def follow(self) -> None:
+        """Apply the changes that were made since the last time to all versions that are open.
+
+        An index that is not open is opened for its changes, so that its description has them.
+        """
+        served = list(self._served.values())
+        opened = [(version.name, index) for version in served if (index := version.opened)]
+        positions = self._opener.follow([*opened, *self._pinned.opened()])
+        if positions is None:
+            return
+        for version in served:
+            if version.is_to_follow(positions.get(version.name, START)):
+                version.use(time.monotonic())
+
+    def _switch(self, served: dict[str, ServedVersion], failures: dict[str, Failure]) -> None:
+        # Old versions are kept until the next look: a search under way, if it had the last hold on one, would have to
+        # give back its memory before it answers, which takes milliseconds for a large index.
+        self._replaced = [version for name, version in self._served.items() if served.get(name) is not version]
+        self._served, self._failures = served, failures
+
+    def check_files(self, now: float) -> None:
+        """Compare the large files of all versions that are open with their checksums.
+
+        A version with a wrong one is not searched any more, until its files are found to be right. A file that cannot
+        be read proves nothing, as the version may be mapped from a file that was deleted. `now` is on the monotonic
+        clock.
+        """
+        for version in self._served.values():
+            index = version.opened
+            if version.failure:
+                if now >= version.failure.retry_at:
+                    self._repair(version, now)
+            elif index and not index.files.is_done and now >= version.check_at:
+                self._check(version, index, now)
+
+    def _check(self, version: ServedVersion, index: Index, now: float) -> None:
+        try:
+            index.files.check_rest(partial(self._needs_check, version))
+        except ShoalError as error:
+            version.withdraw(self._failed(version.name, version.folder, error, now))
+        except OSError as error:
+            log.warning("index %s cannot be checked now: %s (%s)", version.name, error.filename, error.strerror)
+            version.check_at = now + RETRY_AFTER_S
+
+    def _repair(self, version: ServedVersion, now: float) -> None:
+        """Try again a version that could not be opened, or had a wrong file: all its files are compared first."""
+        try:
+            index = self._opener.open(version.name, version.folder)
+            index.files.check_rest(partial(self._needs_check, version))
+            if index.files.is_done:
+                with self._opener.following:
+                    self._opener.catch_up(version.name, index)
+                    version.repair(index, now)
+        except ShoalError as error:
+            version.withdraw(self._failed(version.name, version.folder, error, now))
+        except OSError as error:
+            unread = IndexCorrupt(f"{error.filename} cannot be read ({error.strerror}): build the index again")
+            version.withdraw(self._failed(version.name, version.folder, unread, now))
+
+    def _current(self, name: str, folder: Path, now: float) -> tuple[ServedVersion | None, Failure | None]:
+        """Return the version to serve, and the reason if that is not the current one."""
+        former, failure, version = self._served.get(name), self._failures.get(name), None
+        try:
+            version = current_version(folder)
+            for known in (self._waiting.get(name), former):
+                if known and known.folder == version:
+                    return known, None
+            if failure and failure.version == version and now < failure.retry_at:
+                return former, failure
+            return self._serve(name, version, now), None
+        except ShoalError as error:
+            return former, self._failed(name, version, error, now)
+
+    def _serve(self, name: str, folder: Path, now: float) -> ServedVersion:
+        """Return the version in a folder, which is opened if it follows another one or if the settings name it."""
+        version = ServedVersion(name, folder, self._opener.model, self._open, self._executor)
+        if name in self._served or name in self._folders.named:
+            version.keep(self._opener.open(name, folder), now)
+        log.info("index %s: version %s of %s documents", name, version.manifest.version, f"{version.manifest.count:,}")
+        return version
+
+    def _catch_up(
+        self, served: dict[str, ServedVersion], failures: dict[str, Failure], now: float
+    ) -> dict[str, ServedVersion]:
+        """Apply all changes to the open versions that are to be served from now on; leave out where that fails.
+
+        Returns those of them that are to be served as soon as Redis answers.
+        """
+        waiting = {}
+        for name, version in list(served.items()):
+            former, index = self._served.get(name), version.opened
+            if version is former or not index:
+                continue
+            try:
+                self._opener.catch_up(name, index)
+            except ShoalError as error:
+                failures[name] = self._failed(name, version.folder, error, now)
+                if isinstance(error, Unavailable | Overloaded):
+                    waiting[name] = version
+                del served[name]
+                if former:
+                    served[name] = former
+        return waiting
+
+    def _failed(self, name: str, version: Path | None, error: ShoalError, now: float) -> Failure:
+        if self._message_of(name) != error.message:
+            log.warning("index %s: %s", name, error.message)
+        self._folders.note(name, error)
+        # A copy of the error, because its frames would keep the files of the version open.
+        return Failure(type(error)(error.message), version, now + RETRY_AFTER_S)
+
+    def _message_of(self, name: str) -> str:
+        """Return why the index is not served, as the log has it already; empty if it is."""
+        served = self._served.get(name)
+        failure = self._failures.get(name) or (served.failure if served else None)
+        return failure.error.message if failure else ""
+
+    def _open(self, name: str, folder: Path) -> Index:
+        """Open a version that is served, with its changes; note if it cannot be searched."""
+        try:
+            return self._opener.open_with_changes(name, folder)
+        except (Unavailable, Overloaded):  # the next search tries again
+            raise
+        except ShoalError as error:
+            version = self._served.get(name)
+            if version and version.folder == folder:
+                version.failure = self._failed(name, folder, error, time.monotonic())
+            raise
+
+    def _needs_check(self, version: ServedVersion) -> bool:
+        return self._served.get(version.name) is version and not self.stopping.is_set()
+
+
+def find_index(indexes: Mapping[str, Index], name: str, cursor: str | None = None) -> "Future[Index]":
+    """Return the index of that name, or what becomes it: it is opened if need be.
+
+    It is of the version that is served now, or of that which a cursor has. Raises UnknownIndex, InvalidRequest for a
+    bad cursor, and what `OpenIndexes.find` does.
+    """
+    if name not in indexes:
+        known = ", ".join(sorted(indexes)) or "none"
+        raise UnknownIndex(f"no index {excerpt(name)}: this worker serves {known}")
+    if isinstance(indexes, OpenIndexes):
+        return indexes.find(name, Cursor.unpack(cursor).version if cursor else None)
+    (opened := Future[Index]()).set_result(indexes[name])
+    return opened
+
+
+def describe(indexes: Mapping[str, Index]) -> dict[str, dict[str, Any]]:
+    """Return the description of each index that can be searched, by its name."""
+    if isinstance(indexes, OpenIndexes):
+        return indexes.describe()
+    return {name: described_with_changes(index) for name, index in indexes.items()}
