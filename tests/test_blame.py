@@ -20,9 +20,11 @@ from shoal.jobs import LANES, Job, Options
 from shoal.keys import Keys
 from shoal.queue.consumer import Consumer, Delivery
 from shoal.queue.pool import Pool
+from shoal.search_options import SearchOptions
 from shoal_workers.admission import MAX_DELIVERIES, Limits
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
+from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.index.index import Index
 from shoal_workers.worker import Worker
@@ -35,9 +37,9 @@ MAX_STEPS = 2_000
 #: Share of the steps in which the worker dies by accident, and in which its connection breaks.
 SHARE_DEATHS, SHARE_BREAKS = 0.2, 0.1
 
-#: The jobs that harm, by number, and what they do not survive. The last is a search for so many documents.
-HARM = {13: "read", 27: "tokenize", 41: "encode", 65: "search"}
-
+#: The jobs that harm, by number, and what they do not survive. The last two are searches, of which one has a second
+#: stage.
+HARM = {13: "read", 27: "tokenize", 41: "encode", 65: "search", 33: "score"}
 
 #: Share of the steps before which a job is put, as long as there are more.
 SHARE_PUTS = 0.6
@@ -73,7 +75,7 @@ class MortalEncoder(Encoder):
     def tokenize(self, texts: Sequence[str], truncation_side: str = "right") -> list[Tokens]:
         found = super().tokenize(texts, truncation_side)
         for text, tokens in zip(texts, found, strict=True):
-            self._numbers[tokens.ids] = text.count("rain") + 9 * text.count("storm")
+            self._numbers[tokens.ids] = number_in(text)
             self.reach("tokenize", self._numbers[tokens.ids])
         return found
 
@@ -86,6 +88,33 @@ class MortalEncoder(Encoder):
         for text in texts:
             self.reach("encode", self._numbers[text.tokens.ids])
         return super().start_aside(texts)
+
+
+class MortalReranker(Reranker):
+    """The real reranker, except that it dies of a harmful search, which it knows by its query."""
+
+    def __init__(self, reranker: Reranker, encoder: MortalEncoder):
+        super().__init__(reranker.model, reranker.tokenizer, reranker.engine)
+        self._encoder = encoder
+        self._numbers: dict[Sequence[int], int] = {}
+
+    def tokenize_pairs(self, pairs: Sequence[tuple[str, str]], truncation_side: str = "right") -> list[Tokens]:
+        found = super().tokenize_pairs(pairs, truncation_side)
+        for (query, _), tokens in zip(pairs, found, strict=True):
+            self._numbers[tokens.ids] = number_in(query)
+        return found
+
+    def start(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
+        self._reach(texts)
+        return super().start(texts)
+
+    def start_aside(self, texts: Sequence[TokenizedText]) -> list[EncodingPass]:
+        self._reach(texts)
+        return super().start_aside(texts)
+
+    def _reach(self, pairs: Sequence[TokenizedText]) -> None:
+        for pair in pairs:
+            self._encoder.reach("score", self._numbers[pair.tokens.ids])
 
 
 class MortalIndex:
@@ -101,6 +130,11 @@ class MortalIndex:
         """Search, unless a job is harmful."""
         self._encoder.reach("search", k - 1)
         return self._index.search(queries, k)
+
+    def find(self, job: Job, *others: Any) -> Any:
+        """Find what the reranker is to score, unless the job is harmful."""
+        self._encoder.reach("search", number_of_job(job))
+        return self._index.find(job, *others)
 
 
 class MortalConsumer(Consumer):
@@ -128,9 +162,12 @@ class MortalConsumer(Consumer):
 class MortalWorkers:
     """Workers of which each dies now and then; another one takes its place."""
 
-    def __init__(self, queue: Queue, redis_url: str, encoder: Encoder, index: Index, random: Random):
+    def __init__(
+        self, queue: Queue, redis_url: str, encoder: Encoder, reranker: Reranker, index: Index, random: Random
+    ):
         self.queue, self.redis_url, self.random = queue, redis_url, random
         self.encoder = MortalEncoder(encoder)
+        self.reranker = MortalReranker(reranker, self.encoder)
         self.index: Any = MortalIndex(index, self.encoder)
         self.pool = Pool(queue.broker, queue.keys, alive_s=3_600.0)
         self.plans: dict[Worker, Plan] = {}
@@ -162,7 +199,9 @@ class MortalWorkers:
         plan = Plan()
         broker = Broker(connect(self.redis_url, plan).connection_pool)
         consumer = MortalConsumer(broker, self.queue.keys, f"w{next(self.numbers)}", self.encoder)
-        worker = Worker(consumer, self.encoder, {"default": self.index}, Bucketing(40), Limits(64))
+        worker = Worker(
+            consumer, self.encoder, {"default": self.index}, Bucketing(40), Limits(64), reranker=self.reranker
+        )
         self.pool.announce(worker.id, {})
         self.plans[worker] = plan
 
@@ -193,7 +232,17 @@ class MortalWorkers:
 
 def number_of(data: bytes) -> int:
     """Return the number of a packed job."""
-    return int(Job.unpack(data).options.prompt_name or "")
+    return number_of_job(Job.unpack(data))
+
+
+def number_of_job(job: Job) -> int:
+    """Return the number of a job."""
+    return int(job.options.prompt_name or "")
+
+
+def number_in(text: str) -> int:
+    """Return the number of the job that has a text."""
+    return text.count("rain") + 9 * text.count("storm")
 
 
 @pytest.fixture
@@ -209,19 +258,23 @@ def job(number: int, random: Random) -> Job:
     texts = [
         f"{'rain ' * (number % 9)}{'storm ' * (number // 9)}{'europe ' * n}" for n in range(1, random.choice((2, 2, 8)))
     ]
-    is_search = HARM.get(number) == "search" or number % 5 == 0
     options = Options(prompt_name=str(number))
-    return Job("search" if is_search else "embed", texts, options, k=number + 1, reply_to="me")
+    if number % 10 == 3:
+        search = SearchOptions(rerank={"top_n": 3})
+        return Job("search", texts, options, k=2, reply_to="me", search=search)
+    return Job("search" if number % 5 == 0 else "embed", texts, options, k=number + 1, reply_to="me")
 
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.usefixtures("impatient")
 def test_only_harmful_jobs_become_poisoned(
-    queue: Queue, redis_url: str, encoder: Encoder, encoder_of_two_threads: Encoder, index: Index, seed: int
+    queue: Queue, redis_url: str, index: Index, request: pytest.FixtureRequest, seed: int
 ) -> None:
     random = Random(f"blame {seed}")
     jobs: list[Job] = []
-    workers = MortalWorkers(queue, redis_url, encoder_of_two_threads if seed % 2 else encoder, index, random)
+    of_threads = "_of_two_threads" if seed % 2 else ""
+    encoder, reranker = (request.getfixturevalue(f"{name}{of_threads}") for name in ("encoder", "reranker"))
+    workers = MortalWorkers(queue, redis_url, encoder, reranker, index, random)
     steps = itertools.count()
     while len(jobs) < NUM_JOBS or any(queue.backlog().values()):
         if len(jobs) < NUM_JOBS and random.random() < SHARE_PUTS:

@@ -210,6 +210,11 @@ def test_search_takes_the_options_of_a_search(shoal: CliRunner, client: Client) 
     passages = ["search", "storm rain", "-k", "1", "--snippet", "{}", "--fields", "title"]
     (line,) = succeed(shoal.invoke(main, passages)).splitlines()
     assert line.endswith("  storm rain")
+    fields = ["search", "storm rain", "-k", "1", "--fields", "text", "--fields", "id", "--fields", "no-such"]
+    (line,) = succeed(shoal.invoke(main, fields)).splitlines()
+    (hit,) = client.search("storm rain", k=1)
+    assert line.endswith(f'  storm rain  id: "{hit["id"]}"')
+    assert "sort is []" in fail(shoal.invoke(main, ["search", "storm", "--sort", "[]"]), "invalid_request")
     assert shoal.invoke(main, ["search"]).exit_code == 2
     assert shoal.invoke(main, ["search", "storm", "--filter", "{"]).exit_code == 2
 

@@ -143,6 +143,11 @@ def test_of_a_stored_field_the_documents_with_a_value_are_known() -> None:
         ("9999-12", "9999-12-01T00:00:00", 31 * DAY_US),
         ("0001", "0001-01-01T00:00:00", 365 * DAY_US),
         ("20030219", "2003-02-19T00:00:00", DAY_US),
+        ("2026-W01", "2025-12-29T00:00:00", 7 * DAY_US),
+        ("2026W01", "2025-12-29T00:00:00", 7 * DAY_US),
+        ("2026-W01-3", "2025-12-31T00:00:00", DAY_US),
+        ("2026W013", "2025-12-31T00:00:00", DAY_US),
+        ("2026-W01-3T10:00", "2025-12-31T10:00:00", 1),
         ("2003-02-19T10:00", "2003-02-19T10:00:00", 1),
         ("2003-02-19T10:00:00.000001+02:00", "2003-02-19T08:00:00.000001", 1),
         (86_400, "1970-01-02T00:00:00", 1),
@@ -156,7 +161,7 @@ def test_a_date_stands_for_all_of_its_time(value: Any, start: str, length_us: in
     assert (first, end - first) == (round(seconds.total_seconds() * SECOND_US), length_us)
 
 
-@pytest.mark.parametrize("value", ["0000", "2001-00", "2001-02-30", "soon", "", 1e12, float("nan"), True])
+@pytest.mark.parametrize("value", ["0000", "2001-00", "2001-02-30", "2026-W00", "2026-W54", "2026-W01-8", "soon", "", 1e12, float("nan"), True])
 def test_what_is_no_date(value: Any) -> None:
     with pytest.raises(ValueError, match=r"."):
         date_span(value)

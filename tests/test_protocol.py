@@ -38,7 +38,7 @@ from shoal.queue.pool import ALIVE_S
 from shoal.queue.producer import ONCE_TTL_S, SCRIPT_VERSION
 from shoal.records.source import Source
 from shoal.replies import STATUSES, TIMINGS, Reply
-from shoal.search_options import SEARCH_DEFAULTS, SEARCH_NAMES
+from shoal.search_options import PLAIN, SEARCH_DEFAULTS, SEARCH_NAMES, SearchOptions
 from shoal.settings import Settings
 from shoal_workers import service
 from shoal_workers.admission import MAX_DELIVERIES
@@ -173,7 +173,8 @@ def rows_of(reply: dict[str, Any]) -> NDArray[np.float32]:
 def test_a_job_example_is_what_the_client_packs(name: str) -> None:
     values = json.loads(BLOCKS[f"json job {name}"])
     known = {field: values[field] for field in JOB_NAMES if field in values}
-    job = Job(**known, options=Options.from_map(values))
+    search = SearchOptions.from_map(values) if values["op"] == "search" else PLAIN
+    job = Job(**known, options=Options.from_map(values), search=search)
     assert job.pack() == example("job", name)
     assert Job.unpack(example("job", name)) == job
 
@@ -225,6 +226,8 @@ def test_search(worker: Worker) -> None:
     assert [len(of_query) for of_query in hits] == [2]
     assert hits[0][0].keys() == {"id", "score", "text", "year"}
     assert hits[0][0]["score"] >= hits[0][1]["score"]
+    hits = answer(worker, example("job", "search-with-options"))["hits"]
+    assert [hit["year"] for hit in hits[0]] == [2020]
 
 
 def test_rerank(worker: Worker) -> None:

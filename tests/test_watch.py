@@ -7,13 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from conftest import wait_until
 from process import Process, run
 
 from shoal.errors import BadDocument, IndexBusy, InvalidRequest, ModelNotFound, ShoalError, Unavailable
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.versions import list_versions
-from shoal_workers.watch_command import INTERRUPTED, RETRY_S, Watcher
+from shoal_workers.watch_command import INTERRUPTED, RETRY_S, Watcher, watch
 
 
 class Scene:
@@ -133,6 +134,13 @@ def test_the_command_builds_a_folder_again_until_it_is_stopped(tmp_path: Path, t
     assert Index.open(out).manifest.chunk_tokens == 8
     assert len(list_versions(out)) >= 2
     assert json.loads((current_version(out) / "manifest.json").read_text())["num_embedded"] == 0
+
+
+@pytest.mark.parametrize("every", ["nan", "inf", "0", "soon"])
+def test_looks_are_a_finite_time_apart(every: str) -> None:
+    ended = CliRunner().invoke(watch, [".", "--every", every])
+    assert ended.exit_code == 2
+    assert "--every" in ended.output
 
 
 def test_a_url_and_a_missing_folder_are_refused(tmp_path: Path) -> None:

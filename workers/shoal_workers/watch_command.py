@@ -1,5 +1,6 @@
 """The command `shoal index watch`: builds an index again whenever its source has changed."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -90,9 +91,20 @@ class Watcher:
         self._tell(error)
 
 
+class Seconds(click.FloatRange):
+    """A number of seconds, which is finite."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; end the command with a message if it is none."""
+        seconds = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{seconds} is no number of seconds", param, ctx)
+        return seconds
+
+
 @click.command()
 @click.argument("source")
-@click.option("--every", "every_s", type=click.FloatRange(0.1), default=2.0, help="Seconds from look to look.")
+@click.option("--every", "every_s", type=Seconds(0.1), default=2.0, help="Seconds from look to look.")
 @click.pass_context
 def watch(context: click.Context, /, source: str, every_s: float, **options: Any) -> None:
     """Build an index from SOURCE now, and again whenever it changes.

@@ -74,27 +74,32 @@ def _search_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 @settings_options(*REDIS_SETTINGS)
 def search(settings: Settings, queries: tuple[str, ...], k: int, index: str, as_json: bool, **flags: Any) -> None:
     """Find the best documents for each of QUERIES."""
-    options = {name: list(value) if isinstance(value, tuple) else value for name, value in flags.items()}
-    options = {name: value for name, value in options.items() if value not in (None, [], SEARCH_DEFAULTS.get(name))}
+    given = {name: value for name, value in flags.items() if value not in (None, (), SEARCH_DEFAULTS.get(name))}
+    options = {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
     if not queries and not {"like", "vectors"} & options.keys():
         raise click.UsageError("Missing argument 'QUERIES...', or --like, or --vectors.")
     with Client.from_settings(settings) as client:
         for found in _search(client, queries, k, index, options):
             if as_json:
-                click.echo(json.dumps(found if len(found) > 1 else found["hits"], ensure_ascii=False))
+                click.echo(_json(found if len(found) > 1 else found["hits"]))
             else:
-                _print(found)
+                _print(found, flags["fields"])
 
 
-def _print(found: dict[str, Any]) -> None:
-    """Print a list of hits for people to read."""
+def _print(found: dict[str, Any], fields: Sequence[str]) -> None:
+    """Print a list of hits for people to read, with the fields that were asked for."""
     for hit in found["hits"]:
-        click.echo(f"{hit['score']:.3f}  {_shown(hit)}")
+        values = [f"{name}: {_json(hit[name])}" for name in fields if name != "text" and name in hit]
+        click.echo("  ".join([f"{hit['score']:.3f}", _shown(hit), *values]))
     for field, counts in found.get("facets", {}).items():
-        values = (f"{json.dumps(one['value'], ensure_ascii=False)} {one['count']:,}" for one in counts["values"])
+        values = [f"{_json(one['value'])} {one['count']:,}" for one in counts["values"]]
         click.echo(f"{field}: {', '.join(values)}")
     if found.get("cursor"):
         click.echo(f"next page: --cursor {found['cursor']}")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _shown(hit: dict[str, Any]) -> str:

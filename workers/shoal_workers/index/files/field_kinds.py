@@ -22,6 +22,7 @@ _EPOCH_DAY = _EPOCH.toordinal()
 #: A number as JSON writes it: "007" is none, and "1_000" neither.
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,4})?")
 _DATE = re.compile(r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2}))?)?")
+_WEEK = re.compile(r"([0-9]{4})-?W([0-9]{2})(?:-?([1-7]))?")
 
 
 def to_keyword(value: str | float) -> bytes:
@@ -62,8 +63,8 @@ def to_date(value: str | float) -> int:
 def date_span(value: str | float) -> tuple[int, int]:
     """Return the first moment of a date and the first one after it, in microseconds since 1970.
 
-    A date without a time is a whole day, month or year. One with a time is in ISO 8601, in UTC unless it names its
-    zone; a number is in Unix seconds. Raises ValueError.
+    A date without a time is a whole day, week, month or year. One with a time is in ISO 8601, in UTC unless it names
+    its zone; a number is in Unix seconds. Raises ValueError.
     """
     if isinstance(value, bool):
         raise ValueError("it is no date")
@@ -74,6 +75,8 @@ def date_span(value: str | float) -> tuple[int, int]:
         return moment, moment + 1
     if found := _DATE.fullmatch(value):
         return _calendar_span(*(int(part) for part in found.groups() if part))
+    if found := _WEEK.fullmatch(value):
+        return _week_span(*(int(part) for part in found.groups() if part))
     at = datetime.fromisoformat(value)
     moment = ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
     return moment, moment + (1 if len(value) > len("YYYYMMDD") else DAY_US)
@@ -86,6 +89,11 @@ def _calendar_span(year: int, month: int | None = None, day: int | None = None) 
         last_month = first.month if month else 12
         last = date(year, last_month, monthrange(year, last_month)[1])
     return (first.toordinal() - _EPOCH_DAY) * DAY_US, (last.toordinal() + 1 - _EPOCH_DAY) * DAY_US
+
+
+def _week_span(year: int, week: int, day: int | None = None) -> tuple[int, int]:
+    start = (date.fromisocalendar(year, week, day or 1).toordinal() - _EPOCH_DAY) * DAY_US
+    return start, start + (7 if day is None else 1) * DAY_US
 
 
 def _number_text(value: float) -> str:
