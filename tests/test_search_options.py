@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from shoal.errors import InvalidRequest
+from shoal.errors import InvalidRequest, TooLarge
 from shoal.jobs import Job
 from shoal.search_options import PLAIN, SEARCH_DEFAULTS, SearchOptions
+from shoal.size_limit import check_rows
 
 REFUSED: dict[str, list[Any]] = {
     "mode": ["sparse", None, ["dense"]],
@@ -92,3 +93,35 @@ def test_what_must_be_answered_together_stays_in_one_job(options: dict[str, Any]
 def test_vectors_and_documents_count_as_texts_in_a_lane() -> None:
     assert Job("search", [], search=SearchOptions(like=["1"] * 3, vectors=[[1.0]] * 2)).num_lane_texts == 5
     assert Job("search", ["a"], search=SearchOptions(like=["1"])).num_lane_texts == 2
+
+
+SORTED = {"sort": [{"field": "year"}]}
+
+
+@pytest.mark.parametrize(
+    ("options", "num_passes"),
+    [
+        ({}, 1),
+        ({"mode": "hybrid", "facets": ["a", "b"]}, 1),
+        (SORTED, 2),
+        ({"mode": "lexical", "facets": ["a", "b"]}, 3),
+        ({"mode": "lexical", "facets": ["a"], **SORTED}, 3),
+    ],
+)
+def test_a_list_counts_as_often_as_it_goes_over_the_documents(options: dict[str, Any], num_passes: int) -> None:
+    job = Job("search", ["storm"] * 50, search=SearchOptions(**options))
+    assert job.num_lane_texts == 50 * num_passes
+    parts = job.split(32)
+    assert [text for part in parts for text in part.texts] == job.texts
+    assert max(part.num_lane_texts for part in parts) == 32 // num_passes * num_passes
+
+
+def test_too_many_lists_of_a_large_index_are_refused_with_the_number_that_is_taken() -> None:
+    many = Job("search", ["storm"] * 200, search=SearchOptions(**SORTED))
+    with pytest.raises(TooLarge, match="asks for 200 lists of hits of 1,000,000 documents, and may ask for 134 with"):
+        check_rows(many, 1_000_000)
+    check_rows(many, 10_000)
+    negative = Job("search", ["storm"] * 1_000, search=SearchOptions(mode="hybrid", num_negative=1))
+    with pytest.raises(TooLarge, match="may ask for 268 with these options: split the list of queries$"):
+        check_rows(negative, 1_000_000)
+    check_rows(Job("search", ["storm"], search=SearchOptions(**SORTED)), 10**12)

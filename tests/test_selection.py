@@ -67,14 +67,16 @@ def test_the_order_is_that_of_the_fields(
     fields, documents = fields_of(*both), [*both[0], *both[1]]
     scores = np.random.default_rng(seed).integers(0, 3, len(documents)).astype(np.float32)
     mask = data.draw(st.lists(st.booleans(), min_size=len(documents), max_size=len(documents)))
+    least = data.draw(st.integers(0, 3))
 
     def rank(selection: Selection, most: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         rows = np.flatnonzero(mask_of(selection))
         best = rows[np.lexsort((rows, -scores[rows]))][:most]
+        best = best[scores[best] >= least]
         return best, scores[best]
 
-    found, found_scores = FieldOrder(parse_sort(sorts), fields, selection_of(mask, fields)).top(num, rank)
-    expected = [n for n in in_order(sorts, documents, scores.tolist()) if mask[n]][:num]
+    found, found_scores = FieldOrder(parse_sort(sorts), fields).top(selection_of(mask, fields), num, rank)
+    expected = [n for n in in_order(sorts, documents, scores.tolist()) if mask[n] and scores[n] >= least][:num]
     assert found.tolist() == expected
     assert found_scores.tolist() == scores[expected].tolist()
 
@@ -92,7 +94,7 @@ def test_an_order_of_many_fields_with_many_values() -> None:
         rows = np.flatnonzero(mask_of(selection))[:most]
         return rows, np.zeros(len(rows), np.float32)
 
-    found, _ = FieldOrder(parse_sort(sorts), fields, selection_of([True] * 2_000, fields)).top(300, rank)
+    found, _ = FieldOrder(parse_sort(sorts), fields).top(selection_of([True] * 2_000, fields), 300, rank)
     expected = sorted(range(2_000), key=lambda n: ([-documents[n][f"n{m}"] for m in range(7)], n))[:300]
     assert found.tolist() == expected
 
@@ -260,6 +262,6 @@ def test_sorts_and_facets_of_fields_that_have_no_values_are_refused() -> None:
     selection = selection_of([True], fields)
     for name, said in (("score", "min_score"), ("none", "the index has"), ("long", "only exists")):
         with pytest.raises(InvalidRequest, match=rf"sort\[0\].field: .*{said}"):
-            FieldOrder(parse_sort([{"field": name}]), fields, selection)
+            FieldOrder(parse_sort([{"field": name}]), fields)
         with pytest.raises(InvalidRequest, match=f"facets: .*{said}"):
             count_facet(name, fields, selection)

@@ -276,9 +276,13 @@ class Job:
 
     @property
     def num_lane_texts(self) -> int:
-        """Return how many texts the job counts as in its lane: a chunk, a vector or a hit to rerank counts as one."""
+        """Return how many texts the job counts as in its lane.
+
+        A chunk, a vector, a hit to rerank, and each further pass over the documents for a list counts as one.
+        """
         if self.options.chunk_tokens is None:
-            return min(MAX_LANE_TEXTS, max(1, len(self.texts) + self.search.num_given) + self.num_pairs)
+            num_asked = max(1, len(self.texts) + self.search.num_given)
+            return min(MAX_LANE_TEXTS, num_asked + self._num_more)
         return min(MAX_LANE_TEXTS, sum(map(self.options.num_chunks, self.texts)))
 
     @property
@@ -298,17 +302,22 @@ class Job:
             return 0
         return int(self.num_lists * self.search.rerank["top_n"] * (self.hits_per_list // self.k))
 
-    def split(self, max_texts: int) -> "list[Job]":
-        """Return jobs of at most `max_texts` texts, each with a new id, that together ask the same.
+    @property
+    def _num_more(self) -> int:
+        """What the lists of a search count as in its lane, beside its texts and vectors."""
+        return self.num_pairs + self.num_lists * (self.search.num_passes - 1)
 
-        A chunk or a hit to rerank counts as a text, but a text stays whole.
+    def split(self, max_texts: int) -> "list[Job]":
+        """Return jobs of at most `max_texts` texts, as a lane counts them, that together ask the same.
+
+        Each has a new id. A text stays whole.
         """
         if self.num_lane_texts <= max_texts or self.search.is_one_question:
             return [self]
         parts: list[list[str]] = []
-        room, pairs_per_text = 0, self.num_pairs // len(self.texts)
+        room, more_per_text = 0, self._num_more // len(self.texts)
         for text in self.texts:
-            num_texts = self.options.num_chunks(text) + pairs_per_text
+            num_texts = self.options.num_chunks(text) + more_per_text
             if num_texts > room:
                 parts.append([])
                 room = max_texts

@@ -93,6 +93,12 @@ class SearchOptions:
         return len(self.vectors or ()) + len(self.like or ())
 
     @property
+    def num_passes(self) -> int:
+        """The times that a list goes over all documents: for its scores, for its order, and for facets of its own."""
+        has_own_facets = self.mode == "lexical" or self.like is not None
+        return 1 + (self.sort is not None) + (len(self.facets or ()) if has_own_facets else 0)
+
+    @property
     def is_one_question(self) -> bool:
         """True if all that is asked must be answered together: parts of it would have other answers."""
         return self.fuse or self.num_negative > 0 or self.num_given > 0 or self.cursor is not None

@@ -11,6 +11,10 @@ COUNTED_CHARS = 8_192
 #: Most hits that a job may ask for, with all its queries. A worker serves nothing else while it reads their documents.
 MAX_JOB_HITS = 10_000
 
+#: Most rows of an index that the lists of a search with options go over, together: that takes about a second, in which
+#: a worker serves nothing else.
+MAX_JOB_ROWS = 2**28
+
 #: Most characters of the texts of a job for the tokenizer, by operation, unless it has one text. A worker serves no
 #: other job meanwhile: to tokenize so many takes a quarter of a second at most, and some 300 bytes of memory each.
 MAX_TOKENIZER_CHARS = {"tokenize": 65_536, "decode": 2**20}
@@ -63,6 +67,17 @@ def check_pairs(job: Job, most: int) -> None:
         raise TooLarge(
             f"the job has {job.num_pairs:,} hits to rerank and may have {most:,} (SHOAL_MAX_JOB_TEXTS): "
             "split the list, or lower rerank.top_n"
+        )
+
+
+def check_rows(job: Job, num_rows: int) -> None:
+    """Raise TooLarge if a search asks for too many lists of hits, of an index of so many rows, for its options."""
+    most = max(1, MAX_JOB_ROWS // (num_rows * job.search.num_passes))
+    if job.num_lists > most:
+        or_less = ", or leave out sort or facets" if job.search.num_passes > 1 else ""
+        raise TooLarge(
+            f"the job asks for {job.num_lists:,} lists of hits of {num_rows:,} documents, and may ask for {most:,} with "
+            f"these options: split the list of queries{or_less}"
         )
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from shoal.errors import IndexMismatch, InvalidRequest, NotReady, Overloaded, ShoalError, Unavailable
+from shoal.errors import IndexMismatch, InvalidRequest, NotReady, Overloaded, ShoalError, TooLarge, Unavailable
 from shoal.search_options import PLAIN
 from shoal_workers.index.index import Index
 from shoal_workers.index.ranked_search import SearchAnswer
@@ -96,7 +96,7 @@ class Searcher:
             if len(works) > 1:
                 for work in works:
                     self._search_index(index, [work])
-            elif isinstance(error, InvalidRequest | IndexMismatch | NotReady):
+            elif isinstance(error, InvalidRequest | IndexMismatch | NotReady | TooLarge):
                 works[0].error = error
             else:
                 _fail(works[0], error)

@@ -26,7 +26,7 @@ from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import Pool
 from shoal.queue.producer import SCRIPT_VERSION
 from shoal.settings import Settings
-from shoal.size_limit import MAX_JOB_HITS
+from shoal.size_limit import MAX_JOB_HITS, MAX_JOB_ROWS
 from shoal_workers.admission import Limits
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
@@ -222,6 +222,7 @@ def _limits_of_jobs(worker: Worker) -> dict[str, int]:
         "max_job_texts": worker.limits.max_job_texts,
         "max_text_chars": worker.limits.max_text_chars,
         "max_job_hits": MAX_JOB_HITS,
+        "max_job_rows": MAX_JOB_ROWS,
         "max_reply_bytes": worker.consumer.max_reply_bytes,
         "result_ttl_s": worker.consumer.result_ttl_s,
     }

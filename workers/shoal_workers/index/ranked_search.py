@@ -16,13 +16,14 @@ from shoal.jobs import Job
 from shoal.search_fields import parse_boosts, parse_facets, parse_sort
 from shoal.search_filter import parse_filter
 from shoal.search_options import SNIPPET_CHARS
+from shoal.size_limit import check_rows
 from shoal_workers.index.job_queries import queries_of
 from shoal_workers.index.search.boosts import Boosts, boosts_of
 from shoal_workers.index.search.diversity import most_diverse, pool_size
 from shoal_workers.index.search.facets import count_facet
 from shoal_workers.index.search.field_order import FieldOrder
 from shoal_workers.index.search.fields import Fields, Selection
-from shoal_workers.index.search.fused_search import Prior, fused_scores
+from shoal_workers.index.search.fused_search import Prior
 from shoal_workers.index.search.grouping import Lead, leads_of, members_of
 from shoal_workers.index.search.pages import Pages
 from shoal_workers.index.search.query import Query
@@ -38,6 +39,8 @@ Item = TypeVar("Item")
 
 #: Least and most characters of a document in which a passage for its snippet is looked for, and most of all together.
 LEAST_READ, MOST_READ, MOST_READ_TOGETHER = 1_024, 2**16, 2**22
+
+_NO_SCORES: NDArray[np.float32] = np.empty(0, np.float32)
 
 #: Most queries whose words are kept while a job is searched for: each has a number for each document.
 MAX_KEPT_WORDS = 32
@@ -83,8 +86,10 @@ class RankedSearch:
     def find(self) -> list[HitList]:
         """Return the lists of hits that the job asks for, or those from which its hits are to be chosen.
 
-        Raises InvalidRequest for an option that does not fit this index, and IndexCorrupt.
+        Raises InvalidRequest for an option that does not fit this index, TooLarge for more lists than these options
+        allow, and IndexCorrupt.
         """
+        check_rows(self._job, self._index.manifest.count)
         queries = queries_of(self._job, self._vectors, self._index, self._live)
         if self._options.mode == "lexical" and not all(query.texts for query in queries):
             raise InvalidRequest("mode lexical finds words: it takes texts, not vectors and ids alone")
@@ -115,9 +120,13 @@ class RankedSearch:
         selection = self._selection(query)
         if self._options.sort is None:
             return partial(self._rank, query, selection)
-        ordered = self._with_last(self._reaching(query, selection))
-        order = FieldOrder(parse_sort(self._options.sort), self._fields, ordered)
-        return lambda num: Ranked(*order.top(num, partial(self._rank, query)))
+        ordered = self._with_last(self._may_reach(query, selection))
+        return lambda num: Ranked(*self._order.top(ordered, num, partial(self._rank_reaching, query)))
+
+    @cached_property
+    def _order(self) -> FieldOrder:
+        """The order of all documents by the fields that the search sorts by."""
+        return FieldOrder(parse_sort(self._options.sort), self._fields)
 
     def _rank(self, query: Query, selection: Selection, num: int) -> Ranked:
         """Return the documents of highest score, best first; of equal scores, the lower row comes first."""
@@ -184,18 +193,23 @@ class RankedSearch:
             self._words[query] = QueryWords.of(query.texts, self._index.lexical, self._live)
         return self._words[query]
 
-    def _reaching(self, query: Query, selection: Selection) -> Selection:
-        """Return the documents of a selection that reach the least score."""
+    def _may_reach(self, query: Query, selection: Selection) -> Selection:
+        """Return the documents of a selection that may reach the least score: all that do, and some more."""
         if (least := self._options.min_score) is None:
             return selection
-        rows = selection.rows.copy()
-        weight, of_version, of_added = self._prior(query) or (1.0, None, None)
-        places = np.flatnonzero(rows)
-        scores = self._index.exact_search.scores(query.vector, places, weight, of_version)
-        least = np.float64(least)  # compared as it is, and not rounded to float32
-        rows[places] = scores >= least
-        added = fused_scores(self._live.vectors, query.vector, weight, of_added)
-        return Selection(rows, selection.added & (added >= least))
+        weight, of_version, _ = self._prior(query) or Prior(1.0, np.zeros_like(selection.rows, np.float32), _NO_SCORES)
+        rows = self._index.exact_search.may_reach(least, query.vector, weight, of_version, selection.rows)
+        return Selection(rows, selection.added)
+
+    def _rank_reaching(self, query: Query, selection: Selection, num: int) -> Ranked:
+        """Return the documents of highest score that reach the least score, and the last one of the page before."""
+        rows, scores = self._rank(query, selection, num)
+        if (least := self._options.min_score) is None:
+            return Ranked(rows, scores)
+        reaches = scores >= np.float64(least)  # compared as it is, and not rounded to float32
+        if (before := self._pages.before) and before.num_shown and not before.added:
+            reaches |= rows == before.row
+        return Ranked(rows[reaches], scores[reaches])
 
     def _with_last(self, selection: Selection) -> Selection:
         """Return the selection with the last document of the page before, after which this page begins.

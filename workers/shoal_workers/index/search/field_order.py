@@ -13,27 +13,29 @@ from shoal_workers.index.search.fields import Fields, Selection
 #: Largest key: it stays below when another field is taken into account.
 _MAX_KEY = 2**62
 
+#: Times as many documents that are looked at the next time, where too few of the first ones were ranked.
+_GROWTH = 4
+
 #: A function that ranks a selection by score: it returns the rows of so many documents, best first, and their scores.
-#: Rows of added documents follow those of the version.
+#: Rows of added documents follow those of the version. It may leave out documents of a low score.
 Rank = Callable[[Selection, int], tuple[NDArray[np.integer[Any]], NDArray[np.float32]]]
 
 
 class FieldOrder:
-    """The documents of a selection in the order of some fields; of those with equal values, the best come first.
+    """The documents of an index in the order of some fields; of those with equal values, the best come first.
 
     Of several values of a document, the lowest counts in ascending order, and the highest in descending order.
     Documents without a value come last. Raises InvalidRequest for a field that the index has not, or whose values are
     not known.
     """
 
-    def __init__(self, sorts: Sequence[Sort], fields: Fields, selection: Selection):
+    def __init__(self, sorts: Sequence[Sort], fields: Fields):
         for sort in sorts:
             fields.check_values(sort.field, f"{sort.place}.field")
-        self._count, self._num_added = fields.count, fields.num_added
-        self._rows = np.flatnonzero(np.concatenate(selection))
-        keys = np.zeros(len(self._rows), np.int64)
+        self._count = fields.count
+        keys = np.zeros(fields.count + fields.num_added, np.int64)
         for sort in sorts:
-            ranks = _ranks(sort, fields)[self._rows]
+            ranks = _ranks(sort, fields)
             num_ranks = int(ranks.max(initial=0)) + 1
             if int(keys.max(initial=0)) >= _MAX_KEY // num_ranks:
                 keys, ranks = (np.unique(values, return_inverse=True)[1] for values in (keys, ranks))
@@ -41,25 +43,31 @@ class FieldOrder:
             keys = keys * num_ranks + ranks
         self._keys = keys
 
-    def top(self, num: int, rank: Rank) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return the rows of the first `num` documents, and their scores."""
-        if num >= len(self._rows):
-            return self._ordered(*rank(self._selection(self._rows), len(self._rows)))
-        last = np.partition(self._keys, num - 1)[num - 1]
-        first, ties = self._rows[self._keys < last], self._rows[self._keys == last]
-        ranked = [rank(self._selection(first), len(first)), rank(self._selection(ties), num - len(first))]
-        rows, scores = (np.concatenate(parts) for parts in zip(*ranked, strict=True))
-        return self._ordered(rows, scores)
+    def top(
+        self, selection: Selection, num: int, rank: Rank
+    ) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
+        """Return the rows of the first `num` documents of a selection that `rank` does not leave out, and their scores.
 
-    def _ordered(
-        self, rows: NDArray[np.integer[Any]], scores: NDArray[np.float32]
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        keys = self._keys[np.searchsorted(self._rows, rows)]
-        order = np.lexsort((rows, -scores, keys))
-        return rows[order].astype(np.int64), scores[order]
+        Scores are computed for few more documents than that: for those of equal values, and in place of others.
+        """
+        rows = np.flatnonzero(np.concatenate(selection))
+        found = [rank(self._selection(rows[:0]), 0)]
+        num_left, num_looked_at = num, num
+        while num_left > 0 and len(rows):
+            keys, place = self._keys[rows], min(num_looked_at, len(rows)) - 1
+            last = np.partition(keys, place)[place]
+            first, ties = rows[keys < last], rows[keys == last]
+            found.append(rank(self._selection(first), len(first)))
+            if (num_left := num_left - len(found[-1][0])) > 0:
+                found.append(rank(self._selection(ties), num_left))
+                num_left -= len(found[-1][0])
+            rows, num_looked_at = rows[keys > last], _GROWTH * num_looked_at
+        ranked, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        order = np.lexsort((ranked, -scores, self._keys[ranked]))[:num]
+        return ranked[order].astype(np.intp), scores[order]
 
     def _selection(self, rows: NDArray[np.integer[Any]]) -> Selection:
-        mask = np.zeros(self._count + self._num_added, bool)
+        mask = np.zeros(len(self._keys), bool)
         mask[rows] = True
         return Selection(mask[: self._count], mask[self._count :])
 

@@ -90,11 +90,23 @@ class ExactSearch:
         self._spare_buffers.append(buffer)
         return best_of(self._vectors, _in_index(candidates, rows), queries, k)
 
-    def scores(
-        self, query: NDArray[np.float32], rows: NDArray[np.intp], weight: float, prior: NDArray[np.float32] | None
-    ) -> NDArray[np.float32]:
-        """Return the scores of some rows for a query, `[dimension]`, as `top_fused` has them."""
-        return scores_of(self._vectors, rows, query, weight, None if prior is None else prior[rows])
+    def may_reach(
+        self,
+        score: float,
+        query: NDArray[np.float32],
+        weight: float,
+        prior: NDArray[np.float32],
+        eligible: NDArray[np.bool_],
+    ) -> NDArray[np.bool_]:
+        """Return which eligible rows may have this score, as `top_fused` has scores: all that reach it, and some more.
+
+        No vector is read for that.
+        """
+        rows = np.flatnonzero(eligible)
+        found = np.zeros(len(eligible), bool)
+        if len(rows):
+            found[rows[self._candidates(query, weight, prior[rows], rows).reaching(score)]] = True
+        return found
 
     def top_fused(
         self, query: NDArray[np.float32], k: int, weight: float, prior: NDArray[np.float32], eligible: NDArray[np.bool_]
@@ -107,15 +119,8 @@ class ExactSearch:
         k = min(k, len(rows))
         if not k:
             return TopK(np.empty((1, 0), np.intp), np.empty((1, 0), np.float32))
-        is_all = len(rows) == len(self._vectors)
-        quantised = self._quantised.basis.encode_queries(query[None])
-        buffer = self._take_buffer()
-        bounds = UpperBounds(
-            self._quantised.codes, quantised.codes, buffer, self._threads.map, rows=None if is_all else rows
-        )
-        prior = prior if is_all else prior[rows]
-        candidates = FusedCandidates(bounds.products(len(rows)), quantised, weight, prior)
-        self._spare_buffers.append(buffer)
+        prior = prior if len(rows) == len(prior) else prior[rows]
+        candidates = self._candidates(query, weight, prior, rows)
 
         def score(places: NDArray[np.intp]) -> NDArray[np.float32]:
             return scores_of(self._vectors, rows[places], query, weight, prior[places])
@@ -127,6 +132,22 @@ class ExactSearch:
         if len(best) < k:
             raise IndexError(f"{len(best)} of {k} rows reach the score of the {k}th")
         return TopK(rows[places[best]][None], scores[best][None])
+
+    def _candidates(
+        self, query: NDArray[np.float32], weight: float, prior: NDArray[np.float32], rows: NDArray[np.intp]
+    ) -> FusedCandidates:
+        """Return the candidates of one query among some rows, in ascending order, whose prior is `[rows]`."""
+        count = len(self._vectors)
+        is_few = len(rows) <= MAX_COPIED_SHARE * count
+        quantised = self._quantised.basis.encode_queries(query[None])
+        buffer = self._take_buffer()
+        bounds = UpperBounds(
+            self._quantised.codes, quantised.codes, buffer, self._threads.map, rows=rows if is_few else None
+        )
+        products = bounds.products(len(rows) if is_few else count)
+        found = FusedCandidates(products if is_few or len(rows) == count else products[rows], quantised, weight, prior)
+        self._spare_buffers.append(buffer)
+        return found
 
     def _take_buffer(self) -> Buffer:
         try:
