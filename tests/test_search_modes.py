@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_documents import DIMENSION, Made, Vectors, apply, fields_of, made_of, near_ties, open_made
 
+from shoal.changes.change import Change
 from shoal.errors import InvalidRequest
 from shoal.jobs import Job
 from shoal.records.document import Document
@@ -296,6 +297,23 @@ def test_a_given_vector_may_have_any_length_but_0(made: Made, length: float, tmp
     given_vectors = [(length * made.vectors[3].astype(np.float64)).tolist()]
     (hits,) = index.answer(Job("search", [], k=1, search=SearchOptions(vectors=given_vectors)), none).hits
     assert (hits[0]["id"], hits[0]["score"]) == ("3", pytest.approx(1, abs=1e-6))
+
+
+def test_groups_are_of_values_that_filters_call_equal(tmp_path: Path) -> None:
+    values: list[Any] = ["a", ["a"], ["a", "b"], ["a", "b"], ["b", "a"], "b", "", None, [], "c", "a"]
+    documents = [Document(str(n), "text", fields_of(n) | {"of": value}) for n, value in enumerate(values)]
+    made = Made(documents, list(unit_vectors(len(values), DIMENSION, 3)))
+    index = open_made(tmp_path / "v1", made)
+    added = [Document("x", "text", {"of": "a"}), Document("y", "text", {"of": "new"}), Document("z", "text", {"of": "new"})]
+    index.live = index.live.after([Change(tuple(added), unit_vectors(3, DIMENSION, 5), ("0",), "d", 0.0)], "1-1", index.rows_of)
+    job = Job("search", ["a"], k=20, search=SearchOptions(group_by="of", group_size=9, fields=["of"]))
+    query = unit_vectors(1, DIMENSION, 4)
+    found = [hit["id"] for hit in index.answer(job, query).hits[0]]
+    groups = [{"1", "10", "x"}, {"2", "3"}, {"4"}, {"5"}, {"6"}, {"7"}, {"8"}, {"9"}, {"y", "z"}]
+    assert {frozenset(found[n : n + len(group)]) for n in range(13) for group in groups} >= set(map(frozenset, groups))
+    assert len(found) == 13
+    leads = index.answer(replace(job, search=replace(job.search, group_size=1)), query).hits[0]
+    assert len(leads) == len(groups)
 
 
 def test_groups_are_told_apart_by_value_and_type(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """A search with options: the queries of a job, the ranking of each, and the hits that are answered of it."""
 
-import json
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, islice, takewhile
@@ -24,7 +23,7 @@ from shoal_workers.index.search.facets import count_facet
 from shoal_workers.index.search.field_order import FieldOrder
 from shoal_workers.index.search.fields import Fields, Selection
 from shoal_workers.index.search.fused_search import Prior
-from shoal_workers.index.search.grouping import Lead, leads_of, members_of
+from shoal_workers.index.search.grouping import GroupKeys, Lead, leads_of, members_of
 from shoal_workers.index.search.pages import Pages
 from shoal_workers.index.search.query import Query
 from shoal_workers.index.search.query_words import ALPHA, QueryWords
@@ -115,9 +114,8 @@ class RankedSearch:
 
     # Rank
 
-    def _find(self, query: Query) -> Callable[[int], Ranked]:
+    def _find(self, query: Query, selection: Selection) -> Callable[[int], Ranked]:
         """Return the function that ranks so many documents: by score, or by fields where the search sorts by these."""
-        selection = self._selection(query)
         if self._options.sort is None:
             return partial(self._rank, query, selection)
         ordered = self._with_last(self._may_reach(query, selection))
@@ -269,16 +267,17 @@ class RankedSearch:
         """Return the documents on the page that the job asks for."""
         num, before = self._num_found, self._pages.before
         num_before = before.num_shown if before else 0
-        ranking = Ranking(self._find(query), num_before + num + (before is not None))
+        ranking = Ranking(self._find(query, self._selection(query)), num_before + num + (before is not None))
         leads = self._pages.rest(lambda: self._leads(ranking))
         shown = list(islice(leads, num))
         has_more = before is not None and next(leads, None) is not None
         end = self._pages.end(shown[-1].place, num_before + len(shown), self._best_bm25(query)) if has_more else None
         if not self._group_field or self._options.group_size == 1:
             return HitList(query, [[lead.place] for lead in shown], end)
-        keys = [lead.key for lead in shown]
-        groups = members_of(self._places(ranking), self._key_of, keys, self._options.group_size)
-        return HitList(query, groups, end)
+        keys, size = [lead.key for lead in shown], self._options.group_size
+        if (members := self._group_keys.members(keys)) is not None:
+            ranking = Ranking(self._find(query, self._selection(query) & members), num * size)
+        return HitList(query, members_of(self._places(ranking), self._group_keys.key, keys, size), end)
 
     def _places(self, ranking: Ranking) -> Iterable[Place]:
         """Return the ranked documents that reach the least score."""
@@ -288,16 +287,15 @@ class RankedSearch:
 
     def _leads(self, ranking: Ranking) -> Iterator[Lead]:
         """Return an iterator over the groups of a list, or over its documents where they are not grouped."""
-        return leads_of(self._places(ranking), self._key_of)
+        return leads_of(self._places(ranking), self._group_keys.key if self._group_field else lambda row: row)
 
-    def _key_of(self, row: int) -> Hashable:
-        """Return the key of the group of a document; one without the field is a group by itself."""
-        if not self._group_field:
-            return row
-        document = self._index.document_of(row, self._live)
-        if document.get(self._group_field) is None:
-            return row
-        return json.dumps(document[self._group_field], sort_keys=True)
+    @cached_property
+    def _group_keys(self) -> GroupKeys:
+        """The keys of the groups that documents are in."""
+        fields = Fields.unknown(self._index.manifest.count, self._live)
+        if self._index.columns is not None:
+            fields = self._fields
+        return GroupKeys(self._group_field, fields, partial(self._index.document_of, live=self._live))
 
     # Choose
 

@@ -93,6 +93,18 @@ class Column:
         """The highest code of each row, or -1."""
         return np.asarray(self.codes[-1])
 
+    def value(self, code: int) -> Any:
+        """Return a term as a value that is equal to the same term of another column."""
+        return self.terms[code] if isinstance(self.terms, Keywords) else self.terms[code].item()
+
+    def code(self, value: Any) -> int | None:
+        """Return the code of a value, which is of the kind of the terms; None if the column has it not."""
+        if isinstance(self.terms, Keywords):
+            code, end = self.terms.find(value)
+            return code if end > code else None
+        code = int(np.searchsorted(self.terms, value))
+        return code if code < len(self.terms) and self.terms[code] == value else None
+
     def rows_between(self, first: int, last: int) -> NDArray[np.int32]:
         """Return the rows with a term from code `first` to before code `last`; one with several of them comes again."""
         return self.rows[self.starts[first] : self.starts[last]]

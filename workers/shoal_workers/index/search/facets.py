@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal_workers.index.files.columns import Column, Keywords
+from shoal_workers.index.files.columns import Column
 from shoal_workers.index.files.field_kinds import shown
 from shoal_workers.index.search.fields import Fields, Selection
 
@@ -25,7 +25,7 @@ def count_facet(name: str, fields: Fields, selection: Selection) -> dict[str, An
     version, added = fields.version.get(name), fields.added.get(name)
     if added is not None:
         by_code = _counts(added, selection.added)
-        counts = {_key(added, code): int(by_code[code]) for code in np.flatnonzero(by_code).tolist()}
+        counts = {added.value(code): int(by_code[code]) for code in np.flatnonzero(by_code).tolist()}
         num_documents += int(np.count_nonzero(selection.added & (added.lowest >= 0)))
     if version is not None:
         counts = _most(version, _counts(version, selection.rows), counts)
@@ -50,8 +50,7 @@ def _most(column: Column, by_code: NDArray[np.int64], added: dict[Any, int]) -> 
     """Return the counts of all terms that may be among the most frequent ones, those of `added` documents included."""
     found = dict(added)
     for term, count in added.items():
-        code = _code(column, term)
-        if code is not None:
+        if (code := column.code(term)) is not None:
             found[term] = count + int(by_code[code])
             by_code[code] = 0
     num_terms = int(np.count_nonzero(by_code))
@@ -61,18 +60,4 @@ def _most(column: Column, by_code: NDArray[np.int64], added: dict[Any, int]) -> 
         codes = np.concatenate([more, np.flatnonzero(by_code == least)[: MAX_FACET_VALUES - len(more)]])
     else:
         codes = np.flatnonzero(by_code)
-    return found | {_key(column, code): int(by_code[code]) for code in codes.tolist()}
-
-
-def _key(column: Column, code: int) -> Any:
-    """Return a term as a value that is equal to the same term of another column."""
-    return column.terms[code] if isinstance(column.terms, Keywords) else column.terms[code].item()
-
-
-def _code(column: Column, term: Any) -> int | None:
-    """Return the code of a term, or None if the column has it not."""
-    if isinstance(column.terms, Keywords):
-        code, end = column.terms.find(term)
-        return code if end > code else None
-    code = int(np.searchsorted(column.terms, term))
-    return code if code < len(column.terms) and column.terms[code] == term else None
+    return found | {column.value(code): int(by_code[code]) for code in codes.tolist()}

@@ -33,6 +33,10 @@ class Selection(NamedTuple):
     rows: NDArray[np.bool_]
     added: NDArray[np.bool_]
 
+    def __and__(self, other: "Selection") -> "Selection":
+        """Return the documents that both have."""
+        return Selection(self.rows & other.rows, self.added & other.added)
+
     @property
     def num(self) -> int:
         """The number of documents."""
@@ -57,8 +61,14 @@ class Fields:
         found = DocumentFields(version.kinds, is_lenient=True)
         for packed in live.packed:
             found.add(wire.unpack(packed))
-        added = Columns({column.name: column for column in found.columns()})
+        added = Columns({column.name: column for column in found.columns()}, found.num_left_out)
         return cls(version, added, count, len(live.packed))
+
+    @classmethod
+    def unknown(cls, count: int, live: LiveDocuments) -> "Fields":
+        """Return the fields of a version that has no columns: only documents have their values."""
+        none = Columns({}, num_left_out=1)
+        return cls(none, none, count, len(live.packed))
 
     @property
     def parts(self) -> Iterator[tuple[Columns, int]]:
