@@ -25,6 +25,7 @@ def check_choice(
 ) -> None:
     """Assert that each choice has the highest value there was, as far as rounding allows, by sums one by one."""
     best = float(scores[0]) if scores[0] > 0 else 1.0
+    rounding = ROUNDING * max(1.0, float(np.abs(scores).max()) / best)
     cosines = np.array([[np.dot(a.astype(float), b.astype(float)) for b in vectors] for a in vectors])
     assert chosen[0] == 0
     for position in range(1, len(chosen)):
@@ -34,7 +35,7 @@ def check_choice(
             for n in range(len(scores))
             if n not in before
         }
-        assert values[chosen[position]] >= max(values.values()) - ROUNDING
+        assert values[chosen[position]] >= max(values.values()) - rounding
 
 
 @given(st.integers(1, 30), st.integers(1, 35), st.floats(0, 1), st.integers(0, 2**32 - 1), st.booleans())
