@@ -8,8 +8,10 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from api_stub import MakeApp
 from click.testing import CliRunner
 from conftest import WORDS
+from http_servers import Listen
 
 from shoal import Client
 from shoal.cli.main import main
@@ -25,6 +27,7 @@ from shoal.evaluation.table import tables
 from shoal.evaluation.tuning import choose, held_out, modes, reranked
 from shoal.keys import Keys
 from shoal.settings import variable
+from shoal_api.access import api_keys
 from shoal_workers.index_commands import build
 
 #: The documents of the index of the tests are the pairs of words, with their positions as ids.
@@ -288,6 +291,23 @@ class TestCommands:
         assert found["times"]["p50_ms"] > 0
         assert "| defaults |" in done.stdout
         assert ElementTree.parse(plot).getroot().tag.endswith("svg")
+
+    def test_eval_measures_a_service_over_http_with_a_key(
+        self, shoal: CliRunner, beir: Path, listen: Listen, make_app: MakeApp, tmp_path: Path
+    ) -> None:
+        key = api_keys.add(tmp_path / "keys", "eval", "user", "")
+        words = ["eval", str(beir), "--no-times", "--json"]
+        elsewhere = CliRunner(env={"SHOAL_API_KEY": key})
+        asked = ["--url", listen(make_app(api_keys_file=str(tmp_path / "keys")))]
+        assert shoal.invoke(main, [*words, str(tmp_path / "redis.json")]).exit_code == 0
+        done = elsewhere.invoke(main, [*words, str(tmp_path / "http.json"), *asked])
+        assert done.exit_code == 0, done.output
+        assert (tmp_path / "http.json").read_text() == (tmp_path / "redis.json").read_text()
+        assert key not in done.output
+        refused = CliRunner().invoke(main, [*words, str(tmp_path / "no.json"), *asked])
+        assert (refused.exit_code, "[unauthorized]" in refused.stderr) == (1, True)
+        other = elsewhere.invoke(main, [*words, str(tmp_path / "no.json"), *asked, "--index", "other"])
+        assert "has no index other: name one with --index, or build it there" in other.stderr
 
     def test_eval_compares_settings_and_takes_topics_of_trec(self, shoal: CliRunner, beir: Path) -> None:
         topics, qrels = beir / "topics", beir / "qrels.txt"

@@ -49,6 +49,7 @@ ROOMS: dict[str, set[str]] = {
         "shoal.long_jobs",
         "shoal.client",
         "shoal.client.redis",
+        "shoal.client.http",
         "shoal.records",
         "shoal.bench",
         "shoal.evaluation",

@@ -4,7 +4,7 @@ import functools
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from shoal.client.http.client import HttpClient
+from shoal.client.questions import BlockingQuestions
 from shoal.client.redis.client import Client
 from shoal.errors import MissingExtra, UnknownIndex
 from shoal.evaluation.collection import Collection, Files
@@ -46,6 +48,8 @@ class Asked:
     depth: int
     id_field: str
     leave_out_own: bool
+    url: str
+    api_key: str = field(repr=False)
 
     @property
     def files(self) -> Files:
@@ -73,6 +77,8 @@ _OPTIONS = (
     ),
     click.option("--id-field", default="id", show_default=True, help="Field of a hit with the id of its document."),
     click.option("--leave-out-own", is_flag=True, help="Leave out the document with the id of the query (ArguAna)."),
+    click.option("--url", default="", help="Ask the API at this URL, and not the workers by Redis."),
+    click.option("--api-key", envvar="SHOAL_API_KEY", default="", help="Key for --url. [SHOAL_API_KEY]"),
 )
 
 _OUTPUTS = (
@@ -98,11 +104,19 @@ def collection_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def evaluator(settings: Settings, asked: Asked) -> Iterator[Evaluator]:
-    """Open the collection and the service; first build an index of the corpus if none is served by the name."""
+    """Open the collection and the service; first build an index of the corpus if none is served by the name.
+
+    Raises UnknownIndex for a service that is asked over HTTP, where the index has to be built by itself.
+    """
     rules = SourceRules.from_settings(settings)
     collection = Collection.read(asked.files, rules, asked.topic_field)
-    with Client.from_settings(settings) as client:
+    with _service(settings, asked) as client:
         if not _is_served(client, asked.index):
+            if asked.url:
+                raise UnknownIndex(
+                    f"the service at {asked.url} has no index {asked.index}: name one with --index, or build it there "
+                    "with shoal index build"
+                )
             _build(settings, asked, rules)
             wait_until(
                 f"workers that serve the index {asked.index}", partial(_is_served, client, asked.index), SERVED_WITHIN_S
@@ -111,13 +125,20 @@ def evaluator(settings: Settings, asked: Asked) -> Iterator[Evaluator]:
         yield Evaluator(search, collection, asked.k, asked.depth, Ids(asked.id_field, asked.leave_out_own))
 
 
+def _service(settings: Settings, asked: Asked) -> Client | HttpClient:
+    """Return the client of the service: over HTTP if a URL is named, else by Redis."""
+    if asked.url:
+        return HttpClient(asked.url, asked.api_key, timeout_s=settings.request_timeout_s)
+    return Client.from_settings(settings)
+
+
 def draw(evaluation: Evaluation, asked: Asked, plot: Any) -> None:
     """Write the picture of an evaluation, if a file for it was named."""
     if plot:
         plot.write(svg(evaluation, asked.title))
 
 
-def _is_served(client: Client, index: str) -> bool:
+def _is_served(client: BlockingQuestions, index: str) -> bool:
     try:
         client.search(["is it there?"], k=1, index=index)
     except UnknownIndex:
