@@ -30,6 +30,8 @@ from shoal.settings import variable
 from shoal_api.access import api_keys
 from shoal_workers.index_commands import build
 
+pytest_plugins = ["api_fixtures", "http_fixtures"]
+
 #: The documents of the index of the tests are the pairs of words, with their positions as ids.
 PAIRS = [f"{first} {second}" for first in WORDS for second in WORDS]
 
