@@ -27,7 +27,7 @@ from shoal.records.source import Source
 from shoal.search_options import SEARCH_DEFAULTS
 from shoal.settings import DEFAULTS, Settings, variable
 from shoal_api.schema import headers
-from shoal_workers.index_commands import SAMPLE
+from shoal_workers.build_command import SAMPLE
 from shoal_workers.worker import Worker
 
 pytest_plugins = ["api_fixtures", "http_fixtures"]

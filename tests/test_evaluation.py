@@ -28,7 +28,7 @@ from shoal.evaluation.tuning import choose, held_out, modes, reranked
 from shoal.keys import Keys
 from shoal.settings import variable
 from shoal_api.access import api_keys
-from shoal_workers.index_commands import build
+from shoal_workers.build_command import build
 
 pytest_plugins = ["api_fixtures", "http_fixtures"]
 

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from shoal.records.source import Source
-from shoal_workers.index_commands import SAMPLE
+from shoal_workers.build_command import SAMPLE
 
 SOURCE = Source(SAMPLE, "headline")
 

@@ -1,34 +1,18 @@
-"""The command `shoal index`: building indexes, and publishing, listing and deleting their versions."""
+"""The command `shoal index`: publishing, listing and deleting versions; other modules add its other commands."""
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
-from datetime import datetime
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from shoal.cli.long_job import submit
-from shoal.cli.options import MODEL_SETTINGS, REDIS_SETTINGS, settings_options
-from shoal.client.source_file import place_of
+from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.errors import InvalidRequest, Unavailable
-from shoal.excerpt import excerpt
-from shoal.languages import LANGUAGES
-from shoal.progress import Progress, TaskBar
-from shoal.settings import DEFAULTS, Settings
+from shoal.settings import Settings
+from shoal_workers.build_command import build, changes_in, upload_changes
 from shoal_workers.document_commands import add, remove
-
-if TYPE_CHECKING:
-    from shoal.client.redis.client import Client
-    from shoal_workers.index.build.builder import BuildResult
-    from shoal_workers.index.build.document_encoder import DocumentEncoder
-    from shoal_workers.index.build.folding import IndexChanges
-    from shoal_workers.index.long_tasks import BuildIndex
-
-#: Sample headlines that come with Shoal.
-SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
 
 FOLDER_SETTINGS = ("indexes", "index_home", "home")
 
@@ -45,93 +29,9 @@ def index() -> None:
     """
 
 
+index.add_command(build)
 index.add_command(add)
 index.add_command(remove)
-
-
-@index.command()
-@click.argument("source", required=False)
-@click.option("--name", help="Name of the index: one of SHOAL_INDEXES, or of a folder in SHOAL_INDEX_HOME.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the index, not its name.")
-@click.option("--text-column", help="Column to embed and search. [default: text, else the only candidate]")
-@click.option("--id-column", help="Column of the documents' ids. [default: id, else numbers from 0]")
-@click.option("--skip-bad", is_flag=True, help="Leave bad rows out, in place of refusing the source.")
-@click.option(
-    "--language",
-    type=click.Choice(LANGUAGES),
-    metavar="LANGUAGE",
-    help="Language of the words, such as english, or none. [default: found by its commonest words]",
-)
-@click.option("--chunk-tokens", type=int, help="Cut documents into chunks of at most so many tokens.")
-@click.option("--chunk-overlap", type=int, default=0, help="Most tokens that two neighbouring chunks share.")
-@click.option(
-    "--field",
-    "field_kinds",
-    multiple=True,
-    metavar="NAME=KIND",
-    help="Kind of a field: keyword, number, date, boolean or stored. [default: the one that all its values have]",
-)
-@click.option("--full", is_flag=True, help="Embed all texts, also those that the version built last has.")
-@click.option(
-    "--drop-changes-before",
-    metavar="TIME",
-    callback=lambda context, parameter, value: _unix_seconds(value),
-    help="Forget documents added and deleted before TIME (ISO 8601 or Unix seconds): SOURCE has them by itself.",
-)
-@click.option("--no-publish", is_flag=True, help="Leave the current version until `shoal index publish`.")
-@click.option("--local", is_flag=True, help="Embed in this process, even if a pool answers.")
-@click.option("--detach", is_flag=True, help="Let a runner do it, print the id of the job, and return.")
-@click.option("--webhook", help="With --detach: URL that is told of the end of the job.")
-@settings_options(
-    *REDIS_SETTINGS, *MODEL_SETTINGS, "indexes", "index_home", "index_store", "kept_versions", "max_text_chars"
-)
-def build(
-    settings: Settings,
-    source: str | None,
-    name: str | None,
-    out: Path | None,
-    skip_bad: bool,
-    no_publish: bool,
-    local: bool,
-    detach: bool,
-    webhook: str | None,
-    **fields: Any,
-) -> None:
-    """Build a version of an index from the documents in SOURCE.
-
-    It is a file (.csv, .tsv, .jsonl, .txt, .parquet or .arrow), packed or not, a document (.html, .md, .pdf), a URL of
-    one, or a folder of documents.
-
-    Without SOURCE, take the sample headlines that come with Shoal. The workers of a pool that answers embed the texts;
-    without one, or with --local, this process does. Texts that the version built last has are not embedded again. A
-    build that was interrupted goes on when the same command is given again.
-
-    Documents that were added to the index while it was served, and deleted, stay so in the new version, whatever SOURCE
-    has. Where Redis does not answer, or with --local, changes that the current version lacks are left to later builds.
-
-    The new version is published when it is complete: workers that serve the index switch to it.
-
-    With --detach, a runner builds it, from a source below its roots.
-    """
-    from shoal_workers.process.processors import limit_native_threads
-
-    limit_native_threads(settings.threads, settings.workers)
-    from shoal_workers.index.long_tasks import BuildIndex, where_is
-
-    if (name is None) == (out is None):
-        raise click.UsageError("Name the index with --name, or its folder with --out.")
-    folder = out or where_is(settings, name or "")
-    if source is None:
-        source, fields["text_column"] = str(SAMPLE), "headline"
-    on_bad = "skip" if skip_bad else "raise"
-    fields["field_kinds"] = list(fields["field_kinds"])  # as JSON has it
-    request = BuildIndex(name or folder.name, source, on_bad=on_bad, publish=not no_publish, **fields)
-    if detach:
-        if name is None or source == str(SAMPLE) or local:
-            raise click.UsageError("--detach takes a SOURCE and --name, and not --local.")
-        submit(settings, "build_index", asdict(replace(request, source=place_of(source))), webhook)
-        return
-    _build_here(settings, request, folder, local)
 
 
 @index.command("list")
@@ -167,7 +67,7 @@ def publish(settings: Settings, index_name: str, version: str) -> None:
     with _pool(settings, folder) as digest:
         publish(folder, version, digest)
         click.echo(f"{folder}: version {version} is published")
-        _upload(settings, folder, is_published=True)
+        upload_changes(settings, folder, is_published=True)
 
 
 @index.command()
@@ -181,7 +81,7 @@ def rollback(settings: Settings, index_name: str) -> None:
     with _pool(settings, folder) as digest:
         version = rollback(folder, digest)
         click.echo(f"{folder}: version {version} is published")
-        _upload(settings, folder, is_published=True)
+        upload_changes(settings, folder, is_published=True)
 
 
 @index.command()
@@ -195,7 +95,7 @@ def delete(settings: Settings, index_name: str, version: str) -> None:
     folder = _folder(settings, index_name)
     delete(folder, version)
     click.echo(f"{folder}: version {version} is deleted")
-    _upload(settings, folder, is_published=False)
+    upload_changes(settings, folder, is_published=False)
 
 
 @index.command()
@@ -204,7 +104,7 @@ def delete(settings: Settings, index_name: str, version: str) -> None:
 def upload(settings: Settings, index_name: str) -> None:
     """Write the versions of an index to the store again, where some of their files are damaged or missing."""
     folder = _folder(settings, index_name)
-    if not _upload(settings, folder, is_published=False, is_anew=True):
+    if not upload_changes(settings, folder, is_published=False, is_anew=True):
         raise InvalidRequest(f"{folder} goes to no store: set SHOAL_INDEX_STORE, for an index in SHOAL_INDEX_HOME")
 
 
@@ -229,105 +129,6 @@ def _folder(settings: Settings, name: str) -> Path:
     return where_is(settings, name)
 
 
-def _build_here(settings: Settings, request: "BuildIndex", folder: Path, local: bool) -> None:
-    """Build a version in this process, and print what was done."""
-    from shoal_workers.index.long_tasks import build_index
-    from shoal_workers.index.store.store_process import check_store
-
-    check_store(settings)
-    request.open_source(settings)  # what is wrong with the source or the folder is said before a model is opened
-    folder.mkdir(parents=True, exist_ok=True)
-    with _client(settings, local) as client:
-        changes = _changes(settings, folder, client) if client else None
-        with _encoder(settings, client) as encoder, TaskBar() as report:
-            result = build_index(request, folder, encoder, report, settings=settings, changes=changes)
-        _tell(result, folder)
-        if not request.publish:
-            click.echo(f"it is not published: shoal index publish {folder} {result.version}", err=True)
-        _upload(settings, folder, is_published=request.publish)
-        if changes:
-            changes.forget_folded(folder)
-
-
-def _tell(result: "BuildResult", folder: Path) -> None:
-    """Print what a build has done."""
-    from shoal_workers.index.files.manifest import BAD_ROWS, DUPLICATES
-
-    chunks = "" if result.count == result.num_documents else f" in {result.count:,} chunks"
-    click.echo(f"{folder}: {result.num_documents:,} documents{chunks}, version {result.version}, {result.model}")
-    if result.num_embedded < result.count:
-        click.echo(
-            f"{result.num_embedded:,} texts were embedded; {result.num_reused:,} documents have their vectors from the "
-            f"version built last, {result.num_repeated:,} from documents with the same text"
-        )
-    if result.num_changed:
-        click.echo(f"changes of {result.num_changed:,} ids are folded in")
-    if result.num_lost:
-        click.echo("some changes are not in Redis any more, or cannot be read: they are lost (see above)", err=True)
-    if result.num_duplicates:
-        duplicates = folder / result.version / DUPLICATES
-        click.echo(
-            f"{result.num_duplicates:,} documents have the words of an earlier one: {duplicates} lists them", err=True
-        )
-    if result.num_bad:
-        bad_rows = folder / result.version / BAD_ROWS
-        click.echo(f"{result.num_bad:,} rows were left out: {bad_rows} lists them", err=True)
-
-
-def _upload(settings: Settings, folder: Path, *, is_published: bool, is_anew: bool = False) -> bool:
-    """Bring the store to what the folder of an index says; return False if the store is not for that index."""
-    from shoal_workers.index.store.store_process import upload_index
-
-    with Progress("uploading"):
-        is_uploaded = upload_index(settings, folder, is_published=is_published, is_anew=is_anew)
-    if is_uploaded:
-        click.echo("the store of indexes is up to date", err=True)
-    return is_uploaded
-
-
-@contextmanager
-def _client(settings: Settings, local: bool) -> Iterator["Client | None"]:
-    """Give a client of the pool; None for a local build, and after a line that says so if Redis does not answer."""
-    from shoal.client.redis.client import Client
-
-    if local:
-        yield None
-        return
-    with Client.from_settings(settings) as client:
-        try:
-            if not client.pool.ready():
-                click.echo("no worker of the pool is ready: this process embeds the texts", err=True)
-            answers = True
-        except Unavailable:
-            click.echo("no pool answers: this process embeds the texts", err=True)
-            answers = False
-        yield client if answers else None
-
-
-@contextmanager
-def _encoder(settings: Settings, client: "Client | None") -> Iterator["DocumentEncoder"]:
-    """Give the encoder of a build: the pool, if a worker is ready, or a model in this process."""
-    from shoal_workers.index.build.pool_encoder import PoolEncoder, served_model_info
-
-    if client and (model := served_model_info(client)):
-        if settings.model not in (DEFAULTS.model, model.name):
-            raise InvalidRequest(
-                f"the model is {settings.model}, but the pool serves {model.name}: leave --model out, or embed in this "
-                "process (--local)"
-            )
-        click.echo(f"the pool embeds the texts ({model.name})", err=True)
-        yield PoolEncoder(client, model)
-        return
-    from shoal_workers.index.build.local_encoder import LocalEncoder
-    from shoal_workers.process import processors
-    from shoal_workers.service import open_encoder
-
-    with Progress("opening the model"):
-        threads = settings.threads or processors.threads_for(1, processors.available())
-        opened = LocalEncoder(open_encoder(settings, threads))
-    yield opened
-
-
 @contextmanager
 def _pool(settings: Settings, folder: Path) -> Iterator[str | None]:
     """Give the digest of the pool's model; None, after a line that says so, if no worker is ready.
@@ -341,28 +142,9 @@ def _pool(settings: Settings, folder: Path) -> Iterator[str | None]:
         digest, changes = None, None
         with suppress(Unavailable):
             digest = served_digest(client)
-            changes = _changes(settings, folder, client)
+            changes = changes_in(settings, folder, client)
         if digest is None:
             click.echo("no pool answers: the version's model is not compared with that of the workers", err=True)
         yield digest
         if changes:
             changes.forget_folded(folder)
-
-
-def _changes(settings: Settings, folder: Path, client: "Client") -> "IndexChanges | None":
-    """Return the changes of the index in a folder; None if it is not served by a name."""
-    from shoal_workers.index.long_tasks import changes_of, name_of
-
-    return changes_of(name_of(settings, folder), client)
-
-
-def _unix_seconds(time: str | None) -> float | None:
-    """Return a time that is given in Unix seconds, or as ISO 8601 has it: local, unless it names its zone."""
-    if time is None:
-        return None
-    try:
-        is_number = time.replace(".", "", 1).isdecimal() and len(time) > len("YYYYMMDD")
-        return float(time) if is_number else datetime.fromisoformat(time).timestamp()
-    except (ValueError, OverflowError) as error:
-        message = f"{excerpt(time)} is no time: write it like 2026-11-22T03:00, or in Unix seconds"
-        raise click.BadParameter(message) from error

@@ -19,7 +19,7 @@ from shoal.errors import (
     Timeout,
     Unavailable,
 )
-from shoal_workers.index_commands import build
+from shoal_workers.build_command import build
 
 #: Errors after which the same build may succeed, and seconds until it is tried again.
 PASSING, RETRY_S = (Unavailable, NotReady, Overloaded, IndexBusy, DiskFull, FileError, Timeout), 10.0

@@ -1,6 +1,5 @@
 """A search with options: the queries of a job, the ranking of each, and the hits that are answered of it."""
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -12,12 +11,12 @@ from numpy.typing import NDArray
 
 from shoal.errors import InvalidRequest
 from shoal.jobs import Job
-from shoal.search_fields import parse_boosts, parse_facets, parse_sort
+from shoal.search_fields import parse_facets, parse_sort
 from shoal.search_filter import parse_filter
-from shoal.search_options import SNIPPET_CHARS
 from shoal.size_limit import check_rows
+from shoal_workers.index.hit import Hits
 from shoal_workers.index.job_queries import queries_of
-from shoal_workers.index.search.boosts import Boosts, boosts_of
+from shoal_workers.index.scoring import Scoring
 from shoal_workers.index.search.diversity import most_diverse, pool_size
 from shoal_workers.index.search.facets import count_facet
 from shoal_workers.index.search.field_order import FieldOrder
@@ -26,7 +25,6 @@ from shoal_workers.index.search.fused_search import Prior
 from shoal_workers.index.search.grouping import GroupKeys, Lead, leads_of, members_of
 from shoal_workers.index.search.pages import Pages
 from shoal_workers.index.search.query import Query
-from shoal_workers.index.search.query_words import ALPHA, QueryWords
 from shoal_workers.index.search.ranking import Place, Ranked, Ranking
 from shoal_workers.index.search.search import merged
 from shoal_workers.index.search.selection import select
@@ -36,13 +34,7 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
-#: Least and most characters of a document in which a passage for its snippet is looked for, and most of all together.
-LEAST_READ, MOST_READ, MOST_READ_TOGETHER = 1_024, 2**16, 2**22
-
 _NO_SCORES: NDArray[np.float32] = np.empty(0, np.float32)
-
-#: Most queries whose words are kept while a job is searched for: each has a number for each document.
-MAX_KEPT_WORDS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +71,7 @@ class RankedSearch:
         self._vectors = vectors
         self._pages = Pages(job, index.manifest.version, index.manifest.count, self._live.packed)
         self._going_on = going_on
-        self._words: dict[Query, QueryWords] = {}
+        self._scoring = Scoring(index, self._live, job.search, self._pages, self._selection)
         self._group_field = index.group_field if job.search.group_by is None else job.search.group_by
 
     def find(self) -> list[HitList]:
@@ -98,9 +90,9 @@ class RankedSearch:
 
     def answer(self, lists: Sequence[HitList]) -> SearchAnswer:
         """Return the answer that has the best hits of these lists. Raises IndexCorrupt."""
-        has_pages = self._options.cursor is not None
+        has_pages, hits = self._options.cursor is not None, Hits(self._index, self._live, self._job, self._scoring)
         return SearchAnswer(
-            [[self._hit(found.query, place) for place in self._best(found.groups)] for found in self._each(lists)],
+            [[hits.hit(found.query, place) for place in self._best(found.groups)] for found in self._each(lists)],
             [found.cursor for found in lists] if has_pages else None,
             [self._selection(f.query).num for f in self._each(lists)] if has_pages or self._options.facets else None,
             [self._facets(found.query) for found in self._each(lists)] if self._options.facets else None,
@@ -128,7 +120,7 @@ class RankedSearch:
 
     def _rank(self, query: Query, selection: Selection, num: int) -> Ranked:
         """Return the documents of highest score, best first; of equal scores, the lower row comes first."""
-        if prior := self._prior(query):
+        if prior := self._scoring.prior(query):
             return self._rank_fused(query, prior, selection, num)
         vector = query.vector[None]
         found = self._index.exact_search.top_k(vector, num, eligible=selection.rows)
@@ -145,57 +137,11 @@ class RankedSearch:
             found = merged(found, added, index.manifest.count, num)
         return Ranked(found.rows[0], found.scores[0])
 
-    def _prior(self, query: Query) -> Prior | None:
-        """Return the part of the scores that words and boosts have; None where cosines are the scores."""
-        prior = self._prior_of_words(query)
-        if self._options.boost is None:
-            return prior
-        if prior is None:
-            return Prior(1.0, *self._boosts)
-        return Prior(prior.weight, prior.of_version + self._boosts.rows, prior.of_added + self._boosts.added)
-
-    @cached_property
-    def _boosts(self) -> Boosts:
-        """The numbers that boosts add to the scores."""
-        before = self._pages.before
-        return boosts_of(parse_boosts(self._options.boost), self._fields, before.now if before else time.time())
-
-    def _prior_of_words(self, query: Query) -> Prior | None:
-        """Return the part of the scores that the words of a query have; None where cosines are the scores."""
-        if self._options.mode == "dense" or (self._options.mode == "hybrid" and not query.texts):
-            return None
-        words = self._words_of(query)
-        if self._options.mode == "lexical":
-            return words.lexical_prior()
-        alpha = ALPHA if self._options.alpha is None else self._options.alpha
-        return words.hybrid_prior(alpha, self._best_bm25(query))
-
-    def _best_bm25(self, query: Query) -> float:
-        """Return the BM25 score of which those of a hybrid search are parts; 0 where it has none.
-
-        It is the best one of the list, on later pages that of the first one: else the order could change.
-        """
-        before = self._pages.before
-        if before and before.num_shown:
-            return before.best_bm25
-        if self._options.mode != "hybrid" or not query.texts:
-            return 0.0
-        selection = self._selection(query)
-        return self._words_of(query).best(selection.rows, selection.added)
-
-    def _words_of(self, query: Query) -> QueryWords:
-        """Return the words of the texts of a query; raise IndexMismatch if the index knows no words."""
-        if query not in self._words:
-            if len(self._words) == MAX_KEPT_WORDS:
-                del self._words[next(iter(self._words))]
-            self._words[query] = QueryWords.of(query.texts, self._index.lexical, self._live)
-        return self._words[query]
-
     def _may_reach(self, query: Query, selection: Selection) -> Selection:
         """Return the documents of a selection that may reach the least score: all that do, and some more."""
         if (least := self._options.min_score) is None:
             return selection
-        weight, of_version, _ = self._prior(query) or Prior(1.0, np.zeros_like(selection.rows, np.float32), _NO_SCORES)
+        weight, of_version, _ = self._scoring.prior(query) or Prior(1.0, np.zeros_like(selection.rows, np.float32), _NO_SCORES)
         rows = self._index.exact_search.may_reach(least, query.vector, weight, of_version, selection.rows)
         return Selection(rows, selection.added)
 
@@ -244,7 +190,7 @@ class RankedSearch:
             is_other = np.array([added_id not in query.excluded_ids for added_id in self._live.ids], bool)
             found = Selection(rows, found.added & is_other)
         if self._options.mode == "lexical":
-            words = self._words_of(query)
+            words = self._scoring.words(query)
             found = Selection(found.rows & (words.of_version > 0), found.added & (words.of_added > 0))
         return found
 
@@ -271,7 +217,7 @@ class RankedSearch:
         leads = self._pages.rest(lambda: self._leads(ranking))
         shown = list(islice(leads, num))
         has_more = before is not None and next(leads, None) is not None
-        end = self._pages.end(shown[-1].place, num_before + len(shown), self._best_bm25(query)) if has_more else None
+        end = self._pages.end(shown[-1].place, num_before + len(shown), self._scoring.best_bm25(query)) if has_more else None
         if not self._group_field or self._options.group_size == 1:
             return HitList(query, [[lead.place] for lead in shown], end)
         keys, size = [lead.key for lead in shown], self._options.group_size
@@ -320,38 +266,3 @@ class RankedSearch:
         """Return what the reranker scores for a document of a list: the text of the query and that of the document."""
         text = (self._options.rerank or {}).get("query") or "\n".join(query.texts)
         return text, str(self._index.document_of(place.row, self._live)["text"])
-
-    # Hits
-
-    def _hit(self, query: Query, place: Place) -> dict[str, Any]:
-        """Return what is answered of a document."""
-        document = self._index.document_of(place.row, self._live)
-        text = document["text"]
-        hit = {"id": document.pop("id"), "score": place.score}
-        names = document if self._options.fields is None else self._options.fields
-        hit |= {name: document[name] for name in names if name in document}
-        if self._options.snippet is not None and query.texts:
-            max_chars = self._options.snippet.get("max_chars", SNIPPET_CHARS)
-            hit["snippet"] = self._words_of(query).snippet(text, max_chars, self._num_read)
-        if self._options.explain:
-            hit["explain"] = self._explain(query, place)
-        return hit
-
-    def _explain(self, query: Query, place: Place) -> dict[str, Any]:
-        """Return the parts of a score."""
-        row = place.row - self._index.manifest.count
-        vector = self._live.vectors[row] if row >= 0 else self._index.vectors[place.row]
-        explained: dict[str, Any] = {"mode": self._options.mode, "cosine": float(np.vecdot(vector, query.vector))}
-        if self._options.mode != "dense" and query.texts:
-            explained |= self._words_of(query).explain(place.row)
-        if self._options.boost is not None:
-            explained["boost"] = float(self._boosts.rows[place.row] if row < 0 else self._boosts.added[row])
-        if place.first_score is not None:
-            explained["rerank"] = place.score
-        return explained
-
-    @property
-    def _num_read(self) -> int:
-        """In how many characters of each hit a passage is looked for."""
-        num_hits = self._job.k * self._options.group_size * self._job.num_lists
-        return max(LEAST_READ, min(MOST_READ, MOST_READ_TOGETHER // num_hits))

@@ -1,0 +1,59 @@
+"""What is answered of a document that a search has found."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shoal.jobs import Job
+from shoal.search_options import SNIPPET_CHARS
+from shoal_workers.index.scoring import Scoring
+from shoal_workers.index.search.live_documents import LiveDocuments
+from shoal_workers.index.search.query import Query
+from shoal_workers.index.search.ranking import Place
+
+if TYPE_CHECKING:
+    from shoal_workers.index.index import Index
+
+#: Least and most characters of a document in which a passage for its snippet is looked for, and most of all together.
+LEAST_READ, MOST_READ, MOST_READ_TOGETHER = 1_024, 2**16, 2**22
+
+
+class Hits:
+    """The hits of one job, made of the documents of a version and of those that were added since."""
+
+    def __init__(self, index: "Index", live: LiveDocuments, job: Job, scoring: Scoring):
+        self._index = index
+        self._live = live
+        self._options = job.search
+        self._scoring = scoring
+        #: In how many characters of each hit a passage is looked for.
+        self._num_read = MOST_READ_TOGETHER // (job.k * job.search.group_size * job.num_lists)
+        self._num_read = max(LEAST_READ, min(MOST_READ, self._num_read))
+
+    def hit(self, query: Query, place: Place) -> dict[str, Any]:
+        """Return what is answered of a document in the list of a query. Raises IndexCorrupt."""
+        document = self._index.document_of(place.row, self._live)
+        text = document["text"]
+        hit = {"id": document.pop("id"), "score": place.score}
+        names = document if self._options.fields is None else self._options.fields
+        hit |= {name: document[name] for name in names if name in document}
+        if self._options.snippet is not None and query.texts:
+            max_chars = self._options.snippet.get("max_chars", SNIPPET_CHARS)
+            hit["snippet"] = self._scoring.words(query).snippet(text, max_chars, self._num_read)
+        if self._options.explain:
+            hit["explain"] = self._explain(query, place)
+        return hit
+
+    def _explain(self, query: Query, place: Place) -> dict[str, Any]:
+        """Return the parts of a score."""
+        row = place.row - self._index.manifest.count
+        vector = self._live.vectors[row] if row >= 0 else self._index.vectors[place.row]
+        explained: dict[str, Any] = {"mode": self._options.mode, "cosine": float(np.vecdot(vector, query.vector))}
+        if self._options.mode != "dense" and query.texts:
+            explained |= self._scoring.words(query).explain(place.row)
+        if self._options.boost is not None:
+            boosts = self._scoring.boosts
+            explained["boost"] = float(boosts.rows[place.row] if row < 0 else boosts.added[row])
+        if place.first_score is not None:
+            explained["rerank"] = place.score
+        return explained
