@@ -20,6 +20,7 @@ from benchmarks import (
     indexes,
     limits,
     open_loop,
+    options,
     plot,
     quality,
     rerank,
@@ -63,10 +64,11 @@ SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "routes": scenarios.routes,
     "bulk": bulk.run,
     "rerank": rerank.run,
+    "options": options.run,
 }
 
 #: Scenarios that run only when they are named.
-ON_DEMAND = ("compare", "nearest", "versions", "servers", "routes", "bulk", "rerank")
+ON_DEMAND = ("compare", "nearest", "versions", "servers", "routes", "bulk", "rerank", "options")
 
 
 def main() -> None:

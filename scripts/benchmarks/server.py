@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 from stack import OURS, Checkout, stack
@@ -19,6 +20,9 @@ from shoal.bench.trial import STRIDE, Figures, Row, Trial, figures_of
 
 #: Every scenario but `cache` runs without a cache: the texts of a load repeat, and repeats would flatter us.
 NO_CACHE = {"SHOAL_CACHE_MB": "0"}
+
+#: A plain search.
+NO_OPTIONS: Mapping[str, Any] = {}
 
 #: The name of the processor time of all processes of a server together.
 WITHOUT_LOAD = "all but the load"
@@ -98,9 +102,16 @@ class Server:
         bodies = [self.target.body(texts) for texts in requests]
         return wrk.Load(self.target.url, bodies, connections)
 
-    def search_trial(self, case: str, connections: int, requests: Sequence[Sequence[str]], index: str) -> Trial:
-        """Return a trial of searches for one query each."""
-        bodies = [json.dumps({"queries": query, "k": 5, "index": index}).encode() for (query,) in requests]
+    def search_trial(
+        self,
+        case: str,
+        connections: int,
+        requests: Sequence[Sequence[str]],
+        index: str,
+        options: Mapping[str, Any] = NO_OPTIONS,
+    ) -> Trial:
+        """Return a trial of searches for one query each, with options of a search."""
+        bodies = [json.dumps({"queries": query, "k": 5, "index": index, **options}).encode() for (query,) in requests]
         return Trial(case, self.name, partial(self.run, wrk.Load(f"{self.url}/search", bodies, connections), 1))
 
     def memory_rows(self, scenario: str) -> list[Row]:
