@@ -268,13 +268,19 @@ def job(number: int, random: Random) -> Job:
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.usefixtures("impatient")
 def test_only_harmful_jobs_become_poisoned(
-    queue: Queue, redis_url: str, index: Index, request: pytest.FixtureRequest, seed: int
+    queue: Queue,
+    redis_url: str,
+    encoder: Encoder,
+    encoder_of_two_threads: Encoder,
+    reranker: Reranker,
+    reranker_of_two_threads: Reranker,
+    index: Index,
+    seed: int,
 ) -> None:
     random = Random(f"blame {seed}")
     jobs: list[Job] = []
-    of_threads = "_of_two_threads" if seed % 2 else ""
-    encoder, reranker = (request.getfixturevalue(f"{name}{of_threads}") for name in ("encoder", "reranker"))
-    workers = MortalWorkers(queue, redis_url, encoder, reranker, index, random)
+    models = (encoder_of_two_threads, reranker_of_two_threads) if seed % 2 else (encoder, reranker)
+    workers = MortalWorkers(queue, redis_url, *models, index, random)
     steps = itertools.count()
     while len(jobs) < NUM_JOBS or any(queue.backlog().values()):
         if len(jobs) < NUM_JOBS and random.random() < SHARE_PUTS:

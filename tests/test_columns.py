@@ -161,7 +161,10 @@ def test_a_date_stands_for_all_of_its_time(value: Any, start: str, length_us: in
     assert (first, end - first) == (round(seconds.total_seconds() * SECOND_US), length_us)
 
 
-@pytest.mark.parametrize("value", ["0000", "2001-00", "2001-02-30", "2026-W00", "2026-W54", "2026-W01-8", "soon", "", 1e12, float("nan"), True])
+@pytest.mark.parametrize(
+    "value",
+    ["0000", "2001-00", "2001-02-30", "2026-W00", "2026-W54", "2026-W01-8", "soon", "", 1e12, float("nan"), True],
+)
 def test_what_is_no_date(value: Any) -> None:
     with pytest.raises(ValueError, match=r"."):
         date_span(value)

@@ -304,8 +304,14 @@ def test_groups_are_of_values_that_filters_call_equal(tmp_path: Path) -> None:
     documents = [Document(str(n), "text", fields_of(n) | {"of": value}) for n, value in enumerate(values)]
     made = Made(documents, list(unit_vectors(len(values), DIMENSION, 3)))
     index = open_made(tmp_path / "v1", made)
-    added = [Document("x", "text", {"of": "a"}), Document("y", "text", {"of": "new"}), Document("z", "text", {"of": "new"})]
-    index.live = index.live.after([Change(tuple(added), unit_vectors(3, DIMENSION, 5), ("0",), "d", 0.0)], "1-1", index.rows_of)
+    added = [
+        Document("x", "text", {"of": "a"}),
+        Document("y", "text", {"of": "new"}),
+        Document("z", "text", {"of": "new"}),
+    ]
+    index.live = index.live.after(
+        [Change(tuple(added), unit_vectors(3, DIMENSION, 5), ("0",), "d", 0.0)], "1-1", index.rows_of
+    )
     job = Job("search", ["a"], k=20, search=SearchOptions(group_by="of", group_size=9, fields=["of"]))
     query = unit_vectors(1, DIMENSION, 4)
     found = [hit["id"] for hit in index.answer(job, query).hits[0]]

@@ -95,7 +95,7 @@ def test_vectors_and_documents_count_as_texts_in_a_lane() -> None:
     assert Job("search", ["a"], search=SearchOptions(like=["1"])).num_lane_texts == 2
 
 
-SORTED = {"sort": [{"field": "year"}]}
+SORTED: dict[str, Any] = {"sort": [{"field": "year"}]}
 
 
 @pytest.mark.parametrize(
@@ -122,6 +122,6 @@ def test_too_many_lists_of_a_large_index_are_refused_with_the_number_that_is_tak
         check_rows(many, 1_000_000)
     check_rows(many, 10_000)
     negative = Job("search", ["storm"] * 1_000, search=SearchOptions(mode="hybrid", num_negative=1))
-    with pytest.raises(TooLarge, match="may ask for 268 with these options: split the list of queries$"):
+    with pytest.raises(TooLarge, match=r"may ask for 268 with these options: split the list of queries$"):
         check_rows(negative, 1_000_000)
     check_rows(Job("search", ["storm"], search=SearchOptions(**SORTED)), 10**12)

@@ -1,4 +1,4 @@
-"""Searches by words and vectors with boosts, filters, negative texts, fusion and diversity, against scoring all documents.
+"""Searches by words and vectors with boosts, filters, fusion and diversity, against scoring all documents.
 
 Many documents have the same vector or nearly so, the same text, or the same fields.
 """
@@ -82,7 +82,9 @@ class Scene:
         for number, (vector, excluded) in enumerate(vectors_of_queries(self.made, job, vectors)):
             positive = job.texts[: len(job.texts) - search.num_negative]
             texts = tuple(positive if search.fuse else positive[number : number + 1])
-            is_found = np.array([ok and one.id not in excluded for ok, one in zip(eligible, self.made.documents)], bool)
+            is_found = np.array(
+                [ok and one.id not in excluded for ok, one in zip(eligible, self.made.documents, strict=True)], bool
+            )
             scores = np.vecdot(np.stack(self.made.vectors), vector)
             if search.mode != "dense" and texts:
                 scores, is_found = self._with_words(search, scores, self.bm25(texts), is_found)
@@ -145,7 +147,9 @@ def test_hits_are_those_of_scoring_all_documents(data: st.DataObject) -> None:
         scene = data.draw(scenes(Path(folder) / "v1"))
         job, vectors = data.draw(jobs([one.id for one in scene.made.documents]))
         ids = [one.id for one in scene.made.documents]
-        expected = [[{"id": ids[n], "score": score} for n, score in each][: job.k] for each in scene.lists(job, vectors)]
+        expected = [
+            [{"id": ids[n], "score": score} for n, score in each][: job.k] for each in scene.lists(job, vectors)
+        ]
         assert scene.index.answer(job, vectors).hits == expected
 
 

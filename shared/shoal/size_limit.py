@@ -76,8 +76,8 @@ def check_rows(job: Job, num_rows: int) -> None:
     if job.num_lists > most:
         or_less = ", or leave out sort or facets" if job.search.num_passes > 1 else ""
         raise TooLarge(
-            f"the job asks for {job.num_lists:,} lists of hits of {num_rows:,} documents, and may ask for {most:,} with "
-            f"these options: split the list of queries{or_less}"
+            f"the job asks for {job.num_lists:,} lists of hits of {num_rows:,} documents, and may ask for {most:,} "
+            f"with these options: split the list of queries{or_less}"
         )
 
 

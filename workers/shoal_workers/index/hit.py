@@ -1,4 +1,4 @@
-"""What is answered of a document that a search has found."""
+"""The hits of a search: the documents that were found, as they are answered."""
 
 from typing import TYPE_CHECKING, Any
 

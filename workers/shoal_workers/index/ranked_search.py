@@ -141,7 +141,9 @@ class RankedSearch:
         """Return the documents of a selection that may reach the least score: all that do, and some more."""
         if (least := self._options.min_score) is None:
             return selection
-        weight, of_version, _ = self._scoring.prior(query) or Prior(1.0, np.zeros_like(selection.rows, np.float32), _NO_SCORES)
+        weight, of_version, _ = self._scoring.prior(query) or Prior(
+            1.0, np.zeros_like(selection.rows, np.float32), _NO_SCORES
+        )
         rows = self._index.exact_search.may_reach(least, query.vector, weight, of_version, selection.rows)
         return Selection(rows, selection.added)
 
@@ -217,7 +219,11 @@ class RankedSearch:
         leads = self._pages.rest(lambda: self._leads(ranking))
         shown = list(islice(leads, num))
         has_more = before is not None and next(leads, None) is not None
-        end = self._pages.end(shown[-1].place, num_before + len(shown), self._scoring.best_bm25(query)) if has_more else None
+        end = (
+            self._pages.end(shown[-1].place, num_before + len(shown), self._scoring.best_bm25(query))
+            if has_more
+            else None
+        )
         if not self._group_field or self._options.group_size == 1:
             return HitList(query, [[lead.place] for lead in shown], end)
         keys, size = [lead.key for lead in shown], self._options.group_size

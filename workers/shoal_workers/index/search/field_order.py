@@ -43,9 +43,7 @@ class FieldOrder:
             keys = keys * num_ranks + ranks
         self._keys = keys
 
-    def top(
-        self, selection: Selection, num: int, rank: Rank
-    ) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
+    def top(self, selection: Selection, num: int, rank: Rank) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
         """Return the rows of the first `num` documents of a selection that `rank` does not leave out, and their scores.
 
         Scores are computed for few more documents than that: for those of equal values, and in place of others.
