@@ -304,7 +304,7 @@ class Job:
 
     @property
     def _num_more(self) -> int:
-        """What the lists of a search count as in its lane, beside its texts and vectors."""
+        """The number that the lists of a search count as in its lane, beside texts and vectors."""
         return self.num_pairs + self.num_lists * (self.search.num_passes - 1)
 
     def split(self, max_texts: int) -> "list[Job]":
