@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from api_stub import MakeApp, StubWorker
+from api_stub import COUNTERS, HISTOGRAM, MakeApp, StubWorker
 from conftest import RedisServer
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
@@ -15,7 +15,7 @@ from shoal import wire
 from shoal.jobs import LANES, Job
 from shoal.settings import DEFAULTS
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.process.measurements import COUNTERS
+from shoal_workers.process import measurements
 from shoal_workers.service import about
 from shoal_workers.worker import Worker
 
@@ -25,7 +25,7 @@ pytest_plugins = ["api_fixtures"]
 TOKENS_OF_STORM = 3
 
 #: Bytes that a heartbeat has for its measurements, at most.
-MAX_MEASUREMENTS_BYTES = 1_300
+MAX_MEASUREMENTS_BYTES = 1_000
 
 Scrape = Callable[..., dict[str, float]]
 
@@ -51,8 +51,11 @@ def put(queue: Queue, lane: str, *texts: str, deadline: float | None = None) -> 
 
 
 def test_a_worker_that_has_done_nothing_has_counted_to_nought(scrape: Scrape, worker: Worker) -> None:
-    names = [f"shoal_worker_{word[:-1]}seconds" if word.endswith("_s") else f"shoal_worker_{word}" for word in COUNTERS]
-    assert [scrape(f"{name}_total", "worker") for name in names] == [{worker.id: 0}] * len(COUNTERS)
+    names = [
+        f"shoal_worker_{word[:-1]}seconds" if word.endswith("_s") else f"shoal_worker_{word}"
+        for word in measurements.COUNTERS
+    ]
+    assert [scrape(f"{name}_total", "worker") for name in names] == [{worker.id: 0}] * len(names)
     assert scrape("shoal_worker_wait_seconds_count", "lane") == dict.fromkeys(LANES, 0)
 
 
@@ -65,7 +68,7 @@ def test_passes_are_measured(scrape: Scrape, worker: Worker, queue: Queue) -> No
     assert scrape("shoal_worker_batches_total", "worker") == {id: 2}
     assert scrape("shoal_worker_batch_texts_sum", "worker") == {id: 3}
     assert scrape("shoal_worker_batch_texts_bucket", "le")["1.0"] == 1
-    assert scrape("shoal_worker_batch_texts_bucket", "le")["2.0"] == 2
+    assert scrape("shoal_worker_batch_texts_bucket", "le")["4.0"] == 2
     assert scrape("shoal_worker_batch_tokens_sum", "worker") == {id: sum(num_tokens)}
     assert scrape("shoal_worker_batch_tokens_count", "worker") == {id: 2}
     assert scrape("shoal_worker_batch_fill_ratio_sum", "worker") == {id: pytest.approx(sum(num_tokens) / 4_096)}
@@ -163,6 +166,20 @@ def test_the_memory_of_a_worker_is_that_of_its_process(scrape: Scrape, worker: W
 
 def test_measurements_take_little_room_in_a_heartbeat(worker: Worker) -> None:
     assert len(wire.pack(worker.measurements.to_heartbeat())) <= MAX_MEASUREMENTS_BYTES
+
+
+def test_no_heartbeat_spoils_the_lines_of_others(api: FlaskClient, stub: StubWorker) -> None:
+    odd = 'a"} 1\n\\é'
+    stub.pool.announce(
+        odd, {"counters": {"jobs": True}, "engine": {"a": 1}, "clock_offset_s": float("nan"), "waits": {odd: HISTOGRAM}}
+    )
+    families = text_string_to_metric_families(api.get("/metrics").get_data(as_text=True))
+    found = {(sample.name, sample.labels.get("worker")): sample for family in families for sample in family.samples}
+    assert found["shoal_worker_jobs_total", "stub"].value == COUNTERS["jobs"]
+    assert found["shoal_worker_jobs_total", odd].value == 1
+    assert found["shoal_worker_wait_seconds_count", odd].labels["lane"] == odd
+    assert found["shoal_worker_engine_info", odd].labels["engine"] == "{'a': 1}"
+    stub.pool.leave(odd)
 
 
 def test_an_older_worker_has_no_histograms(api: FlaskClient, stub: StubWorker) -> None:

@@ -5,7 +5,7 @@ the sums. The counts of a process stay when it ends.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 
@@ -16,7 +16,8 @@ from prometheus_client.registry import Collector
 
 from shoal import __version__
 from shoal.client.redis.client import Client
-from shoal_api.server.pool_metrics import PoolCollector
+from shoal_api.server import worker_metrics
+from shoal_api.server.pool_metrics import PoolReading, describe
 from shoal_api.server.processes import ProcessesCollector
 from shoal_api.server.tei_metrics import tei_metrics
 
@@ -27,8 +28,8 @@ class Metrics:
     """The metrics of one application, in a registry of its own."""
 
     def __init__(self, client: Client):
+        self._client = client
         self._registry = CollectorRegistry()
-        self._registry.register(PoolCollector(client))
         own = _register_processes(self._registry)
         self.requests = Histogram(
             "shoal_http_request_seconds",
@@ -67,20 +68,21 @@ class Metrics:
     def render(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
         self._cache_counters.update()
-        return generate_latest(_WithTei(self._registry))
+        pool = PoolReading.take(self._client)
+        families = [*describe(pool), *self._registry.collect()]
+        text = generate_latest(_Families([*families, *tei_metrics(families)]))
+        return text + worker_metrics.render(pool.workers).encode() if pool else text
 
 
-class _WithTei(Collector):
-    """The metrics of a registry, and what Text Embeddings Inference calls them."""
+class _Families(Collector):
+    """Metrics that were collected before."""
 
-    def __init__(self, registry: CollectorRegistry):
-        self._registry = registry
+    def __init__(self, families: Sequence[Metric]):
+        self._families = families
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics."""
-        families = list(self._registry.collect())
-        yield from families
-        yield from tei_metrics(families)
+    def collect(self) -> Sequence[Metric]:
+        """Return the metrics."""
+        return self._families
 
 
 def _register_processes(registry: CollectorRegistry) -> CollectorRegistry | None:

@@ -18,10 +18,10 @@ COUNTERS = (
 )
 
 #: Limits of the histograms: of the seconds that a job waited, and of the texts, the tokens and the fill of a pass.
-WAIT_LIMITS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 600.0)
-TEXTS_LIMITS = (1, 2, 4, 8, 16, 32, 64, 128)
-TOKENS_LIMITS = (16, 64, 256, 1_024, 4_096, 16_384)
-FILL_LIMITS = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
+WAIT_LIMITS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0)
+TEXTS_LIMITS = (1, 4, 16, 64)
+TOKENS_LIMITS = (64, 256, 1_024, 4_096)
+FILL_LIMITS = (0.1, 0.25, 0.5, 0.75)
 
 
 class Measurements:
