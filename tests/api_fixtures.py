@@ -17,6 +17,7 @@ from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import Settings
 from shoal_api.app import create_app
 from shoal_api.context import Context
+from shoal_api.pool_watch import PoolWatch
 
 
 @pytest.fixture
@@ -29,20 +30,20 @@ def settings(redis_url: str, keys: Keys, tmp_path: Path) -> Settings:
 @pytest.fixture
 def make_app(settings: Settings) -> Iterator[MakeApp]:
     """Return a function that makes applications, with other settings where they are given."""
-    connected: list[Client | LongJobs] = []
+    connected: list[Client | LongJobs | PoolWatch] = []
 
     def make(**changes: Any) -> Flask:
         changed = replace(settings, **changes)
         client = Client.from_settings(changed)
         connected.append(client)
         app = create_app(changed, client)
-        connected.append(Context.of(app).long_jobs)
+        connected.extend([Context.of(app).pool_watch, Context.of(app).long_jobs])
         Context.of(app).pool.max_age_s = 0.0  # for tests that look at each change
         return app
 
     yield make
-    for client in connected:
-        client.close()
+    for part in reversed(connected):
+        part.close()
 
 
 @pytest.fixture

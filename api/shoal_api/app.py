@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from functools import partial, wraps
+from threading import Event
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -15,25 +16,28 @@ from flask_openapi3.models.path_item import PathItem
 
 from shoal import __version__
 from shoal.client.redis.client import Client
+from shoal.queue.pool_history import PoolHistory
 from shoal.settings import Settings
 from shoal_api import errors, validation
 from shoal_api.access import cors
 from shoal_api.access.access_control import AccessControl
 from shoal_api.context import Context
 from shoal_api.description import joined
+from shoal_api.pool_details import read_details
 from shoal_api.pool_state import PoolReader
+from shoal_api.pool_watch import PoolWatch
 from shoal_api.protocol_paths import ProtocolPaths
 from shoal_api.protocols import cohere, infinity, jina, ollama, openai, predict, similar, tei, weaviate, wire_formats
 from shoal_api.request import JsonRequest
 from shoal_api.response import WholeResponse
-from shoal_api.routes import bulk, dead_letters, docs, embed, health, indexes, info, jobs, metrics, score, search
+from shoal_api.routes import bulk, dead_letters, docs, embed, health, indexes, info, jobs, metrics, pool, score, search
 from shoal_api.schema.responses import ErrorBody
 from shoal_api.server.disconnects import Disconnects
 from shoal_api.server.fast_flask import FastFlask
 from shoal_api.server.metrics import Metrics
 from shoal_api.upload_store import UploadStore
 
-_ROUTES = (embed, search, score, jobs, bulk, dead_letters, health, info, indexes, metrics)
+_ROUTES = (embed, search, score, jobs, bulk, dead_letters, health, info, pool, indexes, metrics)
 
 #: The modules of the compatible protocols, by the names that the settings have for them.
 PROTOCOL_MODULES = {
@@ -132,8 +136,12 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
         app.register_api(api, url_prefix=prefix or None)
     paths, disconnects = ProtocolPaths(app, prefixes), Disconnects(settings.port, settings.api_threads)
     uploads = UploadStore(settings, client.long_jobs.status)
-    pool = PoolReader(client.pool)
-    Context(settings, client, Metrics(client), access, pool, disconnects, paths, client.long_jobs, uploads).attach(app)
+    reader, counters, stopping = PoolReader(client.pool), Metrics(client), Event()
+    watch = PoolWatch(
+        PoolHistory(client.queue, counters.num_cache_hits), lambda: read_details(Context.of(app)), stopping
+    )
+    parts = (counters, access, reader, disconnects, paths, client.long_jobs, uploads, watch, stopping)
+    Context(settings, client, *parts).attach(app)
     docs.install(app)
     _refuse_unknown_parameters(app)
     if settings.cors_origins:

@@ -1,6 +1,6 @@
 """The objects that all views share."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Event
 from typing import Self, cast
 
@@ -12,6 +12,7 @@ from shoal.long_jobs.long_jobs import LongJobs
 from shoal.settings import Settings
 from shoal_api.access.access_control import AccessControl
 from shoal_api.pool_state import PoolReader
+from shoal_api.pool_watch import PoolWatch
 from shoal_api.protocol_paths import ProtocolPaths
 from shoal_api.server.disconnects import Disconnects
 from shoal_api.server.metrics import Metrics
@@ -33,7 +34,8 @@ class Context:
     paths: ProtocolPaths
     long_jobs: LongJobs
     uploads: UploadStore
-    stopping: Event = field(default_factory=Event)
+    pool_watch: PoolWatch
+    stopping: Event
 
     def attach(self, app: Flask) -> None:
         """Make this the context of `app`."""

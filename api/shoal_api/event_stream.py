@@ -1,4 +1,4 @@
-"""Server-sent events: the progress of a job, for as long as its client reads."""
+"""Server-sent events: their form, and those of a job, for as long as its client reads."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -21,42 +21,49 @@ MAX_STREAM_S = 600.0
 _ENDED = ("done", "failed", "cancelled", "expired")
 
 #: Milliseconds after which a browser connects again.
-_FIRST = b"retry: 1000\n\n"
+FIRST = b"retry: 1000\n\n"
 
 _KEEP_ALIVE = b": the job is as before\n\n"
 
 
 def event_stream(read: Callable[[], dict[str, Any]], stopping: Event) -> StreamedResponse:
     """Return the stream of a job's events; `read` returns the job as JSON has it, and raises ShoalErrors."""
+    return as_stream(_events(read, stopping))
+
+
+def as_stream(events: Iterator[bytes]) -> StreamedResponse:
+    """Return a response with these events, which no proxy may hold back."""
     headers = {"Content-Type": "text/event-stream; charset=utf-8", "Connection": "close", "X-Accel-Buffering": "no"}
-    return StreamedResponse(_events(read, stopping), headers)
+    return StreamedResponse(events, headers)
+
+
+def event(name: str, value: dict[str, Any], event_id: str = "") -> bytes:
+    """Return an event with a value, which JSON has on one line."""
+    head = f"id: {event_id}\nevent: {name}\n" if event_id else f"event: {name}\n"
+    return b"%bdata: %b\n" % (head.encode(), json_line(value))
 
 
 def _events(read: Callable[[], dict[str, Any]], stopping: Event) -> Iterator[bytes]:
     """Yield an event for each change of the job, and one for its end; end without it if the server stops."""
     started_s = sent_s = time.monotonic()
     last: dict[str, Any] = {}
-    yield _FIRST
+    yield FIRST
     while time.monotonic() < started_s + MAX_STREAM_S:
         try:
             found = read()
         except UnknownJob:  # it was forgotten meanwhile
-            yield _event("end", last)
+            yield event("end", last)
             return
         except ShoalError:  # Redis is away: it may come back
             found = last
         if found != last:
             last, sent_s = found, time.monotonic()
-            yield _event("progress", found)
+            yield event("progress", found)
         if found.get("status") in _ENDED:
-            yield _event("end", found)
+            yield event("end", found)
             return
         if time.monotonic() > sent_s + KEEP_ALIVE_S:
             sent_s = time.monotonic()
             yield _KEEP_ALIVE
         if stopping.wait(LOOK_EVERY_S):
             return
-
-
-def _event(name: str, value: dict[str, Any]) -> bytes:
-    return b"event: %b\ndata: %b\n" % (name.encode(), json_line(value))

@@ -26,6 +26,7 @@ from shoal_workers.index.index import Index
 from shoal_workers.index.serving.open_indexes import find_index
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.measurements import Measurements
+from shoal_workers.recent_jobs import RecentJobs
 from shoal_workers.scheduler import INTERACTIVE
 from shoal_workers.work import Work
 
@@ -76,6 +77,7 @@ class Admission:
         clock: Clock,
         measurements: Measurements,
         serves_reranks: bool = False,
+        recent: RecentJobs | None = None,
     ):
         self._consumer = consumer
         self._pool = pool
@@ -87,6 +89,7 @@ class Admission:
         self._clock = clock
         self._counters = measurements.counters
         self._waits = measurements.waits
+        self._recent = recent or RecentJobs()
         self._serves_reranks = serves_reranks
         self._next_claim = 0.0
         self._next_check = 0.0
@@ -146,6 +149,7 @@ class Admission:
     def refuse(self, refusals: Sequence[tuple[Delivery, ShoalError]]) -> int:
         """Answer with the errors; return how many of the jobs were still unanswered."""
         answers = []
+        self._recent.add_failed(refusals, self._clock.now())
         for delivery, error in refusals:
             self._counters["failed"] += 1
             outline = Outline.read(delivery.data)

@@ -214,6 +214,17 @@ def about(worker: Worker, lane_limits: LaneLimits | None = None) -> dict[str, An
         "indexes": describe(worker.indexes),
         "index_errors": worker.indexes.errors if isinstance(worker.indexes, OpenIndexes) else {},
         **worker.measurements.to_heartbeat(),
+        **_about_jobs(worker),
+    }
+
+
+def _about_jobs(worker: Worker) -> dict[str, Any]:
+    """Return when this is written, and what the worker answered lately; no time before the clock is measured."""
+    now_s = worker.clock.now()
+    return {
+        "written_at": None if worker.clock.error_s is None else now_s,
+        "recent": worker.recent.newest(),
+        "longest_waits": worker.recent.longest_waits(now_s),
     }
 
 

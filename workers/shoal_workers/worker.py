@@ -24,6 +24,7 @@ from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.measurements import Measurements
 from shoal_workers.process.throughput import Throughput
 from shoal_workers.process.watchdog import Progress
+from shoal_workers.recent_jobs import RecentJobs
 from shoal_workers.running_batch import RunningBatch
 from shoal_workers.scheduler import INTERACTIVE, Batch, Scheduler
 from shoal_workers.searcher import Searcher
@@ -80,7 +81,7 @@ class Worker:
         self.indexes, self.cache = indexes, cache
         self.measurements = Measurements()
         self.counters = self.measurements.counters
-        self.progress, self.throughput = Progress(), Throughput()
+        self.progress, self.throughput, self.recent = Progress(), Throughput(), RecentJobs()
         self._notice = consumer.notice(INTERACTIVE)
         self.scheduler = self._make_scheduler(batcher, limits.max_batch_texts)
         self.admission = Admission(
@@ -94,6 +95,7 @@ class Worker:
             self.clock,
             self.measurements,
             serves_reranks=reranker is not None,
+            recent=self.recent,
         )
         self.limits, self._before_pass = limits, before_pass
         self._searcher = Searcher(indexes, self.progress)
@@ -320,6 +322,7 @@ class Worker:
             log.debug("%d texts could not be put into the cache: %s", len(entries), error)
 
     def _count(self, works: Sequence[Work]) -> None:
+        self.recent.add_done([work for work in works if not work.error], self.clock.now())
         for work in works:
             self.counters["jobs"] += 1
             self.measurements.waits[work.source.lane].add(work.timings["queue_s"])

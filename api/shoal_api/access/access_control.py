@@ -17,7 +17,7 @@ from shoal_api.access.api_keys import ApiKey, Keyring
 from shoal_api.access.body_reads import BodyRead, BodyReads, num_read_threads
 from shoal_api.access.client_name import address_of, network_of
 from shoal_api.access.rate_limit import RateLimits
-from shoal_api.access.thread_quota import ThreadQuotas
+from shoal_api.access.thread_quota import MAX_VIEWERS, ThreadQuotas
 from shoal_api.access.waiting_requests import ThreadDemand, WaitingRequests
 from shoal_api.request import MAX_LENGTH_DIGITS, JsonRequest
 
@@ -33,8 +33,11 @@ UPLOAD_ROUTES = ("/v1/bulk", "/v1/indexes/<index>/builds")
 #: The paths of these routes.
 _UPLOAD_PATH = re.compile("|".join(route.replace("<index>", "[^/]+") for route in UPLOAD_ROUTES))
 
-#: One thread in this many is for requests that last: uploads, downloads and event streams.
+#: One thread in this many is for requests that last: uploads, downloads and event streams of jobs.
 _THREADS_PER_LASTING = 4
+
+#: Streams that operators leave open. They have threads of their own, outside the thread quotas.
+VIEWER_ROUTES = ("/v1/pool/events",)
 
 #: Routes that are outside the thread quotas, so that monitoring does not take a busy server for a dead one.
 _ALWAYS_ANSWERED = ("/health", "/ready")
@@ -76,6 +79,7 @@ class AccessControl:
             max(1, settings.api_threads // _THREADS_PER_LASTING),
             "threads of this server for uploads, downloads and event streams",
         )
+        self._viewers = ThreadQuotas(MAX_VIEWERS, "threads of this server for viewers of the pool")
         self._max_body_bytes = settings.max_request_bytes
         self._threads_of_largest = _LARGEST_SHARE * settings.api_threads
         #: The requests that are being answered, and the bodies that are read of those that are to wait.
@@ -123,7 +127,8 @@ class AccessControl:
 
         A request with a wrong key counts for its address.
         """
-        if environ["PATH_INFO"] in _ALWAYS_ANSWERED or environ["REQUEST_METHOD"] == "OPTIONS":
+        is_outside = environ["PATH_INFO"] in (*_ALWAYS_ANSWERED, *VIEWER_ROUTES)
+        if is_outside or environ["REQUEST_METHOD"] == "OPTIONS":
             return None
         try:
             key = self._keyring.authenticate(environ) if self._keyring else None
@@ -171,12 +176,14 @@ class AccessControl:
         Such requests have a part of the threads, so that they leave the others to requests that are answered soon.
         Raises Overloaded.
         """
-        self._lasting.acquire(request.client_name)
-        return partial(self._lasting.release, request.client_name)
+        quotas = self._viewers if request.path in VIEWER_ROUTES else self._lasting
+        quotas.acquire(request.client_name)
+        return partial(quotas.release, request.client_name)
 
     def _make_demand(self, environ: Mapping[str, Any], key: ApiKey | None) -> ThreadDemand:
         client = key.name if key else network_of(address_of(environ, self._num_proxies))
-        return ThreadDemand(client, self._num_threads(environ), time.perf_counter())
+        is_viewer = environ["PATH_INFO"] in VIEWER_ROUTES
+        return ThreadDemand(client, self._num_threads(environ), time.perf_counter(), is_held=is_viewer)
 
     def _check_wait(self, demand: ThreadDemand) -> None:
         """Raise Overloaded for a request that could not wait, or has waited for as long as it may for its answer."""

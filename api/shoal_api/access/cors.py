@@ -9,7 +9,10 @@ from shoal.errors import BadSetting
 from shoal.excerpt import excerpt
 
 #: Request headers that a page may send, a key among them.
-_REQUEST_HEADERS = ("Accept", "Authorization", "Content-Type", "Idempotency-Key", "Prefer", "X-API-Key")
+_REQUEST_HEADERS = (
+    *("Accept", "Authorization", "Content-Type", "Idempotency-Key"),
+    *("Last-Event-ID", "Prefer", "X-API-Key"),
+)
 
 #: Response headers that a page may read, beside those that it always may.
 _RESPONSE_HEADERS = (

@@ -7,6 +7,9 @@ from shoal.errors import Overloaded
 #: A client's limit for each thread that is free now.
 LIMIT_PER_FREE = 7
 
+#: Most viewers of the pool that a process has. They have threads beside those that answer requests.
+MAX_VIEWERS = 32
+
 #: One thread in this many is reserved for clients that hold none.
 THREADS_PER_RESERVED = 16
 

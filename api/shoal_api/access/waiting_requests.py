@@ -20,8 +20,8 @@ class ThreadDemand:
     """The number of its client's threads that a request counts for, and what became of the request so far.
 
     `arrived_s` is the time, by `time.perf_counter`, at which the server had its headers, and `waited_s` how long it
-    waited for its thread. `is_held` is true if the server counts the threads until the response is sent; otherwise
-    access control counts them. A request with a `refusal` is not counted, and answered with that error.
+    waited for its thread. `is_held` is true if the server counts the threads until the response is sent, or nothing
+    does; otherwise access control counts them. A request with a `refusal` is not counted, and answered with that error.
     """
 
     client: str

@@ -1,14 +1,14 @@
 """/v1/dead: jobs that could not be answered. For operators with an admin key, as they hold other clients' texts."""
 
 from dataclasses import asdict
-from typing import Any
 
 from flask import Response
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
-from shoal.queue.dead_letters import DeadLetter, DeadLetters
+from shoal.queue.dead_letters import DeadLetters
 from shoal_api.context import context
+from shoal_api.dead_letter import describe
 from shoal_api.enqueue import refuse_idempotency_key
 from shoal_api.response import rendered
 from shoal_api.schema.requests import DeadLetterPath, DeadLettersQuery
@@ -24,7 +24,7 @@ api = APIBlueprint("dead_letters", __name__, abp_tags=[Tag(name="dead letters")]
 def dead_letters(query: DeadLettersQuery) -> Response:
     """List the jobs that could not be answered, the newest first."""
     letters = _letters()
-    return rendered({"count": len(letters), "dead": [_brief(letter) for letter in letters.newest(query.limit)]})
+    return rendered({"count": len(letters), "dead": [describe(letter) for letter in letters.newest(query.limit)]})
 
 
 @api.get("/v1/dead/<id>", responses={200: DeadLetterBody})
@@ -34,7 +34,7 @@ def dead_letter(path: DeadLetterPath) -> Response:
     job = letter.job()
     asked = None if job is None else {"texts": job.texts, "options": asdict(job.options)}
     about = {"traceback": letter.traceback, "asked": asked, "size_bytes": letter.size_bytes}
-    return rendered({**_brief(letter), **about, "bytes": None if job else letter.data[:MAX_SHOWN_BYTES].hex()})
+    return rendered({**describe(letter), **about, "bytes": None if job else letter.data[:MAX_SHOWN_BYTES].hex()})
 
 
 @api.post("/v1/dead/<id>/retry", responses={202: Submitted})
@@ -54,18 +54,3 @@ def drop_dead_letter(path: DeadLetterPath) -> Response:
 
 def _letters() -> DeadLetters:
     return DeadLetters(context().client.queue)
-
-
-def _brief(letter: DeadLetter) -> dict[str, Any]:
-    outline = letter.outline()
-    return {
-        "id": letter.id,
-        "time": letter.time_s,
-        "job_id": outline.id,
-        "op": outline.op,
-        "num_texts": outline.num_texts,
-        "lane": letter.lane,
-        "deliveries": letter.deliveries,
-        "worker": letter.worker,
-        "reason": letter.reason,
-    }

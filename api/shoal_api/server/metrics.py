@@ -6,6 +6,7 @@ the sums. The counts of a process stay when it ends.
 
 import os
 from collections.abc import Sequence
+from glob import glob
 from pathlib import Path
 from threading import Lock
 
@@ -65,6 +66,10 @@ class Metrics:
             self.batches.labels(route, status).inc()
         self._cache_counters.update()
 
+    def num_cache_hits(self) -> float:
+        """Return how many texts the processes of this API have found in the cache."""
+        return self._cache_counters.num_hits()
+
     def render(self) -> bytes:
         """Return all metrics in Prometheus's text format."""
         self._cache_counters.update()
@@ -118,3 +123,13 @@ class CacheCounters:
                 self._hits.inc(counted[0] - self._num_added[0])
                 self._misses.inc(counted[1] - self._num_added[1])
                 self._num_added = counted
+
+    def num_hits(self) -> float:
+        """Return the hits of this process and of those that share its files."""
+        self.update()
+        folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+        if folder is None:
+            return self._num_added[0]
+        families = MultiProcessCollector.merge(glob(f"{folder}/counter_*.db"))  # type: ignore[no-untyped-call]
+        hits = [sample.value for family in families if family.name == "shoal_cache_hits" for sample in family.samples]
+        return float(sum(hits))

@@ -28,6 +28,7 @@ from shoal.errors import ShoalError
 from shoal.settings import Settings
 from shoal_api.access import api_keys
 from shoal_api.access.body_reads import num_read_threads
+from shoal_api.access.thread_quota import MAX_VIEWERS
 from shoal_api.server.shutdown import SETTLE_S, drain, on_stop_signal
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def serve(settings: Settings) -> None:
         backpressure=max_connections,
         workers=num_processes,
         respawn_failed_workers=num_processes > 1,
-        blocking_threads=settings.api_threads + num_read_threads(settings.api_threads),
+        blocking_threads=settings.api_threads + num_read_threads(settings.api_threads) + MAX_VIEWERS,
         workers_kill_timeout=_STOP_S,
         log_level=LogLevels.error,
     )
@@ -135,6 +136,7 @@ def _load_app(settings: Settings) -> Callable[..., Any]:
     access = Context.of(app).access
     SlowClients(settings.port, access.running, settings.receive_timeout_s).start()
     _let_requests_wait(access)
+    Context.of(app).pool_watch.start()
     return app
 
 

@@ -92,6 +92,10 @@ class LongJobs(Closing):
         with self._broker.lending():
             return jobs.newest(client, limit)
 
+    def is_empty(self) -> bool:
+        """Return True if no job is listed. This loads no RQ."""
+        return not self._broker.execute("ZCARD", self._keys.long_jobs)
+
     def pause(self, job_id: str) -> str:
         """Pause a job, and return its status: one that runs is `running` until its process has noticed.
 

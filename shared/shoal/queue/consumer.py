@@ -83,10 +83,10 @@ _REPLY = Script.load("shoal.queue", "lane", "letter", "reply")
 class Delivery:
     """One job as it came out of its lane: still bytes, and pending until it is answered.
 
-    If the script put the job, `id` is the job's id, and `has_record` is true if it made a record. `put_ms` is when
-    Redis took the job in, in Unix milliseconds. `num_deliveries` counts workers that the job may have ended, and this
-    delivery. `owner` is the worker that left the job behind, if this one claimed it: a dead one, or itself. A job that
-    is too large has only its beginning in `data`.
+    If the script put the job, `id` is the job's id, `client` is the name of the client that put it, and `has_record` is
+    true if it made a record. `put_ms` is when Redis took the job in, in Unix milliseconds. `num_deliveries` counts
+    workers that the job may have ended, and this delivery. `owner` is the worker that left the job behind, if this one
+    claimed it: a dead one, or itself. A job that is too large has only its beginning in `data`.
     """
 
     lane: str
@@ -99,6 +99,7 @@ class Delivery:
     id: bytes = b""
     has_record: bool = False
     size_bytes: int = 0
+    client: str = ""
 
     def check_size(self) -> None:
         """Raise TooLarge for a job of more than `MAX_PUT_BYTES`."""
@@ -296,6 +297,7 @@ class Consumer:
             job.get("id") or b"",
             job.get("record") is not None,
             size_bytes,
+            (job.get("client") or b"").decode(errors="replace"),
         )
 
     # Claim
@@ -494,6 +496,7 @@ def _fields(entry: bytes, values: Sequence[bytes] | None) -> dict[str, Any]:
         "entry": entry,
         "job": fields.get(b"job", b""),
         "id": fields.get(b"id"),
+        "client": fields.get(b"client", fields.get(b"put_by")),
         "record": fields.get(b"record"),
         "put_ms": fields.get(b"put_ms"),
     }

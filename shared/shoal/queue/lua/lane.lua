@@ -135,6 +135,7 @@ local function promote(lane)
   if packed then
     local job = cmsgpack.unpack(packed)
     local fields = {'job', job.job, 'texts', job.texts, 'id', id, 'put_ms', job.put_ms}
+    if job.put_by then fields[#fields + 1], fields[#fields + 2] = 'put_by', job.put_by end -- older programs put without
     if job.has_record then fields[#fields + 1], fields[#fields + 2] = 'record', 1 end
     local entry = redis.call('XADD', lane.overflow, '*', unpack(fields))
     redis.call('HSET', lane.places, id, cmsgpack.pack({entry = entry}))

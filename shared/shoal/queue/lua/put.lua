@@ -176,7 +176,7 @@ local function put_into_overflow(job)
   if not own_tag then redis.call('ZADD', lane.tags, tag + job.texts / NEWCOMERS_SHARE, NEWCOMERS) end
   redis.call('ZADD', lane.waiting, tag, job.id)
   local put_ms = now[1] .. string.format('%03d', math.floor(now[2] / 1000))
-  local place = {job = job.job, texts = job.texts, put_ms = put_ms, has_record = job.has_record}
+  local place = {job = job.job, texts = job.texts, put_ms = put_ms, put_by = args.client, has_record = job.has_record}
   redis.call('HSET', lane.places, job.id, cmsgpack.pack(place))
   return {stream = lane.overflow, entry = job.id}
 end

@@ -1,0 +1,124 @@
+"""The watch over the pool: one thread of a process reads Redis for all viewers, and before the first comes."""
+
+from collections.abc import Callable, Sequence
+from threading import Condition, Event, Lock, Thread
+from typing import Any, NamedTuple
+
+from shoal.errors import ShoalError
+from shoal.queue.pool_history import EVERY_S, PoolHistory
+
+
+class OwnJob(NamedTuple):
+    """A long job as JSON has it, and the client that submitted it."""
+
+    client: str
+    job: dict[str, Any]
+
+
+class Details(NamedTuple):
+    """The part that is read only for viewers, as it has no history: dead letters as JSON has them, and long jobs."""
+
+    dead: Sequence[dict[str, Any]] = ()
+    long_jobs: Sequence[OwnJob] = ()
+
+
+class PoolWatch:
+    """The thread that samples the pool until `stopping` is set, and what was read. Thread-safe.
+
+    `read_details` is called by the first viewer who asks after a sample; the others get the same.
+    """
+
+    def __init__(
+        self,
+        history: PoolHistory,
+        read_details: Callable[[], Details],
+        stopping: Event,
+        every_s: float = EVERY_S,
+    ):
+        self.every_s = every_s
+        self._history = history
+        self._read_details = read_details
+        self._stopping = stopping
+        self._number = 0
+        self._error: ShoalError | None = None
+        self._changed = Condition()
+        self._details = Details()
+        self._details_number = 0
+        self._reading = Lock()
+        self._thread: Thread | None = None
+
+    def start(self) -> None:
+        """Begin to sample, unless that was done before."""
+        with self._changed:
+            if self._thread is None and not self._stopping.is_set():
+                self._thread = Thread(target=self._run, name="pool-watch", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """Sample no more, and let all viewers go."""
+        self._stopping.set()
+        with self._changed:
+            self._changed.notify_all()
+        if self._thread:
+            self._thread.join()
+
+    @property
+    def is_stopped(self) -> bool:
+        """True once no more samples come."""
+        return self._stopping.is_set()
+
+    def wait(self, number: int, timeout_s: float) -> int:
+        """Return the number of the last sample, once it is above `number`; after that time or at a stop, as it is.
+
+        A try in vain counts as a sample.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._number > number or self._stopping.is_set(), timeout_s)
+            return self._number
+
+    def view(self, client: str | None, since_s: float = 0.0) -> dict[str, Any]:
+        """Return what a viewer may see, with the samples later than `since_s`, as docs/http.md has it.
+
+        That are the jobs of a client and no dead letters, or for None everything.
+        """
+        found, details, error = self._history.snapshot(since_s), self._read_once(), self._error
+        recent = [job for job in found["recent"] if client in (None, job["client"])]
+        return found | {
+            "is_admin": client is None,
+            "error": {"code": error.code, "message": error.message} if error else None,
+            "recent": recent,
+            "dead": list(details.dead) if client is None else None,
+            "long_jobs": [own.job for own in details.long_jobs if client in (None, own.client)],
+        }
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            error = self._sample()
+            with self._changed:
+                self._error, self._number = error, self._number + 1
+                self._changed.notify_all()
+            self._stopping.wait(self.every_s)
+        with self._changed:
+            self._changed.notify_all()
+
+    def _sample(self) -> ShoalError | None:
+        try:
+            self._history.sample()
+        except ShoalError as error:
+            return error
+        return None
+
+    def _read_once(self) -> Details:
+        """Return the details, read after the last sample; those before it if Redis fails."""
+        with self._reading:
+            if self._details_number != self._number:
+                self._details_number = self._number
+                if self._error is None:
+                    self._details = self._try_to_read()
+            return self._details
+
+    def _try_to_read(self) -> Details:
+        try:
+            return self._read_details()
+        except ShoalError:
+            return self._details

@@ -1,0 +1,83 @@
+"""GET /v1/pool and its events: lanes, workers, jobs and dead letters, and the measurements of the last ten minutes."""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from flask import Response
+from flask_openapi3.blueprint import APIBlueprint
+from flask_openapi3.models.tag import Tag
+
+from shoal_api.context import context
+from shoal_api.event_stream import FIRST, MAX_STREAM_S, as_stream, event
+from shoal_api.pool_watch import PoolWatch
+from shoal_api.request import json_request
+from shoal_api.response import rendered
+from shoal_api.schema.pool import PoolBody, PoolQuery
+from shoal_api.schema.responses import ERRORS
+
+api = APIBlueprint("pool", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
+
+#: Longest wait for the first sample of a process, in seconds; Redis has as long to answer.
+_FIRST_SAMPLE_S = 5.0
+
+_EVENTS: dict[Any, Any] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+
+_LAST_EVENT_ID: dict[str, Any] = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "description": "The `id` of the last event that was read: only later samples are sent",
+    "schema": {"type": "string"},
+}
+
+
+@api.get("/v1/pool", responses={200: PoolBody})
+def pool(query: PoolQuery) -> Response:
+    """Tell what the lanes hold and the workers do, now and in the last ten minutes."""
+    watch = _started_watch()
+    watch.wait(0, _FIRST_SAMPLE_S)
+    return rendered(watch.view(_client(), query.since))
+
+
+@api.get("/v1/pool/events", responses=_EVENTS, openapi_extensions={"parameters": [_LAST_EVENT_ID]})
+def pool_events() -> Response:
+    """Watch the pool by server-sent events: `pool` now and every 2 s, each with the samples since the one before."""
+    release = context().access.last(json_request())
+    since_s = _as_time(json_request().headers.get("Last-Event-ID", ""))
+    response = as_stream(_events(_started_watch(), _client(), since_s))
+    response.call_on_close(release)
+    return response
+
+
+def _events(watch: PoolWatch, client: str | None, since_s: float) -> Iterator[bytes]:
+    """Yield an event for each sample, and for each try in vain; end if the server stops."""
+    ends_s, number = time.monotonic() + MAX_STREAM_S, 0
+    yield FIRST
+    while time.monotonic() < ends_s:
+        last, number = number, watch.wait(number, _FIRST_SAMPLE_S)
+        if watch.is_stopped:
+            return
+        if number != last:
+            found = watch.view(client, since_s)
+            since_s = found["time"]
+            yield event("pool", found, str(since_s))
+
+
+def _started_watch() -> PoolWatch:
+    watch = context().pool_watch
+    watch.start()
+    return watch
+
+
+def _client() -> str | None:
+    """Return the client whose jobs the current request may see; None for all."""
+    return None if json_request().is_admin else json_request().client_name
+
+
+def _as_time(event_id: str) -> float:
+    """Return the time in the id of an event; 0.0 for another text, with which everything is sent."""
+    with suppress(ValueError):
+        return time_s if math.isfinite(time_s := float(event_id[:32])) else 0.0
+    return 0.0

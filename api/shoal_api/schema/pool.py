@@ -1,0 +1,119 @@
+"""The shape of the pool's state: its lanes and workers, what they did lately, and the jobs that a viewer may see."""
+
+from pydantic import BaseModel, Field
+
+from shoal.replies import Status
+from shoal_api.schema.long_jobs import LongJob
+from shoal_api.schema.responses import DeadLetterBrief, ErrorDetail, Timings
+
+_Numbers = list[float | None]
+
+
+class PoolQuery(BaseModel):
+    """The samples to answer."""
+
+    since: float = Field(0, ge=0, allow_inf_nan=False, description="Unix seconds: later samples only, and the last one")
+
+
+class PoolLane(BaseModel):
+    """A lane: what it holds, and the waits in it; null where no job came out of it lately."""
+
+    lane: str
+    num_jobs: int = Field(description="Jobs that are not answered yet")
+    num_texts: int = Field(description="Their texts")
+    num_bytes: int = Field(description="Their size")
+    oldest_age_s: float = Field(description="Seconds since the first of them was put")
+    wait_p50_s: float | None = Field(description="Seconds that half of the jobs of the last minute waited at most")
+    wait_p95_s: float | None = Field(description="The same of 95 % of them")
+    wait_max_s: float | None = Field(description="Longest wait of the last minute")
+
+
+class PoolWorker(BaseModel):
+    """A worker; null where its heartbeat does not tell. What it did is from its last heartbeats, 5 s apart."""
+
+    id: str
+    state: str = Field(description="`ready`, `stalled`, `unsynchronised`, or `gone`: not alive, for 10 minutes at most")
+    model: str | None
+    engine: str | None
+    precision: str | None
+    threads: int | None
+    host: str | None
+    pid: int | None
+    texts_per_s: float | None = Field(description="Texts that it answers in a second while it has jobs")
+    memory_bytes: int | None = Field(description="Memory of its process")
+    jobs_per_s: float | None = Field(description="Jobs that it answered in a second")
+    computed_texts_per_s: float | None = Field(description="Texts that it computed in a second")
+    busy: float | None = Field(description="Share of the time in which its engine computed")
+    batch_fill: float | None = Field(description="Mean share of the tokens that a pass may have, of the last minute")
+    written_at: float | None = Field(description="Time of its last heartbeat, in Unix seconds")
+    seen_at: float = Field(description="Time when it was alive last")
+
+
+class RecentJob(BaseModel):
+    """A job that was answered; null where its bytes did not tell, or it was not computed."""
+
+    id: str | None
+    op: str | None
+    lane: str
+    client: str = Field(description="Name of the key, or address, that it came from; empty if unknown")
+    num_texts: int | None
+    num_tokens: int | None = Field(description="Tokens that were computed")
+    num_cached: int | None = Field(description="Texts that the cache had")
+    status: Status
+    error: str | None = Field(description="Code of the error")
+    ended_at: float = Field(description="Time when it was answered, in Unix seconds")
+    total_s: float = Field(description="Seconds from when Redis took it in")
+    worker: str
+    timings: Timings | dict[str, float]
+
+
+class LaneHistory(BaseModel):
+    """For each sample a value: what a lane held, and the waits since the heartbeats before."""
+
+    num_jobs: _Numbers
+    oldest_age_s: _Numbers
+    wait_p50_s: _Numbers
+    wait_p95_s: _Numbers
+    wait_max_s: _Numbers = Field(description="Longest wait of the minute before")
+
+
+class LaneHistories(BaseModel):
+    """The history of each lane."""
+
+    interactive: LaneHistory
+    bulk: LaneHistory
+
+
+class History(BaseModel):
+    """For each sample a value, the oldest first; null where nothing was done."""
+
+    time: list[float] = Field(description="Unix seconds")
+    num_workers: _Numbers
+    jobs_per_s: _Numbers = Field(description="Jobs answered in a second")
+    failed_per_s: _Numbers = Field(description="Jobs answered with an error")
+    computed_texts_per_s: _Numbers = Field(description="Texts computed")
+    cached_texts_per_s: _Numbers = Field(description="Texts that the cache had, for workers or this API")
+    tokens_per_s: _Numbers = Field(description="Tokens computed")
+    busy: _Numbers = Field(description="Share of the time in which engines computed")
+    cache_hit_rate: _Numbers = Field(description="Share of texts that the cache had, in the last minute")
+    queue_s: _Numbers = Field(description="Mean time of a job in its lane")
+    tokenize_s: _Numbers
+    encode_s: _Numbers
+    search_s: _Numbers
+    lanes: LaneHistories
+
+
+class PoolBody(BaseModel):
+    """The pool now, and its history. Times are Redis's."""
+
+    time: float = Field(description="Time of the last sample, in Unix seconds; 0 before the first")
+    every_s: float = Field(description="Seconds from one sample to the next")
+    is_admin: bool = Field(description="True if all jobs and dead letters are shown")
+    error: ErrorDetail | None = Field(description="Why there is no newer sample")
+    lanes: list[PoolLane]
+    workers: list[PoolWorker]
+    num_dead: int = Field(description="Number of dead letters")
+    recent: list[RecentJob] = Field(description="Jobs that were answered, the newest first")
+    dead: list[DeadLetterBrief] | None = Field(description="The newest dead letters; null for a key of a user")
+    long_jobs: list[LongJob] = Field(description="The newest long jobs")
+    history: History

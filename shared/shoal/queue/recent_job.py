@@ -1,0 +1,44 @@
+"""Recent jobs: what the heartbeats of workers tell of the jobs that they answered last, which is no text."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shoal.replies import STATUSES, TIMINGS
+
+_Heartbeat = Mapping[str, Any]
+
+#: The fields of a recent job and their types. The id, the operation and the numbers of a job may be unknown.
+_TYPES: dict[str, Any] = {
+    "id": str | None,
+    "op": str | None,
+    "lane": str,
+    "client": str,
+    "num_texts": int | None,
+    "num_tokens": int | None,
+    "num_cached": int | None,
+    "status": str,
+    "error": str | None,
+    "ended_at": int | float,
+    "total_s": int | float,
+}
+
+
+def recent_jobs(abouts: Mapping[str, _Heartbeat], max_jobs: int) -> list[dict[str, Any]]:
+    """Return the jobs that the workers with these heartbeats answered last, newest first, each with its `worker`."""
+    jobs = [job for worker_id, about in abouts.items() for job in _jobs_of(worker_id, about)]
+    return sorted(jobs, key=lambda job: -job["ended_at"])[:max_jobs]
+
+
+def _jobs_of(worker_id: str, about: _Heartbeat) -> Iterator[dict[str, Any]]:
+    """Yield the jobs of one heartbeat, without those that are not of the documented shape."""
+    found = about.get("recent")
+    for job in found if isinstance(found, list) else ():
+        if isinstance(job, dict) and _is_sound(job):
+            given = job.get("timings")
+            timings = given if isinstance(given, dict) else {}
+            times = {name: timings[name] for name in TIMINGS if isinstance(timings.get(name), int | float)}
+            yield {name: job[name] for name in _TYPES} | {"worker": worker_id, "timings": times}
+
+
+def _is_sound(job: _Heartbeat) -> bool:
+    return all(isinstance(job.get(name), type_) for name, type_ in _TYPES.items()) and job["status"] in STATUSES
