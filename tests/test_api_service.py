@@ -17,6 +17,7 @@ from shoal.errors import BY_CODE
 from shoal.jobs import CHOICES, LANES, OPERATIONS, OPTION_NAMES, TOKENIZER_OPERATIONS
 from shoal.keys import Keys
 from shoal.queue.pool import Pool
+from shoal.settings import OPEN_PATHS
 from shoal_api.dialects import STATUS
 from shoal_api.schema.requests import JobBody
 
@@ -153,7 +154,7 @@ class TestDescription:
         app = make_app()
         paths = app.test_client().get("/openapi.json").get_json()["paths"]
         described = {(path.rstrip("/") or "/", method.upper()) for path, methods in paths.items() for method in methods}
-        rules = [rule for rule in app.url_map.iter_rules() if not rule.rule.startswith("/docs/")]
+        rules = [rule for rule in app.url_map.iter_rules() if not rule.rule.startswith(OPEN_PATHS)]
         routes = {
             (re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", rule.rule), method)
             for rule in rules

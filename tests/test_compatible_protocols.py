@@ -53,6 +53,7 @@ def test_without_any_the_own_routes_are_left(make_app: MakeApp) -> None:
         "openai=/<a>",
         "tei=/docs",
         "tei=/docs/a",
+        "tei=/page",
     ],
 )
 def test_a_setting_that_cannot_be_read_is_refused(protocols: str) -> None:

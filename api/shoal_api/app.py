@@ -30,14 +30,28 @@ from shoal_api.protocol_paths import ProtocolPaths
 from shoal_api.protocols import cohere, infinity, jina, ollama, openai, predict, similar, tei, weaviate, wire_formats
 from shoal_api.request import JsonRequest
 from shoal_api.response import WholeResponse
-from shoal_api.routes import bulk, dead_letters, docs, embed, health, indexes, info, jobs, metrics, pool, score, search
+from shoal_api.routes import (
+    bulk,
+    dead_letters,
+    docs,
+    embed,
+    health,
+    indexes,
+    info,
+    jobs,
+    metrics,
+    page,
+    pool,
+    score,
+    search,
+)
 from shoal_api.schema.responses import ErrorBody
 from shoal_api.server.disconnects import Disconnects
 from shoal_api.server.fast_flask import FastFlask
 from shoal_api.server.metrics import Metrics
 from shoal_api.upload_store import UploadStore
 
-_ROUTES = (embed, search, score, jobs, bulk, dead_letters, health, info, pool, indexes, metrics)
+_ROUTES = (embed, search, score, jobs, bulk, dead_letters, health, info, pool, indexes, metrics, page)
 
 #: The modules of the compatible protocols, by the names that the settings have for them.
 PROTOCOL_MODULES = {

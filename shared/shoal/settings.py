@@ -22,8 +22,8 @@ PROTOCOLS = ("openai", "tei", "infinity", "ollama", "cohere", "jina", "weaviate"
 EMBEDDED_URL = f"redis://127.0.0.1:{EMBEDDED_PORT}/0"
 
 
-#: Paths that begin so are those of the page at /docs, which is read without a key.
-OPEN_PATH = "/docs/"
+#: Paths that begin so are files of the pages at / and /docs, which are read without a key.
+OPEN_PATHS = ("/docs/", "/page/")
 
 #: A path below which a protocol may be mounted, or none.
 _PREFIX = re.compile(r"(/[A-Za-z0-9._-]+)*")
@@ -289,8 +289,11 @@ class Settings:
                 raise BadSetting(
                     f"protocols has {excerpt(part)}: it takes {', '.join(PROTOCOLS)}, each at most once, or name=/path"
                 )
-            if f"{prefix}/".startswith(OPEN_PATH):
-                raise BadSetting(f"protocols has {excerpt(part)}: what is below {OPEN_PATH} needs no key, name another")
+            if f"{prefix}/".startswith(OPEN_PATHS):
+                open_paths = " and ".join(OPEN_PATHS)
+                raise BadSetting(
+                    f"protocols has {excerpt(part)}: what is below {open_paths} needs no key, name another"
+                )
             prefixes[name] = prefix
         return prefixes
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 from shoal.broker.broker import Broker
 from shoal.errors import Forbidden, Overloaded, Unauthorized
 from shoal.excerpt import excerpt
-from shoal.settings import OPEN_PATH, Settings
+from shoal.settings import OPEN_PATHS, Settings
 from shoal_api.access.api_keys import ApiKey, Keyring
 from shoal_api.access.body_reads import BodyRead, BodyReads, num_read_threads
 from shoal_api.access.client_name import address_of, network_of
@@ -21,7 +21,7 @@ from shoal_api.access.thread_quota import MAX_VIEWERS, ThreadQuotas
 from shoal_api.access.waiting_requests import ThreadDemand, WaitingRequests
 from shoal_api.request import MAX_LENGTH_DIGITS, JsonRequest
 
-#: Routes that may be read without a key. Those below /docs are its page.
+#: Routes that may be read without a key, beside those below `OPEN_PATHS`, which are files of pages.
 OPEN_ROUTES = ("/", "/health", "/ready", "/docs", "/openapi.json")
 
 #: Routes that begin so need the key of an admin.
@@ -217,7 +217,7 @@ class AccessControl:
         if self._keyring is None:
             self._check_browser(environ)
             return None
-        if environ["REQUEST_METHOD"] in _SAFE_METHODS and (route in OPEN_ROUTES or route.startswith(OPEN_PATH)):
+        if environ["REQUEST_METHOD"] in _SAFE_METHODS and (route in OPEN_ROUTES or route.startswith(OPEN_PATHS)):
             return None
         key = self._keyring.authenticate(environ)
         if key.role != "admin" and route.startswith(_ADMIN_ROUTES):

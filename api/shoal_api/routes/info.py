@@ -1,4 +1,4 @@
-"""GET /info: model, limits and workers. GET /: links."""
+"""GET /info: model, limits and workers."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -13,7 +13,7 @@ from shoal.jobs import MAX_K
 from shoal.settings import Settings
 from shoal_api.context import context
 from shoal_api.response import rendered
-from shoal_api.schema.responses import ERRORS, Info, Links
+from shoal_api.schema.responses import ERRORS, Info
 
 api = APIBlueprint("info", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
 
@@ -46,13 +46,6 @@ _LIMITS = (
 def info() -> Response:
     """Tell the model, the indexes, the workers and the limits of the service."""
     return rendered(describe())
-
-
-@api.get("/", responses={200: Links})
-def root() -> Response:
-    """List the pages that say more."""
-    links = {"docs": "/docs", "openapi": "/openapi.json", "info": "/info"}
-    return rendered({"name": "shoal", "version": __version__, **links})
 
 
 def describe() -> dict[str, Any]:

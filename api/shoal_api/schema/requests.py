@@ -224,6 +224,12 @@ class DeadLettersQuery(BaseModel):
     limit: int = Field(100, ge=1, le=1_000, description="Most to list, the newest first")
 
 
+class PageFilePath(BaseModel):
+    """The name of a file of the page, with the folders that it is in."""
+
+    file: str
+
+
 class ReadyQuery(BaseModel):
     """The condition to check beside a ready worker."""
 

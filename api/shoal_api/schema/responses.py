@@ -325,8 +325,9 @@ class Info(BaseModel):
 
 
 class Links(BaseModel):
-    """Links to the pages that say more."""
+    """Links to the pages that say more; a browser gets a page to use the service with."""
 
+    model_config = described(content={"text/html": MediaType(schema=Schema(type=DataType.STRING))})
     name: str
     version: str
     docs: str

@@ -33,7 +33,7 @@ def print_summary(settings: Settings, query: str | None = None, log: Path | None
         except ShoalError as error:
             trouble = error.message
     click.echo(f"ready:  {ready}")
-    click.echo(f"API:    {api_url(settings)}, with a page to try it at {api_url(settings)}/docs")
+    click.echo(f"API:    {api_url(settings)}, with a page for browsers at the same address")
     click.echo(f"Redis:  {shown(settings.redis_url)}")
     click.echo(f"data:   {settings.home_folder}{f', log {log}' if log else ''}")
     if trouble:

@@ -1,0 +1,123 @@
+// The frame of the page: which view is shown, what is known of the service, and the key.
+
+import { html, render } from "./vendor/lit-html.js";
+import { Api } from "./api.js";
+import { banner, serviceOf, STARTING } from "./parts/service.js";
+import { keyDialog } from "./parts/key_dialog.js";
+import { setTheme, themeButton } from "./parts/theme.js";
+import * as search from "./views/search.js";
+import * as attempt from "./views/try.js";
+
+/** The views by the names that the address has for them. */
+const VIEWS = { search, try: attempt };
+
+/** Interval at which the page asks how the service is. */
+const LOOK_EVERY_MS = 5000;
+
+const state = { info: null, service: STARTING, params: new URLSearchParams(), needsKey: false, asksKey: false };
+const api = new Api(() => askKey());
+const context = { api, state, render: () => schedule() };
+
+let view = null;
+let isScheduled = false;
+
+function schedule() {
+  if (isScheduled) return;
+  isScheduled = true;
+  requestAnimationFrame(() => {
+    isScheduled = false;
+    draw();
+  });
+}
+
+function draw() {
+  const name = Object.keys(VIEWS).find((key) => VIEWS[key] === view);
+  for (const link of document.querySelectorAll("[data-view]")) {
+    link.toggleAttribute("data-current", link.dataset.view === name);
+    if (link.dataset.view === name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = `${view.title} · Shoal`;
+  document.querySelector("#version").textContent = state.info ? `Shoal ${state.info.version}` : "Shoal";
+  render(statusLine(), document.querySelector("#service"));
+  render(banner(state.service, askKey), document.querySelector("#banner"));
+  render(view.view(state), document.querySelector("#main"));
+  render(state.asksKey ? keyDialog(api.key, useKey) : "", document.querySelector("#dialog"));
+}
+
+function statusLine() {
+  const { status, label } = state.service;
+  return html`
+    <span class="status" data-status=${status} role="status">${label}</span>
+    ${state.needsKey ? html`<button class="button quiet" @click=${askKey}>Key</button>` : ""}
+    ${themeButton(schedule)}
+  `;
+}
+
+/** Open the dialog for the key, unless it is open. */
+function askKey() {
+  state.needsKey = state.asksKey = true;
+  schedule();
+}
+
+/** Take the key that was typed in, or null if the dialog was closed without one. */
+function useKey(key) {
+  state.asksKey = false;
+  if (key !== null) {
+    api.key = key;
+    state.service = STARTING;
+    look().then(enter);
+  }
+  schedule();
+}
+
+/** Ask how the service is; once it is well again, let the view ask again too. */
+async function look() {
+  const before = state.service;
+  try {
+    state.info = await api.get("info");
+    state.service = serviceOf(state.info, null);
+  } catch (error) {
+    state.service = serviceOf(null, error);
+  }
+  if (state.service.status === "ready" && !["ready", "starting"].includes(before.status)) enter();
+  schedule();
+}
+
+/** Show the view that the address names: #search?query=storm. */
+function route() {
+  const [name, query] = location.hash.slice(1).split("?");
+  const next = VIEWS[name] ?? search;
+  state.params = new URLSearchParams(query);
+  if (next !== view) scrollTo(0, 0);
+  view?.leave();
+  view = next;
+  if (state.service !== STARTING) view.enter(context);
+  schedule();
+}
+
+/** Let the link to a view lead to what was asked there last. */
+function keepAddress(hash) {
+  const name = hash.slice(1).split("?")[0];
+  if (name in VIEWS) document.querySelector(`nav [data-view="${name}"]`).href = hash;
+}
+
+/** Let the view begin anew, with what is known now. */
+function enter() {
+  view.leave();
+  view.enter(context);
+}
+
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the part of the address after # names a view
+  document.querySelector("#main").focus();
+});
+document.addEventListener("visibilitychange", () => document.hidden || look());
+addEventListener("hashchange", (event) => {
+  keepAddress(new URL(event.oldURL).hash);
+  route();
+});
+setInterval(() => document.hidden || state.asksKey || look(), LOOK_EVERY_MS);
+setTheme();
+route();
+look().then(enter);

@@ -1,0 +1,113 @@
+// What is asked of an index: read from the address, written to it, and made into the body of a request.
+
+/** What is asked at first. An empty `index` stands for the default one. */
+export const NOTHING = {
+  query: "",
+  like: "",
+  index: "",
+  mode: "hybrid",
+  alpha: 0.7,
+  rerank: false,
+  diversity: 0,
+  group: "",
+  filter: {},
+};
+
+/** Hits, or groups of hits, on a page. */
+export const PAGE_SIZE = 20;
+
+/** Documents that the reranker reads. */
+const RERANKED = 50;
+
+/** Hits of a group. */
+const GROUP_SIZE = 3;
+
+/** Names that a filter has words of its own for, so that fields of these names need a backslash. */
+const RESERVED = /^(and|or|not|\\.*)$/;
+
+/** Return what the parameters of an address ask. */
+export function askOf(params) {
+  const ask = { ...NOTHING };
+  for (const [name, start] of Object.entries(NOTHING)) {
+    const value = params.get(name);
+    if (value !== null) ask[name] = typeof start === "string" ? value : parsed(value, start);
+  }
+  return ask;
+}
+
+/** Return the parameters of the address that asks this: those that differ from what is asked at first. */
+export function paramsOf(ask) {
+  const params = new URLSearchParams();
+  for (const [name, start] of Object.entries(NOTHING)) {
+    const [value, unset] = [ask[name], start].map((item) => (typeof item === "string" ? item : JSON.stringify(item)));
+    if (value !== unset) params.set(name, value);
+  }
+  return params;
+}
+
+function parsed(text, start) {
+  try {
+    const value = JSON.parse(text);
+    return value !== null && typeof value === typeof start ? value : start;
+  } catch {
+    return start;
+  }
+}
+
+/** Return true if there is something to search for. */
+export function isAsked(ask) {
+  return Boolean(ask.query.trim() || ask.like);
+}
+
+/** Return true if hits come page by page: what has an order of its own has one page. */
+export function hasPages(ask) {
+  return !isReranked(ask) && !ask.diversity;
+}
+
+function isReranked(ask) {
+  return ask.rerank && !ask.like;
+}
+
+/** Return the name of the index that is asked; `indexes` are those that are served. */
+export function indexOf(ask, indexes) {
+  const names = Object.keys(indexes ?? {});
+  return ask.index || (names.includes("default") || !names.length ? "default" : names[0]);
+}
+
+/** Return the body of the request, as a program would send it. */
+export function bodyOf(ask, indexes) {
+  const index = indexOf(ask, indexes);
+  const body = ask.like ? { like: [ask.like] } : { queries: ask.query.trim() };
+  body.k = PAGE_SIZE;
+  if (index !== "default") body.index = index;
+  if (!ask.like && ask.mode !== "dense") body.mode = ask.mode;
+  if (!ask.like && ask.mode === "hybrid" && ask.alpha !== NOTHING.alpha) body.alpha = ask.alpha;
+  if (Object.keys(ask.filter).length) body.filter = ask.filter;
+  if (ask.group) Object.assign(body, { group_by: ask.group, group_size: GROUP_SIZE });
+  if (isReranked(ask)) body.rerank = { top_n: RERANKED };
+  if (ask.diversity) body.diversity = ask.diversity;
+  return body;
+}
+
+/** Return the name of a field as filters write it. */
+export function filterName(field) {
+  return RESERVED.test(field) ? `\\${field}` : field;
+}
+
+/** Return the values of a field that the filter leaves; none stands for all. */
+export function chosenValues(filter, field) {
+  return filter[filterName(field)]?.in ?? [];
+}
+
+/** Return the filter with a value of a field added to those that it leaves, or taken from them. */
+export function withValue(filter, field, value) {
+  const chosen = chosenValues(filter, field);
+  const values = chosen.includes(value) ? chosen.filter((item) => item !== value) : [...chosen, value];
+  return withCondition(filter, field, values.length ? { in: values } : {});
+}
+
+/** Return the filter with another condition on a field, or none if the condition is empty. */
+export function withCondition(filter, field, condition) {
+  const { [filterName(field)]: _, ...others } = filter;
+  return Object.keys(condition).length ? { ...others, [filterName(field)]: condition } : others;
+}

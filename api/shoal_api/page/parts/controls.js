@@ -1,0 +1,45 @@
+// Controls: one of a few words, one of a list, and a share from 0 to 1.
+
+import { html } from "../vendor/lit-html.js";
+
+/** Draw a row of words of which one is chosen; `words` has the label of each. */
+export function segmented(label, words, chosen, onChange) {
+  return html`
+    <div class="segmented" role="group" aria-label=${label}>
+      ${Object.entries(words).map(([word, text]) => html`
+        <button aria-pressed=${word === chosen} @click=${() => onChange(word)}>${text}</button>
+      `)}
+    </div>
+  `;
+}
+
+/** Draw a list of which one item is chosen; `items` has the label of each. */
+export function choice(label, items, chosen, onChange) {
+  return html`
+    <label class="field">
+      <span>${label}</span>
+      <select @change=${(event) => onChange(event.target.value)}>
+        ${Object.entries(items).map(([name, text]) => html`<option value=${name} ?selected=${name === chosen}>${text}</option>`)}
+      </select>
+    </label>
+  `;
+}
+
+/** Draw a slider from 0 to 1 with what its value means. */
+export function share(label, value, meaning, onChange) {
+  return html`
+    <label class="field">
+      <span>${label} <span class="value">${meaning}</span></span>
+      <input type="range" min="0" max="1" step="0.05" .value=${String(value)} @input=${(event) => onChange(+event.target.value)}>
+    </label>
+  `;
+}
+
+/** Draw a box to tick. */
+export function tick(label, value, onChange) {
+  return html`
+    <label class="tick">
+      <input type="checkbox" .checked=${value} @change=${(event) => onChange(event.target.checked)}><span>${label}</span>
+    </label>
+  `;
+}

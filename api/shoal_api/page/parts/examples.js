@@ -1,0 +1,36 @@
+// What three queries find, for somebody who has not asked anything yet.
+
+import { html } from "../vendor/lit-html.js";
+import { NOTHING } from "./ask.js";
+import { score } from "./score.js";
+
+/** Queries that the sample headlines have answers to. */
+const QUERIES = ["storms are getting worse", "robots taking over our jobs", "a scandal in football"];
+
+/** Least score of the best hit of an example: an index about other things has none of these examples. */
+const MIN_SCORE = 0.3;
+
+const HITS = 3;
+
+/** Return the examples of an index, each with its query and its hits. Throws ApiError. */
+export async function findExamples(api, index, signal) {
+  const body = { queries: QUERIES, k: HITS, index };
+  const { results } = await api.post("search", body, { signal });
+  const examples = QUERIES.map((query, number) => ({ query, hits: results[number] }));
+  return examples.filter(({ hits }) => hits[0]?.score >= MIN_SCORE);
+}
+
+/** Draw the examples; `onChoose` is called with the query of one. */
+export function exampleList(examples, onChoose) {
+  const ask = { ...NOTHING, mode: "dense" };
+  return html`
+    <section class="examples" aria-label="Examples">
+      ${examples.map(({ query, hits }) => html`
+        <article>
+          <h2><button @click=${() => onChoose(query)}>${query}</button></h2>
+          <ol>${hits.map((hit) => html`<li>${score(hit, ask, 1)}<p>${hit.text ?? hit.id}</p></li>`)}</ol>
+        </article>
+      `)}
+    </section>
+  `;
+}

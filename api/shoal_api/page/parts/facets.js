@@ -1,0 +1,62 @@
+// Filters by the fields of an index: the values of keywords with their counts, and ranges of numbers and dates.
+
+import { html } from "../vendor/lit-html.js";
+import { chosenValues, filterName, withCondition, withValue } from "./ask.js";
+
+/** Most fields with counts, and most values of each. */
+const MAX_FIELDS = 6;
+const MAX_VALUES = 8;
+
+/** Return the fields whose values are to be counted; `kinds` has the kind of each field of the index. */
+export function countedFields(kinds) {
+  return Object.keys(kinds ?? {}).filter((name) => ["keyword", "boolean"].includes(kinds[name])).slice(0, MAX_FIELDS);
+}
+
+/** Draw the filters; `onChange` is called with another filter. */
+export function facetPanel(kinds, facets, filter, onChange) {
+  const ranges = Object.keys(kinds ?? {}).filter((name) => ["number", "date"].includes(kinds[name])).slice(0, MAX_FIELDS);
+  const counted = Object.entries(facets ?? {}).filter(([, { values }]) => values.length);
+  return [
+    ...counted.map(([name, { values }]) => valueList(name, values, filter, onChange)),
+    ...ranges.map((name) => range(name, kinds[name], filter, onChange)),
+  ];
+}
+
+function valueList(name, values, filter, onChange) {
+  const chosen = chosenValues(filter, name);
+  const known = values.map(({ value }) => value);
+  const rest = chosen.filter((value) => !known.includes(value)).map((value) => ({ value, count: 0 }));
+  const shown = [...rest, ...values].slice(0, Math.max(MAX_VALUES, rest.length + 1));
+  const most = Math.max(...values.map(({ count }) => count), 1);
+  return html`
+    <fieldset class="facet">
+      <legend>${name}</legend>
+      ${shown.map(({ value, count }) => html`
+        <label>
+          <input type="checkbox" .checked=${chosen.includes(value)} @change=${() => onChange(withValue(filter, name, value))}>
+          <span class="value">${String(value)}</span>
+          <span class="count">${count.toLocaleString("en")}</span>
+          <span class="bar" aria-hidden="true"><span .style=${`--share:${count / most}`}></span></span>
+        </label>
+      `)}
+    </fieldset>
+  `;
+}
+
+function range(name, kind, filter, onChange) {
+  const condition = filter[filterName(name)] ?? {};
+  const bound = (word) => (event) => {
+    const { value } = event.target;
+    const { [word]: _, ...others } = condition;
+    const given = kind === "number" ? Number(value) : value;
+    onChange(withCondition(filter, name, value === "" ? others : { ...others, [word]: given }));
+  };
+  const type = kind === "number" ? "number" : "date";
+  return html`
+    <fieldset class="facet range">
+      <legend>${name}</legend>
+      <label><span>from</span><input type=${type} step="any" .value=${String(condition.gte ?? "")} @change=${bound("gte")}></label>
+      <label><span>to</span><input type=${type} step="any" .value=${String(condition.lte ?? "")} @change=${bound("lte")}></label>
+    </fieldset>
+  `;
+}

@@ -1,0 +1,38 @@
+// Notices: an error, or why there is nothing to see.
+
+import { html } from "../vendor/lit-html.js";
+
+const TITLES = {
+  away: "The API does not answer",
+  forbidden: "This key may not do that",
+  index_mismatch: "This version of the index cannot be searched so",
+  invalid_request: "That cannot be asked",
+  not_ready: "The service is not ready",
+  overloaded: "The service has more to do than it can take",
+  rate_limited: "The key has used up its rate",
+  timeout: "No answer in time",
+  unauthorized: "This needs a key",
+  unavailable: "Redis does not answer",
+  unknown_index: "There is no such index",
+  unsupported: "The workers cannot do that",
+};
+
+/** Draw an error of the API, in its own words. */
+export function notice(error) {
+  return html`
+    <div class="notice" data-kind="error" role="alert">
+      <h2>${TITLES[error.code] ?? "That went wrong"}</h2>
+      <p>${error.message}</p>
+    </div>
+  `;
+}
+
+/** Draw why there is nothing, and what to do about it. */
+export function empty(title, remedy) {
+  return html`
+    <div class="notice" data-kind="empty">
+      <h2>${title}</h2>
+      <p>${remedy}</p>
+    </div>
+  `;
+}

@@ -1,0 +1,50 @@
+// What is searched for: the words, the way of searching and the index.
+
+import { html } from "../vendor/lit-html.js";
+import { choice, segmented } from "./controls.js";
+
+/** Pause after a keystroke before a request: what fast typing passes by is not asked for. */
+const TYPING_MS = 70;
+
+const MODES = { dense: "Meaning", hybrid: "Both", lexical: "Words" };
+
+/** Draw the box; `change` is called with what is to be asked otherwise, and a pause. */
+export function searchBox(ask, index, indexes, hasWords, change) {
+  const modes = hasWords ? MODES : { dense: MODES.dense };
+  const counts = Object.entries(indexes).map(([name, { count }]) => [name, `${name} (${count.toLocaleString("en")})`]);
+  const chooseIndex = (name) => change({ index: name, filter: {}, group: "", like: "" });
+  return html`
+    <form class="search-box" role="search" @submit=${(event) => event.preventDefault() || change({})}>
+      <h1>${lead(indexes[index])}</h1>
+      ${queryField(ask, change)}
+      <div class="row">
+        ${ask.like ? "" : segmented("Search by", modes, ask.mode, (mode) => change({ mode }))}
+        ${counts.length > 1 ? choice("Index", Object.fromEntries(counts), index, chooseIndex) : ""}
+        <span class="hint keys">↓ ↑ through the hits, Enter for details, m for more like one</span>
+      </div>
+    </form>
+  `;
+}
+
+function lead(about) {
+  return about ? `Search ${about.count.toLocaleString("en")} documents by meaning, by words, or by both` : "Search";
+}
+
+function queryField(ask, change) {
+  const chip = html`
+    <button type="button" class="chip" aria-label=${`Stop looking for documents like ${ask.like}`} @click=${() => change({ like: "" })}>
+      like ${ask.like} ×</button>
+  `;
+  return html`
+    <div class="query">
+      <svg viewBox="0 0 20 20" width="22" height="22" aria-hidden="true">
+        <circle cx="8.5" cy="8.5" r="5.5"></circle><path d="M13 13l5 5"></path>
+      </svg>
+      ${ask.like ? chip : ""}
+      <input id="query" type="search" aria-label="What are you looking for?" autocomplete="off" spellcheck="false" enterkeyhint="search"
+        placeholder=${ask.like ? "or words of your own" : "A question, a phrase, a few words"}
+        .value=${ask.query} @input=${(event) => change({ query: event.target.value, like: "" }, TYPING_MS)}>
+      <kbd aria-hidden="true">/</kbd>
+    </div>
+  `;
+}

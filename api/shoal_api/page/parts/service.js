@@ -1,0 +1,41 @@
+// What is known of the service: one word, a few for the top of the page, and what to do if it is not well.
+
+import { html } from "../vendor/lit-html.js";
+
+/** What is known before the first answer. */
+export const STARTING = { status: "starting", label: "connecting", message: "" };
+
+/** Return the state of the service as its answer to /info tells it, or the error in place of one. */
+export function serviceOf(info, error) {
+  if (error) return unwell(error);
+  const ready = info.workers.filter((worker) => worker.state === "ready").length;
+  if (ready) return { status: "ready", label: `${ready} worker${ready > 1 ? "s" : ""} ready`, message: "" };
+  const message = info.workers_alive ? "A worker is alive, but not ready yet." : "Requests wait until a worker runs.";
+  return { status: "no_worker", label: "no worker", message };
+}
+
+function unwell(error) {
+  if (error.status === 401) return { status: "no_key", label: "key needed", message: error.message };
+  if (error.code === "unavailable") return { status: "no_redis", label: "no Redis", message: error.message };
+  if (error.code === "away") return { status: "away", label: "not reachable", message: error.message };
+  return { status: "away", label: "unwell", message: error.message };
+}
+
+const BANNERS = {
+  no_worker: ["No worker is ready", html`Start one: <code>shoal worker</code>, or all together: <code>shoal serve</code>.`],
+  no_redis: ["Redis does not answer", html`The API keeps trying. Is Redis running, and is <code>SHOAL_REDIS_URL</code> right?`],
+  no_key: ["This service needs a key", html`<code>shoal key new NAME</code> makes one.`],
+  away: ["The API does not answer", html`This page tries again every few seconds.`],
+};
+
+/** Draw a line over the view that says what the service lacks. */
+export function banner(service, askKey) {
+  const [title, remedy] = BANNERS[service.status] ?? [];
+  if (!title) return "";
+  return html`
+    <div class="banner" data-status=${service.status} role="alert">
+      <strong>${title}.</strong> <span>${service.message}</span> <span>${remedy}</span>
+      ${service.status === "no_key" ? html`<button class="button" @click=${askKey}>Enter a key</button>` : ""}
+    </div>
+  `;
+}

@@ -1,0 +1,32 @@
+// The tokens of a text, and where the model stops reading it.
+
+import { html } from "../vendor/lit-html.js";
+
+/** Return true if the model does not read a token; `numRead` characters were read, from the side that was kept. */
+function isCut(token, text, numRead, side) {
+  if (token.start === null) return false;
+  const numCharacters = Array.from(text).length;
+  return side === "left" ? token.stop <= numCharacters - numRead : token.start >= numRead;
+}
+
+/** Draw the tokens of a text, the special ones and those that are cut off too. */
+export function tokenList(tokens, text, numRead, side) {
+  const cut = tokens.map((token) => isCut(token, text, numRead, side));
+  const numCut = cut.filter(Boolean).length;
+  return html`
+    <p class="tokens">
+      ${tokens.map((token, n) => html`${cut[n] !== (cut[n - 1] ?? cut[n]) ? html`<span class="cut" role="note">cut</span>` : ""}<span
+        class="token" data-special=${token.special} data-cut=${cut[n]} data-joined=${isJoined(token, tokens[n - 1])}
+        title=${`id ${token.id}`}>${token.text}</span>`)}
+    </p>
+    <p class="hint">
+      ${tokens.length} tokens, special ones included.
+      ${numCut ? html`<strong>The model does not read ${numCut} of them.</strong>` : ""}
+    </p>
+  `;
+}
+
+/** Return true if a token goes on with the word of the one before it. */
+function isJoined(token, before) {
+  return Boolean(before) && token.start !== null && token.start === before.stop;
+}

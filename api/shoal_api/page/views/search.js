@@ -1,0 +1,240 @@
+// Search: hits as you type, with what they were found by and how long it took.
+
+import { html } from "../vendor/lit-html.js";
+import * as asking from "../parts/ask.js";
+import { codeSamples } from "../parts/code.js";
+import { exampleList, findExamples } from "../parts/examples.js";
+import { countedFields, facetPanel } from "../parts/facets.js";
+import { hitRow } from "../parts/hit.js";
+import { empty, notice } from "../parts/notice.js";
+import { searchBox } from "../parts/search_box.js";
+import { searchOptions, searchSamples } from "../parts/search_options.js";
+import { timingBar, timingOf } from "../parts/timing.js";
+
+export const title = "Search";
+
+let context = { state: {} };
+let ask = asking.NOTHING;
+let found = null;
+let examples = {};
+let error = null;
+let isPending = false;
+let isAsideOpen = false;
+let timer = 0;
+let request = new AbortController();
+const open = new Set();
+const wordless = new Set(); // indexes that were built before searches could look at words
+
+const pages = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && showMore());
+
+/** Show what the address asks. */
+export function enter(given) {
+  context = given;
+  document.addEventListener("keydown", onKey);
+  ask = asking.askOf(context.state.params);
+  submit();
+  if (matchMedia("(pointer: fine)").matches) requestAnimationFrame(() => input()?.focus());
+}
+
+/** Stop what is under way. */
+export function leave() {
+  document.removeEventListener("keydown", onKey);
+  request.abort();
+  clearTimeout(timer);
+}
+
+function input() {
+  return document.querySelector("#query");
+}
+
+function indexes() {
+  return context.state.info?.indexes ?? {};
+}
+
+function index() {
+  return asking.indexOf(ask, indexes());
+}
+
+function kinds() {
+  return indexes()[index()]?.fields;
+}
+
+/** Ask something else: at once, or after a pause in typing. */
+function change(changes, delayMs = 0) {
+  ask = { ...ask, ...changes };
+  clearTimeout(timer);
+  timer = setTimeout(submit, delayMs);
+  context.render();
+}
+
+/** Send the request and show its answer; an answer to an earlier request is dropped. */
+async function submit() {
+  request.abort();
+  request = new AbortController();
+  const { signal } = request;
+  const query = asking.paramsOf(ask).toString();
+  history.replaceState(null, "", query ? `#search?${query}` : "#search");
+  isPending = true;
+  context.render();
+  try {
+    if (asking.isAsked(ask)) await search(signal);
+    else await showExamples(signal);
+    error = null;
+  } catch (failure) {
+    if (signal.aborted) return;
+    if (failure.code === "index_mismatch" && !wordless.has(index())) return forgoWords();
+    error = failure;
+  }
+  isPending = false;
+  context.render();
+}
+
+async function search(signal) {
+  const answer = await context.api.ask("POST", "search", wholeBody(), { signal });
+  open.clear();
+  found = { ...pageOf(answer), timing: timingOf(answer) };
+}
+
+async function showExamples(signal) {
+  found = null;
+  const name = index();
+  if (indexes()[name] && !examples[name]) examples[name] = await findExamples(context.api, name, signal);
+}
+
+/** Ask again without what needs the words of documents. */
+function forgoWords() {
+  wordless.add(index());
+  ask = { ...ask, mode: "dense" };
+  return submit();
+}
+
+/** Return the body of the request with what the page shows beside the hits. */
+function wholeBody(cursor = "") {
+  const body = { ...asking.bodyOf(ask, indexes()), explain: true };
+  if (!wordless.has(index()) && !ask.like) body.snippet = {};
+  if (asking.hasPages(ask)) body.cursor = cursor;
+  const counted = countedFields(kinds());
+  if (counted.length) body.facets = counted;
+  return body;
+}
+
+function pageOf({ body }) {
+  return { hits: body.results[0], cursor: body.cursors?.[0], total: body.totals?.[0], facets: body.facets?.[0] };
+}
+
+/** Add the next page to the hits that are shown. */
+async function showMore() {
+  if (!found?.cursor || isPending) return;
+  const { signal } = request;
+  isPending = true;
+  try {
+    const next = pageOf(await context.api.ask("POST", "search", wholeBody(found.cursor), { signal }));
+    found = { ...found, hits: [...found.hits, ...next.hits], cursor: next.cursor };
+  } catch (failure) {
+    if (signal.aborted) return;
+    error = failure;
+  }
+  isPending = false;
+  context.render();
+}
+
+/** Move among the hits by the keyboard. */
+function onKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const isTyping = event.target.matches("input, textarea, select");
+  if (event.key === "/" && !isTyping) return focusOn(event, input());
+  if (event.key === "Escape" && event.target === input()) return change({ query: "", like: "" });
+  const hits = [...document.querySelectorAll(".hit")];
+  const place = hits.indexOf(document.activeElement);
+  if (event.target !== input() && place < 0) return;
+  if (event.key === "ArrowDown") focusOn(event, hits[place + 1]);
+  if (event.key === "ArrowUp" && place >= 0) focusOn(event, hits[place - 1] ?? input());
+  if (event.key === "Enter" && place >= 0) toggle(found.hits[place]);
+  if (event.key === "m" && place >= 0) {
+    event.preventDefault(); // like() moves the focus to the box, and the letter would be typed there
+    like(found.hits[place]);
+  }
+}
+
+function focusOn(event, element) {
+  event.preventDefault();
+  element?.focus();
+}
+
+function toggle(hit) {
+  if (!open.delete(hit.id)) open.add(hit.id);
+  context.render();
+}
+
+function like(hit) {
+  change({ like: hit.id, query: "" });
+  scrollTo(0, 0);
+  input().focus();
+}
+
+const actions = { toggle, like, filter: (field, value) => change({ filter: asking.withValue(ask.filter, field, value) }) };
+
+/** Draw the view. */
+export function view(state) {
+  requestAnimationFrame(watchEnd);
+  const isAsked = asking.isAsked(ask);
+  return html`
+    <div class="search" data-asked=${isAsked} aria-busy=${isPending}>
+      ${searchBox(ask, index(), indexes(), !wordless.has(index()), change)}
+      <div class="columns">
+        ${isAsked && found ? aside(state) : ""}
+        <div class="found">${content(isAsked)}</div>
+      </div>
+    </div>
+  `;
+}
+
+function watchEnd() {
+  pages.disconnect();
+  const end = document.querySelector("#more");
+  if (end) pages.observe(end);
+}
+
+function content(isAsked) {
+  if (error) return notice(error);
+  if (context.state.service?.status === "ready" && !Object.keys(indexes()).length) {
+    return empty("No index is served yet", html`Build one of a file, and serve it: <code>shoal index build news.csv --name news</code>`);
+  }
+  if (!isAsked) return examples[index()]?.length ? exampleList(examples[index()], (query) => change({ query })) : "";
+  return found ? hitList() : "";
+}
+
+function hitList() {
+  if (!found.hits.length) return empty("Nothing is found", "Try other words, search by meaning, or take filters away.");
+  const best = Math.max(...found.hits.map((hit) => hit.score));
+  return html`
+    <h2 class="hint" role="status">${summary()}</h2>
+    <ol class="hits">${found.hits.map((hit) => hitRow(hit, ask, best, open.has(hit.id), actions))}</ol>
+    ${found.cursor ? html`<button id="more" class="button quiet" @click=${showMore}>More hits</button>` : ""}
+  `;
+}
+
+function summary() {
+  if (found.total === undefined) return `The best ${found.hits.length}`;
+  const documents = `${found.total.toLocaleString("en")} document${found.total === 1 ? "" : "s"}`;
+  if (ask.like) return `${documents} by their likeness to ${ask.like}`;
+  return ask.mode === "lexical" ? `${documents} with a word of the query, the best first` : `${documents}, the best first`;
+}
+
+function aside(state) {
+  const toggleAside = () => {
+    isAsideOpen = !isAsideOpen;
+    context.render();
+  };
+  return html`
+    <aside data-open=${isAsideOpen} aria-label="This search">
+      ${timingBar(found.timing)}
+      <button class="button quiet opener" aria-expanded=${isAsideOpen} @click=${toggleAside}>Filters, options and code</button>
+      <div class="choices">
+        ${facetPanel(kinds(), found.facets, ask.filter, (filter) => change({ filter }))}
+        ${searchOptions(ask, state.info, kinds(), change)}
+        ${codeSamples(searchSamples(ask, state.info, state.needsKey), context.render)}
+      </div>
+    </aside>
+  `;
+}

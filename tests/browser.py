@@ -1,0 +1,40 @@
+"""Helpers of the tests in a browser, and a text that is hostile to the page."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+#: A script that would set a mark in the page if it ran.
+HOSTILE = "<img src=x onerror='window.ran = 1'><script>window.ran = 1</script>"
+
+#: Opens the page of a service, whose URL is given, and returns it.
+OpenPage = Callable[..., "Page"]
+
+
+def has_run_a_script(page: "Page") -> bool:
+    """Return True if a text has become a script in the page."""
+    return bool(page.evaluate("window.ran === 1"))
+
+
+def serious_faults(page: "Page") -> list[str]:
+    """Return what axe finds serious or critical in the page as it is now."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
+    found = axe.Axe().run(page).response["violations"]
+    return [
+        f"{fault['id']}: {node['html'][:200]} {node['any'][:1]}"
+        for fault in found
+        if fault["impact"] in ("serious", "critical")
+        for node in fault["nodes"]
+    ]
+
+
+def shot(page: "Page", name: str) -> None:
+    """Take a screenshot into the folder that TEST_SCREENSHOTS names, if it does, to look at."""
+    if folder := os.environ.get("TEST_SCREENSHOTS"):
+        page.screenshot(path=Path(folder) / f"{name}.png")

@@ -1,0 +1,102 @@
+"""Fixtures for the tests of the page: a real Chromium, and an application with a real worker behind it."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from api_stub import MakeApp
+from browser import HOSTILE, OpenPage
+from conftest import PATIENCE_S, WORDS, running
+from http_servers import Listen
+from queues import Queue
+
+from shoal.queue.pool import Pool
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+    from shoal_workers.encoding.encoder import Encoder
+    from shoal_workers.encoding.reranker import Reranker
+    from shoal_workers.index.index import Index
+    from shoal_workers.worker import Worker
+
+pytest_plugins = ["api_fixtures", "http_fixtures"]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator["Browser"]:
+    """Return Debian's Chromium, headless."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if not chromium:
+        pytest.skip("needs the program chromium")
+    sync_api.expect.set_options(timeout=PATIENCE_S * 1000)
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser: "Browser") -> Iterator[OpenPage]:
+    """Return a function that opens a page in a window of its own; fail a test in which a script of a page raised."""
+    contexts: list[BrowserContext] = []
+    errors: list[str] = []
+
+    def open_page(url: str, **options: Any) -> "Page":
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE_S * 1000)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda said: errors.append(said.text) if "Content Security Policy" in said.text else None)
+        page.goto(url)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not errors
+
+
+@pytest.fixture(scope="session")
+def fields_index(tmp_path_factory: pytest.TempPathFactory, encoder: "Encoder") -> "Index":
+    """An index of pairs of words with a topic and a year each, and of a document that tries to run a script."""
+    from shoal.records.source import Source
+    from shoal_workers.index.build.builder import build
+    from shoal_workers.index.build.local_encoder import LocalEncoder
+    from shoal_workers.index.index import Index
+
+    folder = tmp_path_factory.mktemp("documents")
+    pairs = [(first, second) for first in WORDS for second in WORDS]
+    documents: list[dict[str, Any]] = [
+        {"id": str(n), "text": f"{first} {second}", "topic": first, "year": 2000 + n}
+        for n, (first, second) in enumerate(pairs)
+    ]
+    documents.append(
+        {"id": HOSTILE, "text": f"{HOSTILE} hostile storm", "topic": HOSTILE, "link": "javascript:alert(1)"}
+    )
+    (folder / "documents.jsonl").write_text("\n".join(map(json.dumps, documents)))
+    build(Source(folder / "documents.jsonl"), folder / "built", LocalEncoder(encoder))
+    return Index.open(folder / "built")
+
+
+@pytest.fixture
+def page_worker(queue: Queue, encoder: "Encoder", fields_index: "Index", reranker: "Reranker") -> Iterator["Worker"]:
+    """A worker that serves that index, run by a thread."""
+    from shoal_workers.encoding.bucketing import Bucketing
+    from shoal_workers.service import about
+    from shoal_workers.worker import Worker
+
+    worker = Worker(queue.consumer(), encoder, {"default": fields_index}, Bucketing(4_096), reranker=reranker)
+    Pool(worker.consumer.broker, worker.consumer.keys, alive_s=3_600).announce(worker.id, about(worker))
+    with running(worker):
+        yield worker
+
+
+@pytest.fixture
+def page_url(listen: Listen, make_app: MakeApp, page_worker: "Worker") -> str:
+    """Return the URL of the page of an application with that worker."""
+    return f"{listen(make_app())}/"

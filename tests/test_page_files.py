@@ -1,0 +1,116 @@
+"""The files of the page: who gets them, with which headers, and where those of other projects are from."""
+
+import gzip
+import re
+from hashlib import sha256
+
+import pytest
+from api_stub import MakeApp, error_of
+from flask.testing import FlaskClient
+from page import table
+
+from shoal_api.routes.page import FOLDER, files
+
+pytest_plugins = ["api_fixtures"]
+
+#: What Chromium sends when somebody opens a page.
+BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"}
+
+#: Most bytes of all files, compressed.
+MAX_PACKED_BYTES = 250_000
+
+VENDOR = "api/shoal_api/page/vendor/README.md"
+
+
+class TestTheRoot:
+    @pytest.mark.parametrize("accept", [BROWSER["Accept"], "text/html", "text/html;q=0.9, application/json;q=0.1"])
+    def test_a_browser_gets_the_page(self, api: FlaskClient, accept: str) -> None:
+        response = api.get("/", headers={"Accept": accept})
+        assert response.mimetype == "text/html"
+        assert response.get_data(as_text=True).startswith("<!doctype html>")
+        assert set(response.headers["Vary"].split(", ")) == {"Accept", "Accept-Encoding"}
+
+    @pytest.mark.parametrize("accept", ["*/*", "application/json", "text/html, application/json", "", "text/plain"])
+    def test_a_program_gets_links(self, api: FlaskClient, accept: str) -> None:
+        response = api.get("/", headers={"Accept": accept})
+        assert response.get_json()["docs"] == "/docs"
+        assert response.headers["Vary"] == "Accept"
+
+    def test_without_an_accept_header_it_is_json(self, api: FlaskClient) -> None:
+        assert api.get("/").get_json()["name"] == "shoal"
+
+    def test_the_page_needs_no_redis(self, make_app: MakeApp) -> None:
+        app = make_app(redis_url="redis://127.0.0.1:1/0")
+        assert app.test_client().get("/", headers=BROWSER).mimetype == "text/html"
+
+
+class TestFiles:
+    def test_each_that_the_page_names_is_there(self, api: FlaskClient) -> None:
+        named = re.findall(r'(?:href|src)="(page/[^"]+)"', api.get("/", headers=BROWSER).get_data(as_text=True))
+        assert len(named) > 5
+        for path in named:
+            response = api.get(f"/{path}")
+            assert response.status_code == 200
+            assert response.headers["X-Content-Type-Options"] == "nosniff"
+
+    def test_each_that_a_script_imports_is_there(self) -> None:
+        for name, file in files().items():
+            if name.endswith(".js") and not name.startswith("vendor/"):
+                imported = re.findall(r'from "(\.[^"]+)"', file.data.decode())
+                assert [path for path in imported if not (FOLDER / name).parent.joinpath(path).exists()] == [], name
+
+    def test_a_script_may_only_come_from_the_service_itself(self, api: FlaskClient) -> None:
+        for path in ("/", "/page/main.js"):
+            policy = api.get(path, headers=BROWSER).headers["Content-Security-Policy"]
+            rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+            assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
+            assert rules["frame-ancestors"] == "'none'"
+            assert rules["script-src"] == rules["style-src"] == rules["connect-src"] == "'self'"
+
+    def test_a_browser_that_has_a_file_gets_no_second_one(self, api: FlaskClient) -> None:
+        first = api.get("/page/main.js")
+        again = api.get("/page/main.js", headers={"If-None-Match": first.headers["ETag"]})
+        assert (again.status_code, again.data) == (304, b"")
+        assert first.headers["Cache-Control"] == "no-cache"
+        assert api.get("/page/main.js", headers={"If-None-Match": 'W/"another"'}).status_code == 200
+
+    def test_they_come_compressed(self, api: FlaskClient) -> None:
+        plain = api.get("/page/main.js")
+        packed = api.get("/page/main.js", headers={"Accept-Encoding": "gzip"})
+        assert (packed.headers["Content-Encoding"], plain.headers.get("Content-Encoding")) == ("gzip", None)
+        assert gzip.decompress(packed.data) == plain.data
+        assert len(packed.data) < len(plain.data)
+
+    @pytest.mark.parametrize(
+        "name", ["none.js", "../app.py", "..%2fapp.py", "vendor/README.md", "vendor", "", "/etc/passwd"]
+    )
+    def test_nothing_else_is_served(self, api: FlaskClient, name: str) -> None:
+        assert error_of(api.get(f"/page/{name}"), 404)[0] == "not_found"
+
+    def test_all_of_them_are_small(self) -> None:
+        assert sum(min(len(file.data), len(file.packed)) for file in files().values()) <= MAX_PACKED_BYTES
+
+    def test_none_names_another_site(self) -> None:
+        own = {name: file.data.decode() for name, file in files().items() if not name.endswith(".woff2")}
+        own = {name: text for name, text in own.items() if not name.startswith("vendor/")}
+        assert len(own) > 10
+        found = {address for text in own.values() for address in re.findall(r"https?://[\w.]+", text)}
+        assert found == {"http://www.w3.org"}  # the name of SVG
+
+    def test_no_text_becomes_markup(self) -> None:
+        unsafe = re.compile(r"unsafeHTML|innerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function")
+        assert [
+            name
+            for name, file in files().items()
+            if name.startswith(("views", "parts")) and unsafe.search(file.data.decode())
+        ] == []
+
+
+def test_the_files_of_other_projects_are_those_that_are_listed() -> None:
+    rows = {name.strip("`"): cells for name, cells in table(VENDOR, "file").items()}
+    own = {path.name for path in (FOLDER / "vendor").iterdir()} - {"README.md"}
+    assert rows.keys() == {name for name in own if not name.endswith(".LICENSE")}
+    for name, (package, licence, digest) in rows.items():
+        assert sha256((FOLDER / "vendor" / name).read_bytes()).hexdigest() == digest.strip("`")
+        assert licence
+        assert package

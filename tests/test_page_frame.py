@@ -1,0 +1,87 @@
+"""The frame of the page: the states of the service, the key, prefixes of proxies."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_stub import MakeApp
+from browser import OpenPage, serious_faults, shot
+from conftest import RedisServer
+from http_servers import Listen
+
+from shoal_api.access import api_keys
+from shoal_workers.worker import Worker
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+expect = sync_api.expect
+
+pytest_plugins = ["browser_fixtures"]
+
+
+def test_without_a_worker_it_says_so(open_page: OpenPage, listen: Listen, make_app: MakeApp) -> None:
+    page = open_page(f"{listen(make_app())}/")
+    expect(page.get_by_role("alert")).to_contain_text("No worker is ready")
+    expect(page.locator(".status")).to_have_text("no worker")
+    shot(page, "no-worker")
+    assert serious_faults(page) == []
+
+
+def test_without_redis_it_says_so(
+    open_page: OpenPage, listen: Listen, make_app: MakeApp, own_redis: RedisServer
+) -> None:
+    own_redis.stop()
+    page = open_page(f"{listen(make_app(redis_url=own_redis.url))}/")
+    expect(page.get_by_role("alert")).to_contain_text("Redis does not answer")
+    shot(page, "no-redis")
+    assert serious_faults(page) == []
+
+
+def test_a_key_is_asked_for_and_kept(
+    open_page: OpenPage, listen: Listen, make_app: MakeApp, page_worker: Worker, tmp_path: Path
+) -> None:
+    key = api_keys.add(tmp_path / "keys", "reader", "user", "")
+    page = open_page(f"{listen(make_app(api_keys_file=str(tmp_path / 'keys')))}/")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_be_visible()
+    shot(page, "key")
+    assert serious_faults(page) == []
+    dialog.get_by_label("Key").fill("wrong")
+    dialog.get_by_role("button", name="Use it").click()
+    expect(page.get_by_role("alert").first).to_contain_text("needs a key")
+    dialog.get_by_label("Key").fill(key)
+    page.keyboard.press("Enter")
+    expect(page.locator(".status")).to_have_text("1 worker ready")
+    page.locator("#query").fill("storm")
+    expect(page.locator(".hit")).to_have_count(20)
+    assert key not in page.content()
+    page.reload()
+    expect(page.locator(".hit")).to_have_count(20)
+
+
+def test_behind_a_proxy_that_strips_a_prefix(
+    open_page: OpenPage, listen: Listen, make_app: MakeApp, page_worker: Worker
+) -> None:
+    app: Any = make_app()
+    serve = app.wsgi_app
+
+    def below_a_prefix(environ: dict[str, Any], start_response: Any) -> Any:
+        assert environ["PATH_INFO"].startswith("/ai/shoal/"), environ["PATH_INFO"]
+        environ["PATH_INFO"] = environ["PATH_INFO"].removeprefix("/ai/shoal")
+        return serve(environ, start_response)
+
+    app.wsgi_app = below_a_prefix
+    url = listen(app)
+    page = open_page(f"{url}/ai/shoal/#search?query=storm")
+    expect(page.locator(".hit")).to_have_count(20)
+    expect(page.locator(".code code")).to_contain_text(f"{url}/ai/shoal/search")
+
+
+def test_the_colours_can_be_chosen(open_page: OpenPage, page_url: str) -> None:
+    page = open_page(page_url, color_scheme="light")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(paper)
+    page.get_by_role("button", name="Switch to dark colours").click()
+    dark = page.evaluate(paper)
+    assert dark != light
+    page.reload()
+    assert page.evaluate(paper) == dark

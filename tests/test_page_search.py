@@ -1,0 +1,132 @@
+"""The page's search, in a real Chromium, with a real worker."""
+
+import json
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+import pytest
+from browser import HOSTILE, OpenPage, has_run_a_script, serious_faults, shot
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, Route
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+expect = sync_api.expect
+
+pytest_plugins = ["browser_fixtures"]
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+
+
+def hits(page: "Page") -> list[str]:
+    """Return the texts of the hits that are shown."""
+    return page.locator(".hit .text").all_inner_texts()
+
+
+def search(page: "Page", words: str) -> None:
+    """Type the words, and wait for the answer to all of them."""
+    page.keyboard.type(words)
+    expect(page).to_have_url(re.compile(re.escape(urlencode({"query": words}))))
+    expect(page.locator(".search")).to_have_attribute("aria-busy", "false")
+
+
+def test_somebody_types_filters_and_copies(open_page: OpenPage, page_url: str) -> None:
+    page = open_page(page_url, permissions=["clipboard-read", "clipboard-write"])
+    expect(page.get_by_text("65 documents by meaning")).to_be_visible()
+    shot(page, "search-first")
+    search(page, "storm europe")
+    expect(page.locator(".hit")).to_have_count(20)
+    assert hits(page)[0].split() == ["storm", "europe"]
+    expect(page.locator(".hit mark").first).to_have_text("storm")
+    expect(page.locator(".timing")).to_contain_text("encode")
+    assert "query=storm+europe" in page.url
+    shot(page, "search")
+
+    page.get_by_role("button", name="More hits").scroll_into_view_if_needed()
+    expect(page.locator(".hit")).to_have_count(40)
+
+    page.locator(".facet").get_by_text("rain", exact=True).click()
+    expect(page.get_by_text("8 documents, the best first")).to_be_visible()
+    assert all(text.startswith("rain") for text in hits(page))
+    page.get_by_role("button", name="Copy").click()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    body = json.loads(copied.partition("-d '")[2].rstrip("'"))
+    assert body == {"queries": "storm europe", "k": 20, "mode": "hybrid", "filter": {"topic": {"in": ["rain"]}}}
+
+    page.get_by_role("button", name="Words", exact=True).click()
+    expect(page.get_by_text("with a word of the query")).to_be_visible()
+    assert serious_faults(page) == []
+    page.reload()
+    expect(page.get_by_text("with a word of the query")).to_be_visible()
+
+
+def test_it_works_by_keyboard_alone(open_page: OpenPage, page_url: str) -> None:
+    page = open_page(page_url)
+    expect(page.locator("#query")).to_be_focused()
+    search(page, "market falls")
+    page.keyboard.press("ArrowDown")
+    first = page.locator(".hit").first
+    expect(first).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(first.locator(".details")).to_contain_text("cosine")
+    page.keyboard.press("m")
+    expect(page.get_by_role("button", name="Stop looking for documents like")).to_be_visible()
+    expect(page.get_by_text("64 documents by their likeness")).to_be_visible()
+    expect(page.locator("#query")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.locator(".hit")).to_have_count(0)
+    page.keyboard.press("Tab")
+    page.keyboard.press("/")
+    expect(page.locator("#query")).to_be_focused()
+
+
+def test_a_script_in_a_document_or_a_query_is_a_text(open_page: OpenPage, page_url: str) -> None:
+    page = open_page(f"{page_url}#search?query=hostile&mode=lexical")
+    expect(page.locator(".hit .text")).to_have_text(f"{HOSTILE} hostile storm")
+    page.get_by_role("button", name="Details").click()
+    expect(page.locator(".details")).to_contain_text(HOSTILE)
+    expect(page.locator(".details")).to_contain_text("javascript:alert(1)")
+    assert page.locator(".details a").count() == 0
+    page.get_by_role("button", name="More like this").click()
+    expect(page.locator(".query .chip")).to_contain_text(HOSTILE)
+    page.locator("#query").fill(HOSTILE)
+    expect(page.locator(".code code")).to_contain_text("onerror")
+    expect(page.locator(".hit")).not_to_have_count(0)
+    page.goto(f"{page_url}#search?index={HOSTILE}&query=storm")
+    expect(page.locator(".notice")).to_contain_text("index")
+    assert not has_run_a_script(page)
+
+
+def test_an_earlier_answer_never_takes_the_place_of_a_later_one(open_page: OpenPage, page_url: str) -> None:
+    page = open_page(page_url)
+    held = []
+
+    def hold(route: "Route") -> None:
+        if json.loads(route.request.post_data or "{}").get("queries") == "rain rain":
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/search", hold)
+    page.locator("#query").fill("rain rain")
+    page.wait_for_timeout(0)
+    page.locator("#query").fill("market market")
+    expect(page.locator(".hit .text").first).to_have_text("market market")
+    for route in held:
+        route.abort()
+    assert hits(page)[0] == "market market"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone(open_page: OpenPage, page_url: str, scheme: str) -> None:
+    page = open_page(page_url, color_scheme=scheme, **PHONE)
+    expect(page.locator("nav")).to_be_visible()
+    assert serious_faults(page) == []
+    page.locator("#query").fill("storm")
+    expect(page.locator(".hit")).to_have_count(20)
+    shot(page, f"phone-{scheme}")
+    page.get_by_role("button", name="Filters, options and code").click()
+    expect(page.locator(".facet").first).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert serious_faults(page) == []
