@@ -20,6 +20,7 @@ from benchmarks import (
     indexes,
     limits,
     open_loop,
+    opening,
     options,
     plot,
     quality,
@@ -60,6 +61,8 @@ SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "compare": compare.run,
     "nearest": indexes.nearest,
     "versions": versions.run,
+    "opening": opening.run,
+    "hundred": opening.run_many,
     "servers": servers.run,
     "routes": scenarios.routes,
     "bulk": bulk.run,
@@ -68,7 +71,7 @@ SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
 }
 
 #: Scenarios that run only when they are named.
-ON_DEMAND = ("compare", "nearest", "versions", "servers", "routes", "bulk", "rerank", "options")
+ON_DEMAND = ("compare", "nearest", "versions", "opening", "hundred", "servers", "routes", "bulk", "rerank", "options")
 
 
 def main() -> None:
@@ -96,7 +99,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=int, default=8, help="length of a run")
     parser.add_argument("--minutes", type=float, default=10, help="length of the soak")
     parser.add_argument("--workers", type=int, default=1, help="workers of each server in the scenario compare")
-    parser.add_argument("--vectors", type=int, default=1_000_000, help="size of the index in nearest and versions")
+    parser.add_argument(
+        "--vectors", type=int, default=1_000_000, help="size of the index in nearest, versions, opening"
+    )
     parser.add_argument("--json", type=Path, help="save every figure here")
     parser.add_argument("--plot", type=Path, help="draw the figures here (.svg or .png)")
     parser.add_argument("--from", dest="read", type=Path, help="measure nothing: print and draw what --json saved")
