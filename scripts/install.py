@@ -37,7 +37,8 @@ DEFAULT_MODEL = ROOT / "default-model.txt"
 PARTS: dict[str, tuple[list[str], list[str]]] = {
     "serve": (["api", "workers", "jobs", "embedded"], []),
     "export": (["export"], []),
-    "test": (["documents", "http", "parquet", "remote", "zstd"], ["test"]),
+    "test": (["documents", "http", "parquet", "remote", "tracing", "zstd"], ["test"]),
+    "tracing": (["tracing"], []),
     "lint": ([], ["lint"]),
     "bench": ([], ["bench"]),
     "clients": ([], ["clients"]),

@@ -92,6 +92,8 @@ class StubWorker:
         self.pool = Pool(self.queue.broker, keys, alive_s=3_600)
         #: The name of the prompt of each job so far.
         self.prompts_asked: list[str | None] = []
+        #: The trace that each job so far belongs to.
+        self.traces: list[str | None] = []
         self._open = threading.Event()
         self._open.set()
         self._parked = threading.Event()
@@ -130,6 +132,7 @@ class StubWorker:
         deliveries = self.queue.take("stub", LANES, 64, block_s=0.02)
         jobs = [Job.unpack(delivery.data) for delivery in deliveries]
         self.prompts_asked += [job.options.prompt_name for job in jobs]
+        self.traces += [job.traceparent for job in jobs]
         submitted = [d for d, job in zip(deliveries, jobs, strict=True) if job.reply_to is None]
         started = zip(submitted, self.queue.start("stub", submitted), strict=True)
         cancelled = [delivery for delivery, runs in started if not runs]

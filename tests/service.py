@@ -2,7 +2,7 @@
 
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,13 +27,15 @@ class Service:
         self.worker = worker
         self.port = port
 
-    def ask(self, method: str, path: str, body: Any = None) -> Response:
-        """Send a request and return the answer; a body other than bytes is sent as JSON."""
+    def ask(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Response:
+        """Send a request and return the answer, whose body may be no JSON; a body other than bytes is sent as JSON."""
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)) as connection:
-            connection.request(method, path, data)
+            connection.request(method, path, data, dict(headers or {}))
             response = connection.getresponse()
-            return Response(response.status, dict(response.headers), json.loads(response.read()))
+            answer = response.read()
+            is_json = response.headers.get_content_subtype() in ("json", "problem+json")
+            return Response(response.status, dict(response.headers), json.loads(answer) if is_json else answer)
 
     def is_ready(self) -> bool:
         """Return True if the API says that requests will be answered."""

@@ -83,10 +83,29 @@ def test_a_terminal_has_one_line_that_is_gone_at_the_end(clock: Clock) -> None:
     progress.finish()
     assert stream.getvalue().split("\r\033[K") == [
         "",
-        "embedding: 1 of 4, 1 a second, 3 s left",
-        "embedding: 2 of 4, 1 a second, 2 s left",
+        "embedding: [######..................] 1 of 4, 1 a second, 3 s left",
+        "embedding: [############............] 2 of 4, 1 a second, 2 s left",
         "",
     ]
+
+
+def test_a_loop_over_items_of_unknown_number_counts_them(clock: Clock) -> None:
+    stream = io.StringIO()
+    progress = Progress("embedding", unit=" texts", stream=stream, clock=clock)
+    for item in progress.over(["a", "b", "c"]):
+        clock.now_s += 4.0 if item == "b" else 0.5
+    assert stream.getvalue().splitlines() == ["embedding: 2 texts, 0 texts a second"]
+
+
+def test_a_loop_that_ends_early_leaves_no_line_on_a_terminal(clock: Clock) -> None:
+    stream = Terminal()
+    items = Progress("embedding", 2, stream=stream, clock=clock).over("ab")
+    next(items)
+    clock.now_s = 2.0
+    next(items)
+    items.close()
+    line = "embedding: [############............] 1 of 2, 0 a second, 2 s left"
+    assert stream.getvalue().split("\r\033[K")[1:] == [line, ""]
 
 
 def test_a_step_that_does_not_return_is_shown_by_a_thread() -> None:

@@ -250,6 +250,7 @@ HOMES = {
         "shoal_workers.long_jobs.runnable_job",
         "shoal_workers.long_jobs.schedules",
     },
+    "opentelemetry": {"shoal.spans"},
     "Stemmer": {"shoal_workers.index.lexical.analyzer"},
     "numkong": {"shoal_workers.index.search.upper_bounds"},
     "openvino": {

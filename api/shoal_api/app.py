@@ -18,6 +18,7 @@ from shoal import __version__
 from shoal.client.redis.client import Client
 from shoal.queue.pool_history import PoolHistory
 from shoal.settings import Settings
+from shoal.tracing import open_tracer
 from shoal_api import errors, validation
 from shoal_api.access import cors
 from shoal_api.access.access_control import AccessControl
@@ -49,6 +50,7 @@ from shoal_api.schema.responses import ErrorBody
 from shoal_api.server.disconnects import Disconnects
 from shoal_api.server.fast_flask import FastFlask
 from shoal_api.server.metrics import Metrics
+from shoal_api.server.request_span import answer_traced
 from shoal_api.upload_store import UploadStore
 
 _ROUTES = (embed, search, score, jobs, bulk, dead_letters, health, info, pool, indexes, metrics, page)
@@ -91,6 +93,11 @@ class _App(FastFlask):
         for path, item in earlier.items():
             if (later := self.paths[path]) is not item:
                 self.paths[path] = joined(item, later, self.own_paths.get(path))
+
+    def full_dispatch_request(self) -> Response:
+        """Return the response to the request, as a part of the trace that the request belongs to."""
+        request = cast(JsonRequest, request_ctx.request)
+        return answer_traced(Context.of(self).tracer, request, super().full_dispatch_request)
 
     def dispatch_request(self) -> Any:
         """Return what the view answers, if access control lets the request in."""
@@ -155,7 +162,7 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
         PoolHistory(client.queue, counters.num_cache_hits), lambda: read_details(Context.of(app)), stopping
     )
     parts = (counters, access, reader, disconnects, paths, client.long_jobs, uploads, watch, stopping)
-    Context(settings, client, *parts).attach(app)
+    Context(settings, client, *parts, open_tracer(settings, "api")).attach(app)
     docs.install(app)
     _refuse_unknown_parameters(app)
     if settings.cors_origins:

@@ -42,6 +42,8 @@ from shoal.settings import Settings
     "model_aliases",
     "token_ids",
     "log_level",
+    "log_format",
+    "tracing",
 )
 def api(settings: Settings) -> None:
     """Answer HTTP requests; `shoal worker` starts the workers that embed and search."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from threading import Event
-from typing import Self, cast
+from typing import TYPE_CHECKING, Self, cast
 
 from flask import Flask
 from flask.globals import app_ctx
@@ -17,6 +17,9 @@ from shoal_api.protocol_paths import ProtocolPaths
 from shoal_api.server.disconnects import Disconnects
 from shoal_api.server.metrics import Metrics
 from shoal_api.upload_store import UploadStore
+
+if TYPE_CHECKING:
+    from shoal.spans import Tracer
 
 _KEY = "shoal"
 
@@ -36,6 +39,7 @@ class Context:
     uploads: UploadStore
     pool_watch: PoolWatch
     stopping: Event
+    tracer: "Tracer | None" = None
 
     def attach(self, app: Flask) -> None:
         """Make this the context of `app`."""

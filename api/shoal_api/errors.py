@@ -1,12 +1,12 @@
 """Errors as responses: one table of HTTP statuses, and the shape of the route's protocol."""
 
 import logging
-import traceback
 from collections.abc import Mapping
 
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
+from shoal import logs, traceparent
 from shoal.errors import Internal, ShoalError
 from shoal.excerpt import excerpt
 from shoal_api.context import context
@@ -49,8 +49,8 @@ def answer_http_error(error: HTTPException) -> Response:
 
 def answer_unexpected_error(error: Exception) -> Response:
     """Return the response to any other error, and log it without its message, which could hold a text."""
-    frames = "".join(traceback.format_tb(error.__traceback__))
-    _log.error("%s %s raised %s\n%s", request.method, request.url_rule, type(error).__name__, frames)
+    facts = logs.about(None, json_request().client_name, traceparent.current())
+    _log.error("%s %s failed: %s", request.method, request.url_rule, logs.places(error), extra=facts)
     return answer_error(Internal("the server failed unexpectedly: its log has the traceback, please report it"))
 
 

@@ -3,7 +3,6 @@
 `PAUSE_S` stands for the time that a heavier model would take for a batch, without taking it from the machine.
 """
 
-import logging
 import os
 import signal
 import sys
@@ -12,6 +11,7 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from threading import Event
 
+from shoal import logs
 from shoal.settings import Settings
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.tokenizer import Tokens
@@ -71,7 +71,7 @@ def digest(text: str) -> bytes:
 def main(computed: str, pause_s: str) -> None:
     """Serve until told to stop."""
     settings = Settings.from_environment()
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logs.configure(settings)
     file = os.open(computed, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     serve(settings, PoisonedEncoder(open_encoder(settings, settings.threads), file, float(pause_s)))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from typing import Any, Literal, Self, get_args
 
-from shoal import wire
+from shoal import traceparent, wire
 from shoal.checks import check_range, check_type
 from shoal.errors import InvalidRequest, InvalidText, MalformedJob, UnsupportedVersion
 from shoal.excerpt import excerpt, kind
@@ -157,9 +157,9 @@ class Job:
     ids in decimal, with spaces between them. `special_tokens` is about special tokens, such as `[CLS]`: to tokenize,
     add them; to decode, keep them.
 
-    `deadline` is in Unix seconds by Redis's clock. The reply goes to the reply address `reply_to`; a job without one
-    has a record with its status, and its reply goes to a result key of its own. Raises InvalidRequest for a field that
-    is not right.
+    `traceparent` is the trace that the job belongs to, for log lines and spans alone. `deadline` is in Unix seconds by
+    Redis's clock. The reply goes to the reply address `reply_to`; a job without one has a record with its status, and
+    its reply goes to a result key of its own. Raises InvalidRequest for a field that is not right.
     """
 
     op: str
@@ -174,6 +174,7 @@ class Job:
     query: str | None = None
     raw_scores: bool = False
     search: SearchOptions = PLAIN
+    traceparent: str | None = None
 
     def __post_init__(self) -> None:
         if self.op not in OPERATIONS:
@@ -230,8 +231,10 @@ class Job:
             if name not in RERANK_OPTIONS and getattr(self.options, name) != default:
                 raise InvalidRequest(f"{name} does not go with a rerank: leave it out")
 
-    def pack(self, reply_to: str | None = None) -> bytes:
+    def pack(self, reply_to: str | None = None, trace: str | None = None) -> bytes:
         """Return the job as msgpack (docs/protocol.md), with `reply_to` as its reply address if one is given.
+
+        It belongs to the trace `trace` if it names none itself.
 
         Raises InvalidText for a text that UTF-8 cannot hold.
         """
@@ -247,6 +250,8 @@ class Job:
             values["deadline"] = self.deadline
         if reply_to := reply_to or self.reply_to:
             values["reply_to"] = reply_to
+        if trace := traceparent.valid(self.traceparent) or trace:
+            values["traceparent"] = trace
         try:
             return wire.pack(values)
         except InvalidText:
@@ -267,12 +272,13 @@ class Job:
             if name not in values:
                 raise MalformedJob(f"the job has no field {name!r}: id, op and texts are required")
         known = {name: values[name] for name in JOB_NAMES if name in values}
+        known["traceparent"] = traceparent.valid(values.get("traceparent"))
         search = SearchOptions.from_map(values) if values["op"] == "search" else PLAIN
         return cls(**known, options=Options.from_map(values), search=search)
 
     def digest(self) -> str:
-        """Return 32 hex digits, the same for two jobs that differ in their ids alone."""
-        return blake2b(replace(self, id="-").pack(), digest_size=16).hexdigest()
+        """Return 32 hex digits, the same for two jobs that differ in their ids and traces alone."""
+        return blake2b(replace(self, id="-", traceparent=None).pack(), digest_size=16).hexdigest()
 
     @property
     def num_lane_texts(self) -> int:

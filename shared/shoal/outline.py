@@ -6,6 +6,7 @@ from typing import Self
 
 import msgpack
 
+from shoal import traceparent
 from shoal.errors import InvalidRequest
 from shoal.jobs import OPERATIONS, check_name
 
@@ -15,7 +16,7 @@ _MAX_HEADER_BYTES = 5
 #: Most bytes of a field's name or value that are looked at: longer ones are none of those that an outline has.
 _MAX_STRING_BYTES = 256
 
-_FIELDS = ("id", "reply_to", "op")
+_FIELDS = ("id", "reply_to", "op", "traceparent")
 
 _UNREADABLE = (msgpack.UnpackException, ValueError, TypeError, MemoryError)
 
@@ -56,6 +57,11 @@ class Outline:
     def reply_to(self) -> str | None:
         """Return the reply address, if it is one that a job may have."""
         return self._name("reply_to")
+
+    @property
+    def traceparent(self) -> str | None:
+        """Return the trace that the job belongs to, if it is one."""
+        return traceparent.valid(self.fields.get("traceparent"))
 
     def _name(self, name: str) -> str | None:
         with suppress(InvalidRequest):

@@ -4,12 +4,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from shoal.long_task import TaskProgress
+
+T = TypeVar("T")
 
 #: Time until the first line of a step, and between two lines; on a terminal, between two states of the line.
 FIRST_AFTER_S, EVERY_S, EVERY_S_ON_TERMINAL = 1.0, 5.0, 0.5
@@ -63,8 +65,9 @@ class _StatusLine:
 class Progress:
     """The progress of one step, on standard error: nothing in the first second, then a line every few seconds.
 
-    A line has what is done, of how much, how fast and how long still, if `total` is known. As a context manager it
-    writes them from a thread, for a step that is one call; a loop can call `tick` instead.
+    A line has what is done, of how much, how fast and how long still, if `total` is known; on a terminal it begins with
+    a bar. As a context manager it writes them from a thread, for a step that is one call; a loop can call `tick`
+    instead, or go `over` its items.
     """
 
     def __init__(
@@ -91,18 +94,32 @@ class Progress:
     def tick(self) -> None:
         """Write a line if one is due."""
         if self._status_line.is_due(self._clock()):
-            self._status_line.show(self.line())
+            self._status_line.show(self.line(with_bar=self._status_line.is_terminal))
 
-    def line(self) -> str:
-        """Return the state of the step in words."""
+    def over(self, items: Iterable[T]) -> Generator[T, None, None]:
+        """Yield the items of a step, counting each, and write lines as they are due."""
+        try:
+            for item in items:
+                yield item
+                self.advance()
+                self.tick()
+        finally:
+            self.finish()
+
+    def line(self, *, with_bar: bool = False) -> str:
+        """Return the state of the step in words, behind a bar if asked for and its length is known."""
         passed_s = self._clock() - self._begin_s
-        if not self.total:
+        if not self.total and not self.done:
             return f"{self.label} … {passed_s:.0f} s"
-        text = f"{self.label}: {self.done:,} of {self.total:,}{self.unit}"
-        if not self.done:
+        rate = self.done / passed_s if passed_s else 0.0
+        speed = f"{rate:,.0f}{self.unit} a second"
+        if not self.total:
+            return f"{self.label}: {self.done:,}{self.unit}, {speed}"
+        bar = _bar(self.done / self.total) if with_bar else ""
+        text = f"{self.label}: {bar}{self.done:,} of {self.total:,}{self.unit}"
+        if not rate:
             return f"{text}, {passed_s:.0f} s so far"
-        rate = self.done / passed_s
-        return f"{text}, {rate:,.0f}{self.unit} a second, {_duration((self.total - self.done) / rate)} left"
+        return f"{text}, {speed}, {_duration((self.total - self.done) / rate)} left"
 
     def finish(self) -> None:
         """End the line on a terminal."""
@@ -162,9 +179,7 @@ def task_line(
     """Return the progress of a long job in words, behind a bar if asked for."""
     words = []
     if progress.fraction is not None:
-        filled = int(progress.fraction * _BAR_WIDTH)
-        bar = f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] " if with_bar else ""
-        words.append(f"{bar}{100 * progress.fraction:.0f} %")
+        words.append(f"{_bar(progress.fraction) if with_bar else ''}{100 * progress.fraction:.0f} %")
     words.append(f"{progress.rows:,} rows")
     if rows_per_s:
         words.append(f"{rows_per_s:,.0f} a second")
@@ -173,6 +188,11 @@ def task_line(
     if progress.num_bad:
         words.append(f"{progress.num_bad:,} bad")
     return f"{progress.step or 'waiting'}: {', '.join(words)}"
+
+
+def _bar(fraction: float) -> str:
+    filled = int(min(1.0, max(0.0, fraction)) * _BAR_WIDTH)
+    return f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] "
 
 
 def _duration(seconds: float) -> str:

@@ -184,6 +184,13 @@ class Settings:
     workers: int = _setting(1, "Worker processes that `shoal serve` starts.", 0)
     home: str = _setting("~/.shoal", "Folder for prepared models, the embedded Redis's data, and logs.")
     log_level: str = _setting("info", "Least severe log lines to write.", choices=("debug", "info", "warning", "error"))
+    log_format: str = _setting("text", "Form of log lines: words, or a JSON object each.", choices=("text", "json"))
+    tracing: str = _setting(
+        "off",
+        "Spans of what jobs take, in OpenTelemetry's form: none, or sent by OTLP to the collector that "
+        "OTEL_EXPORTER_OTLP_ENDPOINT names.",
+        choices=("off", "otlp"),
+    )
 
     def __post_init__(self) -> None:
         for item in fields(self):

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
+from shoal import logs
 from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
 from shoal.errors import Expired, Internal, InvalidRequest, Poisoned, ShoalError, Unsupported
@@ -24,6 +25,7 @@ from shoal_workers.chunked_texts import ChunkedTexts
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 from shoal_workers.index.serving.open_indexes import find_index
+from shoal_workers.job_log import JobLog
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.measurements import Measurements
 from shoal_workers.recent_jobs import RecentJobs
@@ -78,6 +80,7 @@ class Admission:
         measurements: Measurements,
         serves_reranks: bool = False,
         recent: RecentJobs | None = None,
+        job_log: JobLog | None = None,
     ):
         self._consumer = consumer
         self._pool = pool
@@ -90,6 +93,7 @@ class Admission:
         self._counters = measurements.counters
         self._waits = measurements.waits
         self._recent = recent or RecentJobs()
+        self._job_log = job_log or JobLog(consumer.name, clock)
         self._serves_reranks = serves_reranks
         self._next_claim = 0.0
         self._next_check = 0.0
@@ -148,7 +152,7 @@ class Admission:
 
     def refuse(self, refusals: Sequence[tuple[Delivery, ShoalError]]) -> int:
         """Answer with the errors; return how many of the jobs were still unanswered."""
-        answers = []
+        answers, ends = [], []
         self._recent.add_failed(refusals, self._clock.now())
         for delivery, error in refusals:
             self._counters["failed"] += 1
@@ -156,7 +160,11 @@ class Admission:
             job_id = _put_as(delivery) or outline.id
             reply = None if job_id is None else Reply.failure(job_id, error)
             answers.append(Answer(delivery, reply, outline.reply_to, self._dead_letter(delivery, error, reply)))
-        return self._consumer.reply(answers) if answers else 0
+            ends.append((delivery, job_id, outline, error))
+        num_answered = self._consumer.reply(answers) if answers else 0
+        for end in ends:
+            self._job_log.note_refused(*end)
+        return num_answered
 
     def _dead_letter(self, delivery: Delivery, error: ShoalError, reply: Reply | None) -> DeadLetter | None:
         """Return the dead letter of a job that may do harm or whose id cannot be read; None for other jobs."""
@@ -168,7 +176,8 @@ class Admission:
             summary, _, trace = self._crash_reports.read(delivery.owner).partition("\n")
             reason, worker = f"{reason}; the last one {summary or NO_REPORT}", delivery.owner
             deliveries -= 1  # the present one is only to answer it
-        log.warning("dead letter: %s, in delivery %d; `shoal dead` has the rest", error.code, delivery.num_deliveries)
+        facts = logs.about(reply.id if reply else None, delivery.client)
+        log.warning("dead letter: %s in delivery %d; `shoal dead` has the rest", error.code, deliveries, extra=facts)
         return DeadLetter(reason, trace, worker, deliveries)
 
     # Take
@@ -212,7 +221,8 @@ class Admission:
             self._consumer.end_claim_turn()
         self._counters["claims"] += 1
         self._counters["redeliveries"] += claimed.is_suspect
-        log.info("claimed a job of worker %s, delivery %d", claimed.owner, claimed.num_deliveries)
+        facts = logs.about(_put_as(claimed), claimed.client)
+        log.info("claimed a job of worker %s, delivery %d", claimed.owner, claimed.num_deliveries, extra=facts)
         return claimed
 
     def _sweep(self) -> None:

@@ -1,11 +1,11 @@
 """The commands of the workers: `shoal worker`, `shoal jobs`, `shoal index` and `shoal model`."""
 
 import json
-import logging
 from dataclasses import asdict
 
 import click
 
+from shoal import logs
 from shoal.cli.options import MODEL_SETTINGS, REDIS_SETTINGS, settings_options
 from shoal.settings import Settings
 from shoal_workers.index_commands import index
@@ -36,7 +36,8 @@ LONG_JOB_SETTINGS = (
     "private_hosts",
     "schedules",
 )
-PROCESS_SETTINGS = ("stall_timeout_s", "workers", "log_level")
+LOG_SETTINGS = ("log_level", "log_format", "tracing")
+PROCESS_SETTINGS = ("stall_timeout_s", "workers", *LOG_SETTINGS)
 
 
 @click.command()
@@ -50,12 +51,12 @@ def worker(settings: Settings) -> None:
     limit_native_threads(settings.threads, settings.workers)
     from shoal_workers.service import serve
 
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logs.configure(settings)
     serve(settings)
 
 
 @click.command()
-@settings_options(*REDIS_SETTINGS, *LONG_JOB_SETTINGS, "max_text_chars", "home", "log_level")
+@settings_options(*REDIS_SETTINGS, *LONG_JOB_SETTINGS, "max_text_chars", "home", *LOG_SETTINGS)
 def jobs(settings: Settings) -> None:
     """Do long jobs until it is told to stop (SIGTERM or Ctrl-C).
 
@@ -67,9 +68,8 @@ def jobs(settings: Settings) -> None:
     from shoal_workers.index.store.store_process import check_store
     from shoal_workers.long_jobs.runner import Runner
 
+    logs.configure(settings)
     check_store(settings)
-
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     Runner(settings).run()
 
 

@@ -8,6 +8,7 @@ import click
 
 from shoal.blocking import run_now
 from shoal.cli.options import REDIS_SETTINGS, settings_options
+from shoal.progress import Progress
 from shoal.settings import Settings
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def add(settings: Settings, index_name: str, source: str, text_column: str | Non
         max_text_chars=settings.max_text_chars,
         rules=SourceRules.from_settings(settings),
     )
-    with _writer(settings, index_name) as writer:
+    with _writer(settings, index_name) as writer, Progress("adding documents"):
         num, _ = run_now(writer.add(documents))
     click.echo(f"documents added to {index_name}: {num:,}")
 

@@ -5,6 +5,7 @@ import time
 import traceback
 from collections.abc import Sequence
 
+from shoal import logs
 from shoal.queue.job_notice import JobNotice
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.passes_end import PassesEnd
@@ -86,8 +87,9 @@ class RunningBatch:
         except Exception as error:  # any that an engine may raise
             traceback.clear_frames(error.__traceback__)
             text.error = error
-            frames = "".join(traceback.format_tb(error.__traceback__))  # the message could hold a text
-            log.error("the engine failed on a text of %d tokens: %s\n%s", text.num_tokens, type(error).__name__, frames)
+            job_ids = [work.job.id for work in self.batch.works if text in work.tokenized.values()]
+            facts = logs.about(" ".join(job_ids))
+            log.error("the engine failed on a text of %d tokens: %s", text.num_tokens, logs.places(error), extra=facts)
 
     def _note_pass(self, texts: Sequence[TokenizedText]) -> None:
         self._progress.mark("encoding")

@@ -2,12 +2,12 @@
 
 import logging
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
 import numpy as np
 
+from shoal import logs
 from shoal.errors import IndexMismatch, InvalidRequest, NotReady, Overloaded, ShoalError, TooLarge, Unavailable
 from shoal.search_options import PLAIN
 from shoal_workers.index.index import Index
@@ -125,8 +125,8 @@ class Searcher:
 
 
 def _fail(work: Work, error: Exception) -> None:
-    frames = "".join(traceback.format_tb(error.__traceback__))  # the message could hold a text
-    log.error("a search for %d queries failed: %s\n%s", len(work.job.texts), type(error).__name__, frames)
+    facts = logs.about(work.job.id, work.delivery.client, work.job.traceparent)
+    log.error("a search for %d queries failed: %s", len(work.job.texts), logs.places(error), extra=facts)
     work.fail("the search failed", error)
 
 

@@ -6,7 +6,7 @@ import secrets
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from hashlib import blake2b
 from threading import Event
 from time import monotonic
@@ -27,6 +27,7 @@ from shoal.queue.pool import Pool
 from shoal.queue.producer import SCRIPT_VERSION
 from shoal.settings import Settings
 from shoal.size_limit import MAX_JOB_HITS, MAX_JOB_ROWS
+from shoal.tracing import open_tracer
 from shoal_workers.admission import Limits
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
@@ -59,6 +60,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     """
     check_store(settings)
     open_files.raise_limit()
+    tracer = open_tracer(settings, "worker")
     broker, keys = Broker.connect(settings.redis_url, ANSWER_S), settings.keys
     crash_reports = CrashReports(broker, keys, settings.home_folder / "crashes" / quote(keys.root, safe=""))
     share = share_of(settings, Pool(broker, keys))
@@ -83,11 +85,13 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
         crash_reports,
         reranker=reranker,
         before_pass=resizing.take,
+        tracer=tracer,
     )
     with suppress(ShoalError):  # Redis may be away; the next worker that starts here, or reads a report, does it too
         crash_reports.forward_files()
     with (
         closing(broker),
+        closing(tracer) if tracer else nullcontext(),
         kept_copies(settings),
         watched_indexes(indexes),
         closing(resizing),

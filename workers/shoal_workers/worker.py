@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
@@ -19,6 +20,7 @@ from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.encoding.reranker import Reranker
 from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.index.index import Index
+from shoal_workers.job_log import JobLog
 from shoal_workers.pipeline import Pipeline
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.process.measurements import Measurements
@@ -29,6 +31,9 @@ from shoal_workers.running_batch import RunningBatch
 from shoal_workers.scheduler import INTERACTIVE, Batch, Scheduler
 from shoal_workers.searcher import Searcher
 from shoal_workers.work import Work
+
+if TYPE_CHECKING:
+    from shoal.spans import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +76,7 @@ class Worker:
         clock: Clock | None = None,
         reranker: Reranker | None = None,
         before_pass: Callable[[], object] = lambda: None,
+        tracer: "Tracer | None" = None,
     ):
         limits = limits or Limits()
         crash_reports = crash_reports or CrashReports(consumer.broker, consumer.keys)
@@ -83,6 +89,7 @@ class Worker:
         self.counters = self.measurements.counters
         self.progress, self.throughput, self.recent = Progress(), Throughput(), RecentJobs()
         self._notice = consumer.notice(INTERACTIVE)
+        self._job_log = JobLog(consumer.name, self.clock, tracer)
         self.scheduler = self._make_scheduler(batcher, limits.max_batch_texts)
         self.admission = Admission(
             consumer,
@@ -96,6 +103,7 @@ class Worker:
             self.measurements,
             serves_reranks=reranker is not None,
             recent=self.recent,
+            job_log=self._job_log,
         )
         self.limits, self._before_pass = limits, before_pass
         self._searcher = Searcher(indexes, self.progress)
@@ -300,12 +308,13 @@ class Worker:
         unfinished = dict.fromkeys(work for work in searches if not (work.found or work.error))
         self.scheduler.add(unfinished)
         works = [work for work in works if work not in unfinished]
-        done = [work for work in works if not work.error]
+        done, replying_at = [work for work in works if not work.error], time.time()
         answers = [answer for work in done if (answer := work.answer(self._model_name(work)))]
         num_answered = self.consumer.reply(answers, lambda: self.progress.mark("replying"))
         num_answered += self.admission.refuse([(work.delivery, work.error) for work in works if work.error])
         self._count(works)
         self._store(works)
+        self._job_log.note_answered([work for work in done if not work.error], replying_at)
         return num_answered
 
     def _store(self, works: Sequence[Work]) -> None:

@@ -11,7 +11,7 @@ from shoal.excerpt import excerpt
 #: Request headers that a page may send, a key among them.
 _REQUEST_HEADERS = (
     *("Accept", "Authorization", "Content-Type", "Idempotency-Key"),
-    *("Last-Event-ID", "Prefer", "X-API-Key"),
+    *("Last-Event-ID", "Prefer", "Traceparent", "X-API-Key"),
 )
 
 #: Response headers that a page may read, beside those that it always may.

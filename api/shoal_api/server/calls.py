@@ -3,10 +3,10 @@
 import io
 import logging
 import threading
-import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from shoal import logs
 from shoal.errors import Overloaded
 from shoal_api.access.access_control import THREAD_DEMAND, AccessControl
 from shoal_api.access.waiting_requests import ThreadDemand
@@ -82,9 +82,7 @@ class Calls:
             try:
                 self._run(responder, environ)
             except Exception as error:
-                _log.error(
-                    "a request raised %s\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__))
-                )
+                _log.error("a request failed: %s", logs.places(error))
                 responder.response_bytes(500, [], b"")
             following = [*others, *self._access.waiting.leave(demand)]
 

@@ -23,6 +23,7 @@ from granian.http import HTTP1Settings
 from granian.log import LogLevels
 from granian.net import SocketSpec  # type: ignore[attr-defined]
 
+from shoal import logs, tracing
 from shoal.address import find_api_addresses
 from shoal.errors import ShoalError
 from shoal.settings import Settings
@@ -68,14 +69,16 @@ class _Server(Granian):  # type: ignore[valid-type,misc]
 def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT, then answer the running requests and return.
 
-    Raises PortInUse or BadSetting if it cannot listen on the address, or may not.
+    Raises PortInUse or BadSetting if it cannot listen on the address, or may not, and MissingExtra for spans without
+    OpenTelemetry.
     """
+    tracing.load(settings)
     # Two Granians would share the port and split its requests without an error.
     addresses = find_api_addresses(settings)
     num_processes = settings.api_processes * len(addresses)
     if settings.api_keys_file:
         api_keys.read(Path(settings.api_keys_file))
-    _configure_logging(settings)
+    logs.configure(settings)
     max_connections = _raise_file_limit()
     server = _Server(
         "shoal_api",
@@ -122,7 +125,7 @@ def _load_app(settings: Settings) -> Callable[..., Any]:
     from shoal_api.context import Context
     from shoal_api.server.slow_clients import SlowClients
 
-    _configure_logging(settings)
+    logs.configure(settings)
     if parent := multiprocessing.parent_process():
         threading.Thread(target=_stop_with_parent, args=(parent.pid,), daemon=True).start()
     try:
@@ -132,8 +135,8 @@ def _load_app(settings: Settings) -> Callable[..., Any]:
     _use_batch_scheduling()
     gc.freeze()  # what exists by now lives as long as the process: the collector need not look at it again and again
     gc.enable()
-    on_stop_signal(partial(_stop, settings.port, Context.of(app).stopping))
-    access = Context.of(app).access
+    access, tracer = Context.of(app).access, Context.of(app).tracer
+    on_stop_signal(partial(_stop, settings.port, Context.of(app).stopping, tracer.close if tracer else lambda: None))
     SlowClients(settings.port, access.running, settings.receive_timeout_s).start()
     _let_requests_wait(access)
     Context.of(app).pool_watch.start()
@@ -149,13 +152,14 @@ def _let_requests_wait(access: "AccessControl") -> None:
     server._wsgi_call_wrap = lambda *arguments: Calls(wrap(*arguments), access)
 
 
-def _stop(port: int, stopping: threading.Event) -> None:
-    """Drain the connections, then let Granian stop this process."""
+def _stop(port: int, stopping: threading.Event, send_spans: Callable[[], object] = lambda: None) -> None:
+    """Drain the connections, send the spans that are left, then let Granian stop this process."""
     stopping.set()
     try:
         drain(port)
     except OSError:
         _log.exception("could not wait for the connections to become idle: the server stops now")
+    send_spans()
     while not callable(stop := signal.getsignal(signal.SIGTERM)):  # Granian is still starting
         time.sleep(SETTLE_S)
     stop(signal.SIGTERM, None)
@@ -187,7 +191,3 @@ def _use_batch_scheduling() -> None:
     if sys.platform == "linux":
         with suppress(OSError):  # where the system does not allow it
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-
-
-def _configure_logging(settings: Settings) -> None:
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")

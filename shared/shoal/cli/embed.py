@@ -19,7 +19,7 @@ from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.client.redis.client import Client
 from shoal.client.source_file import place_of
 from shoal.errors import Cancelled, InvalidRequest
-from shoal.progress import TaskBar
+from shoal.progress import Progress, TaskBar
 from shoal.settings import Settings
 
 
@@ -83,11 +83,12 @@ def _embed_lines(
     ):
         lines = list(texts) or (line.rstrip("\r\n") for line in file)
         vectors = client.embed_stream(lines, **options)
+        progress = Progress("embedding", len(texts), unit=" texts")
         if out is None:
             for vector in vectors:
                 click.echo(json.dumps(vector.tolist()))
         else:
-            count = vector_file.save(out, vectors)
+            count = vector_file.save(out, progress.over(vectors))
             click.echo(f"{count:,} vectors in {out}", err=True)
 
 

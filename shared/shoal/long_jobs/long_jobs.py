@@ -7,7 +7,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from shoal import wire
+from shoal import traceparent, wire
 from shoal.broker.broker import Broker
 from shoal.closing import Closing
 from shoal.errors import InvalidRequest, MissingExtra, UnknownJob
@@ -72,7 +72,7 @@ class LongJobs(Closing):
             raise InvalidRequest(f"kind is {excerpt(kind)}: it takes one of {', '.join(self._kinds)}")
         check(arguments, webhook)
         jobs = self._rq()
-        submission = Submission(kind, dict(arguments), webhook or "", client)
+        submission = Submission(kind, dict(arguments), webhook or "", client, traceparent.current())
         once = blake2b(wire.pack({"long": [client, idempotency_key]})).hexdigest() if idempotency_key else ""
         with self._broker.lending():
             return jobs.submit(found, submission, once, job_id or new_job_id())

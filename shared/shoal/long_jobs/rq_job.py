@@ -15,6 +15,7 @@ from rq.exceptions import NoSuchJobError
 from rq.job import Job, JobStatus
 from rq.utils import now
 
+from shoal import logs
 from shoal.errors import MalformedJob, ShoalError
 from shoal.excerpt import excerpt
 from shoal.long_jobs.job_fields import JobFields
@@ -107,6 +108,23 @@ class LongJob(Job):
         self.meta, self.wanted, self.told_by = fields.meta(), fields.text(WANTED), fields.text(TOLD_BY)
         self._obey(self.kind)
         self.retries_left = min(fields.count("retries_left"), len(self.kind.retry_after_s))
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The job as a log line says which it is; of a job that cannot be read, its id alone."""
+        try:
+            given = self.submission
+        except ShoalError:
+            return logs.about(self.id)
+        return logs.about(self.id, given.client, given.traceparent, kind=self.kind.name)
+
+    @property
+    def traceparent(self) -> str | None:
+        """The trace that the job belongs to."""
+        try:
+            return self.submission.traceparent
+        except ShoalError:
+            return None
 
     def _obey(self, kind: Kind) -> None:
         self.timeout, self.result_ttl, self.failure_ttl = kind.timeout_s, kind.result_ttl_s, kind.failure_ttl_s

@@ -1,21 +1,25 @@
 """The part of a long job that its submitter gave, and its bytes."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from shoal import wire
+from shoal import traceparent, wire
 from shoal.errors import MalformedJob
 from shoal.long_jobs.serializer import MsgpackSerializer
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The part of a long job that its submitter gave: the kind, the arguments, and the URL to tell of its end."""
+    """The part of a long job that its submitter gave: the kind, the arguments, and the URL to tell of its end.
+
+    The trace that it belongs to makes no other job of it.
+    """
 
     kind: str
     arguments: dict[str, Any]
     webhook: str = ""
     client: str = ""
+    traceparent: str | None = field(default=None, compare=False)
 
     def to_map(self) -> dict[str, Any]:
         """Return all but the kind."""
@@ -30,10 +34,15 @@ class Submission:
         Raises MalformedJob, InvalidText or TooLarge.
         """
         match MsgpackSerializer.loads(data):
-            case [str(kind), None, [], {"arguments": dict(arguments), "webhook": str(url), "client": str(client)}]:
-                pass
+            case [
+                str(kind),
+                None,
+                [],
+                {"arguments": dict(arguments), "webhook": str(url), "client": str(client), **rest},
+            ]:
+                trace = traceparent.valid(rest.get("traceparent"))
             case _:
                 raise MalformedJob("it is no long job of Shoal's: submit jobs by the API, a client or the command line")
         if not wire.is_json(arguments):
             raise MalformedJob("arguments has values that JSON cannot hold")
-        return cls(kind, arguments, url, client)
+        return cls(kind, arguments, url, client, trace)

@@ -4,12 +4,12 @@ import logging
 import secrets
 import threading
 import time
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Generic, Protocol, TypeVar
 
+from shoal import logs
 from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.jobs import Job
 from shoal.queue.packed_jobs import PackedJobs, StreamEntry
@@ -203,8 +203,7 @@ class Dispatching(ABC, Generic[P, N]):
 
     def _report(self, error: Exception) -> None:
         """Log an unforeseen error without its message, which could hold a text, and tell all callers that wait."""
-        frames = "".join(traceback.format_tb(error.__traceback__))
-        _log.error("the dispatcher met %s and goes on\n%s", type(error).__name__, frames)
+        _log.error("the dispatcher goes on after an error: %s", logs.places(error))
         self._settle_all(Internal("the client failed in an unforeseen way; its log has the traceback"))
 
     def _note(self, job_id: str, error: ShoalError | None = None) -> None:

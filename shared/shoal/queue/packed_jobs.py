@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
+from shoal import traceparent
 from shoal.errors import InvalidRequest, Overloaded, TooLarge
 from shoal.jobs import Job
 from shoal.queue.lane import MAX_PUT_BYTES, LaneLimits
@@ -63,12 +64,14 @@ class PackedJobs:
     ) -> Self:
         """Return the jobs packed, with `reply_to` as their reply address; jobs without an address get a record each.
 
+        They belong to the current trace.
+
         Raises InvalidText, and InvalidRequest for a client with too long a name.
         """
         if (num_bytes := len(client.encode())) > MAX_CLIENT_BYTES:
             raise InvalidRequest(f"the name of the client has {num_bytes:,} bytes, and at most {MAX_CLIENT_BYTES} fit")
-        has_record = [not (reply_to or job.reply_to) for job in jobs]
-        return cls(lane, jobs, [job.pack(reply_to) for job in jobs], has_record, client, idempotency_key)
+        has_record, trace = [not (reply_to or job.reply_to) for job in jobs], traceparent.current()
+        return cls(lane, jobs, [job.pack(reply_to, trace) for job in jobs], has_record, client, idempotency_key)
 
     @classmethod
     def join(cls, puts: Sequence[Self]) -> Self:

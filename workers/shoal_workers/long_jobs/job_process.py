@@ -2,21 +2,27 @@
 
 import logging
 import signal
-import traceback
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
 
 from rq.job import JobStatus
 from rq.job_lifecycle import format_exc_info
 from rq.utils import now
 from rq.worker import Worker
 
+from shoal import logs
 from shoal.broker.broker import Broker
 from shoal.errors import Internal, Paused, ShoalError
 from shoal.long_jobs.rq_queue import LongQueue
 from shoal.parent_death import die_with_parent
+from shoal.traceparent import continued, format_traceparent
 from shoal_workers.long_jobs.control import JobControl
 from shoal_workers.long_jobs.runnable_job import TEMPORARY_ERRORS
+
+if TYPE_CHECKING:
+    from shoal.spans import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +34,7 @@ class JobProcess(Worker):
     """A worker of RQ, as far as it runs in the process that is started for a job."""
 
     broker: Broker
+    open_tracer: "Callable[[], Tracer | None]"
     _control: JobControl
 
     def main_work_horse(self, job: Any, queue: Any) -> None:
@@ -36,6 +43,28 @@ class JobProcess(Worker):
         job.control = JobControl(job, self.name, self.broker.translated)
         self._control = job.control
         super().main_work_horse(job, queue)
+
+    def perform_job(self, job: Any, *where: Any) -> bool:
+        """Do the job as a part of the trace that it belongs to; return True if it is done."""
+        with self._traced(job):
+            return super().perform_job(job, *where)
+
+    @contextmanager
+    def _traced(self, job: Any) -> Iterator[None]:
+        """Have what the job does belong to the trace of its submitter, with a span of this run if spans are on."""
+        tracer = self.open_tracer()
+        if tracer is None:
+            with continued(job.traceparent):
+                yield
+            return
+        with closing(tracer):
+            facts = {"shoal.job_id": job.id, "shoal.kind": job.kind.name}
+            span = tracer.begin("long job", "CONSUMER", job.traceparent, time.time_ns(), facts)
+            with continued(format_traceparent(span.get_span_context())):
+                yield
+            if isinstance(error := job.meta.get("error"), dict):
+                tracer.fail(span, str(error.get("code")))
+            span.end()
 
     def setup_work_horse_signals(self) -> None:
         """Have the job stop at its next report when the process is told to end."""
@@ -74,12 +103,12 @@ class JobProcess(Worker):
             job.cleanup(job.result_ttl, pipeline, remove_from_queue=False)
 
         if self.end_run(job, execution, succeed):
-            log.info("job %s (%s) is done", job.id, job.kind.name)
+            log.info("the long job is done", extra=job.about)
 
     def _finalize_failure(self, job: Any, queue: Any, execution: Any, exc_info: Any) -> None:
         """End a run that raised: the job was stopped, or it failed. Raises Unavailable or Overloaded."""
         if self._control.reason:
-            log.info("job %s (%s) is stopped (%s)", job.id, job.kind.name, self._control.reason)
+            log.info("the long job is stopped (%s)", self._control.reason, extra=job.about)
             self.end_run(job, execution, lambda pipeline, wanted: queue.place(job, wanted, pipeline))
             return
         error = exc_info[1] if isinstance(exc_info[1], ShoalError) else Internal(f"{type(exc_info[1]).__name__}")
@@ -94,9 +123,8 @@ class JobProcess(Worker):
             queue.retry_or_fail(job, format_exc_info(exc_info), pipeline)
 
         if self.end_run(job, execution, fail):
-            log.error("job %s (%s) failed: %s [%s]", job.id, job.kind.name, error.message, error.code)
-            if error.code == Internal.code:  # without the message, which may repeat a text
-                log.error("".join(traceback.format_tb(exc_info[2])))
+            where = f" ({logs.places(exc_info[1])})" if error.code == Internal.code else ""
+            log.error("the long job failed: %s%s [%s]", error.message, where, error.code, extra=job.about)
 
     def end_run(self, job: Any, execution: Any, write: Callable[[Any, str], None]) -> bool:
         """End this run of the job in one transaction; return False if the job is not this worker's any more.
@@ -114,5 +142,5 @@ class JobProcess(Worker):
             with self.connection.pipeline() as pipeline:
                 self.cleanup_execution(job, pipeline, execution)
                 pipeline.execute()
-        log.warning("job %s: the end of this run is not written, as the job is not its worker's any more", job.id)
+        log.warning("the end of this run is not written, as the job is not its worker's any more", extra=job.about)
         return False

@@ -73,7 +73,7 @@ class Maintenance:
                 pipeline.execute()
 
     def _retry(self, job: LongJob, pipeline: Any) -> None:
-        log.warning("job %s (%s): its process ended without reporting", job.id, job.kind.name)
+        log.warning("the process of the long job ended without reporting", extra=job.about)
         error = Internal("the process of the job ended without reporting: the machine or the runner may have stopped")
         job.set_error(error)
         job.enqueue_at_front_on_retry = True

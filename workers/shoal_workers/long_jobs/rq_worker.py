@@ -8,9 +8,9 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rq.exceptions import NoSuchJobError, StopRequested
 from rq.job import JobStatus
@@ -24,6 +24,9 @@ from shoal.long_jobs.rq_queue import LongQueue
 from shoal.long_jobs.serializer import MsgpackSerializer
 from shoal_workers.long_jobs.job_process import STOPS, JobProcess
 from shoal_workers.long_jobs.maintenance import Maintenance
+
+if TYPE_CHECKING:
+    from shoal.spans import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +49,13 @@ class LongJobWorker(JobProcess):
     log_result_lifespan = False
     max_connection_wait_time = 2.0
 
-    def __init__(self, queues: Sequence[LongQueue], name: str, broker: Broker):
+    def __init__(
+        self,
+        queues: Sequence[LongQueue],
+        name: str,
+        broker: Broker,
+        open_tracer: "Callable[[], Tracer | None]" = lambda: None,
+    ):
         super().__init__(
             queues,
             name=name,
@@ -58,7 +67,7 @@ class LongJobWorker(JobProcess):
             maintenance_interval=1,
             log_job_description=False,
         )
-        self.broker = broker
+        self.broker, self.open_tracer = broker, open_tracer
         self._maintenance = [Maintenance(queue) for queue in queues]
         self._told_to_stop_s = 0.0
         self._stop_ignored_since_s = 0.0  # a pause or a cancellation of the job under way
@@ -125,7 +134,7 @@ class LongJobWorker(JobProcess):
         if wanted is None:
             self.connection.lrem(queue.intermediate_queue_key, 0, job.id)
         elif not wanted:
-            log.info("job %s (%s) begins", job.id, job.kind.name)
+            log.info("the long job begins", extra=job.about)
             super().execute_job(job, queue)
 
     def get_heartbeat_ttl(self, job: Any, working_time: float = 0.0) -> int:
@@ -150,11 +159,11 @@ class LongJobWorker(JobProcess):
         with suppress(ShoalError), self.broker.translated():
             super().maintain_heartbeats(job, execution)
             if self.connection.zscore(job.started_job_registry.key, execution.composite_key) is None:
-                log.warning("job %s: another runner has it, as Redis did not hear of this one", job.id)
+                log.warning("another runner has the long job, as Redis did not hear of this one", extra=job.about)
                 self.kill_horse()
             if self._ignores_stop(job):
                 self._has_killed = True
-                log.warning("job %s: its process is killed, as it does not notice that it is to stop", job.id)
+                log.warning("the process of the long job is killed, as it did not stop when told to", extra=job.about)
                 self.kill_horse()
 
     def _ignores_stop(self, job: Any) -> bool:
@@ -185,7 +194,7 @@ class LongJobWorker(JobProcess):
             queue.retry_or_fail(job, exc_string, pipeline)
 
         if self.end_run(job, execution, end) and not (self._stop_requested or self._has_killed):
-            log.error("job %s (%s): its process was killed", job.id, job.kind.name)
+            log.error("the process of the long job was killed", extra=job.about)
 
     # Stopping
 

@@ -24,6 +24,7 @@ from shoal.long_jobs.rq_job import job_class_of
 from shoal.long_jobs.rq_queue import LongQueue, queue_names
 from shoal.parent_death import die_with_parent
 from shoal.settings import Settings
+from shoal.tracing import load, open_tracer
 from shoal_workers.long_jobs import schedules
 from shoal_workers.long_jobs.cancelled_builds import CancelledBuilds
 from shoal_workers.long_jobs.rq_worker import LongJobWorker
@@ -85,7 +86,11 @@ class Runner:
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Do long jobs until SIGTERM or SIGINT. Raises BadSetting for a file of schedules that is wrong."""
+        """Do long jobs until SIGTERM or SIGINT. Raises BadSetting for a file of schedules that is wrong.
+
+        Raises MissingExtra for spans without OpenTelemetry, which the processes of jobs share.
+        """
+        load(self._settings)
         with LongJobs(self._settings, self._kinds) as jobs:
             path = self._settings.schedules
             chores = [CancelledBuilds(self._settings, jobs).remove]
@@ -140,7 +145,7 @@ class Runner:
                 worker = None
                 try:
                     with broker.translated():
-                        worker = LongJobWorker(queues, name, broker)
+                        worker = LongJobWorker(queues, name, broker, partial(open_tracer, self._settings, "jobs"))
                         return worker.run()
                 except (Unavailable, Overloaded) as error:
                     _exit_when_told()

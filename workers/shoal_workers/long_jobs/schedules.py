@@ -10,7 +10,7 @@ from typing import Any
 
 from rq.cron import CronJob, CronScheduler
 
-from shoal import wire
+from shoal import logs, wire
 from shoal.errors import AddressNotAllowed, BadSetting, InvalidRequest, InvalidText, ShoalError
 from shoal.excerpt import excerpt
 from shoal.long_jobs.kind import WEBHOOK, Kind
@@ -44,7 +44,7 @@ class ScheduledJob(CronJob):
         job_id = self._jobs.submit(
             self.func_name, self.kwargs, webhook=self.webhook, idempotency_key=key, client=CLIENT
         )
-        log.info("job %s (%s) was submitted, as its schedule says", job_id, self.func_name)
+        log.info("a long job was submitted, as its schedule says", extra=logs.about(job_id, kind=self.func_name))
 
 
 class Schedules(CronScheduler):

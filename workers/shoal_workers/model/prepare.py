@@ -56,7 +56,8 @@ def prepare_if_needed(home: Path, name: str, force: bool = False) -> Path:
         with _locked(folder):
             if force or not is_prepared(folder):  # another process may have prepared it meanwhile
                 print(f"preparing {name}, once", file=sys.stderr, flush=True)
-                prepare(name, source, folder)
+                with Progress(f"preparing {name}"):
+                    prepare(name, source, folder)
     return folder
 
 
@@ -228,8 +229,7 @@ def _export(model: Model, reason: str, folder: Path) -> None:
     command = [sys.executable, "-P", "-W", "ignore", "-m", "shoal_workers.model.export", model.source, str(folder)]
     with TemporaryFile("w+") as output:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=output)
-        with Progress("exporting"):
-            process.wait()
+        process.wait()
         output.seek(0)
         if process.returncode:
             last = (output.read().strip().splitlines() or ["no reason given"])[-1]

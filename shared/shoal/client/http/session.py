@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import httpx2
 
-from shoal import __version__
+from shoal import __version__, traceparent
 from shoal.client.http.answer import JSON, MSGPACK, Answer
 from shoal.client.http.deadline import timeout_at, with_deadlines
 from shoal.errors import InvalidRequest, ShoalError, Unavailable
@@ -138,6 +138,8 @@ class HttpSession:
     ) -> Answer:
         """Send a request once, and return its answer when all of it is there."""
         timeout, data = timeout_at(until), bytearray()
+        if trace := traceparent.current():
+            headers = {"Traceparent": trace, **headers}
         with self._client().stream(method, path, content=body, headers=headers, timeout=timeout) as response:
             if sink and response.status_code == 200:
                 sink.seek(0)

@@ -1,5 +1,6 @@
 """A client without its I/O: the same for threads, which block, and for an event loop."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
@@ -8,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from shoal import logs, traceparent
 from shoal.changes.change_log import AsyncChangeLog
 from shoal.client.grouping import groups
 from shoal.client.job_limits import (
@@ -29,6 +31,7 @@ from shoal.errors import (
     Internal,
     InvalidText,
     Overloaded,
+    ShoalError,
     TextTooLong,
     Timeout,
     TooLarge,
@@ -38,6 +41,8 @@ from shoal.jobs import Job, Options, check_deadline, new_id
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS
 from shoal.size_limit import MAX_JOB_HITS, check_hits
+
+log = logging.getLogger("shoal.client")
 
 #: Parts of a request for vectors of tokens or chunks that are under way at a time: the others wait, so replies take
 #: little memory.
@@ -89,6 +94,8 @@ class Calls(Questions, ClientIO[P]):
                 check_lane(lane), job, name, owner=client, client=client or self.name
             )
         await self._producer().put(check_lane(lane), [job], client or self.name)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("job put", extra=_about(job, client or self.name))
         return job.id
 
     async def _call(
@@ -192,9 +199,18 @@ class Calls(Questions, ClientIO[P]):
         sender = self._sender()
         pending = sender.call(lane, parts, client)
         try:
-            return [await self._wait(reply, until, is_wanted) for reply in pending]
+            replies = [await self._wait(reply, until, is_wanted) for reply in pending]
+        except (ShoalError, TimeoutError) as error:
+            for part in parts:
+                log.debug("job given up", extra=_about(part, client, error=getattr(error, "code", Timeout.code)))
+            raise
         finally:
             sender.forget(parts)
+        if log.isEnabledFor(logging.DEBUG):
+            for part, reply in zip(parts, replies, strict=True):
+                code = reply.error.code if reply.error else None
+                log.debug("job %s", reply.status, extra=_about(part, client, error=code, **reply.timings))
+        return replies
 
     async def _wait(self, pending: P, until: float, is_wanted: Callable[[], bool] | None) -> Reply:
         while True:
@@ -254,3 +270,9 @@ class Calls(Questions, ClientIO[P]):
         num_alive = len(await self._producer().pool.alive())
         cause = f"{num_alive} workers are alive but busy; try again or add some"
         return Timeout(f"no answer within {timeout_s:g} s: {cause if num_alive else 'no worker is alive; start one'}")
+
+
+def _about(job: Job, client: str, **facts: Any) -> dict[str, Any]:
+    return logs.about(
+        job.id, client, job.traceparent or traceparent.current(), op=job.op, texts=len(job.texts), **facts
+    )

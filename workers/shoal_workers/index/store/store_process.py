@@ -11,11 +11,11 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
+from shoal import logs
 from shoal.errors import FileError, IndexCorrupt, Internal, ShoalError, Unavailable, parse
 from shoal.parent_death import die_with_parent
 from shoal.settings import Settings
@@ -122,7 +122,7 @@ def main(parent: str, command: str, *names: str) -> int:
     """Do the command and return the exit code. All that is printed is free of what libraries say of the store."""
     die_with_parent(signal.SIGKILL, int(parent))
     settings = Settings.from_environment()
-    logging.basicConfig(level=logging.CRITICAL, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logs.configure(settings, "critical")
     logging.getLogger("shoal_workers").setLevel(settings.log_level.upper())
     try:
         if command == "check":
@@ -136,7 +136,7 @@ def main(parent: str, command: str, *names: str) -> int:
         print(error.line, flush=True)
         return 1
     except Exception as error:
-        log.error("%s in the process that uses the store\n%s", type(error).__name__, _places(error))
+        log.error("the process that uses the store failed: %s", logs.places(error))
         return 1
     return 0
 
@@ -162,10 +162,6 @@ class _Dots:
         if (now_s := time.monotonic()) >= self._next_s:
             print(".", flush=True)
             self._next_s = now_s + DOT_EVERY_S
-
-
-def _places(error: Exception) -> str:
-    return "".join(traceback.format_tb(error.__traceback__))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,53 @@
+"""The trace of a request: that of its `traceparent`, with a span of the request where spans are on."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from flask import Response
+
+from shoal import traceparent
+from shoal_api.access.access_control import THREAD_DEMAND
+from shoal_api.request import JsonRequest
+
+if TYPE_CHECKING:
+    from shoal.spans import Tracer
+
+#: Routes that supervisors and Prometheus ask all the time: they have no span.
+QUIET_ROUTES = ("/health", "/ready", "/metrics")
+
+
+def answer_traced(tracer: "Tracer | None", request: JsonRequest, answer: Callable[[], Response]) -> Response:
+    """Return the answer; the jobs that are put for it belong to the trace of the request."""
+    given = traceparent.valid(request.environ.get("HTTP_TRACEPARENT"))
+    if tracer is not None and _route(request) not in QUIET_ROUTES:
+        return _answer_in_span(tracer, request, given, answer)
+    if given is None:
+        return answer()
+    with traceparent.continued(given):
+        return answer()
+
+
+def _answer_in_span(
+    tracer: "Tracer", request: JsonRequest, given: str | None, answer: Callable[[], Response]
+) -> Response:
+    route, method = _route(request), request.method if request.url_rule else "HTTP"
+    attributes = {"http.request.method": method, "http.route": route}
+    demand = request.environ.get(THREAD_DEMAND)
+    arrived_s = min(demand.arrived_s, request.started_s) if demand else request.started_s
+    start_ns = time.time_ns() - int(1e9 * (time.perf_counter() - arrived_s))
+    span = tracer.begin(f"{method} {route}", "SERVER", given, start_ns, attributes)
+    try:
+        with traceparent.continued(traceparent.format_traceparent(span.get_span_context())):
+            response = answer()
+        span.set_attribute("http.response.status_code", response.status_code)
+        span.set_attribute("shoal.client", request.client_name)
+        if response.status_code >= 500:
+            tracer.fail(span, str(response.status_code))
+        return response
+    finally:
+        span.end()
+
+
+def _route(request: JsonRequest) -> str:
+    return request.url_rule.rule if request.url_rule else "unmatched"

@@ -1,0 +1,61 @@
+"""The trace that a piece of work belongs to, as W3C's Trace Context writes it: `00-<trace id>-<span id>-<flags>`."""
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import SpanContext
+
+#: A traceparent of any version. Version 00 ends after its flags; a later one may go on after another dash.
+_FORM = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?", re.ASCII)
+
+#: Longest traceparent that is read: those of version 00 have 55 characters.
+_MAX_CHARS = 128
+
+_continued: ContextVar[str | None] = ContextVar("traceparent", default=None)
+
+
+def valid(value: Any) -> str | None:
+    """Return a traceparent as it is; None for anything else, as a trace that cannot be read never fails a job."""
+    if not isinstance(value, str) or len(value) > _MAX_CHARS:
+        return None
+    found = _FORM.fullmatch(value)
+    return value if found and not (found[1] == "00" and found[3]) else None
+
+
+def trace_id(traceparent: str | None) -> str:
+    """Return the 32 hex digits by which all of a trace is found; none without a traceparent."""
+    return traceparent[3:35] if traceparent else ""
+
+
+def current() -> str | None:
+    """Return the traceparent of what this thread or task does now, or None.
+
+    It is the one that `continued` names, else that of the program's own current span, if it uses OpenTelemetry.
+    """
+    if traceparent := _continued.get():
+        return traceparent
+    opentelemetry: Any = sys.modules.get("opentelemetry.trace")  # without it there is no span, and nothing is loaded
+    if opentelemetry is None:
+        return None
+    span = opentelemetry.get_current_span().get_span_context()
+    return format_traceparent(span) if span.is_valid else None
+
+
+def format_traceparent(span: "SpanContext") -> str:
+    """Return the traceparent of what is done for a span."""
+    return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
+
+
+@contextmanager
+def continued(traceparent: str | None) -> Iterator[None]:
+    """Have all that this thread or task does meanwhile belong to that trace."""
+    token = _continued.set(traceparent)
+    try:
+        yield
+    finally:
+        _continued.reset(token)

@@ -1,0 +1,202 @@
+"""Log lines: words or JSON, one for each job, with its id, its client and its trace, and never a text or a secret."""
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import running, wait_until
+from process import Process
+from service import Service, service
+
+from shoal import Client, logs
+from shoal.errors import ShoalError
+from shoal.jobs import Job
+from shoal.settings import Settings
+from shoal_api.access import api_keys
+from shoal_workers.worker import Worker
+
+pytest_plugins = ["api_fixtures"]
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+CALLER = f"00-{TRACE}-00f067aa0ba902b7-01"
+
+#: What every text holds, and a secret that the service has.
+MARKER, SECRET = "marshmallow", "shibboleth"
+
+#: Depth to which schemas are followed: a condition of a filter is made of conditions.
+MAX_DEPTH = 8
+
+
+def record(message: str = "job done", error: BaseException | None = None, **extra: Any) -> logging.LogRecord:
+    """Return a record of a logger."""
+    info = (type(error), error, error.__traceback__) if error else None
+    return logging.getLogger("shoal.test").makeRecord("shoal.test", 10, "a.py", 1, message, (), info, extra=extra)
+
+
+def raised() -> ValueError:
+    """Return an error that was raised, with a text in its message."""
+    try:
+        raise ValueError(f"two\nlines of {MARKER}")
+    except ValueError as error:
+        return error
+
+
+class TestForms:
+    def test_words_have_what_they_are_about_at_their_end(self) -> None:
+        facts = logs.about("a-1", "web", CALLER, op="embed", queue_s=0.2500000012, error=None)
+        line = logs.TextFormatter().format(record(**facts))
+        assert re.fullmatch(
+            r"[-\d]+ [\d:,]+ DEBUG shoal\.test: job done "
+            rf"job_id=a-1 client=web trace_id={TRACE} op=embed queue_s=0\.25",
+            line,
+        )
+
+    def test_json_has_the_same_as_fields(self) -> None:
+        line = logs.JsonFormatter().format(record(**logs.about("a-1", "web", CALLER, texts=3)))
+        values = json.loads(line)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", values.pop("time"))
+        assert values == {
+            "level": "debug",
+            "logger": "shoal.test",
+            "message": "job done",
+            "job_id": "a-1",
+            "client": "web",
+            "trace_id": TRACE,
+            "texts": 3,
+        }
+
+    @pytest.mark.parametrize("client", ["two\nlines", "\x1b[31m", 'a" b', "a b", "a\u2028b"])
+    def test_no_name_begins_another_line_or_speaks_to_the_terminal(self, client: str) -> None:
+        for formatter in (logs.TextFormatter(), logs.JsonFormatter()):
+            line = formatter.format(record(**logs.about("a", client)))
+            assert len(line.splitlines()) == 1
+            assert "\x1b" not in line
+        assert json.loads(logs.JsonFormatter().format(record(**logs.about("a", client))))["client"] == client
+
+    def test_json_has_a_traceback_on_the_same_line(self) -> None:
+        line = logs.JsonFormatter().format(record("it failed", raised()))
+        assert "\n" not in line
+        assert "in raised" in json.loads(line)["traceback"]
+
+    def test_the_places_of_an_error_are_one_line_without_its_message(self) -> None:
+        assert re.fullmatch(r"ValueError at tests/test_logs\.py:\d+ raised", logs.places(raised()))
+        assert logs.places(ValueError(MARKER)) == "ValueError"
+
+
+def about(caplog: pytest.LogCaptureFixture, logger: str) -> list[dict[str, Any]]:
+    """Return the message of each line of a logger, and what it is about."""
+    return [
+        {"message": line.getMessage(), **getattr(line, "about", {})} for line in caplog.records if line.name == logger
+    ]
+
+
+class TestJobs:
+    def test_a_worker_and_a_client_have_a_line_for_each_job(
+        self, worker: Worker, client: Client, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.DEBUG)
+        with running(worker):
+            client.call(Job("embed", [MARKER], id="good", traceparent=CALLER), client="web")
+            with pytest.raises(ShoalError):
+                client.call(Job("search", [MARKER], id="bad", index="none", traceparent=CALLER), client="web")
+        for logger, facts in (("shoal.client", {}), ("shoal_workers.job_log", {"computed": 1})):
+            good, bad = about(caplog, logger)
+            names = {"client": "web", "trace_id": TRACE, "texts": 1}
+            assert good.items() >= {"message": "job done", "job_id": "good", "op": "embed", **names, **facts}.items()
+            assert {"queue_s", "tokenize_s", "encode_s", "search_s"} <= good.keys()
+            expected = {"message": "job failed", "job_id": "bad", "op": "search", "error": "unknown_index"}
+            assert bad.items() >= (expected | names).items()
+        assert MARKER not in caplog.text
+
+    def test_a_job_that_is_given_up_has_a_line(self, client: Client, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.DEBUG)
+        with pytest.raises(ShoalError):
+            client.call(Job("embed", [MARKER], id="a"), timeout_s=0.05)
+        (line,) = about(caplog, "shoal.client")
+        assert line.items() >= {"message": "job given up", "job_id": "a", "error": "timeout"}.items()
+
+
+def example(schema: dict[str, Any], schemas: dict[str, Any], depth: int = 0) -> Any:
+    """Return a value of an OpenAPI schema in which every string is the marker."""
+    if depth > MAX_DEPTH:
+        return None
+    if name := schema.get("$ref"):
+        return example(schemas[name.rpartition("/")[2]], schemas, depth + 1)
+    if choices := schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf"):
+        return example(choices[0], schemas, depth + 1)
+    match schema.get("type"):
+        case "object":
+            return {name: example(part, schemas, depth + 1) for name, part in schema.get("properties", {}).items()}
+        case "array":
+            return [example(schema.get("items", {}), schemas, depth + 1)]
+        case "boolean":
+            return True
+        case "integer" | "number":
+            return 1
+    return schema.get("enum", [MARKER])[0]
+
+
+def ask_every_route(running: Service, headers: dict[str, str]) -> set[int]:
+    """Send each route of the service a request full of the marker, without what its schema requires and with it."""
+    description = running.ask("GET", "/openapi.json", headers=headers).body
+    statuses = set()
+    for path, methods in description["paths"].items():
+        if path.endswith("/events"):  # they may never end
+            continue
+        for method, route in methods.items():
+            content = route.get("requestBody", {}).get("content", {})
+            schema: dict[str, Any] = next((kind["schema"] for kind in content.values() if "schema" in kind), {})
+            body = example(schema, description["components"]["schemas"])
+            address = re.sub(r"{\w+}", "no-such", path)  # a name, which is no text
+            for sent in (body, {MARKER: MARKER}, MARKER.encode()):
+                statuses.add(running.ask(method.upper(), address, sent, headers).status)
+    return statuses
+
+
+@pytest.fixture
+def processes(
+    settings: Settings, tiny_source: Path, reranker_source: Path, home: Path, index_folder: Path, tmp_path: Path
+) -> Iterator[tuple[Service, str]]:
+    """A service with a runner, all of whose processes log as much as they can in JSON; and the secret of a key."""
+    key = api_keys.add(tmp_path / "keys", "web", "admin", "")
+    names = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool, "home": home}
+    values: dict[str, Any] = names | {"model": tiny_source, "reranker": reranker_source, "precision": "f32"}
+    values |= {"indexes": index_folder, "log_level": "debug", "log_format": "json", "webhook_secret": SECRET}
+    values |= {"api_keys_file": tmp_path / "keys", "roots": tmp_path / "files"}
+    with service(tmp_path, **values) as running, Process(tmp_path / "jobs.log", "jobs", **values) as runner:
+        wait_until(running.is_ready)
+        yield running, key
+        assert runner.terminate() == 0, runner.output
+
+
+def test_no_process_logs_a_text_or_a_secret_and_each_job_has_a_line(
+    processes: tuple[Service, str], tmp_path: Path
+) -> None:
+    running, key = processes
+    headers = {"Authorization": f"Bearer {key}", "Traceparent": CALLER}
+    unknown = {"Authorization": f"Bearer {SECRET}", "X-API-Key": MARKER, "Idempotency-Key": MARKER, "Prefer": MARKER}
+    for path, body in (
+        ("/embed", {"inputs": [MARKER]}),
+        ("/search", {"queries": [MARKER], "explain": True, "mode": "lexical"}),
+        ("/search", {"queries": [MARKER]}),
+        ("/score", {"query": MARKER, "texts": [MARKER]}),
+    ):
+        assert running.ask("POST", path, body, headers).status in (200, 422)
+        assert running.ask("POST", path, body, unknown).status == 401
+    uploaded = running.ask("POST", "/v1/bulk?name=news.csv", f"text\n{MARKER}\n".encode(), headers)
+    assert uploaded.status == 202
+    place = f"/v1/jobs/{uploaded.body['id']}"
+    wait_until(lambda: running.ask("GET", place, headers=headers).body["status"] == "done")
+    assert ask_every_route(running, headers) >= {200, 404, 422}
+    lines = {name: (tmp_path / f"{name}.log").read_text() for name in ("api", "worker", "jobs")}
+    for name, text in lines.items():
+        assert [word for word in (MARKER, SECRET, key) if word in text] == [], name
+    found = {name: [json.loads(line) for line in text.splitlines()] for name, text in lines.items()}
+    for name, message in (("api", "job done"), ("worker", "job done"), ("jobs", "the long job is done")):
+        line = next(line for line in found[name] if line["message"] == message)
+        assert line["job_id"]
+        assert (line["client"], line["trace_id"]) == ("web", TRACE)
