@@ -122,6 +122,8 @@ def test_it_runs_in_the_background_until_it_is_stopped(
         wait_until(lambda: client.pool.ready().keys() - {first} and pid_of_api(settings) not in (0, api))
         wait_until(lambda: is_ready(Settings(port=settings["port"])))
         assert len(search(settings)) == 3
+        printed = (settings["home"] / "serve.log").read_text()
+        assert all(f"{name} was ended by SIGKILL, and is started again\n" in printed for name in ("api", "worker 1"))
     finally:
         stopped = run("serve", "--stop", **settings)
     assert "stopped (process" in stopped.stdout

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from contextlib import closing
 from importlib.util import find_spec
+from signal import Signals
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
@@ -87,8 +88,7 @@ class Supervisor:
             for service in self._all():
                 if (code := service.exit_code()) is not None and not self._stopping:
                     time.sleep(RESTART_AFTER_S)
-                    reason = service.last_error()
-                    log.warning("%s ended with exit code %d and is started again: %s", service.name, code, reason)
+                    log.warning("%s %s, and is started again", service.name, _ending(code, service.last_error()))
                     service.start()
             time.sleep(_WATCH_EVERY_S)
 
@@ -142,6 +142,13 @@ class Supervisor:
                 log.warning("%s and is started again: %s", ended, reason)
                 service.start()
         return is_ready(self.settings)
+
+
+def _ending(code: int, last_error: str) -> str:
+    """Say how a process ended. If a signal ended it, the last line that it wrote is no reason."""
+    if code < 0:
+        return f"was ended by {Signals(-code).name}"
+    return f"ended with exit code {code} ({last_error})"
 
 
 def runs_jobs(settings: Settings) -> bool:
