@@ -28,6 +28,7 @@ from benchmarks import (
     restart,
     scenarios,
     servers,
+    size,
     start,
     versions,
     wire,
@@ -68,10 +69,14 @@ SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "bulk": bulk.run,
     "rerank": rerank.run,
     "options": options.run,
+    "size": size.run,
 }
 
 #: Scenarios that run only when they are named.
-ON_DEMAND = ("compare", "nearest", "versions", "opening", "hundred", "servers", "routes", "bulk", "rerank", "options")
+ON_DEMAND = (
+    *("compare", "nearest", "versions", "opening", "hundred", "servers", "routes", "bulk", "rerank", "options"),
+    "size",
+)
 
 
 def main() -> None:
@@ -99,9 +104,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=int, default=8, help="length of a run")
     parser.add_argument("--minutes", type=float, default=10, help="length of the soak")
     parser.add_argument("--workers", type=int, default=1, help="workers of each server in the scenario compare")
-    parser.add_argument(
-        "--vectors", type=int, default=1_000_000, help="size of the index in nearest, versions, opening"
-    )
+    parser.add_argument("--vectors", type=int, default=1_000_000, help="documents in nearest, versions, opening, size")
     parser.add_argument("--json", type=Path, help="save every figure here")
     parser.add_argument("--plot", type=Path, help="draw the figures here (.svg or .png)")
     parser.add_argument("--from", dest="read", type=Path, help="measure nothing: print and draw what --json saved")

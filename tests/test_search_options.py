@@ -29,6 +29,7 @@ REFUSED: dict[str, list[Any]] = {
     "fuse": [1],
     "rerank": [5, {}, {"top_n": 0}, {"top_n": 2_000}, {"top_n": 5, "model": "x"}],
     "diversity": [2, -1, "much"],
+    "exact": [1, "yes"],
 }
 
 

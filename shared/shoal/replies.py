@@ -48,8 +48,9 @@ class Reply:
     the tokens of each text, and `decoded` the text of each list of ids. `cached` counts the texts whose vectors came
     from the cache. For each list of hits, and where they are asked for, `cursors` has that of the next page, or None
     after the last one, `totals` the number of documents that could be in it, and `facets` how often these have each
-    value of a field. `index_version` is the version of the index that was searched, or empty if the worker does not
-    tell it. A reply with an `error` has no more than its id and status.
+    value of a field. Documents may be missing among the hits of an `approximate` search. `index_version` is the version
+    of the index that was searched, or empty if the worker does not tell it. A reply with an `error` has no more than
+    its id and status.
     """
 
     id: str
@@ -64,6 +65,7 @@ class Reply:
     cursors: list[str | None] | None = None
     totals: list[int] | None = None
     facets: list[dict[str, Any]] | None = None
+    approximate: bool = False
     scores: NDArray[np.float32] | None = None
     pieces: list[list[dict[str, Any]]] | None = None
     decoded: list[str] | None = None
@@ -89,6 +91,8 @@ class Reply:
             values |= {"output": self.output, "vectors": pack_vectors(self.vectors)}
         if self.index_version:
             values["index_version"] = self.index_version
+        if self.approximate:
+            values["approximate"] = True
         if self.scores is not None:
             values["scores"] = self.scores.tolist()
         parts: dict[str, list[Any] | None] = {
@@ -179,6 +183,7 @@ class Reply:
             cursors=_joined(replies, "cursors"),
             totals=_joined(replies, "totals"),
             facets=_joined(replies, "facets"),
+            approximate=any(reply.approximate for reply in replies),
             scores=None if first.scores is None else np.concatenate([_present(r.scores) for r in replies]),
             pieces=_joined(replies, "pieces"),
             decoded=_joined(replies, "decoded"),
@@ -220,6 +225,7 @@ _TYPES: dict[str, Any] = {
     "cursors": list | None,
     "totals": list | None,
     "facets": list | None,
+    "approximate": bool,
     "pieces": list | None,
     "decoded": list | None,
     "chunks": list | None,

@@ -47,7 +47,8 @@ class SearchOptions:
     A list of hits is asked for each text, then for each of `vectors`, then for each document whose id is in `like`;
     with `fuse`, one list for all of them together. The last `num_negative` texts are those that hits are not to be
     like. `k` counts groups where hits are grouped. An empty `cursor` asks for the first page, and an empty `group_by`
-    for hits that are not grouped.
+    for hits that are not grouped. `exact` says whether the documents of an index that was built for approximate search
+    are all looked at; without it they are not.
 
     Raises InvalidRequest for a value that an option does not take.
     """
@@ -71,6 +72,7 @@ class SearchOptions:
     fuse: bool = False
     rerank: dict[str, Any] | None = None
     diversity: float | None = None
+    exact: bool | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -182,6 +184,10 @@ def _check_vectors(name: str, value: Any) -> None:
             raise InvalidRequest(f"{place} has only zeros, which point nowhere: send the vector of a text")
 
 
+def _check_flag(name: str, value: Any) -> None:
+    check_type(name, value, bool, "true, false or null")
+
+
 _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "alpha": _check_share,
     "filter": _check_filter,
@@ -197,6 +203,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "vectors": _check_vectors,
     "rerank": _check_rerank,
     "diversity": _check_share,
+    "exact": _check_flag,
 }
 
 #: The default of each option by its name, which is the same on the wire, in HTTP bodies and in Python.

@@ -51,6 +51,7 @@ SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
     metavar="NAME=KIND",
     help="Kind of a field: keyword, number, date, boolean or stored. [default: the one that all its values have]",
 )
+@click.option("--approximate", is_flag=True, help="Let searches look at the documents near a query alone.")
 @click.option("--full", is_flag=True, help="Embed all texts, also those that the version built last has.")
 @click.option(
     "--drop-changes-before",

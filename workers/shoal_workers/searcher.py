@@ -87,9 +87,10 @@ class Searcher:
                     self._answer(index, work)
             else:
                 queries = np.concatenate([work.vectors() for work in works])
-                hits = iter(index.search(queries, max(work.job.k for work in works)))
+                hits, is_approximate = iter(index.search(queries, max(w.job.k for w in works))), index.is_approximate
                 for work in works:
-                    work.found = SearchAnswer([next(hits)[: work.job.k] for _ in work.job.texts])
+                    found = [next(hits)[: work.job.k] for _ in work.job.texts]
+                    work.found = SearchAnswer(found, approximate=is_approximate)
             for work in works:
                 work.index_version = index.manifest.version
         except Exception as error:  # any that an index may raise

@@ -264,6 +264,7 @@ class Work:
             cursors=self.found.cursors if self.found else None,
             totals=self.found.totals if self.found else None,
             facets=self.found.facets if self.found else None,
+            approximate=self.found is not None and self.found.approximate,
             index_version=self.index_version,
             timings=self.timings,
             cached=len(self.cached),

@@ -109,6 +109,7 @@ class SearchResults(BaseModel):
     model_config = described(answer_headers=headers.COST, example={"results": [[_HIT]], "index_version": _VERSION})
     results: list[list[Hit]]
     index_version: str = Field(description="Version of the index that was searched; all hits are of that one")
+    approximate: bool | None = Field(None, description="True if the lists may lack documents: see `exact`")
     cursors: list[str | None] | None = Field(None, description="For each list, the cursor of its next page, if any")
     totals: list[int] | None = Field(None, description="For each list, the documents that could be in it")
     facets: list[dict[str, Any]] | None = Field(None, description="For each list, the counts of the values of fields")
@@ -183,6 +184,7 @@ class JobResult(JobState):
     chunks: list[list[ChunkPlace]] | None = Field(None, description="Places of the chunks of each text")
     results: list[list[Hit]] | None = None
     index_version: str | None = Field(None, description="Version of the index that was searched")
+    approximate: bool | None = Field(None, description="True if the lists of hits may lack documents")
     cursors: list[str | None] | None = Field(None, description="For each list of hits, the cursor of its next page")
     totals: list[int] | None = Field(None, description="For each list of hits, the documents that could be in it")
     facets: list[dict[str, Any]] | None = Field(None, description="For each list of hits, the counts of values")

@@ -40,6 +40,7 @@ class SearchFields(OwnBody):
     fuse: bool = _option("fuse", "Answer one list of hits for all that is asked together")
     rerank: dict[str, Any] | None = _option("rerank", "Let the reranker order the best hits")
     diversity: Annotated[float, Field(ge=0, le=1)] | None = _option("diversity", "How much hits differ from each other")
+    exact: bool | None = _option("exact", "Look at all documents, also where the index is for approximate search")
 
     def search_options(self) -> SearchOptions:
         """Return the options; raises InvalidRequest for a value that one does not take."""

@@ -55,6 +55,7 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "fuse": {"is_flag": True, "help": "Print one list of hits for all that is asked together."},
     "rerank": {"type": Reranked(1), "metavar": "N", "help": "Let the reranker order the best N hits."},
     "diversity": {"type": click.FloatRange(0, 1), "help": "How much hits differ from each other."},
+    "exact": {"type": bool, "help": "Look at all documents of an index that was built for approximate search."},
 }
 
 

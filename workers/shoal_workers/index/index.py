@@ -25,6 +25,8 @@ from shoal_workers.index.files.manifest import DOCUMENTS, FIELDS, IDS, LEXICAL, 
 from shoal_workers.index.files.verified_files import VerifiedFiles
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
 from shoal_workers.index.ranked_search import RankedSearch, SearchAnswer
+from shoal_workers.index.search.approximate_search import ApproximateSearch
+from shoal_workers.index.search.binary_codes import BinaryCodes
 from shoal_workers.index.search.fields import Fields
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.search.quantisation import QuantisedVectors
@@ -42,7 +44,8 @@ class Index:
 
     `vectors` is float32 `[count, dimension]`, normalised and read-only. `files` is the check of its files. `live` is
     what was changed since the version was built: each search reads it once, and it is replaced as a whole.
-    `change_fault` says why some of the changes are not in it. `columns` are those of the documents' fields, which
+    `change_fault` says why some of the changes are not in it. `approximate_search` is that of a version that was
+    built for it. `columns` are those of the documents' fields, which
     versions of older layouts have not.
     """
 
@@ -55,6 +58,7 @@ class Index:
         self.vectors = open_array(folder / VECTORS, np.float32, (count, dimension))
         quantised = QuantisedVectors.open(folder, count, dimension, manifest.quantised_width)
         self.exact_search = ExactSearch(self.vectors, quantised, threads)
+        self.approximate_search = self._open_approximate(quantised, threads)
         self._offsets = open_array(folder / OFFSETS, np.int64, (count + 1,))
         self._documents = _map(folder / DOCUMENTS)
         self._ids = HashTable.open(folder, IDS, count) if IDS in manifest.files else None
@@ -140,6 +144,13 @@ class Index:
         except (IndexMismatch, NotReady) as error:
             return None, type(error)(error.message)
 
+    def _open_approximate(self, quantised: QuantisedVectors, threads: SearchThreads) -> ApproximateSearch | None:
+        """Return the approximate search, if the version was built for it."""
+        if not self.manifest.num_candidates:
+            return None
+        codes = BinaryCodes.open(self.folder, *quantised.codes.shape)
+        return ApproximateSearch(self.exact_search, quantised.basis, codes, self.manifest.num_candidates, threads)
+
     def rows_of(self, ids: Collection[str]) -> NDArray[np.int64]:
         """Return the rows of all documents that have one of these ids, in ascending order.
 
@@ -188,16 +199,27 @@ class Index:
                 f"{self.folder / OFFSETS} does not say where the documents in {DOCUMENTS} begin: build the index again"
             )
 
+    @property
+    def is_approximate(self) -> bool:
+        """True if a search without options may miss documents."""
+        return self._search_of(self.live) is self.approximate_search
+
+    def _search_of(self, live: LiveDocuments) -> ExactSearch | ApproximateSearch:
+        """Return the search for all rows but the hidden ones: the approximate one, where that is quicker."""
+        approximate = self.approximate_search
+        num_rows = self.manifest.count - len(live.hidden_rows)
+        return approximate if approximate and approximate.is_quicker(num_rows) else self.exact_search
+
     def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
         """Return the `k` documents of highest cosine for each of `[queries, dimension]` normalised vectors, best first.
 
-        The search is exact for any number of documents. Of equal scores, the document that came first in the
-        source comes first, and those that were added since come last, in their order. Raises IndexCorrupt for numbers
-        or documents that no build wrote.
+        The search is exact for any number of documents, unless it `is_approximate`. Of equal scores, the document that
+        came first in the source comes first, and those that were added since come last, in their order. Raises
+        IndexCorrupt for numbers or documents that no build wrote.
         """
         live = self.live
         with self._telling_corruption():
-            found = self.exact_search.top_k(queries, k, live.hidden_rows)
+            found = self._search_of(live).top_k(queries, k, live.hidden_rows)
         if live.ids:
             found = merged(found, live.top_k(queries, k), self.manifest.count, k)
         return [self._hits(*of_query, live) for of_query in zip(*found, strict=True)]

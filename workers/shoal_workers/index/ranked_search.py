@@ -17,6 +17,7 @@ from shoal.size_limit import check_rows
 from shoal_workers.index.hit import Hits
 from shoal_workers.index.job_queries import queries_of
 from shoal_workers.index.scoring import Scoring
+from shoal_workers.index.search.approximate_search import LEAST_ROWS, ApproximateSearch
 from shoal_workers.index.search.diversity import most_diverse, pool_size
 from shoal_workers.index.search.facets import count_facet
 from shoal_workers.index.search.field_order import FieldOrder
@@ -26,7 +27,7 @@ from shoal_workers.index.search.grouping import GroupKeys, Lead, leads_of, membe
 from shoal_workers.index.search.pages import Pages
 from shoal_workers.index.search.query import Query
 from shoal_workers.index.search.ranking import Place, Ranked, Ranking
-from shoal_workers.index.search.search import merged
+from shoal_workers.index.search.search import ExactSearch, merged
 from shoal_workers.index.search.selection import select
 
 if TYPE_CHECKING:
@@ -39,12 +40,16 @@ _NO_SCORES: NDArray[np.float32] = np.empty(0, np.float32)
 
 @dataclass(frozen=True, slots=True)
 class SearchAnswer:
-    """The answer to one job: an item for each list of hits, and None for what was not asked for."""
+    """The answer to one job: an item for each list of hits, and None for what was not asked for.
+
+    It is `approximate` if documents that belong into a list may be missing.
+    """
 
     hits: list[list[dict[str, Any]]]
     cursors: list[str | None] | None = None
     totals: list[int] | None = None
     facets: list[dict[str, Any]] | None = None
+    approximate: bool = False
 
 
 class HitList(NamedTuple):
@@ -72,6 +77,7 @@ class RankedSearch:
         self._pages = Pages(job, index.manifest.version, index.manifest.count, self._live.packed)
         self._going_on = going_on
         self._scoring = Scoring(index, self._live, job.search, self._pages, self._selection)
+        self._is_approximate = False
         self._group_field = index.group_field if job.search.group_by is None else job.search.group_by
 
     def find(self) -> list[HitList]:
@@ -81,6 +87,11 @@ class RankedSearch:
         allow, and IndexCorrupt.
         """
         check_rows(self._job, self._index.manifest.count)
+        if self._options.exact is False and self._index.approximate_search is None:
+            raise InvalidRequest(
+                f"exact is false, but version {self._index.manifest.version} was not built for approximate search: "
+                f"leave exact out, or build the index with approximate, of at least {LEAST_ROWS:,} rows"
+            )
         queries = queries_of(self._job, self._vectors, self._index, self._live)
         if self._options.mode == "lexical" and not all(query.texts for query in queries):
             raise InvalidRequest("mode lexical finds words: it takes texts, not vectors and ids alone")
@@ -96,6 +107,7 @@ class RankedSearch:
             [found.cursor for found in lists] if has_pages else None,
             [self._selection(f.query).num for f in self._each(lists)] if has_pages or self._options.facets else None,
             [self._facets(found.query) for found in self._each(lists)] if self._options.facets else None,
+            self._is_approximate,
         )
 
     def _each(self, lists: Iterable[Item]) -> Iterator[Item]:
@@ -123,11 +135,19 @@ class RankedSearch:
         if prior := self._scoring.prior(query):
             return self._rank_fused(query, prior, selection, num)
         vector = query.vector[None]
-        found = self._index.exact_search.top_k(vector, num, eligible=selection.rows)
+        found = self._search_of(selection).top_k(vector, num, eligible=selection.rows)
         if self._live.ids:
             added = self._live.top_k(vector, num, selection.added)
             found = merged(found, added, self._index.manifest.count, num)
         return Ranked(found.rows[0], found.scores[0])
+
+    def _search_of(self, selection: Selection) -> ExactSearch | ApproximateSearch:
+        """Return the search for the rows of a selection: the approximate one, where that is quicker and wanted."""
+        approximate = None if self._options.exact else self._index.approximate_search
+        if approximate is None or not approximate.is_quicker(int(np.count_nonzero(selection.rows))):
+            return self._index.exact_search
+        self._is_approximate = True
+        return approximate
 
     def _rank_fused(self, query: Query, prior: Prior, selection: Selection, num: int) -> Ranked:
         index, weight = self._index, prior.weight

@@ -12,6 +12,7 @@ from typing import Any
 from shoal.errors import DiskFull
 from shoal.long_task import Report, TaskProgress
 from shoal.records.source import Source
+from shoal_workers.index.build.binary_step import write_binary
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.column_step import write_columns
 from shoal_workers.index.build.document_encoder import DocumentEncoder, ModelInfo
@@ -23,7 +24,7 @@ from shoal_workers.index.build.validation import check_retrieval
 from shoal_workers.index.build.vectors import EMBEDDED, VectorPlan, embed_texts, write_vectors
 from shoal_workers.index.files.durable_file import replace_file, sync_files, sync_folder
 from shoal_workers.index.files.hash_table import HashTable
-from shoal_workers.index.files.manifest import FILES, HASHES, LAYOUT, MANIFEST, Manifest, checksum
+from shoal_workers.index.files.manifest import BINARY, FILES, HASHES, LAYOUT, MANIFEST, Manifest, checksum
 from shoal_workers.index.lexical.lexical_file import write_lexical
 from shoal_workers.index.search.quantisation import QuantisedVectors
 from shoal_workers.index.versions import changing, make_current, remove_old, was_published
@@ -76,18 +77,18 @@ def build(
     cutter: Cutter | None = None,
     kinds: Mapping[str, str] | None = None,
     language: str | None = None,
+    approximate: bool = False,
 ) -> BuildResult:
-    """Build a new version of the index in `out`, and make it the current one if it `publishes`.
+    """Build a version of the index in `out`, `approximate` or exact, and make it the current one if it `publishes`.
 
     Where it `reuses`, texts that the version built last has are not embedded again. A build that was interrupted goes
     on when it is started again with the same arguments, of which `key` is any word; if a version was built with the
     same key, which is not empty, it is that one. `num_kept` versions stay. With `skips_bad`, bad rows are left out, and
-    with a `cutter`, each chunk of a document is a row. Kinds that `kinds` has not, and a `language`, are found.
+    with a `cutter`, each chunk of a document is a row. `kinds` and a `language` that are not given are found.
 
     The version has all changes of the current version, and those of the index since, which `changes` has; without it,
-    these are left to later builds. Changes made before `drop_changes_before`, in Unix seconds, are forgotten. Redis
-    keeps those that the version has until `changes.forget_folded` is called.
-
+    these are left to later builds. Those made before `drop_changes_before`, in Unix seconds, are forgotten. Redis keeps
+    those that the version has until `changes.forget_folded` is called.
     Raises BadDocument, DiskFull, IndexBusy while another build of the index runs, IndexCorrupt for a version that fails
     its validation, what `report` raises, and the errors of the encoder. The current version then stays.
     """
@@ -96,8 +97,8 @@ def build(
         return built
     former = find_former_version(out, encoder.model) if reuses else None
     arguments = _arguments_of(source, encoder.model, former, skips_bad)
-    arguments |= {"drop_changes_before": drop_changes_before, "key": key, "language": language}
-    arguments |= {"kinds": dict(kinds or {}), "chunks": [cutter.chunk_tokens, cutter.overlap] if cutter else None}
+    arguments |= {"drop_changes_before": drop_changes_before, "key": key, "kinds": dict(kinds or {})}
+    arguments |= {"language": language, "approximate": approximate, "chunks": cutter.sizes if cutter else None}
     with _disk_full(out), open_scratch(out, arguments) as (folder, state):
         if not state.count:
             collect_changes(folder, state, out, changes, drop_changes_before)
@@ -165,12 +166,15 @@ def _fill(
     embed_texts(folder, state, plan, encoder, report)
     vectors = write_vectors(folder, plan, encoder.model.dimension, former, _part_of("copying", state, report))
     width = QuantisedVectors.write(folder, vectors, _part_of("quantising", state, report))
-    report(_progress(state, "validating"))
     quantised = QuantisedVectors.open(folder, state.count, encoder.model.dimension, width)
+    num_candidates = 0
+    if state.arguments["approximate"]:
+        num_candidates = write_binary(folder, vectors, quantised, _part_of("comparing", state, report))
+    report(_progress(state, "validating"))
     found_share = check_retrieval(
         folder, state.version, vectors, quantised, encoder, lambda reason: report(_progress(state, reason))
     )
-    _finish(folder, state, source, encoder.model, width, len(plan.new_rows), report)
+    _finish(folder, state, source, encoder.model, width, len(plan.new_rows), num_candidates, report)
     num_reused = int((plan.taken_from >= 0).sum())
     return BuildResult(
         version=state.version,
@@ -196,11 +200,12 @@ def _finish(
     model: ModelInfo,
     quantised_width: int,
     num_embedded: int,
+    num_candidates: int,
     report: Report,
 ) -> None:
     """Write the manifest and make all files of the version safe on the disk."""
     checksums = {}
-    for name in FILES:
+    for name in FILES + ((BINARY,) if num_candidates else ()):
         report(_progress(state, "publishing"))
         checksums[name] = checksum(folder / name)
     manifest = Manifest(
@@ -222,6 +227,7 @@ def _finish(
         changes_through=state.changes_through,
         fingerprint=model.fingerprint,
         **_about_chunks(state),
+        num_candidates=num_candidates,
     )
     manifest.save(folder)
     sync_files(folder)

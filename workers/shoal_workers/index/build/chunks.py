@@ -54,6 +54,11 @@ class Cutter:
         prompt = found.prompt_for(model.prompt or None, DOCUMENT_PROMPTS)
         return cls(open_chunker(tokenizer, found.name, options, prompt), options.chunk_tokens, options.chunk_overlap)
 
+    @property
+    def sizes(self) -> list[int]:
+        """The most tokens of a chunk, and the most that two neighbours share."""
+        return [self.chunk_tokens, self.overlap]
+
     def cut(self, document: Document) -> list[Document]:
         """Return the chunks of a document.
 

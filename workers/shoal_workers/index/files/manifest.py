@@ -24,6 +24,9 @@ my-index/<version>/term-starts.npy   int64 [terms + 1], where the postings of ea
 my-index/<version>/postings.npy      int32 [postings], the rows that have the term
 my-index/<version>/impacts.npy       uint8 [postings], the impact of the term in each: see `lexical.bm25`
 my-index/<version>/changes.jsonl     one line for each change that the source does not have: see `folding`
+my-index/<version>/binary.npy        uint64 [quantised_width / 64, count], the signs of the codes: see `binary_codes`
+
+A version has the last one if it was built for approximate search.
 """
 
 import hashlib
@@ -42,6 +45,7 @@ HASHES, IDS, CHANGES = "hashes.npy", "ids.npy", "changes.jsonl"
 FIELDS, COLUMNS = "fields.json", "columns.npy"
 LEXICAL, TERMS, STARTS = "lexical.json", "terms.npy", "term-starts.npy"
 POSTINGS, IMPACTS = "postings.npy", "impacts.npy"
+BINARY = "binary.npy"
 MANIFEST = "manifest.json"
 
 #: Rows that were left out, and documents with the words of another. They have no checksum: only people read them.
@@ -50,7 +54,7 @@ BAD_ROWS, DUPLICATES = "bad-rows.jsonl", "duplicates.jsonl"
 #: Files of the words of the documents.
 LEXICAL_FILES = (LEXICAL, TERMS, STARTS, POSTINGS, IMPACTS)
 
-#: Files of a version beside its manifest that have a checksum.
+#: Files of every version beside its manifest that have a checksum.
 FILES = (
     *(VECTORS, QUANTISED, BASIS, SCALES, DOCUMENTS, OFFSETS, HASHES, IDS, CHANGES, FIELDS, COLUMNS),
     *LEXICAL_FILES,
@@ -78,6 +82,8 @@ class Manifest:
 
     If `chunk_tokens` is not 0, each row is a chunk of at most so many tokens: `count` counts chunks, `num_documents`
     the documents that they are of, and neighbours share at most `chunk_overlap` tokens.
+
+    If `num_candidates` is not 0, the version was built for approximate search, which looks at so many rows.
     """
 
     version: str
@@ -100,6 +106,7 @@ class Manifest:
     chunk_tokens: int = 0
     chunk_overlap: int = 0
     num_documents: int = 0
+    num_candidates: int = 0
     layout: int = LAYOUT
 
     @classmethod
@@ -122,7 +129,7 @@ class Manifest:
     @property
     def files(self) -> tuple[str, ...]:
         """The files of the version that have a checksum."""
-        return FILES_OF[self.layout]
+        return FILES_OF[self.layout] + ((BINARY,) if self.num_candidates else ())
 
     def _check_types(self) -> None:
         for name, kind in get_type_hints(type(self)).items():
@@ -137,6 +144,8 @@ class Manifest:
                 f"count is {self.count}, dimension {self.dimension} and quantised_width {self.quantised_width}; "
                 "all must be at least 1"
             )
+        if not 0 <= self.num_candidates <= self.count:
+            raise ValueError(f"num_candidates is {self.num_candidates} of {self.count} rows")
         if not POSITION.fullmatch(self.changes_through):
             raise ValueError(f"changes_through is {excerpt(self.changes_through)}, which is no position")
 

@@ -1,4 +1,4 @@
-"""Exact search by quantised vectors, and through documents that were added since. Knows neither builds nor stores.
+"""Search by quantised vectors, exact and approximate, and through documents that were added since the build.
 
-Imports the contract, `changes`, `records`, `files` and `lexical`.
+Knows neither builds nor stores. Imports the contract, `changes`, `records`, `files` and `lexical`.
 """

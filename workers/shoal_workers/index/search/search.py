@@ -74,6 +74,12 @@ class ExactSearch:
         found = [self._search(queries[start : start + at_once], k, hidden_rows, rows) for start in starts]
         return TopK(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
+    def top_k_among(self, query: NDArray[np.float32], k: int, rows: NDArray[np.int64]) -> TopK:
+        """Find the `k` of some different rows of highest score for one query, `[dimension]`, as `top_k` does."""
+        if not (k := min(k, len(rows))):
+            return TopK(np.empty((1, 0), np.intp), np.empty((1, 0), np.float32))
+        return self._search(query[None], k, NO_ROWS, rows)
+
     def _search(
         self,
         queries: NDArray[np.float32],

@@ -1,0 +1,129 @@
+"""An index of many documents, searched exactly and approximately in one process: times, recall and memory."""
+
+import re
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from stack import HOME, model
+
+from benchmarks.indexes import Vectors, real_index
+from benchmarks.large import large_index
+from benchmarks.plan import Plan, own_process, say
+from shoal.bench.trial import Figures, Row, Trial
+from shoal.jobs import Job, Options
+from shoal.search_options import SearchOptions
+from shoal_workers.encoding.encoder import Encoder
+from shoal_workers.index.build.binary_step import find_num_candidates
+from shoal_workers.index.index import Index
+from shoal_workers.index.ranked_search import SearchAnswer
+from shoal_workers.index.search.approximate_search import ApproximateSearch
+from shoal_workers.index.search.binary_codes import BinaryCodes, binary
+from shoal_workers.index.search.quantisation import QuantisedVectors
+from shoal_workers.index.search.search import ExactSearch
+from shoal_workers.index.search.search_threads import SearchThreads
+from shoal_workers.model.model import prepared_folder
+from shoal_workers.process import processors
+
+#: Queries, and hits of each.
+NUM_QUERIES, K = 100, 10
+
+#: Words of which the documents are made.
+NUM_WORDS = 4_096
+
+#: Filters, by the part of the documents that they leave.
+FILTERS = {"10 %": {"part": {"lt": 100}}, "1 %": {"part": {"lt": 10}}, "0.1 %": {"part": 5}}
+
+
+def run(plan: Plan) -> list[Row]:
+    """Search `plan.vectors` documents in both ways, and real headlines, which no mixture is like in all."""
+    words = sorted({word for text in plan.texts.headlines for word in re.findall(r"[a-z]+", text.lower())})[:NUM_WORDS]
+    folder = large_index(plan.vectors, np.array(Index.open(real_index(plan.texts)).vectors), words)
+    threads = processors.threads_for(1, processors.available())
+    encoder = Encoder.open(prepared_folder(HOME, model().name), "openvino", "auto", threads)
+    queries = encoder.embed(plan.texts.headlines[-NUM_QUERIES:], Options(), "")
+    trials = [
+        Trial(f"{plan.vectors:,} documents", "shoal", partial(_apart, _searched, folder, queries, threads)),
+        Trial(f"{plan.vectors:,} documents, filters", "shoal", partial(_apart, _filtered, folder, queries, threads)),
+    ]
+    rows = plan.interleave("size", trials)
+    say(f"embedding {len(plan.texts.headlines):,} headlines")
+    real = encoder.embed(plan.texts.headlines[:-NUM_QUERIES], Options(), "")
+    return rows + plan.interleave("size", [Trial("real headlines", "shoal", partial(_recalled, real, queries))])
+
+
+def _apart(measure: Callable[..., Figures], *arguments: object) -> Figures:
+    """Return the figures of a process of its own, for the sake of its memory."""
+    *given, _, _ = arguments
+    with own_process() as process:
+        return process.submit(measure, *given).result()
+
+
+def _searched(folder: Path, queries: Vectors, threads: int) -> Figures:
+    """Return the times of both searches of an index, their recall, and the memory that each has taken."""
+    started = time.perf_counter()
+    index = Index.open_version(folder / "made", SearchThreads(threads))
+    opened_s = time.perf_counter() - started
+    figures = {"opened in s": opened_s}
+    approximate, of_approximate = _timed(lambda query: _ids(index.answer(*_asked(query))), queries)
+    figures |= {f"approximate: {name}": value for name, value in (of_approximate | _memory_mb()).items()}
+    exact, of_exact = _timed(lambda query: _ids(index.answer(*_asked(query, exact=True))), queries)
+    figures |= {f"exact: {name}": value for name, value in (of_exact | _memory_mb()).items()}
+    return figures | {f"approximate: recall@{K}": _recall(approximate, exact)}
+
+
+def _filtered(folder: Path, queries: Vectors, threads: int) -> Figures:
+    """Return the times of searches under filters, and their recall."""
+    index = Index.open_version(folder / "made", SearchThreads(threads))
+    figures: dict[str, float] = {}
+    for left, condition in FILTERS.items():
+        found, times = _timed(lambda query, c=condition: _ids(index.answer(*_asked(query, filter=c))), queries)  # type: ignore[misc]
+        exact, _ = _timed(lambda query, c=condition: _ids(index.answer(*_asked(query, filter=c, exact=True))), queries)  # type: ignore[misc]
+        figures |= {f"{left} left: p50 ms": times["p50 ms"], f"{left} left: recall@{K}": _recall(found, exact)}
+    return figures
+
+
+def _asked(query: Vectors, **options: object) -> tuple[Job, Vectors]:
+    return Job("search", ["a headline"], k=K, search=SearchOptions(**options)), query[None]  # type: ignore[arg-type]
+
+
+def _ids(answer: SearchAnswer) -> list[str]:
+    return [hit["id"] for hit in answer.hits[0]]
+
+
+def _timed(find: Callable[[Vectors], list[str]], queries: Vectors) -> tuple[list[list[str]], dict[str, float]]:
+    """Return what is found for each query, in a second go, and the times of that in milliseconds."""
+    found, times_ms = [], []
+    for query in queries[: len(queries) // 4]:
+        find(query)
+    for query in queries:
+        started = time.perf_counter()
+        found.append(find(query))
+        times_ms.append((time.perf_counter() - started) * 1_000)
+    return found, {"p50 ms": statistics.median(times_ms), "p90 ms": float(np.quantile(times_ms, 0.9))}
+
+
+def _recall(found: list[list[str]], exact: list[list[str]]) -> float:
+    shared = sum(len({*one} & {*other}) for one, other in zip(found, exact, strict=True))
+    return shared / sum(map(len, exact))
+
+
+def _memory_mb() -> dict[str, float]:
+    """Return the memory of this process: what it has of its own, and what it shares, which are mapped files."""
+    kinds = dict(re.findall(r"(Rss\w+):\s+(\d+) kB", Path("/proc/self/status").read_text()))
+    return {"own memory in MB": int(kinds["RssAnon"]) / 2**10, "mapped files in MB": int(kinds["RssFile"]) / 2**10}
+
+
+def _recalled(vectors: Vectors, queries: Vectors, *_: int) -> Figures:
+    """Return the recall of real vectors, whatever their number: candidates are as many as a build finds."""
+    quantised = QuantisedVectors.of(vectors)
+    codes = BinaryCodes.of(binary(quantised.codes))
+    exact_search = ExactSearch(vectors, quantised)
+    num_candidates = find_num_candidates(vectors, quantised, codes, lambda _: None)
+    approximate = ApproximateSearch(exact_search, quantised.basis, codes, num_candidates)
+    rows, exact = (search.top_k(queries, K).rows for search in (approximate, exact_search))
+    shared = [np.isin(*of_query).mean() for of_query in zip(exact, rows, strict=True)]
+    return {"candidates": num_candidates, f"recall@{K}": float(np.mean(shared))}
