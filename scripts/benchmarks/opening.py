@@ -216,7 +216,7 @@ def _count(running: Running, num_indexes: int, seconds: int, number: int) -> Fig
     for turn in ("first", "second"):
         for name in names:
             started = time.perf_counter()
-            ask(f"{running.url}/search", {"query": f"rain {number} {name}", "index": name, "k": 5})
+            ask(f"{running.url}/search", {"queries": [f"rain {number} {name}"], "index": name, "k": 5})
             times_ms.setdefault(turn, []).append((time.perf_counter() - started) * 1_000)
     own_mb["after"] = Processes(pids).memory_mb()["worker 1"]["written"]
     with redis.Redis.from_url(running.redis_url) as connection:

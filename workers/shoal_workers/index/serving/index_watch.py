@@ -58,4 +58,7 @@ def _check(indexes: OpenIndexes) -> None:
     if sys.platform == "linux":  # where a thread has a priority of its own: nothing is to wait for checksums
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
     while not indexes.stopping.wait(LOOK_EVERY_S):
-        indexes.check_files(time.monotonic())
+        try:
+            indexes.check_files(time.monotonic())
+        except Exception:  # any: without this thread, no index that has failed would ever be tried again
+            log.exception("comparing the files of indexes with their checksums failed")

@@ -139,9 +139,9 @@ class OpenIndexes(Mapping[str, Index]):
     def find(self, name: str, version: str | None = None) -> "Future[Index]":
         """Return a version of an index that is served, or what becomes it: it is opened if need be.
 
-        Another version than the one that is served now is kept open for a while. Raises IndexCorrupt and IndexMismatch
-        for an index that cannot be opened; the result raises these too, InvalidRequest if the version is kept no more,
-        and Unavailable while Redis, which has the changes, is away.
+        Another version than the one that is served now is kept open for a while. Raises KeyError for another name, and
+        IndexCorrupt and IndexMismatch for an index that cannot be opened; the result raises these too, InvalidRequest
+        if the version is kept no more, and Unavailable while Redis, which has the changes, is away.
         """
         served, now = self._served[name], time.monotonic()
         if served.failure:
@@ -314,12 +314,15 @@ def find_index(indexes: Mapping[str, Index], name: str, cursor: str | None = Non
     It is of the version that is served now, or of that which a cursor has. Raises UnknownIndex, InvalidRequest for a
     bad cursor, and what `OpenIndexes.find` does.
     """
-    if name not in indexes:
+    version = Cursor.unpack(cursor).version if cursor else None
+    opened = Future[Index]()
+    try:
+        if isinstance(indexes, OpenIndexes):
+            return indexes.find(name, version)
+        opened.set_result(indexes[name])
+    except KeyError:
         known = ", ".join(sorted(indexes)) or "none"
-        raise UnknownIndex(f"no index {excerpt(name)}: this worker serves {known}")
-    if isinstance(indexes, OpenIndexes):
-        return indexes.find(name, Cursor.unpack(cursor).version if cursor else None)
-    (opened := Future[Index]()).set_result(indexes[name])
+        raise UnknownIndex(f"no index {excerpt(name)}: this worker serves {known}") from None
     return opened
 
 
