@@ -13,15 +13,17 @@ import numpy as np
 import pytest
 from conftest import wait_until
 from index_versions import publish_version
-from queues import Queue
+from queues import Queue, drive
 
 from shoal.broker.broker import Broker
 from shoal.changes.change import Change
 from shoal.changes.change_log import START, ChangeLog, Tail
 from shoal.errors import Overloaded, Unavailable
+from shoal.jobs import Job
 from shoal.keys import Keys
 from shoal.records.document import Document
 from shoal.settings import Settings
+from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.index import Index
 from shoal_workers.index.serving import change_follower
@@ -215,6 +217,22 @@ def test_while_redis_is_away_the_former_version_stays(
     assert (indexes["news"].folder.name, indexes.errors) == ("v2", {})
     assert "a" in ids(indexes["news"])
     assert "a" not in ids(indexes["faq"])
+
+
+def test_a_search_waits_for_an_index_that_cannot_be_opened_while_redis_is_away(
+    indexes: OpenIndexes, log: Log, index_home: Path, index_folder: Path, queue: Queue, encoder: Encoder
+) -> None:
+    publish_version(index_home / "faq", index_folder, "v1")
+    indexes.look(1)
+    worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096))
+    queue.put("interactive", [Job("search", ["storm"], index="faq", reply_to="me")])
+    log.is_away, log.num_commands = True, 0
+    while log.num_commands < 3:  # it is tried again and again
+        assert not worker.step(block_s=0)
+    log.is_away = False
+    drive(worker)
+    (reply,) = queue.inbox("me").wait()
+    assert [len(hits) for hits in reply.hits or ()] == [5]
 
 
 def test_workers_that_are_started_together_read_at_different_moments(
