@@ -35,7 +35,7 @@ DEFAULT_MODEL = ROOT / "default-model.txt"
 
 #: The extras (of pyproject.toml) and the dependency groups of each part.
 PARTS: dict[str, tuple[list[str], list[str]]] = {
-    "serve": (["api", "workers", "jobs", "embedded"], []),
+    "serve": (["api", "workers", "jobs", "embedded", "top"], []),
     "export": (["export"], []),
     "test": (["documents", "http", "parquet", "remote", "tracing", "zstd"], ["test"]),
     "tracing": (["tracing"], []),

@@ -251,6 +251,7 @@ HOMES = {
         "shoal_workers.long_jobs.schedules",
     },
     "opentelemetry": {"shoal.spans"},
+    "rich": {"shoal.cli.pool_screen", "shoal.cli.pool_table", "shoal.cli.status"},
     "Stemmer": {"shoal_workers.index.lexical.analyzer"},
     "numkong": {"shoal_workers.index.search.upper_bounds"},
     "openvino": {

@@ -119,7 +119,7 @@ class Progress:
         text = f"{self.label}: {bar}{self.done:,} of {self.total:,}{self.unit}"
         if not rate:
             return f"{text}, {passed_s:.0f} s so far"
-        return f"{text}, {speed}, {_duration((self.total - self.done) / rate)} left"
+        return f"{text}, {speed}, {duration((self.total - self.done) / rate)} left"
 
     def finish(self) -> None:
         """End the line on a terminal."""
@@ -184,7 +184,7 @@ def task_line(
     if rows_per_s:
         words.append(f"{rows_per_s:,.0f} a second")
     if eta_s is not None:
-        words.append(f"{_duration(eta_s)} left")
+        words.append(f"{duration(eta_s)} left")
     if progress.num_bad:
         words.append(f"{progress.num_bad:,} bad")
     return f"{progress.step or 'waiting'}: {', '.join(words)}"
@@ -195,7 +195,8 @@ def _bar(fraction: float) -> str:
     return f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] "
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return a time in words, of two units at most."""
     minutes, seconds = divmod(round(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60} min"

@@ -159,14 +159,18 @@ class Admission:
             outline = Outline.read(delivery.data)
             job_id = _put_as(delivery) or outline.id
             reply = None if job_id is None else Reply.failure(job_id, error)
-            answers.append(Answer(delivery, reply, outline.reply_to, self._dead_letter(delivery, error, reply)))
+            answers.append(
+                Answer(delivery, reply, outline.reply_to, self._dead_letter(delivery, error, reply, outline))
+            )
             ends.append((delivery, job_id, outline, error))
         num_answered = self._consumer.reply(answers) if answers else 0
         for end in ends:
             self._job_log.note_refused(*end)
         return num_answered
 
-    def _dead_letter(self, delivery: Delivery, error: ShoalError, reply: Reply | None) -> DeadLetter | None:
+    def _dead_letter(
+        self, delivery: Delivery, error: ShoalError, reply: Reply | None, outline: Outline
+    ) -> DeadLetter | None:
         """Return the dead letter of a job that may do harm or whose id cannot be read; None for other jobs."""
         if reply and not isinstance(error, Poisoned | Internal):
             return None
@@ -176,7 +180,7 @@ class Admission:
             summary, _, trace = self._crash_reports.read(delivery.owner).partition("\n")
             reason, worker = f"{reason}; the last one {summary or NO_REPORT}", delivery.owner
             deliveries -= 1  # the present one is only to answer it
-        facts = logs.about(reply.id if reply else None, delivery.client)
+        facts = logs.about(reply.id if reply else None, delivery.client, outline.traceparent)
         log.warning("dead letter: %s in delivery %d; `shoal dead` has the rest", error.code, deliveries, extra=facts)
         return DeadLetter(reason, trace, worker, deliveries)
 
@@ -221,7 +225,7 @@ class Admission:
             self._consumer.end_claim_turn()
         self._counters["claims"] += 1
         self._counters["redeliveries"] += claimed.is_suspect
-        facts = logs.about(_put_as(claimed), claimed.client)
+        facts = logs.about(_put_as(claimed), claimed.client, Outline.read(claimed.data).traceparent)
         log.info("claimed a job of worker %s, delivery %d", claimed.owner, claimed.num_deliveries, extra=facts)
         return claimed
 

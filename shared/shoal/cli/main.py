@@ -14,7 +14,7 @@ from shoal.extra import install_command
 _GROUP = "shoal.commands"
 
 #: The extra that installs a library; `all` installs every library that is not named here.
-_EXTRAS = {"torch": "export", "sentence_transformers": "export", "pyarrow": "parquet", "rq": "jobs"}
+_EXTRAS = {"torch": "export", "sentence_transformers": "export", "pyarrow": "parquet", "rich": "top", "rq": "jobs"}
 
 #: The commands of this package. Those of an extra live in its package and are found by entry point.
 _OWN = {
@@ -28,6 +28,7 @@ _OWN = {
     "search": "shoal.cli.search:search",
     "serve": "shoal.cli.serve:serve",
     "status": "shoal.cli.status:status",
+    "top": "shoal.cli.top:top",
     "tune": "shoal.cli.tune:tune",
 }
 
@@ -39,7 +40,7 @@ _SECTIONS = {
     "The quality of search": ("eval", "tune"),
     "Long jobs, such as a file of a million lines": ("job",),
     "Models": ("model",),
-    "Operate a service": ("key", "dead", "bench"),
+    "Operate a service": ("top", "key", "dead", "bench"),
     "The processes of a service, for a supervisor of your own": ("api", "worker", "jobs"),
     "Others": ("completion",),
 }

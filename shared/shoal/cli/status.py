@@ -1,5 +1,8 @@
 """The command `shoal status`."""
 
+import sys
+from importlib.util import find_spec
+
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
@@ -12,9 +15,12 @@ from shoal.settings import Settings
 def status(settings: Settings) -> None:
     """Show the workers alive, their indexes and how many jobs wait.
 
-    Indexes are shown with what is wrong with them.
+    Indexes are shown with what is wrong with them. In a terminal there are tables.
     """
     with Client.from_settings(settings) as client:
+        if sys.stdout.isatty() and find_spec("rich"):
+            _print_tables(client)
+            return
         for lane, load in client.queue.loads().items():
             click.echo(f"lane {lane}: {load.num_jobs:,} unanswered jobs, {load.num_texts:,} texts")
         unread = client.queue.unread.load()
@@ -28,3 +34,17 @@ def status(settings: Settings) -> None:
             click.echo(f"  {worker_id} {computes}: {names or 'no index'}")
             for name, message in about.get("index_errors", {}).items():
                 click.echo(f"    index {name}: {message}")
+
+
+def _print_tables(client: Client) -> None:
+    from rich.console import Console
+
+    from shoal.cli.pool_table import index_table, pool_tables
+    from shoal.queue.pool_history import PoolHistory
+
+    history = PoolHistory(client.queue)
+    history.sample()
+    console, unread = Console(), client.queue.unread.load()
+    console.print(pool_tables(history.snapshot()))
+    console.print(index_table(client.pool.workers()))
+    console.print(f"results not read: {unread.num_results:,}, {unread.num_bytes:,} bytes")
