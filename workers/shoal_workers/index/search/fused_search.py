@@ -48,9 +48,9 @@ class FusedCandidates:
         self, products: NDArray[np.int32], quantised: QuantisedQueries, weight: float, prior: NDArray[np.float32]
     ):
         unit = weight * float(quantised.units[0])
-        self._upper = products * np.float32(unit)
+        self._upper = np.multiply(products, np.float32(unit), dtype=np.float32)
         self._slack = weight * float(quantised.slacks[0])
-        self._slack += _ERROR * (float(np.abs(self._upper).max()) + float(np.abs(prior).max()) + self._slack)
+        self._slack += _ERROR * (_largest(self._upper) + _largest(prior) + self._slack)
         self._upper += prior
 
     def best(self, k: int) -> NDArray[np.intp]:
@@ -70,6 +70,11 @@ class FusedCandidates:
     def _at_least(self, threshold: float) -> NDArray[np.intp]:
         # A threshold is rounded to the next lower number, so that no row that reaches it is lost.
         return np.flatnonzero(self._upper >= np.nextafter(np.float32(threshold), np.float32(-np.inf)))
+
+
+def _largest(numbers: NDArray[np.float32]) -> float:
+    """Return the largest absolute value, without memory for all of them."""
+    return max(float(numbers.max()), -float(numbers.min()))
 
 
 def order_of(scores: NDArray[np.float32], k: int) -> NDArray[np.intp]:

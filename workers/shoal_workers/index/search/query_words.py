@@ -41,7 +41,7 @@ class QueryWords:
 
     def best(self, eligible: NDArray[np.bool_], added: NDArray[np.bool_]) -> float:
         """Return the best BM25 score of the eligible documents of the version and the added ones; 0 without words."""
-        return float(max(self.of_version.max(initial=0, where=eligible), self.of_added.max(initial=0, where=added)))
+        return max(_highest(self.of_version, eligible), _highest(self.of_added, added))
 
     def hybrid_prior(self, alpha: float, best: float) -> Prior:
         """Return what makes `alpha` times the cosine, plus the rest times BM25 in parts of the best one, the score.
@@ -81,3 +81,10 @@ class QueryWords:
         for text in reversed(self.texts):
             found |= self.lexical.analyzer.words(text[:MAX_QUERY_CHARS])
         return found
+
+
+def _highest(scores: NDArray[np.float32], eligible: NDArray[np.bool_]) -> float:
+    """Return the highest of the eligible scores; 0 if there are none."""
+    if eligible.all():  # a maximum of all is many times as quick
+        return float(scores.max(initial=0))
+    return float(scores.max(initial=0, where=eligible))

@@ -108,7 +108,7 @@ class ExactSearch:
 
         No vector is read for that.
         """
-        rows = np.flatnonzero(eligible)
+        rows = _rows_of(eligible)
         found = np.zeros(len(eligible), bool)
         if len(rows):
             found[rows[self._candidates(query, weight, prior[rows], rows).reaching(score)]] = True
@@ -121,7 +121,7 @@ class ExactSearch:
 
         Of equal scores, the lower row comes first. Raises IndexError if the quantised copy is not of these vectors.
         """
-        rows = np.flatnonzero(eligible)
+        rows = _rows_of(eligible)
         k = min(k, len(rows))
         if not k:
             return TopK(np.empty((1, 0), np.intp), np.empty((1, 0), np.float32))
@@ -160,6 +160,11 @@ class ExactSearch:
             return self._spare_buffers.pop()
         except IndexError:  # this is the first search, or other threads hold all buffers
             return Buffer()
+
+
+def _rows_of(eligible: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return the eligible rows, in ascending order."""
+    return np.arange(len(eligible)) if eligible.all() else np.flatnonzero(eligible)
 
 
 def _in_index(candidates: Candidates, rows: NDArray[np.int64] | None) -> Candidates:
