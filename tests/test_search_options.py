@@ -103,7 +103,9 @@ SORTED: dict[str, Any] = {"sort": [{"field": "year"}]}
     ("options", "num_passes"),
     [
         ({}, 1),
-        ({"mode": "hybrid", "facets": ["a", "b"]}, 1),
+        ({"facets": ["a", "b"], "group_by": "", "group_size": 3}, 1),
+        ({"mode": "hybrid", "facets": ["a", "b"]}, 2),
+        ({"group_by": "a", "group_size": 3}, 4),
         (SORTED, 2),
         ({"mode": "lexical", "facets": ["a", "b"]}, 3),
         ({"mode": "lexical", "facets": ["a"], **SORTED}, 3),
@@ -119,10 +121,10 @@ def test_a_list_counts_as_often_as_it_goes_over_the_documents(options: dict[str,
 
 def test_too_many_lists_of_a_large_index_are_refused_with_the_number_that_is_taken() -> None:
     many = Job("search", ["storm"] * 200, search=SearchOptions(**SORTED))
-    with pytest.raises(TooLarge, match="asks for 200 lists of hits of 1,000,000 documents, and may ask for 134 with"):
+    with pytest.raises(TooLarge, match="asks for 200 lists of hits of 1,000,000 documents, and may ask for 67 with"):
         check_rows(many, 1_000_000)
     check_rows(many, 10_000)
-    negative = Job("search", ["storm"] * 1_000, search=SearchOptions(mode="hybrid", num_negative=1))
-    with pytest.raises(TooLarge, match=r"may ask for 268 with these options: split the list of queries$"):
+    negative = Job("search", ["storm"] * 1_000, search=SearchOptions(num_negative=1))
+    with pytest.raises(TooLarge, match=r"may ask for 134 with these options: split the list of queries$"):
         check_rows(negative, 1_000_000)
     check_rows(Job("search", ["storm"], search=SearchOptions(**SORTED)), 10**12)

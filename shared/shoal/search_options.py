@@ -24,6 +24,9 @@ MAX_NEGATIVE = 32
 #: Most hits of a group.
 MAX_GROUP_SIZE = 100
 
+#: The passes over all documents that a list with several hits of a group takes more.
+GROUP_PASSES = 3
+
 #: Most fields that are named in one option.
 MAX_FIELDS = 100
 
@@ -96,9 +99,13 @@ class SearchOptions:
 
     @property
     def num_passes(self) -> int:
-        """The times that a list goes over all documents: for its scores, for its order, and for facets of its own."""
+        """The times that a list goes over all documents, each as long as a dense search takes.
+
+        It does so for its scores, for its order, for facets of its own, and for the further hits of groups.
+        """
         has_own_facets = self.mode == "lexical" or self.like is not None
-        return 1 + (self.sort is not None) + (len(self.facets or ()) if has_own_facets else 0)
+        passes = [self.mode == "hybrid", self.sort is not None, len(self.facets or ()) if has_own_facets else 0]
+        return 1 + sum(passes) + (GROUP_PASSES if self.group_size > 1 and self.group_by != "" else 0)
 
     @property
     def is_one_question(self) -> bool:

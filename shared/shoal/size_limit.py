@@ -13,7 +13,7 @@ MAX_JOB_HITS = 10_000
 
 #: Most rows of an index that the lists of a search with options go over, together: that takes about a second, in which
 #: a worker serves nothing else.
-MAX_JOB_ROWS = 2**28
+MAX_JOB_ROWS = 2**27
 
 #: Most characters of the texts of a job for the tokenizer, by operation, unless it has one text. A worker serves no
 #: other job meanwhile: to tokenize so many takes a quarter of a second at most, and some 300 bytes of memory each.
@@ -70,11 +70,17 @@ def check_pairs(job: Job, most: int) -> None:
         )
 
 
+#: The options with which a list goes over all documents again.
+_COSTLY = ("mode hybrid", "sort", "facets", "group_size")
+
+
 def check_rows(job: Job, num_rows: int) -> None:
-    """Raise TooLarge if a search asks for too many lists of hits, of an index of so many rows, for its options."""
+    """Raise TooLarge if a search asks for too many lists of hits, of so many rows that its filter leaves."""
+    if not num_rows:
+        return
     most = max(1, MAX_JOB_ROWS // (num_rows * job.search.num_passes))
     if job.num_lists > most:
-        or_less = ", or leave out sort or facets" if job.search.num_passes > 1 else ""
+        or_less = f", or leave out {' or '.join(_COSTLY)}" if job.search.num_passes > 1 else ""
         raise TooLarge(
             f"the job asks for {job.num_lists:,} lists of hits of {num_rows:,} documents, and may ask for {most:,} "
             f"with these options: split the list of queries{or_less}"

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
+#: The rows of an approximate search for each row of an exact one that takes as long, about.
+APPROXIMATE_SHARE = 8
+
 _NO_SCORES: NDArray[np.float32] = np.empty(0, np.float32)
 
 
@@ -86,7 +89,7 @@ class RankedSearch:
         Raises InvalidRequest for an option that does not fit this index, TooLarge for more lists than these options
         allow, and IndexCorrupt.
         """
-        check_rows(self._job, self._index.manifest.count)
+        check_rows(self._job, self._num_rows)
         if self._options.exact is False and self._index.approximate_search is None:
             raise InvalidRequest(
                 f"exact is false, but version {self._index.manifest.version} was not built for approximate search: "
@@ -140,6 +143,16 @@ class RankedSearch:
             added = self._live.top_k(vector, num, selection.added)
             found = merged(found, added, self._index.manifest.count, num)
         return Ranked(found.rows[0], found.scores[0])
+
+    @property
+    def _num_rows(self) -> int:
+        """The number of rows that each list goes over; an approximate search takes as long as for some of them."""
+        options, num_rows = self._options, self._eligible.num
+        approximate = None if options.exact else self._index.approximate_search
+        is_exact = options.mode != "dense" or options.boost is not None or options.sort is not None
+        if approximate is None or is_exact or not approximate.is_quicker(num_rows):
+            return num_rows
+        return num_rows // APPROXIMATE_SHARE
 
     def _search_of(self, selection: Selection) -> ExactSearch | ApproximateSearch:
         """Return the search for the rows of a selection: the approximate one, where that is quicker and wanted."""
