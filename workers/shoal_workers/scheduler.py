@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from shoal.queue.lane import OVERFLOW_SHARE, SOURCES, Source
 from shoal_workers.encoding.encoder import TokenizedText
@@ -27,6 +28,10 @@ MIN_PREEMPTIBLE_TOKENS = 64
 
 #: Most characters of bulk or overflow jobs that are tokenized at a time while interactive jobs are expected.
 MAX_PREEMPTIBLE_CHARS = 4_096
+
+#: Most texts whose jobs are answered together while an interactive job may come, which would wait for that; a job with
+#: more is answered by itself.
+MAX_ANSWERED_TEXTS = 16
 
 #: Time after the last interactive job in which more of them are expected, in seconds.
 EXPECTED_S = 1.0
@@ -232,6 +237,23 @@ class Scheduler:
         """Wait until one of the indexes that are being opened for jobs is open; return at once if there is none."""
         if self._opening:
             wait([work.opening for work in self._opening if work.opening], timeout_s, FIRST_COMPLETED)
+
+    def completed_portion(self) -> list[Work]:
+        """Return the interactive jobs of these, or else a few of the others, while interactive ones are expected."""
+        completed = self.completed()
+        if not self.expects_interactive():
+            return completed
+        interactive = [work for work in completed if work.source == INTERACTIVE]
+        sizes = accumulate(len(work.job.texts) for work in completed)
+        few = [work for work, size in zip(completed, sizes, strict=True) if size <= MAX_ANSWERED_TEXTS]
+        portion = interactive or few or completed[:1]
+        self._completed = [work for work in completed if work not in portion]
+        return portion
+
+    @property
+    def has_completed(self) -> bool:
+        """True if there are completed jobs that are not answered."""
+        return bool(self._completed)
 
     def expects_interactive(self) -> bool:
         """Return True for a while after an interactive job."""

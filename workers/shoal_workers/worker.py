@@ -162,7 +162,7 @@ class Worker:
         Waits up to `block_s` for a job if the worker holds none. Returns how many jobs were answered. A round while a
         batch is computed aside is of interactive jobs alone.
         """
-        if self._aside and self._is_due(self._aside):
+        if self._aside and not self.scheduler.has_completed and self._is_due(self._aside):
             self._finish_aside()
         if self._aside:
             self._take_interactive()
@@ -199,14 +199,16 @@ class Worker:
         batch = self.scheduler.next_batch((INTERACTIVE,) if is_beside else SOURCES)
         if batch is None:
             self.scheduler.wait_for_index(OPENING_WAIT_S)
-            return self._answer()
+            return self._answer(is_beside)
         if not is_beside and self.scheduler.may_run_aside(batch):
             self._aside = self._start(batch, aside=True)
             self._take_interactive()
-            return self._answer()
-        num_answered = self._compute(batch)
+            return self._answer(in_portions=True)
+        num_answered = self._compute(batch, is_beside)
         if is_beside or batch.runs_alone or len(batch.works) == 1:  # these need not wait for what the worker does next
-            num_answered += self._answer()
+            num_answered += self._answer(is_beside)
+        if is_beside:
+            num_answered += self._answer(in_portions=True)  # then some of those that were completed before
         if batch.runs_alone:
             self.consumer.isolate(None)
         if not is_beside:
@@ -239,11 +241,14 @@ class Worker:
 
     # Compute
 
-    def _compute(self, batch: Batch) -> int:
-        """Encode the batch and, while the engine computes, answer the jobs completed before; return their number."""
+    def _compute(self, batch: Batch, is_beside: bool = False) -> int:
+        """Encode the batch and, while the engine computes, answer the jobs completed before; return their number.
+
+        Those completed before a batch beside another one wait: they would hold it up.
+        """
         running = self._start(batch)
         try:
-            return self._answer()
+            return 0 if is_beside else self._answer()
         finally:
             self._finish(running)
 
@@ -281,12 +286,12 @@ class Worker:
 
     # Answer
 
-    def _answer(self) -> int:
+    def _answer(self, in_portions: bool = False) -> int:
         """Answer the completed jobs: all that are no suspects together, then each suspect, which is named meanwhile.
 
-        Returns how many of the jobs were still unanswered.
+        With `in_portions`, some are left for the next round. Returns how many of the jobs were still unanswered.
         """
-        works = self.scheduler.completed()
+        works = self.scheduler.completed_portion() if in_portions else self.scheduler.completed()
         num_answered = 0
         if others := [work for work in works if not work.runs_alone]:
             num_answered += self._answer_together(others)
