@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -26,6 +25,7 @@ from queues import Queue
 from shoal.address import find_addresses
 from shoal.settings import Settings
 from shoal_api.server import server as server_module
+from shoal_api.server.thread_policy import MANY_THREADS
 
 pytest_plugins = ["api_fixtures"]
 
@@ -104,14 +104,26 @@ class TestServing:
         status, body = server.ask("POST", "/embed", iter([b'{"inputs": "', b"x" * 1_000, b'"}']))
         assert (status, body["error"]["code"]) == (413, "too_large")
 
-    def test_a_request_that_is_woken_does_not_interrupt_the_thread_that_wakes_it(
-        self, start_server: StartServer
+    def test_threads_of_a_client_with_many_requests_interrupt_no_other_when_they_are_woken(
+        self, start_server: StartServer, stub: StubWorker
     ) -> None:
         server = start_server()
-        server.ask("POST", "/embed", b'{"inputs": "a"}')
         (process,) = psutil.Process(server.process.pid).children()
-        policies = Counter(os.sched_getscheduler(thread.id) for thread in process.threads())
-        assert policies[os.SCHED_BATCH] > policies[os.SCHED_OTHER] >= 2  # those that send jobs and receive replies
+
+        def num_yielding() -> int:
+            return sum(os.sched_getscheduler(thread.id) == os.SCHED_BATCH for thread in process.threads())
+
+        assert server.ask("POST", "/embed", b'{"inputs": "a"}')[0] == 200
+        assert num_yielding() == 0
+        stub.pause()
+        with ThreadPoolExecutor(2 * MANY_THREADS) as pool:
+            asking = [
+                pool.submit(server.ask, "POST", "/embed", b'{"inputs": "%d"}' % n) for n in range(2 * MANY_THREADS)
+            ]
+            wait_until(lambda: stub.queue.backlog()["interactive"] == 2 * MANY_THREADS)
+            assert num_yielding() > MANY_THREADS
+            stub.resume()
+            assert {one.result()[0] for one in asking} == {200}
 
     @pytest.mark.parametrize("api_processes", [1, 2])
     def test_the_host_may_be_a_name_of_several_addresses(self, start_server: StartServer, api_processes: int) -> None:

@@ -16,7 +16,7 @@ from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.queue.consumer import Answer, Delivery
 from shoal.queue.dispatcher import Dispatcher, PendingReply
-from shoal.queue.packed_jobs import PackedJobs, StreamEntry
+from shoal.queue.packed_jobs import MAX_PUTS_OF_CLIENT, PackedJobs, StreamEntry, few_of_each_client
 from shoal.queue.reply_stream import ReplyStream
 from shoal.replies import Reply
 
@@ -58,6 +58,14 @@ class TestPending:
     def test_it_does_not_wait_for_ever(self) -> None:
         with pytest.raises(TimeoutError):
             PendingReply().result(0.01)
+
+
+def test_puts_of_a_client_with_few_go_before_those_of_one_with_many() -> None:
+    many = [PackedJobs.pack("bulk", [Job("embed", ["a"])], "me", "many") for _ in range(2 * MAX_PUTS_OF_CLIENT + 1)]
+    few = PackedJobs.pack("bulk", [Job("embed", ["b"])], "me", "few")
+    now, later = few_of_each_client([*many, few])
+    assert now == [few, *many[:MAX_PUTS_OF_CLIENT]]
+    assert few_of_each_client(later) == (many[MAX_PUTS_OF_CLIENT:-1], many[-1:])
 
 
 def answer_all(queue: Queue) -> int:

@@ -170,6 +170,13 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
     return app
 
 
+def short_paths(app: Flask) -> frozenset[str]:
+    """Return the paths to which a POST waits for nothing but the reply to a job."""
+    waiting = {*PROTOCOL_MODULES, *(routes.api.name for routes in (embed, search, score))}
+    rules = (rule for rule in app.url_map.iter_rules() if "POST" in (rule.methods or ()) and not rule.arguments)
+    return frozenset(rule.rule for rule in rules if rule.endpoint.partition(".")[0] in waiting)
+
+
 def _refuse_unknown_parameters(app: Flask) -> None:
     """Let Shoal's own routes refuse query parameters that they do not have."""
     own = {routes.api.name for routes in (*_ROUTES, docs)}

@@ -148,6 +148,10 @@ class AccessControl:
             finally:
                 self.running.discard(read)
 
+    def num_threads_of(self, client: str) -> int:
+        """Return the number of threads that the requests of a client count for."""
+        return self._quotas.num_held(client)
+
     def num_unanswered(self) -> int:
         """Return the number of requests that have no answer yet."""
         return len(self.running) + len(self.waiting)

@@ -57,6 +57,10 @@ class ThreadQuotas:
                 self._num_free -= num
             return is_within
 
+    def num_held(self, client: str) -> int:
+        """Return the number of threads that are counted for the client."""
+        return self._num_held.get(client, 0)
+
     def hold(self, client: str, num: int) -> None:
         """Count so many more threads for the client, whatever its limit is."""
         with self._lock:

@@ -3,17 +3,30 @@
 import io
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 from shoal import logs
 from shoal.errors import Overloaded
+from shoal.queue.turns import Turns
 from shoal_api.access.access_control import THREAD_DEMAND, AccessControl
 from shoal_api.access.waiting_requests import ThreadDemand
 from shoal_api.request import MAX_LENGTH_DIGITS
+from shoal_api.server import thread_policy
 
 #: Largest body of a request that may wait: with its headers it stays in memory meanwhile.
 MAX_WAITING_BYTES = 32_768
+
+#: Turns of requests to run: while one waits for Redis, another goes on.
+NUM_TURNS = 2
+
+#: Time after a request of another client than the one before in which there are several, in seconds.
+SEVERAL_S = 1.0
+
+#: Name in a request's environment of whether it is answered in turn.
+_IN_TURN = "shoal.in_turn"
 
 #: A request as Granian passes it: what sends its response, and its WSGI environment.
 Call = tuple["Responder", dict[str, Any]]
@@ -32,12 +45,21 @@ class Calls:
     """The callable that Granian calls in a thread for each request; `run` answers one.
 
     A request that has to wait keeps no thread: its body is read, the call returns, and the thread of a request that
-    ends answers it. One with a large body, or of unknown size, is refused instead.
+    ends answers it. One with a large body, or of unknown size, is refused instead. Where several clients ask, requests
+    to `short_paths` with a small body, which is read first, are answered in turn.
     """
 
-    def __init__(self, run: Callable[[Responder, dict[str, Any]], object], access: AccessControl):
+    def __init__(
+        self,
+        run: Callable[[Responder, dict[str, Any]], object],
+        access: AccessControl,
+        short_paths: Collection[str] = (),
+    ):
         self._run = run
         self._access = access
+        self._short_paths = short_paths
+        self._turns = Turns(NUM_TURNS)
+        self._last_client, self._several_until = "", 0.0
 
     def __call__(self, responder: Responder, environ: dict[str, Any]) -> None:
         """Answer the request, and others that wait for its thread; or let it wait."""
@@ -46,23 +68,40 @@ class Calls:
             self._run(responder, environ)
             return
         environ[THREAD_DEMAND] = demand
-        waiting = self._access.waiting
+        waiting, call = self._access.waiting, (responder, environ)
+        thread_policy.choose(self._access.num_threads_of(demand.client) + 1)
+        environ[_IN_TURN] = in_turn = self._asks_beside_others(demand.client) and self._is_short(environ)
         try:
-            if not waiting.try_enter(demand):
+            if in_turn or not waiting.try_enter(demand):
                 self._read_body(demand, environ)
-                if not waiting.enter(demand, (responder, environ)):
+                if not waiting.enter(demand, call):
                     return
         except Overloaded as error:
             demand.is_held, demand.refusal = False, error  # access control refuses it, in the form that the route has
             self._run(responder, environ)
             return
-        self._answer(demand, (responder, environ))
+        self._answer(demand, call)
+
+    def _asks_beside_others(self, client: str) -> bool:
+        """Return True if several clients have asked in the last second: a single one need not pay for turns."""
+        now = time.monotonic()
+        if client != self._last_client:
+            self._several_until = now + SEVERAL_S if self._last_client else 0.0
+            self._last_client = client
+        return now < self._several_until
+
+    def _is_short(self, environ: dict[str, Any]) -> bool:
+        """Return True if the request waits for nothing but its reply, and has a small body."""
+        return (
+            environ["PATH_INFO"] in self._short_paths
+            and environ["REQUEST_METHOD"] == "POST"
+            and "HTTP_PREFER" not in environ
+            and _is_small(environ)
+        )
 
     def _read_body(self, demand: ThreadDemand, environ: dict[str, Any]) -> None:
         """Read the body into memory: Granian drops what is unread when the call returns. Raises Overloaded."""
-        size = environ.get("CONTENT_LENGTH", "0")
-        is_known = "HTTP_TRANSFER_ENCODING" not in environ and size.isdecimal() and len(size) <= MAX_LENGTH_DIGITS
-        if not is_known or int(size) > MAX_WAITING_BYTES:
+        if not _is_small(environ):
             raise Overloaded(
                 f"the requests of this client hold its share of the threads, and this one cannot wait: its body has "
                 f"over {MAX_WAITING_BYTES:,} bytes or is of unknown size: send fewer or smaller ones at a time"
@@ -79,12 +118,18 @@ class Calls:
         while following:
             (demand, (responder, environ)), *others = following
             others = [other for other in others if not self._try_start(*other)]
-            try:
-                self._run(responder, environ)
-            except Exception as error:
-                _log.error("a request failed: %s", logs.places(error))
-                responder.response_bytes(500, [], b"")
+            self._run_safely(responder, environ)
             following = [*others, *self._access.waiting.leave(demand)]
+
+    def _run_safely(self, responder: Responder, environ: dict[str, Any]) -> None:
+        """Run the application; answer 500 where it raises."""
+        client = environ[THREAD_DEMAND].client
+        try:
+            with self._turns.turn(client) if environ[_IN_TURN] else nullcontext():
+                self._run(responder, environ)
+        except Exception as error:
+            _log.error("a request failed: %s", logs.places(error))
+            responder.response_bytes(500, [], b"")
 
     def _try_start(self, demand: ThreadDemand, call: Call) -> bool:
         """Answer a request in a thread of its own; return False if the system grants none."""
@@ -94,3 +139,10 @@ class Calls:
             _log.warning("a request waits for the thread of another one: %s", error)
             return False
         return True
+
+
+def _is_small(environ: dict[str, Any]) -> bool:
+    """Return True if the body is known to have at most `MAX_WAITING_BYTES`."""
+    size = environ.get("CONTENT_LENGTH", "0")
+    is_known = "HTTP_TRANSFER_ENCODING" not in environ and size.isdecimal() and len(size) <= MAX_LENGTH_DIGITS
+    return is_known and int(size) <= MAX_WAITING_BYTES

@@ -9,8 +9,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -121,7 +121,7 @@ def _load_app(settings: Settings) -> Callable[..., Any]:
     """Make the application in the process that serves it, as its threads would not survive a fork."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # `_stop` waits until Granian has set its own handler
     gc.disable()  # while modules load it finds nothing and takes a tenth of the time
-    from shoal_api.app import create_app
+    from shoal_api.app import create_app, short_paths
     from shoal_api.context import Context
     from shoal_api.server.slow_clients import SlowClients
 
@@ -132,24 +132,23 @@ def _load_app(settings: Settings) -> Callable[..., Any]:
         app = create_app(settings)
     except ShoalError as error:
         raise SystemExit(error.line) from error
-    _use_batch_scheduling()
     gc.freeze()  # what exists by now lives as long as the process: the collector need not look at it again and again
     gc.enable()
     access, tracer = Context.of(app).access, Context.of(app).tracer
     on_stop_signal(partial(_stop, settings.port, Context.of(app).stopping, tracer.close if tracer else lambda: None))
     SlowClients(settings.port, access.running, settings.receive_timeout_s).start()
-    _let_requests_wait(access)
+    _let_requests_wait(access, short_paths(app))
     Context.of(app).pool_watch.start()
     return app
 
 
-def _let_requests_wait(access: "AccessControl") -> None:
+def _let_requests_wait(access: "AccessControl", short_paths: Collection[str]) -> None:
     """Have Granian call the application so that requests can wait without a thread, which WSGI does not allow for."""
     from shoal_api.server.calls import Calls
 
     server: Any = granian.server.mp  # the name is not public: tests/test_waiting_requests.py fails without it
     wrap = server._wsgi_call_wrap
-    server._wsgi_call_wrap = lambda *arguments: Calls(wrap(*arguments), access)
+    server._wsgi_call_wrap = lambda *arguments: Calls(wrap(*arguments), access, short_paths)
 
 
 def _stop(port: int, stopping: threading.Event, send_spans: Callable[[], object] = lambda: None) -> None:
@@ -179,15 +178,3 @@ def _raise_file_limit() -> int:
     num_files = max(soft, min(MAX_CONNECTIONS + _OTHER_FILES, most))
     resource.setrlimit(resource.RLIMIT_NOFILE, (num_files, hard))
     return min(MAX_CONNECTIONS, max(num_files - _OTHER_FILES, num_files // 2))
-
-
-def _use_batch_scheduling() -> None:
-    """Let a woken thread not preempt the thread that runs, if it is this one or is started by it from now on.
-
-    Only one thread can run Python at a time, so the woken one would wait for the preempted one at once. This takes a
-    tenth off the processor time of a request. The threads that send jobs and receive replies are started before: they
-    do not wait until a worker's pass aside leaves them a processor.
-    """
-    if sys.platform == "linux":
-        with suppress(OSError):  # where the system does not allow it
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

@@ -15,8 +15,9 @@ from shoal.blocking import run_now
 from shoal.errors import ShoalError
 from shoal.jobs import Job
 from shoal.queue.dispatching import Dispatching, closed
-from shoal.queue.packed_jobs import PackedJobs, StreamEntry
+from shoal.queue.packed_jobs import PackedJobs, StreamEntry, few_of_each_client
 from shoal.queue.producer import Producer
+from shoal.queue.turns import Turn, own_turn
 from shoal.replies import Reply
 
 #: Most bytes of jobs that the sender puts for a thread. All that it puts together is accepted when the last of it has
@@ -30,18 +31,24 @@ class PendingReply:
     It does what `concurrent.futures.Future` does, with one lock: that takes a sixth of the time.
     """
 
-    __slots__ = ("_lock", "_outcome", "place")
+    __slots__ = ("_lock", "_outcome", "_turns", "place")
 
     def __init__(self) -> None:
         self.place: StreamEntry | None = None  # of the job, once it is in its lane
         self._lock = threading.Lock()
         self._lock.acquire()
         self._outcome: Reply | ShoalError | None = None
+        self._turns: list[Turn] = []  # of the threads that wait
 
     def settle(self, outcome: Reply | ShoalError) -> None:
-        """Wake all threads that wait, with the reply or with the error to raise."""
+        """Wake all threads that wait, with the reply or with the error to raise: those that had a turn in turn."""
         self._outcome = outcome
-        self._lock.release()
+        try:
+            turn = self._turns.pop()
+        except IndexError:
+            self._lock.release()
+        else:
+            turn.take_later(self._lock)
 
     def done(self) -> bool:
         """Return True once it is settled."""
@@ -53,13 +60,30 @@ class PendingReply:
         Raises the error that it was settled with, or TimeoutError.
         """
         if self._outcome is None:
-            if not self._lock.acquire(timeout=timeout_s):
+            if turn := own_turn():
+                self._wait_without(turn, timeout_s)
+            elif not self._lock.acquire(timeout=timeout_s):
                 raise TimeoutError
             self._lock.release()  # for the next thread that waits
         if isinstance(self._outcome, Reply):
             return self._outcome
         assert self._outcome is not None
         raise self._outcome
+
+    def _wait_without(self, turn: Turn, timeout_s: float) -> None:
+        """Acquire the lock; another thread has the turn until then. Raises TimeoutError."""
+        self._turns.append(turn)
+        turn.give_back()
+        is_settled = self._lock.acquire(timeout=timeout_s)
+        try:
+            self._turns.remove(turn)
+        except ValueError:  # it was taken by `settle`, which gives it back with the lock
+            if not is_settled:
+                self._lock.acquire()
+            return
+        turn.take()
+        if not is_settled:
+            raise TimeoutError
 
 
 class PendingNote:
@@ -163,10 +187,13 @@ class Dispatcher(Dispatching[PendingReply, PendingNote]):
     # The sender
 
     async def _send(self) -> None:
-        while (first := self._outgoing.get()) is not None:
-            parcels = [first, *self._drain()]
-            await self._put([parcel for parcel in parcels if isinstance(parcel, PackedJobs)])
+        puts: list[PackedJobs] = []
+        while puts or (first := self._outgoing.get()) is not None:
+            parcels = self._drain() if puts else [first, *self._drain()]
+            puts += [parcel for parcel in parcels if isinstance(parcel, PackedJobs)]
             await self._withdraw([parcel for parcel in parcels if isinstance(parcel, StreamEntry)])
+            now, puts = few_of_each_client(puts)
+            await self._put(now)
 
     def _drain(self) -> list[PackedJobs | StreamEntry]:
         """Return all that waits to be sent."""

@@ -19,6 +19,9 @@ MAX_CLIENT_BYTES = 256
 #: Most jobs and bytes of several puts that are made as one: Redis serves no other client meanwhile, for some 4 ms.
 MAX_JOINED_JOBS, MAX_JOINED_BYTES = 256, 2**18
 
+#: Most puts of a client that are made in one round trip.
+MAX_PUTS_OF_CLIENT = 16
+
 #: The variable of the setting that limits the jobs of a lane, their texts, and their bytes.
 _SETTINGS = {"jobs": "SHOAL_MAX_BACKLOG", "texts": "SHOAL_MAX_BACKLOG_TEXTS", "bytes": "SHOAL_MAX_BACKLOG_MB"}
 
@@ -96,6 +99,20 @@ class PackedJobs:
     def num_bytes(self) -> int:
         """Return the size of all jobs."""
         return sum(map(len, self.data))
+
+
+def few_of_each_client(puts: Sequence[PackedJobs]) -> tuple[list[PackedJobs], list[PackedJobs]]:
+    """Return the puts to make now, at most `MAX_PUTS_OF_CLIENT` of each client, and the others.
+
+    A put is accepted when all that are made with it have arrived, so those of a client with few are not held up by
+    those of one with many, and are made first.
+    """
+    of_client: dict[str, list[PackedJobs]] = {}
+    for put in puts:
+        of_client.setdefault(put.client, []).append(put)
+    each = sorted(of_client.values(), key=len)
+    now = [put for of_one in each for put in of_one[:MAX_PUTS_OF_CLIENT]]
+    return now, [put for of_one in each for put in of_one[MAX_PUTS_OF_CLIENT:]]
 
 
 def group_puts(puts: Sequence[PackedJobs]) -> list[list[PackedJobs]]:
