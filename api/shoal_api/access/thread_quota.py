@@ -8,7 +8,7 @@ from shoal.errors import Overloaded
 LIMIT_PER_FREE = 7
 
 #: Most viewers of the pool that a process has. They have threads beside those that answer requests.
-MAX_VIEWERS = 32
+MAX_VIEWERS = 16
 
 #: One thread in this many is reserved for clients that hold none.
 THREADS_PER_RESERVED = 16

@@ -1,0 +1,49 @@
+// Quantities as people read them. What is not known is a dash.
+
+const UNKNOWN = "–";
+
+/** Units of time, each with its seconds, and below which of its own it is used. */
+const TIMES = [["ms", 0.001, 1000], ["s", 1, 100], ["min", 60, 100], ["h", 3600, 48], ["days", 86400, Infinity]];
+
+const SIZES = [["KB", 2 ** 10], ["MB", 2 ** 20], ["GB", 2 ** 30]];
+
+function isKnown(value) {
+  return Number.isFinite(value);
+}
+
+/** Return the number with as many digits as one looks at: 0.42, 7.5, 1,240. */
+export function amount(value) {
+  if (!isKnown(value)) return UNKNOWN;
+  const digits = value >= 100 || Number.isInteger(value) ? 0 : value >= 10 ? 1 : 2;
+  return value.toLocaleString("en", { maximumFractionDigits: digits });
+}
+
+/** Return a time in seconds in the unit that suits it. */
+export function duration(seconds) {
+  if (!isKnown(seconds)) return UNKNOWN;
+  const [unit, size] = TIMES.find(([, size, most]) => seconds < size * most);
+  return `${amount(seconds / size)} ${unit}`;
+}
+
+/** Return how long ago something was, at that time; both are in Unix seconds. */
+export function ago(time, now) {
+  if (!isKnown(time) || !time) return UNKNOWN;
+  return now - time < 1 ? "now" : `${duration(Math.round(now - time))} ago`;
+}
+
+/** Return a share from 0 to 1 in per cent. */
+export function percent(share) {
+  return isKnown(share) ? `${amount(Math.round(share * 1000) / 10)} %` : UNKNOWN;
+}
+
+/** Return a number of bytes. */
+export function size(bytes) {
+  if (!isKnown(bytes)) return UNKNOWN;
+  const [unit, of] = SIZES.findLast(([, of]) => bytes >= of) ?? SIZES[0];
+  return `${amount(bytes / of)} ${unit}`;
+}
+
+/** Return the time of the day, in Unix seconds, as the browser's clock has it. */
+export function clock(time) {
+  return new Date(time * 1000).toLocaleTimeString("en-GB");
+}

@@ -1,0 +1,162 @@
+"""The page's Pool, in a real Chromium, with a real worker: it is live, and an operator can act on it."""
+
+import re
+from pathlib import Path
+
+import pytest
+from api_stub import MakeApp
+from browser import HOSTILE, OpenPage, has_run_a_script, serious_faults, shot
+from conftest import RedisServer
+from flask import Flask
+from http_servers import Listen
+from queues import Queue
+from test_pool_history import recent
+
+from shoal.jobs import Job
+from shoal.queue.pool import Pool
+from shoal_api.access import api_keys
+from shoal_api.context import Context
+from shoal_workers.service import about
+from shoal_workers.worker import Worker
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+expect = sync_api.expect
+
+pytest_plugins = ["browser_fixtures"]
+
+#: A phone.
+PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+
+
+def quick(app: Flask) -> Flask:
+    """Return the application, whose pool is to be read more often."""
+    Context.of(app).pool_watch.every_s = 0.1
+    return app
+
+
+@pytest.fixture
+def pool_url(listen: Listen, make_app: MakeApp, page_worker: Worker) -> str:
+    """Return the URL of the Pool view of an application with a worker."""
+    return f"{listen(quick(make_app()))}/#pool"
+
+
+def announce(worker: Worker, **changes: object) -> None:
+    """Write the worker's heartbeat, with other values where they are given."""
+    pool = Pool(worker.consumer.broker, worker.consumer.keys, alive_s=3_600)
+    pool.announce(worker.id, about(worker) | changes)
+
+
+def bury(queue: Queue, reason: str) -> None:
+    """Keep a dead letter."""
+    fields = {"job": Job("embed", [HOSTILE, "storm"], id="poison").pack(), "reason": reason, "lane": "bulk"}
+    queue.redis.xadd(queue.keys.dead, fields | {"worker": HOSTILE, "deliveries": "3", "traceback": "line 1"})
+
+
+def test_an_operator_sees_what_happens(open_page: OpenPage, pool_url: str, page_worker: Worker, queue: Queue) -> None:
+    page = open_page(pool_url)
+    expect(page.get_by_role("heading", name="The pool")).to_be_visible()
+    expect(page.get_by_text("No job was answered yet.")).to_be_visible()
+    workers = page.get_by_role("region", name="Workers")
+    expect(workers.get_by_role("row")).to_have_count(2)
+    expect(workers).to_contain_text(page_worker.id)
+    expect(page.locator("shoal-chart canvas")).to_have_count(4)
+    queue.put("bulk", [Job("embed", ["storm europe"], id="seen", reply_to="me")], client=HOSTILE)
+    row = page.get_by_role("region", name="Recent jobs").first.get_by_role("row").nth(1)
+    while not page_worker.recent.newest():
+        page.wait_for_timeout(20)
+    announce(page_worker)
+    expect(row).to_contain_text("embed seen")
+    expect(row).to_contain_text(HOSTILE)
+    announce(
+        page_worker,
+        state=HOSTILE,
+        model=HOSTILE,
+        recent=[recent(HOSTILE, 9.0, op=None, error="expired", status="expired")],
+    )
+    expect(row).to_contain_text(f"unreadable expired {HOSTILE}")
+    expect(workers).to_contain_text(HOSTILE)
+    page.get_by_text("as a table").first.click()
+    expect(page.get_by_role("table", name="Texts a second")).to_contain_text("computed")
+    assert not has_run_a_script(page)
+    shot(page, "pool")
+    assert serious_faults(page) == []
+
+
+def test_dead_letters_are_tried_again_and_dropped_by_keyboard(open_page: OpenPage, pool_url: str, queue: Queue) -> None:
+    bury(queue, f"poisoned: {HOSTILE}")
+    page = open_page(pool_url)
+    letters = page.get_by_role("region", name="Dead letters")
+    expect(letters.locator(".reason")).to_have_text(f"poisoned: {HOSTILE}")
+    letters.get_by_role("button", name="Show texts and traceback").press("Enter")
+    expect(letters.locator(".texts li").first).to_have_text(HOSTILE)
+    expect(letters.locator("pre")).to_have_text("line 1")
+    letters.get_by_role("button", name="Try again").press("Enter")
+    expect(letters.get_by_role("status")).to_contain_text("The job is tried again as")
+    expect(letters).to_contain_text("None: every job could be answered.")
+    bury(queue, "internal: another one")
+    page.once("dialog", lambda dialog: dialog.dismiss())
+    letters.get_by_role("button", name="Drop").press("Enter")
+    expect(letters.locator(".reason")).to_have_text("internal: another one")
+    page.once("dialog", lambda dialog: dialog.accept())
+    letters.get_by_role("button", name="Drop").press("Enter")
+    expect(letters.get_by_role("status")).to_have_text("The dead letter was dropped.")
+    expect(letters.locator(".reason")).to_have_count(0)
+    assert not has_run_a_script(page)
+
+
+def test_redis_may_go_away_and_come_back(
+    open_page: OpenPage, listen: Listen, make_app: MakeApp, own_redis: RedisServer
+) -> None:
+    page = open_page(f"{listen(quick(make_app(redis_url=own_redis.url)))}/#pool")
+    expect(page.get_by_role("alert")).to_contain_text("No worker is ready")
+    expect(page.locator(".numbers [data-bad]")).to_have_text("0 worker ready")
+    shot(page, "pool-no-worker")
+    assert serious_faults(page) == []
+    own_redis.stop()
+    stale = page.locator(".stale")
+    expect(stale).to_contain_text(re.compile(r"What follows is from \d\d:\d\d:\d\d. This page keeps trying."))
+    shot(page, "pool-no-redis")
+    own_redis.start()
+    expect(stale).to_have_count(0)
+
+
+def test_a_stream_that_ends_is_asked_for_again(open_page: OpenPage, pool_url: str, page_worker: Worker) -> None:
+    page = open_page(pool_url)
+    workers = page.get_by_role("region", name="Workers")
+    expect(workers).to_contain_text("ready")
+    page.route("**/v1/pool/events", lambda route: route.abort())
+    page.evaluate("location.hash = '#search'")
+    page.evaluate("location.hash = '#pool'")
+    expect(page.locator(".stale")).to_contain_text("The connection to the API is broken. What follows is from")
+    page.unroute("**/v1/pool/events")
+    expect(page.locator(".stale")).to_have_count(0)
+    announce(page_worker, state="stalled")
+    expect(workers).to_contain_text("stalled")
+
+
+def test_a_key_of_a_user_sees_no_dead_letter(
+    open_page: OpenPage, listen: Listen, make_app: MakeApp, page_worker: Worker, queue: Queue, tmp_path: Path
+) -> None:
+    key = api_keys.add(tmp_path / "keys", "reader", "user", "")
+    bury(queue, "poisoned: a secret of others")
+    page = open_page(f"{listen(quick(make_app(api_keys_file=str(tmp_path / 'keys'))))}/#pool")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_be_visible()
+    dialog.get_by_label("Key").fill(key)
+    page.keyboard.press("Enter")
+    letters = page.get_by_role("region", name="Dead letters")
+    expect(letters).to_contain_text("There are 1. The key of an admin shows them.")
+    assert "secret" not in page.content()
+
+
+@pytest.mark.parametrize("look", [PHONE, {"color_scheme": "dark"}, PHONE | {"color_scheme": "dark"}])
+def test_it_fits_a_phone_and_the_dark(
+    open_page: OpenPage, pool_url: str, page_worker: Worker, queue: Queue, look: dict[str, object]
+) -> None:
+    bury(queue, f"poisoned: {HOSTILE}")
+    announce(page_worker, recent=[recent("x" * 24, 9.0, client=HOSTILE * 3)] * 8)
+    page = open_page(pool_url, **look)
+    expect(page.locator(".recent tbody tr")).to_have_count(8)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    shot(page, f"pool-{'phone' if 'viewport' in look else 'wide'}-{look.get('color_scheme', 'light')}")
+    assert serious_faults(page) == []
