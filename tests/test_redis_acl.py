@@ -64,7 +64,10 @@ FOUND = {
         "ERR Redis cannot read the argument, one msgpack map: write byte strings as str, not as bin",
     ],
     "done": ["done", "none"],
-    "examples": {"php-7-1": 2, "q-1": 2, "all-1": 1, "tok-1": 7, "rank-1": 2, "long-1": 2, "q-2": "unknown_index"},
+    "examples": {
+        **{"php-7-1": 2, "q-1": 2, "all-1": 1, "tok-1": 7, "rank-1": 2, "long-1": 2},
+        **{"q-2": "unknown_index", "q-3": "invalid_request"},  # the index of the tests has no field `year`
+    },
     "deadlines": ["expired", "done"],
     "broken": {
         "code": "malformed_job",
