@@ -17,6 +17,9 @@ log = logging.getLogger(__name__)
 #: Documents whose nearest neighbours are looked for, and the neighbours of each.
 NUM_SAMPLED, NUM_NEIGHBOURS = 200, 10
 
+#: Part of all rows that are looked at in any case: queries of another kind than the documents need as many.
+LEAST_SHARE = 1 / 250
+
 #: Part of these neighbours whose bits are to be near enough. It is more than the recall that is promised, as queries
 #: are less like documents than these are like each other.
 MIN_RECALL = 0.998
@@ -54,4 +57,5 @@ def find_num_candidates(
         distances = codes.all_distances(query)
         num_within = np.cumsum(np.bincount(distances))
         ranks += num_within[distances[found[found != row][:NUM_NEIGHBOURS]]].tolist()
-    return max(LEAST_CANDIDATES, int(np.quantile(ranks, MIN_RECALL, method="higher")))
+    least = max(LEAST_CANDIDATES, int(LEAST_SHARE * len(vectors)))
+    return max(least, int(np.quantile(ranks, MIN_RECALL, method="higher")))

@@ -20,8 +20,8 @@ from shoal_workers.index.files.manifest import BINARY
 #: Bits of a word.
 WORD = 64
 
-#: Rows whose bits are read at a time: they stay in the cache of a processor.
-BLOCK = 2**16
+#: Rows whose bits are compared at a time: with fewer, two threads wait for each other.
+BLOCK = 2**18
 
 #: Rows of which the distances to a query tell how far away the nearest ones are.
 NUM_SAMPLED = 2**15

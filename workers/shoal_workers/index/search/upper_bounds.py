@@ -80,7 +80,7 @@ class UpperBounds:
 
     def _compute(self, block: int) -> None:
         start, end = block * self._block, (block + 1) * self._block
-        part = self._codes[start:end] if self._rows is None else self._codes[self._rows[start:end]]
+        part = self._codes[start:end] if self._rows is None else self._codes.take(self._rows[start:end], axis=0)
         if num_codes := len(part):
             numkong.dots_packed(part, self._queries, out=self._matrix[start : start + num_codes, :])
         first, last = np.searchsorted(self._hidden_rows, (start, end))
