@@ -25,9 +25,11 @@ from werkzeug.test import TestResponse
 
 from shoal import wire
 from shoal.errors import BadSetting
+from shoal.queue.pool_history import PoolHistory
 from shoal_api.access.api_keys import Keyring
 from shoal_api.dialects import DIALECTS, OWN, STATUS
 from shoal_api.request import MSGPACK_TYPES
+from shoal_api.response import json_line
 
 pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 
@@ -176,9 +178,22 @@ def test_what_is_said_of_odd_workers(quick: FlaskClient, queue: Queue, values: d
     for worker_id, beat in (("a", packed(values)), ("b", raw)):
         queue.redis.zadd(queue.keys.alive, {worker_id: 1e13})
         queue.redis.set(queue.keys.worker(worker_id), beat, ex=60)
-    for path in ("/ready", "/info", "/v1/indexes", "/metrics"):
+    for path in ("/ready", "/info", "/v1/indexes", "/v1/pool", "/metrics"):
         check(quick.get(path))
     queue.redis.delete(queue.keys.alive, queue.keys.worker("a"), queue.keys.worker("b"))
+
+
+@fuzz(40, values=changed(ABOUT), later=changed(ABOUT))
+def test_what_is_computed_of_odd_workers(queue: Queue, values: dict[str, Any], later: dict[str, Any]) -> None:
+    history = PoolHistory(queue)
+    queue.redis.zadd(queue.keys.alive, {"a": 1e13})
+    for beat in (values, ABOUT | {"written_at": 9.0}, later, ABOUT | {"written_at": 1e9}):
+        queue.redis.set(queue.keys.worker("a"), packed(beat), ex=60)
+        history.sample()
+    found = history.snapshot()
+    assert [worker["id"] for worker in found["workers"]] == ["a"]
+    assert json.loads(json_line(found)).keys() == found.keys()
+    queue.redis.delete(queue.keys.alive, queue.keys.worker("a"))
 
 
 LETTER = st.sampled_from([b"reason", b"lane", b"deliveries", b"traceback", b"worker", b"x"])
