@@ -2,7 +2,7 @@
 
 import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import pytest
@@ -53,6 +53,13 @@ def test_somebody_types_filters_and_copies(open_page: OpenPage, page_url: str) -
     copied = page.evaluate("navigator.clipboard.readText()")
     body = json.loads(copied.partition("-d '")[2].rstrip("'"))
     assert body == {"queries": "storm europe", "k": 20, "mode": "hybrid", "filter": {"topic": {"in": ["rain"]}}}
+
+    page.get_by_role("button", name="Python").click()
+    page.get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    found: dict[str, Any] = {}
+    exec(page.evaluate("navigator.clipboard.readText()"), found)
+    assert [hit["text"] for hit in found["hits"]] == hits(page)
 
     page.get_by_role("button", name="Words", exact=True).click()
     expect(page.get_by_text("with a word of the query")).to_be_visible()

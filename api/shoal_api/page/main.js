@@ -43,7 +43,7 @@ function draw() {
   render(statusLine(), document.querySelector("#service"));
   render(banner(state.service, askKey), document.querySelector("#banner"));
   render(view.view(state), document.querySelector("#main"));
-  render(state.asksKey ? keyDialog(api.key, useKey) : "", document.querySelector("#dialog"));
+  render(state.asksKey ? keyDialog(api.key, state.service.message, useKey) : "", document.querySelector("#dialog"));
 }
 
 function statusLine() {
@@ -77,9 +77,9 @@ async function look() {
   const before = state.service;
   try {
     state.info = await api.get("info");
-    state.service = serviceOf(state.info, null);
+    state.service = serviceOf(state.info, null, true);
   } catch (error) {
-    state.service = serviceOf(null, error);
+    state.service = serviceOf(null, error, Boolean(api.key));
   }
   if (state.service.status === "ready" && !["ready", "starting"].includes(before.status)) enter();
   schedule();

@@ -5,7 +5,7 @@ import { NOTHING } from "./ask.js";
 import { score } from "./score.js";
 
 /** Queries that the sample headlines have answers to. */
-const QUERIES = ["storms are getting worse", "robots taking over our jobs", "a scandal in football"];
+const QUERIES = ["storms are getting worse", "new planet discovered", "how to sleep better"];
 
 /** Least score of the best hit of an example: an index about other things has none of these examples. */
 const MIN_SCORE = 0.3;

@@ -12,31 +12,32 @@ export function countedFields(kinds) {
   return Object.keys(kinds ?? {}).filter((name) => ["keyword", "boolean"].includes(kinds[name])).slice(0, MAX_FIELDS);
 }
 
-/** Draw the filters; `onChange` is called with another filter. */
-export function facetPanel(kinds, facets, filter, onChange) {
+/** Draw the filters, with the values of the hits first; `onChange` is called with another filter. */
+export function facetPanel(kinds, { facets, hits }, filter, onChange) {
   const ranges = Object.keys(kinds ?? {}).filter((name) => ["number", "date"].includes(kinds[name])).slice(0, MAX_FIELDS);
   const counted = Object.entries(facets ?? {}).filter(([, { values }]) => values.length);
   return [
-    ...counted.map(([name, { values }]) => valueList(name, values, filter, onChange)),
+    ...counted.map(([name, { values }]) => valueList(name, values, hits, filter, onChange)),
     ...ranges.map((name) => range(name, kinds[name], filter, onChange)),
   ];
 }
 
-function valueList(name, values, filter, onChange) {
+function valueList(name, values, hits, filter, onChange) {
   const chosen = chosenValues(filter, name);
   const known = values.map(({ value }) => value);
-  const rest = chosen.filter((value) => !known.includes(value)).map((value) => ({ value, count: 0 }));
-  const shown = [...rest, ...values].slice(0, Math.max(MAX_VALUES, rest.length + 1));
-  const most = Math.max(...values.map(({ count }) => count), 1);
+  const gone = chosen.filter((value) => !known.includes(value)).map((value) => ({ value, count: 0 }));
+  const share = (value) => hits.filter((hit) => [hit[name]].flat().includes(value)).length / Math.max(hits.length, 1);
+  const counted = values.map(({ value, count }) => ({ value, count, part: share(value) }));
+  const shown = [...gone, ...counted.sort((one, other) => other.part - one.part)].slice(0, MAX_VALUES + gone.length);
   return html`
     <fieldset class="facet">
       <legend>${name}</legend>
-      ${shown.map(({ value, count }) => html`
+      ${shown.map(({ value, count, part }) => html`
         <label>
           <input type="checkbox" .checked=${chosen.includes(value)} @change=${() => onChange(withValue(filter, name, value))}>
           <span class="value">${String(value)}</span>
           <span class="count">${count.toLocaleString("en")}</span>
-          <span class="bar" aria-hidden="true"><span .style=${`--share:${count / most}`}></span></span>
+          <span class="bar" title="share of the hits that are shown" aria-hidden="true"><span .style=${`--share:${part ?? 0}`}></span></span>
         </label>
       `)}
     </fieldset>

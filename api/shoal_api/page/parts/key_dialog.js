@@ -2,8 +2,8 @@
 
 import { html } from "../vendor/lit-html.js";
 
-/** Draw the dialog; `onClose` is called with the key, or with null if the dialog is closed without one. */
-export function keyDialog(key, onClose) {
+/** Draw the dialog, with what was wrong with the last key, if there was one; `onClose` is called with the key, or with null if the dialog is closed without one. */
+export function keyDialog(key, message, onClose) {
   queueMicrotask(() => {
     const dialog = document.querySelector("#key-dialog");
     if (dialog && !dialog.open) dialog.showModal();
@@ -17,6 +17,7 @@ export function keyDialog(key, onClose) {
       <form @submit=${submit}>
         <h2 id="key-title">An API key, please</h2>
         <p>This service answers only with a key. It is kept until this tab is closed, and sent to this service alone.</p>
+        ${message ? html`<p class="wrong" role="alert">${message}</p>` : ""}
         <label class="field">
           <span>Key</span>
           <input name="key" type="password" .value=${key} autocomplete="off" spellcheck="false" required>

@@ -6,16 +6,16 @@ import { html } from "../vendor/lit-html.js";
 export const STARTING = { status: "starting", label: "connecting", message: "" };
 
 /** Return the state of the service as its answer to /info tells it, or the error in place of one. */
-export function serviceOf(info, error) {
-  if (error) return unwell(error);
+export function serviceOf(info, error, hasKey) {
+  if (error) return unwell(error, hasKey);
   const ready = info.workers.filter((worker) => worker.state === "ready").length;
   if (ready) return { status: "ready", label: `${ready} worker${ready > 1 ? "s" : ""} ready`, message: "" };
   const message = info.workers_alive ? "A worker is alive, but not ready yet." : "Requests wait until a worker runs.";
   return { status: "no_worker", label: "no worker", message };
 }
 
-function unwell(error) {
-  if (error.status === 401) return { status: "no_key", label: "key needed", message: error.message };
+function unwell(error, hasKey) {
+  if (error.status === 401) return { status: "no_key", label: "key needed", message: hasKey ? error.message : "" };
   if (error.code === "unavailable") return { status: "no_redis", label: "no Redis", message: error.message };
   if (error.code === "away") return { status: "away", label: "not reachable", message: error.message };
   return { status: "away", label: "unwell", message: error.message };

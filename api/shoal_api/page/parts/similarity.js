@@ -30,6 +30,7 @@ export function similarityMatrix(matrix, texts, pair, onChoose) {
   return html`
     <table class="matrix" data-numbered=${matrix.length <= MAX_NUMBERED} .style=${`--count:${matrix.length}`}>
       <caption class="hidden">Cosine of each pair of texts</caption>
+      <colgroup><col class="names"></colgroup>
       <tbody>
         ${matrix.map((row, i) => html`
           <tr>

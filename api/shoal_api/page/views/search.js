@@ -231,7 +231,7 @@ function aside(state) {
       ${timingBar(found.timing)}
       <button class="button quiet opener" aria-expanded=${isAsideOpen} @click=${toggleAside}>Filters, options and code</button>
       <div class="choices">
-        ${facetPanel(kinds(), found.facets, ask.filter, (filter) => change({ filter }))}
+        ${facetPanel(kinds(), found, ask.filter, (filter) => change({ filter }))}
         ${searchOptions(ask, state.info, kinds(), change)}
         ${codeSamples(searchSamples(ask, state.info, state.needsKey), context.render)}
       </div>
