@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 #: The views by their names, with the address of each after the service's and what shows that it is complete.
 VIEWS = {
     "first": ("#search", ".examples article"),
-    "search": ("#search?query=storms+are+getting+worse", ".hit mark"),
+    "search": ("#search", ".hit mark"),
     "facet": ('#search?query=energy+prices&mode=lexical&filter={"topic":{"in":["business"]}}', ".hit mark"),
     "like": ("#search?like=2", ".hit"),
     "nothing": ("#search?query=qwertz&mode=lexical", ".notice"),
@@ -19,10 +19,13 @@ VIEWS = {
 
 #: The kinds of windows.
 WINDOWS: dict[str, dict[str, Any]] = {
-    "light": {"color_scheme": "light", "viewport": {"width": 1280, "height": 860}},
-    "dark": {"color_scheme": "dark", "viewport": {"width": 1280, "height": 860}},
+    "light": {"color_scheme": "light", "reduced_motion": "reduce", "viewport": {"width": 1280, "height": 860}},
+    "dark": {"color_scheme": "dark", "reduced_motion": "reduce", "viewport": {"width": 1280, "height": 860}},
     "phone": {"color_scheme": "light", "viewport": {"width": 390, "height": 844}, "device_scale_factor": 2},
 }
+
+#: What is typed into the box of some views.
+TYPED = {"search": "storms are getting worse"}
 
 #: The picture of the documentation.
 PICTURE = ("search", "light")
@@ -33,6 +36,11 @@ def open_view(browser: Browser, url: str, view: str, window: str) -> Page:
     address, complete = VIEWS[view]
     page = browser.new_page(**WINDOWS[window])
     page.goto(f"{url}/{address}")
+    if view in TYPED:
+        expect(page.locator(".examples article").first).to_be_visible()
+        page.keyboard.type(TYPED[view], delay=120)
+        expect(page.locator("#query")).to_have_value(TYPED[view])
+        expect(page.locator(".search")).to_have_attribute("aria-busy", "false")
     expect(page.locator(complete).first).to_be_visible()
     expect(page.locator(".status")).to_contain_text("ready")
     page.evaluate("document.fonts.ready")

@@ -133,7 +133,7 @@ def test_on_a_phone(open_page: OpenPage, page_url: str, scheme: str) -> None:
     page.locator("#query").fill("storm")
     expect(page.locator(".hit")).to_have_count(20)
     shot(page, f"phone-{scheme}")
-    page.get_by_role("button", name="Filters, options and code").click()
+    page.get_by_role("button", name="Filters, code and options").click()
     expect(page.locator(".facet").first).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert serious_faults(page) == []

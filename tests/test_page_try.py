@@ -29,6 +29,7 @@ def test_a_long_text_shows_where_it_is_cut(open_page: OpenPage, page_url: str) -
     page = open_page(f"{page_url}#try")
     page.get_by_label("Up to 20 texts").fill("storm europe climate change rain market falls rises " * 40)
     expect(page.locator(".token[data-cut=true]").first).to_be_visible()
+    expect(page.locator(".cut")).to_have_count(1)
     kept = page.locator(".token[data-cut=false]").count()
     assert kept == page.evaluate("fetch('info').then((answer) => answer.json()).then((info) => info.max_tokens)")
     page.get_by_role("button", name="beginning").click()

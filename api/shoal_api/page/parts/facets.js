@@ -5,7 +5,7 @@ import { chosenValues, filterName, withCondition, withValue } from "./ask.js";
 
 /** Most fields with counts, and most values of each. */
 const MAX_FIELDS = 6;
-const MAX_VALUES = 8;
+const MAX_VALUES = 6;
 
 /** Return the fields whose values are to be counted; `kinds` has the kind of each field of the index. */
 export function countedFields(kinds) {

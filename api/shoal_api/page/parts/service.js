@@ -23,7 +23,7 @@ function unwell(error, hasKey) {
 
 const BANNERS = {
   no_worker: ["No worker is ready", html`Start one: <code>shoal worker</code>, or all together: <code>shoal serve</code>.`],
-  no_redis: ["Redis does not answer", html`The API keeps trying. Is Redis running, and is <code>SHOAL_REDIS_URL</code> right?`],
+  no_redis: ["No Redis", ""],
   no_key: ["This service needs a key", html`<code>shoal key new NAME</code> makes one.`],
   away: ["The API does not answer", html`This page tries again every few seconds.`],
 };

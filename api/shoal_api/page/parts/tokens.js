@@ -13,9 +13,10 @@ function isCut(token, text, numRead, side) {
 export function tokenList(tokens, text, numRead, side) {
   const cut = tokens.map((token) => isCut(token, text, numRead, side));
   const numCut = cut.filter(Boolean).length;
+  const place = side === "left" ? cut.lastIndexOf(true) + 1 : cut.indexOf(true);
   return html`
     <p class="tokens">
-      ${tokens.map((token, n) => html`${cut[n] !== (cut[n - 1] ?? cut[n]) ? html`<span class="cut" role="note">cut</span>` : ""}<span
+      ${tokens.map((token, n) => html`${numCut && n === place ? html`<span class="cut">cut here</span>` : ""}<span
         class="token" data-special=${token.special} data-cut=${cut[n]} data-joined=${isJoined(token, tokens[n - 1])}
         title=${`id ${token.id}`}>${token.text}</span>`)}
     </p>

@@ -229,11 +229,11 @@ function aside(state) {
   return html`
     <aside data-open=${isAsideOpen} aria-label="This search">
       ${timingBar(found.timing)}
-      <button class="button quiet opener" aria-expanded=${isAsideOpen} @click=${toggleAside}>Filters, options and code</button>
+      <button class="button quiet opener" aria-expanded=${isAsideOpen} @click=${toggleAside}>Filters, code and options</button>
       <div class="choices">
         ${facetPanel(kinds(), found, ask.filter, (filter) => change({ filter }))}
-        ${searchOptions(ask, state.info, kinds(), change)}
         ${codeSamples(searchSamples(ask, state.info, state.needsKey), context.render)}
+        ${searchOptions(ask, state.info, kinds(), change)}
       </div>
     </aside>
   `;
