@@ -65,6 +65,10 @@ MAX_CHUNK_TOKENS = 1_000_000
 #: character is estimated as a token: most writings without spaces or with small letters of their own come near that.
 ASCII_PER_TOKEN = 4
 
+#: Texts that each further pass over all documents for a list of hits counts as in its lane: a worker then takes so few
+#: lists at a time that other jobs need not wait for long.
+TEXTS_PER_PASS = 4
+
 #: Most texts that a job counts as in its lane, as many as the scripts count.
 MAX_LANE_TEXTS = 999_999
 
@@ -284,7 +288,8 @@ class Job:
     def num_lane_texts(self) -> int:
         """Return how many texts the job counts as in its lane.
 
-        A chunk, a vector, a hit to rerank, and each further pass over the documents for a list counts as one.
+        A chunk, a vector, and a hit to rerank counts as one, and each further pass over the documents for a list as
+        several.
         """
         if self.options.chunk_tokens is None:
             num_asked = max(1, len(self.texts) + self.search.num_given)
@@ -311,7 +316,7 @@ class Job:
     @property
     def _num_more(self) -> int:
         """The number that the lists of a search count as in its lane, beside texts and vectors."""
-        return self.num_pairs + self.num_lists * (self.search.num_passes - 1)
+        return self.num_pairs + TEXTS_PER_PASS * self.num_lists * (self.search.num_passes - 1)
 
     def split(self, max_texts: int) -> "list[Job]":
         """Return jobs of at most `max_texts` texts, as a lane counts them, that together ask the same.
