@@ -11,6 +11,9 @@ const GAP = 3;
 /** Least time that a chart shows, in seconds: a service that has just started has little to show. */
 const LEAST_S = 120;
 
+/** Seconds from one time on the axis to the next, which has minutes alone. */
+const MINUTES = [60, 120, 300];
+
 /** Rows of the table that tells what the chart shows. */
 const TABLE_ROWS = 10;
 
@@ -84,7 +87,7 @@ class Chart extends HTMLElement {
       scales: { x: { time: true }, y: { range: (_, __, most) => [0, roundedUp(most)] } },
       series: [{}, ...(isLayered ? lines.reverse() : lines)],
       axes: [
-        { ...axis, grid: { show: false }, size: 22, space: 70, values: (_, splits) => splits.map((time) => clock(time).slice(0, 5)) },
+        { ...axis, grid: { show: false }, size: 22, space: 70, incrs: MINUTES, values: (_, splits) => splits.map((time) => clock(time).slice(0, 5)) },
         { ...axis, grid, size: 52, space: 32, values: (_, splits) => splits.map(format) },
       ],
       hooks: { setCursor: [(plot) => this.#tell(plot.cursor.idx)] },
