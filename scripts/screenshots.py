@@ -15,6 +15,7 @@ VIEWS = {
     "like": ("#search?like=2", ".hit"),
     "nothing": ("#search?query=qwertz&mode=lexical", ".notice"),
     "try": ("#try", ".token"),
+    "pool": ("#pool", ".numbers"),
 }
 
 #: The kinds of windows.
