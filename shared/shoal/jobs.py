@@ -315,8 +315,11 @@ class Job:
 
     @property
     def _num_more(self) -> int:
-        """The number that the lists of a search count as in its lane, beside texts and vectors."""
-        return self.num_pairs + TEXTS_PER_PASS * self.num_lists * (self.search.num_passes - 1)
+        """The number that the lists of a search count as in its lane, beside texts and vectors.
+
+        The passes of the first list do not count: single searches of all kinds share a batch.
+        """
+        return self.num_pairs + TEXTS_PER_PASS * (self.num_lists - 1) * (self.search.num_passes - 1)
 
     def split(self, max_texts: int) -> "list[Job]":
         """Return jobs of at most `max_texts` texts, as a lane counts them, that together ask the same.
@@ -326,7 +329,8 @@ class Job:
         if self.num_lane_texts <= max_texts or self.search.is_one_question:
             return [self]
         parts: list[list[str]] = []
-        room, more_per_text = 0, self._num_more // len(self.texts)
+        room = 0
+        more_per_text = self.num_pairs // len(self.texts) + TEXTS_PER_PASS * (self.search.num_passes - 1)
         for text in self.texts:
             num_texts = self.options.num_chunks(text) + more_per_text
             if num_texts > room:
