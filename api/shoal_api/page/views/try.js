@@ -154,6 +154,7 @@ function optionControls(state) {
 }
 
 function comparison() {
+  if (found.inputs.length < 2) return html`<p class="hint">Write a second text to compare the two.</p>`;
   return similarityMatrix(found.matrix, found.inputs, pair, (next) => {
     pair = next;
     context.render();
