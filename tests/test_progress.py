@@ -57,6 +57,23 @@ def test_a_line_is_as_wide_as_the_terminal_at_most(columns: int, shown: int) -> 
         assert screen.read(1_000).decode() == "\r\033[K" + f"{label} … 5 s"[:shown]
 
 
+def test_a_bar_fits_a_terminal_whose_size_changes(clock: Clock) -> None:
+    reader, writer = os.openpty()
+    with open(reader, "rb", buffering=0) as screen, open(writer, "w") as stream:
+        progress = Progress("embedding", 1_000, unit=" texts", stream=stream, clock=clock)
+        progress.advance(250)
+        shown = []
+        for columns in (60, 30, 200):
+            termios.tcsetwinsize(writer, (24, columns))
+            clock.now_s += 1.0
+            progress.tick()
+            shown.append(screen.read(1_000).decode().removeprefix("\r\033[K"))
+    line = "embedding: [######..................] 250 of 1,000 texts"
+    assert [len(text) for text in shown[:2]] == [59, 29]
+    assert all(text.startswith(line[:29]) for text in shown)
+    assert shown[2] == f"{line}, 83 texts a second, 9 s left"
+
+
 def test_a_step_of_unknown_length_says_how_long_it_has_taken(clock: Clock) -> None:
     stream = io.StringIO()
     progress = Progress("waiting for Redis", stream=stream, clock=clock)
