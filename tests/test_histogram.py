@@ -35,6 +35,7 @@ def test_it_travels_in_a_heartbeat() -> None:
         {"counts": [1, 2, 3, -1]},
         {"counts": [1, 2, 3, 0.5]},
         {"counts": None},
+        {"limits": [], "counts": [5]},
         {"limits": [1, 4, 2]},
         {"limits": [0, 1, 2]},
         {"limits": [1, 2, "x"]},

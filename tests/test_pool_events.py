@@ -247,6 +247,15 @@ class TestViewers:
         assert answers == []
         watch.close()
 
+    def test_an_unforeseen_error_does_not_end_it(self, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+        numbers = iter([1.0])  # the second sample finds none
+        watch = PoolWatch(PoolHistory(queue, lambda: next(numbers)), Details, Event(), every_s=0.02)
+        watch.start()
+        watch.wait(watch.wait(watch.wait(0, PATIENCE_S), PATIENCE_S), PATIENCE_S)
+        assert watch.view(None)["error"]["code"] == "internal"
+        assert "goes on after an error: StopIteration" in caplog.text
+        watch.close()
+
 
 class LiveServer:
     """`shoal api`, and streams of its pool."""

@@ -11,6 +11,7 @@ from conftest import PATIENCE_S
 from shoal.queue.dispatcher import PendingReply
 from shoal.queue.turns import Turn, Turns
 from shoal.replies import Reply
+from shoal_api.response import StreamedResponse
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +90,14 @@ def test_a_reply_that_is_there_already_costs_no_turn() -> None:
     with turns.turn("a"):
         assert pending.result(0).id == "x"
         assert number_of_turns(turns) == 0
+
+
+def test_a_thread_that_sends_a_response_in_pieces_has_no_turn() -> None:
+    turns = Turns(1)
+    with turns.turn("a"):
+        StreamedResponse([b"a"], {})({"REQUEST_METHOD": "GET"}, lambda *_: lambda _: None)
+        assert number_of_turns(turns) == 1
+    assert number_of_turns(turns) == 1
 
 
 def test_a_thread_that_keeps_its_turn_holds_up_others_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,15 @@
 """The watch over the pool: one thread of a process reads Redis for all viewers, and before the first comes."""
 
+import logging
 from collections.abc import Callable, Sequence
 from threading import Condition, Event, Lock, Thread
 from typing import Any, NamedTuple
 
-from shoal.errors import ShoalError
+from shoal import logs
+from shoal.errors import Internal, ShoalError
 from shoal.queue.pool_history import EVERY_S, PoolHistory
+
+_log = logging.getLogger(__name__)
 
 
 class OwnJob(NamedTuple):
@@ -106,6 +110,9 @@ class PoolWatch:
             self._history.sample()
         except ShoalError as error:
             return error
+        except Exception as error:
+            _log.error("the watch over the pool goes on after an error: %s", logs.places(error))
+            return Internal("the pool could not be read; the log of the API has the traceback")
         return None
 
     def _read_once(self) -> Details:

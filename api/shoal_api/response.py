@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from werkzeug.datastructures import Headers
 
 from shoal.jobs import Job
+from shoal.queue.turns import end_own_turn
 from shoal.replies import TIMINGS, Reply
 from shoal_api.request import json_request
 
@@ -33,9 +34,13 @@ PIECE_BYTES = 2**16
 
 
 class _Pieces:
-    """A body in pieces, each made when the connection has room for it; the server calls `close` after the last."""
+    """A body in pieces, each made when the connection has room for it; the server calls `close` after the last.
+
+    Its thread has no turn any more: a client that reads slowly must not keep that from others.
+    """
 
     def __init__(self, pieces: Iterable[bytes], close: Callable[[], None]):
+        end_own_turn()
         self._pieces = pieces
         self.close = close
 

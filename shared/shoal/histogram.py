@@ -28,8 +28,8 @@ class Histogram:
         if not isinstance(found, dict) or found.keys() != {"limits", "counts", "sum"}:
             raise ValueError("a histogram is a map of limits, counts and sum")
         limits, counts, total = found["limits"], found["counts"], found["sum"]
-        if not (isinstance(limits, list) and isinstance(counts, list) and len(counts) == len(limits) + 1):
-            raise ValueError("a histogram has one count more than it has limits")
+        if not (isinstance(limits, list) and isinstance(counts, list) and len(counts) == len(limits) + 1 > 1):
+            raise ValueError("a histogram has limits, and one count more")
         if not all(isinstance(number, int | float) for number in [*limits, total]):
             raise ValueError("the limits and the sum of a histogram are numbers")
         if not all(isinstance(count, int) and count >= 0 for count in counts):

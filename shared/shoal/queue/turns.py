@@ -27,14 +27,17 @@ class Turns:
 
     @contextmanager
     def turn(self, client: str) -> Iterator[None]:
-        """Have a turn, as one of the threads of a client. It is given back while the thread waits for a reply."""
-        _own.turn = turn = Turn(self, client)
+        """Have a turn, as one of the threads of a client. It is given back while the thread waits for a reply.
+
+        `end_own_turn` ends it earlier.
+        """
+        turn = Turn(self, client)
         turn.take()
+        _own.turn = turn
         try:
             yield
         finally:
-            _own.turn = None
-            self._give_back()
+            end_own_turn()
 
     def _enter(self, client: str, waiter: threading.Lock) -> None:
         """Release the lock, on which a thread waits, when it is its turn."""
@@ -103,3 +106,13 @@ _own = _Own()
 def own_turn() -> Turn | None:
     """Return the turn that this thread has."""
     return _own.turn
+
+
+def end_own_turn() -> None:
+    """Give back the turn of this thread, if it has one, for good: it goes on to wait for something else than a reply.
+
+    A thread whose reply has come waits for a turn without a limit, so none may be kept for as long as a client likes.
+    """
+    if turn := _own.turn:
+        _own.turn = None
+        turn.give_back()
