@@ -340,6 +340,8 @@ REFUSED: list[tuple[str, Any, int, str, str]] = [
     ("/score", {"query": "a", "inputs": ["unscored"]}, 501, "unsupported", "no reranker"),
     ("/search", {"queries": ["a", " "]}, 422, "invalid_request", "query 1 is empty"),
     ("/search", {"queries": ""}, 422, "invalid_request", "query 0 is empty"),
+    ("/search", {"queries": "a", "negative": ["b", " "]}, 422, "invalid_request", "negative text 1 is empty"),
+    ("/search", {"queries": "a", "min_score": "b"}, 422, "invalid_request", 'min_score is "b": it takes a number'),
     ("/search", {"queries": "a", "k": 0}, 422, "invalid_request", "k is 0: it takes at least 1"),
     ("/search", {"queries": "a", "k": -1}, 422, "invalid_request", "k is -1: it takes at least 1"),
     ("/search", {"queries": "a", "k": 10_000}, 422, "invalid_request", "k is 10000: it takes at most 1000"),

@@ -19,6 +19,7 @@ _TAKES = {
     "dict_type": "an object",
     "bool_type": "true or false",
     "int_type": "a whole number",
+    "float_type": "a number",
     "float_parsing": "a number",
     "finite_number": "a number",
     "literal_error": "{expected}",

@@ -201,9 +201,11 @@ class Job:
     def _check_search(self) -> None:
         check_range("k", self.k, 1, MAX_K)
         check_type("index", self.index, str, "a string")
-        for n, query in enumerate(self.texts):
-            if not query.strip():
-                raise InvalidRequest(f"query {n} is empty: there is nothing to search for")
+        num_queries = max(0, len(self.texts) - self.search.num_negative)
+        for n, text in enumerate(self.texts):
+            if not text.strip():
+                name = f"query {n}" if n < num_queries else f"negative text {n - num_queries}"
+                raise InvalidRequest(f"{name} is empty: there is nothing to search for")
         if self.options.output != "vector" or self.options.dimensions is not None or not self.options.normalize:
             raise InvalidRequest("output, dimensions and normalize do not go with a search: leave them out")
         if self.options.chunk_tokens is not None:
