@@ -72,6 +72,14 @@ class TestRates:
         assert (found["tokens_per_s"], found["failed_per_s"], found["busy"]) == (100.0, 0.2, 0.3)
         assert (found["num_workers"], len(history.snapshot()["history"]["time"])) == (2, 2)
 
+    def test_a_long_forward_pass_makes_no_worker_more_than_busy(self, pool: Pool, history: PoolHistory) -> None:
+        for after_s, busy_s in ((0, 0.0), (5, 5.5)):
+            beat(pool, "a", after_s, counters={"jobs": 0, "busy_s": busy_s})
+            beat(pool, "b", after_s, counters={"jobs": 0, "busy_s": 0.0})
+            history.sample()
+        assert last(history)["busy"] == 0.5
+        assert [worker["busy"] for worker in history.snapshot()["workers"]] == [1.0, 0.0]
+
     def test_a_heartbeat_that_is_read_again_changes_nothing(self, pool: Pool, history: PoolHistory) -> None:
         for after_s, jobs in ((0, 0), (5, 50)):
             beat(pool, "a", after_s, counters={"jobs": jobs})

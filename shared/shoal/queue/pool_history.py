@@ -137,7 +137,7 @@ class PoolHistory:
             "time": now_s,
             "num_workers": len(meters),
             **rates,
-            "busy": _ratio(_rate(last, "busy_s"), len(last)),
+            "busy": _busy(last),
             "cache_hit_rate": self._cache_hit_rate(meters),
             **{name: _ratio(_sum(last, name), _sum(last, "jobs")) for name in TIMINGS},
             "lanes": {lane: _measure_lane(lane, loads[lane], last, meters) for lane in LANES},
@@ -189,7 +189,7 @@ def _describe_worker(worker_id: str, worker: _Worker, is_alive: bool) -> dict[st
         **{name: _typed(meter.about, name, type_) for name, type_ in _WORKER_FIELDS.items()},
         "jobs_per_s": _rate(stretches, "jobs") if stretches else None,
         "computed_texts_per_s": _rate(stretches, "texts") if stretches else None,
-        "busy": _rate(stretches, "busy_s") if stretches else None,
+        "busy": _busy(stretches),
         "batch_fill": _ratio(fill.sum, fill.num_values) if fill else None,
         "written_at": written_at(meter.about),
         "seen_at": worker.seen_at,
@@ -221,6 +221,15 @@ def _sum(stretches: Iterable[Stretch], counter: str) -> float:
 def _rate(stretches: Iterable[Stretch], counter: str) -> float:
     """Return by how much a counter rose in a second, in workers that did so side by side."""
     return sum(stretch.counters.get(counter, 0.0) / stretch.seconds for stretch in stretches)
+
+
+def _busy(stretches: Sequence[Stretch]) -> float | None:
+    """Return the mean share of the time in which engines computed.
+
+    A forward pass counts in the stretch in which it ends, where it may have begun before: a share is at most 1.
+    """
+    shares = [min(1.0, stretch.counters.get("busy_s", 0.0) / stretch.seconds) for stretch in stretches]
+    return _ratio(sum(shares), len(shares))
 
 
 def _ratio(part: float, whole: float) -> float | None:
