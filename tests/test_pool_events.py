@@ -196,6 +196,18 @@ class TestEvents:
         assert (response.status_code, response.mimetype) == (200, "text/event-stream")
         assert app.test_client().get("/v1/pool/events?a=1").status_code == 422
 
+    @pytest.mark.parametrize("new_role", ["", "user"])
+    def test_it_ends_when_its_key_is_dropped_or_gets_another_role(
+        self, make_app: MakeApp, keys_file: KeysFile, new_role: str
+    ) -> None:
+        app = quick(make_app(api_keys_file=str(keys_file.path)))
+        stream = watch_pool(app, **keys_file.admin)
+        assert next(stream)["is_admin"]
+        lines = keys_file.path.read_text().splitlines()
+        changed = [line.replace(" admin ", f" {new_role} ") for line in lines if new_role or " admin " not in line]
+        keys_file.path.write_text("\n".join(changed))
+        assert all(found["is_admin"] for found in stream)
+
 
 class TestViewers:
     def test_so_many_at_most_and_requests_keep_their_threads(self, app: Flask) -> None:

@@ -2,10 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from threading import Event
 from typing import Any
 
 from shoal.errors import ShoalError, UnknownJob
+from shoal_api.context import context
+from shoal_api.request import json_request
 from shoal_api.response import StreamedResponse, json_line
 
 #: Interval at which the job is looked at.
@@ -32,9 +35,14 @@ def event_stream(read: Callable[[], dict[str, Any]], stopping: Event) -> Streame
 
 
 def as_stream(events: Iterator[bytes]) -> StreamedResponse:
-    """Return a response with these events, which no proxy may hold back."""
+    """Return a response to the current request with these events, which no proxy may hold back.
+
+    It ends before the first event that the client's key does not allow any more.
+    """
+    access, request = context().access, json_request()
+    allowed = takewhile(lambda _: access.still_allows(request), events)
     headers = {"Content-Type": "text/event-stream; charset=utf-8", "Connection": "close", "X-Accel-Buffering": "no"}
-    return StreamedResponse(events, headers)
+    return StreamedResponse(allowed, headers)
 
 
 def event(name: str, value: dict[str, Any], event_id: str = "") -> bytes:

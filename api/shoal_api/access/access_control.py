@@ -122,6 +122,16 @@ class AccessControl:
             if not demand.is_held:
                 self._quotas.release(demand.client, demand.num_threads)
 
+    def still_allows(self, request: JsonRequest) -> bool:
+        """Return True if a request that was let in has the same key and role as then."""
+        if self._keyring is None:
+            return True
+        try:
+            key = self._keyring.authenticate(request.environ)
+        except Unauthorized:
+            return False
+        return (key.name, key.role == "admin") == (request.client_name, request.is_admin)
+
     def demand_of(self, environ: Mapping[str, Any]) -> ThreadDemand | None:
         """Return the demand of a request that the server is to count, or None for one that is outside the quotas.
 
