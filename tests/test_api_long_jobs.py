@@ -287,6 +287,7 @@ class TestIndexes:
         assert job["arguments"] == {
             "name": "news",
             "source": "news.csv",
+            "approximate": False,
             "text_column": None,
             "id_column": None,
             "on_bad": "raise",

@@ -82,6 +82,13 @@ def test_an_index_of_another_layout_is_to_be_built_again(copy: Path, layout: obj
         Index.open(copy)
 
 
+@pytest.mark.parametrize("change", [{"count": 2**63}, {"num_bad": -1}, {"built_at": "\ud800"}])
+def test_a_manifest_that_no_heartbeat_could_tell_is_refused(copy: Path, change: dict[str, object]) -> None:
+    damage(copy, MANIFEST, lambda data: json.dumps(json.loads(data) | change).encode())
+    with pytest.raises(IndexCorrupt, match=r"manifest\.json cannot be read"):
+        Manifest.read(current_version(copy))
+
+
 def test_no_queries_no_hits(index: Index) -> None:
     assert index.search(np.empty((0, 32), np.float32), 5) == []
 

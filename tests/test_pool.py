@@ -199,6 +199,15 @@ def test_a_heartbeat_goes_on_after_a_moment_without_memory(pool: Pool) -> None:
     assert not list(abouts)
 
 
+def test_a_heartbeat_goes_on_after_contents_that_cannot_be_packed(pool: Pool) -> None:
+    abouts: Iterator[dict[str, Any]] = iter([{"n": 2**70}, {"state": "ready"}])
+    heart = Heartbeat(pool, "a", lambda: next(abouts), every_s=3_600)
+    heart.start()
+    heart.beat()
+    assert pool.workers() == {"a": {"state": "ready"}}
+    heart.stop()
+
+
 def test_a_worker_stays_alive_when_redis_is_full(own_redis: RedisServer) -> None:
     with closing(Broker.connect(own_redis.url)) as broker:
         pool = Pool(broker, Keys(), alive_s=7_200)

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from shoal import logs
 from shoal.errors import ShoalError
 from shoal.queue.pool import ALIVE_S, Membership, Pool
 from shoal_workers.process.neighbours import Neighbours
@@ -85,3 +86,5 @@ class Heartbeat:
             self.beat()
         except (ShoalError, MemoryError) as error:  # the text that is encoded may take all memory for a moment
             log.debug("no heartbeat: %s", error)
+        except Exception as error:  # any: without this thread, the worker would never be found again
+            log.error("no heartbeat: %s", logs.places(error))

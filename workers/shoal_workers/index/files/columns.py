@@ -187,6 +187,7 @@ class _Shape:
         numbers = (self.num_terms, self.num_postings, self.num_bytes)
         if type(self.name) is not str or self.kind not in KINDS or type(self.is_list) is not bool:
             raise ValueError("a field has no name, an unknown kind, or no is_list")
+        self.name.encode()  # a heartbeat tells it, and cannot hold a lone surrogate
         if any(type(number) is not int or not 0 <= number < 2**48 for number in numbers):
             raise ValueError(f"the numbers of a field are {numbers!r:.200}")
 

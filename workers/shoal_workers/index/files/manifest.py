@@ -67,6 +67,9 @@ LAYOUT = 5
 #: Those before layout 5 cannot be filtered, and know no words.
 FILES_OF = {2: FILES[:6], 3: FILES[:7], 4: FILES[:9], LAYOUT: FILES}
 
+#: Largest number in a manifest, which fits into msgpack and the columns of numpy.
+MAX_NUMBER = 2**63 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
@@ -135,6 +138,10 @@ class Manifest:
         for name, kind in get_type_hints(type(self)).items():
             if type(value := getattr(self, name)) is not (get_origin(kind) or kind):
                 raise TypeError(f"{name} is {value!r}")
+            if isinstance(value, int) and not 0 <= value <= MAX_NUMBER:
+                raise ValueError(f"{name} is {value}")
+            if isinstance(value, str):
+                value.encode()  # a heartbeat tells it, and cannot hold a lone surrogate
 
     def _check_values(self) -> None:
         if self.checksums.keys() != set(self.files):

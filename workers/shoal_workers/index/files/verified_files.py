@@ -15,6 +15,9 @@ MAX_RECORD_BYTES = 2**16
 #: Bits of a file's mode with which others than its owner may write it.
 _WRITABLE_BY_OTHERS = 0o022
 
+#: The errors of a record that is none: it cannot be read, or another program wrote it.
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+
 
 class FileState(NamedTuple):
     """Properties by which a file is told from another one, and from itself before a write.
@@ -56,9 +59,9 @@ class VerifiedFiles:
         try:
             values = json.loads(self._read_own(self._path(version)))
             found = {name: Verified(FileState(*state), checksum) for name, (state, checksum) in values["files"].items()}
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return found if values["folder"] == os.path.realpath(version) else {}
+        except _UNREADABLE:
             return {}
-        return found if values["folder"] == os.path.realpath(version) else {}
 
     def write(self, version: Path, files: Mapping[str, Verified]) -> None:
         """Replace what is known of the files of a version."""
@@ -75,7 +78,7 @@ class VerifiedFiles:
         """Remove the records of versions that are there no more."""
         with suppress(OSError):
             for path in self._folder.glob("*.json"):
-                with suppress(ValueError, LookupError, TypeError):
+                with suppress(*_UNREADABLE):
                     if not os.path.isdir(json.loads(self._read_own(path))["folder"]):
                         path.unlink()
 
