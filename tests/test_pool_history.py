@@ -146,6 +146,14 @@ class TestLanes:
         assert [interactive[name] for name in ("wait_p50_s", "wait_p95_s", "wait_max_s")] == [None] * 3
         assert last(history)["lanes"]["bulk"]["wait_p95_s"] == 5.5
 
+    def test_no_share_of_the_jobs_waits_longer_than_the_longest_wait(self, pool: Pool, history: PoolHistory) -> None:
+        for after_s, found in ((0, waits()), (5, waits(1.5, 1.5))):
+            beat(pool, "a", after_s, waits={"bulk": found}, longest_waits={"bulk": 1.5})
+            history.sample()
+        bulk = history.snapshot()["lanes"][1]
+        assert [bulk[name] for name in ("wait_p50_s", "wait_p95_s", "wait_max_s")] == [1.5] * 3
+        assert last(history)["lanes"]["bulk"]["wait_p95_s"] == 1.5
+
     def test_a_lane_tells_the_last_minute_and_a_sample_the_last_heartbeats(
         self, pool: Pool, history: PoolHistory
     ) -> None:

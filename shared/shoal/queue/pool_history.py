@@ -160,7 +160,7 @@ def _measure_lane(
     lane: str, load: LaneLoad, last: Sequence[Stretch], meters: Iterable[WorkerMeter]
 ) -> dict[str, float | None]:
     about_load = {"num_jobs": load.num_jobs, "oldest_age_s": load.oldest_age_s}
-    return about_load | _waits(lane, last) | {"wait_max_s": _longest_wait(lane, meters)}
+    return about_load | _waits(lane, last, _longest_wait(lane, meters))
 
 
 def _describe_lane(lane: str, load: LaneLoad, meters: Iterable[WorkerMeter]) -> dict[str, Any]:
@@ -173,8 +173,7 @@ def _describe_lane(lane: str, load: LaneLoad, meters: Iterable[WorkerMeter]) -> 
         "num_texts": load.num_texts,
         "num_bytes": load.num_bytes,
         "oldest_age_s": load.oldest_age_s,
-        **_waits(lane, stretches),
-        "wait_max_s": _longest_wait(lane, meters),
+        **_waits(lane, stretches, _longest_wait(lane, meters)),
     }
 
 
@@ -196,10 +195,19 @@ def _describe_worker(worker_id: str, worker: _Worker, is_alive: bool) -> dict[st
     }
 
 
-def _waits(lane: str, stretches: Iterable[Stretch]) -> dict[str, float | None]:
-    """Return quantiles of the seconds that jobs of the lane waited in these stretches."""
+def _waits(lane: str, stretches: Iterable[Stretch], longest_s: float | None) -> dict[str, float | None]:
+    """Return the longest wait of the lane's jobs, and quantiles of their waits in these stretches, in seconds.
+
+    The quantiles are estimates, of which none exceeds the longest wait.
+    """
     waits = total(stretch.waits[lane] for stretch in stretches if lane in stretch.waits)
-    return {name: waits.quantile(share) if waits else None for name, share in _QUANTILES.items()}
+    quantiles = {name: waits.quantile(share) if waits else None for name, share in _QUANTILES.items()}
+    bounded = {name: _least(wait_s, longest_s) for name, wait_s in quantiles.items()}
+    return bounded | {"wait_max_s": longest_s}
+
+
+def _least(wait_s: float | None, longest_s: float | None) -> float | None:
+    return wait_s if wait_s is None or longest_s is None else min(wait_s, longest_s)
 
 
 def _longest_wait(lane: str, meters: Iterable[WorkerMeter]) -> float | None:
