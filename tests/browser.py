@@ -34,6 +34,16 @@ def serious_faults(page: "Page") -> list[str]:
     ]
 
 
+def faults_in_both_colours(page: "Page", name: str) -> list[str]:
+    """Return the serious faults of the page in light and in dark, with a screenshot of each; it stays dark."""
+    found = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # no colour is caught halfway
+        shot(page, f"{name}-{scheme}")
+        found += serious_faults(page)
+    return found
+
+
 def shot(page: "Page", name: str) -> None:
     """Take a screenshot into the folder that TEST_SCREENSHOTS names, if it does, to look at."""
     if folder := os.environ.get("TEST_SCREENSHOTS"):

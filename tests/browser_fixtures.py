@@ -75,9 +75,9 @@ def fields_index(tmp_path_factory: pytest.TempPathFactory, encoder: "Encoder") -
         {"id": str(n), "text": f"{first} {second}", "topic": first, "year": 2000 + n}
         for n, (first, second) in enumerate(pairs)
     ]
-    documents.append(
-        {"id": HOSTILE, "text": f"{HOSTILE} hostile storm", "topic": HOSTILE, "link": "javascript:alert(1)"}
-    )
+    documents[0]["note"] = "long " * 200  # so that the field is stored, which is no kind to filter by
+    hostile = {"id": HOSTILE, "text": f"{HOSTILE} hostile storm", "topic": HOSTILE, "link": "javascript:alert(1)"}
+    documents.append(hostile | {"note": "short"})
     (folder / "documents.jsonl").write_text("\n".join(map(json.dumps, documents)))
     build(Source(folder / "documents.jsonl"), folder / "built", LocalEncoder(encoder))
     return Index.open(folder / "built")

@@ -1,7 +1,7 @@
 """The frame of the page: the states of the service, the key, prefixes of proxies."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from api_stub import MakeApp
@@ -11,6 +11,9 @@ from http_servers import Listen
 
 from shoal_api.access import api_keys
 from shoal_workers.worker import Worker
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 expect = sync_api.expect
@@ -74,6 +77,18 @@ def test_behind_a_proxy_that_strips_a_prefix(
     page = open_page(f"{url}/ai/shoal/#search?query=storm")
     expect(page.locator(".hit")).to_have_count(20)
     expect(page.locator(".code code")).to_contain_text(f"{url}/ai/shoal/search")
+
+
+def test_nothing_can_be_typed_before_the_service_is_known(open_page: OpenPage, page_url: str) -> None:
+    page = open_page("about:blank")
+    held: list[Route] = []
+    page.route("**/info", lambda route: held.append(route))
+    page.goto(page_url)
+    expect(page.locator(".status")).to_have_text("connecting")
+    assert page.locator("#query").count() == 0
+    held[0].continue_()
+    page.locator("#query").fill("storm")
+    expect(page.locator(".hit")).to_have_count(20)
 
 
 def test_the_colours_can_be_chosen(open_page: OpenPage, page_url: str) -> None:

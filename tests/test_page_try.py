@@ -37,6 +37,15 @@ def test_a_long_text_shows_where_it_is_cut(open_page: OpenPage, page_url: str) -
     assert page.locator(".token[data-cut=false]").count() == kept
 
 
+def test_of_a_text_that_is_too_long_for_tokens_the_vector_is_shown(open_page: OpenPage, page_url: str) -> None:
+    page = open_page(f"{page_url}#try")
+    page.get_by_label("Up to 20 texts").fill(f"{'storm ' * 2_000}\nmarket falls")
+    expect(page.locator(".matrix td button")).to_have_count(4)
+    long, short = page.locator(".pair article").all()
+    expect(long).to_contain_text("its tokens are not shown")
+    expect(short.locator(".token")).to_have_count(4)
+
+
 def test_a_script_in_a_text_is_a_text(open_page: OpenPage, page_url: str) -> None:
     page = open_page(f"{page_url}#try")
     page.get_by_label("Up to 20 texts").fill(f"{HOSTILE}\n{HOSTILE} storm")

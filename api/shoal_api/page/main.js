@@ -42,7 +42,7 @@ function draw() {
   document.querySelector("#version").textContent = state.info ? `Shoal ${state.info.version}` : "Shoal";
   render(statusLine(), document.querySelector("#service"));
   render(banner(state.service, askKey), document.querySelector("#banner"));
-  render(view.view(state), document.querySelector("#main"));
+  if (state.service !== STARTING) render(view.view(state), document.querySelector("#main")); // until then it takes no input
   render(state.asksKey ? keyDialog(api.key, state.service.message, useKey) : "", document.querySelector("#dialog"));
 }
 
@@ -85,9 +85,9 @@ async function look() {
   schedule();
 }
 
-/** Show the view that the address names: #search?query=storm. */
-function route() {
-  const [name, query] = location.hash.slice(1).split("?");
+/** Show the view that a part of the address names: #search?query=storm. */
+function route(hash) {
+  const [name, query] = hash.slice(1).split("?");
   const next = VIEWS[name] ?? search;
   state.params = new URLSearchParams(query);
   if (next !== view) scrollTo(0, 0);
@@ -116,9 +116,9 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 document.addEventListener("visibilitychange", () => document.hidden || look());
 addEventListener("hashchange", (event) => {
   keepAddress(new URL(event.oldURL).hash);
-  route();
+  route(new URL(event.newURL).hash); // the view that is left may have written its own into the address since
 });
 setInterval(() => document.hidden || state.asksKey || look(), LOOK_EVERY_MS);
 setTheme();
-route();
+route(location.hash);
 look().then(enter);

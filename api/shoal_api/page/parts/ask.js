@@ -108,6 +108,12 @@ export function withValue(filter, field, value) {
 
 /** Return the filter with another condition on a field, or none if the condition is empty. */
 export function withCondition(filter, field, condition) {
-  const { [filterName(field)]: _, ...others } = filter;
+  const others = withoutCondition(filter, filterName(field));
   return Object.keys(condition).length ? { ...others, [filterName(field)]: condition } : others;
+}
+
+/** Return the filter without the condition of that name, as the filter writes it. */
+export function withoutCondition(filter, name) {
+  const { [name]: _, ...others } = filter;
+  return others;
 }

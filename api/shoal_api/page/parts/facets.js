@@ -1,11 +1,33 @@
 // Filters by the fields of an index: the values of keywords with their counts, and ranges of numbers and dates.
 
 import { html } from "../vendor/lit-html.js";
-import { chosenValues, filterName, withCondition, withValue } from "./ask.js";
+import { chosenValues, filterName, withCondition, withoutCondition, withValue } from "./ask.js";
 
 /** Most fields with counts, and most values of each. */
 const MAX_FIELDS = 6;
 const MAX_VALUES = 6;
+
+/** Draw each condition of a filter, to be taken away; `onChange` is called with the filter that is left. */
+export function chosenFilters(filter, onChange) {
+  const names = Object.keys(filter);
+  if (!names.length) return "";
+  return html`
+    <p class="row" role="group" aria-label="Filters in force">
+      ${names.map((name) => html`
+        <button class="chip" aria-pressed="true" title="Take this filter away" @click=${() => onChange(withoutCondition(filter, name))}>
+          <span>${name}</span> ${told(filter[name])} ×</button>
+      `)}
+    </p>
+  `;
+}
+
+/** Return a condition in words. */
+function told(condition) {
+  const { in: values, gte, lte, ...others } = Object(condition);
+  if (Array.isArray(condition) || Object.keys(others).length) return JSON.stringify(condition);
+  const parts = [values?.join(" or "), gte === undefined ? "" : `from ${gte}`, lte === undefined ? "" : `to ${lte}`];
+  return parts.filter(Boolean).join(" ");
+}
 
 /** Return the fields whose values are to be counted; `kinds` has the kind of each field of the index. */
 export function countedFields(kinds) {

@@ -17,9 +17,10 @@ export function fieldsOf(hit) {
 }
 
 /**
- * Draw a hit. `actions` has `like(hit)`, `filter(field, value)` and `toggle(hit)`, which opens and closes its details.
+ * Draw a hit. `kinds` has the kind of each field of the index, and `best` is the best score. `actions` has `like(hit)`,
+ * `filter(field, value)` and `toggle(hit)`, which opens and closes its details.
  */
-export function hitRow(hit, ask, best, isOpen, actions) {
+export function hitRow(hit, ask, kinds, best, isOpen, actions) {
   const { text, highlights } = hit.snippet ?? { text: hit.text ?? "", highlights: [] };
   const isCut = hit.text && hit.text.length > text.length;
   const chips = fieldsOf(hit).flatMap(([name, value]) => [value].flat().map((item) => [name, item])).filter(isShort);
@@ -30,7 +31,7 @@ export function hitRow(hit, ask, best, isOpen, actions) {
         <div class="content">
           <p class="text">${marked(text, highlights)}${isCut ? html`<span class="more" aria-hidden="true"> …</span>` : ""}</p>
           <div class="row">
-            ${chips.map(([name, value]) => chip(name, value, ask, actions))}
+            ${chips.map(([name, value]) => chip(name, value, ask, kinds, actions))}
             <span class="actions">
               <button class="button quiet" @click=${() => actions.like(hit)}>More like this</button>
               <button class="button quiet" aria-expanded=${isOpen} @click=${() => actions.toggle(hit)}>Details</button>
@@ -47,7 +48,9 @@ function isShort([, value]) {
   return typeof value !== "object" && String(value).length <= MAX_CHIP_CHARS;
 }
 
-function chip(name, value, ask, actions) {
+/** Draw a field: as a button where searches can filter by it. */
+function chip(name, value, ask, kinds, actions) {
+  if ((kinds?.[name] ?? "stored") === "stored") return html`<span class="chip"><span>${name}</span> ${String(value)}</span>`;
   const isChosen = chosenValues(ask.filter, name).includes(value);
   return html`
     <button class="chip" aria-pressed=${isChosen} title=${`${isChosen ? "Any" : "Only this"} ${name}`}

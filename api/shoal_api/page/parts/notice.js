@@ -3,7 +3,7 @@
 import { html } from "../vendor/lit-html.js";
 
 const TITLES = {
-  away: "The API does not answer",
+  away: "Not reachable",
   forbidden: "This key may not do that",
   index_mismatch: "This version of the index cannot be searched so",
   invalid_request: "That cannot be asked",
@@ -11,6 +11,7 @@ const TITLES = {
   overloaded: "The service has more to do than it can take",
   rate_limited: "The key has used up its rate",
   timeout: "No answer in time",
+  too_large: "That is too much for one request",
   unauthorized: "This needs a key",
   unavailable: "Redis does not answer",
   unknown_index: "There is no such index",

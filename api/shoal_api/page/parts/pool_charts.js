@@ -38,7 +38,7 @@ export function poolCharts(history, everyS, keptS) {
       ],
     },
     {
-      title: "Jobs without an answer",
+      title: "Unanswered jobs",
       format: amount,
       series: [
         { label: "interactive", colour: "--accent", values: interactive.num_jobs },

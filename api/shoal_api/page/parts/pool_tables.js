@@ -12,7 +12,7 @@ export function laneTable(lanes) {
       <thead>
         <tr>
           <th scope="col">Lane</th>
-          ${["Jobs", "Texts", "Oldest", "Wait, half", "95 %", "Longest"].map((name) => html`<th scope="col" class="number">${name}</th>`)}
+          ${["Jobs", "Texts", "Oldest", "Wait, half", "Wait, 95 %", "Longest wait"].map((name) => html`<th scope="col" class="number">${name}</th>`)}
         </tr>
       </thead>
       <tbody>

@@ -25,7 +25,7 @@ const BANNERS = {
   no_worker: ["No worker is ready", html`Start one: <code>shoal worker</code>, or all together: <code>shoal serve</code>.`],
   no_redis: ["No Redis", ""],
   no_key: ["This service needs a key", html`<code>shoal key new NAME</code> makes one.`],
-  away: ["The API does not answer", html`This page tries again every few seconds.`],
+  away: ["Not reachable", html`This page tries again every few seconds.`],
 };
 
 /** Draw a line over the view that says what the service lacks. */

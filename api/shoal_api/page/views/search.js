@@ -4,7 +4,7 @@ import { html } from "../vendor/lit-html.js";
 import * as asking from "../parts/ask.js";
 import { codeSamples } from "../parts/code.js";
 import { exampleList, findExamples } from "../parts/examples.js";
-import { countedFields, facetPanel } from "../parts/facets.js";
+import { chosenFilters, countedFields, facetPanel } from "../parts/facets.js";
 import { hitRow } from "../parts/hit.js";
 import { empty, notice } from "../parts/notice.js";
 import { searchBox } from "../parts/search_box.js";
@@ -183,7 +183,7 @@ export function view(state) {
       ${searchBox(ask, index(), indexes(), !wordless.has(index()), change)}
       <div class="columns">
         ${isAsked && found ? aside(state) : ""}
-        <div class="found">${content(isAsked)}</div>
+        <div class="found">${isAsked ? chosenFilters(ask.filter, (filter) => change({ filter })) : ""}${content(isAsked)}</div>
       </div>
     </div>
   `;
@@ -209,7 +209,7 @@ function hitList() {
   const best = Math.max(...found.hits.map((hit) => hit.score));
   return html`
     <h2 class="hint" role="status">${summary()}</h2>
-    <ol class="hits">${found.hits.map((hit) => hitRow(hit, ask, best, open.has(hit.id), actions))}</ol>
+    <ol class="hits">${found.hits.map((hit) => hitRow(hit, ask, kinds(), best, open.has(hit.id), actions))}</ol>
     ${found.cursor ? html`<button id="more" class="button quiet" @click=${showMore}>More hits</button>` : ""}
   `;
 }
@@ -228,7 +228,7 @@ function aside(state) {
   };
   return html`
     <aside data-open=${isAsideOpen} aria-label="This search">
-      ${timingBar(found.timing)}
+      ${error ? "" : timingBar(found.timing)}
       <button class="button quiet opener" aria-expanded=${isAsideOpen} @click=${toggleAside}>Filters, code and options</button>
       <div class="choices">
         ${facetPanel(kinds(), found, ask.filter, (filter) => change({ filter }))}

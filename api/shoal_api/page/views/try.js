@@ -99,17 +99,23 @@ async function embed(inputs, signal) {
   const body = { inputs, answer: "result", ...chosenOptions() };
   const [answer, tokens] = await Promise.all([
     context.api.ask("POST", "embed", body, { signal }),
-    context.api.post("tokenize", { inputs }, { signal }).catch((failure) => tokensWithout(failure, signal)),
+    tokensOf(inputs, signal),
   ]);
   const { embeddings, truncated, characters } = answer.body;
   pair = pair.map((place) => Math.min(place, inputs.length - 1));
   return { inputs, vectors: embeddings, truncated, characters, tokens, matrix: cosines(embeddings), timing: timingOf(answer) };
 }
 
-/** Return null if this service does not tell tokens. */
-function tokensWithout(failure, signal) {
-  if (failure.status === 404 && !signal.aborted) return null;
-  throw failure;
+/** Return the tokens of each text: null for one that is too long for it, and for all if this service does not tell tokens. */
+async function tokensOf(inputs, signal) {
+  try {
+    return await context.api.post("tokenize", { inputs }, { signal });
+  } catch (failure) {
+    if (failure.status === 404) return null;
+    if (failure.status !== 413) throw failure;
+    if (inputs.length === 1) return [null];
+    return (await Promise.all(inputs.map((text) => tokensOf([text], signal)))).flat();
+  }
 }
 
 /** Draw the view. */
@@ -180,7 +186,7 @@ function oneText(place) {
       <h2><span class="number">${place + 1}</span> ${text.length > 140 ? `${text.slice(0, 140)}…` : text}</h2>
       ${strip(found.vectors[place], `The ${found.vectors[place].length} numbers of the vector of text ${place + 1}`)}
       ${tokens ? tokenList(tokens, text, found.characters[place], options.truncation_side) : ""}
-      ${found.truncated[place] && !tokens ? html`<p class="hint">The text was cut.</p>` : ""}
+      ${found.truncated[place] && !tokens ? html`<p class="hint">The model reads ${found.characters[place].toLocaleString("en")} of its characters, and its tokens are not shown.</p>` : ""}
     </article>
   `;
 }
