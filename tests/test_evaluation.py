@@ -121,7 +121,7 @@ class TestRuns:
         run(search, collection, Setting.parse("mode=dense"), 100)
         run(search, collection, Setting.parse("rerank.top_n=5"), 10)
         assert search.asked[:2] == [(32, 100, {"mode": "dense"}), (8, 100, {"mode": "dense"})]
-        assert {each[:2] for each in search.asked[2:]} == {(4, 10)}
+        assert {each[:2] for each in search.asked[2:]} == {(4, 5)}  # a search takes no k over top_n
 
     def test_hold_each_document_once(self) -> None:
         """The chunks of a document have its id."""

@@ -63,6 +63,13 @@ class Ids:
         return list(islice(found, depth))
 
 
+def _num_hits(setting: Setting, most: int) -> int:
+    """Return how many hits to ask for: no more than a reranker reads, as a search refuses that."""
+    rerank = setting.options.get("rerank")
+    top_n = rerank.get("top_n") if isinstance(rerank, dict) else None
+    return min(most, top_n) if isinstance(top_n, int) and top_n > 0 else most
+
+
 def run(
     search: Search,
     collection: Collection,
@@ -79,10 +86,11 @@ def run(
     names = list(collection.queries)
     rankings: dict[str, list[str]] = {}
     step = QUERIES_PER_RERANK if "rerank" in setting.options else QUERIES_PER_CALL
+    k = _num_hits(setting, depth + ids.is_own_left_out)
     for start in range(0, len(names), step):
         part = names[start : start + step]
         texts = [collection.queries[name] for name in part]
-        found = search(texts, depth + ids.is_own_left_out, **setting.options)
+        found = search(texts, k, **setting.options)
         rankings |= {name: ids.ranking(name, hits, depth) for name, hits in zip(part, found, strict=True)}
         on_progress(len(part))
     if not any(collection.judgements[name].keys() & set(ranking) for name, ranking in rankings.items()):
