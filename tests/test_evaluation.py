@@ -123,6 +123,11 @@ class TestRuns:
         assert search.asked[:2] == [(32, 100, {"mode": "dense"}), (8, 100, {"mode": "dense"})]
         assert {each[:2] for each in search.asked[2:]} == {(4, 5)}  # a search takes no k over top_n
 
+    def test_time_no_more_hits_than_are_reranked(self) -> None:
+        search = FakeSearch()
+        times(search, ["query 1"], [Setting.parse("rerank.top_n=5")], 10)
+        assert {each[1] for each in search.asked} == {5}
+
     def test_hold_each_document_once(self) -> None:
         """The chunks of a document have its id."""
         hits = [{"id": "a"}, {"id": "b"}, {"id": "a"}, {"id": "c"}]

@@ -123,7 +123,7 @@ def times(
         for query in chosen:
             for setting, of_setting in zip(settings, found, strict=True):
                 start = time.perf_counter()
-                search([query], k, **setting.options)
+                search([query], _num_hits(setting, k), **setting.options)
                 if number:  # the first round warms up
                     of_setting.append(1_000 * (time.perf_counter() - start))
     return [Times(*map(float, np.percentile(of_setting, [50, 90]))) for of_setting in found]
