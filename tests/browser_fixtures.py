@@ -2,13 +2,14 @@
 
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from api_stub import MakeApp
 from browser import HOSTILE, OpenPage
-from conftest import PATIENCE_S, WORDS, running
+from conftest import PATIENCE_S, WORDS, running, wait_until
 from http_servers import Listen
 from queues import Queue
 
@@ -40,8 +41,11 @@ def browser() -> Iterator["Browser"]:
 
 
 @pytest.fixture
-def open_page(browser: "Browser") -> Iterator[OpenPage]:
+def open_page(browser: "Browser", request: pytest.FixtureRequest) -> Iterator[OpenPage]:
     """Return a function that opens a page in a window of its own; fail a test in which a script of a page raised."""
+    for name in request.fixturenames:
+        if name != "open_page":  # a page ends before what answers its requests
+            request.getfixturevalue(name)
     contexts: list[BrowserContext] = []
     errors: list[str] = []
 
@@ -58,6 +62,7 @@ def open_page(browser: "Browser") -> Iterator[OpenPage]:
     yield open_page
     for context in contexts:
         context.close()
+    wait_until(lambda: not any("process_request_thread" in thread.name for thread in threading.enumerate()))
     assert not errors
 
 
