@@ -41,6 +41,10 @@ SHARE_DEATHS, SHARE_BREAKS = 0.2, 0.1
 #: stage.
 HARM = {13: "read", 27: "tokenize", 41: "encode", 65: "search", 33: "score"}
 
+#: What is added to the hits of the harmful plain search. It is then searched for alone: only searches for a like number
+#: of hits are computed together, and the index is told the largest.
+ALONE = 200
+
 #: Share of the steps before which a job is put, as long as there are more.
 SHARE_PUTS = 0.6
 
@@ -129,7 +133,7 @@ class MortalIndex:
 
     def search(self, queries: Any, k: int) -> Any:
         """Search, unless a job is harmful."""
-        self._encoder.reach("search", k - 1)
+        self._encoder.reach("search", (k - 1) % ALONE)
         return self._index.search(queries, k)
 
     def find(self, job: Job, *others: Any) -> Any:
@@ -263,7 +267,8 @@ def job(number: int, random: Random) -> Job:
     if number % 10 == 3:
         search = SearchOptions(rerank={"top_n": 3})
         return Job("search", texts, options, k=2, reply_to="me", search=search)
-    return Job("search" if number % 5 == 0 else "embed", texts, options, k=number + 1, reply_to="me")
+    k = number + 1 + (ALONE if HARM.get(number) == "search" else 0)
+    return Job("search" if number % 5 == 0 else "embed", texts, options, k=k, reply_to="me")
 
 
 @pytest.mark.parametrize("seed", range(10))

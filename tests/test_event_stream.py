@@ -1,11 +1,17 @@
 """The events of a job whose states are made up."""
 
 import json
+from collections.abc import Iterator
 from threading import Event
 from typing import Any
 
+import pytest
+from api_stub import MakeApp
+
 from shoal.errors import ShoalError, Unavailable, UnknownJob
 from shoal_api.event_stream import event_stream
+
+pytest_plugins = ["api_fixtures"]
 
 QUEUED, RUNNING, DONE = ({"id": "a", "status": word} for word in ("queued", "running", "done"))
 
@@ -21,6 +27,13 @@ class Hurry(Event):
         """Return True if the sign has come."""
         self._num_looks -= 1
         return self._num_looks <= 0
+
+
+@pytest.fixture(autouse=True)
+def _request(make_app: MakeApp) -> Iterator[None]:
+    """A request of a client without a key, to which the stream is the response."""
+    with make_app().test_request_context():
+        yield
 
 
 def events(*states: dict[str, Any] | ShoalError, num_looks: int = 1_000) -> list[tuple[str, Any]]:
