@@ -15,7 +15,8 @@ from shoal_workers.index.search.upper_bounds import NO_ROWS
 #: Least rows that are searched exactly: a ranking is never longer than half of them.
 LEAST_CANDIDATES = 2 * MAX_RANKED
 
-#: Least rows of an index that has bits: fewer are searched exactly, which is as quick.
+#: Least rows of an index that has bits: of fewer, most would be candidates. Exact search is the quicker one up to some
+#: hundred thousand (docs/large-indexes.md).
 LEAST_ROWS = 25_000
 
 #: Rows whose bits are compared in the time in which the codes of a row are copied.
