@@ -110,7 +110,7 @@ class _App(FastFlask):
         return super().dispatch_request()
 
     def process_response(self, response: Response) -> Response:
-        """Run the hooks, count the request and a large response, and add headers of its rate and of a stop."""
+        """Run the hooks, count the request and a large response, add headers, and drop a body that was not read."""
         response, request = super().process_response(response), cast(JsonRequest, request_ctx.request)
         if request.is_negotiated:
             response.headers["Vary"] = ", ".join([*response.headers.getlist("Vary"), "Accept"])
@@ -123,6 +123,7 @@ class _App(FastFlask):
             response.headers["Connection"] = "close"
         if cast(WholeResponse, response).keeps_thread:
             response.call_on_close(context.access.hold(request))
+        context.access.drop_body(request)
         return response
 
 

@@ -29,6 +29,9 @@ MAX_BRACKETS = 500_000
 #: too.
 MAX_NAMES = 500_000
 
+#: Largest body that is read and dropped if nothing has read it.
+MAX_DROPPED_BYTES = 2**20
+
 _NAME = re.compile(rb'"\s*:')
 
 #: Content types of bodies that are msgpack.
@@ -144,6 +147,18 @@ class JsonRequest(Request):
                 f"the body has {len(data):,} bytes, but Content-Length says {int(size):,}: send all of it"
             )
         return data
+
+    def num_unread_bytes(self) -> int:
+        """Return the size of a small body that nothing has read, which is to be discarded before the response, else 0.
+
+        The server would close the connection on them, and the kernel then resets it: a client that sends its body after
+        the headers, as most do, could lose the response. One with an Expect header sends no body that is not asked for.
+        """
+        size = self.environ.get("CONTENT_LENGTH")
+        if not size or self._body is not None or "HTTP_EXPECT" in self.environ:
+            return 0
+        is_known = "HTTP_TRANSFER_ENCODING" not in self.environ and size.isdecimal() and len(size) <= MAX_LENGTH_DIGITS
+        return int(size) if is_known and int(size) <= MAX_DROPPED_BYTES else 0
 
     def discard(self, size_bytes: int) -> None:
         """Read and drop so much of a body that is refused: many clients read no response before they sent all."""

@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -157,6 +157,13 @@ class AccessControl:
                 yield
             finally:
                 self.running.discard(read)
+
+    def drop_body(self, request: JsonRequest) -> None:
+        """Read and drop a small body that nothing has read, unless too many bodies of the client are being read."""
+        if num_bytes := request.num_unread_bytes():
+            demand = request.environ.get(THREAD_DEMAND) or self._make_demand(request.environ, None)
+            with suppress(Overloaded), self.reading(demand):
+                request.discard(num_bytes)
 
     def num_threads_of(self, client: str) -> int:
         """Return the number of threads that the requests of a client count for."""
