@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from shoal.printable import printable
 from shoal.settings import Settings
 from shoal.traceparent import trace_id
 
@@ -43,15 +44,23 @@ def places(error: BaseException) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """Lines for people: time, level, logger and message, and then what they are about as `name=value`."""
+    """Lines for people: time, level, logger and message, and then what they are about as `name=value`.
+
+    The lines of a traceback are indented, so that none can be taken for a line of its own.
+    """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, and those of the traceback if there is one."""
+        line, *rest = super().format(record).splitlines()
+        return "\n".join([line, *(f"    {printable(part)}" for part in rest)])
+
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Return the line without a traceback."""
         facts = "".join(f" {name}={_shown(value)}" for name, value in _facts(record).items())
-        return super().formatMessage(record) + facts
+        return printable(super().formatMessage(record)) + facts
 
 
 class JsonFormatter(logging.Formatter):

@@ -8,6 +8,8 @@ from collections.abc import Callable, Generator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO, TypeVar
 
+from shoal.printable import printable
+
 if TYPE_CHECKING:
     from shoal.long_task import TaskProgress
 
@@ -44,6 +46,7 @@ class _StatusLine:
     def show(self, text: str) -> None:
         """Write the state."""
         self._has_shown = True
+        text = printable(text)
         self._stream.write(f"{_CLEAR_LINE}{text[: self._width()]}" if self.is_terminal else f"{text}\n")
         self._stream.flush()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
+from shoal.cli.output import echo, echo_lines
 from shoal.errors import InvalidRequest, Unavailable
 from shoal.settings import Settings
 from shoal_workers.build_command import build, changes_in, upload_changes
@@ -49,7 +50,7 @@ def list_(settings: Settings, index_name: str) -> None:
                 f"{about['num_documents']:,} documents{chunks}, {about['size_bytes'] / 2**20:,.1f} MB, "
                 f"of {about['source']}, {about['model']}"
             )
-        click.echo(f"{'*' if version.is_current else ' '} {version.name}  {what}")
+        echo(f"{'*' if version.is_current else ' '} {version.name}  {what}")
 
 
 @index.command()
@@ -116,7 +117,7 @@ def info(settings: Settings, index_name: str) -> None:
     from shoal_workers.index.index import Index
 
     opened = Index.open(_folder(settings, index_name))
-    click.echo(json.dumps(asdict(opened.manifest) | {"fields": opened.kinds}, indent=2, ensure_ascii=False))
+    echo_lines(json.dumps(asdict(opened.manifest) | {"fields": opened.kinds}, indent=2, ensure_ascii=False))
 
 
 def _folder(settings: Settings, name: str) -> Path:

@@ -3,11 +3,11 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
+from shoal.cli.output import echo, echo_lines, when
 from shoal.queue.dead_letters import DeadLetter, DeadLetters
 from shoal.queue.lane import LaneLimits
 from shoal.queue.producer import Producer
@@ -28,9 +28,9 @@ def dead() -> None:
 def list_(settings: Settings, limit: int) -> None:
     """List dead letters, the newest first."""
     with _letters(settings) as letters:
-        click.echo(f"{len(letters):,} dead letters")
+        echo(f"{len(letters):,} dead letters")
         for letter in letters.newest(limit):
-            click.echo(f"{letter.id}  {_when(letter)}  {_describe(letter)}  {letter.reason}")
+            echo(f"{letter.id}  {when(letter.time_s)}  {_describe(letter)}  {letter.reason}")
 
 
 @dead.command()
@@ -40,15 +40,20 @@ def show(settings: Settings, letter_id: str) -> None:
     """Show one dead letter, with its texts and the traceback if there is one."""
     with _letters(settings) as letters:
         letter = letters.get(letter_id)
-    click.echo(f"reason: {letter.reason}\ntime: {_when(letter)}\nlane: {letter.lane}\ndeliveries: {letter.deliveries}")
-    click.echo(f"worker: {letter.worker}\njob: {_describe(letter)}")
+    echo(f"reason: {letter.reason}")
+    echo(f"time: {when(letter.time_s)}")
+    echo(f"lane: {letter.lane}")
+    echo(f"deliveries: {letter.deliveries}")
+    echo(f"worker: {letter.worker}")
+    echo(f"job: {_describe(letter)}")
     if job := letter.job():
         for n, text in enumerate(job.texts):
-            click.echo(f"text {n}: {json.dumps(text, ensure_ascii=False)}")
+            echo(f"text {n}: {json.dumps(text, ensure_ascii=False)}")
     else:
-        click.echo(f"bytes: {letter.data[:MAX_SHOWN_BYTES]!r}{'…' if len(letter.data) > MAX_SHOWN_BYTES else ''}")
+        echo(f"bytes: {letter.data[:MAX_SHOWN_BYTES]!r}{'…' if len(letter.data) > MAX_SHOWN_BYTES else ''}")
     if letter.traceback:
-        click.echo(f"traceback:\n{letter.traceback}")
+        echo("traceback:")
+        echo_lines(letter.traceback)
 
 
 @dead.command()
@@ -58,7 +63,7 @@ def retry(settings: Settings, letter_ids: tuple[str, ...]) -> None:
     """Put jobs again, under new ids by which their results can be fetched."""
     with _letters(settings) as letters:
         for letter_id in letter_ids:
-            click.echo(f"{letter_id} is job {letters.retry(letter_id)}")
+            echo(f"{letter_id} is job {letters.retry(letter_id)}")
 
 
 @dead.command()
@@ -69,7 +74,7 @@ def drop(settings: Settings, letter_ids: tuple[str, ...]) -> None:
     with _letters(settings) as letters:
         for letter_id in letter_ids:
             letters.drop(letter_id)
-            click.echo(f"{letter_id} is gone")
+            echo(f"{letter_id} is gone")
 
 
 @contextmanager
@@ -79,10 +84,6 @@ def _letters(settings: Settings) -> Iterator[DeadLetters]:
         yield DeadLetters(queue)
     finally:
         queue.close()
-
-
-def _when(letter: DeadLetter) -> str:
-    return datetime.fromtimestamp(letter.time_s, UTC).isoformat(timespec="seconds")
 
 
 def _describe(letter: DeadLetter) -> str:

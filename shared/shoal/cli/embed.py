@@ -16,6 +16,7 @@ from shoal.bulk.part_file import SUFFIXES
 from shoal.cli import vector_file
 from shoal.cli.long_job import submit
 from shoal.cli.options import REDIS_SETTINGS, settings_options
+from shoal.cli.output import echo
 from shoal.client.redis.client import Client
 from shoal.client.source_file import place_of
 from shoal.errors import Cancelled, InvalidRequest
@@ -104,4 +105,4 @@ def _embed_into_folder(settings: Settings, request: BulkRequest) -> None:
         where = Path(result.out, BAD_ROWS)
         click.echo(f"{result.num_bad:,} rows were left out, with their reasons in {where}. The first:", err=True)
         for reason in result.first_bad:
-            click.echo(f"  {reason}", err=True)
+            echo(f"  {reason}", err=True)

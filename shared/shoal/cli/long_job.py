@@ -3,12 +3,12 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
+from shoal.cli.output import echo, echo_lines, when
 from shoal.client.long_handle import LongHandle
 from shoal.progress import TaskBar, task_line
 from shoal.settings import Settings
@@ -37,9 +37,9 @@ def list_(settings: Settings, as_json: bool) -> None:
     with long_jobs(settings) as jobs:
         found = jobs.list()
     for status in found:
-        click.echo(json.dumps(status.to_map(), ensure_ascii=False) if as_json else _outline(status))
+        echo(json.dumps(status.to_map(), ensure_ascii=False) if as_json else _outline(status))
     if not found:
-        click.echo("no long jobs", err=True)
+        echo("no long jobs", err=True)
 
 
 @job.command()
@@ -51,9 +51,9 @@ def show(settings: Settings, job_id: str, as_json: bool) -> None:
     with long_jobs(settings) as jobs:
         status = jobs.status(job_id)
     if as_json:
-        click.echo(json.dumps(status.to_map(), indent=2, ensure_ascii=False))
+        echo_lines(json.dumps(status.to_map(), indent=2, ensure_ascii=False))
         return
-    click.echo("\n".join(f"{name}: {value}" for name, value in _details(status)))
+    _print_details(status)
 
 
 @job.command()
@@ -71,18 +71,18 @@ def watch(settings: Settings, job_id: str) -> None:
         if status == "queued":
             _warn_without_runner(jobs)
         elif status == "paused":
-            click.echo(f"the job is paused: `shoal job resume {job_id}` lets it go on", err=True)
+            echo(f"the job is paused: `shoal job resume {job_id}` lets it go on", err=True)
         try:
             with TaskBar() as bar:
                 LongHandle(RedisLongJobs(jobs), job_id).wait(on_status=lambda status: _show(bar, status))
         except KeyboardInterrupt:
-            click.echo(
+            echo(
                 f"the job goes on: `shoal job watch {job_id}` looks at it again, `shoal job cancel {job_id}` ends it",
                 err=True,
             )
             raise SystemExit(INTERRUPTED) from None
         ended = jobs.status(job_id)
-    click.echo("\n".join(f"{name}: {value}" for name, value in _details(ended)))
+    _print_details(ended)
 
 
 @job.command()
@@ -125,7 +125,7 @@ def delete(settings: Settings, job_ids: tuple[str, ...]) -> None:
     with long_jobs(settings) as jobs:
         for job_id in job_ids:
             jobs.delete(job_id)
-            click.echo(f"{job_id} is deleted")
+            echo(f"{job_id} is deleted")
 
 
 def _each(
@@ -135,7 +135,7 @@ def _each(
     with long_jobs(settings) as jobs:
         for job_id in job_ids:
             status = change(jobs, job_id)
-            click.echo(f"{job_id} is {status}" + (f", and {soon} in a moment" if soon and status == "running" else ""))
+            echo(f"{job_id} is {status}" + (f", and {soon} in a moment" if soon and status == "running" else ""))
 
 
 def long_jobs(settings: Settings) -> "LongJobs":
@@ -156,14 +156,14 @@ def submit(settings: Settings, kind: str, arguments: dict[str, Any], webhook: st
         check_webhook(webhook, settings.private_host_names())
     with long_jobs(settings) as jobs:
         job_id = jobs.submit(kind, arguments, webhook=webhook)
-        click.echo(job_id)
-        click.echo(f"watch it with: shoal job watch {job_id}", err=True)
+        echo(job_id)
+        echo(f"watch it with: shoal job watch {job_id}", err=True)
         _warn_without_runner(jobs)
 
 
 def _warn_without_runner(jobs: "LongJobs") -> None:
     if not jobs.num_runners():
-        click.echo("no runner is alive, so the job waits: start one with `shoal serve` or `shoal jobs`", err=True)
+        echo("no runner is alive, so the job waits: start one with `shoal serve` or `shoal jobs`", err=True)
 
 
 def _show(bar: TaskBar, status: "LongJobStatus") -> None:
@@ -178,7 +178,7 @@ def _show(bar: TaskBar, status: "LongJobStatus") -> None:
 def _outline(status: "LongJobStatus") -> str:
     """Return the line of a job in a list."""
     progress = status.progress
-    words = [status.id, _when(status.submitted_at), f"{status.status:9}", f"{status.kind:12}", _subject(status)]
+    words = [status.id, when(status.submitted_at), f"{status.status:9}", f"{status.kind:12}", _subject(status)]
     if status.status in ("running", "paused"):
         words.append(f"({task_line(progress, progress.rows_per_s, progress.eta_s)})")
     elif status.error:
@@ -194,6 +194,11 @@ def _subject(status: "LongJobStatus") -> str:
     )
 
 
+def _print_details(status: "LongJobStatus") -> None:
+    for name, value in _details(status):
+        echo(f"{name}: {value}")
+
+
 def _details(status: "LongJobStatus") -> Iterator[tuple[str, object]]:
     """Yield all that is known of a job that has a value, by its name."""
     progress = status.progress
@@ -202,7 +207,7 @@ def _details(status: "LongJobStatus") -> Iterator[tuple[str, object]]:
     yield "progress", task_line(progress, progress.rows_per_s, None if status.has_ended else progress.eta_s)
     for name in ("submitted_at", "started_at", "ended_at"):
         if (time_s := getattr(status, name)) is not None:
-            yield name.removesuffix("_at"), _when(time_s)
+            yield name.removesuffix("_at"), when(time_s)
     if status.webhook:
         yield "webhook", _webhook_line(status.webhook)
     if status.worker:
@@ -223,7 +228,3 @@ def _webhook_line(webhook: Mapping[str, Any]) -> str:
     if webhook["answer"] is not None:
         words += f" answered {webhook['answer']}"
     return f"{words} ({error['message']} [{error['code']}])" if error else words
-
-
-def _when(time_s: float) -> str:
-    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds")

@@ -8,6 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from shoal import __version__
+from shoal.cli.output import echo
 from shoal.errors import DiskFull, FileError, MissingExtra, ShoalError
 from shoal.extra import install_command
 
@@ -86,7 +87,7 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except (ShoalError, ModuleNotFoundError, OSError) as error:
-            click.echo(_translate(error).line, err=True)
+            echo(_translate(error).line, err=True)
             ctx.exit(1)
 
 

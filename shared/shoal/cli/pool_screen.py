@@ -18,6 +18,7 @@ from rich.text import Text
 
 from shoal.cli.pool_table import ORDERS, pool_tables
 from shoal.errors import ShoalError
+from shoal.printable import printable
 
 #: Most keys that are read at a time.
 _MAX_KEYS = 64
@@ -53,7 +54,7 @@ class View:
         head = Text(f"{name}  {now}", "bold")
         head.append("  paused" if self.is_paused else "", "yellow")
         keys = Text(f"q quit   p {'go on' if self.is_paused else 'pause'}   s sort: {self.order}", "dim")
-        trouble = [Text(self.trouble, "red")] if self.trouble else []
+        trouble = [Text(printable(self.trouble), "red")] if self.trouble else []
         return Group(head, *trouble, Text(), pool_tables(self.pool, self.long_jobs, self.order), Text(), keys)
 
 

@@ -9,6 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from shoal.printable import printable
 from shoal.progress import duration
 
 _Values = Mapping[str, Any]
@@ -151,7 +152,7 @@ def _table(*names: str, left: int = 1) -> Table:
 def plain(value: object) -> Text:
     """Return a value as text in which nothing speaks to the terminal."""
     text = UNKNOWN if value is None or value == "" else str(value)
-    return Text("".join(char if char.isprintable() else "?" for char in text), no_wrap=True, overflow="ellipsis")
+    return Text(printable(text), no_wrap=True, overflow="ellipsis")
 
 
 def _state(value: object) -> Text:

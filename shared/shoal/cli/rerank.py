@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
+from shoal.cli.output import echo
 from shoal.client.redis.client import Client
 from shoal.settings import Settings
 
@@ -29,4 +30,4 @@ def rerank(
         click.echo(json.dumps(scores))
         return
     for score, line in sorted(zip(scores, lines, strict=True), key=lambda pair: -pair[0]):
-        click.echo(f"{score:.3f}  {line}")
+        echo(f"{score:.3f}  {line}")

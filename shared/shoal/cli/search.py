@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
+from shoal.cli.output import echo, echo_lines
 from shoal.client.redis.client import Client
 from shoal.errors import UnknownIndex
 from shoal.search_options import MODES, SEARCH_DEFAULTS
@@ -82,7 +83,7 @@ def search(settings: Settings, queries: tuple[str, ...], k: int, index: str, as_
     with Client.from_settings(settings) as client:
         for found in _search(client, queries, k, index, options):
             if as_json:
-                click.echo(_json(found if len(found) > 1 else found["hits"]))
+                echo(_json(found if len(found) > 1 else found["hits"]))
             else:
                 _print(found, flags["fields"])
 
@@ -91,12 +92,12 @@ def _print(found: dict[str, Any], fields: Sequence[str]) -> None:
     """Print a list of hits for people to read, with the fields that were asked for."""
     for hit in found["hits"]:
         values = [f"{name}: {_json(hit[name])}" for name in fields if name != "text" and name in hit]
-        click.echo("  ".join([f"{hit['score']:.3f}", _shown(hit), *values]))
+        echo_lines("  ".join([f"{hit['score']:.3f}", _shown(hit), *values]))
     for field, counts in found.get("facets", {}).items():
         values = [f"{_json(one['value'])} {one['count']:,}" for one in counts["values"]]
-        click.echo(f"{field}: {', '.join(values)}")
+        echo(f"{field}: {', '.join(values)}")
     if found.get("cursor"):
-        click.echo(f"next page: --cursor {found['cursor']}")
+        echo(f"next page: --cursor {found['cursor']}")
 
 
 def _json(value: Any) -> str:

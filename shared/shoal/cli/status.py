@@ -6,8 +6,12 @@ from importlib.util import find_spec
 import click
 
 from shoal.cli.options import REDIS_SETTINGS, settings_options
+from shoal.cli.output import echo
 from shoal.client.redis.client import Client
 from shoal.settings import Settings
+
+#: The parts of a heartbeat that say what computes for a worker.
+_COMPUTES = ("state", "model", "engine", "precision")
 
 
 @click.command()
@@ -22,18 +26,18 @@ def status(settings: Settings) -> None:
             _print_tables(client)
             return
         for lane, load in client.queue.loads().items():
-            click.echo(f"lane {lane}: {load.num_jobs:,} unanswered jobs, {load.num_texts:,} texts")
+            echo(f"lane {lane}: {load.num_jobs:,} unanswered jobs, {load.num_texts:,} texts")
         unread = client.queue.unread.load()
-        click.echo(f"results not read: {unread.num_results:,}, {unread.num_bytes:,} bytes")
-        click.echo(f"dead letters: {client.queue.num_dead():,}")
+        echo(f"results not read: {unread.num_results:,}, {unread.num_bytes:,} bytes")
+        echo(f"dead letters: {client.queue.num_dead():,}")
         workers = client.pool.workers()
-        click.echo(f"workers alive: {len(workers)}")
+        echo(f"workers alive: {len(workers)}")
         for worker_id, about in workers.items():
             names = ", ".join(f"{name} ({index['count']:,})" for name, index in about.get("indexes", {}).items())
-            computes = " ".join(str(about.get(name)) for name in ("state", "model", "engine", "precision"))
-            click.echo(f"  {worker_id} {computes}: {names or 'no index'}")
+            computes = " ".join(str(about[name]) for name in _COMPUTES if about.get(name)) or "unknown"
+            echo(f"  {worker_id} {computes}: {names or 'no index'}")
             for name, message in about.get("index_errors", {}).items():
-                click.echo(f"    index {name}: {message}")
+                echo(f"    index {name}: {message}")
 
 
 def _print_tables(client: Client) -> None:

@@ -11,6 +11,7 @@ from shoal.address import api_url
 from shoal.broker.connections import shown
 from shoal.client.redis.client import Client
 from shoal.errors import ShoalError
+from shoal.printable import printable
 from shoal.settings import Settings
 from shoal.supervisor.background import LAST_LINE
 
@@ -37,11 +38,11 @@ def print_summary(settings: Settings, query: str | None = None, log: Path | None
     click.echo(f"Redis:  {shown(settings.redis_url)}")
     click.echo(f"data:   {settings.home_folder}{f', log {log}' if log else ''}")
     if trouble:
-        click.echo(f"search: no answer yet: {trouble}")
+        click.echo(f"search: no answer yet: {printable(trouble)}")
     elif hits:
         click.echo(f"search: {query}")
     for hit in hits:
-        click.echo(f"  {hit['score']:.3f}  {hit['text']}")
+        click.echo(f"  {hit['score']:.3f}  {printable(hit['text'])}")
     path, body = ("search", {"queries": query, "k": 3}) if hits else ("embed", {"inputs": query})
     key = '-H "authorization: Bearer $YOUR_KEY" ' if settings.api_keys_file else ""
     data = json.dumps(body).replace("'", r"\u0027")  # it stands between single quotes
