@@ -13,6 +13,7 @@ import pytest
 from api_stub import MakeApp, StubWorker, error_of
 from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from flask import Flask
+from long_job_callers import Rq
 from process import Process
 from queues import Queue
 from test_access_control import Keys as KeysFile
@@ -22,13 +23,15 @@ from werkzeug.test import TestResponse
 
 from shoal.errors import Unavailable
 from shoal.jobs import Job
+from shoal.long_jobs.long_jobs import LongJobs
 from shoal.queue.pool_history import PoolHistory
 from shoal.settings import Settings
 from shoal_api.access.thread_quota import MAX_VIEWERS
 from shoal_api.context import Context
-from shoal_api.pool_watch import Details, PoolWatch
+from shoal_api.pool_details import MAX_SHOWN
+from shoal_api.pool_watch import MAX_RECENT, Details, PoolWatch
 
-pytest_plugins = ["api_fixtures"]
+pytest_plugins = ["api_fixtures", "long_job_fixtures"]
 
 #: A script that a browser would run if a page took it for HTML.
 SCRIPT = "<script>alert(1)</script>"
@@ -123,6 +126,24 @@ class TestWhatIsSeen:
         stream = watch_pool(app, **keys_file.user)
         assert {"recent": own["recent"], "dead": None}.items() <= next(stream).items()
         assert app.test_client().get("/v1/pool/events").status_code == 401
+
+    def test_a_user_whose_jobs_are_few_and_old_sees_them(
+        self, make_app: MakeApp, keys_file: KeysFile, stub: StubWorker, rq: Rq, settings: Settings
+    ) -> None:
+        with LongJobs(settings) as jobs:
+            own_job = jobs.submit("embed_file", {"source": "a", "out": "b"}, client="user")
+            for _ in range(MAX_SHOWN + 1):
+                jobs.submit("embed_file", {"source": "a", "out": "b"}, client="other")
+        stub.pause()
+        for n in range(MAX_RECENT // 8 + 1):
+            stub.pool.announce(f"w{n}", {"recent": [recent(f"{n}-{k}", 8.0 + n, client="other") for k in range(8)]})
+        stub.announce(recent=[recent("own", 1.0, client="user")])
+        app = quick(make_app(api_keys_file=str(keys_file.path)))
+        own = app.test_client().get("/v1/pool", headers=keys_file.user).get_json()
+        assert [job["id"] for job in own["long_jobs"]] == [own_job]
+        assert [job["id"] for job in own["recent"]] == ["own"]
+        everything = app.test_client().get("/v1/pool", headers=keys_file.admin).get_json()
+        assert (len(everything["long_jobs"]), len(everything["recent"])) == (MAX_SHOWN, MAX_RECENT)
 
     def test_a_page_of_another_site_can_neither_retry_nor_drop_a_dead_letter(
         self, make_app: MakeApp, keys_file: KeysFile, queue: Queue
@@ -226,7 +247,7 @@ class TestViewers:
     def test_they_share_one_reading(self, queue: Queue) -> None:
         num_reads, stopping = [0], Event()
 
-        def read() -> Details:
+        def read(client: str | None) -> Details:
             num_reads[0] += 1
             return Details()
 
@@ -245,7 +266,7 @@ class TestViewers:
     def test_what_cannot_be_read_stays_as_it_was(self, queue: Queue) -> None:
         answers: list[Details | Unavailable] = [Details(dead=[{"id": "1-1"}]), Unavailable("away")]
 
-        def read() -> Details:
+        def read(client: str | None) -> Details:
             if isinstance(answer := answers.pop(0), Unavailable):
                 raise answer
             return answer
@@ -261,7 +282,8 @@ class TestViewers:
 
     def test_an_unforeseen_error_does_not_end_it(self, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
         numbers = iter([1.0])  # the second sample finds none
-        watch = PoolWatch(PoolHistory(queue, lambda: next(numbers)), Details, Event(), every_s=0.02)
+        history = PoolHistory(queue, lambda: next(numbers))
+        watch = PoolWatch(history, lambda client: Details(), Event(), every_s=0.02)
         watch.start()
         watch.wait(watch.wait(watch.wait(0, PATIENCE_S), PATIENCE_S), PATIENCE_S)
         assert watch.view(None)["error"]["code"] == "internal"

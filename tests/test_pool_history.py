@@ -1,5 +1,6 @@
 """The history of a pool: what it computes of lanes, and of heartbeats that are made up."""
 
+import math
 from contextlib import closing
 from typing import Any
 
@@ -12,7 +13,8 @@ from shoal.histogram import Histogram
 from shoal.jobs import Job
 from shoal.keys import Keys
 from shoal.queue.pool import Pool
-from shoal.queue.pool_history import MAX_RECENT, PoolHistory
+from shoal.queue.pool_history import PoolHistory
+from shoal.queue.worker_meter import WorkerMeter
 from shoal.replies import TIMINGS
 
 #: The time of the first heartbeats.
@@ -113,6 +115,12 @@ class TestRates:
         (worker,) = history.snapshot()["workers"]
         assert (worker["state"], worker["jobs_per_s"], worker["written_at"]) == ("ready", None, None)
         assert last(history)["jobs_per_s"] == 0.0
+
+    def test_a_clock_that_was_set_back_leaves_no_stretch_for_ever(self) -> None:
+        meter = WorkerMeter()
+        for time_s in (START_S + 3_600, START_S + 3_605, START_S, *range(int(START_S) + 5, int(START_S) + 205, 5)):
+            meter.update({"written_at": float(time_s), "counters": {"jobs": 1}})
+        assert [stretch.until_s for stretch in meter.stretches] == [START_S + 145 + 5 * n for n in range(12)]
 
     def test_numbers_are_sent_with_four_digits(self, pool: Pool, history: PoolHistory) -> None:
         for after_s, jobs in ((0, 0), (7, 12_345)):
@@ -228,16 +236,28 @@ class TestRecentJobs:
         assert [(job["id"], job["worker"]) for job in found] == [("3", "a"), (None, "b"), ("1", "a")]
         assert found[0] == recent("3", 30.0) | {"worker": "a"}
 
-    def test_there_are_so_many_at_most(self, pool: Pool, history: PoolHistory) -> None:
-        for n in range(MAX_RECENT // 8 + 1):
-            beat(pool, f"w{n}", 0, recent=[recent(f"{n}-{k}", 8.0 * n + k) for k in range(8)])
+    def test_of_one_heartbeat_there_are_few_and_of_a_word_the_beginning(self, pool: Pool, history: PoolHistory) -> None:
+        beat(pool, "a", 0, model="m" * 1_000, recent=[recent("i" * 1_000, 1.0)] * 1_000)
         history.sample()
-        found = history.snapshot()["recent"]
-        assert (len(found), found[0]["id"]) == (MAX_RECENT, f"{MAX_RECENT // 8}-7")
+        found = history.snapshot()
+        assert (len(found["recent"]), len(found["recent"][0]["id"]), len(found["workers"][0]["model"])) == (
+            64,
+            256,
+            256,
+        )
 
     @pytest.mark.parametrize(
         "changes",
-        [{"id": 7}, {"lane": None}, {"client": 7}, {"ended_at": "now"}, {"status": "well"}, {"num_texts": "two"}],
+        [
+            {"id": 7},
+            {"lane": None},
+            {"client": 7},
+            {"ended_at": "now"},
+            {"ended_at": math.nan},
+            {"ended_at": -math.inf},
+            {"status": "well"},
+            {"num_texts": "two"},
+        ],
     )
     def test_one_of_another_shape_is_left_out(self, pool: Pool, history: PoolHistory, changes: dict[str, Any]) -> None:
         beat(pool, "a", 0, recent=[recent("1", 10.0) | changes, recent("2", 5.0, text="storm", timings={"a": 1})])
@@ -261,6 +281,13 @@ class TestSamples:
         assert (len(times), times == sorted(times), found["time"]) == (3, True, pytest.approx(times[-1], abs=1e-3))
         assert history.snapshot(first["time"])["history"]["time"] == times[1:]
         assert history.snapshot(found["time"])["history"]["time"] == times[-1:]
+
+    def test_those_that_are_later_than_now_are_forgotten(self, history: PoolHistory) -> None:
+        history.sample()
+        history._samples[-1]["time"] += 3_600  # Redis's clock was set back
+        history.sample()
+        found = history.snapshot()
+        assert found["history"]["time"] == [pytest.approx(found["time"], abs=1e-3)]
 
     def test_the_oldest_go_first(self, queue: Queue) -> None:
         history = PoolHistory(queue, kept_s=6.0)

@@ -160,7 +160,7 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
     uploads = UploadStore(settings, client.long_jobs.status)
     reader, counters, stopping = PoolReader(client.pool), Metrics(client), Event()
     watch = PoolWatch(
-        PoolHistory(client.queue, counters.num_cache_hits), lambda: read_details(Context.of(app)), stopping
+        PoolHistory(client.queue, counters.num_cache_hits), lambda owner: read_details(Context.of(app), owner), stopping
     )
     parts = (counters, access, reader, disconnects, paths, client.long_jobs, uploads, watch, stopping)
     Context(settings, client, *parts, open_tracer(settings, "api")).attach(app)

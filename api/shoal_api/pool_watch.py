@@ -12,30 +12,28 @@ from shoal.queue.pool_history import EVERY_S, PoolHistory
 _log = logging.getLogger(__name__)
 
 
-class OwnJob(NamedTuple):
-    """A long job as JSON has it, and the client that submitted it."""
-
-    client: str
-    job: dict[str, Any]
+#: Most recent jobs that are shown.
+MAX_RECENT = 100
 
 
 class Details(NamedTuple):
-    """The part that is read only for viewers, as it has no history: dead letters as JSON has them, and long jobs."""
+    """The part that is read only for viewers, as it has no history: dead letters and long jobs as JSON has them."""
 
     dead: Sequence[dict[str, Any]] = ()
-    long_jobs: Sequence[OwnJob] = ()
+    long_jobs: Sequence[dict[str, Any]] = ()
 
 
 class PoolWatch:
     """The thread that samples the pool until `stopping` is set, and what was read. Thread-safe.
 
-    `read_details` is called by the first viewer who asks after a sample; the others get the same.
+    `read_details` is called for a client, or for None, which stands for all of them, by its first viewer who asks after
+    a sample; its others get the same.
     """
 
     def __init__(
         self,
         history: PoolHistory,
-        read_details: Callable[[], Details],
+        read_details: Callable[[str | None], Details],
         stopping: Event,
         every_s: float = EVERY_S,
     ):
@@ -46,7 +44,8 @@ class PoolWatch:
         self._number = 0
         self._error: ShoalError | None = None
         self._changed = Condition()
-        self._details = Details()
+        self._details: dict[str | None, Details] = {}
+        self._earlier: dict[str | None, Details] = {}
         self._details_number = 0
         self._reading = Lock()
         self._thread: Thread | None = None
@@ -85,14 +84,14 @@ class PoolWatch:
 
         That are the jobs of a client and no dead letters, or for None everything.
         """
-        found, details, error = self._history.snapshot(since_s), self._read_once(), self._error
-        recent = [job for job in found["recent"] if client in (None, job["client"])]
+        found, details, error = self._history.snapshot(since_s), self._read_once(client), self._error
+        recent = [job for job in found["recent"] if client in (None, job["client"])][:MAX_RECENT]
         return found | {
             "is_admin": client is None,
             "error": {"code": error.code, "message": error.message} if error else None,
             "recent": recent,
             "dead": list(details.dead) if client is None else None,
-            "long_jobs": [own.job for own in details.long_jobs if client in (None, own.client)],
+            "long_jobs": list(details.long_jobs),
         }
 
     def _run(self) -> None:
@@ -115,17 +114,19 @@ class PoolWatch:
             return Internal("the pool could not be read; the log of the API has the traceback")
         return None
 
-    def _read_once(self) -> Details:
-        """Return the details, read after the last sample; those before it if Redis fails."""
+    def _read_once(self, client: str | None) -> Details:
+        """Return the details of a client, read after the last sample; those before it if Redis fails."""
         with self._reading:
             if self._details_number != self._number:
-                self._details_number = self._number
-                if self._error is None:
-                    self._details = self._try_to_read()
-            return self._details
+                self._details_number, self._earlier, self._details = self._number, self._details, {}
+            if client not in self._details:
+                self._details[client] = self._try_to_read(client, self._earlier.get(client, Details()))
+            return self._details[client]
 
-    def _try_to_read(self) -> Details:
+    def _try_to_read(self, client: str | None, earlier: Details) -> Details:
+        if self._error:
+            return earlier
         try:
-            return self._read_details()
+            return self._read_details(client)
         except ShoalError:
-            return self._details
+            return earlier

@@ -22,6 +22,10 @@ ALIVE_S = 3.0
 #: Time for which a heartbeat is kept, in times of `ALIVE_S`: it is written less often than that its worker is alive.
 _KEPT_FOR = 5
 
+#: Most bytes of a heartbeat, and most values in its arrays and maps; one with a thousand indexes has a tenth. Another
+#: program may have written more, which every process of the pool would unpack several times a second.
+MAX_BYTES, MAX_VALUES = 2**22, 2**18
+
 _ANNOUNCE, _ALIVE = (Script.load("shoal.queue", "lane", name) for name in ("announce", "alive"))
 
 
@@ -146,9 +150,11 @@ def _words(members: Sequence[bytes]) -> tuple[str, ...]:
 
 
 def _read(beat: bytes) -> dict[str, Any]:
-    """Return the contents of a heartbeat; an empty map if it is not of the documented shape."""
+    """Return the contents of a heartbeat; an empty map if it is not of the documented shape, or too large."""
+    if len(beat) > MAX_BYTES:
+        return {}
     try:
-        about = wire.unpack(beat)
+        about = wire.unpack(beat, MAX_VALUES if len(beat) > MAX_VALUES else None)  # a value has a byte at least
     except ShoalError:
         return {}
     return about if _is_sound(about) else {}

@@ -23,15 +23,15 @@ KEPT_S = 600.0
 #: Most workers that are shown though they are not alive any more.
 MAX_GONE = 20
 
-#: Most recent jobs that are shown.
-MAX_RECENT = 100
-
 #: Samples over which texts are counted that the caller found in the cache: for their share, and for their rate, which
 #: is that of two heartbeats.
 _NUM_SHARE_SAMPLES, _NUM_RATE_SAMPLES = 30, 5
 
 #: Digits that a sample keeps: all samples are sent to each page that opens.
 _NUM_DIGITS = 4
+
+#: Most characters of a word of a heartbeat that are shown.
+_MAX_CHARS = 256
 
 _Number = int | float
 
@@ -95,6 +95,8 @@ class PoolHistory:
             self._note(workers, now_s)
             alive = {worker_id: self._workers[worker_id].meter for worker_id in workers}
             self._cached.append((now_s, self._num_cached()))
+            while self._samples and self._samples[-1]["time"] >= now_s:  # Redis's clock was set back
+                self._samples.pop()
             self._samples.append(self._measure(loads, list(alive.values()), now_s))
             abouts = {worker_id: meter.about for worker_id, meter in alive.items()}
             self._now = {
@@ -104,14 +106,15 @@ class PoolHistory:
                     _describe_worker(name, self._workers[name], name in alive) for name in sorted(self._workers)
                 ],
                 "num_dead": num_dead,
-                "recent": recent_jobs(abouts, MAX_RECENT),
+                "recent": recent_jobs(abouts),
             }
 
     def snapshot(self, since_s: float = 0.0) -> dict[str, Any]:
         """Return what the pool is and does, and the samples that are later than `since_s`, but always the last one.
 
-        It has `time`, `every_s`, `lanes`, `workers`, `num_dead`, `recent` (jobs, the newest first) and `history`, which
-        has for each measurement the list of its values. What is not known is None. docs/http.md has the fields.
+        It has `time`, `every_s`, `lanes`, `workers`, `num_dead`, `recent` (the last jobs of each worker, the newest
+        first) and `history`, which has for each measurement the list of its values. What is not known is None.
+        docs/http.md has the fields.
         """
         with self._lock:
             samples = [sample for sample in self._samples if sample["time"] > since_s] or list(self._samples)[-1:]
@@ -217,8 +220,10 @@ def _longest_wait(lane: str, meters: Iterable[WorkerMeter]) -> float | None:
 
 
 def _typed(values: Mapping[str, Any], name: str, type_: Any) -> Any:
-    """Return a value of a heartbeat, or None if it is of another type."""
+    """Return a value of a heartbeat, of a string its beginning; None if it is of another type."""
     value = values.get(name)
+    if isinstance(value, str):
+        value = value[:_MAX_CHARS]
     return value if isinstance(value, type_) else None
 
 

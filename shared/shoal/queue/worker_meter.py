@@ -31,7 +31,7 @@ class WorkerMeter:
     def __init__(self) -> None:
         #: The last heartbeat.
         self.about: Mapping[str, Any] = {}
-        #: The stretches of the last minute.
+        #: The stretches of the last minute; none is later than the last heartbeat, also if Redis's clock was set back.
         self.stretches: deque[Stretch] = deque()
 
     def update(self, about: Mapping[str, Any]) -> None:
@@ -40,9 +40,8 @@ class WorkerMeter:
         then_s, now_s = written_at(before), written_at(about)
         if now_s is None or then_s is None or now_s <= then_s:
             return
-        self.stretches.append(_stretch(before, about, now_s, now_s - then_s))
-        while self.stretches[0].until_s <= now_s - WINDOW_S:
-            self.stretches.popleft()
+        kept = (stretch for stretch in self.stretches if now_s - WINDOW_S < stretch.until_s < now_s)
+        self.stretches = deque([*kept, _stretch(before, about, now_s, now_s - then_s)])
 
     def last(self) -> Stretch | None:
         """Return the stretch between the last two heartbeats."""

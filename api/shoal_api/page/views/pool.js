@@ -43,20 +43,21 @@ function receive({ event, data }) {
   context.render();
 }
 
-/** Return the samples of both histories that are later than that time. The first event after a break has all of them. */
+/**
+ * Return the samples of both histories that are later than that time. The first event after a break has all of them;
+ * earlier samples that are later than new ones are of a clock that was set back.
+ */
 function merged(before, now, since) {
   if (!before?.time.length) return now;
-  const last = before.time.at(-1);
-  const kept = before.time.map((time) => time > since);
-  const added = now.time.map((time) => time > last);
-  return joined(before, now, (values) => values.filter((_, n) => kept[n]), (values) => values.filter((_, n) => added[n]));
+  const kept = before.time.map((time) => time > since && !(time >= now.time[0]));
+  return joined(before, now, (values) => values.filter((_, n) => kept[n]));
 }
 
-function joined(before, now, keep, add) {
+function joined(before, now, keep) {
   const names = Object.keys(now);
   return Object.fromEntries(names.map((name) => {
     const [old, fresh] = [before[name], now[name]];
-    return [name, Array.isArray(fresh) ? [...keep(old), ...add(fresh)] : joined(old, fresh, keep, add)];
+    return [name, Array.isArray(fresh) ? [...keep(old), ...fresh] : joined(old, fresh, keep)];
   }));
 }
 

@@ -1,0 +1,129 @@
+"""Heartbeats that no worker wrote: whatever they hold, everything that shows the pool goes on, and says what it can."""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from api_stub import ABOUT, COUNTERS, HISTOGRAM, INDEX, MakeApp, StubWorker
+from flask import Flask
+from process import run
+from prometheus_client.parser import text_string_to_metric_families
+
+from shoal import wire
+from shoal.queue.pool import MAX_BYTES, MAX_VALUES
+from shoal.settings import Settings
+from shoal_api.context import Context
+
+pytest_plugins = ["api_fixtures"]
+
+#: Numbers that no sensor has measured.
+NUMBERS = (math.nan, math.inf, -math.inf, -1, -1e308, 1e308, 2**64 - 1, -(2**63), True)
+
+#: Values of another type than the one that is documented.
+ODD: tuple[Any, ...] = (None, True, -1, "x", [], {}, [[]], {"a": {}}, [None], "\x00\x1b[2J")
+
+#: The times of a heartbeat whose worker had another clock: long ago, and in a thousand years.
+TIMES = (0, 1, 32_503_680_000.0, 2.0**40)
+
+
+def beats() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield heartbeats of which one field is hostile, each with a name."""
+    for n, number in enumerate(NUMBERS):
+        counters, histogram = dict.fromkeys(COUNTERS, number), HISTOGRAM | {"sum": number}
+        waits = {"waits": {"interactive": histogram}, "batches": {"fill": histogram}, "longest_waits": {"bulk": number}}
+        single = dict.fromkeys(
+            ("texts_per_s", "memory_bytes", "written_at", "threads", "pid", "clock_offset_s"), number
+        )
+        yield f"number {n}", ABOUT | {"counters": counters} | waits | single
+        yield f"count {n}", ABOUT | {"indexes": {"default": INDEX | {"count": number, "num_changes": number}}}
+        yield f"recent {n}", ABOUT | {"recent": [_recent(number)]}
+    for name in (*ABOUT, "recent", "longest_waits", "texts_per_s", "written_at", "index_errors", "cache", "limits"):
+        for n, value in enumerate(ODD):
+            yield f"{name} {n}", ABOUT | {name: value}
+    for time_s in TIMES:
+        yield f"time {time_s}", ABOUT | {"written_at": time_s, "recent": [_recent(1.0) | {"ended_at": time_s}]}
+
+
+def _recent(number: float) -> dict[str, Any]:
+    times = {"ended_at": number, "total_s": number, "timings": {"queue_s": number}}
+    counts = dict.fromkeys(("num_texts", "num_tokens", "num_cached"), number)
+    return {"id": "a", "op": "embed", "lane": "bulk", "client": "", "status": "done", "error": None} | times | counts
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Flask:
+    """Return an application whose pool is read all the time."""
+    app = make_app()
+    Context.of(app).pool_watch.every_s = 0.02
+    return app
+
+
+def write(stub: StubWorker, name: str, beat: bytes) -> None:
+    """Let a worker of that name be alive, with these bytes as its heartbeat."""
+    stub.pool.announce(name, {})
+    stub.queue.redis.set(stub.queue.keys.worker(name), beat, ex=3_600)
+
+
+def look(app: Flask) -> dict[str, Any]:
+    """Ask every route that shows the pool, which must answer; return the pool, read after this call."""
+    api, watch = app.test_client(), Context.of(app).pool_watch
+    for path in ("/ready", "/info", "/v1/indexes"):
+        assert api.get(path).status_code == 200, path
+    metrics = api.get("/metrics").get_data(as_text=True)
+    assert {"shoal_workers_ready", "shoal_lane_jobs"} <= {one.name for one in text_string_to_metric_families(metrics)}
+    watch.start()
+    watch.wait(watch.wait(0, 60) + 1, 60)  # the sample under way may have begun before
+    answer = api.get("/v1/pool")
+    found: dict[str, Any] = json.loads(answer.data, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert (answer.status_code, found["error"]) == (200, None)
+    return found
+
+
+def test_everything_that_shows_the_pool_goes_on(app: Flask, stub: StubWorker) -> None:
+    stub.pause()
+    found = dict(beats())
+    for name, about in found.items():
+        stub.pool.announce(name, about)
+    names = {worker["id"] for worker in look(app)["workers"]}
+    assert names == {"stub", *found}
+    for name, about in found.items():  # with other numbers than before, from which rates are computed
+        stub.pool.announce(name, about | {"counters": COUNTERS, "written_at": 1_790_000_000.0})
+    assert {worker["id"] for worker in look(app)["workers"]} == names
+
+
+def test_the_commands_go_on(settings: Settings, stub: StubWorker) -> None:
+    pool = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
+    found = dict(beats())
+    for name, about in found.items():
+        stub.pool.announce(name, about)
+    write(stub, "large", wire.pack(ABOUT | {"host": "x" * 10_000_000}))
+    for command in ("status", "top"):
+        done = run(command, **pool)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert len(done.stdout) < 200_000
+    assert f"workers alive: {len(found) + 2}" in run("status", **pool).stdout
+    assert "  large unknown: no index\n" in run("status", **pool).stdout
+
+
+@pytest.mark.parametrize(
+    "beat",
+    [
+        b"",
+        b"\xc1",
+        b"\x93\x01\x02\x03",
+        wire.pack(ABOUT | {"state": b"ready"}),
+        wire.pack(ABOUT | {"host": "x" * MAX_BYTES}),
+        b"\x81\xa1a" + b"\xdd" + (2 * MAX_VALUES).to_bytes(4, "big") + 2 * MAX_VALUES * b"\x80",
+        b"\x81\xa1a" * 100_000 + b"\x80",
+    ],
+    ids=["empty", "no msgpack", "no map", "bytes", "large", "many maps", "deep"],
+)
+def test_one_that_cannot_be_read_is_of_a_worker_whose_state_is_unknown(
+    app: Flask, stub: StubWorker, beat: bytes
+) -> None:
+    stub.pause()
+    write(stub, "odd", beat)
+    states = {worker["id"]: worker["state"] for worker in look(app)["workers"]}
+    assert states == {"stub": "ready", "odd": "unknown"}
