@@ -111,14 +111,26 @@ def test_a_version_is_closed_once_no_page_of_it_was_asked_for_for_a_while(
     assert not maps_of(os.getpid(), news / "v1")
 
 
-def test_few_versions_are_open_at_a_time(news: Path, indexes: OpenIndexes, index_folder: Path) -> None:
+def test_few_versions_are_open_at_a_time_and_none_again_and_again(
+    news: Path, indexes: OpenIndexes, index_folder: Path
+) -> None:
     names = [f"v{n}" for n in range(2, MAX_PINNED + 4)]
     for name in names:
         publish_version(news, index_folder, name)
     indexes.look(1)
-    for name in names:
-        assert find_version(indexes, "news", cursor_of(name)).manifest.version == name
-    assert len(indexes._pinned.opened()) == MAX_PINNED
+    first = names[:MAX_PINNED]
+    opened = [find_version(indexes, "news", cursor_of(name)) for name in first]
+    assert "begin with an empty cursor, or try again in a minute" in refusal(indexes, names[MAX_PINNED])
+    again = [find_version(indexes, "news", cursor_of(name)) for name in first]
+    assert [one is two for one, two in zip(opened, again, strict=True)] == [True] * MAX_PINNED
+    del opened, again
+    indexes.look(time.monotonic() + PINNED_S)
+    assert find_version(indexes, "news", cursor_of(names[MAX_PINNED])).manifest.version == names[MAX_PINNED]
+
+
+def test_versions_that_are_gone_take_no_place(indexes: OpenIndexes) -> None:
+    for n in range(2 * MAX_PINNED):
+        assert "kept no more" in refusal(indexes, f"gone{n}")
 
 
 @pytest.mark.parametrize("version", ["gone", "../news/v1", ".building", "", "v1/..", "x" * 200])

@@ -62,5 +62,16 @@ class LazyVersion:
         try:
             return self._open_version(self.name, self.folder)
         except ShoalError as error:
-            failure = type(error)(error.message)
-        raise failure  # a copy, because the frames of the first one would keep files of the version open
+            failure = without_folder(error, self.name, self.folder.parent)
+        raise failure
+
+
+def without_folder(error: ShoalError, name: str, folder: Path) -> ShoalError:
+    """Return the error of the index `name` in a folder with its name in place of the folder, which is no client's.
+
+    It is a copy, because the frames of the first one would keep files of the version open.
+    """
+    message = error.message
+    for path in (folder, folder.resolve()):
+        message = message.replace(str(path), name)
+    return type(error)(message)

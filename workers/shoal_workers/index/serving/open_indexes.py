@@ -21,6 +21,7 @@ from shoal_workers.index.search.search_threads import SearchThreads
 from shoal_workers.index.serving.change_follower import ChangeFollower
 from shoal_workers.index.serving.description import described_with_changes
 from shoal_workers.index.serving.index_folders import IndexFolders
+from shoal_workers.index.serving.lazy_version import without_folder
 from shoal_workers.index.serving.pinned_versions import PinnedVersions
 from shoal_workers.index.serving.served_version import Failure, ServedVersion
 from shoal_workers.index.serving.version_opener import VersionOpener
@@ -214,7 +215,7 @@ class OpenIndexes(Mapping[str, Index]):
         try:
             index.files.check_rest(partial(self._needs_check, version))
         except ShoalError as error:
-            version.withdraw(self._failed(version.name, version.folder, error, now))
+            version.withdraw(self._failed_version(version, error, now))
         except OSError as error:
             log.warning("index %s cannot be checked now: %s (%s)", version.name, error.filename, error.strerror)
             version.check_at = now + RETRY_AFTER_S
@@ -229,10 +230,10 @@ class OpenIndexes(Mapping[str, Index]):
                     self._opener.catch_up(version.name, index)
                     version.repair(index, now)
         except ShoalError as error:
-            version.withdraw(self._failed(version.name, version.folder, error, now))
+            version.withdraw(self._failed_version(version, error, now))
         except OSError as error:
             unread = IndexCorrupt(f"{error.filename} cannot be read ({error.strerror}): build the index again")
-            version.withdraw(self._failed(version.name, version.folder, unread, now))
+            version.withdraw(self._failed_version(version, unread, now))
 
     def _current(self, name: str, folder: Path, now: float) -> tuple[ServedVersion | None, Failure | None]:
         """Return the version to serve, and the reason if that is not the current one."""
@@ -246,7 +247,7 @@ class OpenIndexes(Mapping[str, Index]):
                 return former, failure
             return self._serve(name, version, now), None
         except ShoalError as error:
-            return former, self._failed(name, version, error, now)
+            return former, self._failed(name, folder, version, error, now)
 
     def _serve(self, name: str, folder: Path, now: float) -> ServedVersion:
         """Return the version in a folder, which is opened if it follows another one or if the settings name it."""
@@ -271,7 +272,7 @@ class OpenIndexes(Mapping[str, Index]):
             try:
                 self._opener.catch_up(name, index)
             except ShoalError as error:
-                failures[name] = self._failed(name, version.folder, error, now)
+                failures[name] = self._failed_version(version, error, now)
                 if isinstance(error, Unavailable | Overloaded):
                     waiting[name] = version
                 del served[name]
@@ -279,12 +280,16 @@ class OpenIndexes(Mapping[str, Index]):
                     served[name] = former
         return waiting
 
-    def _failed(self, name: str, version: Path | None, error: ShoalError, now: float) -> Failure:
-        if self._message_of(name) != error.message:
+    def _failed_version(self, version: ServedVersion, error: ShoalError, now: float) -> Failure:
+        return self._failed(version.name, version.folder.parent, version.folder, error, now)
+
+    def _failed(self, name: str, folder: Path, version: Path | None, error: ShoalError, now: float) -> Failure:
+        """Return the failure of an index in a folder; only the log has the whole paths of its files."""
+        shown = without_folder(error, name, folder)
+        if self._message_of(name) != shown.message:
             log.warning("index %s: %s", name, error.message)
         self._folders.note(name, error)
-        # A copy of the error, because its frames would keep the files of the version open.
-        return Failure(type(error)(error.message), version, now + RETRY_AFTER_S)
+        return Failure(shown, version, now + RETRY_AFTER_S)
 
     def _message_of(self, name: str) -> str:
         """Return why the index is not served, as the log has it already; empty if it is."""
@@ -301,7 +306,7 @@ class OpenIndexes(Mapping[str, Index]):
         except ShoalError as error:
             version = self._served.get(name)
             if version and version.folder == folder:
-                version.failure = self._failed(name, folder, error, time.monotonic())
+                version.failure = self._failed_version(version, error, time.monotonic())
             raise
 
     def _needs_check(self, version: ServedVersion) -> bool:

@@ -13,7 +13,8 @@ from shoal_workers.index.serving.lazy_version import LazyVersion
 #: Time for which a version stays open after a page of it was asked for, in seconds.
 PINNED_S = 60.0
 
-#: Most versions that are open: the one that was used least recently is closed for another one.
+#: Most versions that are open. None is closed for another one: pages of many versions in turn would have each of them
+#: opened again and again.
 MAX_PINNED = 4
 
 
@@ -29,17 +30,18 @@ class PinnedVersions:
     def use(self, name: str, version: str, folder: Path, now: float) -> "Future[Index]":
         """Return a version of the index `name` in `folder`, or what becomes it: it is opened if need be.
 
-        `now` is on the monotonic clock. Raises InvalidRequest for what is no name of a version.
+        `now` is on the monotonic clock. Raises InvalidRequest for what is no name of a version, and for another version
+        while as many are open as may be.
         """
         if not VERSION.fullmatch(version):
             raise not_kept(version)
         with self._lock:
-            pinned = self._versions.pop((name, version), None)
+            pinned = self._versions.get((name, version))
             if pinned is None:
-                while len(self._versions) >= MAX_PINNED:
-                    del self._versions[next(iter(self._versions))]
-                pinned = LazyVersion(name, folder / version, self._open_version, self._openers)
-            self._versions[name, version] = pinned
+                self._make_room(version)
+                pinned = self._versions[name, version] = LazyVersion(
+                    name, folder / version, self._open_version, self._openers
+                )
             return pinned.use(now)
 
     def close_unused(self, now: float) -> None:
@@ -48,6 +50,17 @@ class PinnedVersions:
             kept = {key: version for key, version in self._versions.items() if now - version.used_at < PINNED_S}
             closed, self._versions = self._versions, kept
         del closed
+
+    def _make_room(self, version: str) -> None:
+        """Forget versions that could not be opened if all places are taken. Raises InvalidRequest if none was."""
+        if len(self._versions) < MAX_PINNED:
+            return
+        self._versions = {key: pinned for key, pinned in self._versions.items() if pinned.is_used}
+        if len(self._versions) >= MAX_PINNED:
+            raise InvalidRequest(
+                f"cursor is of version {excerpt(version)} of the index, and the worker has {MAX_PINNED} other versions "
+                "that are served no more open for pages: begin with an empty cursor, or try again in a minute"
+            )
 
     def opened(self) -> list[tuple[str, Index]]:
         """Return the versions that are open, each with the name of its index."""

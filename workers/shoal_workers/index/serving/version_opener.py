@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from shoal.errors import IndexCorrupt
+from shoal.errors import IndexCorrupt, IndexMismatch
 from shoal.excerpt import excerpt
 from shoal_workers.index.files.verified_files import VerifiedFiles
 from shoal_workers.index.index import Index
@@ -61,9 +61,13 @@ class VersionOpener:
         """Open a version that a cursor names, with all changes. Raises InvalidRequest if it is kept no more."""
         if not folder.is_dir():
             raise not_kept(folder.name)
-        index = self.open_with_changes(name, folder)
-        if index.manifest.version != folder.name:
-            raise IndexCorrupt(f"{folder} holds version {excerpt(index.manifest.version)}: build the index again")
+        try:
+            index = self.open_with_changes(name, folder)
+            if index.manifest.version != folder.name:
+                raise IndexCorrupt(f"{folder} holds version {excerpt(index.manifest.version)}: build the index again")
+        except (IndexCorrupt, IndexMismatch) as error:
+            log.warning("index %s: %s", name, error.message)
+            raise
         return index
 
     def catch_up(self, name: str, index: Index) -> None:
