@@ -3,7 +3,8 @@
 import json
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -89,16 +90,27 @@ def fields_index(tmp_path_factory: pytest.TempPathFactory, encoder: "Encoder") -
 
 
 @pytest.fixture
-def page_worker(queue: Queue, encoder: "Encoder", fields_index: "Index", reranker: "Reranker") -> Iterator["Worker"]:
-    """A worker that serves that index, run by a thread."""
+def serve_indexes(queue: Queue, encoder: "Encoder", reranker: "Reranker") -> Iterator[Callable[..., "Worker"]]:
+    """Return a function that starts a worker, run by a thread, which serves the indexes that are named."""
     from shoal_workers.encoding.bucketing import Bucketing
     from shoal_workers.service import about
     from shoal_workers.worker import Worker
 
-    worker = Worker(queue.consumer(), encoder, {"default": fields_index}, Bucketing(4_096), reranker=reranker)
-    Pool(worker.consumer.broker, worker.consumer.keys, alive_s=3_600).announce(worker.id, about(worker))
-    with running(worker):
-        yield worker
+    with ExitStack() as stack:
+
+        def serve(**indexes: "Index") -> Worker:
+            worker = Worker(queue.consumer(), encoder, indexes, Bucketing(4_096), reranker=reranker)
+            Pool(worker.consumer.broker, worker.consumer.keys, alive_s=3_600).announce(worker.id, about(worker))
+            stack.enter_context(running(worker))
+            return worker
+
+        yield serve
+
+
+@pytest.fixture
+def page_worker(serve_indexes: Callable[..., "Worker"], fields_index: "Index") -> "Worker":
+    """Return a worker that serves that index."""
+    return serve_indexes(default=fields_index)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The frame of the page: the states of the service, the key, prefixes of proxies."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,22 @@ def test_without_redis_it_says_so(
     page = open_page(f"{listen(make_app(redis_url=own_redis.url))}/")
     expect(page.get_by_role("alert")).to_contain_text("Redis does not answer")
     shot(page, "no-redis")
+    assert serious_faults(page) == []
+
+
+def test_without_an_index_it_says_how_to_build_one(
+    open_page: OpenPage, listen: Listen, make_app: MakeApp, serve_indexes: Callable[..., Worker]
+) -> None:
+    serve_indexes()
+    page = open_page(f"{listen(make_app())}/")
+    expect(page.locator(".status")).to_have_text("1 worker ready")
+    notice = page.locator(".notice")
+    expect(notice).to_contain_text("No index is served yet")
+    expect(notice).to_contain_text("shoal index build news.csv --name news")
+    page.locator("#query").fill("storm")
+    expect(page.locator(".search")).to_have_attribute("aria-busy", "false")
+    expect(notice).to_contain_text("No index is served yet")
+    shot(page, "no-index")
     assert serious_faults(page) == []
 
 

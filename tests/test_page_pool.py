@@ -15,6 +15,7 @@ from test_pool_history import recent
 from shoal.jobs import Job
 from shoal.queue.pool import Pool
 from shoal_api.access import api_keys
+from shoal_api.access.thread_quota import MAX_VIEWERS
 from shoal_api.context import Context
 from shoal_workers.service import about
 from shoal_workers.worker import Worker
@@ -147,6 +148,45 @@ def test_a_key_of_a_user_sees_no_dead_letter(
     letters = page.get_by_role("region", name="Dead letters")
     expect(letters).to_contain_text("There are 1. The key of an admin shows them.")
     assert "secret" not in page.content()
+
+
+def test_with_as_many_viewers_as_there_may_be_it_says_so_and_keeps_trying(
+    open_page: OpenPage, listen: Listen, make_app: MakeApp, page_worker: Worker
+) -> None:
+    app = quick(make_app())
+    streams = [app.test_client().get("/v1/pool/events") for _ in range(MAX_VIEWERS)]
+    page = open_page(f"{listen(app)}/#pool")
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("The service has more to do than it can take")
+    expect(alert).to_contain_text("viewers of the pool")
+    shot(page, "pool-full")
+    assert serious_faults(page) == []
+    for stream in streams:
+        stream.close()
+    expect(page.get_by_role("region", name="Workers")).to_contain_text(page_worker.id)
+    expect(alert).to_have_count(0)
+
+
+def test_heartbeats_that_no_worker_wrote_hide_nothing_else(
+    open_page: OpenPage, listen: Listen, make_app: MakeApp, page_worker: Worker
+) -> None:
+    pool = Pool(page_worker.consumer.broker, page_worker.consumer.keys, alive_s=3_600)
+    app = quick(make_app())
+    for number, time_s in ((-1e308, 1.0), (1e308, 2.0**39), (float("nan"), 3.0)):
+        counters = dict.fromkeys(("jobs", "texts", "busy_s", "cache_hits"), number)
+        job = recent("odd", 2.0**40, total_s=number, timings={"queue_s": number}, num_texts=-(2**63))
+        numbers = dict.fromkeys(("texts_per_s", "memory_bytes", "threads", "pid"), number)
+        odd = numbers | {"counters": counters, "written_at": time_s, "recent": [job], "state": HOSTILE}
+        pool.announce("odd", odd)
+        Context.of(app).pool_watch._history.sample()
+    page = open_page(f"{listen(app)}/#pool")
+    workers = page.get_by_role("region", name="Workers")
+    expect(workers.get_by_role("row")).to_have_count(3)
+    expect(workers).to_contain_text(page_worker.id)
+    expect(page.get_by_role("region", name="Recent jobs").first).to_contain_text("embed odd")
+    expect(page.locator("shoal-chart canvas")).to_have_count(4)
+    assert not has_run_a_script(page)
+    shot(page, "pool-odd")
 
 
 @pytest.mark.parametrize("look", [PHONE, {}])

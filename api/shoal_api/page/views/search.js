@@ -196,10 +196,10 @@ function watchEnd() {
 }
 
 function content(isAsked) {
-  if (error) return notice(error);
   if (context.state.service?.status === "ready" && !Object.keys(indexes()).length) {
     return empty("No index is served yet", html`Build one of a file, and serve it: <code>shoal index build news.csv --name news</code>`);
   }
+  if (error) return notice(error);
   if (!isAsked) return examples[index()]?.length ? exampleList(examples[index()], (query) => change({ query })) : "";
   return found ? hitList() : "";
 }

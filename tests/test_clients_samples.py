@@ -1,0 +1,124 @@
+"""The code that the page offers to copy: each sample runs as it was copied, and finds what the page shows."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from api_stub import MakeApp
+from browser import OpenPage
+from conftest import PATIENCE_S
+from http_servers import Listen
+
+from shoal_api.access import api_keys
+from shoal_workers.worker import Worker
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+expect = sync_api.expect
+
+pytest_plugins = ["browser_fixtures"]
+
+#: Words that mean something to shells, to JSON and to Python.
+ODD = """storm's "europe" $HOME `id` \\n {0} %s é 洪水"""
+
+#: What a program prints after a sample in Python: what it has found.
+FOUND = "\nimport json; print(json.dumps([hit['text'] for hit in hits] if 'hits' in globals() else len(vectors)))\n"
+
+#: Requests by the part of the address that asks for them.
+ASKED = {
+    "search": "#search?query={}",
+    "words": "#search?query={}&mode=lexical&group=topic",
+    "filtered": '#search?query={}&filter={{"topic":{{"in":["storm","rain"]}}}}&diversity=0.5',
+    "like": "#search?like=2",
+}
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> str:
+    """Return a key of the service."""
+    return api_keys.add(tmp_path / "keys", "reader", "user", "")
+
+
+@pytest.fixture
+def url(listen: Listen, make_app: MakeApp, page_worker: Worker, key: str, tmp_path: Path) -> str:
+    """Return the URL of a service that needs the key."""
+    return f"{listen(make_app(api_keys_file=str(tmp_path / 'keys')))}/"
+
+
+def show(open_page: OpenPage, url: str, key: str, address: str) -> "Page":
+    """Return the page at an address, once it has used the key."""
+    page = open_page(url + address, permissions=["clipboard-read", "clipboard-write"])
+    page.get_by_role("dialog").get_by_label("Key").fill(key)
+    page.keyboard.press("Enter")
+    expect(page.locator(".code code")).to_be_visible()
+    return page
+
+
+def copy(page: "Page", name: str) -> str:
+    """Return a sample as the button copies it."""
+    code = page.get_by_role("region", name="This request as code")
+    code.get_by_role("button", name=name, exact=True).click()
+    expect(code.get_by_role("button", name=name, exact=True)).to_have_attribute("aria-pressed", "true")
+    code.get_by_role("button", name="Copy", exact=True).click()
+    expect(code.get_by_role("button", name="Copied")).to_be_visible()
+    return str(page.evaluate("navigator.clipboard.readText()"))
+
+
+def run(command: list[str], key: str, given: str = "") -> str:
+    """Run a command, with the key where samples look for it, and return what it prints."""
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        command, env=os.environ | {"SHOAL_KEY": key}, input=given, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return done.stdout
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
+@pytest.mark.parametrize("asked", ASKED)
+def test_the_search_by_curl(open_page: OpenPage, url: str, key: str, asked: str) -> None:
+    page = show(open_page, url, key, ASKED[asked].format("storm"))
+    answer = json.loads(run(["sh", "-c", copy(page, "curl").replace("curl ", "curl -s ", 1)], key))
+    texts = page.locator(".hit .text").all_inner_texts()
+    assert [hit["text"] for hit in answer["results"][0]][: len(texts)] == texts
+    assert len(texts) > 1
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_the_search_in_python(open_page: OpenPage, url: str, key: str, asked: str) -> None:
+    page = show(open_page, url, key, ASKED[asked].format("storm"))
+    printed = run([sys.executable, "-"], key, copy(page, "Python") + FOUND)
+    texts = page.locator(".hit .text").all_inner_texts()
+    assert json.loads(printed.splitlines()[-1])[: len(texts)] == texts
+    assert len(texts) > 1
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
+def test_odd_words_and_options_of_try(open_page: OpenPage, url: str, key: str) -> None:
+    page = show(open_page, url, key, "#try")
+    page.get_by_label("Up to 20 texts").fill(f"{ODD}\nmarket falls")
+    expect(page.locator(".matrix td button")).to_have_count(4)
+    page.get_by_label("Dimensions").fill("0.5")
+    page.get_by_label("Pooling").select_option("mean")
+    page.get_by_role("button", name="beginning").click()
+    expect(page.locator(".code code")).to_contain_text("truncation_side")
+    shown = json.loads(copy(page, "curl").partition("-d '")[2].rstrip("'").replace("'\\''", "'"))
+    assert (shown["inputs"], shown["pooling"]) == ([ODD, "market falls"], "mean")
+    vectors = json.loads(run(["sh", "-c", copy(page, "curl").replace("curl ", "curl -s ", 1)], key))
+    assert [len(vector) for vector in vectors] == [shown["dimensions"]] * 2
+    assert run([sys.executable, "-"], key, copy(page, "Python") + FOUND).splitlines()[-1] == "2"
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("openai"), reason="needs openai: scripts/test-clients has it")
+@pytest.mark.parametrize("address", [f"#search?query={ODD}", "#try"])
+def test_the_vectors_by_openai(open_page: OpenPage, url: str, key: str, address: str) -> None:
+    page = show(open_page, url, key, address)
+    printed = run([sys.executable, "-"], key, copy(page, "openai") + FOUND)
+    assert int(printed) == (1 if "query" in address else page.locator(".matrix tr").count())
