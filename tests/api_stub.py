@@ -167,6 +167,8 @@ def _reply(job: Job) -> Reply:
         return Reply(job.id, pieces=[[_piece(job, text)] for text in job.texts])
     if job.op == "decode":
         return Reply(job.id, decoded=[f"text {ids}, {job.special_tokens}" for ids in job.texts])
+    if job.op == "map":
+        return _map(job)
     lengths = [len(text.split()) + 2 for text in job.texts]
     if not job.options.truncate and max(lengths) > MAX_TOKENS:
         raise TextTooLong(f"a text has {max(lengths)} tokens and the model takes {MAX_TOKENS}")
@@ -215,10 +217,26 @@ def _scores(job: Job) -> NDArray[np.float32]:
 
 
 def _hits(job: Job) -> list[list[dict[str, Any]]]:
-    if job.index != "default":
-        raise UnknownIndex(f"no index {job.index!r}: there is default")
+    _check_index(job)
     hits = [{"id": str(n), "score": 1 - n / 10, "text": f"document {n}", "topic": "sea"} for n in range(3)]
     return [hits[: job.k] for _ in job.texts]
+
+
+def _map(job: Job) -> Reply:
+    """Return a map of two points, or the documents at some of these."""
+    _check_index(job)
+    if job.map.map_rows is not None:
+        documents = [{"id": str(n), "text": f"document {n}", "map_row": n, "map_place": [0.0, 1.0]} for n in (0, 1)]
+        return Reply(job.id, hits=[documents], index_version="v1")
+    rows = {"dtype": "uint32", "shape": [2], "data": b"\0\0\0\0\1\0\0\0"}
+    places = {"dtype": "int16", "shape": [2, 2], "data": b"\0\0\1\0\2\0\xff\xff"}
+    points = {"places_per_unit": 100, "rows": rows, "places": places, "field": None}
+    return Reply(job.id, hits=[], map=points, index_version="v1")
+
+
+def _check_index(job: Job) -> None:
+    if job.index != "default":
+        raise UnknownIndex(f"no index {job.index!r}: there is default")
 
 
 def error_of(response: TestResponse, status: int) -> tuple[str, str]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.records.document import Document
+from shoal_workers.index.build.map_step import write_map
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.columns import save_columns
 from shoal_workers.index.files.field_values import DocumentFields
@@ -86,6 +87,7 @@ def write_version(
         fields.add(one.fields)
     save_columns(version, fields.columns(), fields.num_left_out)
     write_lexical(version, len(documents), None, lambda _: None)
+    write_map(version, vectors, lambda _: None)
     checksums = {name: checksum(version / name) for name in FILES}
     about = ("2026-01-01T00:00:00Z", "made", "tiny", "d" * 64, "mean")
     made = Manifest(version.name, *about, vectors.shape[1], len(documents), width, checksums)

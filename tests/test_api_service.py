@@ -180,7 +180,7 @@ class TestDescription:
         for name, choices in CHOICES.items():
             allowed = fields[name].get("enum") or fields[name]["anyOf"][0]["enum"]
             assert tuple(allowed) == tuple(filter(None, choices))
-        assert set(get_args(JobBody.model_fields["op"].annotation)) == set(OPERATIONS) - set(TOKENIZER_OPERATIONS)
+        assert set(get_args(JobBody.model_fields["op"].annotation)) == set(OPERATIONS) - {*TOKENIZER_OPERATIONS, "map"}
         assert tuple(get_args(JobBody.model_fields["lane"].annotation)) == LANES
 
     def test_the_page_loads_nothing_from_elsewhere(self, api: FlaskClient) -> None:

@@ -32,6 +32,7 @@ from shoal.broker.script import Script
 from shoal.errors import ShoalError, UnknownJob
 from shoal.jobs import JOB_NAMES, LANES, MAX_K, OPTION_NAMES, Job, Options
 from shoal.keys import Keys
+from shoal.map_options import MAP_DEFAULTS, WHOLE_MAP, MapOptions
 from shoal.queue.consumer import GROUP, Answer
 from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import ALIVE_S
@@ -174,7 +175,8 @@ def test_a_job_example_is_what_the_client_packs(name: str) -> None:
     values = json.loads(BLOCKS[f"json job {name}"])
     known = {field: values[field] for field in JOB_NAMES if field in values}
     search = SearchOptions.from_map(values) if values["op"] == "search" else PLAIN
-    job = Job(**known, options=Options.from_map(values), search=search)
+    map_ = MapOptions.from_map(values) if values["op"] == "map" else WHOLE_MAP
+    job = Job(**known, options=Options.from_map(values), search=search, map=map_)
     assert job.pack() == example("job", name)
     assert Job.unpack(example("job", name)) == job
 
@@ -184,7 +186,7 @@ def test_a_reply_has_the_fields_that_the_page_lists(worker: Worker, name: str) -
     job, reply = msgpack.unpackb(example("job", name)), answer(worker, example("job", name))
     kinds = {"all", "errors"} if "error" in reply else {"all", "done", job["op"], f"output `{job.get('output')}`"}
     rows = table("Field", "The reply")
-    assert reply.keys() == {field for field, row in rows.items() if row[1] in kinds}
+    assert reply.keys() == {field for field, row in rows.items() if kinds & {*row[1].split(" or ")}}
     assert all(fits(value, rows[field][0]) for field, value in reply.items())
     assert (reply["v"], reply["id"]) == (1, job["id"])
 
@@ -228,6 +230,19 @@ def test_search(worker: Worker) -> None:
     assert hits[0][0]["score"] >= hits[0][1]["score"]
     hits = answer(worker, example("job", "search-with-options"))["hits"]
     assert [hit["year"] for hit in hits[0]] == [2020]
+
+
+def test_map(worker: Worker) -> None:
+    reply = answer(worker, example("job", "map"))
+    told, rows, places = reply["map"], reply["map"]["rows"], reply["map"]["places"]
+    assert (rows["dtype"], places["dtype"], told["field"]["codes"]["dtype"]) == ("uint32", "int16", "uint8")
+    assert np.frombuffer(rows["data"], "<u4").tolist() == [0, 1, 2]
+    in_units = np.frombuffer(places["data"], "<i2").reshape(places["shape"]) / told["places_per_unit"]
+    assert list(told["field"]["codes"]["data"]) == [0, 127, 254]
+    asked = {"op": "map", "texts": [], "map_rows": [2, 0], "index_version": reply["index_version"]}
+    (documents,) = answer(worker, msgpack.packb(MINIMAL | asked))["hits"]
+    assert [document["year"] for document in documents] == [2022, 2020]
+    np.testing.assert_allclose([document["map_place"] for document in documents], in_units[[2, 0]], atol=1e-5)
 
 
 def test_rerank(worker: Worker) -> None:
@@ -691,8 +706,8 @@ PYTHON_WORDS = re.compile(
 
 def test_messages_on_the_wire_name_no_types_of_python(worker: Worker) -> None:
     queue = queue_of(worker)
-    for op in ("embed", "search"):
-        for name in ("v", *sorted({*JOB_NAMES, *OPTION_NAMES, *SEARCH_NAMES} - {"id"})):
+    for op in ("embed", "search", "map"):
+        for name in ("v", *sorted({*JOB_NAMES, *OPTION_NAMES, *SEARCH_NAMES, *MAP_DEFAULTS} - {"id"})):
             for value in ANY_TYPE:
                 add(queue, msgpack.packb({**MINIMAL, "op": op, "reply_to": "me", name: value}))
     for _, data in [*DAMAGED.values(), *((code, msgpack.packb(job)) for code, job in REFUSED.items())]:
@@ -774,12 +789,13 @@ def test_every_field_of_a_job_is_listed() -> None:
             assert fits(value, kind)
 
 
-def test_every_option_of_a_search_is_listed() -> None:
-    rows = table("Option", "The job")
-    assert rows.keys() == SEARCH_DEFAULTS.keys()
+@pytest.mark.parametrize(("heading", "defaults"), [("Option", SEARCH_DEFAULTS), ("Option of a map", MAP_DEFAULTS)])
+def test_every_option_of_a_search_and_a_map_is_listed(heading: str, defaults: dict[str, Any]) -> None:
+    rows = table(heading, "The job")
+    assert rows.keys() == defaults.keys()
     for name, (kind, default, _) in rows.items():
         value = json.loads(default.strip("`").replace("nil", "null"))
-        assert value == SEARCH_DEFAULTS[name]
+        assert value == defaults[name]
         assert fits(value, kind)
 
 

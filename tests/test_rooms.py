@@ -159,11 +159,13 @@ ROOMS: dict[str, set[str]] = {
         "shoal_workers.index.files",
         "shoal_workers.index.lexical",
     },
+    "shoal_workers.index.map": {"shoal", "shoal_workers.index.files", "shoal_workers.index.search"},
     "shoal_workers.index": {
         "shoal",
         "shoal_workers.model",
         "shoal_workers.index.files",
         "shoal_workers.index.lexical",
+        "shoal_workers.index.map",
         "shoal_workers.index.search",
     },
     "shoal_workers.index.build": {
@@ -176,6 +178,7 @@ ROOMS: dict[str, set[str]] = {
         "shoal_workers.encoding",
         "shoal_workers.index.files",
         "shoal_workers.index.lexical",
+        "shoal_workers.index.map",
         "shoal_workers.index.search",
         "shoal_workers.index",
     },

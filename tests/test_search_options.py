@@ -31,6 +31,7 @@ REFUSED: dict[str, list[Any]] = {
     "rerank": [5, {}, {"top_n": 0}, {"top_n": 2_000}, {"top_n": 5, "model": "x"}],
     "diversity": [2, -1, "much"],
     "exact": [1, "yes"],
+    "map_place": [1, "yes", None],
 }
 
 

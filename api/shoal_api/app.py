@@ -40,6 +40,7 @@ from shoal_api.routes import (
     indexes,
     info,
     jobs,
+    map,
     metrics,
     page,
     pool,
@@ -53,7 +54,7 @@ from shoal_api.server.metrics import Metrics
 from shoal_api.server.request_span import answer_traced
 from shoal_api.upload_store import UploadStore
 
-_ROUTES = (embed, search, score, jobs, bulk, dead_letters, health, info, pool, indexes, metrics, page)
+_ROUTES = (embed, search, score, map, jobs, bulk, dead_letters, health, info, pool, indexes, metrics, page)
 
 #: The modules of the compatible protocols, by the names that the settings have for them.
 PROTOCOL_MODULES = {

@@ -13,11 +13,12 @@ from shoal.checks import check_range, check_type
 from shoal.errors import InvalidRequest, InvalidText, MalformedJob, UnsupportedVersion
 from shoal.excerpt import excerpt, kind
 from shoal.keys import NAME, NAME_RULE
+from shoal.map_options import WHOLE_MAP, MapOptions
 from shoal.search_options import PLAIN, SearchOptions
 
 # The words of the contract, as types: the HTTP schema is made from the same ones.
 Lane = Literal["interactive", "bulk"]
-Operation = Literal["embed", "search", "rerank", "tokenize", "decode"]
+Operation = Literal["embed", "search", "rerank", "tokenize", "decode", "map"]
 Pooling = Literal["mean", "max", "cls"]
 Output = Literal["vector", "tokens", "chunks"]
 TruncationSide = Literal["right", "left"]
@@ -30,6 +31,9 @@ OPERATIONS: tuple[str, ...] = get_args(Operation)
 
 #: The operations that need the model's tokenizer alone.
 TOKENIZER_OPERATIONS = ("tokenize", "decode")
+
+#: The operations that read an index.
+INDEX_OPERATIONS = ("search", "map")
 
 #: The values of each option that takes one of a few. None stands for the model's own.
 CHOICES: dict[str, tuple[str | None, ...]] = {
@@ -156,7 +160,8 @@ OPTION_NAMES = tuple(OPTION_DEFAULTS)
 class Job:
     """A few texts to embed, to score for a query or to tokenize, queries to search for, or ids of tokens to decode.
 
-    `search` has the options of a search, which needs no texts if it is for vectors or documents. A rerank has a
+    `search` has the options of a search, which needs no texts if it is for vectors or documents, and `map` those of a
+    map, which has none. A rerank has a
     `query`; `raw_scores` asks for the reranker's numbers as they are, else each is between 0 and 1. A text to decode is
     ids in decimal, with spaces between them. `special_tokens` is about special tokens, such as `[CLS]`: to tokenize,
     add them; to decode, keep them.
@@ -178,6 +183,7 @@ class Job:
     query: str | None = None
     raw_scores: bool = False
     search: SearchOptions = PLAIN
+    map: MapOptions = WHOLE_MAP
     traceparent: str | None = None
 
     def __post_init__(self) -> None:
@@ -186,13 +192,17 @@ class Job:
         check_name("id", self.id)
         if self.reply_to is not None:
             check_name("reply_to", self.reply_to)
-        _check_texts(self.texts, may_be_empty=self.search.num_given > 0)
+        _check_texts(self.texts, may_be_empty=self.search.num_given > 0 or self.op == "map")
         if self.deadline is not None:
             _check_deadline(self.deadline)
         if self.op == "search":
             self._check_search()
         elif self.search is not PLAIN and self.search != PLAIN:
             raise InvalidRequest(f"{next(iter(self.search.to_map()))} does not go with op {self.op}: leave it out")
+        if self.op == "map":
+            self._check_map()
+        elif self.map is not WHOLE_MAP and self.map != WHOLE_MAP:
+            raise InvalidRequest(f"{next(iter(self.map.to_map()))} does not go with op {self.op}: leave it out")
         if self.op == "rerank":
             self._check_rerank()
         if self.op in TOKENIZER_OPERATIONS:
@@ -211,6 +221,13 @@ class Job:
         if self.options.chunk_tokens is not None:
             raise InvalidRequest("chunk_tokens does not go with a search: leave it out")
         self._check_hits()
+
+    def _check_map(self) -> None:
+        check_type("index", self.index, str, "a string")
+        if self.texts:
+            raise InvalidRequest(f"texts has {len(self.texts):,}: a map takes none, send an empty list")
+        if self.options != Options():
+            raise InvalidRequest("options of texts do not go with a map, which has none: leave them out")
 
     def _check_hits(self) -> None:
         num_negative = self.search.num_negative
@@ -248,6 +265,8 @@ class Job:
         values |= {k: value for k, default in OPTION_DEFAULTS.items() if (value := getattr(self.options, k)) != default}
         if self.op == "search":
             values |= {"k": self.k, "index": self.index, **self.search.to_map()}
+        if self.op == "map":
+            values |= {"index": self.index, **self.map.to_map()}
         if self.op == "rerank":
             values |= {"query": self.query, "raw_scores": self.raw_scores}
         if self.op in TOKENIZER_OPERATIONS:
@@ -280,7 +299,8 @@ class Job:
         known = {name: values[name] for name in JOB_NAMES if name in values}
         known["traceparent"] = traceparent.valid(values.get("traceparent"))
         search = SearchOptions.from_map(values) if values["op"] == "search" else PLAIN
-        return cls(**known, options=Options.from_map(values), search=search)
+        map_ = MapOptions.from_map(values) if values["op"] == "map" else WHOLE_MAP
+        return cls(**known, options=Options.from_map(values), search=search, map=map_)
 
     def digest(self) -> str:
         """Return 32 hex digits, the same for two jobs that differ in their ids and traces alone."""
@@ -344,7 +364,7 @@ class Job:
 
 
 #: The fields of a job on the wire, without the options.
-JOB_NAMES = tuple(f.name for f in fields(Job) if f.name not in ("options", "search"))
+JOB_NAMES = tuple(f.name for f in fields(Job) if f.name not in ("options", "search", "map"))
 
 
 #: Random ids drawn in advance, by process: a fork must not use the ids of its parent.

@@ -48,7 +48,8 @@ class Reply:
     the tokens of each text, and `decoded` the text of each list of ids. `cached` counts the texts whose vectors came
     from the cache. For each list of hits, and where they are asked for, `cursors` has that of the next page, or None
     after the last one, `totals` the number of documents that could be in it, and `facets` how often these have each
-    value of a field. Documents may be missing among the hits of an `approximate` search. `index_version` is the version
+    value of a field, and `map_places` the place of its query on the map. `map` has the points of a map, in plain
+    values. Documents may be missing among the hits of an `approximate` search. `index_version` is the version
     of the index that was searched, or empty if the worker does not tell it. A reply with an `error` has no more than
     its id and status.
     """
@@ -65,6 +66,8 @@ class Reply:
     cursors: list[str | None] | None = None
     totals: list[int] | None = None
     facets: list[dict[str, Any]] | None = None
+    map_places: list[list[float]] | None = None
+    map: dict[str, Any] | None = None
     approximate: bool = False
     scores: NDArray[np.float32] | None = None
     pieces: list[list[dict[str, Any]]] | None = None
@@ -95,13 +98,14 @@ class Reply:
             values["approximate"] = True
         if self.scores is not None:
             values["scores"] = self.scores.tolist()
-        parts: dict[str, list[Any] | None] = {
+        parts: dict[str, list[Any] | dict[str, Any] | None] = {
             "hits": self.hits,
             "pieces": self.pieces,
             "decoded": self.decoded,
             "chunks": self.chunks,
         }
         parts |= {"cursors": self.cursors, "totals": self.totals, "facets": self.facets}
+        parts |= {"map_places": self.map_places, "map": self.map}
         values |= {name: part for name, part in parts.items() if part is not None}
         return wire.pack(values)
 
@@ -151,6 +155,7 @@ class Reply:
             and all([cursor is None or type(cursor) is str for cursor in cursors])
             and all([type(total) is int and total >= 0 for total in self.totals or ()])
             and all([type(facet) is dict for facet in self.facets or ()])
+            and all([type(place) is list for place in self.map_places or ()])
         )
 
     @classmethod
@@ -183,6 +188,7 @@ class Reply:
             cursors=_joined(replies, "cursors"),
             totals=_joined(replies, "totals"),
             facets=_joined(replies, "facets"),
+            map_places=_joined(replies, "map_places"),
             approximate=any(reply.approximate for reply in replies),
             scores=None if first.scores is None else np.concatenate([_present(r.scores) for r in replies]),
             pieces=_joined(replies, "pieces"),
@@ -211,7 +217,7 @@ class Reply:
 
 
 #: The lists that a reply has where they are asked for.
-_LISTS = ("hits", "pieces", "decoded", "chunks", "cursors", "totals", "facets")
+_LISTS = ("hits", "pieces", "decoded", "chunks", "cursors", "totals", "facets", "map_places")
 
 _TYPES: dict[str, Any] = {
     "id": str,
@@ -225,6 +231,8 @@ _TYPES: dict[str, Any] = {
     "cursors": list | None,
     "totals": list | None,
     "facets": list | None,
+    "map_places": list | None,
+    "map": dict | None,
     "approximate": bool,
     "pieces": list | None,
     "decoded": list | None,

@@ -12,7 +12,7 @@ from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
 from shoal.errors import Expired, Internal, InvalidRequest, Poisoned, ShoalError, Unsupported
 from shoal.excerpt import excerpt
-from shoal.jobs import QUERY_PROMPTS, TOKENIZER_OPERATIONS, Job, check_deadline
+from shoal.jobs import INDEX_OPERATIONS, QUERY_PROMPTS, TOKENIZER_OPERATIONS, Job, check_deadline
 from shoal.keys import NAME
 from shoal.outline import Outline
 from shoal.queue.consumer import Answer, Consumer, Delivery
@@ -272,7 +272,7 @@ class Admission:
         check_query(job, self._limits.max_text_chars)
         check_hits(job, MAX_JOB_HITS, "job")
         check_tokenizer_job(job)
-        if job.op == "search":
+        if job.op in INDEX_OPERATIONS:
             find_index(self._indexes, job.index, job.search.cursor)  # it may be opened while the texts are encoded
         check_pairs(job, self._limits.max_job_texts)
         if (job.op == "rerank" or job.search.rerank) and not self._serves_reranks:

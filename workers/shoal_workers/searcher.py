@@ -9,6 +9,7 @@ import numpy as np
 
 from shoal import logs
 from shoal.errors import IndexMismatch, InvalidRequest, NotReady, Overloaded, ShoalError, TooLarge, Unavailable
+from shoal.jobs import Job
 from shoal.search_options import PLAIN
 from shoal_workers.index.index import Index
 from shoal_workers.index.ranked_search import SearchAnswer
@@ -39,7 +40,7 @@ class Searcher:
                 self._rerank(work, work.second_stage)
         groups: dict[tuple[str, int], list[Work]] = {}
         for number, work in enumerate(work for work in works if not work.second_stage):
-            is_plain = work.job.search == PLAIN
+            is_plain = _is_plain(work.job)
             groups.setdefault((work.job.index, _magnitude(work.job.k) if is_plain else -number), []).append(work)
         for group in groups.values():
             started = time.perf_counter()
@@ -82,7 +83,7 @@ class Searcher:
         """Find the hits; if that fails, job by job, so that only the job at fault gets an error."""
         self._go_on()
         try:
-            if index.group_field or works[0].job.search != PLAIN:
+            if index.group_field or not _is_plain(works[0].job):
                 for work in works:
                     self._answer(index, work)
             else:
@@ -103,7 +104,10 @@ class Searcher:
                 _fail(works[0], error)
 
     def _answer(self, index: Index, work: Work) -> None:
-        """Find the hits of a job with options, or what the reranker is to score."""
+        """Find the hits of a job with options, or what the reranker is to score, or its map."""
+        if work.job.op == "map":
+            work.found = index.answer_map(work.job)
+            return
         vectors = work.vectors() if work.job.texts else np.empty((0, index.manifest.dimension), np.float32)
         if not work.job.search.rerank:
             work.found = index.answer(work.job, vectors, self._go_on)
@@ -129,6 +133,11 @@ def _fail(work: Work, error: Exception) -> None:
     facts = logs.about(work.job.id, work.delivery.client, work.job.traceparent)
     log.error("a search for %d queries failed: %s", len(work.job.texts), logs.places(error), extra=facts)
     work.fail("the search failed", error)
+
+
+def _is_plain(job: Job) -> bool:
+    """Return True for a search without options: those of many jobs are done together."""
+    return job.op == "search" and job.search == PLAIN
 
 
 def _magnitude(k: int) -> int:

@@ -264,6 +264,8 @@ class Work:
             cursors=self.found.cursors if self.found else None,
             totals=self.found.totals if self.found else None,
             facets=self.found.facets if self.found else None,
+            map_places=self.found.map_places if self.found else None,
+            map=self.found.map if self.found else None,
             approximate=self.found is not None and self.found.approximate,
             index_version=self.index_version,
             timings=self.timings,

@@ -10,6 +10,7 @@ from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
 from shoal.cache.entry import Entry
 from shoal.errors import Overloaded, ShoalError, Unavailable
+from shoal.jobs import INDEX_OPERATIONS
 from shoal.queue.consumer import Consumer
 from shoal.queue.lane import SOURCES
 from shoal.queue.pool import Pool
@@ -308,7 +309,7 @@ class Worker:
         """
         for work in works:
             work.check_encoded()
-        searches = [work for work in works if work.job.op == "search" and not work.error]
+        searches = [work for work in works if work.job.op in INDEX_OPERATIONS and not work.error]
         self._searcher.search(searches)
         unfinished = dict.fromkeys(work for work in searches if not (work.found or work.error))
         self.scheduler.add(unfinished)

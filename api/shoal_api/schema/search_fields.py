@@ -42,6 +42,8 @@ class SearchFields(OwnBody):
     diversity: Annotated[float, Field(ge=0, le=1)] | None = _option("diversity", "How much hits differ from each other")
     exact: bool | None = _option("exact", "Look at all documents, also where the index is for approximate search")
 
+    map_place: bool = _option("map_place", "Tell the places of hits and queries on the map of the index")
+
     def search_options(self) -> SearchOptions:
         """Return the options; raises InvalidRequest for a value that one does not take."""
         given = {name: getattr(self, name) for name in self.model_fields_set.intersection(SEARCH_NAMES)}

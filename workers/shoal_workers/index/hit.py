@@ -40,6 +40,8 @@ class Hits:
         if self._options.snippet is not None and query.texts:
             max_chars = self._options.snippet.get("max_chars", SNIPPET_CHARS)
             hit["snippet"] = self._scoring.words(query).snippet(text, max_chars, self._num_read)
+        if self._options.map_place:
+            hit["map_place"] = self._index.map.place(place.row, self._live)
         if self._options.explain:
             hit["explain"] = self._explain(query, place)
         return hit

@@ -21,9 +21,21 @@ from shoal_workers.index.files.array_file import open_array
 from shoal_workers.index.files.columns import Columns
 from shoal_workers.index.files.file_check import FileCheck
 from shoal_workers.index.files.hash_table import HashTable, hash_of
-from shoal_workers.index.files.manifest import DOCUMENTS, FIELDS, IDS, LEXICAL, OFFSETS, QUANTISED, VECTORS, Manifest
+from shoal_workers.index.files.manifest import (
+    DOCUMENTS,
+    FIELDS,
+    IDS,
+    LEXICAL,
+    MAP_PLACES,
+    OFFSETS,
+    QUANTISED,
+    VECTORS,
+    Manifest,
+)
 from shoal_workers.index.files.verified_files import VerifiedFiles
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
+from shoal_workers.index.map.document_map import DocumentMap, in_units
+from shoal_workers.index.map.map_points import points_of
 from shoal_workers.index.ranked_search import RankedSearch, SearchAnswer
 from shoal_workers.index.search.approximate_search import ApproximateSearch
 from shoal_workers.index.search.binary_codes import BinaryCodes
@@ -64,6 +76,7 @@ class Index:
         self._ids = HashTable.open(folder, IDS, count) if IDS in manifest.files else None
         self.columns = Columns.open(folder, count) if FIELDS in manifest.files else None
         self._lexical, self._lexical_error = self._open_lexical()
+        self._map = DocumentMap.open(folder, count, dimension) if MAP_PLACES in manifest.files else None
         self.live = self.unchanged()
         self._fields: tuple[LiveDocuments, Fields | None] = (self.live, None)
         self._check_offsets()
@@ -131,6 +144,15 @@ class Index:
         if self._lexical is None:
             raise type(self._lexical_error)(self._lexical_error.message)
         return self._lexical
+
+    @property
+    def map(self) -> DocumentMap:
+        """The places of its documents. Raises IndexMismatch for a version of a layout without them."""
+        if self._map is None:
+            raise IndexMismatch(
+                f"version {self.manifest.version} was built before indexes had a map: build the index again"
+            )
+        return self._map
 
     def _open_lexical(self) -> tuple[LexicalIndex | None, ShoalError]:
         """Return the lexical index, or the reason why there is none."""
@@ -235,6 +257,34 @@ class Index:
         with self._telling_corruption():
             search = RankedSearch(self, job, vectors, going_on)
             return search.answer(search.find())
+
+    def answer_map(self, job: Job) -> SearchAnswer:
+        """Return the answer to a job for the map: its points, or documents at some of them.
+
+        Raises InvalidRequest for a field or a row that the index has not, and IndexMismatch for one without a map.
+        """
+        live = self.live
+        rows = job.map.map_rows
+        if rows is None:
+            return SearchAnswer([], map=points_of(self.map, job.map, live, lambda: self.fields_at(live)))
+        if job.map.index_version != self.manifest.version:
+            raise InvalidRequest(
+                f"map_rows are of version {excerpt(job.map.index_version)}, and {self.manifest.version} is served: "
+                "ask for the map again"
+            )
+        return SearchAnswer([self._documents_at(rows, live)])
+
+    def _documents_at(self, rows: Sequence[int], live: LiveDocuments) -> list[dict[str, Any]]:
+        """Return the documents at rows of the map, without those that were deleted since."""
+        num_rows, documents = self.manifest.count + len(live.ids), []
+        for number, row in enumerate(rows):
+            if row >= num_rows:
+                raise InvalidRequest(f"map_rows[{number}] is {row:,}: the map has rows from 0 to {num_rows - 1:,}")
+        places = self.map.places_at(np.array(rows), live)
+        for row, place in zip(rows, in_units(places), strict=True):
+            if row not in live.hidden_rows:
+                documents.append(self.document_of(row, live) | {"map_row": row, "map_place": place})
+        return documents
 
     def find(
         self, job: Job, vectors: NDArray[np.float32], going_on: Callable[[], object] = lambda: None

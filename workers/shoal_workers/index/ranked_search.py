@@ -45,7 +45,8 @@ _NO_SCORES: NDArray[np.float32] = np.empty(0, np.float32)
 class SearchAnswer:
     """The answer to one job: an item for each list of hits, and None for what was not asked for.
 
-    It is `approximate` if documents that belong into a list may be missing.
+    It is `approximate` if documents that belong into a list may be missing. That of a job for a map has the `map`, or
+    one list of documents.
     """
 
     hits: list[list[dict[str, Any]]]
@@ -53,6 +54,8 @@ class SearchAnswer:
     totals: list[int] | None = None
     facets: list[dict[str, Any]] | None = None
     approximate: bool = False
+    map_places: list[list[float]] | None = None
+    map: dict[str, Any] | None = None
 
 
 class HitList(NamedTuple):
@@ -111,7 +114,12 @@ class RankedSearch:
             [self._selection(f.query).num for f in self._each(lists)] if has_pages or self._options.facets else None,
             [self._facets(found.query) for found in self._each(lists)] if self._options.facets else None,
             self._is_approximate,
+            self._map_places(lists) if self._options.map_place else None,
         )
+
+    def _map_places(self, lists: Sequence[HitList]) -> list[list[float]]:
+        """Return the place of the query of each list on the map. Raises IndexMismatch for a version without one."""
+        return self._index.map.places_of(np.array([found.query.vector for found in lists]))
 
     def _each(self, lists: Iterable[Item]) -> Iterator[Item]:
         """Yield the items of lists of hits, and tell before each that the search goes on."""

@@ -18,6 +18,7 @@ from shoal_workers.index.build.column_step import write_columns
 from shoal_workers.index.build.document_encoder import DocumentEncoder, ModelInfo
 from shoal_workers.index.build.folding import IndexChanges, collect_changes
 from shoal_workers.index.build.former_version import FormerVersion, find_former_version
+from shoal_workers.index.build.map_step import write_map
 from shoal_workers.index.build.reading import read_source
 from shoal_workers.index.build.scratch import SCRATCH, STATE, BuildState, open_scratch
 from shoal_workers.index.build.validation import check_retrieval
@@ -167,6 +168,7 @@ def _fill(
     vectors = write_vectors(folder, plan, encoder.model.dimension, former, _part_of("copying", state, report))
     width = QuantisedVectors.write(folder, vectors, _part_of("quantising", state, report))
     quantised = QuantisedVectors.open(folder, state.count, encoder.model.dimension, width)
+    write_map(folder, vectors, _part_of("mapping", state, report))
     num_candidates = 0
     if state.arguments["approximate"]:
         num_candidates = write_binary(folder, vectors, quantised, _part_of("comparing", state, report))

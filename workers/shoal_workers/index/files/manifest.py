@@ -23,6 +23,8 @@ my-index/<version>/terms.npy         uint64 [terms], the hashes of the words' st
 my-index/<version>/term-starts.npy   int64 [terms + 1], where the postings of each begin, and the end of the last
 my-index/<version>/postings.npy      int32 [postings], the rows that have the term
 my-index/<version>/impacts.npy       uint8 [postings], the impact of the term in each: see `lexical.bm25`
+my-index/<version>/map-places.npy    int16 [count, 2], the place of each document on the map: see `map.map_axes`
+my-index/<version>/map-axes.npy      float32 [3, dimension], the axes of the map and the mean of the vectors
 my-index/<version>/changes.jsonl     one line for each change that the source does not have: see `folding`
 my-index/<version>/binary.npy        uint64 [quantised_width / 64, count], the signs of the codes: see `binary_codes`
 
@@ -45,6 +47,7 @@ HASHES, IDS, CHANGES = "hashes.npy", "ids.npy", "changes.jsonl"
 FIELDS, COLUMNS = "fields.json", "columns.npy"
 LEXICAL, TERMS, STARTS = "lexical.json", "terms.npy", "term-starts.npy"
 POSTINGS, IMPACTS = "postings.npy", "impacts.npy"
+MAP_PLACES, MAP_AXES = "map-places.npy", "map-axes.npy"
 BINARY = "binary.npy"
 MANIFEST = "manifest.json"
 
@@ -58,14 +61,15 @@ LEXICAL_FILES = (LEXICAL, TERMS, STARTS, POSTINGS, IMPACTS)
 FILES = (
     *(VECTORS, QUANTISED, BASIS, SCALES, DOCUMENTS, OFFSETS, HASHES, IDS, CHANGES, FIELDS, COLUMNS),
     *LEXICAL_FILES,
+    *(MAP_PLACES, MAP_AXES),
 )
 
 #: Version of this layout, raised by one whenever a folder's files change in name or content.
-LAYOUT = 5
+LAYOUT = 6
 
 #: The files of each layout that is read. Versions of layout 2 have no hashes, so no build takes vectors from them.
-#: Those before layout 5 cannot be filtered, and know no words.
-FILES_OF = {2: FILES[:6], 3: FILES[:7], 4: FILES[:9], LAYOUT: FILES}
+#: Those before layout 5 cannot be filtered, and know no words; those before layout 6 have no map.
+FILES_OF = {2: FILES[:6], 3: FILES[:7], 4: FILES[:9], 5: FILES[:-2], LAYOUT: FILES}
 
 #: Largest number in a manifest, which fits into msgpack and the columns of numpy.
 MAX_NUMBER = 2**63 - 1

@@ -1,0 +1,103 @@
+"""The shapes of requests for the map of an index, and of the answers."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from shoal.jobs import Job
+from shoal.map_options import MAX_POINTS, MAX_ROW, MAX_ROWS, MapOptions
+from shoal_api.schema.body import OwnBody
+from shoal_api.schema.responses import Place, described
+
+
+class MapQuery(BaseModel):
+    """The map to answer."""
+
+    index: str = Field("default", description="Name of the index")
+    field: str | None = Field(None, description="Field whose values are told of each point, as codes")
+    max_points: int = Field(MAX_POINTS, ge=1, le=MAX_POINTS, description="Most points: a sample, if there are more")
+
+    def job(self) -> Job:
+        """Return the job that does it."""
+        return Job("map", [], index=self.index, map=MapOptions(self.max_points, self.field))
+
+
+class MapDocumentsBody(OwnBody):
+    """Points of a map."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"index_version": "20261121T030000Z-5d41c7", "map_rows": [2, 17]}}
+    )
+    index: str = Field("default", description="Name of the index")
+    index_version: str = Field(description="Version of the index that the map is of")
+    map_rows: Annotated[list[Annotated[int, Field(ge=0, le=MAX_ROW)]], Field(fail_fast=True)] = Field(
+        min_length=1, max_length=MAX_ROWS, description="Rows of points, as the map has them"
+    )
+
+    def job(self) -> Job:
+        """Return the job that does it."""
+        options = MapOptions(map_rows=self.map_rows, index_version=self.index_version)
+        return Job("map", [], index=self.index, map=options)
+
+
+class Packed(BaseModel):
+    """An array of numbers."""
+
+    dtype: str = Field(description="`uint8`, `int16` or `uint32`")
+    shape: list[int]
+    data: str = Field(description="The numbers in base64, little-endian, row after row")
+
+
+class MapField(BaseModel):
+    """The values of a field, as codes of the points, and what each code stands for."""
+
+    name: str
+    kind: str
+    codes: Packed = Field(description="A code for each point; 255 stands for no value")
+    num_without: int = Field(description="Points without a value")
+    values: list[dict[str, Any]] | None = Field(None, description="Of codes from 0: each `value`, and its `count`")
+    num_others: int | None = Field(None, description="Points with another value, whose code is the next one")
+    low: Any = Field(None, description="Of numbers and dates: the value of code 0; lower ones have that code too")
+    high: Any = Field(None, description="The value of code 254; higher ones have that code too")
+
+
+class MapPoints(BaseModel):
+    """The points of a map, in the order of the documents."""
+
+    model_config = described(
+        example={
+            "index_version": "20261121T030000Z-5d41c7",
+            "places_per_unit": 16_383,
+            "rows": {"dtype": "uint32", "shape": [2], "data": "AgAAABEAAAA="},
+            "places": {"dtype": "int16", "shape": [2, 2], "data": "5wMY/PQBDP4="},
+            "field": None,
+        }
+    )
+    index_version: str = Field(description="Version of the index that the map is of")
+    places_per_unit: int = Field(description="Divide places by this to get those that hits and queries have")
+    rows: Packed = Field(description="uint32 `[points]`: by it, the document of a point is asked for")
+    places: Packed = Field(description="int16 `[points, 2]`")
+    field: MapField | None = Field(description="The field that was asked for")
+
+
+class MapDocument(BaseModel):
+    """A document at a point of a map, with its other fields beside these."""
+
+    model_config = ConfigDict(extra="allow")
+    id: str
+    text: str
+    map_row: int
+    map_place: Place
+
+
+class MapDocuments(BaseModel):
+    """The documents at points of a map, in the order asked for, without those that were deleted since."""
+
+    model_config = described(
+        example={
+            "index_version": "20261121T030000Z-5d41c7",
+            "documents": [{"id": "2", "text": "Storms hit Europe", "map_row": 2, "map_place": [0.06098, -0.06104]}],
+        }
+    )
+    index_version: str
+    documents: list[MapDocument]

@@ -1,0 +1,56 @@
+"""The map of a version: the place of each document, and of those that were added since it was built."""
+
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shoal_workers.index.files.array_file import open_array
+from shoal_workers.index.files.manifest import MAP_PLACES
+from shoal_workers.index.map.map_axes import PLACES_PER_UNIT, MapAxes
+from shoal_workers.index.search.live_documents import LiveDocuments
+
+
+class DocumentMap:
+    """The places of the documents of a version, int16 `[count, 2]`, and the axes by which others have theirs."""
+
+    def __init__(self, places: NDArray[np.int16], axes: MapAxes):
+        self._places = places
+        self._axes = axes
+
+    @classmethod
+    def open(cls, folder: Path, count: int, dimension: int) -> Self:
+        """Map the files of a version with `count` documents into memory. Raises IndexCorrupt."""
+        return cls(open_array(folder / MAP_PLACES, np.int16, (count, 2)), MapAxes.open(folder, dimension))
+
+    def sample(self, max_points: int, live: LiveDocuments) -> NDArray[np.int64]:
+        """Return the rows of at most so many documents, evenly spread and always the same, in ascending order.
+
+        Added documents follow those of the version. Those that were deleted are left out.
+        """
+        num_rows = len(self._places) + len(live.ids)
+        num_points = min(max_points, num_rows)
+        return np.setdiff1d(np.arange(num_points) * num_rows // num_points, live.hidden_rows)
+
+    def places_at(self, rows: NDArray[np.int64], live: LiveDocuments) -> NDArray[np.int16]:
+        """Return the places of documents by their rows, int16 `[rows, 2]`; added ones follow those of the version."""
+        is_added = rows >= len(self._places)
+        places = np.empty((len(rows), 2), np.int16)
+        places[~is_added] = self._places[rows[~is_added]]
+        places[is_added] = self._axes.places(live.vectors[rows[is_added] - len(self._places)])
+        return places
+
+    def place(self, row: int, live: LiveDocuments) -> list[float]:
+        """Return the place of one document, in units."""
+        return in_units(self.places_at(np.array([row]), live))[0]
+
+    def places_of(self, vectors: NDArray[np.float32]) -> list[list[float]]:
+        """Return the places of other vectors, `[vectors, dimension]`, in units."""
+        return in_units(self._axes.places(vectors))
+
+
+def in_units(places: NDArray[np.int16]) -> list[list[float]]:
+    """Return places in units, as plain numbers: vectors of length 1 are at most 2 of them from the centre."""
+    numbers: list[list[float]] = (places / np.float64(PLACES_PER_UNIT)).round(5).tolist()
+    return numbers
