@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shoal.errors import BadDocument, FileError, InvalidRequest, PathNotAllowed
 from shoal.extraction.kinds import UnreadableFile
@@ -11,6 +12,9 @@ from shoal.records.folder import FoundFile
 from shoal.records.record import Record
 from shoal.records.source_file import BLOCK_BYTES, SourceFile, open_file
 from shoal.records.source_rules import SourceRules
+
+if TYPE_CHECKING:
+    from shoal.records.read_files import ReadFiles
 
 
 def read_document(
@@ -33,12 +37,27 @@ def read_document(
 
 
 def read_folder(
-    folder: Path, files: Iterable[FoundFile], rules: SourceRules, waiting: Callable[[], object]
+    folder: Path,
+    files: Iterable[FoundFile],
+    rules: SourceRules,
+    waiting: Callable[[], object],
+    read_files: "ReadFiles | None" = None,
 ) -> Iterator[Record | BadDocument]:
-    """Yield a document for each file, whose id is its path below the folder, or what is wrong with it."""
+    """Yield a document for each file, whose id is its path below the folder, or what is wrong with it.
+
+    Those of `read_files` that have not changed are not read again, and what is read is noted there.
+    """
     with TextReader() as reader:
         for file in files:
-            yield _document(folder, file, rules, reader, waiting)
+            if read_files is not None and (known := read_files.find(file)):
+                yield known
+                continue
+            found = _document(folder, file, rules, reader, waiting)
+            if read_files is not None and not isinstance(found, BadDocument):
+                read_files.keep(file, found)
+            yield found
+    if read_files is not None:
+        read_files.end()
 
 
 def _document(

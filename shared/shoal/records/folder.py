@@ -19,12 +19,17 @@ MAX_FILES = 1_000_000
 
 
 class FoundFile(NamedTuple):
-    """A file of a folder: its path below it, with slashes; its kind, its size, and when it was changed, in ns."""
+    """A file of a folder: its path below it, with slashes; its kind and its size.
+
+    `modified_ns` and `changed_ns` are when its content was changed last, and when anything about it was.
+    """
 
     path: str
     kind: str
     size_bytes: int
     modified_ns: int
+    changed_ns: int
+    inode: int
 
 
 def list_files(folder: Path, rules: SourceRules, most: int = MAX_FILES) -> list[FoundFile]:
@@ -76,7 +81,8 @@ def _walk(folder: Path, rules: SourceRules) -> Iterator[FoundFile]:
             except OSError:  # removed meanwhile, or a link to nothing
                 continue
             if os.path.isfile(path):
-                yield FoundFile(os.path.relpath(path, folder), kind, about.st_size, about.st_mtime_ns)
+                times = about.st_mtime_ns, about.st_ctime_ns
+                yield FoundFile(os.path.relpath(path, folder), kind, about.st_size, *times, about.st_ino)
 
 
 def _raise(error: OSError) -> NoReturn:

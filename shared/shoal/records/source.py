@@ -5,6 +5,7 @@ import os.path
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shoal.errors import BadDocument, InvalidRequest
 from shoal.excerpt import excerpt
@@ -20,6 +21,9 @@ from shoal.records.source_file import fingerprint, is_url, name_of, open_file, p
 from shoal.records.source_rules import SourceRules
 from shoal.records.text_records import read_csv, read_jsonl, read_tsv, read_txt
 from shoal.settings import DEFAULTS
+
+if TYPE_CHECKING:
+    from shoal.records.read_files import ReadFiles
 
 log = logging.getLogger(__name__)
 
@@ -89,13 +93,16 @@ class Source:
         """Return the beginning of a message about a row: the file or line that it comes from."""
         return self._where(row.number, row.id if isinstance(row, Document) else None)
 
-    def rows(self, waiting: Callable[[], object] = lambda: None) -> Generator[Document | BadRow]:
+    def rows(
+        self, waiting: Callable[[], object] = lambda: None, read_files: "ReadFiles | None" = None
+    ) -> Generator[Document | BadRow]:
         """Yield each row that is not blank, in order: as a document, or as a bad row.
 
-        `waiting` is called often while a row takes long, and may raise to end the reading.
+        `waiting` is called often while a row takes long, and may raise to end the reading. Of a folder, files that are
+        in `read_files` and have not changed are not read again.
         """
         columns: DocumentColumns | None = None
-        with closing(self._records(waiting)) as records:
+        with closing(self._records(waiting, read_files)) as records:
             for position, (number, record) in enumerate(records):
                 if isinstance(record, BadDocument):
                     yield BadRow(number, record.message)
@@ -117,9 +124,11 @@ class Source:
             folder_fingerprint(Path(self.path), self._rules) if self.is_folder else fingerprint(self.path, self._rules)
         )
 
-    def _records(self, waiting: Callable[[], object]) -> Generator[tuple[int, Record | BadDocument], None, None]:
+    def _records(
+        self, waiting: Callable[[], object], read_files: "ReadFiles | None"
+    ) -> Generator[tuple[int, Record | BadDocument], None, None]:
         if self.is_folder:
-            yield from self._folder_records(waiting)
+            yield from self._folder_records(waiting, read_files)
             return
         with open_file(self.path, self._rules) as file:
             self._part = lambda: file.fraction()  # which a reader may replace
@@ -130,11 +139,13 @@ class Source:
                     found = read_document(file, self.place.path, self._kind, reader, waiting)
                 yield 1, found if isinstance(found, BadDocument) else {"id": self.name, **found}
 
-    def _folder_records(self, waiting: Callable[[], object]) -> Iterator[tuple[int, Record | BadDocument]]:
+    def _folder_records(
+        self, waiting: Callable[[], object], read_files: "ReadFiles | None"
+    ) -> Iterator[tuple[int, Record | BadDocument]]:
         folder = Path(self.path)
         files, num_done = list_files(folder, self._rules), 0
         self._part = lambda: num_done / len(files) if files else None
-        for num_done, record in enumerate(read_folder(folder, files, self._rules, waiting), 1):
+        for num_done, record in enumerate(read_folder(folder, files, self._rules, waiting, read_files), 1):
             yield num_done, record
 
     def _where(self, number: int, document_id: str | None) -> str:

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 from shoal.errors import DiskFull
 from shoal.long_task import Report, TaskProgress
+from shoal.records.read_files import ReadFiles
 from shoal.records.source import Source
 from shoal_workers.index.build.binary_step import write_binary
 from shoal_workers.index.build.chunks import Cutter
@@ -25,7 +26,7 @@ from shoal_workers.index.build.validation import check_retrieval
 from shoal_workers.index.build.vectors import EMBEDDED, VectorPlan, embed_texts, write_vectors
 from shoal_workers.index.files.durable_file import replace_file, sync_files, sync_folder
 from shoal_workers.index.files.hash_table import HashTable
-from shoal_workers.index.files.manifest import BINARY, FILES, HASHES, LAYOUT, MANIFEST, Manifest, checksum
+from shoal_workers.index.files.manifest import BINARY, FILES, HASHES, LAYOUT, MANIFEST, READ_FILES, Manifest, checksum
 from shoal_workers.index.lexical.lexical_file import write_lexical
 from shoal_workers.index.search.quantisation import QuantisedVectors
 from shoal_workers.index.versions import changing, make_current, remove_old, was_published
@@ -103,7 +104,10 @@ def build(
     with _disk_full(out), open_scratch(out, arguments) as (folder, state):
         if not state.count:
             collect_changes(folder, state, out, changes, drop_changes_before)
-            read_source(folder, state, source, skips_bad, report, cutter)
+            with ReadFiles(out / READ_FILES) if source.is_folder else nullcontext() as read_files:
+                if read_files is not None and not reuses:
+                    read_files.forget()
+                read_source(folder, state, source, skips_bad, report, cutter, read_files)
         write_columns(folder, state, kinds or {}, report)
         result = replace(_fill(folder, state, source.name, former, encoder, report), is_published=publishes)
         if key:

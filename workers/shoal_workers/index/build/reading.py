@@ -16,6 +16,7 @@ from shoal.excerpt import excerpt
 from shoal.long_task import Report, TaskProgress
 from shoal.records.bad_rows import BadRows
 from shoal.records.document import BadRow, Document
+from shoal.records.read_files import ReadFiles
 from shoal.records.source import Source
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.copied import Copied
@@ -32,17 +33,24 @@ REPORT_EVERY, REPORT_CHARS = 4_096, 2**19
 
 
 def read_source(
-    folder: Path, state: BuildState, source: Source, skips_bad: bool, report: Report, cutter: Cutter | None = None
+    folder: Path,
+    state: BuildState,
+    source: Source,
+    skips_bad: bool,
+    report: Report,
+    cutter: Cutter | None = None,
+    read_files: ReadFiles | None = None,
 ) -> None:
     """Copy the documents of the source into the folder of a build, fold in the changes that are there, and count them.
 
-    With a `cutter`, each chunk of a document is a row of the index. With `skips_bad`, bad rows and documents with the
-    id of an earlier one are left out and listed in a file. Memory grows by some 90 bytes a row of the index. Raises
-    BadDocument for the first of them otherwise, and if no document is left.
+    Files of a folder that are in `read_files` are not read again. With a `cutter`, each chunk of a document is a row of
+    the index. With `skips_bad`, bad rows and documents with the id of an earlier one are left out and listed in a file.
+    Memory grows by some 90 bytes a row of the index. Raises BadDocument for the first of them otherwise, and if no
+    document is left.
     """
     with BadRows(folder / BAD_ROWS) as bad:
         reading = _Reading(folder, state, source, bad if skips_bad else None, report, cutter)
-        reading.copy()
+        reading.copy(read_files)
         is_kept = reading.leave_repeated_out()
         state.num_bad, state.first_bad = bad.num, bad.first
     copied = reading.copied
@@ -84,9 +92,10 @@ class _Reading:
         self._cutter = cutter
         self._num_chars = 0
 
-    def copy(self) -> None:
+    def copy(self, read_files: ReadFiles | None) -> None:
         """Write the documents into a file. Raises BadDocument if there are none."""
-        with (self._folder / DOCUMENTS).open("wb") as file, closing(self._source.rows(self._tell)) as rows:
+        found = self._source.rows(self._tell, read_files)
+        with (self._folder / DOCUMENTS).open("wb") as file, closing(found) as rows:
             for number, row in enumerate(rows, 1):
                 self._state.num_rows = number
                 parts = self._parts(row)

@@ -3,6 +3,7 @@
 my-index/current                     the name of the version to serve
 my-index/history                     the versions that were published before it and it, one a line: see `versions`
 my-index/.rollback                   the last rollback of a long job: see `versions`
+my-index/.read-files                 the texts of the files of a folder, in SQLite: see `shoal.records.read_files`
 my-index/.building/                  the version that is being built, or was when its build was interrupted
 my-index/<version>/manifest.json     model, digest, dimension, count, checksums, when built
 my-index/<version>/build.json        the long job that built the version, and its result: see `builder`
@@ -50,6 +51,9 @@ POSTINGS, IMPACTS = "postings.npy", "impacts.npy"
 MAP_PLACES, MAP_AXES = "map-places.npy", "map-axes.npy"
 BINARY = "binary.npy"
 MANIFEST = "manifest.json"
+
+#: The file, beside the versions of an index, with the texts of files that were read for the last build.
+READ_FILES = ".read-files"
 
 #: Rows that were left out, and documents with the words of another. They have no checksum: only people read them.
 BAD_ROWS, DUPLICATES = "bad-rows.jsonl", "duplicates.jsonl"
