@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,22 @@ import numpy as np
 import pytest
 from index_versions import write_version
 from numpy.typing import NDArray
+from queues import Queue, drive
 
 from shoal.changes.change import Change
 from shoal.errors import IndexMismatch, InvalidRequest
 from shoal.jobs import Job
 from shoal.records.document import Document
 from shoal.search_options import SearchOptions
+from shoal_workers.encoding.bucketing import Bucketing
+from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.files.manifest import FILES, FILES_OF, MANIFEST, Manifest
 from shoal_workers.index.index import Index
 from shoal_workers.index.lexical.analyzer import Analyzer
 from shoal_workers.index.ranked_search import RankedSearch
 from shoal_workers.index.scoring import MAX_KEPT_WORDS
 from shoal_workers.index.search.query_words import ALPHA
+from shoal_workers.worker import Worker
 
 DIMENSION = 16
 WORDS = [f"w{n}" for n in range(60)]
@@ -94,10 +99,30 @@ def test_hits_are_those_of_brute_force(tmp_path: Path, count: int, options: dict
     texts = [*(random_text(draw) for _ in range(12)), "unknown", "w59"]
     vectors = random_vectors(draw, len(texts))
     ids = [index.document(row)["id"] for row in range(index.manifest.count)] + list(index.live.ids)
-    for text, vector, hits in zip(texts, vectors, found_by(index, texts, vectors, k, **options), strict=True):
+    found = found_by(index, texts, vectors, k, **options)
+    with index.exact_search.shared(vectors[1:]) as shared:
+        job = Job("search", texts, k=k, search=SearchOptions(**options))
+        assert index.answer(job, vectors, shared=shared).hits == found
+    for text, vector, hits in zip(texts, vectors, found, strict=True):
         expected = plain_answer(index, text, vector, SearchOptions(**options), k)
         assert [hit["id"] for hit in hits] == [ids[row] for row, _ in expected]
         assert [hit["score"] for hit in hits] == pytest.approx([score for _, score in expected], abs=1e-6)
+
+
+def test_jobs_of_one_pass_get_the_hits_that_each_gets_alone(queue: Queue, encoder: Encoder, index: Index) -> None:
+    hybrid = SearchOptions(mode="hybrid")
+    queries = [f"{text} {n}" for n, text in enumerate(["storm", "rain europe", "unknown", "sun"] * 10)]
+    jobs = [Job("search", [query], k=3, reply_to="me", search=hybrid) for query in queries]
+    bad = [replace(job, id=f"bad-{n}", search=replace(hybrid, fields=["no-such"])) for n, job in enumerate(jobs[:3])]
+    worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(256))
+    queue.put("interactive", [*jobs[:20], *bad, *jobs[20:]])
+    drive(worker)
+    found = {reply.id: reply for reply in queue.inbox("me").wait()}
+    for job in jobs:
+        ((alone, *_),) = index.answer(job, encoder.embed(job.texts, job.options, "")).hits
+        ((best, *_),) = found[job.id].hits or [[{}]]
+        assert best["score"] == pytest.approx(alone["score"], abs=1e-5)
+    assert {found[job.id].error and found[job.id].error.code for job in bad} == {"invalid_request"}
 
 
 def test_words_that_no_document_has_find_nothing_by_words_and_the_nearest_with_vectors(tmp_path: Path) -> None:

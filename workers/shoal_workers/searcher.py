@@ -2,10 +2,11 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Future
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shoal import logs
 from shoal.errors import IndexMismatch, InvalidRequest, NotReady, Overloaded, ShoalError, TooLarge, Unavailable
@@ -13,6 +14,7 @@ from shoal.jobs import Job
 from shoal.search_options import PLAIN
 from shoal_workers.index.index import Index
 from shoal_workers.index.ranked_search import SearchAnswer
+from shoal_workers.index.search.shared_products import SharedProducts
 from shoal_workers.index.second_stage import SecondStage
 from shoal_workers.index.serving.open_indexes import find_index
 from shoal_workers.process.watchdog import Progress
@@ -34,20 +36,18 @@ class Searcher:
         The second stage of a job begins once its hits are found.
 
         Jobs of one index that ask for about as many hits a query, and for nothing else, are searched for together.
+        Those that are ranked by words too are answered one by one, but share the products of their vectors.
         """
         for work in works:
             if work.second_stage:
                 self._rerank(work, work.second_stage)
-        groups: dict[tuple[str, int], list[Work]] = {}
+        groups: dict[tuple[str, Hashable], list[Work]] = {}
         for number, work in enumerate(work for work in works if not work.second_stage):
-            is_plain = _is_plain(work.job)
-            groups.setdefault((work.job.index, _magnitude(work.job.k) if is_plain else -number), []).append(work)
+            groups.setdefault((work.job.index, _kind(work.job, number)), []).append(work)
         for group in groups.values():
-            started = time.perf_counter()
             if index := self._opened(group):
-                self._search_index(index, group)
-                for work in group:
-                    work.timings["search_s"] += time.perf_counter() - started
+                is_plain = _is_plain(group[0].job) and not index.group_field
+                (self._search_together if is_plain else self._search_one_by_one)(index, group)
 
     def _opened(self, group: Sequence[Work]) -> Index | None:
         """Return the index of these jobs; None if it is being opened, or if they have an error."""
@@ -79,39 +79,51 @@ class Searcher:
             return work.opening
         return find_index(self._indexes, work.job.index, work.job.search.cursor)
 
-    def _search_index(self, index: Index, works: Sequence[Work]) -> None:
-        """Find the hits; if that fails, job by job, so that only the job at fault gets an error."""
+    def _search_together(self, index: Index, works: Sequence[Work]) -> None:
+        """Find the hits of plain jobs; if that fails, job by job, so that only the job at fault gets an error."""
         self._go_on()
+        started = time.perf_counter()
         try:
-            if index.group_field or not _is_plain(works[0].job):
-                for work in works:
-                    self._answer(index, work)
-            else:
-                queries = np.concatenate([work.vectors() for work in works])
-                hits, is_approximate = iter(index.search(queries, max(w.job.k for w in works))), index.is_approximate
-                for work in works:
-                    found = [next(hits)[: work.job.k] for _ in work.job.texts]
-                    work.found = SearchAnswer(found, approximate=is_approximate)
+            queries = np.concatenate([work.vectors() for work in works])
+            hits, is_approximate = iter(index.search(queries, max(w.job.k for w in works))), index.is_approximate
             for work in works:
+                found = [next(hits)[: work.job.k] for _ in work.job.texts]
+                work.found = SearchAnswer(found, approximate=is_approximate)
                 work.index_version = index.manifest.version
         except Exception as error:  # any that an index may raise
-            if len(works) > 1:
-                for work in works:
-                    self._search_index(index, [work])
-            elif isinstance(error, InvalidRequest | IndexMismatch | NotReady | TooLarge):
-                works[0].error = error
+            if len(works) == 1:
+                _set_error(works[0], error)
             else:
-                _fail(works[0], error)
+                for work in works:
+                    self._search_together(index, [work])
+        for work in works:
+            work.timings["search_s"] += time.perf_counter() - started
 
-    def _answer(self, index: Index, work: Work) -> None:
-        """Find the hits of a job with options, or what the reranker is to score, or its map."""
+    def _search_one_by_one(self, index: Index, works: Sequence[Work]) -> None:
+        """Find the hits of jobs with options, or what the reranker is to score, or the maps that are asked for."""
+        try:
+            vectors = [_vectors_of(work, index.manifest.dimension) for work in works]
+        except Exception as error:  # memory may be short
+            for work in works:
+                _fail(work, error)
+            return
+        with index.exact_search.shared(np.concatenate(vectors)) as shared:
+            for work, of_work in zip(works, vectors, strict=True):
+                self._go_on()
+                started = time.perf_counter()
+                try:
+                    self._answer(index, work, of_work, shared)
+                    work.index_version = index.manifest.version
+                except Exception as error:  # any that an index may raise
+                    _set_error(work, error)
+                work.timings["search_s"] += time.perf_counter() - started
+
+    def _answer(self, index: Index, work: Work, vectors: NDArray[np.float32], shared: SharedProducts) -> None:
         if work.job.op == "map":
             work.found = index.answer_map(work.job)
-            return
-        vectors = work.vectors() if work.job.texts else np.empty((0, index.manifest.dimension), np.float32)
-        if not work.job.search.rerank:
-            work.found = index.answer(work.job, vectors, self._go_on)
-        elif (stage := index.find(work.job, vectors, self._go_on)).pairs:
+        elif not work.job.search.rerank:
+            work.found = index.answer(work.job, vectors, self._go_on, shared)
+        elif (stage := index.find(work.job, vectors, self._go_on, shared)).pairs:
             work.begin_second_stage(stage)
         else:
             work.found = stage.answer(())
@@ -122,11 +134,33 @@ class Searcher:
         started = time.perf_counter()
         try:
             work.found = stage.answer(work.scores_of_pairs().tolist())
-        except InvalidRequest as error:
-            work.error = error
         except Exception as error:  # any that an index may raise
-            _fail(work, error)
+            _set_error(work, error)
         work.timings["search_s"] += time.perf_counter() - started
+
+
+def _kind(job: Job, number: int) -> Hashable:
+    """Return the same for jobs that are searched for in one go; `number` is different for each job.
+
+    No query of a plain job is searched for over ten times its hits: there is a kind for up to 10, up to 100, and so on.
+    Jobs with a filter share nothing, as it may leave few documents, nor those with a cursor, which may be of another
+    version.
+    """
+    if _is_plain(job):
+        return "plain", len(str(job.k - 1))
+    return "hybrid" if job.search.mode == "hybrid" and not (job.search.filter or job.search.cursor) else number
+
+
+def _vectors_of(work: Work, dimension: int) -> NDArray[np.float32]:
+    """Return the vectors of the texts of a search, which may have none, as a map has none."""
+    return work.vectors() if work.job.texts else np.empty((0, dimension), np.float32)
+
+
+def _set_error(work: Work, error: Exception) -> None:
+    if isinstance(error, InvalidRequest | IndexMismatch | NotReady | TooLarge):
+        work.error = error
+    else:
+        _fail(work, error)
 
 
 def _fail(work: Work, error: Exception) -> None:
@@ -138,8 +172,3 @@ def _fail(work: Work, error: Exception) -> None:
 def _is_plain(job: Job) -> bool:
     """Return True for a search without options: those of many jobs are done together."""
     return job.op == "search" and job.search == PLAIN
-
-
-def _magnitude(k: int) -> int:
-    """Return 1 for up to 10 hits, 2 for up to 100, and so on: no query is searched for over ten times its hits."""
-    return len(str(k - 1))

@@ -44,6 +44,7 @@ from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.search.quantisation import QuantisedVectors
 from shoal_workers.index.search.search import ExactSearch, merged
 from shoal_workers.index.search.search_threads import ONE_THREAD, SearchThreads
+from shoal_workers.index.search.shared_products import SharedProducts
 from shoal_workers.index.second_stage import SecondStage
 from shoal_workers.model.model import Model
 
@@ -247,15 +248,19 @@ class Index:
         return [self._hits(*of_query, live) for of_query in zip(*found, strict=True)]
 
     def answer(
-        self, job: Job, vectors: NDArray[np.float32], going_on: Callable[[], object] = lambda: None
+        self,
+        job: Job,
+        vectors: NDArray[np.float32],
+        going_on: Callable[[], object] = lambda: None,
+        shared: SharedProducts | None = None,
     ) -> SearchAnswer:
         """Return the answer to a search with options; `vectors` are those of its texts, float32 `[texts, dimension]`.
 
-        `going_on` is called for each list of hits. Raises InvalidRequest for an option that does not fit this index,
-        and IndexCorrupt as `search` does.
+        `going_on` is called for each list of hits, and `shared` is that of several jobs. Raises InvalidRequest for an
+        option that does not fit this index, and IndexCorrupt as `search` does.
         """
         with self._telling_corruption():
-            search = RankedSearch(self, job, vectors, going_on)
+            search = RankedSearch(self, job, vectors, going_on, shared)
             return search.answer(search.find())
 
     def answer_map(self, job: Job) -> SearchAnswer:
@@ -287,11 +292,15 @@ class Index:
         return documents
 
     def find(
-        self, job: Job, vectors: NDArray[np.float32], going_on: Callable[[], object] = lambda: None
+        self,
+        job: Job,
+        vectors: NDArray[np.float32],
+        going_on: Callable[[], object] = lambda: None,
+        shared: SharedProducts | None = None,
     ) -> SecondStage:
         """Return what is found for a search whose hits are to be scored by the reranker. Raises as `answer` does."""
         with self._telling_corruption():
-            return SecondStage(RankedSearch(self, job, vectors, going_on))
+            return SecondStage(RankedSearch(self, job, vectors, going_on, shared))
 
     def fields_at(self, live: LiveDocuments) -> Fields:
         """Return the fields of the documents with some changes.

@@ -29,6 +29,7 @@ from shoal_workers.index.search.query import Query
 from shoal_workers.index.search.ranking import Place, Ranked, Ranking
 from shoal_workers.index.search.search import ExactSearch, merged
 from shoal_workers.index.search.selection import select
+from shoal_workers.index.search.shared_products import SharedProducts
 
 if TYPE_CHECKING:
     from shoal_workers.index.index import Index
@@ -70,10 +71,16 @@ class RankedSearch:
     """The search of one job in one version of an index, with the changes that it has at this moment.
 
     `vectors` are those of the job's texts, float32 `[texts, dimension]`. `going_on` is called for each list of hits.
+    `shared` has the products for the texts of several jobs.
     """
 
     def __init__(
-        self, index: "Index", job: Job, vectors: NDArray[np.float32], going_on: Callable[[], object] = lambda: None
+        self,
+        index: "Index",
+        job: Job,
+        vectors: NDArray[np.float32],
+        going_on: Callable[[], object] = lambda: None,
+        shared: SharedProducts | None = None,
     ):
         self._index = index
         self._live = index.live
@@ -82,6 +89,7 @@ class RankedSearch:
         self._vectors = vectors
         self._pages = Pages(job, index.manifest.version, index.manifest.count, self._live.packed)
         self._going_on = going_on
+        self._shared = shared
         self._scoring = Scoring(index, self._live, job.search, self._pages, self._selection)
         self._is_approximate = False
         self._group_field = index.group_field if job.search.group_by is None else job.search.group_by
@@ -172,7 +180,7 @@ class RankedSearch:
 
     def _rank_fused(self, query: Query, prior: Prior, selection: Selection, num: int) -> Ranked:
         index, weight = self._index, prior.weight
-        found = index.exact_search.top_fused(query.vector, num, weight, prior.of_version, selection.rows)
+        found = index.exact_search.top_fused(query.vector, num, weight, prior.of_version, selection.rows, self._shared)
         if self._live.ids:
             added = self._live.top_fused(query.vector, num, weight, prior.of_added, selection.added)
             found = merged(found, added, index.manifest.count, num)

@@ -59,6 +59,11 @@ class QuantisedQueries:
     units: NDArray[np.float64]
     slacks: NDArray[np.float64]
 
+    def one(self, number: int) -> "QuantisedQueries":
+        """Return one of the queries by itself."""
+        part = slice(number, number + 1)
+        return QuantisedQueries(self.codes[part], self.units[part], self.slacks[part])
+
     def thresholds(self, scores: NDArray[np.float32]) -> NDArray[np.int32]:
         """Return the least product of codes of a vector with at least these scores, one for each query."""
         products = np.floor((scores - self.slacks) / self.units)

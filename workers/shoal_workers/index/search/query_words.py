@@ -32,7 +32,7 @@ class QueryWords:
     def of(cls, texts: tuple[str, ...], lexical: LexicalIndex, live: LiveDocuments) -> Self:
         """Look up the words of texts. Raises IndexCorrupt."""
         terms = lexical.weigh(texts)
-        of_added = live.terms.scores(terms) if live.terms else np.zeros(len(live.ids), np.float32)
+        of_added = live.terms.scores(terms) if live.terms and live.ids else np.zeros(len(live.ids), np.float32)
         return cls(texts, lexical, terms, lexical.scores(terms), of_added, live.terms)
 
     def lexical_prior(self) -> Prior:

@@ -1,6 +1,8 @@
 """Exact search: upper bounds tell which vectors can be among the k of highest score, and only these are scored."""
 
 import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +11,7 @@ from numpy.typing import NDArray
 from shoal_workers.index.search.fused_search import FusedCandidates, order_of, scores_of
 from shoal_workers.index.search.quantisation import QuantisedVectors
 from shoal_workers.index.search.search_threads import ONE_THREAD, SearchThreads
+from shoal_workers.index.search.shared_products import SharedProducts
 from shoal_workers.index.search.upper_bounds import NO_ROWS, Buffer, Candidates, UpperBounds
 
 #: Most upper bounds held at a time, to limit memory: 16 MiB.
@@ -114,8 +117,21 @@ class ExactSearch:
             found[rows[self._candidates(query, weight, prior[rows], rows).reaching(score)]] = True
         return found
 
+    @contextmanager
+    def shared(self, queries: NDArray[np.float32]) -> Iterator[SharedProducts]:
+        """Give what `top_fused` may use for several queries, `[queries, dimension]`, that are searched in sequence."""
+        buffer = self._take_buffer()
+        yield SharedProducts(self._quantised, queries, buffer, self._threads.map)
+        self._spare_buffers.append(buffer)
+
     def top_fused(
-        self, query: NDArray[np.float32], k: int, weight: float, prior: NDArray[np.float32], eligible: NDArray[np.bool_]
+        self,
+        query: NDArray[np.float32],
+        k: int,
+        weight: float,
+        prior: NDArray[np.float32],
+        eligible: NDArray[np.bool_],
+        shared: SharedProducts | None = None,
     ) -> TopK:
         """Find the `k` eligible rows of highest `weight` times cosine plus `prior`, both `[count]`, for one query.
 
@@ -126,7 +142,7 @@ class ExactSearch:
         if not k:
             return TopK(np.empty((1, 0), np.intp), np.empty((1, 0), np.float32))
         prior = prior if len(rows) == len(prior) else prior[rows]
-        candidates = self._candidates(query, weight, prior, rows)
+        candidates = self._candidates(query, weight, prior, rows, shared)
 
         def score(places: NDArray[np.intp]) -> NDArray[np.float32]:
             return scores_of(self._vectors, rows[places], query, weight, prior[places])
@@ -140,20 +156,27 @@ class ExactSearch:
         return TopK(rows[places[best]][None], scores[best][None])
 
     def _candidates(
-        self, query: NDArray[np.float32], weight: float, prior: NDArray[np.float32], rows: NDArray[np.intp]
+        self,
+        query: NDArray[np.float32],
+        weight: float,
+        prior: NDArray[np.float32],
+        rows: NDArray[np.intp],
+        shared: SharedProducts | None = None,
     ) -> FusedCandidates:
         """Return the candidates of one query among some rows, in ascending order, whose prior is `[rows]`."""
         count = len(self._vectors)
         is_few = len(rows) <= MAX_COPIED_SHARE * count
+        if shared and not is_few and (found := shared.of(query)):
+            return FusedCandidates(_at(rows, found.products), found.query, weight, prior)
         quantised = self._quantised.basis.encode_queries(query[None])
         buffer = self._take_buffer()
         bounds = UpperBounds(
             self._quantised.codes, quantised.codes, buffer, self._threads.map, rows=rows if is_few else None
         )
-        products = bounds.products(len(rows) if is_few else count)
-        found = FusedCandidates(products if is_few or len(rows) == count else products[rows], quantised, weight, prior)
+        products = bounds.products(len(rows)) if is_few else _at(rows, bounds.products(count))
+        candidates = FusedCandidates(products, quantised, weight, prior)
         self._spare_buffers.append(buffer)
-        return found
+        return candidates
 
     def _take_buffer(self) -> Buffer:
         try:
@@ -165,6 +188,11 @@ class ExactSearch:
 def _rows_of(eligible: NDArray[np.bool_]) -> NDArray[np.intp]:
     """Return the eligible rows, in ascending order."""
     return np.arange(len(eligible)) if eligible.all() else np.flatnonzero(eligible)
+
+
+def _at(rows: NDArray[np.intp], numbers: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the numbers of some rows, in ascending order, of those of all."""
+    return numbers if len(rows) == len(numbers) else numbers[rows]
 
 
 def _in_index(candidates: Candidates, rows: NDArray[np.int64] | None) -> Candidates:

@@ -88,9 +88,9 @@ class UpperBounds:
         highest = self._highest[block * self._num_groups : (block + 1) * self._num_groups]
         self._bounds[start:end].reshape(GROUP, *highest.shape).max(axis=0, out=highest)
 
-    def products(self, count: int) -> NDArray[np.int32]:
-        """Return the products of all `count` codes with those of the first query; `buffer` keeps them."""
-        return self._bounds[:count, 0]
+    def products(self, count: int, query: int = 0) -> NDArray[np.int32]:
+        """Return the products of all `count` codes with those of one query, by its number; `buffer` keeps them."""
+        return self._bounds[:count, query]
 
     def reached_by_k(self, k: int) -> NDArray[np.int32]:
         """Return a threshold for each query that at least `k` rows reach, but few more.
