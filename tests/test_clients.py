@@ -115,6 +115,13 @@ class TestEmbed:
         with pytest.raises(TextTooLong, match="text 1 has more than the 48 tokens"):
             client.embed(["storm", "storm " * 50], truncate=False)
 
+    def test_a_text_is_named_by_its_place_in_a_list_of_several_jobs(self, client: AnyClient) -> None:
+        texts = ["storm"] * 69 + ["storm " * 50]
+        with pytest.raises(TextTooLong, match="text 69 has more than the 48 tokens"):
+            client.embed(texts, truncate=False)
+        with pytest.raises(TextTooLong, match=r"queries\[69\] has more than the 48 tokens"):
+            client.search(texts, truncate=False)
+
     def test_one_text_that_utf8_cannot_hold_fails_alone(self, client: AnyClient) -> None:
         outcomes = embed_together(client, ["\ud800", "storm"] * 20)
         assert all(isinstance(outcome, InvalidText) for outcome in outcomes[::2])

@@ -311,8 +311,12 @@ class TestCommands:
         assert done.exit_code == 0, done.output
         assert (tmp_path / "http.json").read_text() == (tmp_path / "redis.json").read_text()
         assert key not in done.output
-        refused = CliRunner().invoke(main, [*words, str(tmp_path / "no.json"), *asked])
-        assert (refused.exit_code, "[unauthorized]" in refused.stderr) == (1, True)
+        kept = tmp_path / "kept.json"
+        kept.write_text("of an earlier run")
+        for out in (kept, tmp_path / "no.json"):
+            refused = CliRunner().invoke(main, [*words, str(out), *asked])
+            assert (refused.exit_code, "[unauthorized]" in refused.stderr) == (1, True)
+        assert (kept.read_text(), (tmp_path / "no.json").exists()) == ("of an earlier run", False)
         other = elsewhere.invoke(main, [*words, str(tmp_path / "no.json"), *asked, "--index", "other"])
         assert "has no index other: name one with --index, or build it there" in other.stderr
 
@@ -350,6 +354,7 @@ class TestCommands:
     def test_options_that_cannot_be_are_refused_at_once(self, command: str, shoal: CliRunner) -> None:
         assert "--depth is 5, less than -k, 10" in shoal.invoke(main, [command, "x", "--depth", "5"]).stderr
         assert "there is no file x/queries.jsonl" in shoal.invoke(main, [command, "x"]).stderr
+        assert "no/such is no folder" in shoal.invoke(main, [command, "x", "--json", "no/such/a.json"]).stderr
 
     def test_tune_says_what_is_best_and_what_it_costs(self, shoal: CliRunner, beir: Path, tmp_path: Path) -> None:
         out = tmp_path / "out.json"

@@ -113,7 +113,7 @@ class TestSameAsClient:
         [
             ("storm", {"min_score": 0.2, "fields": ["text"], "explain": True}),
             (["storm", "rain"], {"fuse": True, "negative": "sun"}),
-            (["storm"], {"negative": ["sun", "rain"], "group_by": "text", "group_size": 2}),
+            (["storm"], {"negative": ["sun", "rain"], "diversity": 0.3}),
             ([], {"like": ["1", "2"], "vectors": [[0.5] * 32]}),
         ],
     )

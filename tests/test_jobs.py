@@ -148,7 +148,7 @@ def test_an_option_that_cannot_be_is_named(values: dict[str, Any], message: str)
         ({"k": 5.0}, "k is 5.0"),
         ({"k": True}, "k is true"),
         ({"index": 5}, "index is 5: it takes a string"),
-        ({"texts": ["a", " \n"]}, "query 1 is empty"),
+        ({"texts": ["a", " \n"]}, r"queries\[1\] is empty"),
         ({"options": Options(normalize=False)}, "do not go with a search"),
         ({"options": Options(output="tokens")}, "do not go with a search"),
         ({"options": Options(dimensions=3)}, "do not go with a search"),

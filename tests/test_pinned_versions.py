@@ -133,6 +133,12 @@ def test_versions_that_are_gone_take_no_place(indexes: OpenIndexes) -> None:
         assert "kept no more" in refusal(indexes, f"gone{n}")
 
 
+def test_a_cursor_of_another_index_is_called_so(indexes: OpenIndexes) -> None:
+    cursor = Cursor("d", "v1", 10, 0.5, 7, "", index="faq").pack()
+    with pytest.raises(InvalidRequest, match='cursor is of the index "faq", and index is "news": name that index'):
+        find_version(indexes, "news", cursor)
+
+
 @pytest.mark.parametrize("version", ["gone", "../news/v1", ".building", "", "v1/..", "x" * 200])
 def test_a_version_that_is_not_there_is_refused(indexes: OpenIndexes, version: str) -> None:
     assert "kept no more" in refusal(indexes, version)

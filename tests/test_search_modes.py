@@ -74,8 +74,11 @@ def grouped(ranked: list[tuple[Document, float]], search: SearchOptions) -> Iter
 
 
 @st.composite
-def searches(draw: st.DrawFn, ids: list[str], pool: Vectors) -> tuple[Job, Vectors]:
+def searches(draw: st.DrawFn, documents: list[Document], pool: Vectors) -> tuple[Job, Vectors]:
     """Draw a job, and the vectors of its texts."""
+    ids = sorted({one.id for one in documents})
+    names = sorted({name for one in documents for name, value in one.fields.items() if value is not None})
+    group_by = draw(st.sampled_from([None, "", *names]))
     like = draw(st.none() | st.lists(st.sampled_from(ids), min_size=1, max_size=3)) if ids else None
     given_vectors = draw(st.none() | st.lists(st.sampled_from(range(len(pool))), min_size=1, max_size=3))
     num_texts = draw(st.integers(0 if like or given_vectors else 1, 3))
@@ -86,9 +89,9 @@ def searches(draw: st.DrawFn, ids: list[str], pool: Vectors) -> tuple[Job, Vecto
         "num_negative": num_negative,
         "fuse": draw(st.booleans()),
         "min_score": draw(st.none() | st.sampled_from([-0.2, 0.0, 0.3, 0.9])),
-        "group_by": draw(st.sampled_from([None, "", "group", "n", "missing"])),
-        "group_size": draw(st.integers(1, 3)),
-        "fields": draw(st.none() | st.sampled_from([[], ["text"], ["n", "missing"]])),
+        "group_by": group_by,
+        "group_size": draw(st.integers(1, 3)) if group_by else 1,
+        "fields": draw(st.none() | st.lists(st.sampled_from(["text", *names]), unique=True)),
         "explain": draw(st.booleans()),
     }
     chosen = draw(st.lists(st.integers(0, len(pool) - 1), min_size=num_texts + num_negative, max_size=num_texts + 2))
@@ -111,7 +114,7 @@ def test_a_search_with_options_finds_what_scoring_all_documents_finds(data: st.D
         deleted = data.draw(st.lists(st.sampled_from(ids), max_size=8))
         added = data.draw(st.lists(st.integers(0, len(pool) - 1), min_size=not deleted, max_size=30))
         apply(index, [made.change(added, ids, deleted, pool)])
-        job, vectors = data.draw(searches(sorted({d.id for d in made.documents}), pool))
+        job, vectors = data.draw(searches(made.documents, pool))
         expected = by_scoring_all(made, job, vectors)
         found = index.answer(job, vectors)
         assert found.hits == [[hit for group in groups[: job.k] for hit in group] for groups in expected]
@@ -279,6 +282,33 @@ def test_a_cursor_of_another_search_is_refused(made: Made, changed: dict[str, An
     other = replace(job, **changed)
     other = replace(other, search=replace(other.search, cursor=page.cursors[0]))
     assert "of another search" in refusal(index, other, query)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"group_by": "topic"}, 'group_by: there is no field "topic": the index has "group", "n"'),
+        ({"group_by": "text"}, 'group_by: there is no field "text": text is no field with values'),
+        ({"fields": ["id", "n", "topic"]}, 'fields[2]: there is no field "topic": the index has "group", "n"'),
+        ({"facets": ["n", "topic"]}, 'facets[1]: there is no field "topic": the index has "group", "n"'),
+        ({"group_size": 3}, "group_size is 3, without group_by: name the field"),
+        ({"group_size": 3, "group_by": ""}, "group_size is 3, without group_by: name the field"),
+    ],
+)
+def test_a_name_that_no_document_has_and_a_size_without_groups_are_refused(
+    made: Made, options: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    index = open_made(tmp_path / "v1", made)
+    query = unit_vectors(1, DIMENSION, 1)
+    assert refusal(index, Job("search", ["a"], search=SearchOptions(**options)), query).startswith(words)
+
+
+def test_a_field_can_be_named_once_a_document_that_was_added_has_it(made: Made, tmp_path: Path) -> None:
+    index, query = open_made(tmp_path / "v1", made), unit_vectors(1, DIMENSION, 1)
+    job = Job("search", ["a"], k=1, search=SearchOptions(fields=["topic"], group_by="topic"))
+    assert 'there is no field "topic"' in refusal(index, job, query)
+    apply(index, [Change((Document("x", "a", {"topic": "rain"}),), query, (), "d", 0.0)])
+    assert index.answer(job, query).hits == [[{"id": "x", "score": pytest.approx(1), "topic": "rain"}]]
 
 
 def test_an_unknown_id_and_a_vector_of_another_length_are_refused(made: Made, tmp_path: Path) -> None:

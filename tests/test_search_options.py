@@ -45,6 +45,12 @@ def test_a_value_that_an_option_does_not_take_is_named(name: str, value: Any) ->
         SearchOptions(**{name: value})
 
 
+@pytest.mark.parametrize("mode", ["dense", "lexical"])
+def test_a_share_of_the_meaning_goes_with_a_hybrid_search_alone(mode: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"alpha is 0.5, and mode is {mode}: set mode to hybrid"):
+        SearchOptions(mode=mode, alpha=0.5)
+
+
 def test_a_search_travels_with_its_options() -> None:
     search = SearchOptions(fuse=True, num_negative=1, like=["7"], vectors=[[0.5, 1.0]], min_score=0.25, fields=[])
     job = Job("search", ["storm", "protest"], k=3, search=search)

@@ -126,7 +126,7 @@ def jobs(draw: st.DrawFn, ids: list[str]) -> tuple[Job, Vectors]:
     negative = draw(st.lists(TEXTS, max_size=2))
     options: dict[str, Any] = {
         "mode": mode,
-        "alpha": draw(st.sampled_from([None, 0.0, 0.4, 1.0])),
+        "alpha": draw(st.sampled_from([None, 0.0, 0.4, 1.0])) if mode == "hybrid" else None,
         "boost": draw(st.none() | BOOSTS),
         "filter": draw(st.none() | FILTERS),
         "min_score": draw(st.sampled_from([None, None, 0.0, 0.5])),

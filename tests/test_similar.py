@@ -24,7 +24,7 @@ class TestSimilar:
         assert len(api.post("/similar", json={"text": "a", "unknown": 1}).get_json()["text"]) == 3
 
     def test_of_both_names_the_text_is_read(self, api: FlaskClient) -> None:
-        assert "query 0 is empty" in error_of(api.post("/similar", json={"text": " ", "keywords": "a"}), 422)[1]
+        assert "queries[0] is empty" in error_of(api.post("/similar", json={"text": " ", "keywords": "a"}), 422)[1]
 
     @pytest.mark.parametrize(
         ("body", "words"),

@@ -74,7 +74,7 @@ def call(job: Job, remedy: str, lane: str = "interactive") -> Reply:
     """
     shared, request = context(), json_request()
     settings = shared.settings
-    check_texts(job.texts, settings.max_backlog_texts, settings.max_text_chars, "request", remedy)
+    check_texts(job, settings.max_backlog_texts, settings.max_text_chars, "request", remedy)
     check_query(job, settings.max_text_chars)
     check_hits(job, MAX_REQUEST_HITS, "request")
     _reserve_memory(shared, request, job, remedy)
@@ -90,7 +90,7 @@ def submit(job: Job, lane: str = "interactive", headers: dict[str, str] | None =
     """
     settings, client = context().settings, context().client
     remedy = f"submit several jobs, or wait for the answer of POST {WAITING_PATHS[job.op]}, which splits the list"
-    check_texts(job.texts, settings.max_job_texts, settings.max_text_chars, "job", remedy)
+    check_texts(job, settings.max_job_texts, settings.max_text_chars, "job", remedy)
     check_query(job, settings.max_text_chars)
     job_id = client.put(job, lane, json_request().client_name, json_request().headers.get("Idempotency-Key"))
     status = "queued" if job_id == job.id else client.queue.status(job_id)[0]

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Any, Literal, Self, get_args
 
 from shoal import traceparent, wire
@@ -75,6 +76,9 @@ TEXTS_PER_PASS = 4
 
 #: Most texts that a job counts as in its lane, as many as the scripts count.
 MAX_LANE_TEXTS = 999_999
+
+#: Largest number of a text in a list that is split into jobs: more than any list has.
+MAX_TEXT_NUMBER = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +170,7 @@ class Job:
     ids in decimal, with spaces between them. `special_tokens` is about special tokens, such as `[CLS]`: to tokenize,
     add them; to decode, keep them.
 
+    `first_text` is the number of the first text in a longer list that the job is a part of, for messages alone.
     `traceparent` is the trace that the job belongs to, for log lines and spans alone. `deadline` is in Unix seconds by
     Redis's clock. The reply goes to the reply address `reply_to`; a job without one has a record with its status, and
     its reply goes to a result key of its own. Raises InvalidRequest for a field that is not right.
@@ -185,6 +190,7 @@ class Job:
     search: SearchOptions = PLAIN
     map: MapOptions = WHOLE_MAP
     traceparent: str | None = None
+    first_text: int = 0
 
     def __post_init__(self) -> None:
         if self.op not in OPERATIONS:
@@ -195,6 +201,7 @@ class Job:
         _check_texts(self.texts, may_be_empty=self.search.num_given > 0 or self.op == "map")
         if self.deadline is not None:
             _check_deadline(self.deadline)
+        check_range("first_text", self.first_text, 0, MAX_TEXT_NUMBER)
         if self.op == "search":
             self._check_search()
         elif self.search is not PLAIN and self.search != PLAIN:
@@ -211,11 +218,9 @@ class Job:
     def _check_search(self) -> None:
         check_range("k", self.k, 1, MAX_K)
         check_type("index", self.index, str, "a string")
-        num_queries = max(0, len(self.texts) - self.search.num_negative)
         for n, text in enumerate(self.texts):
             if not text.strip():
-                name = f"query {n}" if n < num_queries else f"negative text {n - num_queries}"
-                raise InvalidRequest(f"{name} is empty: there is nothing to search for")
+                raise InvalidRequest(f"{self.name_of(n)} is empty: there is nothing to search for")
         if self.options.output != "vector" or self.options.dimensions is not None or not self.options.normalize:
             raise InvalidRequest("output, dimensions and normalize do not go with a search: leave them out")
         if self.options.chunk_tokens is not None:
@@ -254,6 +259,14 @@ class Job:
             if name not in RERANK_OPTIONS and getattr(self.options, name) != default:
                 raise InvalidRequest(f"{name} does not go with a rerank: leave it out")
 
+    def name_of(self, number: int) -> str:
+        """Return the name of a text by its number in the job, for messages: its place in the list that callers send."""
+        if self.op != "search":
+            return f"text {self.first_text + number}"
+        num_queries = max(0, len(self.texts) - self.search.num_negative)
+        is_negative = number >= num_queries
+        return f"negative[{number - num_queries}]" if is_negative else f"queries[{self.first_text + number}]"
+
     def pack(self, reply_to: str | None = None, trace: str | None = None) -> bytes:
         """Return the job as msgpack (docs/protocol.md), with `reply_to` as its reply address if one is given.
 
@@ -277,11 +290,22 @@ class Job:
             values["reply_to"] = reply_to
         if trace := traceparent.valid(self.traceparent) or trace:
             values["traceparent"] = trace
+        if self.first_text:
+            values["first_text"] = self.first_text
         try:
             return wire.pack(values)
         except InvalidText:
-            _check_encodable(self.texts, self.query if self.op == "rerank" else None)
+            self._check_encodable()
             raise
+
+    def _check_encodable(self) -> None:
+        """Raise InvalidText for a text that UTF-8 cannot hold, which it names."""
+        named = [(self.name_of(n), text) for n, text in enumerate(self.texts)]
+        for name, text in [("query", (self.op == "rerank" and self.query) or ""), *named]:
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise InvalidText(f"{name}: {wire.describe_surrogate(error)}") from error
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
@@ -360,7 +384,8 @@ class Job:
                 room = max_texts
             parts[-1].append(text)
             room -= num_texts
-        return [replace(self, texts=part, id=new_id()) for part in parts]
+        firsts = accumulate(map(len, parts), initial=self.first_text)
+        return [replace(self, texts=part, id=new_id(), first_text=n) for part, n in zip(parts, firsts, strict=False)]
 
 
 #: The fields of a job on the wire, without the options.
@@ -408,14 +433,6 @@ def _check_texts(texts: Any, may_be_empty: bool) -> None:
     for n, text in enumerate(texts):
         if not isinstance(text, str):
             raise InvalidRequest(f"text {n} is {kind(text)}: it must be a string")
-
-
-def _check_encodable(texts: list[str], query: str | None) -> None:
-    for name, text in [("query", query or ""), *((f"text {n}", text) for n, text in enumerate(texts))]:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidText(f"{name}: {wire.describe_surrogate(error)}") from error
 
 
 def _check_deadline(value: Any) -> None:

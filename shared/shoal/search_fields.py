@@ -88,7 +88,8 @@ def _boost(value: Any, place: str) -> Boost:
         values = given if isinstance(given, list) else [given]
         if not values:
             raise InvalidRequest(f"{place}.value is []: it takes a value, or a list of some")
-        return Boost(field, weight, place, tuple(parse_value(one, f"{place}.value") for one in values))
+        places = [f"{place}.value[{n}]" if values is given else f"{place}.value" for n in range(len(values))]
+        return Boost(field, weight, place, tuple(map(parse_value, values, places)))
     half_life, is_in_days = _number(parts[shapes[0]], f"{place}.{shapes[0]}"), shapes[0] == "half_life_days"
     if half_life <= 0:
         raise InvalidRequest(f"{place}.{shapes[0]} is {excerpt(half_life)}: it takes a number above 0")

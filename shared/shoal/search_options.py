@@ -88,6 +88,10 @@ class SearchOptions:
         for name, check in _CHECKS.items():
             if (value := getattr(self, name)) is not None:
                 check(name, value)
+        if self.alpha is not None and self.mode != "hybrid":
+            raise InvalidRequest(
+                f"alpha is {self.alpha:g}, and mode is {self.mode}: set mode to hybrid, or leave alpha out"
+            )
         for name in ("cursor", "sort"):
             if getattr(self, name) is not None and (self.rerank is not None or self.diversity is not None):
                 reason = "which have one page" if name == "cursor" else "which give hits another order"

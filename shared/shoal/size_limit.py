@@ -30,20 +30,20 @@ MAX_REQUEST_HITS = 100_000
 _MAX_TEXTS = {"request": "SHOAL_MAX_BACKLOG_TEXTS", "job": "SHOAL_MAX_JOB_TEXTS"}
 
 
-def check_texts(texts: Sequence[str], max_texts: int, max_text_chars: int, subject: str, remedy: str) -> None:
-    """Raise TooLarge if there are more than `max_texts` texts, or if one has more than `max_text_chars` characters.
+def check_texts(job: Job, max_texts: int, max_text_chars: int, subject: str, remedy: str) -> None:
+    """Raise TooLarge if a job has more than `max_texts` texts, or if one has more than `max_text_chars` characters.
 
     The message names the `subject` that has the texts, "request" or "job", and the `remedy` for too many of them.
     """
-    if len(texts) > max_texts:
+    if len(job.texts) > max_texts:
         raise TooLarge(
-            f"the {subject} has {len(texts):,} texts and may have {max_texts:,} ({_MAX_TEXTS[subject]}): {remedy}"
+            f"the {subject} has {len(job.texts):,} texts and may have {max_texts:,} ({_MAX_TEXTS[subject]}): {remedy}"
         )
-    for number, text in enumerate(texts):
+    for number, text in enumerate(job.texts):
         if len(text) > max_text_chars:
             raise TooLarge(
-                f"text {number} has {len(text):,} characters and may have {max_text_chars:,} (SHOAL_MAX_TEXT_CHARS): "
-                "cut it into passages"
+                f"{job.name_of(number)} has {len(text):,} characters and may have {max_text_chars:,} "
+                "(SHOAL_MAX_TEXT_CHARS): cut it into passages"
             )
 
 

@@ -268,7 +268,7 @@ class Admission:
             raise error
         if job.deadline is not None:
             check_deadline(job.deadline, now)
-        check_texts(job.texts, self._limits.max_job_texts, self._limits.max_text_chars, "job", "split it")
+        check_texts(job, self._limits.max_job_texts, self._limits.max_text_chars, "job", "split it")
         check_query(job, self._limits.max_text_chars)
         check_hits(job, MAX_JOB_HITS, "job")
         check_tokenizer_job(job)

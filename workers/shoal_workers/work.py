@@ -163,7 +163,8 @@ class Work:
     def check_length(self, number: int, tokens: Tokens, max_tokens: int) -> None:
         """Set the error if the text had to be cut and the options refuse that."""
         if tokens.truncated and not self.options.truncate and self.error is None:
-            subject = f"text {number} and the query have" if self.uses_reranker else f"text {number} has"
+            name = self.job.name_of(number)
+            subject = f"{name} and the query have" if self.uses_reranker else f"{name} has"
             self.error = TextTooLong(
                 f"{subject} more than the {max_tokens} tokens that the model takes: "
                 "shorten it, cut it into passages, or let it be truncated (truncate: true)"
@@ -192,7 +193,7 @@ class Work:
         """Take chunks that are encoded out of the tokenized texts, in order; set the error if the engine failed."""
         while self.chunked and (text := self.tokenized.get(self.chunked.num_encoded)) and text.is_done:
             if text.error is not None:
-                self.fail(f"the engine failed on a chunk of text {self.chunked.next_text}", text.error)
+                self.fail(f"the engine failed on a chunk of {self.job.name_of(self.chunked.next_text)}", text.error)
                 self.tokenized.clear()
                 return
             del self.tokenized[self.chunked.num_encoded]
@@ -202,7 +203,7 @@ class Work:
         """Set the error if the engine failed on a text."""
         failed = {n: text.error for n, text in self.tokenized.items() if text.error is not None}
         if failed:
-            what = "a hit" if self.second_stage else f"text {', '.join(map(str, failed))}"
+            what = "a hit" if self.second_stage else ", ".join(map(self.job.name_of, failed))
             self.fail(f"the engine failed on {what}", next(iter(failed.values())))
 
     def fail(self, what: str, cause: Exception) -> None:

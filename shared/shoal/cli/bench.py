@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ from shoal.address import api_url
 from shoal.bench.service import check_texts, describe_service, sample, service_trials
 from shoal.bench.table import tables
 from shoal.bench.trial import interleave
-from shoal.cli.options import settings_options
+from shoal.cli.options import OutputFile, settings_options, write_output
 from shoal.settings import Settings
 
 
@@ -22,9 +23,9 @@ from shoal.settings import Settings
     "--runs", type=click.IntRange(1), default=3, show_default=True, help="Runs of each load; the loads alternate."
 )
 @click.option("--seconds", type=click.IntRange(1), default=8, show_default=True, help="Length of a run.")
-@click.option("--json", "out", type=click.File("w", encoding="utf-8", lazy=False), help="Save every figure here.")
+@click.option("--json", "out", type=OutputFile(), help="Save every figure here.")
 @settings_options("host", "port")
-def bench(settings: Settings, url: str | None, source: Any, runs: int, seconds: int, out: Any) -> None:
+def bench(settings: Settings, url: str | None, source: Any, runs: int, seconds: int, out: Path | None) -> None:
     """Measure the running service at URL, or the one on this machine: rate and latency with 1 connection and with 64.
 
     It embeds and, where there is an index, searches: the headlines that ship with Shoal, one a request. wrk makes the
@@ -36,5 +37,4 @@ def bench(settings: Settings, url: str | None, source: Any, runs: int, seconds: 
     about = describe_service(address)
     rows = interleave("bench", trials, runs, seconds, partial(click.echo, err=True))
     click.echo("\n".join(f"{name}: {text}" for name, text in about.items()) + "\n\n" + tables(rows))
-    if out:
-        json.dump({"about": about, "rows": [asdict(row) for row in rows]}, out, indent=2)
+    write_output(out, json.dumps({"about": about, "rows": [asdict(row) for row in rows]}, indent=2))

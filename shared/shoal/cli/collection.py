@@ -12,15 +12,14 @@ from typing import Any
 
 import click
 
+from shoal.cli.options import OutputFile
 from shoal.client.http.client import HttpClient
 from shoal.client.questions import BlockingQuestions
 from shoal.client.redis.client import Client
 from shoal.errors import MissingExtra, UnknownIndex
 from shoal.evaluation.collection import Collection, Files
 from shoal.evaluation.corpus import write_source
-from shoal.evaluation.evaluation import Evaluation
 from shoal.evaluation.evaluator import Evaluator
-from shoal.evaluation.plot import svg
 from shoal.evaluation.run import Ids
 from shoal.extra import install_command
 from shoal.jobs import MAX_K
@@ -82,8 +81,8 @@ _OPTIONS = (
 )
 
 _OUTPUTS = (
-    click.option("--json", "out", type=click.File("w", encoding="utf-8", lazy=False), help="Save every figure here."),
-    click.option("--plot", type=click.File("w", encoding="utf-8", lazy=False), help="Draw a picture (SVG) here."),
+    click.option("--json", "out", type=OutputFile(), help="Save every figure here."),
+    click.option("--plot", type=OutputFile(), help="Draw a picture (SVG) here."),
 )
 
 
@@ -130,12 +129,6 @@ def _service(settings: Settings, asked: Asked) -> Client | HttpClient:
     if asked.url:
         return HttpClient(asked.url, asked.api_key, timeout_s=settings.request_timeout_s)
     return Client.from_settings(settings)
-
-
-def draw(evaluation: Evaluation, asked: Asked, plot: Any) -> None:
-    """Write the picture of an evaluation, if a file for it was named."""
-    if plot:
-        plot.write(svg(evaluation, asked.title))
 
 
 def _is_served(client: BlockingQuestions, index: str) -> bool:

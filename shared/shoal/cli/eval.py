@@ -2,12 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 
-from shoal.cli.collection import Asked, collection_options, draw, evaluator
-from shoal.cli.options import REDIS_SETTINGS, settings_options
+from shoal.cli.collection import Asked, collection_options, evaluator
+from shoal.cli.options import REDIS_SETTINGS, settings_options, write_output
+from shoal.evaluation.plot import svg
 from shoal.evaluation.setting import Setting
 from shoal.evaluation.table import tables
 from shoal.evaluation.trec import write_run
@@ -21,7 +21,13 @@ from shoal.settings import Settings
 @click.option("--runs", type=click.Path(file_okay=False, path_type=Path), help="Folder for the hits, as TREC runs.")
 @settings_options(*REDIS_SETTINGS, "request_timeout_s", "index_home", "home")
 def eval_(
-    settings: Settings, asked: Asked, words: tuple[str, ...], no_times: bool, runs: Path | None, out: Any, plot: Any
+    settings: Settings,
+    asked: Asked,
+    words: tuple[str, ...],
+    no_times: bool,
+    runs: Path | None,
+    out: Path | None,
+    plot: Path | None,
 ) -> None:
     """Measure how well a running service finds what people judged to be relevant.
 
@@ -35,9 +41,8 @@ def eval_(
         found = [evaluator_.run(setting) for setting in parsed]
         evaluation = evaluator_.evaluate(found, with_times=not no_times)
     click.echo(tables(evaluation))
-    if out:
-        json.dump(evaluation.to_map(), out, indent=2)
-    draw(evaluation, asked, plot)
+    write_output(out, json.dumps(evaluation.to_map(), indent=2))
+    write_output(plot, svg(evaluation, asked.title))
     if runs:
         runs.mkdir(parents=True, exist_ok=True)
         for number, run in enumerate(found, 1):

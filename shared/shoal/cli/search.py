@@ -123,5 +123,7 @@ def _search(
             f"{error.message}; name one with --index, which is served once its build is published"
         ) from error
     columns = {"hits": reply.hits, "cursor": reply.cursors, "total": reply.totals, "facets": reply.facets}
+    if reply.approximate:
+        click.echo("approximate: some of the best documents may be missing; --exact true looks at all", err=True)
     known = {name: column for name, column in columns.items() if column is not None}
     return [dict(zip(known, row, strict=True)) for row in zip(*known.values(), strict=True)]

@@ -3,14 +3,15 @@
 import json
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from pathlib import Path
 
 import click
 
-from shoal.cli.collection import Asked, collection_options, draw, evaluator
-from shoal.cli.options import REDIS_SETTINGS, settings_options
+from shoal.cli.collection import Asked, collection_options, evaluator
+from shoal.cli.options import REDIS_SETTINGS, settings_options, write_output
 from shoal.evaluation.evaluation import Evaluation
 from shoal.evaluation.evaluator import Evaluator
+from shoal.evaluation.plot import svg
 from shoal.evaluation.run import Run
 from shoal.evaluation.table import shown_ms, tables
 from shoal.evaluation.tuning import RERANKED, Choice, best_of, choose, modes, reranked
@@ -29,7 +30,7 @@ from shoal.settings import Settings
     help="Number of hits to try to rerank; repeatable, 0 for none.",
 )
 @settings_options(*REDIS_SETTINGS, "request_timeout_s", "index_home", "home")
-def tune(settings: Settings, asked: Asked, depths: tuple[int, ...], out: Any, plot: Any) -> None:
+def tune(settings: Settings, asked: Asked, depths: tuple[int, ...], out: Path | None, plot: Path | None) -> None:
     """Try modes of a search, shares of the dense part and depths of a reranker, and say what is best and what it costs.
 
     The collection is named as for `shoal eval`. What the service or the index does not have is left out.
@@ -38,9 +39,8 @@ def tune(settings: Settings, asked: Asked, depths: tuple[int, ...], out: Any, pl
         evaluation = evaluator_.evaluate(_runs(evaluator_, [depth for depth in depths if depth > 0]))
     choice = choose(evaluation)
     click.echo(f"{tables(evaluation)}\n\n{_words(evaluation, choice)}")
-    if out:
-        json.dump(evaluation.to_map() | {"choice": asdict(choice)}, out, indent=2)
-    draw(evaluation, asked, plot)
+    write_output(out, json.dumps(evaluation.to_map() | {"choice": asdict(choice)}, indent=2))
+    write_output(plot, svg(evaluation, asked.title))
 
 
 def _runs(evaluator_: Evaluator, depths: list[int]) -> list[Run]:

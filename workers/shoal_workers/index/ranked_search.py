@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import InvalidRequest
 from shoal.jobs import Job
+from shoal.records.document import RESERVED_NAMES
 from shoal.search_fields import parse_facets, parse_sort
 from shoal.search_filter import parse_filter
 from shoal.size_limit import check_rows
@@ -101,17 +102,32 @@ class RankedSearch:
         allow, and IndexCorrupt.
         """
         check_rows(self._job, self._num_rows)
-        if self._options.exact is False and self._index.approximate_search is None:
+        self._check_options()
+        queries = queries_of(self._job, self._vectors, self._index, self._live)
+        if self._options.mode == "lexical" and not all(query.texts for query in queries):
+            raise InvalidRequest("mode lexical finds words: it takes texts, not vectors and ids alone")
+        return [self._page(query) for query in self._each(queries)]
+
+    def _check_options(self) -> None:
+        """Raise InvalidRequest for an option that does not fit this index, or that nothing would come of."""
+        options = self._options
+        if options.exact is False and self._index.approximate_search is None:
             raise InvalidRequest(
                 f"exact is false, but version {self._index.manifest.version} was not built for approximate search: "
                 f"leave exact out, or build the index with approximate, of at least {LEAST_ROWS:,} rows"
             )
-        queries = queries_of(self._job, self._vectors, self._index, self._live)
-        if self._options.mode == "lexical" and not all(query.texts for query in queries):
-            raise InvalidRequest("mode lexical finds words: it takes texts, not vectors and ids alone")
-        if self._options.facets and self._options.rerank:
-            self._count(self._eligible)  # before hits are scored: a field may not be there
-        return [self._page(query) for query in self._each(queries)]
+        if options.group_size > 1 and not self._group_field:
+            raise InvalidRequest(
+                f"group_size is {options.group_size}, without group_by: name the field whose values make groups, or "
+                "leave group_size out"
+            )
+        for number, name in enumerate(options.facets or ()):  # before hits are scored: a field may not be there
+            self._fields.check_values(name, f"facets[{number}]")
+        if options.group_by:
+            self._known_fields.check_known(options.group_by, "group_by")
+        for number, name in enumerate(options.fields or ()):
+            if name not in RESERVED_NAMES:
+                self._known_fields.check_known(name, f"fields[{number}]")
 
     def answer(self, lists: Sequence[HitList]) -> SearchAnswer:
         """Return the answer that has the best hits of these lists. Raises IndexCorrupt."""
@@ -293,10 +309,14 @@ class RankedSearch:
     @cached_property
     def _group_keys(self) -> GroupKeys:
         """The keys of the groups that documents are in."""
-        fields = Fields.unknown(self._index.manifest.count, self._live)
-        if self._index.columns is not None:
-            fields = self._fields
-        return GroupKeys(self._group_field, fields, partial(self._index.document_of, live=self._live))
+        return GroupKeys(self._group_field, self._known_fields, partial(self._index.document_of, live=self._live))
+
+    @property
+    def _known_fields(self) -> Fields:
+        """The fields of the documents; none are known of a version that has no columns."""
+        if self._index.columns is None:
+            return Fields.unknown(self._index.manifest.count, self._live)
+        return self._fields
 
     # Choose
 

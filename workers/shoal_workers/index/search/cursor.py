@@ -19,10 +19,11 @@ _LEAST_BM25 = 1e-12
 class Cursor:
     """The end of a page: `num_shown` hits or groups are on it and the pages before.
 
-    All pages are of one `version` of the index, and of the search with this `digest`. The last hit, or the first one of
-    the last group, is in `row` and has the `score`; `added` is the digest of one that was added since the build. `now`
-    is the time of the first page, in Unix seconds, by which documents are recent on all of them, and `best_bm25` the
-    best BM25 score then, of which those of a hybrid search are parts on all of them.
+    All pages are of one `version` of the `index`, and of the search with this `digest`. The last hit, or the first one
+    of the last group, is in `row` and has the `score`; `added` is the digest of one that was added since the build.
+    `now` is the time of the first page, in Unix seconds, by which documents are recent on all of them, and `best_bm25`
+    the best BM25 score then, of which those of a hybrid search are parts on all of them. Cursors of earlier releases
+    have no `index`.
     """
 
     digest: str
@@ -33,6 +34,7 @@ class Cursor:
     added: str
     now: float = 0.0
     best_bm25: float = 0.0
+    index: str = ""
 
     def pack(self) -> str:
         """Return the cursor in letters, digits, `-` and `_`."""
@@ -54,6 +56,15 @@ class Cursor:
                 "empty one"
             ) from error
         return cursor
+
+    def version_in(self, index: str) -> str:
+        """Return the version that its pages are of; raise InvalidRequest if that is one of another index."""
+        if self.index not in ("", index):
+            raise InvalidRequest(
+                f"cursor is of the index {excerpt(self.index)}, and index is {excerpt(index)}: name that index, or "
+                "begin with an empty cursor"
+            )
+        return self.version
 
     @property
     def _is_possible(self) -> bool:

@@ -88,6 +88,11 @@ class Fields:
             reason += f", and {self.version.num_left_out:,} or more fields that are too many to be searched by"
         raise InvalidRequest(f"{place}: there is no field {excerpt(name)}: {reason}")
 
+    def check_known(self, name: str, place: str) -> None:
+        """Raise InvalidRequest for a field that no document has, unless there are too many to know all."""
+        if not self.version.num_left_out + self.added.num_left_out:
+            self.kind(name, place)
+
     def check_values(self, name: str, place: str) -> None:
         """Raise InvalidRequest for a field that the index has not, or whose values are not known."""
         if self.kind(name, place) == "stored":

@@ -32,7 +32,7 @@ class Pages:
         if (text := self._job.search.cursor) is None:
             return None
         if not text:
-            return Cursor(self._digest, self._version, 0, 0.0, 0, "", time.time())
+            return Cursor(self._digest, self._version, 0, 0.0, 0, "", time.time(), index=self._job.index)
         cursor = Cursor.unpack(text)
         if cursor.digest != self._digest or cursor.version != self._version:
             raise InvalidRequest("cursor is of another search: ask the same as for the page before, or begin anew")
@@ -53,8 +53,8 @@ class Pages:
 
     def end(self, last: Place, num_shown: int, best_bm25: float) -> str:
         """Return the cursor after a page whose last group is led by this document."""
-        now, added = self.before.now if self.before else 0.0, self._digest_of_added(last.row)
-        return Cursor(self._digest, self._version, num_shown, last.score, last.row, added, now, best_bm25).pack()
+        now, added, index = self.before.now if self.before else 0.0, self._digest_of_added(last.row), self._job.index
+        return Cursor(self._digest, self._version, num_shown, last.score, last.row, added, now, best_bm25, index).pack()
 
     @cached_property
     def _digest(self) -> str:

@@ -319,7 +319,7 @@ def find_index(indexes: Mapping[str, Index], name: str, cursor: str | None = Non
     It is of the version that is served now, or of that which a cursor has. Raises UnknownIndex, InvalidRequest for a
     bad cursor, and what `OpenIndexes.find` does.
     """
-    version = Cursor.unpack(cursor).version if cursor else None
+    version = Cursor.unpack(cursor).version_in(name) if cursor else None
     opened = Future[Index]()
     try:
         if isinstance(indexes, OpenIndexes):
