@@ -14,7 +14,6 @@ from shoal.jobs import Job
 from shoal.search_options import PLAIN
 from shoal_workers.index.index import Index
 from shoal_workers.index.ranked_search import SearchAnswer
-from shoal_workers.index.search.shared_products import SharedProducts
 from shoal_workers.index.second_stage import SecondStage
 from shoal_workers.index.serving.open_indexes import find_index
 from shoal_workers.process.watchdog import Progress
@@ -107,26 +106,23 @@ class Searcher:
             for work in works:
                 _fail(work, error)
             return
-        with index.exact_search.shared(np.concatenate(vectors)) as shared:
+        with index.shared(np.concatenate(vectors)) as shared:
             for work, of_work in zip(works, vectors, strict=True):
                 self._go_on()
                 started = time.perf_counter()
                 try:
-                    self._answer(index, work, of_work, shared)
+                    if work.job.op == "map":
+                        work.found = index.answer_map(work.job)
+                    elif not work.job.search.rerank:
+                        work.found = index.answer(work.job, of_work, self._go_on, shared)
+                    elif (stage := index.find(work.job, of_work, self._go_on, shared)).pairs:
+                        work.begin_second_stage(stage)
+                    else:
+                        work.found = stage.answer(())
                     work.index_version = index.manifest.version
                 except Exception as error:  # any that an index may raise
                     _set_error(work, error)
                 work.timings["search_s"] += time.perf_counter() - started
-
-    def _answer(self, index: Index, work: Work, vectors: NDArray[np.float32], shared: SharedProducts) -> None:
-        if work.job.op == "map":
-            work.found = index.answer_map(work.job)
-        elif not work.job.search.rerank:
-            work.found = index.answer(work.job, vectors, self._go_on, shared)
-        elif (stage := index.find(work.job, vectors, self._go_on, shared)).pairs:
-            work.begin_second_stage(stage)
-        else:
-            work.found = stage.answer(())
 
     def _rerank(self, work: Work, stage: SecondStage) -> None:
         """Set the hits of a job whose second stage is done."""

@@ -4,7 +4,7 @@ import json
 import mmap
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -246,6 +246,10 @@ class Index:
         if live.ids:
             found = merged(found, live.top_k(queries, k), self.manifest.count, k)
         return [self._hits(*of_query, live) for of_query in zip(*found, strict=True)]
+
+    def shared(self, queries: NDArray[np.float32]) -> AbstractContextManager[SharedProducts]:
+        """Give what `answer` and `find` may use for the texts of several jobs, whose vectors these are."""
+        return self.exact_search.shared(queries)
 
     def answer(
         self,

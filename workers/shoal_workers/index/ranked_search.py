@@ -11,24 +11,21 @@ from numpy.typing import NDArray
 
 from shoal.errors import InvalidRequest
 from shoal.jobs import Job
-from shoal.records.document import RESERVED_NAMES
-from shoal.search_fields import parse_facets, parse_sort
+from shoal.search_fields import parse_facets
 from shoal.search_filter import parse_filter
 from shoal.size_limit import check_rows
 from shoal_workers.index.hit import Hits
 from shoal_workers.index.job_queries import queries_of
+from shoal_workers.index.ranker import Ranker
 from shoal_workers.index.scoring import Scoring
-from shoal_workers.index.search.approximate_search import LEAST_ROWS, ApproximateSearch
+from shoal_workers.index.search.approximate_search import LEAST_ROWS
 from shoal_workers.index.search.diversity import most_diverse, pool_size
 from shoal_workers.index.search.facets import count_facet
-from shoal_workers.index.search.field_order import FieldOrder
-from shoal_workers.index.search.fields import Fields, Selection
-from shoal_workers.index.search.fused_search import Prior
+from shoal_workers.index.search.fields import HIT_NAMES, Fields, Selection
 from shoal_workers.index.search.grouping import GroupKeys, Lead, leads_of, members_of
 from shoal_workers.index.search.pages import Pages
 from shoal_workers.index.search.query import Query
-from shoal_workers.index.search.ranking import Place, Ranked, Ranking
-from shoal_workers.index.search.search import ExactSearch, merged
+from shoal_workers.index.search.ranking import Place, Ranking
 from shoal_workers.index.search.selection import select
 from shoal_workers.index.search.shared_products import SharedProducts
 
@@ -39,8 +36,6 @@ Item = TypeVar("Item")
 
 #: The rows of an approximate search for each row of an exact one that takes as long, about.
 APPROXIMATE_SHARE = 8
-
-_NO_SCORES: NDArray[np.float32] = np.empty(0, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +85,8 @@ class RankedSearch:
         self._vectors = vectors
         self._pages = Pages(job, index.manifest.version, index.manifest.count, self._live.packed)
         self._going_on = going_on
-        self._shared = shared
         self._scoring = Scoring(index, self._live, job.search, self._pages, self._selection)
-        self._is_approximate = False
+        self._ranker = Ranker(index, self._live, job.search, self._pages, self._scoring, shared)
         self._group_field = index.group_field if job.search.group_by is None else job.search.group_by
 
     def find(self) -> list[HitList]:
@@ -126,7 +120,7 @@ class RankedSearch:
         if options.group_by:
             self._known_fields.check_known(options.group_by, "group_by")
         for number, name in enumerate(options.fields or ()):
-            if name not in RESERVED_NAMES:
+            if name not in HIT_NAMES:
                 self._known_fields.check_known(name, f"fields[{number}]")
 
     def answer(self, lists: Sequence[HitList]) -> SearchAnswer:
@@ -137,7 +131,7 @@ class RankedSearch:
             [found.cursor for found in lists] if has_pages else None,
             [self._selection(f.query).num for f in self._each(lists)] if has_pages or self._options.facets else None,
             [self._facets(found.query) for found in self._each(lists)] if self._options.facets else None,
-            self._is_approximate,
+            self._ranker.is_approximate,
             self._map_places(lists) if self._options.map_place else None,
         )
 
@@ -151,30 +145,7 @@ class RankedSearch:
             self._going_on()
             yield one
 
-    # Rank
-
-    def _find(self, query: Query, selection: Selection) -> Callable[[int], Ranked]:
-        """Return the function that ranks so many documents: by score, or by fields where the search sorts by these."""
-        if self._options.sort is None:
-            return partial(self._rank, query, selection)
-        ordered = self._with_last(self._may_reach(query, selection))
-        return lambda num: Ranked(*self._order.top(ordered, num, partial(self._rank_reaching, query)))
-
-    @cached_property
-    def _order(self) -> FieldOrder:
-        """The order of all documents by the fields that the search sorts by."""
-        return FieldOrder(parse_sort(self._options.sort), self._fields)
-
-    def _rank(self, query: Query, selection: Selection, num: int) -> Ranked:
-        """Return the documents of highest score, best first; of equal scores, the lower row comes first."""
-        if prior := self._scoring.prior(query):
-            return self._rank_fused(query, prior, selection, num)
-        vector = query.vector[None]
-        found = self._search_of(selection).top_k(vector, num, eligible=selection.rows)
-        if self._live.ids:
-            added = self._live.top_k(vector, num, selection.added)
-            found = merged(found, added, self._index.manifest.count, num)
-        return Ranked(found.rows[0], found.scores[0])
+    # Select
 
     @property
     def _num_rows(self) -> int:
@@ -185,54 +156,6 @@ class RankedSearch:
         if approximate is None or is_exact or not approximate.is_quicker(num_rows):
             return num_rows
         return num_rows // APPROXIMATE_SHARE
-
-    def _search_of(self, selection: Selection) -> ExactSearch | ApproximateSearch:
-        """Return the search for the rows of a selection: the approximate one, where that is quicker and wanted."""
-        approximate = None if self._options.exact else self._index.approximate_search
-        if approximate is None or not approximate.is_quicker(int(np.count_nonzero(selection.rows))):
-            return self._index.exact_search
-        self._is_approximate = True
-        return approximate
-
-    def _rank_fused(self, query: Query, prior: Prior, selection: Selection, num: int) -> Ranked:
-        index, weight = self._index, prior.weight
-        found = index.exact_search.top_fused(query.vector, num, weight, prior.of_version, selection.rows, self._shared)
-        if self._live.ids:
-            added = self._live.top_fused(query.vector, num, weight, prior.of_added, selection.added)
-            found = merged(found, added, index.manifest.count, num)
-        return Ranked(found.rows[0], found.scores[0])
-
-    def _may_reach(self, query: Query, selection: Selection) -> Selection:
-        """Return the documents of a selection that may reach the least score: all that do, and some more."""
-        if (least := self._options.min_score) is None:
-            return selection
-        weight, of_version, _ = self._scoring.prior(query) or Prior(
-            1.0, np.zeros_like(selection.rows, np.float32), _NO_SCORES
-        )
-        rows = self._index.exact_search.may_reach(least, query.vector, weight, of_version, selection.rows)
-        return Selection(rows, selection.added)
-
-    def _rank_reaching(self, query: Query, selection: Selection, num: int) -> Ranked:
-        """Return the documents of highest score that reach the least score, and the last one of the page before."""
-        rows, scores = self._rank(query, selection, num)
-        if (least := self._options.min_score) is None:
-            return Ranked(rows, scores)
-        reaches = scores >= np.float64(least)  # compared as it is, and not rounded to float32
-        if (before := self._pages.before) and before.num_shown and not before.added:
-            reaches |= rows == before.row
-        return Ranked(rows[reaches], scores[reaches])
-
-    def _with_last(self, selection: Selection) -> Selection:
-        """Return the selection with the last document of the page before, after which this page begins.
-
-        It may have been deleted since.
-        """
-        before = self._pages.before
-        if before is None or not before.num_shown or before.added or before.row >= len(selection.rows):
-            return selection
-        rows = selection.rows.copy()
-        rows[before.row] = True
-        return Selection(rows, selection.added)
 
     @property
     def _fields(self) -> Fields:
@@ -280,7 +203,7 @@ class RankedSearch:
         """Return the documents on the page that the job asks for."""
         num, before = self._num_found, self._pages.before
         num_before = before.num_shown if before else 0
-        ranking = Ranking(self._find(query, self._selection(query)), num_before + num + (before is not None))
+        ranking = Ranking(self._ranker.find(query, self._selection(query)), num_before + num + (before is not None))
         leads = self._pages.rest(lambda: self._leads(ranking))
         shown = list(islice(leads, num))
         has_more = before is not None and next(leads, None) is not None
@@ -293,7 +216,7 @@ class RankedSearch:
             return HitList(query, [[lead.place] for lead in shown], end)
         keys, size = [lead.key for lead in shown], self._options.group_size
         if (members := self._group_keys.members(keys)) is not None:
-            ranking = Ranking(self._find(query, self._selection(query) & members), num * size)
+            ranking = Ranking(self._ranker.find(query, self._selection(query) & members), num * size)
         return HitList(query, members_of(self._places(ranking), self._group_keys.key, keys, size), end)
 
     def _places(self, ranking: Ranking) -> Iterable[Place]:

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -104,10 +104,7 @@ def build(
     with _disk_full(out), open_scratch(out, arguments) as (folder, state):
         if not state.count:
             collect_changes(folder, state, out, changes, drop_changes_before)
-            with ReadFiles(out / READ_FILES) if source.is_folder else nullcontext() as read_files:
-                if read_files is not None and not reuses:
-                    read_files.forget()
-                read_source(folder, state, source, skips_bad, report, cutter, read_files)
+            read_source(folder, state, source, skips_bad, report, cutter, _read_before(out, source, reuses))
         write_columns(folder, state, kinds or {}, report)
         result = replace(_fill(folder, state, source.name, former, encoder, report), is_published=publishes)
         if key:
@@ -129,6 +126,16 @@ def _arguments_of(source: Source, model: ModelInfo, former: FormerVersion | None
         "model": asdict(model),
         "former": former.name if former else None,
     }
+
+
+def _read_before(out: Path, source: Source, reuses: bool) -> ReadFiles | None:
+    """Return what the build before has read of a folder; nothing of it, if all is to be read; None for a file."""
+    if not source.is_folder:
+        return None
+    read_files = ReadFiles(out / READ_FILES)
+    if not reuses:
+        read_files.forget()
+    return read_files
 
 
 def _publish(out: Path, version: str, publishes: bool, num_kept: int) -> None:

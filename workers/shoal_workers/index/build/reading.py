@@ -5,7 +5,7 @@ Rows that cannot be indexed are found here, and documents are cut into chunks.
 
 import json
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -43,12 +43,12 @@ def read_source(
 ) -> None:
     """Copy the documents of the source into the folder of a build, fold in the changes that are there, and count them.
 
-    Files of a folder that are in `read_files` are not read again. With a `cutter`, each chunk of a document is a row of
-    the index. With `skips_bad`, bad rows and documents with the id of an earlier one are left out and listed in a file.
-    Memory grows by some 90 bytes a row of the index. Raises BadDocument for the first of them otherwise, and if no
-    document is left.
+    Files of a folder that are in `read_files`, which is closed, are not read again. With a `cutter`, each chunk of a
+    document is a row of the index. With `skips_bad`, bad rows and documents with the id of an earlier one are left out
+    and listed in a file. Memory grows by some 90 bytes a row of the index. Raises BadDocument for the first of them
+    otherwise, and if no document is left.
     """
-    with BadRows(folder / BAD_ROWS) as bad:
+    with BadRows(folder / BAD_ROWS) as bad, read_files or nullcontext():
         reading = _Reading(folder, state, source, bad if skips_bad else None, report, cutter)
         reading.copy(read_files)
         is_kept = reading.leave_repeated_out()

@@ -26,6 +26,9 @@ _NOT_FIELDS = {
     "id": "id is no field with values: give the documents a field with the same value",
 }
 
+#: The parts of a hit that are no fields.
+HIT_NAMES = frozenset(_NOT_FIELDS)
+
 
 class Selection(NamedTuple):
     """The documents that a search may find: `rows` of the version, bool `[count]`, and `added` ones, bool `[added]`."""
