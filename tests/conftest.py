@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -22,8 +23,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 import redis
+from disk import ignore_syncs
 from hypothesis import HealthCheck, settings
-from queues import Queue
+from queues import ALIVE_S, Queue
 from threadpoolctl import threadpool_limits
 
 from shoal import Client
@@ -43,6 +45,17 @@ if TYPE_CHECKING:
 #: Words that the tiny model knows. The tests' index holds every pair of them.
 WORDS = ("storm", "europe", "climate", "change", "rain", "market", "falls", "rises")
 
+#: Files that take long for the number of their tests, the longest last.
+SLOW_FILES = (
+    "test_redis_restart",
+    "test_runner",
+    "test_chaos",
+    "test_supervisor",
+    "test_watch",
+    "test_export",
+    "test_fuzz_openapi",
+)
+
 #: Seed of the order of the tests and of `random`; --randomly-seed names another.
 SEED = 20_261_121
 
@@ -51,7 +64,7 @@ ALL_PORTS, PORTS_A_BLOCK = range(10_000, 32_000), 1_000
 
 #: Longest that anything may take on a busy machine: only what hangs takes longer. Tests wait for an event, at most for
 #: this long, and compare no durations. `scripts/mutants` waits for less: there most waits are in vain.
-PATIENCE_S = float(os.environ.get("TEST_PATIENCE_S", 180.0))
+PATIENCE_S = float(os.environ.get("TEST_PATIENCE_S", 300.0))
 
 # Tests have the settings that they name, whatever the settings of the shell that starts them are.
 for _name in [name for name in os.environ if name.startswith("SHOAL_") or name.lower().endswith("_proxy")]:
@@ -64,6 +77,8 @@ for _name in ("RAYON_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ[_name] = os.environ.get(_name) or "1"
 threadpool_limits(int(os.environ["OPENBLAS_NUM_THREADS"]), "blas")  # numpy is loaded already
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+ignore_syncs()
 
 # A shell starts what runs in its background with SIGINT ignored, and the processes of the tests would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -85,6 +100,14 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give pytest-randomly a fixed seed, unless the command line names one."""
     if config.getoption("randomly_seed", "") == "default":
         config.option.randomly_seed = SEED
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take long, so that none of them is alone at the end of a run of several processes."""
+    sizes = Counter(item.path.stem for item in items)
+    sizes.update({name: 1_000_000 + n for n, name in enumerate(SLOW_FILES)})
+    items.sort(key=lambda item: -sizes[item.path.stem])
 
 
 def pytest_collection_finish() -> None:
@@ -284,6 +307,7 @@ def queue(redis_url: str, keys: Keys) -> Iterator[Queue]:
 def client(redis_url: str, keys: Keys) -> Iterator[Client]:
     """A client of the test's own pool."""
     with Client(redis_url, key_prefix=keys.prefix, pool=keys.pool, timeout_s=PATIENCE_S) as client:
+        client.pool.alive_s = ALIVE_S
         yield client
 
 
@@ -440,7 +464,9 @@ def worker(queue: Queue, encoder: "Encoder", index: "Index") -> "Worker":
     from shoal_workers.encoding.bucketing import Bucketing
     from shoal_workers.worker import Worker
 
-    return Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096))
+    worker = Worker(queue.consumer(), encoder, {"default": index}, Bucketing(4_096))
+    worker.pool.alive_s = ALIVE_S
+    return worker
 
 
 @pytest.fixture

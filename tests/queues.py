@@ -17,9 +17,16 @@ from shoal.queue.producer import Producer
 from shoal.replies import Reply
 from shoal_workers.worker import Worker
 
+#: Time for which a worker is alive that a test announces, once as a rule: longer than any test takes.
+ALIVE_S = 3_600.0
+
 
 class Queue(Producer):
-    """A producer that is any number of consumers as well."""
+    """A producer that is any number of consumers as well, and that announces workers for as long as a test takes."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self.pool.alive_s = ALIVE_S
 
     @property
     def redis(self) -> Any:

@@ -16,7 +16,6 @@ from shoal import __version__
 from shoal.errors import BY_CODE
 from shoal.jobs import CHOICES, LANES, OPERATIONS, OPTION_NAMES, TOKENIZER_OPERATIONS
 from shoal.keys import Keys
-from shoal.queue.pool import Pool
 from shoal.settings import OPEN_PATHS
 from shoal_api.dialects import STATUS
 from shoal_api.schema.requests import JobBody
@@ -92,7 +91,7 @@ class TestInfo:
     def test_an_index_that_no_worker_can_serve_is_listed_among_the_errors(self, api: FlaskClient, queue: Queue) -> None:
         older = {name: value for name, value in INDEX.items() if name != "fields"}
         about = {"state": "ready", "indexes": {"news": older}, "index_errors": {"news": "old", "faq": "broken"}}
-        Pool(queue.broker, queue.keys).announce("w1", about)
+        queue.pool.announce("w1", about)
         found = api.get("/v1/indexes").get_json()
         assert found["errors"] == {"news": "old", "faq": "broken"}
         assert [(index["name"], index["error"], index["fields"]) for index in found["indexes"]] == [("news", "old", {})]

@@ -86,7 +86,7 @@ class TestDeadLetters:
             """A queue that puts only when all six are about to."""
 
             def put(self, lane: str, jobs: Sequence[Job], client: str = "") -> None:
-                barrier.wait(20)
+                barrier.wait(PATIENCE_S)
                 super().put(lane, jobs, client)
 
         barrier = Barrier(6)

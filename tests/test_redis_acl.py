@@ -226,7 +226,7 @@ def use_clients(place: Place) -> None:
     with closing(Queue.connect(place.worker, many := Keys(pool="many"))) as queue:
         queue.join()
         for n in range(MAX_LISTENING + 1):
-            Pool(queue.broker, many).announce(f"w{n}")
+            queue.pool.announce(f"w{n}")
         until_ms = 1_000 * queue.redis.time()[0] + 2_500
         queue.redis.zadd(many.listening, {f"w{n}": until_ms for n in range(MAX_LISTENING)})
         assert not queue.take(f"w{MAX_LISTENING}", LANES, 1, block_s=0.01)  # it sleeps

@@ -150,8 +150,7 @@ class TestLoss:
             with Load(client) as load:
                 wait_until(lambda: load.accepted)
                 pair.link.hold()
-                wait_until(lambda: load.errors)
-            assert "min-replicas-to-write" in load.errors[0].message
+                wait_until(lambda: [error for error in load.errors if "min-replicas-to-write" in error.message])
             refused = len(load.accepted)
             with pytest.raises(Unavailable, match="min-replicas-to-write"):
                 client.submit("embed", "storm")

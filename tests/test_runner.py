@@ -148,7 +148,7 @@ def test_a_job_is_done_and_says_how_far_it_is(place: Place) -> None:
     assert status.submitted_at <= (status.started_at or 0) <= (status.ended_at or 0)
     assert 0 < place.connection.ttl(f"rq:job:{job_id}") <= 7 * 86_400
     runner.terminate()
-    assert runner.wait(20) == 0
+    assert runner.wait(PATIENCE_S) == 0
     assert place.jobs.num_runners() == 0
 
 
@@ -258,7 +258,7 @@ def test_a_runner_that_is_stopped_leaves_its_job_to_the_next(place: Place) -> No
     runner = place.start()
     wait_until(lambda: len(place.numbers) == 3)
     runner.terminate()
-    assert runner.wait(20) == 0
+    assert runner.wait(PATIENCE_S) == 0
     assert place.jobs.status(job_id).status == "queued"
     assert place.jobs.status(job_id).progress.rows == 3
     place.let_go()
@@ -336,7 +336,7 @@ def test_one_that_does_not_stop_is_killed_and_goes_on_later(place: Place) -> Non
     process = place.process_of(runner)
     place.wait(job_id, "running")
     runner.terminate()
-    assert runner.wait(30) == 0
+    assert runner.wait(PATIENCE_S) == 0
     assert not process.is_running()
     assert place.jobs.status(job_id).status == "queued"
     place.let_go()

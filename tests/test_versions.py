@@ -4,7 +4,6 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from shoal.records.source import Source
 from shoal.settings import Settings
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.scratch import SCRATCH
-from shoal_workers.index.files.manifest import MANIFEST
+from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import current_version
 from shoal_workers.index.long_tasks import BuildIndex, ManageIndex, build_index, manage_index, name_of, where_is
 from shoal_workers.index.versions import HISTORY, delete, list_versions, publish, rollback
@@ -159,13 +158,24 @@ class TestDelete:
         assert (out.parent / "other").exists()
 
 
-def test_a_list_leaves_out_what_is_removed_meanwhile(out: Path, built: Build) -> None:
-    built()
-    builds = Thread(target=lambda: [built(num_kept=5) for _ in range(20)])
-    builds.start()
-    while builds.is_alive():
-        assert {version.to_map()["error"] for version in list_versions(out)} == {None}
-    builds.join()
+@pytest.mark.parametrize("gone", [(), (MANIFEST,), (MANIFEST, "documents.jsonl")])
+def test_a_list_leaves_out_what_is_removed_meanwhile(
+    out: Path, built: Build, monkeypatch: pytest.MonkeyPatch, gone: tuple[str, ...]
+) -> None:
+    removed, kept = built(), built()
+
+    def read_and_remove(folder: Path) -> Manifest:
+        manifest = read(folder)
+        if folder.name == removed:
+            for name in gone or [path.name for path in folder.iterdir()]:  # a removal may not be through yet
+                (folder / name).unlink()
+            if not gone:
+                folder.rmdir()
+        return manifest
+
+    read = Manifest.read
+    monkeypatch.setattr(Manifest, "read", read_and_remove)
+    assert [version.name for version in list_versions(out)] == [kept]
 
 
 class TestKeptVersions:

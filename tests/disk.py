@@ -1,0 +1,51 @@
+"""The disk, for which the tests do not wait: nothing of theirs has to outlive a power failure."""
+
+import ctypes
+import platform
+import struct
+import sys
+
+#: The system's number for the processor, and its numbers of fsync, fdatasync and sync_file_range.
+_CALLS = {"x86_64": (0xC000003E, (74, 75, 277)), "aarch64": (0xC00000B7, (82, 83, 84))}
+
+#: Instructions of a filter, of linux/filter.h: load a word, compare it, return. The words are of `struct seccomp_data`.
+_LOAD, _COMPARE, _RETURN = 0x20, 0x15, 0x06
+_CALL_AT, _PROCESSOR_AT = 0, 4
+
+#: What a filter returns, of linux/seccomp.h: run the call, or return 0 without it.
+_ALLOW, _PRETEND = 0x7FFF0000, 0x00050000
+
+#: Options of prctl, of linux/prctl.h.
+_SET_SECCOMP, _SET_NO_NEW_PRIVILEGES, _FILTER = 22, 38, 2
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("num_instructions", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
+
+
+def ignore_syncs() -> bool:
+    """Have the system skip calls that wait for the disk, for this thread and all that it starts; return False if not.
+
+    A disk may be busy for minutes with what other programs write, and a test that syncs a file would wait for that.
+    """
+    if sys.platform != "linux" or platform.machine() not in _CALLS:
+        return False
+    instructions = ctypes.create_string_buffer(_filter(*_CALLS[platform.machine()]))
+    program = _Program(len(instructions) // 8, ctypes.addressof(instructions))
+    system = ctypes.CDLL(None)
+    system.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    return bool(system.prctl(_SET_SECCOMP, _FILTER, ctypes.byref(program)) == 0)
+
+
+def _filter(processor: int, calls: tuple[int, ...]) -> bytes:
+    """Return the instructions that allow all calls but these."""
+    comparisons = [(_COMPARE, len(calls) - n, 0, call) for n, call in enumerate(calls)]
+    instructions = [
+        (_LOAD, 0, 0, _PROCESSOR_AT),
+        (_COMPARE, 0, len(calls) + 1, processor),
+        (_LOAD, 0, 0, _CALL_AT),
+        *comparisons,
+        (_RETURN, 0, 0, _ALLOW),
+        (_RETURN, 0, 0, _PRETEND),
+    ]
+    return b"".join(struct.pack("HBBI", *instruction) for instruction in instructions)
