@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from conftest import PATIENCE_S, RedisServer, wait_until
 from index_versions import publish_version
+from javascript import NODE, needs_node
 from page import read
 from process import Process, run
 from service import Service, service
@@ -167,9 +167,9 @@ def test_the_commands_do_the_same(place: Running, tmp_path: Path) -> None:
     assert 'no column is called "id"' in refused.stderr
 
 
-@pytest.mark.skipif(not shutil.which("node"), reason="needs node")
+@needs_node
 def test_a_program_in_javascript_does_it_with_the_page_alone(place: Running) -> None:
-    command = ["node", "--input-type=module", "--eval", JAVASCRIPT, place.url]
+    command = [NODE, "--input-type=module", "--eval", JAVASCRIPT, place.url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     said = json.loads(done.stdout or done.stderr)
     hit = {"id": "js", "score": said["hit"]["score"], "text": "gale", "topic": "weather", "tags": ["sea", 7]}

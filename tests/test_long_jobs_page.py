@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import time
 from dataclasses import fields
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from javascript import NODE, needs_node
 from page import read, table
 
 from shoal.bulk.bulk_request import BulkRequest
@@ -54,7 +54,7 @@ def test_the_signature_of_a_webhook_is_checked_as_the_page_says() -> None:
     assert not found["is_genuine"](b"{}", webhook.sign("secret", b"{}", int(time.time()) - 3_600), "secret")
 
 
-@pytest.mark.skipif(not shutil.which("node"), reason="there is no node")
+@needs_node
 def test_the_signature_is_checked_in_node_as_the_page_says() -> None:
     (program,) = re.findall(r"```js\n(import.*?)```", read(PAGE), re.DOTALL)
     body, now_s = '{"a":"é"}', int(time.time())
@@ -62,7 +62,7 @@ def test_the_signature_is_checked_in_node_as_the_page_says() -> None:
     cases = [(body, right), (body, old), ("{}", right), (body, "t=,v1="), (body, "")]
     calls = "".join(f"say({json.dumps(text)}, {json.dumps(header)});" for text, header in cases)
     say = 'const say = (text, header) => console.log(isGenuine(Buffer.from(text), header, "secret"));'
-    command = ["node", "--input-type=module", "-e", f"{program}{say}{calls}"]
+    command = [NODE, "--input-type=module", "-e", f"{program}{say}{calls}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=180)
     assert done.stdout.split() == ["true", "false", "false", "false", "false"]
 

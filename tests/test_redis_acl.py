@@ -4,7 +4,6 @@ import hashlib
 import http.client
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ import pytest
 import redis
 from changes import change
 from conftest import PATIENCE_S, ROOT, RedisServer, free_port, redis_program, wait_until
+from javascript import NODE, needs_node
 from long_job_tasks import KINDS
 from process import Process, environment, run
 from queues import Queue, connect
@@ -358,7 +358,7 @@ def test_the_runner_may_do_what_it_does(place: Place, tmp_path: Path) -> None:
     assert "docs/redis-users.acl" not in runner.output
 
 
-@pytest.mark.skipif(not shutil.which("node"), reason="there is no node")
+@needs_node
 def test_a_producer_made_of_the_pages_needs_what_its_user_may_do(
     place: Place, encoder: Encoder, reranker: Reranker, index: Index
 ) -> None:
@@ -368,7 +368,7 @@ def test_a_producer_made_of_the_pages_needs_what_its_user_may_do(
         Pool(queue.broker, queue.keys, alive_s=PATIENCE_S).announce(worker.id, about(worker))
         socket = place.api.partition("@")[2].partition("?")[0]
         pages = [str(ROOT / "docs" / name) for name in ("protocol.md", "scripts.md")]
-        command = ["node", str(PRODUCER), socket, "-", "shoal-producer", "producer", queue.keys.root, *pages]
+        command = [NODE, str(PRODUCER), socket, "-", "shoal-producer", "producer", queue.keys.root, *pages]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as producer:
             assert producer.stdout is not None
             assert producer.stdout.readline() == "worker\n"

@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -24,6 +23,7 @@ from flask.testing import FlaskClient
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from javascript import NODE, needs_node
 from numpy.typing import NDArray
 from page import read, table
 from safetensors.numpy import load
@@ -415,11 +415,11 @@ def test_the_script_reads_the_same_vectors_in_every_format(url: str) -> None:
         assert formats.accuracy(connection, texts, 4)[0].median("least cosine") > 0.999
 
 
-@pytest.mark.skipif(not shutil.which("node"), reason="there is no node")
+@needs_node
 @pytest.mark.parametrize("code", snippets("js"))
 def test_readers_in_javascript_read(url: str, code: str) -> None:
     script = code.replace("http://localhost:8080", url) + "console.log(JSON.stringify(vectors.map(v => [...v])))"
     done = subprocess.run(
-        ["node", "--input-type=module", "-e", script], capture_output=True, text=True, check=True, timeout=180
+        [NODE, "--input-type=module", "-e", script], capture_output=True, text=True, check=True, timeout=180
     )
     assert is_close(np.array(json.loads(done.stdout), np.float32), code)
