@@ -1,5 +1,6 @@
 """Draw the panels of the Grafana board of what a Prometheus has measured, where there is no Grafana."""
 
+import argparse
 import io
 import json
 import re
@@ -140,7 +141,23 @@ def _plot(axis: Any, panel: Mapping[str, Any], lines: Sequence[Line], minutes: S
         axis.legend(frameon=False, fontsize=6, ncols=3, loc="lower right", bbox_to_anchor=(1.02, 0.97), handlelength=1)
 
 
+def main() -> None:
+    """Draw what the command line asks for."""
+    parser = argparse.ArgumentParser(prog="scripts/board-plot", description=__doc__)
+    parser.add_argument("url", help="address of the Prometheus, such as http://localhost:9090")
+    parser.add_argument("minutes", type=float, help="length of the picture")
+    parser.add_argument(
+        "end", type=float, nargs="?", default=time.time(), help="its end in Unix seconds; now by itself"
+    )
+    asked = parser.parse_args()
+    if not asked.minutes > 0:
+        parser.error("minutes must be over 0")
+    prometheus = Prometheus(asked.url.rstrip("/"), asked.end - 60 * asked.minutes, asked.end)
+    try:
+        draw(json.loads(BOARD.read_text()), prometheus)
+    except (OSError, ValueError, LookupError) as error:  # what answers is no Prometheus, or the address is none
+        sys.exit(f"{asked.url} does not answer as a Prometheus does ({error}): check that it runs and its address")
+
+
 if __name__ == "__main__":
-    url, minutes, *end = sys.argv[1:]
-    end_s = float(end[0]) if end else time.time()
-    draw(json.loads(BOARD.read_text()), Prometheus(url, end_s - 60 * float(minutes), end_s))
+    main()

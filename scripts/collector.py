@@ -1,18 +1,21 @@
-"""A collector of spans that prints each trace as a tree: `collector.py [PORT]`, at 4318 of this machine by itself.
+"""A collector of spans that prints each trace as a tree.
 
 It is for a first look, and for the tests: it forgets all when it ends.
 """
 
+import argparse
 import gzip
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from shoal.printable import printable
 
 #: Time without a span after which a trace is printed: processes send theirs every 5 s.
 QUIET_S = 6.0
@@ -68,7 +71,7 @@ def _read(request: ExportTraceServiceRequest) -> Iterator[Received]:
         about = {item.key: item.value.string_value for item in group.resource.attributes}
         for span in (span for scope in group.scope_spans for span in scope.spans):
             yield Received(
-                about["service.name"],
+                about.get("service.name", "unknown"),
                 span.name,
                 span.trace_id.hex(),
                 span.span_id.hex(),
@@ -101,14 +104,14 @@ def tree(spans: Sequence[Received]) -> Iterator[str]:
         for span in sorted(parents, key=lambda span: span.start_ns):
             times = f"{(span.start_ns - begin_ns) / 1e6:9.2f} ms {(span.end_ns - span.start_ns) / 1e6:9.2f} ms"
             error = f"  error {span.error}" if span.error else ""
-            yield f"{times}  {'  ' * depth}{span.name}  ({span.service}){error}"
+            yield f"{times}  {'  ' * depth}{printable(f'{span.name}  ({span.service}){error}')}"
             yield from below([child for child in spans if child.parent_id == span.span_id], depth + 1)
 
     yield f"trace {spans[0].trace_id}"
     yield from below([span for span in spans if span.parent_id not in ids], 0)
 
 
-def main(port: int) -> None:
+def print_traces(port: int) -> None:
     """Print the traces that come, each once nothing more came for a while."""
     with Collector(port) as collector:
         threading.Thread(target=collector.serve_forever, daemon=True).start()
@@ -122,6 +125,18 @@ def main(port: int) -> None:
                     print("\n".join(tree([span for span in found if span.trace_id == trace_id])), flush=True)
 
 
+def main() -> None:
+    """Print traces until Ctrl-C."""
+    parser = argparse.ArgumentParser(prog="scripts/collector", description=__doc__)
+    parser.add_argument("port", type=int, nargs="?", default=4318, help="port of this machine; 4318 without one")
+    port = parser.parse_args().port
+    try:
+        print_traces(port)
+    except KeyboardInterrupt:
+        return
+    except (OSError, OverflowError) as error:
+        sys.exit(f"port {port} cannot be used ({error}): end what listens there, or name another one")
+
+
 if __name__ == "__main__":
-    with suppress(KeyboardInterrupt):
-        main(int(sys.argv[1]) if len(sys.argv) > 1 else 4318)
+    main()

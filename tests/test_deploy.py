@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -62,11 +63,12 @@ def test_panels_have_places_and_numbers_of_their_own() -> None:
     assert len({panel["id"] for panel in BOARD["panels"]}) == len(BOARD["panels"])
 
 
-def test_every_alert_has_a_section_on_the_page() -> None:
+def test_every_alert_says_what_to_do_and_has_a_section_on_the_page() -> None:
     sections = re.findall(r"^### (Shoal\w+)$", PAGE, re.MULTILINE)
     assert sorted(sections) == sorted(ALERTS)
     for name, alert in ALERTS.items():
-        assert alert["annotations"]["description"] == f"docs/operating.md#{name.lower()}"
+        text, anchor = alert["annotations"]["description"].rsplit(" ", 1)
+        assert (text.endswith("."), anchor) == (True, f"docs/operating.md#{name.lower()}")
 
 
 def test_every_alert_is_tested_where_it_fires_and_where_it_does_not() -> None:
@@ -98,6 +100,22 @@ def test_prometheus_takes_the_queries_of_the_board(tmp_path: Path) -> None:
     ]
     (tmp_path / "board.yml").write_text(yaml.safe_dump({"groups": [{"name": "board", "rules": rules}]}))
     promtool("check", "rules", "board.yml", folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "the following arguments are required: url, minutes"),
+        (("http://127.0.0.1:1", "10"), "http://127.0.0.1:1 does not answer as a Prometheus does"),
+        (("nowhere", "10"), "nowhere does not answer as a Prometheus does"),
+        (("http://127.0.0.1:1", "0"), "minutes must be over 0"),
+    ],
+)
+def test_the_plot_of_the_board_says_what_is_wrong(arguments: tuple[str, ...], message: str) -> None:
+    pytest.importorskip("matplotlib")
+    script = ROOT / "scripts" / "board_plot.py"
+    done = subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True)
+    assert (done.returncode > 0, message in done.stderr, "Traceback" in done.stderr) == (True, True, False)
 
 
 def test_compose_takes_the_overlay() -> None:
