@@ -22,6 +22,7 @@ from benchmarks import (
     open_loop,
     opening,
     options,
+    paint,
     plot,
     quality,
     rerank,
@@ -31,6 +32,7 @@ from benchmarks import (
     size,
     start,
     versions,
+    viewers,
     wire,
 )
 from benchmarks.peers import PEERS, target_of
@@ -70,12 +72,14 @@ SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "rerank": rerank.run,
     "options": options.run,
     "size": size.run,
+    "viewers": viewers.run,
+    "paint": paint.run,
 }
 
 #: Scenarios that run only when they are named.
 ON_DEMAND = (
     *("compare", "nearest", "versions", "opening", "hundred", "servers", "routes", "bulk", "rerank", "options"),
-    "size",
+    *("size", "viewers", "paint"),
 )
 
 

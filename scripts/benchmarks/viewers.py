@@ -1,0 +1,62 @@
+"""The scenario in which the page's Pool view is open ten times: what that costs the requests of others, and the API."""
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+from benchmarks.plan import Plan
+from benchmarks.scenarios import CACHE, NUM_REPEATED
+from benchmarks.server import Server, shoal
+from shoal.bench.trial import Figures, Row, Trial
+from shoal.queue.pool_history import EVERY_S
+
+#: Viewers, and connections of the load. With the cache a request costs the API alone, which is what viewers cost.
+NUM_VIEWERS, CONNECTIONS = 10, 16
+
+#: Time from the end of a run to the next, in seconds: the server notices with the next event that viewers are gone.
+PAUSE_S = EVERY_S + 0.5
+
+
+def run(plan: Plan) -> list[Row]:
+    """Run a load without viewers and with them, in turns, and then nothing but the viewers."""
+    with shoal(environment=CACHE) as server:
+        load = server.embed_load(CONNECTIONS, plan.texts.alone[:NUM_REPEATED])
+        cases: dict[str, Callable[[int, int], Figures]] = {
+            f"{CONNECTIONS} connections, {NUM_REPEATED:,} texts that repeat": partial(server.run, load, 1),
+            "no load": partial(_rest, server),
+        }
+        trials = [
+            Trial(case, f"{number} viewers", partial(_watched, server, number, measure))
+            for case, measure in cases.items()
+            for number in (0, NUM_VIEWERS)
+        ]
+        return plan.interleave("viewers", trials)
+
+
+def _watched(
+    server: Server, num_viewers: int, measure: Callable[[int, int], Figures], seconds: int, number: int
+) -> Figures:
+    with viewers(server.url, num_viewers):
+        figures = measure(seconds, number)
+    time.sleep(PAUSE_S)
+    return figures
+
+
+def _rest(server: Server, seconds: int, _: int) -> Figures:
+    """Return the share of a processor that the API takes while nothing is asked."""
+    before = server.processes.cpu_s()["api"]
+    time.sleep(seconds)
+    return {"% of a processor: api": (server.processes.cpu_s()["api"] - before) / seconds * 100}
+
+
+@contextmanager
+def viewers(url: str, number: int) -> Iterator[None]:
+    """Read the events of the pool as so many open pages do."""
+    with ExitStack() as stack:
+        for _ in range(number):
+            command = ["curl", "--silent", "--fail", "--no-buffer", "--output", "/dev/null", f"{url}/v1/pool/events"]
+            viewer = stack.enter_context(subprocess.Popen(command))
+            stack.callback(viewer.terminate)
+        yield
