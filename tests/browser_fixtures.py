@@ -36,7 +36,8 @@ def browser() -> Iterator["Browser"]:
         pytest.skip("needs the program chromium")
     sync_api.expect.set_options(timeout=PATIENCE_S * 1000)
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        args = ["--no-sandbox", "--enable-unsafe-swiftshader"]  # WebGL without a graphics card
+        browser = playwright.chromium.launch(executable_path=chromium, args=args)
         yield browser
         browser.close()
 

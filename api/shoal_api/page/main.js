@@ -5,12 +5,13 @@ import { Api } from "./api.js";
 import { banner, serviceOf, STARTING } from "./parts/service.js";
 import { keyDialog } from "./parts/key_dialog.js";
 import { setTheme, themeButton } from "./parts/theme.js";
+import * as map from "./views/map.js";
 import * as search from "./views/search.js";
 import * as pool from "./views/pool.js";
 import * as attempt from "./views/try.js";
 
 /** The views by the names that the address has for them. */
-const VIEWS = { search, try: attempt, pool };
+const VIEWS = { search, try: attempt, map, pool };
 
 /** Interval at which the page asks how the service is. */
 const LOOK_EVERY_MS = 5000;

@@ -1,6 +1,7 @@
 // A chart of the last ten minutes: an element that draws lines or layers, names what it draws, and tells it in a table.
 
 import uPlot from "../vendor/uplot.js";
+import { channelsOf, colourOf } from "./colour.js";
 import { clock } from "./quantity.js";
 
 const HEIGHT = 150;
@@ -174,23 +175,14 @@ function roundedUp(most) {
   return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= most);
 }
 
-/** Return a colour of the page in the notation that canvases know. */
-function colourOf(element, name) {
-  const probe = element.appendChild(document.createElement("span"));
-  probe.style.color = `var(${name})`;
-  const colour = getComputedStyle(probe).color;
-  probe.remove();
-  return colour;
-}
-
+/** Return the colour of the area below a line. */
 function shadeOf(colour) {
-  const [red, green, blue] = colour.match(/[\d.]+/g);
-  return `rgba(${red}, ${green}, ${blue}, 0.12)`;
+  return `rgba(${channelsOf(colour).join(", ")}, 0.12)`;
 }
 
 /** Return the colour of a layer, which hides those behind it. */
 function layerOf(element, colour) {
-  const [top, below] = [colour, colourOf(element, "--panel")].map((found) => found.match(/[\d.]+/g).slice(0, 3).map(Number));
+  const [top, below] = [colour, colourOf(element, "--panel")].map(channelsOf);
   return `rgb(${top.map((channel, n) => Math.round(0.55 * channel + 0.45 * below[n])).join(", ")})`;
 }
 

@@ -1,0 +1,334 @@
+// Map: the documents of an index in two dimensions, coloured by a field, with a query and its hits.
+
+import { html } from "../vendor/lit-html.js";
+import * as asking from "../parts/ask.js";
+import { choice } from "../parts/controls.js";
+import "../parts/map_canvas.js";
+import { fetchMap, MapDocuments, MAX_ASKED } from "../parts/map_data.js";
+import { legendInWords, mapLegend } from "../parts/map_legend.js";
+import { copyButton, documentList, documentTip } from "../parts/map_lists.js";
+import { empty, notice } from "../parts/notice.js";
+
+export const title = "Map";
+
+/** Hits of a query. */
+const NUM_HITS = 20;
+
+/** Pause after a keystroke, and after the pointer came to a point, before a request. */
+const TYPING_MS = 200;
+const HOVER_MS = 60;
+
+/** Documents around a point that are asked for with it. */
+const NUM_AROUND = 12;
+
+/** What differs between a map that is drawn and one that was asked for before. */
+const KEPT = ["index", "version"];
+
+let context = { state: {} };
+let ask = { query: "", index: "", field: "" };
+let map = null;
+let documents = null;
+let found = null;
+let error = null;
+let chosen = null;
+let front = null;
+let pointed = null;
+let strong = null;
+let isChoosing = false;
+let isPending = false;
+let hasWebgl = true;
+let timer = 0;
+let hoverTimer = 0;
+let request = new AbortController();
+
+/** Show what the address asks. */
+export function enter(given) {
+  context = given;
+  const { params } = context.state;
+  ask = { query: params.get("query") ?? "", index: params.get("index") ?? "", field: params.get("field") ?? "" };
+  submit();
+}
+
+/** Stop what is under way. */
+export function leave() {
+  request.abort();
+  clearTimeout(timer);
+  clearTimeout(hoverTimer);
+}
+
+function indexes() {
+  return context.state.info?.indexes ?? {};
+}
+
+function index() {
+  return asking.indexOf(ask, indexes());
+}
+
+/** Return the names of the fields that points can be coloured by. */
+function fields() {
+  const kinds = Object.entries(indexes()[index()]?.fields ?? {});
+  return kinds.filter(([, kind]) => kind !== "stored").map(([name]) => name);
+}
+
+/** Ask something else: at once, or after a pause in typing. */
+function change(changes, delayMs = 0) {
+  ask = { ...ask, ...changes };
+  clearTimeout(timer);
+  timer = setTimeout(submit, delayMs);
+  context.render();
+}
+
+function keepAddress() {
+  const params = new URLSearchParams(Object.entries(ask).filter(([, value]) => value));
+  history.replaceState(null, "", params.size ? `#map?${params}` : "#map");
+}
+
+/** Fetch the map, unless it is there, and search; an answer to an earlier request is dropped. */
+async function submit() {
+  request.abort();
+  request = new AbortController();
+  const { signal } = request;
+  keepAddress();
+  isPending = true;
+  context.render();
+  try {
+    await load(signal);
+    await search(signal);
+    error = null;
+  } catch (failure) {
+    if (signal.aborted) return;
+    error = failure;
+  }
+  isPending = false;
+  context.render();
+}
+
+async function load(signal) {
+  if (!Object.keys(indexes()).length && !ask.index) return void (map = null);
+  const isThere = map?.index === index() && (map.field?.name ?? "") === ask.field;
+  if (isThere && map.version === indexes()[index()]?.version) return;
+  take(await fetchMap(context.api, index(), ask.field, signal));
+}
+
+/** Take a map; what is shown and known stays, if it is the same one with other colours. */
+function take(next) {
+  const isSame = map && KEPT.every((name) => map[name] === next[name]) && map.rows.length === next.rows.length;
+  front = null;
+  if (isSame) return void (map = { ...next, places: map.places, points: map.points });
+  map = { ...next, points: { places: next.places } };
+  documents = new MapDocuments(context.api, map);
+  chosen = pointed = null;
+  if (!hasWebgl) choose([...map.rows.keys()]);
+}
+
+async function search(signal) {
+  const queries = ask.query.trim();
+  strong = null;
+  if (!queries || !map) return void (found = null);
+  const body = { queries, index: index(), k: NUM_HITS, map_place: true };
+  const { results, map_places } = await context.api.post("search", body, { signal });
+  found = { hits: results[0], query: map_places[0] };
+}
+
+/** Note the point that is meant, and ask for its document and those around it. */
+function point(number) {
+  pointed = number;
+  clearTimeout(hoverTimer);
+  if (number !== null && documents.at(number) === undefined) {
+    hoverTimer = setTimeout(() => know(canvas()?.nearest(number, NUM_AROUND) ?? [number]), HOVER_MS);
+  }
+  context.render();
+}
+
+/** Ask for documents at some points; if the index has another version by now, ask for its map. */
+async function know(numbers) {
+  try {
+    await documents.fetch(numbers, request.signal);
+  } catch (failure) {
+    if (failure.name === "AbortError") return;
+    if (failure.code === "invalid_request") return reload();
+    error = failure;
+  }
+  context.render();
+}
+
+function reload() {
+  map = chosen = pointed = null;
+  submit();
+}
+
+function choose(numbers) {
+  chosen = numbers.length ? numbers : null;
+  pointed = null;
+  isChoosing = false;
+  context.render();
+  if (chosen) know(numbers.slice(0, MAX_ASKED));
+}
+
+function canvas() {
+  return document.querySelector("shoal-map");
+}
+
+function forgoWebgl() {
+  if (!hasWebgl) return;
+  hasWebgl = false;
+  if (map) choose([...map.rows.keys()]);
+  context.render();
+}
+
+/** Draw the view. */
+export function view(state) {
+  const names = Object.keys(indexes());
+  const isDrawn = map && hasWebgl && error?.code !== "index_mismatch";
+  return html`
+    <div class="map" aria-busy=${isPending}>
+      ${controls(names)}
+      <div class="map-columns">
+        <div>
+          ${error ? problem() : ""}
+          ${state.service?.status === "ready" && !names.length && !error ? noIndex() : ""}
+          ${isDrawn ? drawn() : ""}
+          ${map && !hasWebgl ? empty("This browser does not draw maps", "It has no WebGL. The documents are listed instead, the first 100 of them.") : ""}
+        </div>
+        ${map && error?.code !== "index_mismatch" ? aside() : ""}
+      </div>
+    </div>
+  `;
+}
+
+function problem() {
+  if (error.code !== "index_mismatch") return notice(error);
+  const again = html`It was built by an earlier release. Build it again, for which no text is embedded anew:
+    <code>shoal index build FILE --name ${index()}</code>`;
+  return empty("This index has no map yet", again);
+}
+
+function noIndex() {
+  return empty("No index is served yet", html`Build one of a file, and serve it: <code>shoal index build news.csv --name news</code>`);
+}
+
+function controls(names) {
+  const items = Object.fromEntries(names.map((name) => [name, `${name} (${indexes()[name].count.toLocaleString("en")})`]));
+  const colours = Object.fromEntries([["", "nothing"], ...fields().map((name) => [name, name])]);
+  return html`
+    <form class="map-ask" role="search" @submit=${(event) => event.preventDefault() || change({})}>
+      <h1>${map ? `${map.rows.length.toLocaleString("en")} documents, like ones near each other` : "Map"}</h1>
+      <div class="row">
+        <label class="field query-field">
+          <span>Find on the map</span>
+          <input id="map-query" type="search" autocomplete="off" spellcheck="false" placeholder="A question, a phrase, a few words"
+            .value=${ask.query} @input=${(event) => change({ query: event.target.value }, TYPING_MS)}>
+        </label>
+        ${choice("Colour by", colours, ask.field, (field) => change({ field }))}
+        ${names.length > 1 ? choice("Index", items, index(), (name) => change({ index: name, field: "" })) : ""}
+      </div>
+    </form>
+  `;
+}
+
+/** Draw the canvas with its buttons, and say in words what it shows. */
+function drawn() {
+  const content = {
+    ...{ points: map.points, codes: map.codes, field: map.field, isInFront, isChoosing, pointed },
+    emphasis: [chosen, front, Boolean(found)],
+    marks: found?.hits.map((hit, n) => ({ place: hit.map_place, label: String(n + 1), isStrong: n === strong })) ?? [],
+    query: found?.query ?? null,
+    tip: pointed === null ? null : documentTip(documents.at(pointed), map.field),
+    onPoint: point,
+    onChoose: choose,
+    onMissing: forgoWebgl,
+  };
+  return html`
+    <div class="plane">
+      <shoal-map .content=${content}></shoal-map>
+      <div class="tools" role="group" aria-label="Map">
+        <button class="icon" aria-label="Enlarge" title="Enlarge (+)" @click=${() => canvas().enlarge(1.6)}>${glyph("M10 4v12M4 10h12")}</button>
+        <button class="icon" aria-label="Make smaller" title="Make smaller (−)" @click=${() => canvas().enlarge(1 / 1.6)}>${glyph("M4 10h12")}</button>
+        <button class="icon" aria-label="Show all" title="Show all (0)" @click=${() => canvas().showAll()}>${glyph("M4 8V4h4M12 4h4v4M16 12v4h-4M8 16H4v-4")}</button>
+        <button class="icon" aria-label="Choose with a lasso" title="Choose with a lasso (or hold Shift)" aria-pressed=${isChoosing} @click=${toggleChoosing}>${glyph("M10 4c4 0 7 2 7 5s-3 5-7 5-7-2-7-5 3-5 7-5M6 13c-1 2 0 4 2 4")}</button>
+      </div>
+    </div>
+    <p class="hint" id="map-keys">Drag to move, scroll or pinch to enlarge, Shift and drag to choose. Keys: arrows, +, −, and 0 for all.</p>
+    <p class="hidden" id="map-summary" role="status">${summary()}</p>
+  `;
+}
+
+function glyph(path) {
+  return html`<svg viewBox="0 0 20 20" width="18" height="18" aria-hidden="true"><path d=${path}></path></svg>`;
+}
+
+function toggleChoosing() {
+  isChoosing = !isChoosing;
+  context.render();
+}
+
+/** Return true for a point that is not faint: one of what is chosen, found or picked out in the legend. */
+function isInFront(number, code) {
+  if (chosen) return isChosen(number);
+  if (front !== null) return code === front;
+  return !found;
+}
+
+let chosenSet = { of: null, numbers: new Set() };
+
+function isChosen(number) {
+  if (chosenSet.of !== chosen) chosenSet = { of: chosen, numbers: new Set(chosen) };
+  return chosenSet.numbers.has(number);
+}
+
+function summary() {
+  const all = indexes()[index()]?.count ?? map.rows.length;
+  const sample = all > map.rows.length ? `A sample of ${map.rows.length} of ${all} documents.` : `${map.rows.length} documents.`;
+  const hits = found ? `${found.hits.length} hits of the query are marked by their numbers.` : "";
+  return `${sample} ${legendInWords(map.field)} ${hits}`;
+}
+
+function aside() {
+  return html`
+    <aside aria-label="About the map">
+      ${hasWebgl ? mapLegend(map.field, front, chooseValue) : ""}
+      ${chosen ? chosenList() : ""}
+      ${found ? hitList() : ""}
+      ${hasWebgl && !chosen ? html`<button class="button quiet" @click=${() => choose(canvas().inSight())}>List the documents in sight</button>` : ""}
+    </aside>
+  `;
+}
+
+function chooseValue(code) {
+  front = code;
+  context.render();
+}
+
+function hitList() {
+  const mark = (n) => {
+    strong = n;
+    if (n !== null) canvas()?.showPlace(found.hits[n].map_place);
+    context.render();
+  };
+  return html`
+    <section class="map-list">
+      <h2>${found.hits.length ? "The best hits" : "Nothing is found"}</h2>
+      ${documentList(found.hits, index(), { mark, isNumbered: true })}
+    </section>
+  `;
+}
+
+function chosenList() {
+  const listed = chosen.slice(0, MAX_ASKED);
+  const known = listed.map((number) => documents.at(number)).filter(Boolean);
+  const mark = (n) => {
+    pointed = n === null ? null : listed.find((number) => documents.at(number) === known[n]);
+    if (n !== null) canvas()?.showPlace(known[n].map_place);
+    context.render();
+  };
+  return html`
+    <section class="map-list">
+      <h2 role="status">${chosen.length.toLocaleString("en")} chosen${chosen.length > listed.length ? `, the first ${listed.length}` : ""}</h2>
+      <div class="row">
+        ${copyButton(known.map((document) => document.id), context.render)}
+        <button class="button quiet" @click=${() => choose([])}>Choose none</button>
+      </div>
+      ${documentList(known, index(), { mark, isNumbered: false })}
+    </section>
+  `;
+}
