@@ -102,6 +102,21 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.randomly_seed = SEED
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Import a share of the test files where several processes run all of them.
+
+    In a fresh clone, to compile a file with the details of its assertions takes longer than anything else that is done
+    before the first test. So each process compiles other files, and finds the rest compiled when it collects them.
+    """
+    folder, count = Path(__file__).parent, os.environ.get("PYTEST_XDIST_WORKER_COUNT")
+    if not count or [Path(name).resolve() for name in session.config.args] != [folder]:
+        return
+    number = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
+    for path in sorted(folder.glob("test_*.py"))[number :: int(count)]:
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # collecting the file says what is wrong with it
+            importlib.import_module(path.stem)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take long, so that none of them is alone at the end of a run of several processes."""
