@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -25,6 +26,7 @@ from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.files.manifest import DOCUMENTS, MANIFEST, VECTORS
 from shoal_workers.index.index import Index
+from shoal_workers.index.search.cursor import Cursor
 from shoal_workers.index.serving.index_watch import watched
 from shoal_workers.index.serving.open_indexes import RETRY_AFTER_S, OpenIndexes, find_index
 from shoal_workers.index.versions import make_current
@@ -141,9 +143,9 @@ def test_a_worker_does_not_start_without_an_index_that_its_settings_name(
 ) -> None:
     for name, values, error in (("a", {"digest": "f" * 64}, IndexMismatch), ("b", {"count": 65}, IndexCorrupt)):
         publish_version(tmp_path / name, index_folder, "v1", **values)
-        with pytest.raises(error):
+        with pytest.raises(error, match=re.escape(str(tmp_path / name))):
             OpenIndexes.from_settings(Settings(indexes=str(tmp_path / name), home=str(tmp_path)), encoder.model, 1)
-    with pytest.raises(IndexNotFound):
+    with pytest.raises(IndexNotFound, match=re.escape(str(tmp_path / "c"))):
         OpenIndexes.from_settings(Settings(indexes=str(tmp_path / "c"), home=str(tmp_path)), encoder.model, 1)
     (tmp_path / "a").rename(index_home / "a")
     indexes = OpenIndexes.from_settings(Settings(index_home=str(index_home), home=str(tmp_path)), encoder.model, 1)
@@ -224,6 +226,35 @@ def overwrite(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(-9, os.SEEK_END)
         file.write(b"?" * 9)
+
+
+@pytest.mark.usefixtures("all_large")
+def test_clients_are_told_the_name_of_an_index_and_the_log_its_folder(
+    news: Path,
+    indexes: OpenIndexes,
+    index_folder: Path,
+    queue: Queue,
+    encoder: Encoder,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    publish_version(news, index_folder, "v2")
+    overwrite(news / "v1" / DOCUMENTS)
+    overwrite(news / "v2" / DOCUMENTS)
+    (news / "v1" / MANIFEST).write_text("{")
+    indexes.look(0)
+    assert indexes["news"].count
+    old = Cursor("d", "v1", 1, 0.5, 1, "").pack()
+    with pytest.raises(IndexCorrupt, match=r"^news/v1/manifest\.json cannot be read") as of_page:
+        find_index(indexes, "news", old).result()
+    indexes.check_files(0)
+    fault = reply_after(queue, encoder, indexes, dict).error
+    assert fault is not None
+    assert fault.message.startswith("news/v2/documents.jsonl is not what was built")
+    assert indexes.errors["news"] == fault.message
+    for told in (fault.message, of_page.value.message):
+        assert str(news.parent) not in told
+    assert f"{news}/v2/documents.jsonl is not what was built" in caplog.text
+    assert f"{news}/v1/manifest.json cannot be read" in caplog.text
 
 
 @pytest.mark.usefixtures("all_large")

@@ -21,7 +21,6 @@ from shoal_workers.index.search.search_threads import SearchThreads
 from shoal_workers.index.serving.change_follower import ChangeFollower
 from shoal_workers.index.serving.description import described_with_changes
 from shoal_workers.index.serving.index_folders import IndexFolders
-from shoal_workers.index.serving.lazy_version import without_folder
 from shoal_workers.index.serving.pinned_versions import PinnedVersions
 from shoal_workers.index.serving.served_version import Failure, ServedVersion
 from shoal_workers.index.serving.version_opener import VersionOpener
@@ -130,7 +129,7 @@ class OpenIndexes(Mapping[str, Index]):
     def errors(self) -> dict[str, str]:
         """By the name of each index whose current version or changes are not served, the message that says why."""
         faults = {name: fault for name, served in self._served.items() if (fault := served.fault)}
-        failures = {name: failure.error.message for name, failure in self._failures.items()}
+        failures = {name: failure.public_error.message for name, failure in self._failures.items()}
         return self._folders.copy_errors() | faults | failures
 
     def describe(self) -> dict[str, dict[str, Any]]:
@@ -146,7 +145,7 @@ class OpenIndexes(Mapping[str, Index]):
         """
         served, now = self._served[name], time.monotonic()
         if served.failure:
-            raise type(served.failure.error)(served.failure.error.message)
+            raise served.failure.public_error
         if version is None or version == served.manifest.version:
             return served.use(now)
         return self._pinned.use(name, version, served.folder.parent, now)
@@ -284,12 +283,11 @@ class OpenIndexes(Mapping[str, Index]):
         return self._failed(version.name, version.folder.parent, version.folder, error, now)
 
     def _failed(self, name: str, folder: Path, version: Path | None, error: ShoalError, now: float) -> Failure:
-        """Return the failure of an index in a folder; only the log has the whole paths of its files."""
-        shown = without_folder(error, name, folder)
-        if self._message_of(name) != shown.message:
+        if self._message_of(name) != error.message:
             log.warning("index %s: %s", name, error.message)
         self._folders.note(name, error)
-        return Failure(shown, version, now + RETRY_AFTER_S)
+        # A copy of the error, because its frames would keep the files of the version open.
+        return Failure(type(error)(error.message), name, folder, version, now + RETRY_AFTER_S)
 
     def _message_of(self, name: str) -> str:
         """Return why the index is not served, as the log has it already; empty if it is."""

@@ -9,19 +9,26 @@ from shoal.errors import IndexCorrupt, ShoalError
 from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import Index, check_model
 from shoal_workers.index.serving.description import described_with_changes, description_of
-from shoal_workers.index.serving.lazy_version import LazyVersion
+from shoal_workers.index.serving.lazy_version import LazyVersion, without_folder
 from shoal_workers.model.model import Model
 
 
 class Failure(NamedTuple):
-    """The reason why a version of an index is not served, and the time of the next try.
+    """The reason why a version of the index `name` in `folder` is not served, and the time of the next try.
 
     `version` is None if the index does not say which version that is. `retry_at` is on the monotonic clock.
     """
 
     error: ShoalError
+    name: str
+    folder: Path
     version: Path | None
     retry_at: float
+
+    @property
+    def public_error(self) -> ShoalError:
+        """A copy of the error with the name of the index in place of its folder."""
+        return without_folder(self.error, self.name, self.folder)
 
 
 class ServedVersion(LazyVersion):
@@ -60,7 +67,7 @@ class ServedVersion(LazyVersion):
     def fault(self) -> str:
         """The reason why it, or some of its changes, are not searched; empty if all are."""
         index = self.opened
-        return self.failure.error.message if self.failure else index.change_fault if index else ""
+        return self.failure.public_error.message if self.failure else index.change_fault if index else ""
 
     def is_to_follow(self, position: str) -> bool:
         """Note that the log of its changes has come to a position; return True if it has to be opened for these.
