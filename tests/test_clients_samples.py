@@ -83,21 +83,14 @@ def run(command: list[str], key: str, given: str = "") -> str:
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
 @pytest.mark.parametrize("asked", ASKED)
-def test_the_search_by_curl(open_page: OpenPage, url: str, key: str, asked: str) -> None:
+def test_a_search_by_curl_and_in_python(open_page: OpenPage, url: str, key: str, asked: str) -> None:
     page = show(open_page, url, key, ASKED[asked].format("storm"))
     answer = json.loads(run(["sh", "-c", copy(page, "curl").replace("curl ", "curl -s ", 1)], key))
+    found = json.loads(run([sys.executable, "-"], key, copy(page, "Python") + FOUND).splitlines()[-1])
     texts = page.locator(".hit .text").all_inner_texts()
+    assert len(texts) > 1
     assert [hit["text"] for hit in answer["results"][0]][: len(texts)] == texts
-    assert len(texts) > 1
-
-
-@pytest.mark.parametrize("asked", ASKED)
-def test_the_search_in_python(open_page: OpenPage, url: str, key: str, asked: str) -> None:
-    page = show(open_page, url, key, ASKED[asked].format("storm"))
-    printed = run([sys.executable, "-"], key, copy(page, "Python") + FOUND)
-    texts = page.locator(".hit .text").all_inner_texts()
-    assert json.loads(printed.splitlines()[-1])[: len(texts)] == texts
-    assert len(texts) > 1
+    assert found[: len(texts)] == texts
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
