@@ -292,7 +292,8 @@ INLINE void finish_tile(const typename Kind::Sum (&sums)[M][3], const Rounded& i
     }
 }
 
-// Multiplies M tokens with a panel. With FETCH, asks for the next panel meanwhile.
+// Multiplies M tokens with a panel. With FETCH, asks for the next panel meanwhile, into the second cache: a panel of
+// bf16 has 36 KiB, and in the first cache it would take the place of the one that is multiplied.
 template <class Kind, int M, bool FETCH>
 void tile(const Rounded& input, int group, int first, Cursor panel, const Target& to, int column) {
     typename Kind::Sum sums[M][3];
@@ -303,7 +304,7 @@ void tile(const Rounded& input, int group, int first, Cursor panel, const Target
     for (int k = 0; k < row_bytes; k += 4, row += 4, weights += 192) {
         __m512i w0 = _mm512_load_si512(weights), w1 = _mm512_load_si512(weights + 64);
         __m512i w2 = _mm512_load_si512(weights + 128);
-        if (FETCH) UNROLL for (int j = 0; j < 3; j++) _mm_prefetch(weights + panel_bytes + 64 * j, _MM_HINT_T0);
+        if (FETCH) UNROLL for (int j = 0; j < 3; j++) _mm_prefetch(weights + panel_bytes + 64 * j, _MM_HINT_T1);
         UNROLL for (int i = 0; i < M; i++) {
             __m512i numbers = broadcast(row + i * row_bytes);
             sums[i][0] = Kind::multiply_add(sums[i][0], w0, numbers);
