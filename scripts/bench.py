@@ -18,6 +18,7 @@ from benchmarks import (
     engine,
     fair,
     indexes,
+    libraries,
     limits,
     open_loop,
     opening,
@@ -72,6 +73,7 @@ SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
     "rerank": rerank.run,
     "options": options.run,
     "size": size.run,
+    "libraries": libraries.run,
     "viewers": viewers.run,
     "paint": paint.run,
 }
@@ -79,7 +81,7 @@ SCENARIOS: dict[str, Callable[[Plan], list[Row]]] = {
 #: Scenarios that run only when they are named.
 ON_DEMAND = (
     *("compare", "nearest", "versions", "opening", "hundred", "servers", "routes", "bulk", "rerank", "options"),
-    *("size", "viewers", "paint"),
+    *("size", "libraries", "viewers", "paint"),
 )
 
 

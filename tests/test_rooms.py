@@ -258,7 +258,7 @@ HOMES = {
     "opentelemetry": {"shoal.spans"},
     "rich": {"shoal.cli.pool_screen", "shoal.cli.pool_table", "shoal.cli.status"},
     "Stemmer": {"shoal_workers.index.lexical.analyzer"},
-    "numkong": {"shoal_workers.index.search.upper_bounds"},
+    "numkong": {"shoal_workers.index.search.upper_bounds", "shoal_workers.index.build.cell_step"},
     "openvino": {
         "shoal_workers.encoding.engines.calibration",
         "shoal_workers.encoding.engines.int8",

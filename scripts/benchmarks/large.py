@@ -3,23 +3,26 @@
 A build of ten million documents would read and compare as many texts, which takes a quarter of an hour more.
 """
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from stack import HOME, model
 
 from benchmarks.indexes import KINDS, NUM_MADE, Vectors
 from benchmarks.plan import say
-from shoal_workers.index.build.binary_step import write_binary
+from shoal_workers.index.build.cell_step import write_cells
 from shoal_workers.index.build.document_encoder import ModelInfo
+from shoal_workers.index.build.map_step import write_map
 from shoal_workers.index.files.array_file import open_array, save_array, write_header
 from shoal_workers.index.files.columns import Column, save_columns
 from shoal_workers.index.files.hash_table import HashTable, hash_of
 from shoal_workers.index.files.manifest import (
-    BINARY,
+    CELL_FILES,
     CHANGES,
     DOCUMENTS,
     FILES,
@@ -58,9 +61,10 @@ def large_index(count: int, real: Vectors, words: Sequence[str]) -> Path:
     vectors = open_array(version / VECTORS, np.float32, (count, dimension))
     width = int(_once(version, "codes", lambda: QuantisedVectors.write(version, vectors, _said("codes"))))
     _once(version, "documents", lambda: _write_documents(version, count, words))
+    _once(version, "map", lambda: write_map(version, vectors, _said("map")))
     quantised = QuantisedVectors.open(version, count, dimension, width)
-    num_candidates = int(_once(version, "bits", lambda: write_binary(version, vectors, quantised, _said("bits"))))
-    _write_manifest(version, count, dimension, width, num_candidates)
+    cells = _once(version, "cells", lambda: json.dumps(write_cells(version, vectors, quantised, _said("cells"))))
+    _write_manifest(version, count, dimension, width, json.loads(cells))
     make_current(folder, VERSION)
     return folder
 
@@ -135,9 +139,9 @@ def _column(count: int) -> Column:
     return Column("part", "number", np.arange(NUM_PARTS, dtype=np.float64), starts, rows, codes[None])
 
 
-def _write_manifest(version: Path, count: int, dimension: int, width: int, num_candidates: int) -> None:
+def _write_manifest(version: Path, count: int, dimension: int, width: int, cells: dict[str, Any]) -> None:
     of = ModelInfo.of(model(), "made")
-    names = FILES + ((BINARY,) if num_candidates else ())
+    names = FILES + (CELL_FILES if cells else ())
     manifest = Manifest(
         version=VERSION,
         built_at=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
@@ -150,7 +154,7 @@ def _write_manifest(version: Path, count: int, dimension: int, width: int, num_c
         quantised_width=width,
         checksums={name: checksum(version / name) for name in names},
         num_documents=count,
-        num_candidates=num_candidates,
+        **cells,
     )
     for done in version.glob("*.done"):
         done.unlink()

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from stack import HOME, model
+from stack import HOME, datasets, model
 
 from benchmarks.indexes import Vectors, real_index
 from benchmarks.large import large_index
@@ -17,11 +17,9 @@ from shoal.bench.trial import Figures, Row, Trial
 from shoal.jobs import Job, Options
 from shoal.search_options import SearchOptions
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.index.build.binary_step import find_num_candidates
+from shoal_workers.index.build.cell_step import find_margin_and_share, make_cells
 from shoal_workers.index.index import Index
-from shoal_workers.index.ranked_search import SearchAnswer
 from shoal_workers.index.search.approximate_search import ApproximateSearch
-from shoal_workers.index.search.binary_codes import BinaryCodes, binary
 from shoal_workers.index.search.quantisation import QuantisedVectors
 from shoal_workers.index.search.search import ExactSearch
 from shoal_workers.index.search.search_threads import SearchThreads
@@ -35,7 +33,13 @@ NUM_QUERIES, K = 100, 10
 NUM_WORDS = 4_096
 
 #: Filters, by the part of the documents that they leave.
-FILTERS = {"10 %": {"part": {"lt": 100}}, "1 %": {"part": {"lt": 10}}, "0.1 %": {"part": 5}}
+FILTERS = {
+    "50 %": {"part": {"lt": 500}},
+    "10 %": {"part": {"lt": 100}},
+    "3 %": {"part": {"lt": 30}},
+    "1 %": {"part": {"lt": 10}},
+    "0.1 %": {"part": 5},
+}
 
 
 def run(plan: Plan) -> list[Row]:
@@ -44,7 +48,7 @@ def run(plan: Plan) -> list[Row]:
     folder = large_index(plan.vectors, np.array(Index.open(real_index(plan.texts)).vectors), words)
     threads = processors.threads_for(1, processors.available())
     encoder = Encoder.open(prepared_folder(HOME, model().name), "openvino", "auto", threads)
-    queries = encoder.embed(plan.texts.headlines[-NUM_QUERIES:], Options(), "")
+    queries = queries_of(plan, encoder)
     trials = [
         Trial(f"{plan.vectors:,} documents", "shoal", partial(_apart, _searched, folder, queries, threads)),
         Trial(f"{plan.vectors:,} documents, filters", "shoal", partial(_apart, _filtered, folder, queries, threads)),
@@ -55,6 +59,13 @@ def run(plan: Plan) -> list[Row]:
     return rows + plan.interleave("size", [Trial("real headlines", "shoal", partial(_recalled, real, queries))])
 
 
+def queries_of(plan: Plan, encoder: Encoder) -> dict[str, Vectors]:
+    """Return headlines, which are like the documents, and sentences of another kind."""
+    sentences = [first for first, _, _ in datasets().stsb_dev()]
+    kinds = {"headlines": plan.texts.headlines[-NUM_QUERIES:], "sentences": sentences[:: len(sentences) // NUM_QUERIES]}
+    return {kind: encoder.embed(texts[:NUM_QUERIES], Options(), "") for kind, texts in kinds.items()}
+
+
 def _apart(measure: Callable[..., Figures], *arguments: object) -> Figures:
     """Return the figures of a process of its own, for the sake of its memory."""
     *given, _, _ = arguments
@@ -62,36 +73,36 @@ def _apart(measure: Callable[..., Figures], *arguments: object) -> Figures:
         return process.submit(measure, *given).result()
 
 
-def _searched(folder: Path, queries: Vectors, threads: int) -> Figures:
+def _searched(folder: Path, queries: dict[str, Vectors], threads: int) -> Figures:
     """Return the times of both searches of an index, their recall, and the memory that each has taken."""
     started = time.perf_counter()
     index = Index.open_version(folder / "made", SearchThreads(threads))
     opened_s = time.perf_counter() - started
-    figures = {"opened in s": opened_s}
-    approximate, of_approximate = _timed(lambda query: _ids(index.answer(*_asked(query))), queries)
-    figures |= {f"approximate: {name}": value for name, value in (of_approximate | _memory_mb()).items()}
-    exact, of_exact = _timed(lambda query: _ids(index.answer(*_asked(query, exact=True))), queries)
-    figures |= {f"exact: {name}": value for name, value in (of_exact | _memory_mb()).items()}
-    return figures | {f"approximate: recall@{K}": _recall(approximate, exact)}
+    figures, found = {"opened in s": opened_s}, dict[bool, list[list[str]]]()
+    for is_exact, way in ((False, "approximate"), (True, "exact")):
+        found[is_exact], times = _timed(partial(_hits, index, exact=is_exact), queries["headlines"])
+        figures |= {f"{way}: {name}": value for name, value in (times | memory_mb()).items()}
+    figures[f"approximate: recall@{K}"] = _recall(found[False], found[True])
+    others, times = _timed(partial(_hits, index), queries["sentences"])
+    exact = [_hits(index, query, exact=True) for query in queries["sentences"]]
+    return figures | {"sentences: p50 ms": times["p50 ms"], f"sentences: recall@{K}": _recall(others, exact)}
 
 
-def _filtered(folder: Path, queries: Vectors, threads: int) -> Figures:
+def _filtered(folder: Path, queries: dict[str, Vectors], threads: int) -> Figures:
     """Return the times of searches under filters, and their recall."""
     index = Index.open_version(folder / "made", SearchThreads(threads))
     figures: dict[str, float] = {}
     for left, condition in FILTERS.items():
-        found, times = _timed(lambda query, c=condition: _ids(index.answer(*_asked(query, filter=c))), queries)  # type: ignore[misc]
-        exact, _ = _timed(lambda query, c=condition: _ids(index.answer(*_asked(query, filter=c, exact=True))), queries)  # type: ignore[misc]
+        found, times = _timed(partial(_hits, index, filter=condition), queries["headlines"])
+        exact = [_hits(index, query, filter=condition, exact=True) for query in queries["headlines"]]
         figures |= {f"{left} left: p50 ms": times["p50 ms"], f"{left} left: recall@{K}": _recall(found, exact)}
     return figures
 
 
-def _asked(query: Vectors, **options: object) -> tuple[Job, Vectors]:
-    return Job("search", ["a headline"], k=K, search=SearchOptions(**options)), query[None]  # type: ignore[arg-type]
-
-
-def _ids(answer: SearchAnswer) -> list[str]:
-    return [hit["id"] for hit in answer.hits[0]]
+def _hits(index: Index, query: Vectors, **options: object) -> list[str]:
+    """Return the ids that a search finds for a vector."""
+    job = Job("search", ["a headline"], k=K, search=SearchOptions(**options))  # type: ignore[arg-type]
+    return [hit["id"] for hit in index.answer(job, query[None]).hits[0]]
 
 
 def _timed(find: Callable[[Vectors], list[str]], queries: Vectors) -> tuple[list[list[str]], dict[str, float]]:
@@ -111,19 +122,22 @@ def _recall(found: list[list[str]], exact: list[list[str]]) -> float:
     return shared / sum(map(len, exact))
 
 
-def _memory_mb() -> dict[str, float]:
+def memory_mb() -> dict[str, float]:
     """Return the memory of this process: what it has of its own, and what it shares, which are mapped files."""
     kinds = dict(re.findall(r"(Rss\w+):\s+(\d+) kB", Path("/proc/self/status").read_text()))
     return {"own memory in MB": int(kinds["RssAnon"]) / 2**10, "mapped files in MB": int(kinds["RssFile"]) / 2**10}
 
 
-def _recalled(vectors: Vectors, queries: Vectors, *_: int) -> Figures:
-    """Return the recall of real vectors, whatever their number: candidates are as many as a build finds."""
+def _recalled(vectors: Vectors, queries: dict[str, Vectors], *_: int) -> Figures:
+    """Return the recall of real vectors, whatever their number: a search reads as much as a build finds."""
     quantised = QuantisedVectors.of(vectors)
-    codes = BinaryCodes.of(binary(quantised.codes))
-    exact_search = ExactSearch(vectors, quantised)
-    num_candidates = find_num_candidates(vectors, quantised, codes, lambda _: None)
-    approximate = ApproximateSearch(exact_search, quantised.basis, codes, num_candidates)
-    rows, exact = (search.top_k(queries, K).rows for search in (approximate, exact_search))
-    shared = [np.isin(*of_query).mean() for of_query in zip(exact, rows, strict=True)]
-    return {"candidates": num_candidates, f"recall@{K}": float(np.mean(shared))}
+    file, exact_search = make_cells(vectors, quantised), ExactSearch(vectors, quantised)
+    margin, share = find_margin_and_share(vectors, quantised, file, lambda _: None)
+    approximate = ApproximateSearch(exact_search, quantised.basis, file, margin, share)
+    figures = {"margin": margin, "share": share}
+    for kind, of_kind in queries.items():
+        rows = approximate.top_k(of_kind, K, np.ones(len(vectors), bool)).rows
+        exact = exact_search.top_k(of_kind, K).rows
+        shared = [np.isin(*of_query).mean() for of_query in zip(exact, rows, strict=True)]
+        figures[f"{kind}: recall@{K}"] = float(np.mean(shared))
+    return figures

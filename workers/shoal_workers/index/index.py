@@ -38,11 +38,11 @@ from shoal_workers.index.map.document_map import DocumentMap, in_units
 from shoal_workers.index.map.map_points import points_of
 from shoal_workers.index.ranked_search import RankedSearch, SearchAnswer
 from shoal_workers.index.search.approximate_search import ApproximateSearch
-from shoal_workers.index.search.binary_codes import BinaryCodes
 from shoal_workers.index.search.fields import Fields
+from shoal_workers.index.search.inverted_file import InvertedFile
 from shoal_workers.index.search.live_documents import LiveDocuments
 from shoal_workers.index.search.quantisation import QuantisedVectors
-from shoal_workers.index.search.search import ExactSearch, merged
+from shoal_workers.index.search.search import ExactSearch, TopK, merged
 from shoal_workers.index.search.search_threads import ONE_THREAD, SearchThreads
 from shoal_workers.index.search.shared_products import SharedProducts
 from shoal_workers.index.second_stage import SecondStage
@@ -169,10 +169,12 @@ class Index:
 
     def _open_approximate(self, quantised: QuantisedVectors, threads: SearchThreads) -> ApproximateSearch | None:
         """Return the approximate search, if the version was built for it."""
-        if not self.manifest.num_candidates:
+        if not (num_cells := self.manifest.num_cells):
             return None
-        codes = BinaryCodes.open(self.folder, *quantised.codes.shape)
-        return ApproximateSearch(self.exact_search, quantised.basis, codes, self.manifest.num_candidates, threads)
+        count, dimension = self.vectors.shape
+        file = InvertedFile.open(self.folder, count, dimension, self.manifest.quantised_width, num_cells)
+        margin, share = self.manifest.cell_margin, self.manifest.candidate_share
+        return ApproximateSearch(self.exact_search, quantised.basis, file, margin, share, threads)
 
     def rows_of(self, ids: Collection[str]) -> NDArray[np.int64]:
         """Return the rows of all documents that have one of these ids, in ascending order.
@@ -225,13 +227,21 @@ class Index:
     @property
     def is_approximate(self) -> bool:
         """True if a search without options may miss documents."""
-        return self._search_of(self.live) is self.approximate_search
+        return self._approximate_at(self.live) is not None
 
-    def _search_of(self, live: LiveDocuments) -> ExactSearch | ApproximateSearch:
-        """Return the search for all rows but the hidden ones: the approximate one, where that is quicker."""
+    def _approximate_at(self, live: LiveDocuments) -> ApproximateSearch | None:
+        """Return the approximate search for all rows but the hidden ones, where that is quicker than the exact one."""
         approximate = self.approximate_search
         num_rows = self.manifest.count - len(live.hidden_rows)
-        return approximate if approximate and approximate.is_quicker(num_rows) else self.exact_search
+        return approximate if approximate and approximate.is_quicker(num_rows) else None
+
+    def _top_k(self, queries: NDArray[np.float32], k: int, live: LiveDocuments) -> TopK:
+        """Return the best rows of the version that are not hidden."""
+        if (approximate := self._approximate_at(live)) is None:
+            return self.exact_search.top_k(queries, k, live.hidden_rows)
+        eligible = np.ones(self.manifest.count, bool)
+        eligible[live.hidden_rows] = False
+        return approximate.top_k(queries, k, eligible)
 
     def search(self, queries: NDArray[np.float32], k: int) -> list[list[dict[str, Any]]]:
         """Return the `k` documents of highest cosine for each of `[queries, dimension]` normalised vectors, best first.
@@ -242,7 +252,7 @@ class Index:
         """
         live = self.live
         with self._telling_corruption():
-            found = self._search_of(live).top_k(queries, k, live.hidden_rows)
+            found = self._top_k(queries, k, live)
         if live.ids:
             found = merged(found, live.top_k(queries, k), self.manifest.count, k)
         return [self._hits(*of_query, live) for of_query in zip(*found, strict=True)]

@@ -18,7 +18,6 @@ from shoal_workers.index.hit import Hits
 from shoal_workers.index.job_queries import queries_of
 from shoal_workers.index.ranker import Ranker
 from shoal_workers.index.scoring import Scoring
-from shoal_workers.index.search.approximate_search import LEAST_ROWS
 from shoal_workers.index.search.diversity import most_diverse, pool_size
 from shoal_workers.index.search.facets import count_facet
 from shoal_workers.index.search.fields import HIT_NAMES, Fields, Selection
@@ -108,7 +107,7 @@ class RankedSearch:
         if options.exact is False and self._index.approximate_search is None:
             raise InvalidRequest(
                 f"exact is false, but version {self._index.manifest.version} was not built for approximate search: "
-                f"leave exact out, or build the index with approximate, of at least {LEAST_ROWS:,} rows"
+                "leave exact out, or build the index again, with approximate"
             )
         if options.group_size > 1 and not self._group_field:
             raise InvalidRequest(

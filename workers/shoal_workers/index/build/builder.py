@@ -13,7 +13,7 @@ from shoal.errors import DiskFull
 from shoal.long_task import Report, TaskProgress
 from shoal.records.read_files import ReadFiles
 from shoal.records.source import Source
-from shoal_workers.index.build.binary_step import write_binary
+from shoal_workers.index.build.cell_step import write_cells
 from shoal_workers.index.build.chunks import Cutter
 from shoal_workers.index.build.column_step import write_columns
 from shoal_workers.index.build.document_encoder import DocumentEncoder, ModelInfo
@@ -26,7 +26,16 @@ from shoal_workers.index.build.validation import check_retrieval
 from shoal_workers.index.build.vectors import EMBEDDED, VectorPlan, embed_texts, write_vectors
 from shoal_workers.index.files.durable_file import replace_file, sync_files, sync_folder
 from shoal_workers.index.files.hash_table import HashTable
-from shoal_workers.index.files.manifest import BINARY, FILES, HASHES, LAYOUT, MANIFEST, READ_FILES, Manifest, checksum
+from shoal_workers.index.files.manifest import (
+    CELL_FILES,
+    FILES,
+    HASHES,
+    LAYOUT,
+    MANIFEST,
+    READ_FILES,
+    Manifest,
+    checksum,
+)
 from shoal_workers.index.lexical.lexical_file import write_lexical
 from shoal_workers.index.search.quantisation import QuantisedVectors
 from shoal_workers.index.versions import changing, make_current, remove_old, was_published
@@ -180,14 +189,14 @@ def _fill(
     width = QuantisedVectors.write(folder, vectors, _part_of("quantising", state, report))
     quantised = QuantisedVectors.open(folder, state.count, encoder.model.dimension, width)
     write_map(folder, vectors, _part_of("mapping", state, report))
-    num_candidates = 0
+    cells = {}
     if state.arguments["approximate"]:
-        num_candidates = write_binary(folder, vectors, quantised, _part_of("comparing", state, report))
+        cells = write_cells(folder, vectors, quantised, _part_of("comparing", state, report))
     report(_progress(state, "validating"))
     found_share = check_retrieval(
         folder, state.version, vectors, quantised, encoder, lambda reason: report(_progress(state, reason))
     )
-    _finish(folder, state, source, encoder.model, width, len(plan.new_rows), num_candidates, report)
+    _finish(folder, state, source, encoder.model, width, len(plan.new_rows), cells, report)
     num_reused = int((plan.taken_from >= 0).sum())
     return BuildResult(
         version=state.version,
@@ -213,12 +222,12 @@ def _finish(
     model: ModelInfo,
     quantised_width: int,
     num_embedded: int,
-    num_candidates: int,
+    cells: dict[str, Any],
     report: Report,
 ) -> None:
     """Write the manifest and make all files of the version safe on the disk."""
     checksums = {}
-    for name in FILES + ((BINARY,) if num_candidates else ()):
+    for name in FILES + (CELL_FILES if cells else ()):
         report(_progress(state, "publishing"))
         checksums[name] = checksum(folder / name)
     manifest = Manifest(
@@ -240,7 +249,7 @@ def _finish(
         changes_through=state.changes_through,
         fingerprint=model.fingerprint,
         **_about_chunks(state),
-        num_candidates=num_candidates,
+        **cells,
     )
     manifest.save(folder)
     sync_files(folder)

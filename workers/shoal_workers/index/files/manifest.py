@@ -27,9 +27,13 @@ my-index/<version>/impacts.npy       uint8 [postings], the impact of the term in
 my-index/<version>/map-places.npy    int16 [count, 2], the place of each document on the map: see `map.map_axes`
 my-index/<version>/map-axes.npy      float32 [3, dimension], the axes of the map and the mean of the vectors
 my-index/<version>/changes.jsonl     one line for each change that the source does not have: see `folding`
-my-index/<version>/binary.npy        uint64 [quantised_width / 64, count], the signs of the codes: see `binary_codes`
+my-index/<version>/centroids.npy     float32 [num_cells, dimension], the direction of each cell: see `inverted_file`
+my-index/<version>/cell-starts.npy   int64 [num_cells + 1], where the rows of each cell begin, and the end of the last
+my-index/<version>/cell-rows.npy     int32 [count], the rows of the cells
+my-index/<version>/cell-bits.npy     uint64 [quantised_width / 64, count], the signs of the codes of these rows
 
-A version has the last one if it was built for approximate search.
+A version has the last four if it was built for approximate search. The first versions that were built for it have
+`binary.npy` in their place, which is no longer read: they are searched exactly.
 """
 
 import hashlib
@@ -49,6 +53,7 @@ FIELDS, COLUMNS = "fields.json", "columns.npy"
 LEXICAL, TERMS, STARTS = "lexical.json", "terms.npy", "term-starts.npy"
 POSTINGS, IMPACTS = "postings.npy", "impacts.npy"
 MAP_PLACES, MAP_AXES = "map-places.npy", "map-axes.npy"
+CENTROIDS, CELL_STARTS, CELL_ROWS, CELL_BITS = "centroids.npy", "cell-starts.npy", "cell-rows.npy", "cell-bits.npy"
 BINARY = "binary.npy"
 MANIFEST = "manifest.json"
 
@@ -60,6 +65,9 @@ BAD_ROWS, DUPLICATES = "bad-rows.jsonl", "duplicates.jsonl"
 
 #: Files of the words of the documents.
 LEXICAL_FILES = (LEXICAL, TERMS, STARTS, POSTINGS, IMPACTS)
+
+#: Files of a version for approximate search.
+CELL_FILES = (CENTROIDS, CELL_STARTS, CELL_ROWS, CELL_BITS)
 
 #: Files of every version beside its manifest that have a checksum.
 FILES = (
@@ -74,6 +82,9 @@ LAYOUT = 6
 #: The files of each layout that is read. Versions of layout 2 have no hashes, so no build takes vectors from them.
 #: Those before layout 5 cannot be filtered, and know no words; those before layout 6 have no map.
 FILES_OF = {2: FILES[:6], 3: FILES[:7], 4: FILES[:9], 5: FILES[:-2], LAYOUT: FILES}
+
+#: Largest difference of two scores.
+MAX_MARGIN = 2.0
 
 #: Largest number in a manifest, which fits into msgpack and the columns of numpy.
 MAX_NUMBER = 2**63 - 1
@@ -94,7 +105,9 @@ class Manifest:
     If `chunk_tokens` is not 0, each row is a chunk of at most so many tokens: `count` counts chunks, `num_documents`
     the documents that they are of, and neighbours share at most `chunk_overlap` tokens.
 
-    If `num_candidates` is not 0, the version was built for approximate search, which looks at so many rows.
+    If `num_cells` is not 0, the version was built for approximate search, which reads the cells that score at most
+    `cell_margin` less than the nearest one and searches the part `candidate_share` of their rows exactly. If
+    `num_candidates` is not 0, it was built for that by an earlier release, and has to be built again for it.
     """
 
     version: str
@@ -118,6 +131,9 @@ class Manifest:
     chunk_overlap: int = 0
     num_documents: int = 0
     num_candidates: int = 0
+    num_cells: int = 0
+    cell_margin: float = 0.0
+    candidate_share: float = 0.0
     layout: int = LAYOUT
 
     @classmethod
@@ -140,7 +156,8 @@ class Manifest:
     @property
     def files(self) -> tuple[str, ...]:
         """The files of the version that have a checksum."""
-        return FILES_OF[self.layout] + ((BINARY,) if self.num_candidates else ())
+        cells = CELL_FILES if self.num_cells else ()
+        return FILES_OF[self.layout] + cells + ((BINARY,) if self.num_candidates else ())
 
     def _check_types(self) -> None:
         for name, kind in get_type_hints(type(self)).items():
@@ -159,8 +176,10 @@ class Manifest:
                 f"count is {self.count}, dimension {self.dimension} and quantised_width {self.quantised_width}; "
                 "all must be at least 1"
             )
-        if not 0 <= self.num_candidates <= self.count:
-            raise ValueError(f"num_candidates is {self.num_candidates} of {self.count} rows")
+        if not self.num_cells <= self.count:
+            raise ValueError(f"num_cells is {self.num_cells} of {self.count} rows")
+        if not (0 <= self.cell_margin <= MAX_MARGIN and 0 <= self.candidate_share <= 1):
+            raise ValueError(f"cell_margin is {self.cell_margin} and candidate_share {self.candidate_share}")
         if not POSITION.fullmatch(self.changes_through):
             raise ValueError(f"changes_through is {excerpt(self.changes_through)}, which is no position")
 
