@@ -17,7 +17,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from page import ROOT
 
-FILES = ("scripts/install.py", "shared/shoal/__init__.py", "shared/shoal/progress.py", "pyproject.toml")
+_SHARED = ("__init__", "printable", "progress")
+FILES = ("scripts/install.py", "pyproject.toml", *(f"shared/shoal/{name}.py" for name in _SHARED))
 
 #: Stands for the Python of .venv: says that it is `VERSION`, and as pip reads the file `gate` to its end.
 PYTHON = """#!/bin/sh
