@@ -86,22 +86,25 @@ class Scene:
                 [ok and one.id not in excluded for ok, one in zip(eligible, self.made.documents, strict=True)], bool
             )
             scores = np.vecdot(np.stack(self.made.vectors), vector)
+            known = self.boosts(search.boost)
             if search.mode != "dense" and texts:
-                scores, is_found = self._with_words(search, scores, self.bm25(texts), is_found)
-            scores = scores + self.boosts(search.boost)
+                scores, words, is_found = self._with_words(search, scores, self.bm25(texts), is_found)
+                known = words + known
+            scores = scores + known  # added in this order, which decides the last bit
             least = -np.inf if search.min_score is None else search.min_score
             rows = np.flatnonzero(is_found & (scores >= least))
             yield [(int(row), float(scores[row])) for row in rows[np.argsort(-scores[rows], kind="stable")]]
 
     def _with_words(
         self, search: SearchOptions, cosines: Numbers, bm25: Numbers, is_found: NDArray[np.bool_]
-    ) -> tuple[Numbers, NDArray[np.bool_]]:
+    ) -> tuple[Numbers, Numbers, NDArray[np.bool_]]:
+        """Return the parts of the scores that vectors and words have, and the documents that may be hits."""
         if search.mode == "lexical":
-            return bm25, is_found & (bm25 > 0)
+            return np.zeros_like(cosines), bm25, is_found & (bm25 > 0)
         if not (best := float(bm25.max(initial=0, where=is_found))):
-            return cosines, is_found
+            return cosines, np.zeros_like(bm25), is_found
         alpha = ALPHA if search.alpha is None else search.alpha
-        return np.float32(alpha) * cosines + np.float32((1 - alpha) / np.float32(best)) * bm25, is_found
+        return np.float32(alpha) * cosines, np.float32((1 - alpha) / np.float32(best)) * bm25, is_found
 
 
 @st.composite
