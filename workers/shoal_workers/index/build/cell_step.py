@@ -57,12 +57,14 @@ def make_cells(
 ) -> InvertedFile:
     """Put vectors, `[count, dimension]`, into cells; report the part that is done. Equal vectors make equal cells.
 
-    It holds 80 bytes a row in memory, for codes of 256 bytes.
+    It holds 80 bytes a row in memory, for codes of 256 bytes, and the sample twice.
     """
     codes, basis = quantised.codes, quantised.basis
     count, num_cells = len(vectors), min(MAX_CELLS, math.ceil(len(vectors) / ROWS_A_CELL))
     every = slice(None, None, max(1, count // (num_cells * SAMPLED_A_CELL)))
-    centroids = _Centroids(_moved(np.array(vectors[every]), np.array(codes[every]), num_cells, basis), basis)
+    sample = np.array(vectors[every])
+    directions = _moved(sample, np.array(codes[every]), num_cells, basis, lambda: report(0))
+    centroids = _Centroids(directions, basis)
     cells, bits = np.empty(count, np.uint16), np.empty((codes.shape[1] // WORD, count), np.uint64)
     for start in range(0, count, CHUNK):
         report(start / count)
@@ -97,15 +99,20 @@ class _Centroids:
 
 
 def _moved(
-    sample: NDArray[np.float32], codes: NDArray[np.int8], num_cells: int, basis: QuantisationBasis
+    sample: NDArray[np.float32],
+    codes: NDArray[np.int8],
+    num_cells: int,
+    basis: QuantisationBasis,
+    going_on: Callable[[], object],
 ) -> NDArray[np.float32]:
     """Return the directions of cells: those of the means of the sampled rows that are nearest to each.
 
     They begin as rows of the sample at equal distances and are moved as Dhillon and Modha, "Concept Decompositions for
-    Large Sparse Text Data Using Clustering", Machine Learning 2001, do it.
+    Large Sparse Text Data Using Clustering", Machine Learning 2001, do it. `going_on` is called for each round.
     """
     directions = sample[np.linspace(0, len(sample) - 1, num_cells).astype(np.int64)]
     for _ in range(NUM_ROUNDS):
+        going_on()
         centroids = _Centroids(directions, basis)
         starts = range(0, len(sample), CHUNK)
         cells = np.concatenate([centroids.nearest(codes[start : start + CHUNK]) for start in starts])
