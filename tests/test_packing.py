@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal_workers.encoding.packing import MASKED, MIN_SHARED_LENGTH, pack
+from shoal_workers.encoding.packing import MASKED, MIN_SHARED_LENGTH, join, pack
 from shoal_workers.encoding.pooling import pool
 
 TEXTS = st.lists(st.lists(st.integers(1, 30_000), min_size=1, max_size=300), min_size=1, max_size=40)
@@ -61,6 +61,14 @@ def test_pooling_takes_each_text_by_itself(how: str, reduce: object, texts: list
     tokens = np.random.default_rng(seed).normal(size=(packing.ids.size, 3)).astype(np.float32)
     expected = [reduce(tokens[start : start + size], axis=0) for start, size in zip(*places, strict=True)]  # type: ignore[operator]
     assert np.allclose(pool(how, tokens, places), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["mean", "max", "cls", "tokens"])
+@given(texts=TEXTS, seed=st.integers(0, 9))
+def test_pooling_of_joined_texts_gives_the_same_numbers(how: str, texts: list[list[int]], seed: int) -> None:
+    packing, places = join(texts)
+    tokens = np.random.default_rng(seed).normal(size=(packing.ids.size, 3)).astype(np.float32)
+    assert np.array_equal(pool(how, tokens, places, are_joined=True), pool(how, tokens, places))
 
 
 @pytest.mark.parametrize("size", [8, 16, 32])

@@ -5,19 +5,24 @@ from numpy.typing import NDArray
 
 from shoal_workers.encoding.packing import TextSpans
 
-
-def _mean(tokens: NDArray[np.float32], spans: TextSpans) -> NDArray[np.float32]:
-    means = _reduced(np.add, tokens, spans)
-    means /= spans.lengths[:, None]
-    return means
+_REDUCTIONS = {"mean": np.add, "max": np.maximum}
 
 
-def _max(tokens: NDArray[np.float32], spans: TextSpans) -> NDArray[np.float32]:
-    return _reduced(np.maximum, tokens, spans)
+def pool(how: str, tokens: NDArray[np.float32], spans: TextSpans, are_joined: bool = False) -> NDArray[np.float32]:
+    """Pool the token vectors `[rows x length, dimension]` of a packing to one vector a text, `[texts, dimension]`.
 
-
-def _cls(tokens: NDArray[np.float32], spans: TextSpans) -> NDArray[np.float32]:
-    return tokens[spans.starts]
+    `how` is mean, max or cls; with `tokens`, the vectors of all tokens are returned text after text, without padding.
+    Texts that `are_joined`, one behind the other without padding (`packing.join`), take fewer steps.
+    """
+    if how == "cls":
+        return tokens[spans.starts]
+    if how == "tokens":
+        return np.concatenate([tokens[start : start + length] for start, length in zip(*spans, strict=True)])
+    operation = _REDUCTIONS[how]
+    reduced = operation.reduceat(tokens, spans.starts, axis=0) if are_joined else _reduced(operation, tokens, spans)
+    if how == "mean":
+        reduced /= spans.lengths[:, None]
+    return reduced
 
 
 def _reduced(operation: np.ufunc, tokens: NDArray[np.float32], spans: TextSpans) -> NDArray[np.float32]:
@@ -33,18 +38,3 @@ def _reduced(operation: np.ufunc, tokens: NDArray[np.float32], spans: TextSpans)
     reduced = np.empty((len(order), tokens.shape[1]), np.float32)
     reduced[order] = operation.reduceat(tokens, boundaries, axis=0)[::2]
     return reduced
-
-
-def _tokens(tokens: NDArray[np.float32], spans: TextSpans) -> NDArray[np.float32]:
-    return np.concatenate([tokens[start : start + length] for start, length in zip(*spans, strict=True)])
-
-
-_POOLINGS = {"mean": _mean, "max": _max, "cls": _cls, "tokens": _tokens}
-
-
-def pool(how: str, tokens: NDArray[np.float32], spans: TextSpans) -> NDArray[np.float32]:
-    """Pool the token vectors `[rows x length, dimension]` of a packing to one vector a text, `[texts, dimension]`.
-
-    `how` is mean, max or cls; with `tokens`, the vectors of all tokens are returned text after text, without padding.
-    """
-    return _POOLINGS[how](tokens, spans)

@@ -98,10 +98,10 @@ class Avx512Pass:
     def _pool(self, how: str, spans: TextSpans) -> NDArray[np.float32]:
         tokens = self._running.tokens
         if self._head is None:
-            return pool(how, tokens, spans)
+            return pool(how, tokens, spans, are_joined=True)
         if how == "cls":  # the others' scores are not needed
-            return _scores(pool(how, tokens, spans), self._head)
-        return pool(how, _scores(tokens, self._head), spans)
+            return _scores(pool(how, tokens, spans, are_joined=True), self._head)
+        return pool(how, _scores(tokens, self._head), spans, are_joined=True)
 
 
 def _obstacle(precision: str) -> str:
