@@ -42,6 +42,23 @@ def test_small_bodies_that_come_unasked_are_read(
     assert Context.of(app).access.num_unanswered() == 0
 
 
+class Endless(io.BytesIO):
+    """A body after whose end a read would wait, as on a connection that stays open."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return bytes; fail at the end."""
+        data = super().read(size)
+        assert data, "a read after the end"
+        return data
+
+
+@pytest.mark.parametrize(("size", "status"), [(20, 400), (2_000, 413)])
+def test_nothing_is_read_after_the_end_of_a_body_that_is_refused(make_app: MakeApp, size: int, status: int) -> None:
+    api = make_app(max_request_bytes=1_000).test_client()
+    response = api.post("/embed", input_stream=Endless(b"x" * size), content_length=size)
+    assert response.status_code == status
+
+
 def test_no_more_are_waited_for_where_many_of_a_client_do_not_arrive(make_app: MakeApp) -> None:
     body, app = io.BytesIO(b"x"), make_app(api_threads=1)
     with Context.of(app).access._reads.reading("127.0.0.1") as read:

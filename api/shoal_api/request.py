@@ -56,6 +56,9 @@ class JsonRequest(Request):
     #: True while the request waits for its body.
     is_receiving = False
 
+    #: True once its body is read: a server may wait for ever for what follows the end of a body.
+    is_read = False
+
     #: The time that it waited for a thread, which counts as wait for its answer.
     waited_s = 0.0
 
@@ -92,7 +95,7 @@ class JsonRequest(Request):
             return {}
         if self._body is not None:
             return self._body
-        self.is_receiving = True
+        self.is_receiving = self.is_read = True
         data = self._read()
         self.is_receiving = False
         try:
@@ -155,7 +158,7 @@ class JsonRequest(Request):
         the headers, as most do, could lose the response. One with an Expect header sends no body that is not asked for.
         """
         size = self.environ.get("CONTENT_LENGTH")
-        if not size or self._body is not None or "HTTP_EXPECT" in self.environ:
+        if not size or self.is_read or "HTTP_EXPECT" in self.environ:
             return 0
         is_known = "HTTP_TRANSFER_ENCODING" not in self.environ and size.isdecimal() and len(size) <= MAX_LENGTH_DIGITS
         return int(size) if is_known and int(size) <= MAX_DROPPED_BYTES else 0

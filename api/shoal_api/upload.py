@@ -44,7 +44,7 @@ def num_bytes_of(request: JsonRequest, most: int) -> int:
 
 def pieces_of(request: JsonRequest, num_bytes: int) -> Iterator[bytes]:
     """Yield the body piece by piece, and note in the request that it goes on; raise InvalidRequest if it breaks off."""
-    request.is_receiving = True
+    request.is_receiving = request.is_read = True
     while request.num_uploaded_bytes < num_bytes:
         piece = request.environ["wsgi.input"].read(min(PIECE_BYTES, num_bytes - request.num_uploaded_bytes))
         request.progressed_s = time.perf_counter()
