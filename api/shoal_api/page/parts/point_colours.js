@@ -6,8 +6,11 @@ import { channelsOf, colourOf } from "./colour.js";
 const NO_VALUE = 255;
 const HIGHEST = 254;
 
+/** The opacity of points in front, of many of them, which lie upon each other, and of faint ones. */
 const OPAQUE = 225;
+const OPAQUE_OF_MANY = 150;
 const FAINT = 56;
+const MANY = 5000;
 
 /** Return the names of the custom properties that have the colours of a field's values, in the order of their codes. */
 export function coloursOf(field) {
@@ -35,10 +38,11 @@ export function paletteOf(element, field) {
  */
 export function pointColours(num, codes, palette, isInFront) {
   const colours = new Uint8Array(4 * num);
+  const opaque = num > MANY ? OPAQUE_OF_MANY : OPAQUE;
   for (let n = 0; n < num; n += 1) {
     const code = codes ? codes[n] : 0;
     colours.set(palette[code], 4 * n);
-    colours[4 * n + 3] = isInFront(n, code) ? OPAQUE : FAINT;
+    colours[4 * n + 3] = isInFront(n, code) ? opaque : FAINT;
   }
   return colours;
 }

@@ -198,7 +198,7 @@ export function view(state) {
 
 function problem() {
   if (error.code !== "index_mismatch") return notice(error);
-  const again = html`It was built by an earlier release. Build it again, for which no text is embedded anew:
+  const again = html`It was built by an earlier release. Build it again of its source:
     <code>shoal index build FILE --name ${index()}</code>`;
   return empty("This index has no map yet", again);
 }
