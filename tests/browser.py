@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 #: A script that would set a mark in the page if it ran.
 HOSTILE = "<img src=x onerror='window.ran = 1'><script>window.ran = 1</script>"
 
+#: The name of a field that would do the same.
+HOSTILE_FIELD = "<img src=x onerror='window.ran = 1'>"
+
 #: Opens the page of a service, whose URL is given, and returns it.
 OpenPage = Callable[..., "Page"]
 

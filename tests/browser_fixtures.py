@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from api_stub import MakeApp
-from browser import HOSTILE, OpenPage
+from browser import HOSTILE, HOSTILE_FIELD, OpenPage
 from conftest import PATIENCE_S, WORDS, running, wait_until
 from http_servers import Listen
 from queues import Queue
@@ -84,7 +84,7 @@ def fields_index(tmp_path_factory: pytest.TempPathFactory, encoder: "Encoder") -
     ]
     documents[0]["note"] = "long " * 200  # so that the field is stored, which is no kind to filter by
     hostile = {"id": HOSTILE, "text": f"{HOSTILE} hostile storm", "topic": HOSTILE, "link": "javascript:alert(1)"}
-    documents.append(hostile | {"note": "short"})
+    documents.append(hostile | {"note": "short", HOSTILE_FIELD: "odd"})
     (folder / "documents.jsonl").write_text("\n".join(map(json.dumps, documents)))
     build(Source(folder / "documents.jsonl"), folder / "built", LocalEncoder(encoder))
     return Index.open(folder / "built")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import pytest
-from browser import HOSTILE, OpenPage, faults_in_both_colours, has_run_a_script, serious_faults, shot
+from browser import HOSTILE, HOSTILE_FIELD, OpenPage, faults_in_both_colours, has_run_a_script, serious_faults, shot
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -116,6 +116,17 @@ def test_a_script_in_a_document_or_a_query_is_a_text(open_page: OpenPage, page_u
     expect(page.locator(".hit")).not_to_have_count(0)
     page.goto(f"{page_url}#search?index={HOSTILE}&query=storm")
     expect(page.locator(".notice")).to_contain_text("index")
+    assert not has_run_a_script(page)
+
+
+def test_a_script_in_the_name_of_a_field_is_a_text(open_page: OpenPage, page_url: str) -> None:
+    page = open_page(f"{page_url}#search?query=hostile&mode=lexical")
+    page.get_by_role("button", name="Details").click()
+    expect(page.locator(".details")).to_contain_text(HOSTILE_FIELD)
+    expect(page.get_by_label("Group by")).to_contain_text(HOSTILE_FIELD)
+    page.locator(".hit button.chip", has_text=f"{HOSTILE_FIELD} odd").click()
+    expect(page.get_by_role("group", name="Filters in force")).to_contain_text(HOSTILE_FIELD)
+    expect(page.locator(".hit .text")).to_have_text(f"{HOSTILE} hostile storm")
     assert not has_run_a_script(page)
 
 
