@@ -102,9 +102,10 @@ def test_odd_words_and_options_of_try(open_page: OpenPage, url: str, key: str) -
     page.get_by_label("Pooling").select_option("mean")
     page.get_by_role("button", name="beginning").click()
     expect(page.locator(".code code")).to_contain_text("truncation_side")
-    shown = json.loads(copy(page, "curl").partition("-d '")[2].rstrip("'").replace("'\\''", "'"))
+    command = copy(page, "curl")
+    shown = json.loads(command.partition("-d '")[2].rstrip("'").replace("'\\''", "'"))
     assert (shown["inputs"], shown["pooling"]) == ([ODD, "market falls"], "mean")
-    vectors = json.loads(run(["sh", "-c", copy(page, "curl").replace("curl ", "curl -s ", 1)], key))
+    vectors = json.loads(run(["sh", "-c", command.replace("curl ", "curl -s ", 1)], key))
     assert [len(vector) for vector in vectors] == [shown["dimensions"]] * 2
     assert run([sys.executable, "-"], key, copy(page, "Python") + FOUND).splitlines()[-1] == "2"
 
