@@ -63,6 +63,14 @@ def test_pooling_takes_each_text_by_itself(how: str, reduce: object, texts: list
     assert np.allclose(pool(how, tokens, places), expected, atol=1e-5)
 
 
+@given(TEXTS)
+def test_joined_texts_stand_one_behind_the_other(texts: list[list[int]]) -> None:
+    packing, (starts, lengths) = join(texts)
+    places = zip(starts, lengths, strict=True)
+    assert [packing.ids[0, start : start + length].tolist() for start, length in places] == texts
+    assert packing.positions[0].tolist() == [n for text in texts for n in range(len(text))]
+
+
 @pytest.mark.parametrize("how", ["mean", "max", "cls", "tokens"])
 @given(texts=TEXTS, seed=st.integers(0, 9))
 def test_pooling_of_joined_texts_gives_the_same_numbers(how: str, texts: list[list[int]], seed: int) -> None:

@@ -5,7 +5,7 @@ Attention looks only within a text, so texts can share a row at almost no cost, 
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +50,9 @@ class TextSpans(NamedTuple):
     lengths: NDArray[np.intp]
 
 
+_NO_BIAS = np.zeros((1, 1, 0, 0), np.float32)
+
+
 def pack(
     texts: Sequence[Sequence[int]],
     shares_rows: bool = True,
@@ -81,13 +84,13 @@ def join(
 
     There is neither padding nor a bias. `offsets`, one for each token of each text, are added to the positions.
     """
-    lengths = np.array([len(text) for text in texts])
-    starts = np.cumsum(lengths) - lengths
-    ids = np.fromiter(chain.from_iterable(texts), np.int32, lengths.sum())
-    positions = (np.arange(len(ids)) - np.repeat(starts, lengths)).astype(np.int32)
+    lengths = [len(text) for text in texts]
+    ids = np.fromiter(chain.from_iterable(texts), np.int32, sum(lengths))
+    positions = np.fromiter(chain.from_iterable(map(range, lengths)), np.int32, len(ids))
     if offsets is not None:
         positions += np.concatenate(offsets)
-    return Packing(ids[None], positions[None], np.zeros((1, 1, 0, 0), np.float32)), TextSpans(starts, lengths)
+    spans = TextSpans(np.array(list(accumulate(lengths[:-1], initial=0))), np.array(lengths))
+    return Packing(ids[None], positions[None], _NO_BIAS), spans
 
 
 def _own_rows(lengths: Sequence[int]) -> tuple[int, int, list[int]]:
