@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 pytest_plugins = ["api_fixtures", "http_fixtures"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator["Browser"]:
-    """Return Debian's Chromium, headless."""
+    """Return Debian's Chromium, headless. It ends with the module: Playwright runs an event loop in the main thread."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if not chromium:

@@ -136,6 +136,10 @@ class MortalIndex:
         self._encoder.reach("search", (k - 1) % ALONE)
         return self._index.search(queries, k)
 
+    def shared(self, queries: Any) -> Any:
+        """Compute what several searches share, as the real index does."""
+        return self._index.shared(queries)
+
     def find(self, job: Job, *others: Any) -> Any:
         """Find what the reranker is to score, unless the job is harmful."""
         self._encoder.reach("search", number_of_job(job))

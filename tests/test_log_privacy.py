@@ -40,7 +40,7 @@ class Blabbing(Encoder):
 class BlabbingIndex:
     """An index whose error says the text."""
 
-    fault = ""
+    fault = group_field = ""
 
     def search(self, *_: object) -> None:
         raise RuntimeError(f"cannot search for {SECRET}")

@@ -2,8 +2,9 @@
 
 import logging
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,27 +103,32 @@ class Searcher:
         """Find the hits of jobs with options, or what the reranker is to score, or the maps that are asked for."""
         try:
             vectors = [_vectors_of(work, index.manifest.dimension) for work in works]
+            with index.shared(np.concatenate(vectors)) as shared:
+                for work, of_work in zip(works, vectors, strict=True):
+                    with self._searching(work):
+                        if work.job.op == "map":
+                            work.found = index.answer_map(work.job)
+                        elif not work.job.search.rerank:
+                            work.found = index.answer(work.job, of_work, self._go_on, shared)
+                        elif (stage := index.find(work.job, of_work, self._go_on, shared)).pairs:
+                            work.begin_second_stage(stage)
+                        else:
+                            work.found = stage.answer(())
+                        work.index_version = index.manifest.version
         except Exception as error:  # memory may be short
             for work in works:
                 _fail(work, error)
-            return
-        with index.shared(np.concatenate(vectors)) as shared:
-            for work, of_work in zip(works, vectors, strict=True):
-                self._go_on()
-                started = time.perf_counter()
-                try:
-                    if work.job.op == "map":
-                        work.found = index.answer_map(work.job)
-                    elif not work.job.search.rerank:
-                        work.found = index.answer(work.job, of_work, self._go_on, shared)
-                    elif (stage := index.find(work.job, of_work, self._go_on, shared)).pairs:
-                        work.begin_second_stage(stage)
-                    else:
-                        work.found = stage.answer(())
-                    work.index_version = index.manifest.version
-                except Exception as error:  # any that an index may raise
-                    _set_error(work, error)
-                work.timings["search_s"] += time.perf_counter() - started
+
+    @contextmanager
+    def _searching(self, work: Work) -> Iterator[None]:
+        """Time the search of one job, and give the job the error that it raises."""
+        self._go_on()
+        started = time.perf_counter()
+        try:
+            yield
+        except Exception as error:  # any that an index may raise
+            _set_error(work, error)
+        work.timings["search_s"] += time.perf_counter() - started
 
     def _rerank(self, work: Work, stage: SecondStage) -> None:
         """Set the hits of a job whose second stage is done."""
