@@ -173,6 +173,20 @@ class TestDocuments:
         with pytest.raises(InvalidRequest, match=r"map_rows\[1\] is 50: the map has rows from 0 to 49"):
             documents_at(index, 0, 50)
 
+    def test_a_row_is_that_of_one_document_while_others_are_added_and_deleted(self, tmp_path: Path) -> None:
+        index = made(tmp_path / "v1", 50)
+        index.live = index.live.after([change(["a", "b", "c", "d7"])], "1-1", index.rows_of)
+        assert points(index)["rows"].tolist() == [*range(7), *range(8, 54)]
+        places = points(index)["places"]
+        index.live = index.live.after([change(["b"], ["a", "d8"], seed=1)], "1-2", index.rows_of)
+        found = points(index)
+        assert found["rows"].tolist() == [*range(7), *range(9, 50), 52, 53, 54]
+        np.testing.assert_array_equal(found["places"][-3:-1], places[-2:])
+        documents = documents_at(index, 54, 50, 51, 52, 53, 7, 8, 9)
+        assert [(each["id"], each["map_row"]) for each in documents] == [("b", 54), ("c", 52), ("d7", 53), ("d9", 9)]
+        with pytest.raises(InvalidRequest, match="from 0 to 54"):
+            documents_at(index, 55)
+
     def test_rows_of_another_version_are_refused(self, index: Index) -> None:
         with pytest.raises(InvalidRequest, match="ask for the map again"):
             documents_at(index, 0, index_version="v0")

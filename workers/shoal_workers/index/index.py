@@ -293,17 +293,21 @@ class Index:
             )
         return SearchAnswer([self._documents_at(rows, live)])
 
-    def _documents_at(self, rows: Sequence[int], live: LiveDocuments) -> list[dict[str, Any]]:
-        """Return the documents at rows of the map, without those that were deleted since."""
-        num_rows, documents = self.manifest.count + len(live.ids), []
-        for number, row in enumerate(rows):
-            if row >= num_rows:
-                raise InvalidRequest(f"map_rows[{number}] is {row:,}: the map has rows from 0 to {num_rows - 1:,}")
-        places = self.map.places_at(np.array(rows), live)
-        for row, place in zip(rows, in_units(places), strict=True):
-            if row not in live.hidden_rows:
-                documents.append(self.document_of(row, live) | {"map_row": row, "map_place": place})
-        return documents
+    def _documents_at(self, map_rows: Sequence[int], live: LiveDocuments) -> list[dict[str, Any]]:
+        """Return the documents at rows of the map, without those that were replaced or deleted since."""
+        num_rows = self.manifest.count + live.num_ever_added
+        for number, map_row in enumerate(map_rows):
+            if map_row >= num_rows:
+                raise InvalidRequest(f"map_rows[{number}] is {map_row:,}: the map has rows from 0 to {num_rows - 1:,}")
+        rows = self.map.rows_of(np.array(map_rows), live)
+        is_there = rows >= 0
+        places = in_units(self.map.places_at(rows[is_there], live))
+        return [
+            self.document_of(row, live) | {"map_row": map_row, "map_place": place}
+            for map_row, row, place in zip(
+                np.array(map_rows)[is_there].tolist(), rows[is_there].tolist(), places, strict=True
+            )
+        ]
 
     def find(
         self,

@@ -33,6 +33,24 @@ class DocumentMap:
         num_points = min(max_points, num_rows)
         return np.setdiff1d(np.arange(num_points) * num_rows // num_points, live.hidden_rows)
 
+    def numbers_of(self, rows: NDArray[np.int64], live: LiveDocuments) -> NDArray[np.int64]:
+        """Return the numbers by which documents are asked for: those of other documents, also if some are changed.
+
+        They are the rows of the version, and after those the numbers of added documents.
+        """
+        numbers, is_added = rows.copy(), rows >= len(self._places)
+        numbers[is_added] = len(self._places) + live.numbers[rows[is_added] - len(self._places)]
+        return numbers
+
+    def rows_of(self, numbers: NDArray[np.int64], live: LiveDocuments) -> NDArray[np.int64]:
+        """Return the rows of documents by these numbers; -1 for those that are gone."""
+        rows, is_added = numbers.copy(), numbers >= len(self._places)
+        known = live.numbers + len(self._places)
+        rows[is_added] = len(self._places) + np.searchsorted(known, numbers[is_added])
+        is_gone = np.isin(numbers, live.hidden_rows) | (is_added & ~np.isin(numbers, known))
+        rows[is_gone] = -1
+        return rows
+
     def places_at(self, rows: NDArray[np.int64], live: LiveDocuments) -> NDArray[np.int16]:
         """Return the places of documents by their rows, int16 `[rows, 2]`; added ones follow those of the version."""
         is_added = rows >= len(self._places)

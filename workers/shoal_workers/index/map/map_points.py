@@ -25,7 +25,7 @@ def points_of(
         field = {**legend, "codes": _packed(codes, "uint8")}
     return {
         "places_per_unit": PLACES_PER_UNIT,
-        "rows": _packed(rows, "uint32"),
+        "rows": _packed(document_map.numbers_of(rows, live), "uint32"),
         "places": _packed(document_map.places_at(rows, live), "int16"),
         "field": field,
     }
