@@ -180,6 +180,10 @@ def test_the_candidates_have_the_nearest_neighbours(kind: Any, allowed: Any) -> 
     assert np.mean([np.isin(*rows) for rows in zip(exact, found, strict=True)]) > 0.97
 
 
+def test_an_index_of_one_document_is_built(tmp_path: Path) -> None:
+    assert Index.open(built(tmp_path, count=1)).manifest.num_cells == 1
+
+
 def test_a_filter_for_what_is_far_from_the_query_finds_the_nearest_of_it() -> None:
     """None of the cells near the query has a row that is eligible."""
     vectors = mixtures(60_000, 64)

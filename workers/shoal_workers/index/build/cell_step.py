@@ -127,6 +127,8 @@ def find_margin_and_share(
     vectors: NDArray[np.float32], quantised: QuantisedVectors, file: InvertedFile, report: Callable[[float], object]
 ) -> tuple[float, float]:
     """Return the margin of the cells and the share of their rows that have the nearest neighbours of some documents."""
+    if len(vectors) == 1:  # it has no neighbour
+        return LEAST_MARGIN, LEAST_SHARE
     search, cell_of = ExactSearch(vectors, quantised), np.empty(len(vectors), np.int32)
     cell_of[file.rows] = np.repeat(np.arange(len(file.sizes), dtype=np.int32), file.sizes)
     margins, shares, num_steps = list[float](), list[float](), 2 * NUM_SAMPLED
