@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,9 +98,21 @@ def test_a_damaged_store_is_made_anew(content: bytes, folder: Path, tmp_path: Pa
     for _ in range(2):
         with ReadFiles(tmp_path / "store", later) as read_files:
             assert texts(folder, read_files) == {"a.md": "Storm", "b.txt": "rain"}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *("record = x'00'", "record = NULL", "record = 'text'", "record = 5", "mark = zeroblob(16) || build || mark"),
+        *("build = 'text'", f"build = {2**63 - 1}", f"record = x'{zlib.compress(b'5').hex()}'"),
+        f"""record = x'{zlib.compress(b'{"id": "a.md", "text": null}').hex()}'""",
+        f"""record = x'{zlib.compress(b'{"id": "z.md", "text": "of another file"}').hex()}'""",
+    ],
+)
+def test_values_that_no_build_wrote_are_not_taken(damage: str, folder: Path, tmp_path: Path) -> None:
     put_other_texts(folder, tmp_path / "store")
     connection = sqlite3.connect(tmp_path / "store")
-    connection.execute("UPDATE texts SET record = x'00'")
+    connection.execute(f"UPDATE texts SET {damage}")
     connection.commit()
     connection.close()
     with ReadFiles(tmp_path / "store", later) as read_files:

@@ -21,6 +21,12 @@ SETTLES_S = 2.0
 #: Files from one commit to the next: a build that is killed reads at most so many again.
 COMMIT_EVERY = 256
 
+#: What a damaged file raises: values in it may be of any type.
+_DAMAGES = (sqlite3.Error, zlib.error, ValueError, TypeError, LookupError, OverflowError, RecursionError)
+
+#: Highest number of a build: SQLite's integers have 64 bits.
+_MAX_BUILD = 2**62
+
 _TABLE = "CREATE TABLE IF NOT EXISTS texts (mark BLOB PRIMARY KEY, record BLOB, build INTEGER) WITHOUT ROWID"
 
 
@@ -40,19 +46,19 @@ class ReadFiles:
         self._build = 0
         try:
             self._open()
-        except sqlite3.Error:
+        except _DAMAGES:
             self.forget()
 
     def find(self, file: FoundFile) -> Record | None:
         """Return what was read from a file; None if it has changed since, or was not read."""
-        with suppress(sqlite3.Error, zlib.error, ValueError):
+        with suppress(*_DAMAGES):
             if self._connection is None:
                 return None
             mark = _mark(file)
             for (packed,) in self._connection.execute("SELECT record FROM texts WHERE mark = ?", (mark,)):
                 self._connection.execute("UPDATE texts SET build = ? WHERE mark = ?", (self._build, mark))
                 record: Record = json.loads(zlib.decompress(packed))
-                return record
+                return record if record["id"] == file.path and isinstance(record["text"], str) else None
         return None
 
     def keep(self, file: FoundFile, record: Record) -> None:
@@ -100,7 +106,9 @@ class ReadFiles:
         self._connection = sqlite3.connect(self._path)
         self._connection.execute(_TABLE)
         ((last,),) = self._connection.execute("SELECT coalesce(max(build), 0) FROM texts")
-        self._build = last + 1
+        if (build := last + 1) > _MAX_BUILD:
+            raise OverflowError("no build has so high a number")
+        self._build = build
 
 
 def _mark(file: FoundFile) -> bytes:
