@@ -74,6 +74,9 @@ ASCII_PER_TOKEN = 4
 #: lists at a time that other jobs need not wait for long.
 TEXTS_PER_PASS = 4
 
+#: Texts that the points of a map count as in its lane: a worker reads them in about the time of so many short texts.
+TEXTS_PER_MAP = 16
+
 #: Most texts that a job counts as in its lane, as many as the scripts count.
 MAX_LANE_TEXTS = 999_999
 
@@ -335,8 +338,10 @@ class Job:
         """Return how many texts the job counts as in its lane.
 
         A chunk, a vector, and a hit to rerank counts as one, and each further pass over the documents for a list as
-        several.
+        several, as the points of a map do.
         """
+        if self.op == "map":
+            return TEXTS_PER_MAP if self.map.map_rows is None else 1
         if self.options.chunk_tokens is None:
             num_asked = max(1, len(self.texts) + self.search.num_given)
             return min(MAX_LANE_TEXTS, num_asked + self._num_more)

@@ -97,6 +97,10 @@ class Column:
         """Return a term as a value that is equal to the same term of another column."""
         return self.terms[code] if isinstance(self.terms, Keywords) else self.terms[code].item()
 
+    def values(self, codes: NDArray[np.int32]) -> list[Any]:
+        """Return the values of some codes, of which -1 stands for any."""
+        return list(map(self.value, codes.tolist())) if isinstance(self.terms, Keywords) else self.terms[codes].tolist()
+
     def code(self, value: Any) -> int | None:
         """Return the code of a value, which is of the kind of the terms; None if the column has it not."""
         if isinstance(self.terms, Keywords):

@@ -31,7 +31,8 @@ class DocumentMap:
         """
         num_rows = len(self._places) + len(live.ids)
         num_points = min(max_points, num_rows)
-        return np.setdiff1d(np.arange(num_points) * num_rows // num_points, live.hidden_rows)
+        rows = np.arange(num_points) * num_rows // num_points
+        return np.setdiff1d(rows, live.hidden_rows, assume_unique=True)
 
     def numbers_of(self, rows: NDArray[np.int64], live: LiveDocuments) -> NDArray[np.int64]:
         """Return the numbers by which documents are asked for: those of other documents, also if some are changed.

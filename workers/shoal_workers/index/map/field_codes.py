@@ -44,7 +44,7 @@ def _values_of(column: Column | None, rows: NDArray[np.int64]) -> list[Any]:
     if column is None:
         return [None] * len(rows)
     codes, places = np.unique(column.lowest[rows], return_inverse=True)
-    values = [None if code < 0 else column.value(code) for code in codes.tolist()]
+    values = [None if code < 0 else value for code, value in zip(codes.tolist(), column.values(codes), strict=True)]
     return [values[place] for place in places.tolist()]
 
 
