@@ -45,7 +45,7 @@ class TestMap:
             ("?field=colour", 422, "invalid_request", "colour"),
             ("?max_points=0", 422, "invalid_request", "max_points"),
             ("?max_points=20001", 422, "invalid_request", "max_points"),
-            ("?max_points=many", 422, "invalid_request", "max_points"),
+            ("?max_points=many", 422, "invalid_request", 'max_points is "many": it takes a whole number'),
             ("?feild=topic", 422, "invalid_request", "feild"),
         ],
     )
@@ -58,6 +58,7 @@ class TestMap:
         ("body", "named"),
         [
             ({"map_rows": [0]}, "index_version"),
+            ({"index_version": "v0", "map_rows": [2**32]}, "map_rows[0] is 4294967296: it takes at most 4294967295"),
             ({"index_version": "v0", "map_rows": [0]}, "ask for the map again"),
             ({"index_version": "v0", "map_rows": []}, "map_rows"),
             ({"index_version": "v0", "map_rows": [0] * 101}, "map_rows"),

@@ -19,12 +19,14 @@ _TAKES = {
     "dict_type": "an object",
     "bool_type": "true or false",
     "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a whole number",
     "float_type": "a number",
     "float_parsing": "a number",
     "finite_number": "a number",
     "literal_error": "{expected}",
-    "greater_than_equal": "at least {ge:g}",
-    "less_than_equal": "at most {le:g}",
+    "greater_than_equal": "at least {ge:.10g}",
+    "less_than_equal": "at most {le:.10g}",
     "union_tag_not_found": "a string, a list of strings, or token ids",
 }
 
