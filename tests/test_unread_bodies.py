@@ -15,7 +15,7 @@ from service import Service
 from shoal.settings import Settings
 from shoal_api.access import api_keys
 from shoal_api.context import Context
-from shoal_api.request import MAX_DROPPED_BYTES
+from shoal_api.request import MAX_DROPPED_BYTES, json_request
 
 pytest_plugins = ["api_fixtures"]
 
@@ -65,6 +65,26 @@ def test_no_more_are_waited_for_where_many_of_a_client_do_not_arrive(make_app: M
         read.started_s -= 10.0
         assert app.test_client().post("/nowhere", input_stream=body, content_length=1).status_code == 404
     assert body.tell() == 0
+
+
+class Noting(io.BytesIO):
+    """A body that notes whether its request counts as one that waits for its body."""
+
+    noted: list[bool]
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return bytes."""
+        self.noted.append(json_request().is_receiving)
+        return super().read(size)
+
+
+def test_a_request_waits_for_its_body_while_the_rest_of_a_refused_upload_is_dropped(make_app: MakeApp) -> None:
+    """Else it counts as one that waits long for its answer, and no connection that stalls is cut off meanwhile."""
+    body = Noting(b"x" * 20)
+    body.noted = []
+    api = make_app().test_client()
+    assert api.post("/v1/bulk?name=../x", input_stream=body, content_length=20).status_code == 422
+    assert set(body.noted) == {True}
 
 
 def exchange(connection: socket.socket, method: str, path: str, key: str) -> int:

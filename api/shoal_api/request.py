@@ -165,9 +165,10 @@ class JsonRequest(Request):
 
     def discard(self, size_bytes: int) -> None:
         """Read and drop so much of a body that is refused: many clients read no response before they sent all."""
-        self.is_read = True
+        self.is_receiving = self.is_read = True
         while size_bytes > 0 and (chunk := self.environ["wsgi.input"].read(min(size_bytes, 2**20))):
             size_bytes -= len(chunk)
+        self.is_receiving = False
 
 
 def json_request() -> JsonRequest:
