@@ -337,6 +337,22 @@ class TestOldFolders:
         os.utime(path, (changed, changed))
         return path
 
+    def test_two_requests_may_check_them_at_once(self, files: UploadStore, settings: Settings) -> None:
+        paths, meanwhile = [self.make(files, name, 0.0) for name in ("first", "second")], ["another request"]
+        for path in paths:
+            os.utime(path, (0.0, 0.0))
+
+        def status_of(_: str) -> LongJobStatus:
+            if meanwhile:
+                meanwhile.clear()
+                with store.new("bob"):
+                    pass
+            raise UnknownJob("unknown")
+
+        store = UploadStore(settings, status_of)
+        with store.new("ann"):
+            assert not any(path.exists() for path in paths)
+
     @pytest.mark.parametrize(
         ("status", "age_s", "ended_s", "left"),
         [

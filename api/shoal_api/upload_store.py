@@ -143,9 +143,10 @@ class UploadStore:
 
     def _remove_old(self) -> None:
         with suppress(OSError):
-            self._unchecked = self._unchecked or self._folders.names()
-            for _ in range(min(_CHECKED_AT_A_TIME, len(self._unchecked))):
-                self._clean(self.folder / self._unchecked.pop())
+            unchecked = self._unchecked or self._folders.names()
+            names, self._unchecked = unchecked[:_CHECKED_AT_A_TIME], unchecked[_CHECKED_AT_A_TIME:]
+            for name in names:  # of requests at the same time, several may check one
+                self._clean(self.folder / name)
 
     def _clean(self, folder: Path) -> None:
         """Remove the folder if its job is forgotten or was never submitted, and its upload if no job needs it."""
