@@ -15,6 +15,7 @@ VIEWS = {
     "like": ("#search?like=2", ".hit"),
     "nothing": ("#search?query=qwertz&mode=lexical", ".notice"),
     "try": ("#try", ".token"),
+    "map": ("#map?query=storms+are+getting+worse&field=topic", ".map-list .numbered article"),
     "pool": ("#pool", ".numbers"),
 }
 
@@ -55,7 +56,8 @@ def main(url: str, folder: Path) -> None:
     if folder.name != "docs":
         names |= {(view, window): f"{view}-{window}" for view in VIEWS for window in WINDOWS}
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        args = ["--no-sandbox", "--enable-unsafe-swiftshader"]  # WebGL without a graphics card
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=args)
         for (view, window), name in names.items():
             page = open_view(browser, url, view, window)
             page.screenshot(path=folder / f"{name}.png")

@@ -117,9 +117,47 @@ def test_it_works_by_keyboard_alone(open_page: OpenPage, page_url: str) -> None:
         page.keyboard.press("Tab")
         expect(page.get_by_role("button", name=name)).to_be_focused()
     page.locator(".map-list article").first.focus()
-    page.get_by_role("button", name="List the documents in sight").press("Enter")
+    listing = page.get_by_role("button", name="List the documents in sight")
+    listing.press("Enter")
     expect(page.get_by_text("65 chosen")).to_be_visible()
     expect(page.locator(".map-list").first.locator("article")).to_have_count(65)
+    expect(listing).to_be_focused()
+
+
+def test_a_value_of_the_legend_stands_out_among_what_is_chosen(open_page: OpenPage, page_url: str) -> None:
+    page = open_map(open_page, page_url, "#map?field=topic")
+    page.get_by_role("button", name="List the documents in sight").click()
+    expect(page.locator(".map-list article")).to_have_count(65)
+    value, points = page.locator(".legend").get_by_role("button", name="storm"), page.locator("shoal-map")
+    value.hover()
+    before = points.screenshot()
+    value.click()
+    expect(value).to_have_attribute("aria-pressed", "true")
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert points.screenshot() != before
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(["a", "b"], "tags a, b"), ([], ""), (None, ""), (False, "tags false"), (0, "tags 0")]
+)
+def test_the_tip_has_the_values_of_a_field(open_page: OpenPage, page_url: str, value: Any, words: str) -> None:
+    page = open_page(page_url)
+    tip = """async (tags) => {
+      const { documentTip } = await import("/page/parts/map_lists.js");
+      const { render } = await import("/page/vendor/lit-html.js");
+      const tip = document.createElement("div");
+      render(documentTip({ text: "storm", tags }, { name: "tags" }), tip);
+      return tip.querySelector(".value")?.textContent ?? "";
+    }"""
+    assert page.evaluate(tip, value) == words
+
+
+def test_a_field_of_an_old_address_can_be_left(open_page: OpenPage, page_url: str) -> None:
+    page = open_map(open_page, page_url, "#map?field=colour")
+    expect(page.locator(".notice")).to_contain_text("colour")
+    expect(page.get_by_label("Colour by")).to_have_value("colour")
+    page.get_by_label("Colour by").select_option("")
+    expect(page.locator("shoal-map")).to_be_visible()
 
 
 def test_a_script_in_a_document_a_value_or_an_id_is_a_text(open_page: OpenPage, page_url: str) -> None:

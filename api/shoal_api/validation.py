@@ -18,6 +18,7 @@ _TAKES = {
     "too_long": "a list with {max_length} or fewer items",
     "dict_type": "an object",
     "bool_type": "true or false",
+    "bool_parsing": "true or false",
     "int_type": "a whole number",
     "int_parsing": "a whole number",
     "int_parsing_size": "a whole number",

@@ -13,13 +13,14 @@ export function segmented(label, words, chosen, onChange) {
   `;
 }
 
-/** Draw a list of which one item is chosen; `items` has the label of each. */
+/** Draw a list of which one item is chosen; `items` has the label of each. Another one, as of an old address, is shown as it is. */
 export function choice(label, items, chosen, onChange) {
+  const all = Object.hasOwn(items, chosen) ? items : { [chosen]: chosen, ...items };
   return html`
     <label class="field">
       <span>${label}</span>
       <select @change=${(event) => onChange(event.target.value)}>
-        ${Object.entries(items).map(([name, text]) => html`<option value=${name} ?selected=${name === chosen}>${text}</option>`)}
+        ${Object.entries(all).map(([name, text]) => html`<option value=${name} .selected=${name === chosen}>${text}</option>`)}
       </select>
     </label>
   `;

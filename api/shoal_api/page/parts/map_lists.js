@@ -36,10 +36,10 @@ export function documentTip(document, field) {
   if (document === undefined) return null;
   if (document === null) return html`<p>This document was deleted since.</p>`;
   const text = [...document.text];
-  const value = field ? document[field.name] : undefined;
+  const value = [(field && document[field.name]) ?? []].flat().join(", ");
   return html`
     <p>${text.slice(0, TIP_CHARS).join("")}${text.length > TIP_CHARS ? " …" : ""}</p>
-    ${value === undefined ? "" : html`<p class="value"><span>${field.name}</span> ${String(value)}</p>`}
+    ${value && html`<p class="value"><span>${field.name}</span> ${value}</p>`}
   `;
 }
 

@@ -262,11 +262,11 @@ function toggleChoosing() {
   context.render();
 }
 
-/** Return true for a point that is not faint: one of what is chosen, found or picked out in the legend. */
+/** Return true for a point that is not faint: one of what is chosen, with the value that is picked out in the legend. */
 function isInFront(number, code) {
-  if (chosen) return isChosen(number);
+  if (chosen && !isChosen(number)) return false;
   if (front !== null) return code === front;
-  return !found;
+  return Boolean(chosen) || !found;
 }
 
 let chosenSet = { of: null, numbers: new Set() };
@@ -278,7 +278,8 @@ function isChosen(number) {
 
 function summary() {
   const all = indexes()[index()]?.count ?? map.rows.length;
-  const sample = all > map.rows.length ? `A sample of ${map.rows.length} of ${all} documents.` : `${map.rows.length} documents.`;
+  const shown = map.rows.length.toLocaleString("en");
+  const sample = all > map.rows.length ? `A sample of ${shown} of ${all.toLocaleString("en")} documents.` : `${shown} documents.`;
   const hits = found ? `${found.hits.length} hits of the query are marked by their numbers.` : "";
   return `${sample} ${legendInWords(map.field)} ${hits}`;
 }
@@ -287,9 +288,9 @@ function aside() {
   return html`
     <aside aria-label="About the map">
       ${hasWebgl ? mapLegend(map.field, front, chooseValue) : ""}
+      ${hasWebgl ? html`<button class="button quiet" @click=${() => choose(canvas().inSight())}>List the documents in sight</button>` : ""}
       ${chosen ? chosenList() : ""}
       ${found ? hitList() : ""}
-      ${hasWebgl && !chosen ? html`<button class="button quiet" @click=${() => choose(canvas().inSight())}>List the documents in sight</button>` : ""}
     </aside>
   `;
 }
@@ -323,7 +324,7 @@ function chosenList() {
   };
   return html`
     <section class="map-list">
-      <h2 role="status">${chosen.length.toLocaleString("en")} chosen${chosen.length > listed.length ? `, the first ${listed.length}` : ""}</h2>
+      <h2 role="status">${chosen.length.toLocaleString("en")} chosen${chosen.length > listed.length ? `, ${listed.length} listed` : ""}</h2>
       <div class="row">
         ${copyButton(known.map((document) => document.id), context.render)}
         <button class="button quiet" @click=${() => choose([])}>Choose none</button>
