@@ -34,6 +34,10 @@ class Keys:
         return {"Authorization": f"Bearer {api_keys.add(self.path, name, role, rate)}"}
 
 
+#: Longest wait for a worker, of which there is none, in seconds.
+SHORT_S = 0.05
+
+
 @pytest.fixture
 def keys_file(tmp_path: Path) -> Keys:
     """Return a file with keys of a user and an admin."""
@@ -85,7 +89,8 @@ class TestKeys:
         response = guarded.post("/embed", data=b"no json", headers={"Authorization": wrong})
         assert error_of(response, 401)[0] == "unauthorized"
 
-    def test_some_routes_need_an_admins(self, guarded: FlaskClient, keys_file: Keys) -> None:
+    def test_some_routes_need_an_admins(self, make_app: MakeApp, keys_file: Keys) -> None:
+        guarded = make_app(api_keys_file=str(keys_file.path), request_timeout_s=SHORT_S).test_client()
         for path, method in paths(guarded) - OPEN:
             response = guarded.open(path, method=method, headers=keys_file.user)
             assert (response.status_code == 403) == path.startswith(("/v1/dead", "/v1/indexes/")), path
@@ -96,7 +101,8 @@ class TestKeys:
         late = keys_file.make("late")
         wait_until(lambda: guarded.get("/info", headers=late).status_code == 200)
 
-    def test_without_a_file_none_is_needed(self, api: FlaskClient) -> None:
+    def test_without_a_file_none_is_needed(self, make_app: MakeApp) -> None:
+        api = make_app(request_timeout_s=SHORT_S).test_client()
         assert not [path for path, method in paths(api) if api.open(path, method=method).status_code in (401, 403)]
         assert "security" not in api.get("/openapi.json").get_json()
 
