@@ -1,6 +1,7 @@
 """A program that runs JavaScript: the system's node, or the one that playwright brings."""
 
 import shutil
+import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -8,12 +9,14 @@ import pytest
 
 
 def _find_node() -> str:
-    """Return the path of node, or an empty word where there is none."""
+    """Return the path of a node that runs, or an empty word: that of playwright needs a library which not all have."""
     found = find_spec("playwright")
     driver = Path(found.origin).with_name("driver") if found and found.origin else None
-    return shutil.which("node") or shutil.which("node", path=driver) or ""
+    node = shutil.which("node") or shutil.which("node", path=driver) or ""
+    runs = node and subprocess.run([node, "--version"], capture_output=True).returncode == 0
+    return node if runs else ""
 
 
 NODE = _find_node()
 
-needs_node = pytest.mark.skipif(not NODE, reason="there is no node, and no playwright that brings one")
+needs_node = pytest.mark.skipif(not NODE, reason="there is no node that runs: apt install nodejs")
