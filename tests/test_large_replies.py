@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
@@ -31,9 +31,8 @@ pytest_plugins = ["api_fixtures"]
 @contextmanager
 def queue_over(proxy: Proxy, queue: Queue, answer_s: float) -> Iterator[Queue]:
     """The same queue over the proxy, of which each answer may take `answer_s`."""
-    broker = Broker.connect(f"redis://127.0.0.1:{proxy.port}/0", answer_s)
-    yield Queue(broker, queue.keys)
-    broker.close()
+    with closing(Broker.connect(f"redis://127.0.0.1:{proxy.port}/0", answer_s)) as broker:
+        yield Queue(broker, queue.keys)
 
 
 def put_tokens(queue: Queue, num_bytes: int, dimension: int, **fields: object) -> Job:
@@ -55,9 +54,9 @@ class TestSending:
         job = Job("embed", ["storm"])
         queue.put("interactive", [job])
         (delivery,) = queue.take("w", LANES, 1)
-        vectors = np.zeros((2_000, 1_000), np.float32)
-        link = Proxy(redis_server.port, bytes_per_s=8_000_000)
-        with link, queue_over(link, queue, answer_s=0.5) as slow:
+        vectors = np.zeros((4_000, 1_000), np.float32)  # 3.2 s on the link
+        link = Proxy(redis_server.port, bytes_per_s=5_000_000)
+        with link, queue_over(link, queue, answer_s=2.5) as slow:
             assert slow.reply([Answer(delivery, Reply(job.id, vectors=vectors))]) == 1
 
     def test_a_reply_that_cannot_be_sent_is_given_up(
