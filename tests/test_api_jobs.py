@@ -10,7 +10,8 @@ from conftest import wait_until
 from flask.testing import FlaskClient
 from queues import Queue
 
-from shoal.jobs import LANES, Job, Options
+from shoal.jobs import LANES, Job
+from shoal.options import Options
 from shoal.queue.consumer import Answer
 from shoal.replies import Reply
 

@@ -14,8 +14,9 @@ from queues import Queue
 
 from shoal import __version__
 from shoal.errors import BY_CODE
-from shoal.jobs import CHOICES, LANES, OPERATIONS, OPTION_NAMES, TOKENIZER_OPERATIONS
+from shoal.jobs import LANES, OPERATIONS, TOKENIZER_OPERATIONS
 from shoal.keys import Keys
+from shoal.options import CHOICES, OPTION_NAMES
 from shoal.settings import OPEN_PATHS
 from shoal_api.dialects import STATUS
 from shoal_api.schema.requests import JobBody

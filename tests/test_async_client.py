@@ -18,8 +18,9 @@ from shoal.broker.async_broker import AsyncBroker
 from shoal.broker.async_connection import ConnectionMaker
 from shoal.client.job_limits import TEXTS_PER_JOB
 from shoal.errors import Internal, ShoalError, Unavailable
-from shoal.jobs import Job, Options
+from shoal.jobs import Job
 from shoal.keys import Keys
+from shoal.options import Options
 from shoal.queue.consumer import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.queue.packed_jobs import PackedJobs, StreamEntry

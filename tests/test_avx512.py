@@ -21,7 +21,7 @@ from conftest import PATIENCE_S
 from numpy.typing import NDArray
 
 from shoal.errors import BadSetting, ModelMismatch
-from shoal.jobs import Options
+from shoal.options import Options
 from shoal_workers.avx512 import library
 from shoal_workers.avx512.kernel import KernelModel, KernelPass, KernelThreads, load
 from shoal_workers.avx512.library import CannotCompile, compile_kernel
@@ -351,7 +351,7 @@ PROGRAM = """
 import os, sys
 from pathlib import Path
 import numpy as np
-from shoal.jobs import Options
+from shoal.options import Options
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
 
 encoder = Encoder.open(Path(sys.argv[1]), "avx512", "int8", 2)

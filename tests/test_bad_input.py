@@ -20,7 +20,7 @@ from queues import queue_of
 from service import Service, service
 
 from shoal import Client
-from shoal.jobs import Options
+from shoal.options import Options
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.scratch import SCRATCH
 from shoal_workers.index.index import Index, current_version

@@ -16,8 +16,9 @@ import shoal_workers.admission
 import shoal_workers.scheduler
 from shoal.broker.broker import Broker
 from shoal.errors import Unavailable
-from shoal.jobs import LANES, Job, Options
+from shoal.jobs import LANES, Job
 from shoal.keys import Keys
+from shoal.options import Options
 from shoal.queue.consumer import Consumer, Delivery
 from shoal.queue.pool import Pool
 from shoal.search_options import SearchOptions

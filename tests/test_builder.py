@@ -30,8 +30,8 @@ from shoal.errors import (
     Unavailable,
 )
 from shoal.index_folder import CURRENT
-from shoal.jobs import Options
 from shoal.long_task import TaskProgress
+from shoal.options import Options
 from shoal.records.source import Source
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build

@@ -42,9 +42,10 @@ from shoal.errors import (
     ShoalError,
     Unavailable,
 )
-from shoal.jobs import Job, Options
+from shoal.jobs import Job
 from shoal.keys import Keys
 from shoal.long_task import TaskProgress
+from shoal.options import Options
 from shoal.queue.consumer import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.records.document import BadRow, Document

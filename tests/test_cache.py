@@ -31,8 +31,9 @@ from shoal.cache.entry import Entry, size_bytes
 from shoal.cache.lookup import OBJECT_BYTES, CacheLookup
 from shoal.cache.table import Table, num_places
 from shoal.errors import InvalidRequest, InvalidText, Overloaded, ShoalError, TextTooLong, Timeout, Unavailable
-from shoal.jobs import Job, Options
+from shoal.jobs import Job
 from shoal.keys import Keys
+from shoal.options import Options
 from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import Pool
 from shoal.replies import TIMINGS, Reply

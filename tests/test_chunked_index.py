@@ -15,7 +15,8 @@ from test_builder import MadeVectors
 from shoal.changes.change import Change
 from shoal.changes.change_log import ChangeLog
 from shoal.errors import BadDocument, InvalidRequest, ModelMismatch, ModelNotFound, Unavailable
-from shoal.jobs import Job, Options
+from shoal.jobs import Job
+from shoal.options import Options
 from shoal.records.document import Document
 from shoal.records.source import Source
 from shoal.search_options import SearchOptions

@@ -10,7 +10,7 @@ from test_clients import TEXTS
 
 from shoal import Client
 from shoal.errors import Unavailable
-from shoal.jobs import Options
+from shoal.options import Options
 from shoal_workers.encoding.encoder import Encoder
 
 

@@ -26,8 +26,9 @@ from shoal.errors import (
     UnknownIndex,
     UnknownJob,
 )
-from shoal.jobs import Job, Options
+from shoal.jobs import Job
 from shoal.keys import Keys
+from shoal.options import Options
 from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import Pool
 from shoal.settings import Settings

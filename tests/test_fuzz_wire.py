@@ -17,7 +17,8 @@ from shoal.cache.cache import Cache
 from shoal.cache.entry import Entry
 from shoal.cache.table import Table
 from shoal.errors import MalformedJob, ShoalError
-from shoal.jobs import JOB_NAMES, OPTION_NAMES, Job, Options, check_name
+from shoal.jobs import JOB_NAMES, Job, check_name
+from shoal.options import OPTION_NAMES, Options
 from shoal.outline import Outline
 from shoal.queue.pool import Pool
 from shoal.replies import TIMINGS, Reply

@@ -30,7 +30,8 @@ from shoal.errors import (
     Unauthorized,
     Unavailable,
 )
-from shoal.jobs import Job, Options
+from shoal.jobs import Job
+from shoal.options import Options
 from shoal.settings import DEFAULTS, Settings
 from shoal_api.access import api_keys
 

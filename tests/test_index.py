@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import IndexCorrupt, IndexMismatch, IndexNotFound
 from shoal.index_folder import CURRENT
-from shoal.jobs import Options
+from shoal.options import Options
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.files.manifest import CHANGES, DOCUMENTS, FILES, MANIFEST, OFFSETS, VECTORS, Manifest
 from shoal_workers.index.index import Index, current_version

@@ -21,8 +21,9 @@ from shoal.changes.change_log import START, ChangeLog
 from shoal.client.http.index import MAX_REQUEST_BYTES, MAX_REQUEST_DOCUMENTS
 from shoal.client.redis.index_writer import DOCUMENTS_PER_CHANGE, MAX_BYTES
 from shoal.errors import BadDocument, NotReady, TooLarge, TooManyChanges, UnknownIndex
-from shoal.jobs import Job, Options
+from shoal.jobs import Job
 from shoal.keys import Keys
+from shoal.options import Options
 from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import Pool
 from shoal.replies import Reply

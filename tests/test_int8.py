@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from openvino import opset13 as ops
 
 from shoal.errors import ModelMismatch
-from shoal.jobs import Options
+from shoal.options import Options
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.encoding.engines import calibration, int8
 from shoal_workers.encoding.engines.calibration import load_ranges

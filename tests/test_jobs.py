@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from shoal.errors import InvalidRequest, InvalidText, MalformedJob, ShoalError, UnsupportedVersion
 from shoal.excerpt import excerpt
-from shoal.jobs import CHOICES, JOB_NAMES, MAX_DIMENSIONS, MAX_K, OPTION_NAMES, Job, Options, check_name
+from shoal.jobs import JOB_NAMES, MAX_K, Job, check_name
+from shoal.options import CHOICES, MAX_DIMENSIONS, OPTION_NAMES, Options
 from shoal.outline import Outline
 
 NAMES = st.from_regex(r"[A-Za-z0-9_.:-]{1,128}", fullmatch=True)

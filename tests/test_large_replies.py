@@ -15,8 +15,9 @@ from shoal import Client
 from shoal.broker.broker import Broker
 from shoal.client.job_limits import TEXTS_PER_TOKENS_JOB
 from shoal.errors import TooLarge, Unavailable, UnknownJob
-from shoal.jobs import LANES, Job, Options
+from shoal.jobs import LANES, Job
 from shoal.keys import Keys
+from shoal.options import Options
 from shoal.queue.consumer import MAX_SENDS, MAX_WRITE_BYTES, Answer, Consumer
 from shoal.queue.producer import READ_TTL_S
 from shoal.replies import Reply

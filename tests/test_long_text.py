@@ -11,7 +11,8 @@ from queues import Queue, drive
 from shoal.cache.cache import Cache
 from shoal.cache.table import Table
 from shoal.errors import InvalidRequest, TooLarge
-from shoal.jobs import Job, Options
+from shoal.jobs import Job
+from shoal.options import Options
 from shoal.queue.consumer import Consumer
 from shoal.replies import Chunk, Reply
 from shoal.size_limit import check_chunk_vectors

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from shoal.changes.change import Change
 from shoal.errors import IndexMismatch, InvalidRequest, MalformedJob
-from shoal.jobs import TEXTS_PER_MAP, Job, Options
+from shoal.jobs import TEXTS_PER_MAP, Job
 from shoal.map_options import MAX_POINTS, MAX_ROWS, MapOptions
+from shoal.options import Options
 from shoal.records.document import Document
 from shoal.replies import Reply
 from shoal.search_options import SearchOptions

@@ -11,7 +11,7 @@ import pytest
 from openvino import opset13 as ops
 
 from shoal.errors import ModelMismatch
-from shoal.jobs import Options
+from shoal.options import Options
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.model import weights
 from shoal_workers.model.graph import build

@@ -16,8 +16,8 @@ from process import environment
 
 from shoal import Client
 from shoal.errors import ShoalError
-from shoal.jobs import Options
 from shoal.keys import Keys
+from shoal.options import Options
 from shoal.queue.dead_letters import DeadLetters
 from shoal_workers.admission import MAX_DELIVERIES
 from shoal_workers.encoding.encoder import Encoder

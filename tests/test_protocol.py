@@ -30,9 +30,10 @@ import shoal_workers.index.serving.open_indexes
 import shoal_workers.work
 from shoal.broker.script import Script
 from shoal.errors import ShoalError, UnknownJob
-from shoal.jobs import JOB_NAMES, LANES, MAX_K, OPTION_NAMES, Job, Options
+from shoal.jobs import JOB_NAMES, LANES, MAX_K, Job
 from shoal.keys import Keys
 from shoal.map_options import MAP_DEFAULTS, WHOLE_MAP, MapOptions
+from shoal.options import OPTION_NAMES, Options
 from shoal.queue.consumer import GROUP, Answer
 from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import ALIVE_S

@@ -22,8 +22,9 @@ from test_worker_process import NUM_JOBS, assert_all_done, num_pending, suspend_
 from shoal import Client
 from shoal.cli.main import main
 from shoal.errors import InvalidRequest, InvalidText, ModelMismatch, ShoalError, Unsupported
-from shoal.jobs import Job, Options
+from shoal.jobs import Job
 from shoal.keys import Keys
+from shoal.options import Options
 from shoal.replies import Reply
 from shoal.settings import Settings
 from shoal.supervisor.summary import print_summary

@@ -18,8 +18,9 @@ from shoal import Client
 from shoal.cache.cache import Cache
 from shoal.cache.table import Table
 from shoal.errors import InvalidRequest, TooLarge
-from shoal.jobs import QUERY_PROMPTS, Job, Options
+from shoal.jobs import Job
 from shoal.keys import Keys
+from shoal.options import QUERY_PROMPTS, Options
 from shoal.queue.dead_letters import DeadLetters
 from shoal.records.source import Source
 from shoal.replies import Reply

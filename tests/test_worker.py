@@ -21,7 +21,8 @@ import shoal_workers.worker
 from shoal.cache.cache import Cache
 from shoal.cache.table import Table
 from shoal.errors import Internal, Unavailable
-from shoal.jobs import LANES, Job, Options
+from shoal.jobs import LANES, Job
+from shoal.options import Options
 from shoal.queue.consumer import Consumer, Delivery
 from shoal.queue.dead_letters import DeadLetter, DeadLetters
 from shoal.queue.lane import MAX_FRONT_BYTES, Source

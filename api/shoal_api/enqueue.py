@@ -9,7 +9,8 @@ from flask import Response
 
 from shoal.client.redis.index_writer import IndexWriter
 from shoal.errors import InvalidRequest, TooLarge
-from shoal.jobs import MAX_DIMENSIONS, Job
+from shoal.jobs import Job
+from shoal.options import MAX_DIMENSIONS
 from shoal.replies import Reply
 from shoal.size_limit import MAX_REQUEST_HITS, check_hits, check_query, check_texts
 from shoal_api.context import Context, context

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.plan import Plan, Texts, say
 from shoal.bench.trial import Figures, Row, Trial
-from shoal.jobs import Options
+from shoal.options import Options
 from shoal.records.source import Source
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build

@@ -14,7 +14,8 @@ from benchmarks.indexes import Vectors, real_index
 from benchmarks.large import large_index
 from benchmarks.plan import Plan, own_process, say
 from shoal.bench.trial import Figures, Row, Trial
-from shoal.jobs import Job, Options
+from shoal.jobs import Job
+from shoal.options import Options
 from shoal.search_options import SearchOptions
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.cell_step import find_margin_and_share, make_cells

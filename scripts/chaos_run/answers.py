@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chaos_run.cases import POISON, Case
-from shoal.jobs import QUERY_PROMPTS, Options
+from shoal.options import QUERY_PROMPTS, Options
 from shoal.replies import Reply, finish
 from shoal_workers.encoding.encoder import Encoder, TokenizedText
 from shoal_workers.index.index import Index

@@ -17,7 +17,8 @@ from chaos_run.http_requests import Http
 from chaos_run.plain import Plain
 from shoal import Client
 from shoal.errors import ShoalError
-from shoal.jobs import Job, Options
+from shoal.jobs import Job
+from shoal.options import Options
 
 #: Clients at a time.
 NUM_THREADS = 48

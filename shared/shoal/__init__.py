@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from shoal.client.redis.handle import AsyncHandle, Handle
     from shoal.client.source_file import ServerFile
     from shoal.errors import ShoalError
-    from shoal.jobs import Job, Options
+    from shoal.jobs import Job
+    from shoal.options import Options
     from shoal.replies import Chunk, Reply
     from shoal.search_options import SearchOptions
     from shoal.settings import Settings
@@ -53,7 +54,7 @@ _HOMES = {
     "IndexHandle": "client.index_handle",
     "Job": "jobs",
     "LongHandle": "client.long_handle",
-    "Options": "jobs",
+    "Options": "options",
     "Reply": "replies",
     "SearchOptions": "search_options",
     "ServerFile": "client.source_file",

@@ -3,7 +3,6 @@
 import os
 import secrets
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from itertools import accumulate
@@ -15,14 +14,12 @@ from shoal.errors import InvalidRequest, InvalidText, MalformedJob, UnsupportedV
 from shoal.excerpt import excerpt, kind
 from shoal.keys import NAME, NAME_RULE
 from shoal.map_options import WHOLE_MAP, MapOptions
+from shoal.options import OPTION_DEFAULTS, RERANK_OPTIONS, Options
 from shoal.search_options import PLAIN, SearchOptions
 
 # The words of the contract, as types: the HTTP schema is made from the same ones.
 Lane = Literal["interactive", "bulk"]
 Operation = Literal["embed", "search", "rerank", "tokenize", "decode", "map"]
-Pooling = Literal["mean", "max", "cls"]
-Output = Literal["vector", "tokens", "chunks"]
-TruncationSide = Literal["right", "left"]
 
 #: All lanes, the one with the highest priority first.
 LANES: tuple[str, ...] = get_args(Lane)
@@ -36,20 +33,6 @@ TOKENIZER_OPERATIONS = ("tokenize", "decode")
 #: The operations that read an index.
 INDEX_OPERATIONS = ("search", "map")
 
-#: The values of each option that takes one of a few. None stands for the model's own.
-CHOICES: dict[str, tuple[str | None, ...]] = {
-    "pooling": (None, *get_args(Pooling)),
-    "output": get_args(Output),
-    "truncation_side": get_args(TruncationSide),
-}
-
-#: The options that go with a rerank.
-RERANK_OPTIONS = ("truncate", "truncation_side")
-
-#: Names of the prompts for the two sides of a search, in order of preference.
-QUERY_PROMPTS = ("query", "search_query")
-DOCUMENT_PROMPTS = ("document", "passage", "search_document")
-
 #: Most hits a query may ask for.
 MAX_K = 1_000
 
@@ -59,16 +42,6 @@ MAX_DEADLINE_S = 365 * 86_400
 #: Most values in the arrays and maps of a job, those of unknown fields included: it takes any number of texts that the
 #: script puts.
 MAX_VALUES = 2**20
-
-#: Most dimensions that can be asked for: more than any model has.
-MAX_DIMENSIONS = 100_000
-
-#: Most tokens of a chunk that can be asked for: more than any model takes.
-MAX_CHUNK_TOKENS = 1_000_000
-
-#: ASCII characters for each token by which the chunks of a text are estimated before a worker cuts it. Any other
-#: character is estimated as a token: most writings without spaces or with small letters of their own come near that.
-ASCII_PER_TOKEN = 4
 
 #: Texts that each further pass over all documents for a list of hits counts as in its lane: a worker then takes so few
 #: lists at a time that other jobs need not wait for long.
@@ -82,85 +55,6 @@ MAX_LANE_TEXTS = 999_999
 
 #: Largest number of a text in a list that is split into jobs: more than any list has.
 MAX_TEXT_NUMBER = 2**53
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Options of how the texts of a job are embedded.
-
-    With `chunk_tokens` a text is not cut off: it is cut into chunks of at most so many tokens, of which neighbours
-    share at most `chunk_overlap`, and its vector is the mean of theirs.
-
-    Raises InvalidRequest for a value that an option does not take.
-    """
-
-    normalize: bool = True
-    pooling: str | None = None
-    output: str = "vector"
-    dimensions: int | None = None
-    prompt_name: str | None = None
-    truncate: bool = True
-    truncation_side: str = "right"
-    chunk_tokens: int | None = None
-    chunk_overlap: int = 0
-
-    def __post_init__(self) -> None:
-        for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                words = ", ".join("null" if word is None else word for word in allowed)
-                raise InvalidRequest(f"{name} is {excerpt(getattr(self, name))}: it takes one of {words}")
-        for name in ("normalize", "truncate"):
-            check_type(name, getattr(self, name), bool, "true or false")
-        if self.prompt_name is not None:
-            check_type("prompt_name", self.prompt_name, str, "a string")
-        if self.dimensions is not None:
-            check_range("dimensions", self.dimensions, 1, MAX_DIMENSIONS)
-            if self.output == "tokens":
-                raise InvalidRequest("dimensions does not go with output 'tokens': drop one of the two")
-        self._check_chunks()
-
-    def _check_chunks(self) -> None:
-        check_range("chunk_overlap", self.chunk_overlap, 0, MAX_CHUNK_TOKENS)
-        if self.chunk_tokens is None:
-            if self.output == "chunks":
-                raise InvalidRequest("output 'chunks' takes chunk_tokens: say how many tokens a chunk may have")
-            if self.chunk_overlap:
-                raise InvalidRequest(f"chunk_overlap is {self.chunk_overlap:,}, without chunk_tokens: set both")
-            return
-        check_range("chunk_tokens", self.chunk_tokens, 1, MAX_CHUNK_TOKENS)
-        if self.output == "tokens" or self.truncation_side == "left":
-            name = "output 'tokens'" if self.output == "tokens" else "truncation_side 'left'"
-            raise InvalidRequest(f"chunk_tokens does not go with {name}: drop one of the two")
-        if self.chunk_overlap > self.chunk_tokens // 2:
-            raise InvalidRequest(
-                f"chunk_overlap is {self.chunk_overlap:,}: it takes at most half of chunk_tokens, "
-                f"{self.chunk_tokens // 2:,}"
-            )
-
-    @property
-    def is_cacheable(self) -> bool:
-        """Return True if each text has one vector, which is computed at once."""
-        return self.output == "vector" and self.chunk_tokens is None
-
-    def num_chunks(self, text: str) -> int:
-        """Return about how many chunks the text has; 1 if it is not chunked."""
-        if self.chunk_tokens is None:
-            return 1
-        num_ascii = len(text) if text.isascii() else len(text.encode("ascii", "ignore"))
-        size = num_ascii + ASCII_PER_TOKEN * (len(text) - num_ascii)
-        return max(1, size // (ASCII_PER_TOKEN * (self.chunk_tokens - self.chunk_overlap)))
-
-    @classmethod
-    def from_map(cls, values: Mapping[str, Any]) -> Self:
-        """Return options with the map's values; options that it lacks keep their defaults, other fields are ignored."""
-        return cls(**{name: values[name] for name in OPTION_NAMES if name in values})
-
-
-#: The default of each option by its name, which is the same on the wire, in HTTP bodies and in Python.
-OPTION_DEFAULTS: dict[str, Any] = {option.name: option.default for option in fields(Options)}
-
-#: The names of all options.
-OPTION_NAMES = tuple(OPTION_DEFAULTS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from shoal import wire
 from shoal.errors import BY_CODE, InvalidText, MalformedJob, NotReady, ShoalError
 from shoal.excerpt import excerpt, kind
-from shoal.jobs import Options
+from shoal.options import Options
 
 #: The timings of a reply, in seconds: waiting in the lane, tokenising, encoding and searching.
 TIMINGS = ("queue_s", "tokenize_s", "encode_s", "search_s")

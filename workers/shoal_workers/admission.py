@@ -12,8 +12,9 @@ from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
 from shoal.errors import Expired, Internal, InvalidRequest, Poisoned, ShoalError, Unsupported
 from shoal.excerpt import excerpt
-from shoal.jobs import INDEX_OPERATIONS, QUERY_PROMPTS, TOKENIZER_OPERATIONS, Job, check_deadline
+from shoal.jobs import INDEX_OPERATIONS, TOKENIZER_OPERATIONS, Job, check_deadline
 from shoal.keys import NAME
+from shoal.options import QUERY_PROMPTS
 from shoal.outline import Outline
 from shoal.queue.consumer import Answer, Consumer, Delivery
 from shoal.queue.dead_letters import DeadLetter

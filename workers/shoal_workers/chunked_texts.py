@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.jobs import Options
+from shoal.options import Options
 from shoal.replies import finish
 from shoal_workers.encoding.chunking import Chunker, TokenizedChunk
 from shoal_workers.encoding.encoder import TokenizedText

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from shoal.cache.entry import Entry
 from shoal.errors import Internal, ShoalError, TextTooLong, TooLarge
-from shoal.jobs import TOKENIZER_OPERATIONS, Job, Options
+from shoal.jobs import TOKENIZER_OPERATIONS, Job
+from shoal.options import Options
 from shoal.queue.consumer import Answer, Delivery
 from shoal.queue.lane import Source
 from shoal.replies import TIMINGS, Reply, finish

@@ -10,7 +10,7 @@ from flask_openapi3.models.tag import Tag
 from numpy.typing import NDArray
 
 from shoal.errors import InvalidRequest
-from shoal.jobs import DOCUMENT_PROMPTS, QUERY_PROMPTS
+from shoal.options import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from shoal.replies import Reply
 from shoal_api.enqueue import call
 from shoal_api.model_names import check_model, prompt_among

@@ -6,7 +6,7 @@ from flask import Response
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
-from shoal.jobs import DOCUMENT_PROMPTS, QUERY_PROMPTS
+from shoal.options import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from shoal_api.enqueue import call
 from shoal_api.model_names import prompt_among
 from shoal_api.response import WholeResponse, cost_headers, rendered

@@ -15,7 +15,7 @@ from flask_openapi3.models.tag import Tag
 from shoal.allowed_path import allowed_path
 from shoal.errors import UnknownFile
 from shoal.excerpt import excerpt
-from shoal.jobs import Options
+from shoal.options import Options
 from shoal_api.context import context
 from shoal_api.enqueue import IDEMPOTENCY_KEY
 from shoal_api.job_folder import JobFolder

@@ -6,7 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
-from shoal.jobs import Job, Options
+from shoal.jobs import Job
+from shoal.options import Options
 from shoal_api.schema.body import Body
 from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.rerank import RankedDocument, RerankBody

@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from shoal.jobs import Job, Options
+from shoal.jobs import Job
+from shoal.options import Options
 from shoal_api.schema.body import Body
 from shoal_api.schema.openai import EmbeddingList, ModelBody, Usage
 from shoal_api.schema.requests import Texts, as_list

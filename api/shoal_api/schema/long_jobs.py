@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from shoal.jobs import OPTION_DEFAULTS
 from shoal.languages import Language
+from shoal.options import OPTION_DEFAULTS
 from shoal_api.schema import headers
 from shoal_api.schema.body import OwnBody
 from shoal_api.schema.requests import TextOptions

@@ -5,7 +5,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.errors import InvalidRequest
-from shoal.jobs import Job, Options
+from shoal.jobs import Job
+from shoal.options import Options
 from shoal_api.schema.body import Body
 from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.requests import Texts, as_list

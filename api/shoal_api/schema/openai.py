@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from shoal.jobs import Job, Options
+from shoal.jobs import Job
+from shoal.options import Options
 from shoal_api.schema.body import Body
 from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.requests import TextsOrIds

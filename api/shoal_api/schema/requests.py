@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from shoal.errors import InvalidRequest
-from shoal.jobs import MAX_K, OPTION_DEFAULTS, RERANK_OPTIONS, Job, Lane, Options, Output, Pooling, TruncationSide
+from shoal.jobs import MAX_K, Job, Lane
+from shoal.options import OPTION_DEFAULTS, RERANK_OPTIONS, Options, Output, Pooling, TruncationSide
 from shoal_api.dialects import is_tei_body
 from shoal_api.number_type import NumberType
 from shoal_api.schema.body import OwnBody

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from shoal.client.job_limits import TEXTS_PER_TOKENS_JOB
 from shoal.errors import ShoalError
-from shoal.jobs import Options
+from shoal.options import Options
 from shoal.records.document import BadRow, Document
 
 #: Most rows of a group, and characters at which it takes no more of them.

@@ -19,7 +19,8 @@ from shoal.errors import (
     TextTooLong,
     TooLarge,
 )
-from shoal.jobs import Job, Options
+from shoal.jobs import Job
+from shoal.options import Options
 
 #: Rows and characters on their way at which no more are sent: enough to keep sixteen workers busy.
 MAX_WINDOW_ROWS, MAX_WINDOW_CHARS = 4_096, 2**22

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from shoal.blocking import run_now
 from shoal.closing import Closing
-from shoal.jobs import Job, Options
+from shoal.jobs import Job
+from shoal.options import Options
 from shoal.replies import Reply
 from shoal.search_options import SEARCH_NAMES, SearchOptions
 

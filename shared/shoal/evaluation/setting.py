@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
-from shoal.jobs import OPTION_NAMES
+from shoal.options import OPTION_NAMES
 from shoal.search_options import SEARCH_NAMES
 
 #: The options that an evaluation gives by itself, or that make other lists of hits than one for each query.

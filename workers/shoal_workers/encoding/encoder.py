@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import BadSetting, InvalidRequest, ModelMismatch, ShoalError
 from shoal.excerpt import excerpt
-from shoal.jobs import Options
+from shoal.options import Options
 from shoal.replies import finish
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.chunking import Chunker, open_chunker

@@ -1,41 +1,35 @@
 """An index: documents and their vectors in a folder of immutable versions, which workers map into memory."""
 
-import json
-import mmap
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal import wire
-from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest, InvalidText, NotReady, ShoalError
+from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest, NotReady, ShoalError
 from shoal.excerpt import excerpt
 from shoal.index_folder import CURRENT, read_current
 from shoal.jobs import Job
 from shoal_workers.index.files.array_file import open_array
 from shoal_workers.index.files.columns import Columns
+from shoal_workers.index.files.documents import Documents
 from shoal_workers.index.files.file_check import FileCheck
-from shoal_workers.index.files.hash_table import HashTable, hash_of
 from shoal_workers.index.files.manifest import (
-    DOCUMENTS,
     FIELDS,
     IDS,
     LEXICAL,
     MAP_PLACES,
-    OFFSETS,
     QUANTISED,
     VECTORS,
     Manifest,
 )
 from shoal_workers.index.files.verified_files import VerifiedFiles
 from shoal_workers.index.lexical.lexical_index import LexicalIndex
-from shoal_workers.index.map.document_map import DocumentMap, in_units
-from shoal_workers.index.map.map_points import points_of
+from shoal_workers.index.map.document_map import DocumentMap
+from shoal_workers.index.map_answer import answer_map
 from shoal_workers.index.ranked_search import RankedSearch, SearchAnswer
 from shoal_workers.index.search.approximate_search import ApproximateSearch
 from shoal_workers.index.search.fields import Fields
@@ -72,15 +66,12 @@ class Index:
         quantised = QuantisedVectors.open(folder, count, dimension, manifest.quantised_width)
         self.exact_search = ExactSearch(self.vectors, quantised, threads)
         self.approximate_search = self._open_approximate(quantised, threads)
-        self._offsets = open_array(folder / OFFSETS, np.int64, (count + 1,))
-        self._documents = _map(folder / DOCUMENTS)
-        self._ids = HashTable.open(folder, IDS, count) if IDS in manifest.files else None
+        self._documents = Documents(folder, count, IDS in manifest.files)
         self.columns = Columns.open(folder, count) if FIELDS in manifest.files else None
         self._lexical, self._lexical_error = self._open_lexical()
         self._map = DocumentMap.open(folder, count, dimension) if MAP_PLACES in manifest.files else None
         self.live = self.unchanged()
         self._fields: tuple[LiveDocuments, Fields | None] = (self.live, None)
-        self._check_offsets()
 
     @classmethod
     def open(cls, folder: Path, threads: SearchThreads = ONE_THREAD) -> Self:
@@ -177,52 +168,12 @@ class Index:
         return ApproximateSearch(self.exact_search, quantised.basis, file, margin, share, threads)
 
     def rows_of(self, ids: Collection[str]) -> NDArray[np.int64]:
-        """Return the rows of all documents that have one of these ids, in ascending order.
-
-        Raises IndexCorrupt for ids that no build wrote.
-        """
-        if self._ids is None:
-            self._ids = self._read_ids()
-        rows = self._ids.rows_of(b"".join(map(hash_of, ids)))
-        if len(rows) and rows[-1] >= self.manifest.count:
-            raise IndexCorrupt(f"{self.folder / IDS} has rows that {DOCUMENTS} has not: build the index again")
-        return rows
-
-    def _read_ids(self) -> HashTable:
-        """Return the ids of a version of a layout that has no file of them."""
-        try:
-            starts = self._offsets.tolist()
-            lines = (self._documents[start:end] for start, end in pairwise(starts))
-            return HashTable.of(b"".join(hash_of(json.loads(line)["id"]) for line in lines))
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            raise IndexCorrupt(
-                f"an id in {self.folder / DOCUMENTS} cannot be read ({type(error).__name__}): build the index again"
-            ) from error
+        """Return the rows of all documents that have one of these ids, in ascending order. Raises IndexCorrupt."""
+        return self._documents.rows_of(ids)
 
     def document(self, row: int) -> dict[str, Any]:
-        """Return the document of a row of `vectors`: its `id`, `text` and other fields.
-
-        Raises IndexCorrupt for a document that no build wrote, and that could not be sent.
-        """
-        line = self._documents[self._offsets[row] : self._offsets[row + 1]]
-        try:
-            document = json.loads(line.decode())
-            wire.pack(document)
-            if not _is_document(document, line):
-                raise ValueError("it has no id or no text, or is nested too deeply")
-        except (ValueError, OverflowError, RecursionError, InvalidText) as error:
-            raise IndexCorrupt(
-                f"document {row} in {self.folder / DOCUMENTS} cannot be read ({type(error).__name__}): "
-                "build the index again"
-            ) from error
-        return dict(document)
-
-    def _check_offsets(self) -> None:
-        offsets, end = self._offsets, len(self._documents)
-        if offsets[0] != 0 or offsets[-1] != end or not (offsets[1:] > offsets[:-1]).all():
-            raise IndexCorrupt(
-                f"{self.folder / OFFSETS} does not say where the documents in {DOCUMENTS} begin: build the index again"
-            )
+        """Return the document of a row of `vectors`: its `id`, `text` and other fields. Raises IndexCorrupt."""
+        return self._documents.document(row)
 
     @property
     def is_approximate(self) -> bool:
@@ -282,32 +233,7 @@ class Index:
 
         Raises InvalidRequest for a field or a row that the index has not, and IndexMismatch for one without a map.
         """
-        live = self.live
-        rows = job.map.map_rows
-        if rows is None:
-            return SearchAnswer([], map=points_of(self.map, job.map, live, lambda: self.fields_at(live)))
-        if job.map.index_version != self.manifest.version:
-            raise InvalidRequest(
-                f"map_rows are of version {excerpt(job.map.index_version)}, and {self.manifest.version} is served: "
-                "ask for the map again"
-            )
-        return SearchAnswer([self._documents_at(rows, live)])
-
-    def _documents_at(self, map_rows: Sequence[int], live: LiveDocuments) -> list[dict[str, Any]]:
-        """Return the documents at rows of the map, without those that were replaced or deleted since."""
-        num_rows = self.manifest.count + live.num_ever_added
-        for number, map_row in enumerate(map_rows):
-            if map_row >= num_rows:
-                raise InvalidRequest(f"map_rows[{number}] is {map_row:,}: the map has rows from 0 to {num_rows - 1:,}")
-        rows = self.map.rows_of(np.array(map_rows), live)
-        is_there = rows >= 0
-        places = in_units(self.map.places_at(rows[is_there], live))
-        return [
-            self.document_of(row, live) | {"map_row": map_row, "map_place": place}
-            for map_row, row, place in zip(
-                np.array(map_rows)[is_there].tolist(), rows[is_there].tolist(), places, strict=True
-            )
-        ]
+        return answer_map(self, job)
 
     def find(
         self,
@@ -363,14 +289,6 @@ class Index:
         return hits
 
 
-def _map(path: Path) -> mmap.mmap:
-    try:
-        with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:  # ValueError: it is empty
-        raise IndexCorrupt(f"{path} cannot be read ({error!s:.200}): build the index again") from error
-
-
 def check_model(version: Path, manifest: Manifest, model: Model) -> None:
     """Raise IndexMismatch unless the version in a folder was built with exactly this model."""
     if manifest.digest != model.digest:
@@ -378,12 +296,6 @@ def check_model(version: Path, manifest: Manifest, model: Model) -> None:
             f"{version} was built with {manifest.model} ({manifest.digest[:12]}…), but this worker runs {model.name} "
             f"({model.digest[:12]}…): build it again, or set SHOAL_MODEL to that model"
         )
-
-
-def _is_document(value: Any, line: bytes) -> bool:
-    if not isinstance(value, dict) or type(value.get("id")) is not str or type(value.get("text")) is not str:
-        return False
-    return line.count(b"[") + line.count(b"{") <= wire.MAX_DEPTH or wire.is_json(value)
 
 
 def current_version(folder: Path) -> Path:

@@ -11,10 +11,10 @@ from shoal.changes.change_log import ChangeLog
 from shoal.client.redis.client import Client
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
-from shoal.jobs import Options
 from shoal.keys import NAME
 from shoal.languages import LANGUAGES
 from shoal.long_task import Report
+from shoal.options import Options
 from shoal.records.source import Source
 from shoal.records.source_rules import SourceRules
 from shoal.settings import DEFAULTS, Settings

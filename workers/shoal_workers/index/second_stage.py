@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from shoal.jobs import Options
+from shoal.options import Options
 from shoal_workers.index.ranked_search import RankedSearch, SearchAnswer
 from shoal_workers.index.search.ranking import Place
 

@@ -24,7 +24,8 @@ from shoal.client.source_file import File, Item
 from shoal.errors import InvalidRequest, MissingExtra, Timeout, TooLarge
 from shoal.excerpt import excerpt
 from shoal.extra import install_command
-from shoal.jobs import Job, Options
+from shoal.jobs import Job
+from shoal.options import Options
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from shoal import wire
 from shoal.client.job_limits import MAX_HITS_PER_JOB, TEXTS_PER_TOKENS_JOB
 from shoal.errors import InvalidText, MalformedJob
-from shoal.jobs import OPTION_DEFAULTS, Job, new_id
+from shoal.jobs import Job, new_id
+from shoal.options import OPTION_DEFAULTS
 from shoal.replies import CHUNK_COLUMNS, Reply
 
 #: Most texts, and bytes of texts, in one request, if the API takes as much. Longer lists are split.

@@ -37,7 +37,8 @@ from shoal.errors import (
     TooLarge,
     UnknownIndex,
 )
-from shoal.jobs import Job, Options, check_deadline, new_id
+from shoal.jobs import Job, check_deadline, new_id
+from shoal.options import Options
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS
 from shoal.size_limit import MAX_JOB_HITS, check_hits

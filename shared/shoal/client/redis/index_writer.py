@@ -22,7 +22,8 @@ from shoal.changes.change_log import AsyncChangeLog
 from shoal.client.grouping import bounded_groups, telling_how_many
 from shoal.errors import NotReady, TooLarge, UnknownIndex
 from shoal.excerpt import excerpt
-from shoal.jobs import Job, Options
+from shoal.jobs import Job
+from shoal.options import Options
 from shoal.queue.pool import AsyncPool
 from shoal.records.document import Document
 from shoal.records.given_document import Given, documents_of, ids_of

@@ -9,9 +9,9 @@ from shoal.client.item_file import path_beside, write_items, write_once
 from shoal.client.long_job_calls import OnStatus, wait_for
 from shoal.client.source_file import File, Items, ServerFile, place_of
 from shoal.errors import NotReady, ShoalError, Unavailable
-from shoal.jobs import Options
 from shoal.long_jobs.long_jobs import check
 from shoal.long_jobs.status import LongJobStatus
+from shoal.options import Options
 
 if TYPE_CHECKING:
     from shoal.long_jobs.long_jobs import LongJobs

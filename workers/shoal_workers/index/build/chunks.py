@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shoal.errors import BadDocument, ModelMismatch, ModelNotFound
 from shoal.excerpt import excerpt
-from shoal.jobs import DOCUMENT_PROMPTS, Options
+from shoal.options import DOCUMENT_PROMPTS, Options
 from shoal.records.document import Document
 from shoal_workers.encoding.chunking import Chunker, open_chunker
 from shoal_workers.encoding.tokenizer import Tokenizer

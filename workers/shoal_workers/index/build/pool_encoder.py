@@ -13,7 +13,7 @@ from shoal.bulk.job_stream import JobStream
 from shoal.bulk.served_model import check_one_model, check_same_vectors
 from shoal.client.redis.client import Client
 from shoal.errors import IndexMismatch, NotReady, Unavailable
-from shoal.jobs import Options
+from shoal.options import Options
 from shoal.records.document import Document
 from shoal_workers.index.build.document_encoder import ModelInfo, Waiting, document_prompt, no_wait
 from shoal_workers.index.build.vectors import SYNC_EVERY
