@@ -28,7 +28,7 @@ REFUSED: dict[str, list[Any]] = {
     "vectors": [[], [[]], [1.0], [[0, 0.0]], [["a"]], [[float("nan")]], [[True]], [[1e300]]],
     "num_negative": [-1, True, 2_000],
     "fuse": [1],
-    "rerank": [5, {}, {"top_n": 0}, {"top_n": 2_000}, {"top_n": 5, "model": "x"}],
+    "rerank": [5, {}, {"top_n": 0}, {"top_n": 2_000}, {"top_n": 5, "model": 7}, {"top_n": 5, "of": "x"}],
     "diversity": [2, -1, "much"],
     "exact": [1, "yes"],
     "map_place": [1, "yes", None],

@@ -287,6 +287,17 @@ def test_without_a_reranker_a_second_stage_is_refused(queue: Queue, encoder: Enc
     assert code(replies(queue)[job.id]) == "unsupported"
 
 
+def test_a_reranker_may_be_named_and_another_one_is_refused(worker: Worker, queue: Queue, reranker: Reranker) -> None:
+    name = reranker.model.name
+    named, other = (put(queue, QUERY, rerank={"top_n": TOP_N, "model": model}) for model in (name, "another"))
+    drive(worker)
+    found = replies(queue)
+    assert found[named.id].hits
+    assert code(found[other.id]) == "unsupported"
+    assert (error := found[other.id].error)
+    assert error.message.startswith(f'rerank.model is "another", and this pool has {name}')
+
+
 def test_a_query_to_score_for_has_the_length_of_a_text_at_most(worker: Worker, queue: Queue) -> None:
     job = put(queue, QUERY, rerank={"top_n": TOP_N, "query": "x" * 40_001})
     drive(worker)

@@ -79,7 +79,7 @@ class Admission:
         crash_reports: CrashReports,
         clock: Clock,
         measurements: Measurements,
-        serves_reranks: bool = False,
+        reranker_name: str | None = None,
         recent: RecentJobs | None = None,
         job_log: JobLog | None = None,
     ):
@@ -95,7 +95,7 @@ class Admission:
         self._waits = measurements.waits
         self._recent = recent or RecentJobs()
         self._job_log = job_log or JobLog(consumer.name, clock)
-        self._serves_reranks = serves_reranks
+        self._reranker_name = reranker_name
         self._next_claim = 0.0
         self._next_check = 0.0
         self._has_more_to_sweep = False
@@ -276,10 +276,19 @@ class Admission:
         if job.op in INDEX_OPERATIONS:
             find_index(self._indexes, job.index, job.search.cursor)  # it may be opened while the texts are encoded
         check_pairs(job, self._limits.max_job_texts)
-        if (job.op == "rerank" or job.search.rerank) and not self._serves_reranks:
-            raise Unsupported("this worker has no reranker: set SHOAL_RERANKER to a cross-encoder, on all workers")
+        if job.op == "rerank" or job.search.rerank:
+            self._check_reranker((job.search.rerank or {}).get("model"))
         self._encoder.check(job.options)
         return job
+
+    def _check_reranker(self, wanted: str | None) -> None:
+        """Raise Unsupported unless this worker has a reranker, of the name that is `wanted` if one is."""
+        if self._reranker_name is None:
+            raise Unsupported("this worker has no reranker: set SHOAL_RERANKER to a cross-encoder, on all workers")
+        if wanted not in (None, self._reranker_name):
+            raise Unsupported(
+                f"rerank.model is {excerpt(wanted)}, and this pool has {self._reranker_name}: name it, or leave it out"
+            )
 
     def _work(self, delivery: Delivery, job: Job) -> Work:
         if job.op == "rerank":

@@ -102,7 +102,7 @@ class Worker:
             crash_reports,
             self.clock,
             self.measurements,
-            serves_reranks=reranker is not None,
+            reranker_name=reranker.model.name if reranker else None,
             recent=self.recent,
             job_log=self._job_log,
         )
