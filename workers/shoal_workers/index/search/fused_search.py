@@ -4,7 +4,7 @@ A cosine is at most its upper bound, so the score of a document is at most the w
 whose sum does not reach the `k`-th best score found so far are never scored.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,19 +39,23 @@ def fused_scores(
 
 
 class FusedCandidates:
-    """The rows whose scores can reach a threshold, by upper bounds.
+    """The rows whose scores can reach a threshold: none is higher than `upper`, float32 `[rows]`, plus `slack`."""
 
-    `products` are those of their codes with the one query of `quantised`, int32 `[rows]`, and `prior` theirs, float32.
-    """
+    def __init__(self, upper: NDArray[np.float32], slack: float = 0.0):
+        self._upper = upper
+        self._slack = slack
 
-    def __init__(
-        self, products: NDArray[np.int32], quantised: QuantisedQueries, weight: float, prior: NDArray[np.float32]
-    ):
+    @classmethod
+    def of(
+        cls, products: NDArray[np.int32], quantised: QuantisedQueries, weight: float, prior: NDArray[np.float32]
+    ) -> Self:
+        """Return those of rows whose codes have these products with the one query of `quantised`, and this prior."""
         unit = weight * float(quantised.units[0])
-        self._upper = np.multiply(products, np.float32(unit), dtype=np.float32)
-        self._slack = weight * float(quantised.slacks[0])
-        self._slack += _ERROR * (_largest(self._upper) + _largest(prior) + self._slack)
-        self._upper += prior
+        upper = np.multiply(products, np.float32(unit), dtype=np.float32)
+        slack = weight * float(quantised.slacks[0])
+        slack += _ERROR * (_largest(upper) + _largest(prior) + slack)
+        upper += prior
+        return cls(upper, slack)
 
     def best(self, k: int) -> NDArray[np.intp]:
         """Return the places of at least `k` rows with the highest bounds, but of few more."""
@@ -90,6 +94,8 @@ def scores_of(
     prior: NDArray[np.float32] | None,
 ) -> NDArray[np.float32]:
     """Return the scores of some rows; `prior` is theirs, float32 `[rows]`."""
+    if prior is not None and not weight:  # no vector counts
+        return prior
     parts = [slice(start, start + _MAX_SCORED) for start in range(0, len(rows), _MAX_SCORED)]
     found = [fused_scores(vectors[rows[part]], query, weight, None if prior is None else prior[part]) for part in parts]
     return np.concatenate([np.empty(0, np.float32), *found])

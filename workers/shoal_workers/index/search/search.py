@@ -164,17 +164,19 @@ class ExactSearch:
         shared: SharedProducts | None = None,
     ) -> FusedCandidates:
         """Return the candidates of one query among some rows, in ascending order, whose prior is `[rows]`."""
+        if not weight:  # the prior is the score
+            return FusedCandidates(prior)
         count = len(self._vectors)
         is_few = len(rows) <= MAX_COPIED_SHARE * count
         if shared and not is_few and (found := shared.of(query)):
-            return FusedCandidates(_at(rows, found.products), found.query, weight, prior)
+            return FusedCandidates.of(_at(rows, found.products), found.query, weight, prior)
         quantised = self._quantised.basis.encode_queries(query[None])
         buffer = self._take_buffer()
         bounds = UpperBounds(
             self._quantised.codes, quantised.codes, buffer, self._threads.map, rows=rows if is_few else None
         )
         products = bounds.products(len(rows)) if is_few else _at(rows, bounds.products(count))
-        candidates = FusedCandidates(products, quantised, weight, prior)
+        candidates = FusedCandidates.of(products, quantised, weight, prior)
         self._spare_buffers.append(buffer)
         return candidates
 
