@@ -133,7 +133,15 @@ class TestAnIndex:
             (GROUP + 3, 1),
         ]
         assert list(dict.fromkeys(report.step for report in reports)) == [
-            *("indexing words", "embedding", "quantising", "mapping", "validating", "publishing")
+            *(
+                "indexing words",
+                "embedding",
+                "quantising",
+                "mapping",
+                "finding near duplicates",
+                "validating",
+                "publishing",
+            )
         ]
         assert index.document(GROUP + 2)["id"] == f"d{GROUP + 2}"
         assert index.vectors[-1] == pytest.approx(encoder.embed([texts[-1]], Options(), "")[0], abs=1e-5)

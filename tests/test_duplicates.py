@@ -1,9 +1,13 @@
-"""Documents with the same words, which a build counts and lists."""
+"""Documents with the same words or nearly the same vector, which a build counts and lists."""
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from changes import unit_vectors
+from numpy.typing import NDArray
 from test_builder import MadeVectors
 from test_chunked_index import LONG, cutter_of
 
@@ -11,8 +15,11 @@ from shoal.records.source import Source
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.duplicates import word_hash
-from shoal_workers.index.files.manifest import DUPLICATES
-from shoal_workers.index.index import current_version
+from shoal_workers.index.build.local_encoder import LocalEncoder
+from shoal_workers.index.build.near_duplicates import LEAST_COSINE, NearestEarlier, near_by_bits
+from shoal_workers.index.files.manifest import DUPLICATES, NEAR_DUPLICATES
+from shoal_workers.index.index import Index, current_version
+from shoal_workers.index.search.quantisation import QuantisedVectors
 
 
 @pytest.mark.parametrize(
@@ -64,3 +71,65 @@ def test_without_duplicates_the_list_is_empty(tmp_path: Path) -> None:
     path.write_text("rain\nstorm\n")
     assert build(Source(path), tmp_path / "index", MadeVectors()).num_duplicates == 0
     assert found(tmp_path / "index") == []
+
+
+def near(out: Path) -> list[dict[str, Any]]:
+    """Return the near duplicates that the current version lists."""
+    return [json.loads(line) for line in (current_version(out) / NEAR_DUPLICATES).read_text().splitlines()]
+
+
+def nearest(vectors: NDArray[np.float32]) -> NearestEarlier:
+    """Return the nearest earlier rows that are found of vectors of length 1, each of a document of its own."""
+    rows = np.arange(len(vectors))
+    found = NearestEarlier(vectors, rows)
+    for left, right in near_by_bits(QuantisedVectors.of(vectors).codes, rows, lambda _: None):
+        found.compare(left, right)
+    return found
+
+
+class TestNear:
+    def test_a_build_lists_each_with_the_nearest_earlier_one(self, tmp_path: Path, encoder: Encoder) -> None:
+        texts = [
+            *("storm in europe and rain in paris", "the ministers meet", "Storm in Europe and rain in Paris!"),
+            *("storm in europe and rain in paris now", "wind"),
+        ]
+        path = tmp_path / "a.jsonl"
+        path.write_text("".join(json.dumps({"id": f"d{n}", "text": text}) + "\n" for n, text in enumerate(texts)))
+        result = build(Source(path), tmp_path / "index", LocalEncoder(encoder))
+        vectors = Index.open(tmp_path / "index").vectors
+        cosine = float(vectors[0] @ vectors[3])
+        assert (result.num_duplicates, result.num_near_duplicates) == (1, 1)
+        assert near(tmp_path / "index") == [{"id": "d3", "near": "d0", "cosine": pytest.approx(cosine, abs=1e-4)}]
+
+    def test_chunks_of_one_document_are_none_of_each_other(self, tmp_path: Path, encoder: Encoder) -> None:
+        path = tmp_path / "a.jsonl"
+        path.write_text(json.dumps({"id": "a", "text": "rain in paris. " * 50 + "rain in paris, now. " * 50}) + "\n")
+        result = build(Source(path), tmp_path / "index", LocalEncoder(encoder), cutter=cutter_of(encoder, 10))
+        assert result.num_near_duplicates == 0
+        assert near(tmp_path / "index") == []
+
+    @pytest.mark.parametrize("count", [1, 2, 9])
+    def test_rows_of_equal_vectors_are_those_of_the_first(self, count: int) -> None:
+        vectors = np.repeat(unit_vectors(1, 64, 1), count, axis=0)
+        assert nearest(vectors).rows.tolist() == [-1, *[0] * (count - 1)]
+
+    def test_most_of_those_that_all_pairs_have_are_found(self) -> None:
+        """Half of 4,000 rows are an earlier one, turned away from it by up to 25 degrees."""
+        generator, vectors = np.random.default_rng(3), unit_vectors(4_000, 64, 2)
+        origins = np.arange(2_000, 4_000) - generator.integers(1, 2_000, 2_000)
+        away = unit_vectors(2_000, 64, 4)
+        away -= np.vecdot(away, vectors[origins])[:, None] * vectors[origins]
+        away /= np.linalg.norm(away, axis=1, keepdims=True)
+        angles = np.radians(generator.uniform(0, 25, (2_000, 1))).astype(np.float32)
+        for row, origin in enumerate(origins, 2_000):  # an origin may be turned itself
+            n = row - 2_000
+            turned = np.cos(angles[n]) * vectors[origin] + np.sin(angles[n]) * away[n]
+            vectors[row] = turned / np.linalg.norm(turned)
+        found, cosines = nearest(vectors), np.tril(vectors @ vectors.T, -1).max(axis=1)
+        expected, listed = cosines >= LEAST_COSINE, found.cosines >= LEAST_COSINE
+        assert not (listed & ~expected).any()
+        assert (listed & expected).sum() > 0.9 * expected.sum()
+        assert expected.sum() > 1_000
+        rows = np.flatnonzero(listed)
+        assert (found.rows[rows] < rows).all()
+        np.testing.assert_allclose(found.cosines[rows], np.vecdot(vectors[rows], vectors[found.rows[rows]]), atol=1e-6)

@@ -137,7 +137,7 @@ def _build_here(settings: Settings, request: "BuildIndex", folder: Path, local: 
 
 def _tell(result: "BuildResult", folder: Path) -> None:
     """Print what a build has done."""
-    from shoal_workers.index.files.manifest import BAD_ROWS, DUPLICATES
+    from shoal_workers.index.files.manifest import BAD_ROWS, DUPLICATES, NEAR_DUPLICATES
 
     chunks = "" if result.count == result.num_documents else f" in {result.count:,} chunks"
     click.echo(f"{folder}: {result.num_documents:,} documents{chunks}, version {result.version}, {result.model}")
@@ -154,6 +154,11 @@ def _tell(result: "BuildResult", folder: Path) -> None:
         duplicates = folder / result.version / DUPLICATES
         click.echo(
             f"{result.num_duplicates:,} documents have the words of an earlier one: {duplicates} lists them", err=True
+        )
+    if result.num_near_duplicates:
+        near, rows = folder / result.version / NEAR_DUPLICATES, "chunks" if chunks else "documents"
+        click.echo(
+            f"{result.num_near_duplicates:,} {rows} nearly say what an earlier one says: {near} lists them", err=True
         )
     if result.num_bad:
         bad_rows = folder / result.version / BAD_ROWS

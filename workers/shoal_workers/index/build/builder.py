@@ -20,6 +20,7 @@ from shoal_workers.index.build.document_encoder import DocumentEncoder, ModelInf
 from shoal_workers.index.build.folding import IndexChanges, collect_changes
 from shoal_workers.index.build.former_version import FormerVersion, find_former_version
 from shoal_workers.index.build.map_step import write_map
+from shoal_workers.index.build.near_duplicates import write_near_duplicates
 from shoal_workers.index.build.reading import read_source
 from shoal_workers.index.build.scratch import SCRATCH, STATE, BuildState, open_scratch
 from shoal_workers.index.build.validation import check_retrieval
@@ -52,8 +53,9 @@ class BuildResult:
     have texts that were embedded, `num_reused` have a vector of the version that was built last before, and
     `num_repeated` have the text of an earlier row. `num_bad` rows of the source were left out, and `num_changed`
     ids were added, replaced or deleted by changes of the index; if `num_lost` is not 0, others could not be read or
-    are in Redis no more. `num_duplicates` documents have the words of an earlier one. `found_share` is the part of
-    a sample of rows that were found by their own texts.
+    are in Redis no more. `num_duplicates` documents have the words of an earlier one, and the vectors of
+    `num_near_duplicates` rows are nearly those of an earlier one. `found_share` is the part of a sample of rows that
+    were found by their own texts.
     """
 
     version: str
@@ -70,6 +72,7 @@ class BuildResult:
     num_lost: int = 0
     num_documents: int = 0
     num_duplicates: int = 0
+    num_near_duplicates: int = 0
 
 
 def build(
@@ -189,6 +192,9 @@ def _fill(
     width = QuantisedVectors.write(folder, vectors, _part_of("quantising", state, report))
     quantised = QuantisedVectors.open(folder, state.count, encoder.model.dimension, width)
     write_map(folder, vectors, _part_of("mapping", state, report))
+    num_near = write_near_duplicates(
+        folder, vectors, quantised.codes, _part_of("finding near duplicates", state, report)
+    )
     cells = {}
     if state.arguments["approximate"]:
         cells = write_cells(folder, vectors, quantised, _part_of("comparing", state, report))
@@ -211,6 +217,7 @@ def _fill(
         num_lost=state.num_lost,
         num_documents=state.num_documents,
         num_duplicates=state.num_duplicates,
+        num_near_duplicates=num_near,
         found_share=found_share,
     )
 

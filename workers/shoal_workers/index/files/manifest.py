@@ -9,6 +9,7 @@ my-index/<version>/manifest.json     model, digest, dimension, count, checksums,
 my-index/<version>/build.json        the long job that built the version, and its result: see `builder`
 my-index/<version>/bad-rows.jsonl    the rows of the source that were left out, each with the reason
 my-index/<version>/duplicates.jsonl  the documents with the words of an earlier one, each with the id of that
+my-index/<version>/near-duplicates.jsonl  those whose vectors are nearly those of an earlier one, each with its id
 my-index/<version>/vectors.npy       float32 [count, dimension], normalised
 my-index/<version>/quantised.npy     int8 [count, quantised_width], the codes of the vectors: see `quantisation`
 my-index/<version>/basis.npy         float32 [dimension, kept], the directions that the codes are for
@@ -60,8 +61,9 @@ MANIFEST = "manifest.json"
 #: The file, beside the versions of an index, with the texts of files that were read for the last build.
 READ_FILES = ".read-files"
 
-#: Rows that were left out, and documents with the words of another. They have no checksum: only people read them.
-BAD_ROWS, DUPLICATES = "bad-rows.jsonl", "duplicates.jsonl"
+#: Rows that were left out, and documents with the words of another or nearly its vector. They have no checksum: only
+#: people read them.
+BAD_ROWS, DUPLICATES, NEAR_DUPLICATES = "bad-rows.jsonl", "duplicates.jsonl", "near-duplicates.jsonl"
 
 #: Files of the words of the documents.
 LEXICAL_FILES = (LEXICAL, TERMS, STARTS, POSTINGS, IMPACTS)
