@@ -3,10 +3,11 @@
 import json
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import pytest
@@ -71,6 +72,12 @@ def watch_pool(app: Flask, **headers: str) -> Iterator[dict[str, Any]]:
     """Return the events of the pool."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return events_of(app.test_client().get("/v1/pool/events", headers=named))
+
+
+def seen_by_all(watch: PoolWatch) -> dict[str, Any]:
+    """Return what is seen by a viewer who may see everything."""
+    found: dict[str, Any] = json.loads(watch.view(None).json)
+    return found
 
 
 def seen(stream: Iterator[dict[str, Any]], field: str, wanted: object) -> dict[str, Any]:
@@ -255,12 +262,12 @@ class TestViewers:
         watch.start()
         watch.start()
         assert watch.wait(0, PATIENCE_S) == 1
-        threads = [Thread(target=watch.view, args=(None,)) for _ in range(16)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(16) as viewers:
+            views = list(viewers.map(watch.view, [None] * 16))
         assert num_reads == [1]
+        assert len({id(view.json) for view in views}) == 1
+        assert watch.view(None, views[0].time_s).json is watch.view(None, views[0].time_s).json
+        assert json.loads(watch.view("a client").json)["is_admin"] is False
         watch.close()
 
     def test_what_cannot_be_read_stays_as_it_was(self, queue: Queue) -> None:
@@ -274,9 +281,9 @@ class TestViewers:
         watch = PoolWatch(PoolHistory(queue), read, Event(), every_s=0.02)
         watch.start()
         number = watch.wait(0, PATIENCE_S)
-        assert watch.view(None)["dead"] == [{"id": "1-1"}]
+        assert seen_by_all(watch)["dead"] == [{"id": "1-1"}]
         watch.wait(number, PATIENCE_S)
-        assert watch.view(None)["dead"] == [{"id": "1-1"}]
+        assert seen_by_all(watch)["dead"] == [{"id": "1-1"}]
         assert answers == []
         watch.close()
 
@@ -286,7 +293,7 @@ class TestViewers:
         watch = PoolWatch(history, lambda client: Details(), Event(), every_s=0.02)
         watch.start()
         watch.wait(watch.wait(watch.wait(0, PATIENCE_S), PATIENCE_S), PATIENCE_S)
-        assert watch.view(None)["error"]["code"] == "internal"
+        assert seen_by_all(watch)["error"]["code"] == "internal"
         assert "goes on after an error: StopIteration" in caplog.text
         watch.close()
 

@@ -45,10 +45,10 @@ def as_stream(events: Iterator[bytes]) -> StreamedResponse:
     return StreamedResponse(allowed, headers)
 
 
-def event(name: str, value: dict[str, Any], event_id: str = "") -> bytes:
-    """Return an event with a value, which JSON has on one line."""
+def event(name: str, line: bytes, event_id: str = "") -> bytes:
+    """Return an event with a line of data, which has its line break."""
     head = f"id: {event_id}\nevent: {name}\n" if event_id else f"event: {name}\n"
-    return b"%bdata: %b\n" % (head.encode(), json_line(value))
+    return b"%bdata: %b\n" % (head.encode(), line)
 
 
 def _events(read: Callable[[], dict[str, Any]], stopping: Event) -> Iterator[bytes]:
@@ -60,15 +60,15 @@ def _events(read: Callable[[], dict[str, Any]], stopping: Event) -> Iterator[byt
         try:
             found = read()
         except UnknownJob:  # it was forgotten meanwhile
-            yield event("end", last)
+            yield event("end", json_line(last))
             return
         except ShoalError:  # Redis is away: it may come back
             found = last
         if found != last:
             last, sent_s = found, time.monotonic()
-            yield event("progress", found)
+            yield event("progress", json_line(found))
         if found.get("status") in _ENDED:
-            yield event("end", found)
+            yield event("end", json_line(found))
             return
         if time.monotonic() > sent_s + KEEP_ALIVE_S:
             sent_s = time.monotonic()

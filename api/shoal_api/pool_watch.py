@@ -2,18 +2,30 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from threading import Condition, Event, Lock, Thread
 from typing import Any, NamedTuple
 
 from shoal import logs
 from shoal.errors import Internal, ShoalError
 from shoal.queue.pool_history import EVERY_S, PoolHistory
+from shoal_api.response import json_line
 
 _log = logging.getLogger(__name__)
 
 
 #: Most recent jobs that are shown.
 MAX_RECENT = 100
+
+#: Views that are kept for the next viewer who may see the same.
+_MAX_SHARED = 16
+
+
+class View(NamedTuple):
+    """What a viewer may see: the time of its last sample, in Unix seconds, and all of it as a line of JSON."""
+
+    time_s: float
+    json: bytes
 
 
 class Details(NamedTuple):
@@ -27,7 +39,7 @@ class PoolWatch:
     """The thread that samples the pool until `stopping` is set, and what was read. Thread-safe.
 
     `read_details` is called for a client, or for None, which stands for all of them, by its first viewer who asks after
-    a sample; its others get the same.
+    a sample; its others get the same, also the same bytes if they have seen as much.
     """
 
     def __init__(
@@ -47,7 +59,8 @@ class PoolWatch:
         self._details: dict[str | None, Details] = {}
         self._earlier: dict[str | None, Details] = {}
         self._details_number = 0
-        self._reading = Lock()
+        self._viewing = Lock()
+        self._render_once = lru_cache(_MAX_SHARED)(self._render)
         self._thread: Thread | None = None
 
     def start(self) -> None:
@@ -79,20 +92,26 @@ class PoolWatch:
             self._changed.wait_for(lambda: self._number > number or self._stopping.is_set(), timeout_s)
             return self._number
 
-    def view(self, client: str | None, since_s: float = 0.0) -> dict[str, Any]:
+    def view(self, client: str | None, since_s: float = 0.0) -> View:
         """Return what a viewer may see, with the samples later than `since_s`, as docs/http.md has it.
 
         That are the jobs of a client and no dead letters, or for None everything.
         """
-        found, details, error = self._history.snapshot(since_s), self._read_once(client), self._error
+        with self._viewing:
+            return self._render_once(self._number, client, since_s)
+
+    def _render(self, number: int, client: str | None, since_s: float) -> View:
+        """Return what may be seen after that number of samples."""
+        found, details, error = self._history.snapshot(since_s), self._read_once(number, client), self._error
         recent = [job for job in found["recent"] if client in (None, job["client"])][:MAX_RECENT]
-        return found | {
+        seen = found | {
             "is_admin": client is None,
             "error": {"code": error.code, "message": error.message} if error else None,
             "recent": recent,
             "dead": list(details.dead) if client is None else None,
             "long_jobs": list(details.long_jobs),
         }
+        return View(found["time"], json_line(seen))
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -114,14 +133,13 @@ class PoolWatch:
             return Internal("the pool could not be read; the log of the API has the traceback")
         return None
 
-    def _read_once(self, client: str | None) -> Details:
-        """Return the details of a client, read after the last sample; those before it if Redis fails."""
-        with self._reading:
-            if self._details_number != self._number:
-                self._details_number, self._earlier, self._details = self._number, self._details, {}
-            if client not in self._details:
-                self._details[client] = self._try_to_read(client, self._earlier.get(client, Details()))
-            return self._details[client]
+    def _read_once(self, number: int, client: str | None) -> Details:
+        """Return the details of a client, read after that sample; those before it if Redis fails."""
+        if self._details_number != number:
+            self._details_number, self._earlier, self._details = number, self._details, {}
+        if client not in self._details:
+            self._details[client] = self._try_to_read(client, self._earlier.get(client, Details()))
+        return self._details[client]
 
     def _try_to_read(self, client: str | None, earlier: Details) -> Details:
         if self._error:

@@ -3,19 +3,28 @@
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
+from threading import Event
+
+from stack import ask
 
 from benchmarks.plan import Plan
 from benchmarks.scenarios import CACHE, NUM_REPEATED
 from benchmarks.server import Server, shoal
 from shoal.bench.trial import Figures, Row, Trial
+from shoal.errors import NotReady
 from shoal.queue.pool_history import EVERY_S
 
 #: Viewers, and connections of the load. With the cache a request costs the API alone, which is what viewers cost.
 NUM_VIEWERS, CONNECTIONS = 10, 16
 
-#: Time from the end of a run to the next, in seconds: the server notices with the next event that viewers are gone.
+#: Time after which a page asks again how the service is (LOOK_EVERY_MS in main.js), in seconds.
+LOOK_EVERY_S = 5.0
+
+#: Pause before a run, in which each viewer that has come gets the history, and after it, in seconds: the server notices
+#: with the next event that viewers are gone.
 PAUSE_S = EVERY_S + 0.5
 
 
@@ -39,6 +48,7 @@ def _watched(
     server: Server, num_viewers: int, measure: Callable[[int, int], Figures], seconds: int, number: int
 ) -> Figures:
     with viewers(server.url, num_viewers):
+        time.sleep(PAUSE_S)
         figures = measure(seconds, number)
     time.sleep(PAUSE_S)
     return figures
@@ -53,10 +63,26 @@ def _rest(server: Server, seconds: int, _: int) -> Figures:
 
 @contextmanager
 def viewers(url: str, number: int) -> Iterator[None]:
-    """Read the events of the pool as so many open pages do."""
-    with ExitStack() as stack:
-        for _ in range(number):
-            command = ["curl", "--silent", "--fail", "--no-buffer", "--output", "/dev/null", f"{url}/v1/pool/events"]
-            viewer = stack.enter_context(subprocess.Popen(command))
-            stack.callback(viewer.terminate)
+    """Ask for what so many pages do that show the pool. Raises NotReady if a stream of its events ended meanwhile."""
+    if not number:
         yield
+        return
+    flags = ["--no-progress-meter", "--fail", "--fail-early", "--no-buffer", "--parallel", "--parallel-immediate"]
+    stream = ["--output", "/dev/null", f"{url}/v1/pool/events"]
+    gone = Event()
+    with ThreadPoolExecutor(1) as looks, subprocess.Popen(["curl", *flags, *number * stream]) as streams:
+        looking = looks.submit(_look, f"{url}/info", LOOK_EVERY_S / number, gone)
+        try:
+            yield
+            if streams.poll() is not None:
+                raise NotReady("a viewer of the pool was refused or cut off: its events cost nothing any more")
+        finally:
+            gone.set()
+            streams.terminate()
+        looking.result()
+
+
+def _look(url: str, every_s: float, gone: Event) -> None:
+    """Ask how the service is until the viewers are gone."""
+    while not gone.wait(every_s):
+        ask(url)

@@ -14,7 +14,7 @@ from shoal_api.context import context
 from shoal_api.event_stream import FIRST, MAX_STREAM_S, as_stream, event
 from shoal_api.pool_watch import PoolWatch
 from shoal_api.request import json_request
-from shoal_api.response import rendered
+from shoal_api.response import sent
 from shoal_api.schema.pool import PoolBody, PoolQuery
 from shoal_api.schema.responses import ERRORS
 
@@ -38,7 +38,7 @@ def pool(query: PoolQuery) -> Response:
     """Tell what the lanes hold and the workers do, now and in the last ten minutes."""
     watch = _started_watch()
     watch.wait(0, _FIRST_SAMPLE_S)
-    return rendered(watch.view(_client(), query.since))
+    return sent(watch.view(_client(), query.since).json, "application/json")
 
 
 @api.get("/v1/pool/events", responses=_EVENTS, openapi_extensions={"parameters": [_LAST_EVENT_ID]})
@@ -60,9 +60,8 @@ def _events(watch: PoolWatch, client: str | None, since_s: float) -> Iterator[by
         if watch.is_stopped:
             return
         if number != last:
-            found = watch.view(client, since_s)
-            since_s = found["time"]
-            yield event("pool", found, str(since_s))
+            since_s, line = watch.view(client, since_s)
+            yield event("pool", line, str(since_s))
 
 
 def _started_watch() -> PoolWatch:
