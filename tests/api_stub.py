@@ -94,6 +94,8 @@ class StubWorker:
         self.prompts_asked: list[str | None] = []
         #: The trace that each job so far belongs to.
         self.traces: list[str | None] = []
+        #: What a job for a map is answered with; None for two points, or their documents.
+        self.map_reply: Reply | None = None
         self._open = threading.Event()
         self._open.set()
         self._parked = threading.Event()
@@ -137,7 +139,7 @@ class StubWorker:
         started = zip(submitted, self.queue.start("stub", submitted), strict=True)
         cancelled = [delivery for delivery, runs in started if not runs]
         pairs = zip(deliveries, jobs, strict=True)
-        self.queue.reply([_answer(delivery, job) for delivery, job in pairs if delivery not in cancelled])
+        self.queue.reply([self._answer(delivery, job) for delivery, job in pairs if delivery not in cancelled])
 
     def _run(self) -> None:
         while not self._stopped.is_set():
@@ -149,13 +151,12 @@ class StubWorker:
             except ShoalError:
                 self._stopped.wait(0.02)
 
-
-def _answer(delivery: Delivery, job: Job) -> Answer:
-    try:
-        reply = _reply(job)
-    except ShoalError as error:
-        reply = Reply.failure(job.id, error)
-    return Answer(delivery, reply, job.reply_to)
+    def _answer(self, delivery: Delivery, job: Job) -> Answer:
+        try:
+            reply = replace(self.map_reply, id=job.id) if self.map_reply and job.op == "map" else _reply(job)
+        except ShoalError as error:
+            reply = Reply.failure(job.id, error)
+        return Answer(delivery, reply, job.reply_to)
 
 
 def _reply(job: Job) -> Reply:

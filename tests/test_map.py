@@ -11,15 +11,18 @@ from index_versions import make_older, write_version
 from numpy.typing import NDArray
 
 from shoal.changes.change import Change
-from shoal.errors import IndexMismatch, InvalidRequest, MalformedJob
+from shoal.errors import IndexCorrupt, IndexMismatch, InvalidRequest, MalformedJob
 from shoal.jobs import TEXTS_PER_MAP, Job
 from shoal.map_options import MAX_POINTS, MAX_ROWS, MapOptions
 from shoal.options import Options
 from shoal.records.document import Document
 from shoal.replies import Reply
 from shoal.search_options import SearchOptions
+from shoal_workers.index.files.array_file import save_array
+from shoal_workers.index.files.manifest import MAP_AXES
 from shoal_workers.index.index import Index
 from shoal_workers.index.map.field_codes import HIGHEST, MAX_VALUES, NO_VALUE
+from shoal_workers.index.map.map_axes import MapAxes
 
 TOPICS = ["news", "sport", "news", None, ["zoo", "art"]]
 
@@ -148,6 +151,27 @@ class TestAField:
         assert 95 < field["high"] <= 100
         assert len(set(array(field["codes"]).tolist())) > 80
 
+    @pytest.mark.parametrize("sign", [1, -1])
+    def test_skewed_numbers_have_codes_by_rank(self, tmp_path: Path, sign: int) -> None:
+        documents = [Document(str(n), "text", {"n": sign * 2**n // 4}) for n in range(40)]
+        write_version(tmp_path / "v1", documents, unit_vectors(len(documents), DIMENSION))
+        field = points(Index.open_version(tmp_path / "v1"), field="n")["field"]
+        codes = array(field["codes"])[::sign].tolist()
+        ends = (field["low"], field["high"])
+        assert ends == ((0, 2**37) if sign == 1 else (-(2**37), -1))
+        assert codes == sorted(codes)
+        assert (codes[0], codes[-1], len(set(codes))) == (0, HIGHEST, 39 if sign == 1 else 38)
+        assert abs(field["middle"]) in (2**17, 2**18)
+
+    def test_what_is_not_skewed_has_codes_by_value(self, index: Index) -> None:
+        assert "middle" not in points(index, field="year")["field"]
+
+    def test_most_values_may_be_equal(self, tmp_path: Path) -> None:
+        documents = [Document(str(n), "text", {"n": value}) for n, value in enumerate([0] * 100 + [-5, 7, 9])]
+        write_version(tmp_path / "v1", documents, unit_vectors(len(documents), DIMENSION))
+        codes = array(points(Index.open_version(tmp_path / "v1"), field="n")["field"]["codes"])
+        assert codes[-4:].tolist() == [127, 0, HIGHEST, HIGHEST]
+
     @pytest.mark.parametrize("values", [[5, 5], [1.7e308, -1.7e308], [0.1]])
     def test_few_or_extreme_numbers_have_codes(self, tmp_path: Path, values: list[float]) -> None:
         documents = [Document(str(n), "text", {"n": value}) for n, value in enumerate(values)]
@@ -273,6 +297,14 @@ class TestTheJob:
         for damaged in ({"map": [1]}, {"map_places": [1]}):
             with pytest.raises(MalformedJob):
                 Reply.from_map({"id": "x"} | damaged)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
+def test_axes_that_are_no_directions_are_refused(tmp_path: Path, value: float) -> None:
+    folder = made(tmp_path / "v1", 5).folder
+    save_array(folder / MAP_AXES, np.full((3, DIMENSION), value, np.float32))
+    with pytest.raises(IndexCorrupt, match=r"map-axes.npy holds no directions .* build the index again"):
+        MapAxes.open(folder, DIMENSION)
 
 
 def test_the_manifest_lists_the_files_with_their_checksums(index: Index) -> None:

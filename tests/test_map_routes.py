@@ -5,9 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from api_stub import error_of
+from api_stub import StubWorker, error_of
 from flask.testing import FlaskClient
 from numpy.typing import NDArray
+
+from shoal.map_options import MAX_POINTS
+from shoal.replies import Reply
 
 if TYPE_CHECKING:
     from shoal_workers.worker import Worker
@@ -83,3 +86,90 @@ def test_a_sample_is_evenly_spread(api: FlaskClient, serving: "Worker") -> None:
     some = numbers(api.get("/v1/map?max_points=3").get_json()["rows"])
     assert len(some) == min(3, len(every))
     assert set(some) <= set(every)
+
+
+ROWS = {"dtype": "uint32", "shape": [2], "data": b"\0\0\0\0\1\0\0\0"}
+PLACES = {"dtype": "int16", "shape": [2, 2], "data": b"\0\0\1\0\2\0\xff\xff"}
+CODES = {"dtype": "uint8", "shape": [2], "data": b"\0\xff"}
+FIELD = {"name": "year", "kind": "number", "codes": CODES, "num_without": 1, "low": 1.5, "high": 7, "new": [b"1"]}
+POINTS = {"places_per_unit": 100, "rows": ROWS, "places": PLACES, "field": FIELD, "new": {"deep": [{"a": b"1"}]}}
+DOCUMENT = {"id": "1", "text": "storm", "map_row": 0, "map_place": [0.5, 0]}
+
+
+def nested(depth: int) -> Any:
+    """Return lists in each other."""
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+class TestHostileReplies:
+    def test_fields_of_later_releases_are_left_out(self, api: FlaskClient, stub: StubWorker) -> None:
+        stub.map_reply = Reply("", hits=[], map=POINTS, index_version="v1")
+        found = api.get("/v1/map").get_json()
+        assert found.keys() == {"index_version", "places_per_unit", "rows", "places", "field"}
+        assert found["field"].keys() == FIELD.keys() - {"new"}
+        assert numbers(found["field"]["codes"]).tolist() == [0, 255]
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"rows": None},
+            {"rows": ROWS | {"shape": [3]}},
+            {"rows": ROWS | {"shape": [2**62]}},
+            {"rows": ROWS | {"shape": nested(300)}},
+            {"rows": ROWS | {"data": "AAAAAAEAAAA="}, "places": PLACES | {"data": "no base64"}},
+            {"rows": ROWS | {"data": b""}},
+            {"places": PLACES | {"dtype": "float64"}},
+            {"places": PLACES | {"shape": [4]}},
+            {"places": PLACES | {"data": b"\0" * 9}},
+            {"places_per_unit": 0},
+            {"places_per_unit": float("nan")},
+            {"places_per_unit": True},
+            {"field": []},
+            {"field": FIELD | {"codes": ROWS}},
+            {"field": FIELD | {"low": float("nan")}},
+            {"field": FIELD | {"high": nested(300)}},
+            {"field": FIELD | {"num_without": "1"}},
+            {"field": FIELD | {"values": 5}},
+            {"field": FIELD | {"values": [{"value": ["a"], "count": 1}]}},
+            {"field": FIELD | {"values": [{"value": "a", "count": "<b>"}]}},
+        ],
+    )
+    def test_points_of_another_shape_are_refused(self, api: FlaskClient, stub: StubWorker, wrong: Any) -> None:
+        stub.map_reply = Reply("", hits=[], map=POINTS | wrong, index_version="v1")
+        assert "not of the documented shape" in error_of(api.get("/v1/map"), 400)[1]
+
+    def test_more_points_than_a_map_has_are_refused(self, api: FlaskClient, stub: StubWorker) -> None:
+        num = MAX_POINTS + 1
+        rows = ROWS | {"shape": [num], "data": bytes(4 * num)}
+        places = PLACES | {"shape": [num, 2], "data": bytes(4 * num)}
+        stub.map_reply = Reply("", hits=[], map=POINTS | {"rows": rows, "places": places, "field": None})
+        assert error_of(api.get("/v1/map"), 400)[0] == "malformed_job"
+
+    def test_a_reply_without_a_map_is_refused(self, api: FlaskClient, stub: StubWorker) -> None:
+        stub.map_reply = Reply("", hits=[[DOCUMENT]])
+        assert "are all workers of this release?" in error_of(api.get("/v1/map"), 400)[1]
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"text": None},
+            {"map_row": "0"},
+            {"map_place": [0.5]},
+            {"map_place": "here"},
+            {"note": b"bytes"},
+            {"note": nested(300)},
+        ],
+    )
+    def test_documents_of_another_shape_are_refused(self, api: FlaskClient, stub: StubWorker, wrong: Any) -> None:
+        body = {"index_version": "v1", "map_rows": [0]}
+        stub.map_reply = Reply("", hits=[[DOCUMENT | {"note": [{"a": 1.5}]}]], index_version="v1")
+        assert api.post("/v1/map/documents", json=body).get_json()["documents"][0]["note"] == [{"a": 1.5}]
+        stub.map_reply = Reply("", hits=[[DOCUMENT | wrong]], index_version="v1")
+        assert error_of(api.post("/v1/map/documents", json=body), 400)[0] == "malformed_job"
+        none: list[list[dict[str, Any]]] = []
+        for hits in (none, [*none, []]):
+            stub.map_reply = Reply("", hits=hits, index_version="v1")
+            assert api.post("/v1/map/documents", json=body).get_json()["documents"] == []

@@ -1,8 +1,10 @@
 """The map of the page, in a real Chromium with WebGL, with a real worker."""
 
+import base64
 import re
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from browser import HOSTILE, OpenPage, faults_in_both_colours, has_run_a_script, serious_faults, shot
 
@@ -215,9 +217,79 @@ def test_rows_of_a_version_that_is_served_no_more_bring_the_new_map(open_page: O
     expect(page.locator(".map-list article")).to_have_count(65)
 
 
+def test_another_document_in_place_of_one_brings_the_points_of_the_new_map(open_page: OpenPage, page_url: str) -> None:
+    page = open_map(open_page, page_url)
+    page.get_by_role("button", name="List the documents in sight").click()
+    page.get_by_label("Colour by").select_option("year")
+    expect(page.locator(".legend .ends")).to_be_visible()
+    expect(page.get_by_text("65 chosen")).to_be_visible()  # as it is the same map with other colours
+
+    def replace_the_last(route: "Route") -> None:
+        answer = route.fetch().json()
+        rows = np.frombuffer(base64.b64decode(answer["rows"]["data"]), "<u4").copy()
+        rows[-1] += 1
+        answer["rows"]["data"] = base64.b64encode(rows.tobytes()).decode()
+        route.fulfill(json=answer)
+
+    page.route("**/v1/map?*", replace_the_last)
+    page.get_by_label("Colour by").select_option("topic")
+    expect(page.locator(".legend li")).to_have_count(9)
+    expect(page.get_by_text("65 chosen")).to_have_count(0)
+
+
+def test_colours_of_values_stay_apart_when_hits_are_marked(open_page: OpenPage, page_url: str) -> None:
+    page = open_map(open_page, page_url, "#map?field=topic")
+    page.locator("shoal-map .over").evaluate("canvas => { canvas.style.opacity = 0; }")
+    before = points_of(page)
+    page.get_by_label("Find on the map").fill("storm europe")
+    expect(page.locator(".map-list article")).to_have_count(20)
+    assert points_of(page) == before
+    page.get_by_label("Colour by").select_option("")
+    expect(page.locator(".legend")).to_have_count(0)
+    found = points_of(page)
+    page.get_by_label("Find on the map").fill("")
+    expect(page.locator(".map-list article")).to_have_count(0)
+    assert points_of(page) != found  # which are faint behind the hits
+
+
+def points_of(page: "Page") -> bytes:
+    """Return a picture of the points as they are drawn by now."""
+    page.locator("h1").hover()
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    return page.locator("shoal-map").screenshot()
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ({"low": 0, "middle": 3, "high": 900}, ["0", "3", "900"]),
+        ({"low": 0, "high": 900}, ["0", "900"]),
+        ({"low": -5, "middle": 0, "high": 7}, ["-5", "0", "7"]),
+    ],
+)
+def test_the_legend_says_whether_colours_go_by_rank(
+    open_page: OpenPage, page_url: str, ends: dict[str, int], words: list[str]
+) -> None:
+    page = open_page(page_url)
+    legend = """async (ends) => {
+      const { legendInWords, mapLegend } = await import("/page/parts/map_legend.js");
+      const { render } = await import("/page/vendor/lit-html.js");
+      const legend = document.createElement("div");
+      const field = { name: "price", num_without: 0, ...ends };
+      render(mapLegend(field, null, null), legend);
+      const shown = [...legend.querySelectorAll(".ends span")].map((end) => end.textContent);
+      return [shown, legend.textContent, legendInWords(field)];
+    }"""
+    shown, text, spoken = page.evaluate(legend, ends)
+    assert shown == words
+    assert ("By rank" in text, "by rank" in spoken) == (len(words) == 3, len(words) == 3)
+
+
 def test_on_a_phone(open_page: OpenPage, page_url: str) -> None:
     page = open_map(open_page, page_url, "#map?query=storm&field=topic", color_scheme="light", **PHONE)
     expect(page.locator(".map-list article")).to_have_count(20)
+    expect(page.get_by_text("tap a point to read it")).to_be_visible()
+    expect(page.get_by_text("Shift and drag")).to_be_hidden()
     page.get_by_role("button", name="Choose with a lasso").tap()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert faults_in_both_colours(page, "map-phone") == []

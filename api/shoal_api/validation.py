@@ -7,7 +7,7 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from shoal.errors import InvalidRequest
+from shoal.errors import InvalidRequest, MalformedJob
 from shoal.excerpt import excerpt
 
 #: The value that a field takes, by pydantic's type of error.
@@ -69,6 +69,14 @@ def checked(shape: type[_Shape], value: Any) -> _Shape:
         return shape.model_validate(value)
     except ValidationError as error:
         refuse(error)
+
+
+def as_answered(shape: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values that a worker has answered, without those that the shape has not; raises MalformedJob."""
+    try:
+        return shape.model_validate(values).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        raise MalformedJob("the reply is not of the documented shape: are all workers of this release?") from error
 
 
 def refuse(error: ValidationError) -> NoReturn:

@@ -7,11 +7,12 @@ from flask import Response
 from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
-from shoal.errors import MalformedJob
+from shoal.wire import is_json
 from shoal_api.enqueue import call
 from shoal_api.response import rendered
 from shoal_api.schema.map import MapDocuments, MapDocumentsBody, MapPoints, MapQuery
 from shoal_api.schema.responses import ERRORS
+from shoal_api.validation import as_answered
 
 api = APIBlueprint("map", __name__, abp_tags=[Tag(name="wait for the answer")], abp_responses=ERRORS)
 
@@ -20,20 +21,20 @@ api = APIBlueprint("map", __name__, abp_tags=[Tag(name="wait for the answer")], 
 def map_points(query: MapQuery) -> Response:
     """Tell the places of an index's documents, or of a sample of them, on a plane where like ones are near."""
     reply = call(query.job(), "ask again")
-    if reply.map is None:
-        raise MalformedJob("the reply of the worker has no map: are all workers of this release?")
-    return rendered({"index_version": reply.index_version, **as_json(reply.map)})
+    points = {"index_version": reply.index_version, **_as_text(reply.map or {})}
+    return rendered(as_answered(MapPoints, points))
 
 
 @api.post("/v1/map/documents", responses={200: MapDocuments})
 def map_documents(body: MapDocumentsBody) -> Response:
     """Tell the documents at some points of a map."""
     reply = call(body.job(), "ask again")
-    return rendered({"index_version": reply.index_version, "documents": (reply.hits or [[]])[0]})
+    found = {"index_version": reply.index_version, "documents": (reply.hits or [[]])[0]}
+    return rendered(as_answered(MapDocuments, found if is_json(found) else {}))
 
 
-def as_json(value: Any) -> Any:
-    """Return a value with the base64 of its bytes, in maps at any depth."""
-    if isinstance(value, dict):
-        return {name: as_json(item) for name, item in value.items()}
+def _as_text(value: Any, max_depth: int = 3) -> Any:
+    """Return a value with the base64 of its bytes, in maps of so many levels."""
+    if isinstance(value, dict) and max_depth:
+        return {name: _as_text(item, max_depth - 1) for name, item in value.items()}
     return b64encode(value).decode() if isinstance(value, bytes) else value

@@ -1,8 +1,11 @@
 """The shapes of requests for the map of an index, and of the answers."""
 
-from typing import Annotated, Any
+import math
+from base64 import b64decode
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
 from shoal.jobs import Job
 from shoal.map_options import MAX_POINTS, MAX_ROW, MAX_ROWS, MapOptions
@@ -40,12 +43,29 @@ class MapDocumentsBody(OwnBody):
         return Job("map", [], index=self.index, map=options)
 
 
+_Value = StrictStr | StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)]
+
+
 class Packed(BaseModel):
     """An array of numbers."""
 
     dtype: str = Field(description="`uint8`, `int16` or `uint32`")
-    shape: list[int]
+    shape: list[StrictInt]
     data: str = Field(description="The numbers in base64, little-endian, row after row")
+
+    def check(self, dtype: str, *shape: int) -> None:
+        """Raise ValueError unless it has this type and shape, and as many bytes as they take."""
+        if (self.dtype, self.shape) != (dtype, list(shape)):
+            raise ValueError(f"an array is not {dtype} {shape}")
+        if len(b64decode(self.data)) != np.dtype(dtype).itemsize * math.prod(shape):
+            raise ValueError("an array has more or fewer bytes than its shape takes")
+
+
+class MapValue(BaseModel):
+    """A value of a field, and the number of points that have it."""
+
+    value: _Value
+    count: StrictInt
 
 
 class MapField(BaseModel):
@@ -54,11 +74,12 @@ class MapField(BaseModel):
     name: str
     kind: str
     codes: Packed = Field(description="A code for each point; 255 stands for no value")
-    num_without: int = Field(description="Points without a value")
-    values: list[dict[str, Any]] | None = Field(None, description="Of codes from 0: each `value`, and its `count`")
-    num_others: int | None = Field(None, description="Points with another value, whose code is the next one")
-    low: Any = Field(None, description="Of numbers and dates: the value of code 0; lower ones have that code too")
-    high: Any = Field(None, description="The value of code 254; higher ones have that code too")
+    num_without: StrictInt = Field(description="Points without a value")
+    values: list[MapValue] | None = Field(None, description="Of codes from 0: each `value`, and its `count`")
+    num_others: StrictInt | None = Field(None, description="Points with another value, whose code is the next one")
+    low: _Value | None = Field(None, description="Of numbers and dates: the value of code 0, and of lower ones")
+    middle: _Value | None = Field(None, description="The value of code 127, if codes go by rank as values are skewed")
+    high: _Value | None = Field(None, description="The value of code 254, and of higher ones")
 
 
 class MapPoints(BaseModel):
@@ -74,10 +95,22 @@ class MapPoints(BaseModel):
         }
     )
     index_version: str = Field(description="Version of the index that the map is of")
-    places_per_unit: int = Field(description="Divide places by this to get those that hits and queries have")
+    places_per_unit: StrictInt = Field(gt=0, description="Divide places by this for those of hits and queries")
     rows: Packed = Field(description="uint32 `[points]`: by it, the document of a point is asked for")
     places: Packed = Field(description="int16 `[points, 2]`")
     field: MapField | None = Field(description="The field that was asked for")
+
+    @model_validator(mode="after")
+    def _check_arrays(self) -> Self:
+        """Raise ValueError for arrays that are not of the same points."""
+        num = len(b64decode(self.rows.data)) // np.dtype(np.uint32).itemsize
+        self.rows.check("uint32", num)
+        self.places.check("int16", num, 2)
+        if self.field:
+            self.field.codes.check("uint8", num)
+        if num > MAX_POINTS:
+            raise ValueError(f"it has {num} points")
+        return self
 
 
 class MapDocument(BaseModel):
@@ -86,7 +119,7 @@ class MapDocument(BaseModel):
     model_config = ConfigDict(extra="allow")
     id: str
     text: str
-    map_row: int
+    map_row: StrictInt
     map_place: Place
 
 

@@ -37,17 +37,26 @@ function valueList(field, chosen, onChoose) {
 function scale(field) {
   if (field.low === null) return html`<p class="hint">No document has a value.</p>`;
   const without = field.num_without ? `, and ${field.num_without.toLocaleString("en")} without one in grey` : "";
+  const isByRank = isRanked(field);
   return html`
     <div class="scale" aria-hidden="true"></div>
-    <p class="ends"><span>${field.low}</span> <span>${field.high}</span></p>
-    <p class="hint">From low to high${without}. The outermost 2 % on each side have the colour of the end.</p>
+    <p class="ends"><span>${field.low}</span> ${isByRank ? html`<span>${field.middle}</span>` : ""} <span>${field.high}</span></p>
+    <p class="hint">From low to high${without}. ${isByRank
+      ? "By rank, as most values lie near one end: each part of the colours has as many documents."
+      : "The outermost 2 % on each side have the colour of the end."}</p>
   `;
+}
+
+/** Return true if colours stand for the ranks of values, which are skewed. */
+function isRanked(field) {
+  return (field.middle ?? null) !== null;
 }
 
 /** Return in words what the colours say. */
 export function legendInWords(field) {
   if (!field) return "";
-  if (!field.values) return field.low === null ? "" : `Coloured by ${field.name}, from ${field.low} to ${field.high}.`;
+  if (!field.values && field.low === null) return "";
+  if (!field.values) return `Coloured by ${field.name}, from ${field.low} to ${field.high}${isRanked(field) ? ", by rank" : ""}.`;
   const values = field.values.map(({ value, count }) => `${value}: ${count}`).join(", ");
   return `Coloured by ${field.name}: ${values}${field.num_others ? `, other values: ${field.num_others}` : ""}.`;
 }

@@ -21,8 +21,8 @@ const HOVER_MS = 60;
 /** Documents around a point that are asked for with it. */
 const NUM_AROUND = 12;
 
-/** What differs between a map that is drawn and one that was asked for before. */
-const KEPT = ["index", "version"];
+/** What two maps with the same points have in common. */
+const IDENTITY = ["index", "version", "rows"];
 
 let context = { state: {} };
 let ask = { query: "", index: "", field: "" };
@@ -112,7 +112,7 @@ async function load(signal) {
 
 /** Take a map; what is shown and known stays, if it is the same one with other colours. */
 function take(next) {
-  const isSame = map && KEPT.every((name) => map[name] === next[name]) && map.rows.length === next.rows.length;
+  const isSame = map && IDENTITY.every((name) => String(map[name]) === String(next[name]));
   front = null;
   if (isSame) return void (map = { ...next, places: map.places, points: map.points });
   map = { ...next, points: { places: next.places } };
@@ -245,10 +245,13 @@ function drawn() {
         <button class="icon" aria-label="Enlarge" title="Enlarge (+)" @click=${() => canvas().enlarge(1.6)}>${glyph("M10 4v12M4 10h12")}</button>
         <button class="icon" aria-label="Make smaller" title="Make smaller (−)" @click=${() => canvas().enlarge(1 / 1.6)}>${glyph("M4 10h12")}</button>
         <button class="icon" aria-label="Show all" title="Show all (0)" @click=${() => canvas().showAll()}>${glyph("M4 8V4h4M12 4h4v4M16 12v4h-4M8 16H4v-4")}</button>
-        <button class="icon" aria-label="Choose with a lasso" title="Choose with a lasso (or hold Shift)" aria-pressed=${isChoosing} @click=${toggleChoosing}>${glyph("M10 4c4 0 7 2 7 5s-3 5-7 5-7-2-7-5 3-5 7-5M6 13c-1 2 0 4 2 4")}</button>
+        <button class="icon" aria-label="Choose with a lasso" title="Choose with a lasso (or Shift and drag)" aria-pressed=${isChoosing} @click=${toggleChoosing}>${glyph("M10 4c4 0 7 2 7 5s-3 5-7 5-7-2-7-5 3-5 7-5M6 13c-1 2 0 4 2 4")}</button>
       </div>
     </div>
-    <p class="hint" id="map-keys">Drag to move, scroll or pinch to enlarge, Shift and drag to choose. Keys: arrows, +, −, and 0 for all.</p>
+    <p class="hint" id="map-keys">
+      <span class="by-mouse">Drag to move, scroll to enlarge, Shift and drag to choose. Keys: arrows, +, −, and 0 for all.</span>
+      <span class="by-touch">Drag to move, pinch to enlarge, tap a point to read it. The lasso chooses documents.</span>
+    </p>
     <p class="hidden" id="map-summary" role="status">${summary()}</p>
   `;
 }
@@ -262,11 +265,14 @@ function toggleChoosing() {
   context.render();
 }
 
-/** Return true for a point that is not faint: one of what is chosen, with the value that is picked out in the legend. */
+/**
+ * Return true for a point that is not faint: one of what is chosen, with the value that is picked out in the legend. The
+ * hits of a query make the others faint only where no colours have to be told apart.
+ */
 function isInFront(number, code) {
   if (chosen && !isChosen(number)) return false;
   if (front !== null) return code === front;
-  return Boolean(chosen) || !found;
+  return Boolean(chosen || map.field) || !found;
 }
 
 let chosenSet = { of: null, numbers: new Set() };

@@ -21,6 +21,10 @@ NO_VALUE, HIGHEST = 255, 254
 #: others one colour.
 _ENDS = 0.02
 
+#: Distance of the median from the middle of a scale from which on values are skewed: half of them would have nearly one
+#: colour. 0.5 is the half of the scale.
+_SKEWED = 0.3
+
 #: Kinds of fields whose values are on a scale.
 SCALES = ("number", "date")
 
@@ -61,14 +65,33 @@ def _by_value(kind: str, values: Sequence[Any]) -> tuple[NDArray[np.uint8], dict
 
 
 def _on_scale(kind: str, values: Sequence[Any]) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-    """Return codes from 0 to `HIGHEST` for values on a scale, and its ends; None where no document has a value."""
+    """Return codes from 0 to `HIGHEST` for values on a scale, and its ends; None where no document has a value.
+
+    Codes of skewed values go by rank, and then there is a `middle`.
+    """
     has_value = np.array([value is not None for value in values], bool)
     codes = np.full(len(values), NO_VALUE, np.uint8)
     if not has_value.any():
         return codes, {"low": None, "high": None}
     found = np.array([value for value in values if value is not None])
-    low, high = np.quantile(found, [_ENDS, 1 - _ENDS], method="nearest")
-    halves = found / 2 - low / 2, high / 2 - low / 2  # the difference of two numbers may be more than a float64 holds
-    shares = np.clip(halves[0] / halves[1], 0, 1) if halves[1] > 0 else np.full(len(found), 0.5)
+    low, median, high = np.quantile(found, [_ENDS, 0.5, 1 - _ENDS], method="nearest")
+    by_rank = len(np.unique(found)) > 2 and abs(_shares(median, low, high) - 0.5) > _SKEWED
+    shares = _ranks(found) if by_rank else _shares(found, low, high)
     codes[has_value] = np.rint(shares * HIGHEST)
-    return codes, {"low": shown(kind, low), "high": shown(kind, high)}
+    legend = {"low": found.min(), "middle": found[np.abs(shares - 0.5).argmin()], "high": found.max()}
+    told = legend if by_rank else {"low": low, "high": high}
+    return codes, {name: shown(kind, value) for name, value in told.items()}
+
+
+def _shares(values: Any, low: Any, high: Any) -> Any:
+    """Return where values are between two others, from 0 to 1. If these are equal, it is 0.5 there and else an end."""
+    size = high / 2 - low / 2  # the difference of two numbers may be more than a float64 holds
+    return np.clip((values / 2 - low / 2) / size, 0, 1) if size > 0 else (np.sign(values / 2 - low / 2) + 1) / 2
+
+
+def _ranks(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the ranks of values, at least two of which differ, from 0 to 1; equal ones have that in their middle."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: NDArray[np.float64] = (np.cumsum(counts) - counts / 2)[places]
+    least = ranks.min()
+    return np.asarray((ranks - least) / (ranks.max() - least))

@@ -11,6 +11,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.errors import IndexCorrupt
 from shoal_workers.index.files.array_file import open_array, save_array
 from shoal_workers.index.files.manifest import MAP_AXES
 
@@ -46,6 +47,8 @@ class MapAxes:
     def open(cls, folder: Path, dimension: int) -> Self:
         """Read the file that `save` wrote. Raises IndexCorrupt."""
         rows = np.array(open_array(folder / MAP_AXES, np.float32, (3, dimension)))
+        if not (np.abs(rows) <= 1 + NEAR).all():  # which NaN is not either
+            raise IndexCorrupt(f"{folder / MAP_AXES} holds no directions of length 1: build the index again")
         return cls(rows[:2], rows[2])
 
     def save(self, folder: Path) -> None:
