@@ -520,7 +520,7 @@ def server(settings: Settings, tmp_path: Path) -> Iterator[Server]:
     """Return a server."""
     port = free_port()
     own = {"redis_url": settings.redis_url, "key_prefix": settings.key_prefix, "pool": settings.pool}
-    with Process(tmp_path / "log", "api", port=port, home=settings.home, receive_timeout_s=1.2, **own) as process:
+    with Process(tmp_path / "log", "api", port=port, home=settings.home, receive_timeout_s=3.0, **own) as process:
         wait_until(lambda: _listens(port))
         yield Server(process, port)
 
@@ -546,15 +546,15 @@ class TestServer:
 
     def test_one_that_goes_on_is_not_cut_off_and_one_that_stalls_is(self, server: Server, jobs: Path) -> None:
         piece = b"x" * 65_536
-        with closing(server.begin(len(piece) * 100)) as slow, closing(server.begin(len(piece) * 100)) as stalled:
+        with closing(server.begin(len(piece) * 200)) as slow, closing(server.begin(len(piece) * 200)) as stalled:
             stalled.sendall(piece)
             num_sent = 0
             stalled.settimeout(0.1)
-            while num_sent < 99 and not _is_closed(stalled):
+            while num_sent < 199 and not _is_closed(stalled):
                 slow.sendall(piece)
                 num_sent += 1
-            assert 5 < num_sent < 99
-            slow.sendall(piece * (100 - num_sent))
+            assert 5 < num_sent < 199
+            slow.sendall(piece * (200 - num_sent))
             assert slow.recv(65_536).startswith(b"HTTP/1.1 202 ")
         wait_until(lambda: len(list(jobs.iterdir())) == 1)
         assert "cut off 1 connections" in server.process.output

@@ -22,6 +22,9 @@ NUM_WORKERS = 3 * MAX_LISTENING
 
 ROOM = dict.fromkeys(SOURCES, 64)
 
+#: Room for one job: a worker that happens to look when many come leaves the others.
+ROOM_FOR_ONE = dict.fromkeys(SOURCES, 1)
+
 
 class Idle:
     """A worker that is announced and waits until it has got jobs."""
@@ -35,7 +38,7 @@ class Idle:
 
     def _run(self) -> None:
         while not self.taken and not self.ending.is_set():
-            self.taken = self.consumer.take(ROOM, block_s=0.5)
+            self.taken = self.consumer.take(ROOM_FOR_ONE, block_s=0.5)
 
     def start(self) -> None:
         """Begin to wait."""

@@ -472,9 +472,9 @@ class TestOpening:
 
     def test_what_was_not_searched_for_a_while_is_closed_until_it_is(self, news: Path, indexes: OpenIndexes) -> None:
         indexes.look(0)
-        told = indexes.describe()
+        told, now_s = indexes.describe(), time.monotonic()
         indexes["news"].search(indexes["news"].vectors[:1], 3)
-        indexes.look(time.monotonic() + 59)
+        indexes.look(now_s + 59)
         assert indexes.num_open == 1
         indexes.look(time.monotonic() + 60)
         assert (indexes.num_open, indexes.describe(), indexes.errors) == (0, told, {})
