@@ -95,6 +95,12 @@ class TestBreaking:
         assert answers == [b"PONG"]
         impatient.close()
 
+    def test_a_large_command_has_the_time_that_its_bytes_take(self, own_redis: RedisServer, broker: Broker) -> None:
+        impatient = Broker.connect(own_redis.plain_url, answer_s=1)  # and six seconds more for six megabytes
+        broker.execute("CLIENT", "PAUSE", 2_000)
+        assert impatient.execute("SET", "a", bytes(6_000_000)) == b"OK"
+        impatient.close()
+
     def test_closing_leaves_no_connection(self, own_redis: RedisServer, broker: Broker) -> None:
         queue = Queue.connect(own_redis.url, Keys())
         queue.put("interactive", [Job("embed", ["storm"])])
