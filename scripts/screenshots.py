@@ -23,7 +23,13 @@ VIEWS = {
 WINDOWS: dict[str, dict[str, Any]] = {
     "light": {"color_scheme": "light", "reduced_motion": "reduce", "viewport": {"width": 1280, "height": 860}},
     "dark": {"color_scheme": "dark", "reduced_motion": "reduce", "viewport": {"width": 1280, "height": 860}},
-    "phone": {"color_scheme": "light", "viewport": {"width": 390, "height": 844}, "device_scale_factor": 2},
+    "phone": {
+        "color_scheme": "light",
+        "viewport": {"width": 390, "height": 844},
+        "device_scale_factor": 2,
+        "has_touch": True,
+        "is_mobile": True,
+    },
 }
 
 #: What is typed into the box of some views.

@@ -58,6 +58,21 @@ class TestMap:
         assert named in message
 
     @pytest.mark.parametrize(
+        "query",
+        [
+            *("?index=", "?index=..%2F..%2Fetc", "?index=%00", "?index=%ff", "?index[]=a", f"?index={'x' * 9_000}"),
+            *("?field=", "?field=%00", "?field=%ff", f"?field={'x' * 9_000}", "?field=topic&field=<b>"),
+            *("?max_points=1e3", "?max_points=1.5", "?max_points=-1", "?max_points=nan", f"?max_points={'9' * 9_000}"),
+        ],
+    )
+    def test_a_hostile_parameter_is_refused_in_few_words(self, api: FlaskClient, query: str) -> None:
+        response = api.get(f"/v1/map{query}")
+        assert response.status_code in (404, 422)
+        code, message = error_of(response, response.status_code)
+        assert code in ("unknown_index", "invalid_request")
+        assert 0 < len(message) < 500
+
+    @pytest.mark.parametrize(
         ("body", "named"),
         [
             ({"map_rows": [0]}, "index_version"),

@@ -23,8 +23,8 @@ NUM_VIEWERS, CONNECTIONS = 10, 16
 #: Time after which a page asks again how the service is (LOOK_EVERY_MS in main.js), in seconds.
 LOOK_EVERY_S = 5.0
 
-#: Pause before a run, in which each viewer that has come gets the history, and after it, in seconds: the server notices
-#: with the next event that viewers are gone.
+#: Pause in seconds after viewers have come, in which each gets the history, and after they have gone, which the server
+#: notices with the next event.
 PAUSE_S = EVERY_S + 0.5
 
 
@@ -48,10 +48,7 @@ def _watched(
     server: Server, num_viewers: int, measure: Callable[[int, int], Figures], seconds: int, number: int
 ) -> Figures:
     with viewers(server.url, num_viewers):
-        time.sleep(PAUSE_S)
-        figures = measure(seconds, number)
-    time.sleep(PAUSE_S)
-    return figures
+        return measure(seconds, number)
 
 
 def _rest(server: Server, seconds: int, _: int) -> Figures:
@@ -73,6 +70,7 @@ def viewers(url: str, number: int) -> Iterator[None]:
     with ThreadPoolExecutor(1) as looks, subprocess.Popen(["curl", *flags, *number * stream]) as streams:
         looking = looks.submit(_look, f"{url}/info", LOOK_EVERY_S / number, gone)
         try:
+            time.sleep(PAUSE_S)
             yield
             if streams.poll() is not None:
                 raise NotReady("a viewer of the pool was refused or cut off: its events cost nothing any more")
@@ -80,6 +78,7 @@ def viewers(url: str, number: int) -> Iterator[None]:
             gone.set()
             streams.terminate()
         looking.result()
+    time.sleep(PAUSE_S)
 
 
 def _look(url: str, every_s: float, gone: Event) -> None:
