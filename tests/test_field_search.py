@@ -3,6 +3,8 @@
 import math
 import tempfile
 import time
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +173,32 @@ def test_recency_is_that_of_the_first_page_on_all_pages(tmp_path: Path) -> None:
     assert Cursor.unpack(second.cursors[0] or "").now == Cursor.unpack(first.cursors[0] or "").now
 
 
+def test_later_pages_are_ranked_as_of_the_time_of_the_first(tmp_path: Path) -> None:
+    fields: list[Fields] = [{"day": f"20{n:02}-01-01"} for n in range(20)]
+    made = Made(tmp_path / "v1", fields, 0, 0, 1)
+    boost = [{"field": "day", "weight": 5, "half_life_days": 30}]
+    query = made.vectors[0]
+    (cursor,) = made.answer(query, 1, boost=boost, cursor="").cursors or [""]
+    at = datetime(2007, 1, 1, tzinfo=UTC).timestamp()
+    earlier = replace(Cursor.unpack(cursor or ""), now=at, row=7).pack()  # the document of that day was the first hit
+    (hits,) = made.answer(query, 20, boost=boost, cursor=earlier, explain=True).hits
+    boosts = {hit["day"]: hit["explain"]["boost"] for hit in hits}
+    assert len(boosts) == 19
+    assert boosts["2008-01-01"] == boosts["2006-01-01"] == pytest.approx(5 * 2 ** (-365 / 30))
+
+
+def test_groups_stand_where_the_best_of_their_hits_does_after_a_second_stage(tmp_path: Path) -> None:
+    made = many(tmp_path)
+    options: dict[str, Any] = {"group_by": "year", "group_size": 4, "fields": []}
+    query, scores = made.vectors[0], [0.1, 0.9, 0.2, 0.3, 0.8, 0.7, 0.75, 0.72, 0.5, 0.95, 0.4, 0.05]
+    ids = [hit["id"] for hit in made.answer(query, 3, **options).hits[0]]
+    job = Job("search", ["storm"], k=2, search=SearchOptions(rerank={"top_n": 3}, **options))
+    stage = made.index.find(job, query[None])
+    assert len(stage.pairs) == len(ids) == len(scores)
+    expected = [(ids[n], scores[n]) for n in (9, 8, 10, 11, 1, 3, 2, 0)]
+    assert [(hit["id"], hit["score"]) for hit in stage.answer(scores).hits[0]] == expected
+
+
 def test_a_boost_by_the_largest_numbers_is_exact(tmp_path: Path) -> None:
     fields: list[Fields] = [{"size": -1.7e308}, {"size": 0}, {"size": 1.7e308}, {}]
     made = Made(tmp_path / "v1", fields, 0, 0, 0)
@@ -206,6 +234,18 @@ def test_facets_are_counted_for_each_list(tmp_path: Path) -> None:
     )
 
 
+def test_facets_are_of_the_documents_that_may_be_in_the_list(tmp_path: Path) -> None:
+    made, none = many(tmp_path), np.empty((0, DIMENSION), np.float32)
+    like = Job("search", [], search=SearchOptions(like=["60"], facets=["year"], cursor=""))
+    found = made.index.answer(like, none)
+    assert found.totals == [len(made.documents) - 1]
+    assert found.facets
+    assert found.facets[0]["year"]["num_documents"] == len(made.documents) - 1
+    words = Job("search", ["60"], search=SearchOptions(mode="lexical", facets=["year"]))
+    counted = made.index.answer(words, made.vectors[:1]).facets
+    assert counted == [{"year": {"num_documents": 1, "values": [{"value": 0, "count": 1}]}}]
+
+
 def test_fields_that_only_added_documents_have(tmp_path: Path) -> None:
     made = many(tmp_path)
     change = Change((Document("new", "text", {"size": 7, "year": "soon"}),), made.vectors[:1], (), "d", 0.0)
@@ -215,6 +255,7 @@ def test_fields_that_only_added_documents_have(tmp_path: Path) -> None:
     assert [hit["id"] for hit in made.answer(query, filter={"size": {"gt": 6}}).hits[0]] == ["new"]
     assert made.answer(query, sort=[{"field": "size"}]).hits[0][0]["id"] == "new"
     assert len(made.answer(query, 50, filter={"year": {"exists": False}}).hits[0]) == 1
+    assert made.answer(query, filter={"size": {"exists": False}}, cursor="").totals == [len(made.documents)]
     made.index.live = live
     with pytest.raises(InvalidRequest, match=r'filter\.size: there is no field "size"'):
         made.answer(query, filter={"size": 7})

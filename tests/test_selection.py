@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import InvalidRequest
 from shoal.search_fields import DAY_S, Boost, parse_boosts, parse_sort
-from shoal.search_filter import parse_filter
+from shoal.search_filter import RANGE_OPERATORS, parse_filter
 from shoal_workers.index.files.columns import Columns
 from shoal_workers.index.files.field_kinds import date_span, to_keyword
 from shoal_workers.index.files.field_values import DocumentFields
@@ -58,6 +58,21 @@ def test_a_filter_leaves_the_documents_that_match(
 ) -> None:
     found = select(parse_filter(wanted), fields_of(*both))
     assert mask_of(found) == [matches(wanted, document) for document in [*both[0], *both[1]]]
+
+
+@pytest.mark.parametrize("operator", RANGE_OPERATORS)
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("year", [1999, 2000, 2000.5, [1999, 2001], 2001, None]),
+        ("day", ["2001-05-03", "2001-05-03T10:00", "2001-06", ["2002", "1969-12-31"], "2001-05", "2001"]),
+    ],
+)
+def test_a_range_has_its_own_ends_where_it_is_to_have_them(name: str, values: list[Any], operator: str) -> None:
+    documents: list[Fields] = [{name: value} for value in values]
+    for wanted in ({name: {operator: value}} for value in values if value is not None and not isinstance(value, list)):
+        found = select(parse_filter(wanted), fields_of(documents, documents))
+        assert mask_of(found) == 2 * [matches(wanted, document) for document in documents], wanted
 
 
 @given(BOTH, SORTS, st.integers(1, 40), st.integers(0, 2**32 - 1), st.data())

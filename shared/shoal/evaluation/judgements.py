@@ -1,5 +1,6 @@
 """Judgements of relevance (qrels): the gain of a document for a query, as people judged it."""
 
+import math
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 
@@ -61,7 +62,10 @@ def _rows(lines: Lines, place: Place) -> Iterable[tuple[int, tuple[str, str, int
 def _row(cells: list[str]) -> tuple[str, str, int]:
     if len(cells) not in (_BEIR_CELLS, _TREC_CELLS):
         raise ValueError(f"it has {len(cells)} cells")
-    gain = float(cells[-1])
+    try:
+        gain = float(cells[-1])
+    except ValueError:
+        gain = math.nan
     if not gain.is_integer() or abs(gain) >= 2**31:
         raise ValueError(f"its gain {cells[-1]:.30} is no whole number")
     return cells[0], cells[-2], int(gain)
