@@ -1,7 +1,6 @@
 """The command `shoal serve`: start everything, or stop it."""
 
 from dataclasses import fields, replace
-from pathlib import Path
 
 import click
 
@@ -15,7 +14,6 @@ from shoal.supervisor import background
 @click.option("--index", "indexes", multiple=True, help="Index folder, or name=folder; repeatable [SHOAL_INDEXES].")
 @click.option("--detach", is_flag=True, help="Return once it is ready and leave it running.")
 @click.option("--stop", is_flag=True, help="Stop the server of the same home folder.")
-@click.option("--log", type=click.Path(path_type=Path), hidden=True, help="File that the output goes to already.")
 @click.option("--try", "query", help="Search for this once it is ready, and print the hits.")
 @settings_options(*(item.name for item in fields(Settings) if item.name not in ("workers", "indexes")))
 def serve(
@@ -24,7 +22,6 @@ def serve(
     indexes: tuple[str, ...],
     detach: bool,
     stop: bool,
-    log: Path | None,
     query: str | None,
 ) -> None:
     """Start Redis (unless one is named), the API and the workers; watch them; stop them on Ctrl-C."""
@@ -34,9 +31,9 @@ def serve(
         settings = replace(settings, indexes=",".join(indexes))
     if stop:
         click.echo(background.stop(settings))
-    elif detach:
-        background.detach(settings, query=query)
-    else:
+        return
+    log = background.detach(settings) if detach else None
+    if log or not detach:
         from shoal.supervisor.serve import serve
 
         serve(settings, query=query, log=log)

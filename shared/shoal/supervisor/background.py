@@ -6,8 +6,9 @@ It loads little, as the process that serves does all the work.
 import math
 import os
 import signal
-import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 from select import select
 
 import click
@@ -21,26 +22,45 @@ from shoal.supervisor.wait import wait_until
 LAST_LINE = "stop:   "
 
 
-def detach(settings: Settings, *, query: str | None = None) -> None:
-    """Run `serve` in a process of its own, and return once it is ready.
+def detach(settings: Settings) -> Path | None:
+    """Go on in the background: in a process of its own, return the log that its output goes to.
 
-    Ctrl-C ends the start. Raises the error with which the process ends, or NotReady with the end of its log.
+    In this process return None once the other one is ready. Ctrl-C ends the start. Raises the error with which the
+    other process ends, or NotReady with the end of its log.
     """
     if pid := running_pid(settings):
         raise already_serving(settings, pid)
     logfile = settings.home_folder / "serve.log"
     logfile.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "shoal", "serve", "--log", str(logfile), *(["--try", query] if query else [])]
-    environment = os.environ | settings.to_environment() | {"PYTHONUNBUFFERED": "1"}
-    with logfile.open("ab") as output:  # a second start at the same moment must not overwrite what the first writes
-        output.truncate(0)
-        process = subprocess.Popen(
-            command, env=environment, start_new_session=True, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-        )
+    # A second start at the same moment must not overwrite what the first writes.
+    output = os.open(logfile, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    os.truncate(output, 0)
+    if not (pid := os.fork()):  # what is loaded by now need not be loaded again
+        _leave_terminal(output)
+        return logfile
+    os.close(output)
+    _wait_for_summary(pid, logfile)
+    click.echo(logfile.read_text(), nl=False)
+    return None
 
+
+def _leave_terminal(output: int) -> None:
+    """Begin a session without input and with this output, and close all other files that this process has got."""
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    for name in os.listdir("/dev/fd"):
+        if int(name) > 2:
+            with suppress(OSError):  # that of the list itself is closed by now
+                os.close(int(name))
+
+
+def _wait_for_summary(pid: int, logfile: Path) -> None:
     def has_summary() -> bool:
+        has_ended = bool(os.waitpid(pid, os.WNOHANG)[0])  # asked first, as the reason is written before the end
         printed = logfile.read_text()
-        if process.poll() is not None:
+        if has_ended:
             error = parse(printed.rstrip().rpartition("\n")[2])
             raise error or NotReady(f"the service did not start: {logfile} ends with:\n{printed[-2_000:].rstrip()}")
         return f"\n{LAST_LINE}" in printed
@@ -49,10 +69,9 @@ def detach(settings: Settings, *, query: str | None = None) -> None:
         wait_until("the service", has_summary, within_s=math.inf)  # the process has limits of its own
     except KeyboardInterrupt:
         click.echo("stopping …", err=True)
-        process.terminate()
-        process.wait()
+        os.kill(pid, signal.SIGTERM)
+        os.waitpid(pid, 0)
         raise
-    click.echo(logfile.read_text(), nl=False)
 
 
 def stop(settings: Settings) -> str:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import closing
+from functools import partial
 from importlib.util import find_spec
 from signal import Signals
 from urllib.error import URLError
@@ -13,7 +14,6 @@ from urllib.request import ProxyHandler, build_opener
 
 from shoal.address import api_url, find_addresses, find_api_addresses
 from shoal.broker import embedded
-from shoal.broker.broker import Broker
 from shoal.errors import NotReady, ShoalError, parse
 from shoal.index_folder import read_current
 from shoal.settings import EMBEDDED_PORT, Settings
@@ -65,14 +65,16 @@ class Supervisor:
             find_addresses("127.0.0.1", EMBEDDED_PORT, remedy)
 
     def start(self) -> None:
-        """Start all processes, the others once Redis answers; raises Unavailable if it does not."""
-        if self.redis:
-            self._start_redis(self.redis)
-        else:
-            with closing(Broker.connect(self.settings.redis_url)) as broker:
-                broker.ping()
-        for service in self.services:
+        """Start all processes, and return once Redis answers: the others load meanwhile, and wait for it.
+
+        A Redis that the settings name is to answer before anything is started. Raises Unavailable if it does not.
+        """
+        if self.redis is None:
+            self._ping()
+        for service in reversed(self._all()):
             service.start()
+        if self.redis:
+            wait_until("Redis", partial(self._answers, self.redis))
 
     def wait_until_ready(self) -> None:
         """Return when all processes are ready to serve.
@@ -108,21 +110,21 @@ class Supervisor:
     def _all(self) -> list[Service]:
         return [*self.services, *([self.redis] if self.redis else [])]
 
-    def _start_redis(self, service: Service) -> None:
-        service.start()
+    def _ping(self) -> None:
+        from shoal.broker.broker import Broker  # takes a while, in which processes that were started load too
+
         with closing(Broker.connect(self.settings.redis_url)) as broker:
+            broker.ping()
 
-            def answers() -> bool:
-                self._check_stop()
-                if service.exit_code() is not None:
-                    raise NotReady(embedded.why_it_ended(self.settings))
-                try:
-                    broker.ping()
-                except ShoalError:
-                    return False
-                return True
-
-            wait_until("Redis", answers)
+    def _answers(self, redis: Service) -> bool:
+        self._check_stop()
+        if redis.exit_code() is not None:
+            raise NotReady(embedded.why_it_ended(self.settings))
+        try:
+            self._ping()
+        except ShoalError:
+            return False
+        return True
 
     def _check_stop(self) -> None:
         if self._stopping:

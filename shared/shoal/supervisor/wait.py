@@ -9,7 +9,7 @@ from shoal.progress import Progress
 #: Longest wait, in seconds, where no other is named.
 WITHIN_S = 120.0
 
-_POLL_EVERY_S = 0.05
+_POLL_EVERY_S = 0.02
 
 
 def wait_until(what: str, is_done: Callable[[], bool], within_s: float = WITHIN_S) -> None:

@@ -25,7 +25,6 @@ from shoal.long_jobs.rq_queue import LongQueue, queue_names
 from shoal.parent_death import die_with_parent
 from shoal.settings import Settings
 from shoal.tracing import load, open_tracer
-from shoal_workers.long_jobs import schedules
 from shoal_workers.long_jobs.cancelled_builds import CancelledBuilds
 from shoal_workers.long_jobs.rq_worker import LongJobWorker
 from shoal_workers.long_jobs.runnable_job import RunnableJob, Task
@@ -95,6 +94,8 @@ class Runner:
             path = self._settings.schedules
             chores = [CancelledBuilds(self._settings, jobs).remove]
             if path:
+                from shoal_workers.long_jobs import schedules  # slow: it starts a program
+
                 allowed = self._settings.private_host_names()
                 chores.append(schedules.read(Path(path).expanduser(), jobs, self._kinds, allowed).submit_due)
             for number in _STOPS:
