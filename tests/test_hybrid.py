@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from index_versions import write_version
 from numpy.typing import NDArray
 from queues import Queue, drive
@@ -16,6 +19,7 @@ from queues import Queue, drive
 from shoal.changes.change import Change
 from shoal.errors import IndexMismatch, InvalidRequest
 from shoal.jobs import Job
+from shoal.languages import NO_LANGUAGE
 from shoal.records.document import Document
 from shoal.search_options import SearchOptions
 from shoal_workers.encoding.bucketing import Bucketing
@@ -23,6 +27,7 @@ from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.files.manifest import FILES, FILES_OF, MANIFEST, Manifest
 from shoal_workers.index.index import Index
 from shoal_workers.index.lexical.analyzer import Analyzer
+from shoal_workers.index.lexical.snippet import snippet
 from shoal_workers.index.ranked_search import RankedSearch
 from shoal_workers.index.scoring import MAX_KEPT_WORDS
 from shoal_workers.index.search.query_words import ALPHA
@@ -233,6 +238,11 @@ def test_an_index_of_an_older_layout_is_searched_by_vectors_alone(tmp_path: Path
             found_by(index, ["w1"], vectors[:1], 5, mode=mode)
 
 
+#: Words, and what stands after them in a text.
+MADE_WORDS = st.sampled_from(["storm", "rain", "wind", "snow", "sunshine"])
+WORD_ENDS = st.sampled_from([" ", ". ", "\n", ", ", "  "])
+
+
 class TestASnippet:
     TEXT = (
         "The committee met on Monday. It spoke of roads. The old bridge over the river was closed after the flood. "
@@ -278,6 +288,20 @@ class TestASnippet:
         assert found["start"] == 0
         assert found["highlights"] == []
         assert self.snippet(index, "unknown", "c")["text"] == "..."
+
+    @given(st.lists(st.tuples(MADE_WORDS, WORD_ENDS), max_size=60), st.sets(MADE_WORDS), st.integers(20, 120))
+    def test_marks_each_word_of_the_query_in_it_and_nothing_else(
+        self, parts: list[tuple[str, str]], query: set[str], max_chars: int
+    ) -> None:
+        text, analyzer = "".join(word + end for word, end in parts), Analyzer(NO_LANGUAGE)
+        weights = {int(term): 1.0 for word in query for term in analyzer.terms(word)}
+        found = snippet(text, analyzer, weights, max_chars, len(text))
+        assert found["text"] == text[found["start"] : found["stop"]] == found["text"].rstrip()
+        assert found["stop"] <= len(text)
+        assert len(found["text"]) <= max_chars
+        marked = [found["text"][start:stop] for start, stop in found["highlights"]]
+        assert marked == [word for word in re.findall(r"\w+", found["text"]) if word in query]
+        assert bool(marked) == any(word in query for word, _ in parts)
 
     @pytest.mark.parametrize("snippet", [{"max_chars": 5}, {"max_chars": "9"}, {"maxchars": 100}, []])
     def test_is_refused_in_another_form(self, snippet: Any) -> None:

@@ -230,6 +230,24 @@ def test_a_page_in_the_order_of_a_field_begins_after_a_document_that_was_deleted
     assert rest.totals == [40 - len(deleted)]
 
 
+def test_a_third_page_in_the_order_of_a_field_begins_after_an_added_document_that_was_deleted_since(
+    made: Made, tmp_path: Path
+) -> None:
+    index = open_made(tmp_path / "v1", made)
+    query = unit_vectors(1, DIMENSION, 1)
+    apply(index, [made.change([9], [str(n) for n in range(10)], [], unit_vectors(10, DIMENSION, 2))])
+    job = Job("search", ["storm"], k=5, search=SearchOptions(cursor="", sort=[{"field": "n"}]))
+    found, cursor = list[int](), ""
+    for _ in range(2):
+        page = index.answer(replace(job, search=replace(job.search, cursor=cursor)), query)
+        found += [hit["n"] for hit in page.hits[0]]
+        (cursor,) = [each or "" for each in page.cursors or []]
+    assert found == [*range(10)]
+    apply(index, [made.change([], [], ["9"], query)], "1-2")
+    third = index.answer(replace(job, k=40, search=replace(job.search, cursor=cursor)), query)
+    assert [hit["n"] for hit in third.hits[0]] == [*range(10, 40)]
+
+
 def test_totals_count_the_documents_that_could_be_hits(made: Made, tmp_path: Path) -> None:
     index = open_made(tmp_path / "v1", made)
     job = Job("search", [], k=5, search=SearchOptions(cursor="", like=["7"]))
