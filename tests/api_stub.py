@@ -18,7 +18,8 @@ from werkzeug.test import TestResponse
 from shoal.errors import Expired, Internal, ShoalError, TextTooLong, UnknownIndex, Unsupported
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.queue.consumer import Answer, Delivery
+from shoal.queue.answer import Answer
+from shoal.queue.delivery import Delivery
 from shoal.queue.pool import Pool
 from shoal.replies import TIMINGS, Reply
 

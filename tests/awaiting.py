@@ -13,7 +13,7 @@ from tcp_proxy import Proxy
 
 from shoal import AsyncClient
 from shoal.jobs import LANES, Job
-from shoal.queue.consumer import Answer
+from shoal.queue.answer import Answer
 from shoal.replies import Reply
 
 

@@ -11,7 +11,9 @@ import redis
 from shoal import Client
 from shoal.broker.connections import open_pool
 from shoal.jobs import Job
-from shoal.queue.consumer import Answer, Consumer, Delivery
+from shoal.queue.answer import Answer
+from shoal.queue.consumer import Consumer
+from shoal.queue.delivery import Delivery
 from shoal.queue.lane import Source
 from shoal.queue.producer import Producer
 from shoal.replies import Reply

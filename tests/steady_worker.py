@@ -11,7 +11,7 @@ from queues import Queue
 
 from shoal.errors import Internal, ShoalError, TextTooLong
 from shoal.jobs import LANES, Job
-from shoal.queue.consumer import Answer
+from shoal.queue.answer import Answer
 from shoal.replies import Reply
 
 MODEL, DIMENSION = "steady", 8

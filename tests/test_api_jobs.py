@@ -12,7 +12,7 @@ from queues import Queue
 
 from shoal.jobs import LANES, Job
 from shoal.options import Options
-from shoal.queue.consumer import Answer
+from shoal.queue.answer import Answer
 from shoal.replies import Reply
 
 pytest_plugins = ["api_fixtures"]

@@ -13,7 +13,8 @@ from test_worker import code, distinct, put, replies
 import shoal_workers.worker
 from shoal.errors import Unavailable
 from shoal.jobs import Job
-from shoal.queue.consumer import Consumer, Delivery
+from shoal.queue.consumer import Consumer
+from shoal.queue.delivery import Delivery
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
 from shoal_workers.encoding.reranker import Reranker

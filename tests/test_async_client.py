@@ -21,7 +21,7 @@ from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.jobs import Job
 from shoal.keys import Keys
 from shoal.options import Options
-from shoal.queue.consumer import Answer
+from shoal.queue.answer import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.queue.packed_jobs import PackedJobs, StreamEntry
 from shoal.queue.producer import AsyncProducer

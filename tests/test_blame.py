@@ -19,7 +19,8 @@ from shoal.errors import Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.options import Options
-from shoal.queue.consumer import Consumer, Delivery
+from shoal.queue.consumer import Consumer
+from shoal.queue.delivery import Delivery
 from shoal.queue.pool import Pool
 from shoal.search_options import SearchOptions
 from shoal_workers.admission import MAX_DELIVERIES, Limits

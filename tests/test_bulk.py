@@ -46,7 +46,7 @@ from shoal.jobs import Job
 from shoal.keys import Keys
 from shoal.long_task import TaskProgress
 from shoal.options import Options
-from shoal.queue.consumer import Answer
+from shoal.queue.answer import Answer
 from shoal.queue.lane import LaneLimits
 from shoal.records.document import BadRow, Document
 from shoal.settings import Settings

@@ -17,7 +17,8 @@ from shoal.broker.broker import Broker
 from shoal.broker.clock import MAX_ERROR_S, MEASURE_EVERY_S, NUM_ROUND_TRIPS, Clock
 from shoal.errors import InvalidRequest, Unavailable
 from shoal.jobs import LANES, MAX_DEADLINE_S, Job
-from shoal.queue.consumer import Answer, Consumer
+from shoal.queue.answer import Answer
+from shoal.queue.consumer import Consumer
 from shoal.replies import Reply
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder

@@ -14,7 +14,8 @@ from shoal import Client
 from shoal.broker.broker import Broker
 from shoal.errors import Internal, ShoalError, Unavailable
 from shoal.jobs import LANES, Job
-from shoal.queue.consumer import Answer, Delivery
+from shoal.queue.answer import Answer
+from shoal.queue.delivery import Delivery
 from shoal.queue.dispatcher import Dispatcher, PendingReply
 from shoal.queue.packed_jobs import MAX_PUTS_OF_CLIENT, PackedJobs, StreamEntry, few_of_each_client
 from shoal.queue.reply_stream import ReplyStream

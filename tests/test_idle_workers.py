@@ -12,7 +12,8 @@ from queues import Queue
 import shoal.queue.consumer
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.queue.consumer import GROUP, MAX_LISTENING, Consumer, Delivery
+from shoal.queue.consumer import GROUP, MAX_LISTENING, Consumer
+from shoal.queue.delivery import Delivery
 from shoal.queue.lane import SOURCES
 from shoal.queue.pool import Pool
 from shoal_workers.admission import Admission, Limits

@@ -24,8 +24,9 @@ from shoal.broker.script import Script
 from shoal.errors import Overloaded, ShoalError, TooLarge, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.queue.consumer import Answer, Delivery
+from shoal.queue.answer import Answer
 from shoal.queue.dead_letters import DeadLetter
+from shoal.queue.delivery import Delivery
 from shoal.queue.lane import LaneLimits
 from shoal.queue.packed_jobs import PackedJobs, StreamEntry
 from shoal.replies import Reply

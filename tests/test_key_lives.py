@@ -19,7 +19,8 @@ from shoal.long_jobs.kind import KINDS
 from shoal.long_jobs.long_jobs import new_job_id
 from shoal.long_jobs.rq_jobs import RqJobs
 from shoal.long_jobs.submission import Submission
-from shoal.queue.consumer import MAX_LISTENING, Answer
+from shoal.queue.answer import Answer
+from shoal.queue.consumer import MAX_LISTENING
 from shoal.queue.dead_letters import DeadLetter
 from shoal.queue.pool import Membership, Pool
 from shoal.replies import Reply

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from queues import Queue
 
 from shoal.jobs import Job
-from shoal.queue.consumer import GROUP, Answer, Delivery
+from shoal.queue.answer import Answer
+from shoal.queue.consumer import GROUP
 from shoal.queue.dead_letters import DeadLetter
+from shoal.queue.delivery import Delivery
 from shoal.queue.lane import Source
 from shoal.queue.packed_jobs import PackedJobs, StreamEntry
 from shoal.replies import Reply

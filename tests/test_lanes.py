@@ -17,7 +17,9 @@ from shoal import Client
 from shoal.broker.broker import Broker
 from shoal.errors import InvalidRequest, Overloaded, ShoalError, TooLarge, Unavailable
 from shoal.jobs import LANES, Job
-from shoal.queue.consumer import GROUP, MAX_TAKE_BYTES, Answer, Consumer, Delivery
+from shoal.queue.answer import Answer
+from shoal.queue.consumer import GROUP, MAX_TAKE_BYTES, Consumer
+from shoal.queue.delivery import Delivery
 from shoal.queue.lane import MAX_FRONT_BYTES, MAX_FRONT_TEXTS, LaneLimits, Source
 from shoal.queue.packed_jobs import PackedJobs
 from shoal.queue.pool import Pool

@@ -15,7 +15,8 @@ from shoal.client.job_limits import TEXTS_PER_JOB
 from shoal.errors import ShoalError, TooLarge
 from shoal.jobs import MAX_VALUES, Job
 from shoal.keys import Keys
-from shoal.queue.consumer import HEAD_BYTES, Consumer
+from shoal.queue.consumer import Consumer
+from shoal.queue.delivery import HEAD_BYTES
 from shoal.queue.lane import MAX_PUT_BYTES, Source
 from shoal.replies import Reply
 from shoal_workers.worker import Worker

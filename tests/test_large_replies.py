@@ -18,7 +18,8 @@ from shoal.errors import TooLarge, Unavailable, UnknownJob
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.options import Options
-from shoal.queue.consumer import MAX_SENDS, MAX_WRITE_BYTES, Answer, Consumer
+from shoal.queue.answer import MAX_WRITE_BYTES, Answer
+from shoal.queue.consumer import MAX_SENDS, Consumer
 from shoal.queue.producer import READ_TTL_S
 from shoal.replies import Reply
 from shoal.settings import DEFAULTS

@@ -25,7 +25,7 @@ from shoal.client.redis.calls import MAX_PAUSE_S, MAX_PAUSES
 from shoal.errors import Cancelled, Internal, NotReady, UnknownIndex
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.queue.consumer import Answer
+from shoal.queue.answer import Answer
 from shoal.queue.pool import Pool
 from shoal.replies import Reply
 

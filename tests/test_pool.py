@@ -12,7 +12,7 @@ from shoal.broker.broker import Broker
 from shoal.errors import Unavailable
 from shoal.jobs import Job
 from shoal.keys import Keys
-from shoal.queue.consumer import Delivery
+from shoal.queue.delivery import Delivery
 from shoal.queue.pool import Pool
 from shoal_workers.process.heartbeat import Heartbeat
 

@@ -34,7 +34,8 @@ from shoal.jobs import JOB_NAMES, LANES, MAX_K, Job
 from shoal.keys import Keys
 from shoal.map_options import MAP_DEFAULTS, WHOLE_MAP, MapOptions
 from shoal.options import OPTION_NAMES, Options
-from shoal.queue.consumer import GROUP, Answer
+from shoal.queue.answer import Answer
+from shoal.queue.consumer import GROUP
 from shoal.queue.lane import LaneLimits
 from shoal.queue.pool import ALIVE_S
 from shoal.queue.producer import ONCE_TTL_S, SCRIPT_VERSION

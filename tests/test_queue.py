@@ -14,8 +14,10 @@ from shoal.broker.script import Script, ScriptCall
 from shoal.errors import InvalidText, Overloaded, TooLarge, Unavailable, UnknownJob
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.queue.consumer import GROUP, MAX_WRITE_BYTES, Answer, Delivery
+from shoal.queue.answer import MAX_WRITE_BYTES, Answer
+from shoal.queue.consumer import GROUP
 from shoal.queue.dead_letters import DeadLetter
+from shoal.queue.delivery import Delivery
 from shoal.queue.lane import LaneLimits, LaneLoad, Source
 from shoal.queue.packed_jobs import MAX_JOINED_BYTES, MAX_JOINED_JOBS, PackedJobs, group_puts
 from shoal.queue.producer import AsyncProducer

@@ -8,7 +8,7 @@ from queues import Queue, drive
 
 from shoal.errors import Expired, ShoalError
 from shoal.jobs import Job
-from shoal.queue.consumer import Delivery
+from shoal.queue.delivery import Delivery
 from shoal.queue.lane import MAX_FRONT_TEXTS
 from shoal.queue.pool import Pool
 from shoal.queue.pool_history import PoolHistory

@@ -10,7 +10,7 @@ from shoal import Client
 from shoal.errors import Overloaded, ShoalError, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.queue.consumer import Answer
+from shoal.queue.answer import Answer
 from shoal.replies import Reply
 
 

@@ -15,7 +15,7 @@ import shoal_workers.scheduler
 from shoal.errors import Expired
 from shoal.jobs import Job
 from shoal.options import Options
-from shoal.queue.consumer import Delivery
+from shoal.queue.delivery import Delivery
 from shoal.queue.lane import OVERFLOW_SHARE, SOURCES, Source
 from shoal_workers.encoding.bucketing import PASS_COST, Bucketing
 from shoal_workers.encoding.encoder import TokenizedText

@@ -13,7 +13,8 @@ from shoal.blocking import run_now
 from shoal.errors import InvalidRequest, Overloaded
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.queue.consumer import Answer, Consumer
+from shoal.queue.answer import Answer
+from shoal.queue.consumer import Consumer
 from shoal.queue.lane import LaneLimits, Source
 from shoal.queue.producer import READ_TTL_S
 from shoal.queue.unread import MAX_SWEPT, UnreadLoad

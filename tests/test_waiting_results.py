@@ -12,7 +12,7 @@ import shoal.queue.dispatching
 from shoal.errors import Cancelled, Unavailable, UnknownJob
 from shoal.jobs import LANES, Job
 from shoal.keys import Keys
-from shoal.queue.consumer import Answer
+from shoal.queue.answer import Answer
 from shoal.queue.dispatcher import Dispatcher
 from shoal.queue.producer import MAX_WATCHERS
 from shoal.replies import Reply

@@ -23,8 +23,9 @@ from shoal.cache.table import Table
 from shoal.errors import Internal, Unavailable
 from shoal.jobs import LANES, Job
 from shoal.options import Options
-from shoal.queue.consumer import Consumer, Delivery
+from shoal.queue.consumer import Consumer
 from shoal.queue.dead_letters import DeadLetter, DeadLetters
+from shoal.queue.delivery import Delivery
 from shoal.queue.lane import MAX_FRONT_BYTES, Source
 from shoal.replies import Reply
 from shoal_workers.admission import MAX_DELIVERIES, Limits

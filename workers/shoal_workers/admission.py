@@ -16,8 +16,10 @@ from shoal.jobs import INDEX_OPERATIONS, TOKENIZER_OPERATIONS, Job, check_deadli
 from shoal.keys import NAME
 from shoal.options import QUERY_PROMPTS
 from shoal.outline import Outline
-from shoal.queue.consumer import Answer, Consumer, Delivery
+from shoal.queue.answer import Answer
+from shoal.queue.consumer import Consumer
 from shoal.queue.dead_letters import DeadLetter
+from shoal.queue.delivery import Delivery
 from shoal.queue.lane import SOURCES, Source
 from shoal.queue.pool import ALIVE_S, Pool
 from shoal.replies import Reply

@@ -13,7 +13,7 @@ from shoal.broker.clock import Clock
 from shoal.errors import ShoalError
 from shoal.jobs import INDEX_OPERATIONS
 from shoal.outline import Outline
-from shoal.queue.consumer import Delivery
+from shoal.queue.delivery import Delivery
 from shoal_workers.work import Work
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 from shoal.errors import ShoalError
 from shoal.outline import Outline
-from shoal.queue.consumer import Delivery
+from shoal.queue.delivery import Delivery
 from shoal.replies import TIMINGS, Reply
 from shoal_workers.work import Work
 

@@ -14,7 +14,8 @@ from shoal.cache.entry import Entry
 from shoal.errors import Internal, ShoalError, TextTooLong, TooLarge
 from shoal.jobs import TOKENIZER_OPERATIONS, Job
 from shoal.options import Options
-from shoal.queue.consumer import Answer, Delivery
+from shoal.queue.answer import Answer
+from shoal.queue.delivery import Delivery
 from shoal.queue.lane import Source
 from shoal.replies import TIMINGS, Reply, finish
 from shoal_workers.chunked_texts import ChunkedTexts

@@ -2,24 +2,21 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from hashlib import sha1
 from typing import Any
 
-from shoal import wire
 from shoal.broker.broker import Broker
 from shoal.broker.connections import BLOCK_S, MIN_BYTES_PER_S
 from shoal.broker.script import Script, ScriptCall
 from shoal.errors import ShoalError, TooLarge, Unavailable
 from shoal.jobs import LANES
 from shoal.keys import Keys
-from shoal.queue.dead_letters import DeadLetter
+from shoal.queue.answer import MAX_WRITE_BYTES, Answer, groups, size_of
+from shoal.queue.delivery import Delivery
 from shoal.queue.job_notice import JobNotice
 from shoal.queue.lane import MAX_PUT_BYTES, SOURCES, Source
 from shoal.queue.unread import UnreadResults
-from shoal.replies import Reply
 from shoal.settings import DEFAULTS
 
 #: Consumer group through which all workers of a pool read their lanes.
@@ -28,17 +25,11 @@ GROUP = "workers"
 #: Most bytes of jobs that are taken at a time; a single job may have more.
 MAX_TAKE_BYTES = 4 * 2**20
 
-#: Most bytes of a job that are looked at to tell it from another one, and all that is read of one that is too large.
-HEAD_BYTES = 65_536
-
 #: Time after which a dead worker's name leaves the consumer group. Long, because a worker may only be suspended.
 FORGET_AFTER_MS = 3_600_000
 
 #: Time for which the suspect that a worker read or ran is remembered.
 ISOLATED_TTL_S = 3_600
-
-#: Most bytes of replies that are written at a time. A larger reply is written alone, so it holds up no other.
-MAX_WRITE_BYTES = 2**20
 
 #: Most times that a reply of more than `MAX_WRITE_BYTES` is sent in vain while Redis answers other commands.
 MAX_SENDS = 2
@@ -77,91 +68,6 @@ _ISOLATE, _LOST, _START = map(_load, ("isolate", "lost", "start"))
 _TAKE = Script.load("shoal.queue", "lane", "delivery", "idle", "take")
 _CLAIM = Script.load("shoal.queue", "lane", "delivery", "claim")
 _REPLY = Script.load("shoal.queue", "lane", "letter", "reply")
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """One job as it came out of its lane: still bytes, and pending until it is answered.
-
-    If the script put the job, `id` is the job's id, `client` is the name of the client that put it, and `has_record` is
-    true if it made a record. `put_ms` is when Redis took the job in, in Unix milliseconds. `num_deliveries` counts
-    workers that the job may have ended, and this delivery. `owner` is the worker that left the job behind, if this one
-    claimed it: a dead one, or itself. A job that is too large has only its beginning in `data`.
-    """
-
-    lane: str
-    entry: bytes
-    data: bytes
-    put_ms: int
-    is_overflow: bool = False
-    num_deliveries: int = 1
-    owner: str = ""
-    id: bytes = b""
-    has_record: bool = False
-    size_bytes: int = 0
-    client: str = ""
-
-    def check_size(self) -> None:
-        """Raise TooLarge for a job of more than `MAX_PUT_BYTES`."""
-        if self.size_bytes > MAX_PUT_BYTES:
-            raise TooLarge(f"the job has {self.size_bytes:,} bytes and may have {MAX_PUT_BYTES:,}: split it")
-
-    @property
-    def identity(self) -> str | bytes:
-        """Return what tells the job from another one in the same entry; `holds` in `lane.lua` compares it."""
-        return self.id or sha1(self.data[:HEAD_BYTES], usedforsecurity=False).hexdigest()
-
-    @property
-    def is_suspect(self) -> bool:
-        """Return True if the job may have ended a worker."""
-        return self.num_deliveries > 1
-
-    @property
-    def source(self) -> Source:
-        """Return the source that the job came from."""
-        return Source(self.lane, self.is_overflow)
-
-    def queued_s(self, now: float) -> float:
-        """Return the seconds from when Redis took the job in until `now`, in Unix seconds."""
-        return max(0.0, now - self.put_ms / 1000)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The end of a delivery: the reply, if one can be sent, and where it goes; and the dead letter, if one is kept."""
-
-    delivery: Delivery
-    reply: Reply | None = None
-    reply_to: str | None = None
-    letter: DeadLetter | None = None
-
-    @property
-    def has_record(self) -> bool:
-        """Return True if the job has a record, in which its status is set."""
-        return self.reply_to is None or self.delivery.has_record
-
-    def fields(self, max_reply_bytes: int) -> dict[str, Any]:
-        """Return the answer as the script takes it, without the keys that it goes to.
-
-        A reply of more than `max_reply_bytes` becomes the error TooLarge.
-        """
-        delivery = self.delivery
-        fields: dict[str, Any] = {"lane": delivery.lane, "is_overflow": delivery.is_overflow, "entry": delivery.entry}
-        fields["identity"] = delivery.identity
-        if self.letter:
-            fields["letter"] = self.letter.fields(delivery.lane)
-        if self.reply is None:
-            return fields
-        reply, data = self.reply, self.reply.pack()
-        if len(data) > max_reply_bytes:  # Redis serves no other client while it reads and copies a value
-            most = f"{max_reply_bytes:,} (SHOAL_MAX_REPLY_MB)"
-            error = TooLarge(f"the reply has {len(data):,} bytes and may have {most}: split the job")
-            reply = Reply.failure(reply.id, error)
-            data = reply.pack()
-        fields["reply"] = data
-        if self.has_record:
-            fields |= {"id": reply.id, "status": reply.status, "timings": wire.pack(reply.timings)}
-        return fields
 
 
 class Consumer:
@@ -242,7 +148,7 @@ class Consumer:
             self.is_asleep = False
             return self._listen(wanted, block_s, waits and found["is_large"])
         self.is_asleep = False
-        return [self._delivery(Source(job["lane"].decode(), job["is_overflow"]), job) for job in found["jobs"]]
+        return [Delivery.read(Source(job["lane"].decode(), job["is_overflow"]), job) for job in found["jobs"]]
 
     def notice(self, source: Source) -> JobNotice:
         """Return the notice that jobs have come to a source."""
@@ -275,30 +181,11 @@ class Consumer:
         deliveries = []
         for stream, entries in found or ():
             source = self._source_of[stream.decode()]
-            deliveries += [self._delivery(source, _fields(*entry)) for entry in entries]
+            deliveries += [Delivery.read(source, _fields(*entry)) for entry in entries]
             if source.is_overflow:
                 with suppress(ShoalError):  # the next script on this lane does the same
                     self.broker.run(_REFILL, self.keys.of_lane(source.lane), {})
         return deliveries
-
-    def _delivery(self, source: Source, job: Mapping[str, Any], num_deliveries: int = 1, owner: str = "") -> Delivery:
-        put_ms = job.get("put_ms") or b""
-        if not (put_ms.isdigit() and len(put_ms) < 16):
-            put_ms = job["entry"].partition(b"-")[0]
-        size_bytes = int(job.get("size_bytes", len(job["job"])))
-        return Delivery(
-            source.lane,
-            job["entry"],
-            job["job"] if size_bytes <= MAX_PUT_BYTES else job["job"][:HEAD_BYTES],
-            int(put_ms),
-            source.is_overflow,
-            num_deliveries,
-            owner,
-            job.get("id") or b"",
-            job.get("record") is not None,
-            size_bytes,
-            (job.get("client") or b"").decode(errors="replace"),
-        )
 
     # Claim
 
@@ -356,7 +243,7 @@ class Consumer:
         found = self.broker.run(_CLAIM, keys, arguments)
         if "none" in found:
             return None
-        return self._delivery(sources[int(found["source"]) - 1], found, found["deliveries"], owner)
+        return Delivery.read(sources[int(found["source"]) - 1], found, found["deliveries"], owner)
 
     def isolate(self, suspect: Delivery | None) -> None:
         """Name in Redis the suspect that this consumer reads or runs, and nothing else meanwhile; with None, name none.
@@ -411,7 +298,7 @@ class Consumer:
         is called before each group.
         """
         num_written = 0
-        for group in _groups([(answer, answer.fields(self.max_reply_bytes)) for answer in answers]):
+        for group in groups([(answer, answer.fields(self.max_reply_bytes)) for answer in answers]):
             before_each()
             num_written += self._write(group)
         return num_written
@@ -439,7 +326,7 @@ class Consumer:
 
     def _count_failed_send(self, group: Sequence[tuple[Answer, dict[str, Any]]]) -> None:
         """Count a failed send of a large reply, unless Redis is away: then its size is not the reason."""
-        (delivery, size), *others = ((answer.delivery, _size(fields)) for answer, fields in group)
+        (delivery, size), *others = ((answer.delivery, size_of(fields)) for answer, fields in group)
         if others or size <= MAX_WRITE_BYTES:
             return
         with suppress(ShoalError):
@@ -469,24 +356,6 @@ class Consumer:
     def drop(self, deliveries: Sequence[Delivery]) -> None:
         """Acknowledge jobs that are answered already."""
         self.reply([Answer(delivery) for delivery in deliveries])
-
-
-def _groups(answers: Sequence[tuple[Answer, dict[str, Any]]]) -> Iterator[list[tuple[Answer, dict[str, Any]]]]:
-    """Yield the answers, each with its fields, in groups that are written together; the large ones alone, at last."""
-    group: list[tuple[Answer, dict[str, Any]]] = []
-    size = 0
-    for answer, fields in sorted(answers, key=lambda pair: max(MAX_WRITE_BYTES, _size(pair[1]))):
-        size += _size(fields)
-        if group and size > MAX_WRITE_BYTES:
-            yield group
-            group, size = [], _size(fields)
-        group.append((answer, fields))
-    if group:
-        yield group
-
-
-def _size(fields: Mapping[str, Any]) -> int:
-    return len(fields.get("reply", b""))
 
 
 def _fields(entry: bytes, values: Sequence[bytes] | None) -> dict[str, Any]:
