@@ -22,14 +22,14 @@ from shoal.records.document import Document
 from shoal.records.source import Source
 from shoal.search_options import SearchOptions
 from shoal_workers.index.build.builder import build
-from shoal_workers.index.build.cell_step import find_margin_and_share, make_cells
+from shoal_workers.index.build.cell_step import find_margins, make_cells
 from shoal_workers.index.build.document_encoder import ModelInfo, Waiting, no_wait
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.manifest import BINARY, CELL_FILES, CELL_STARTS, MANIFEST, MAX_MARGIN, Manifest, checksum
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.ranked_search import SearchAnswer
 from shoal_workers.index.search.approximate_search import LEAST_ROWS, ApproximateSearch
-from shoal_workers.index.search.binary_codes import binary, hamming
+from shoal_workers.index.search.binary_codes import binary, hamming, hamming_in_numpy
 from shoal_workers.index.search.inverted_file import FAR, InvertedFile, Reading
 from shoal_workers.index.search.quantisation import QuantisedVectors
 from shoal_workers.index.search.ranking import MAX_RANKED
@@ -44,13 +44,17 @@ def quiet(_: float) -> None:
 
 
 def search_of(
-    vectors: Vectors, margin: float = MAX_MARGIN, share: float = 1, threads: int = 1, least_rows: int = LEAST_ROWS
+    vectors: Vectors,
+    margin: float = MAX_MARGIN,
+    bit_margin: float = 1_000,
+    threads: int = 1,
+    least_rows: int = LEAST_ROWS,
 ) -> ApproximateSearch:
     """Return an approximate search of some vectors, by default in all of their cells."""
     quantised, of_threads = QuantisedVectors.of(vectors), SearchThreads(threads)
     file = make_cells(vectors, quantised)
     exact_search = ExactSearch(vectors, quantised, of_threads)
-    return ApproximateSearch(exact_search, quantised.basis, file, margin, share, of_threads, least_rows)
+    return ApproximateSearch(exact_search, quantised.basis, file, margin, bit_margin, of_threads, least_rows)
 
 
 def cells_of(vectors: Vectors) -> InvertedFile:
@@ -66,13 +70,14 @@ def mixtures(count: int, dimension: int) -> Vectors:
     return normalised(share * subjects[left] + (1 - share) * subjects[right] + 0.3 * random(count, dimension, 6))
 
 
-@given(st.integers(1, 500), st.sampled_from([64, 128, 320]), st.integers(0, 2**32 - 1))
-def test_distances_count_the_bits_that_differ(count: int, width: int, seed: int) -> None:
+@pytest.mark.parametrize("find", [hamming, hamming_in_numpy])
+@given(st.integers(1, 5_000), st.sampled_from([64, 128, 320]), st.integers(0, 2**32 - 1))
+def test_distances_count_the_bits_that_differ(find: Any, count: int, width: int, seed: int) -> None:
     codes = np.random.default_rng(seed).integers(-127, 128, (count, width)).astype(np.int8)
     query, found = codes[0].copy(), np.empty(count, np.uint16)
     query[::3] *= -1
-    spans = [slice(count // 3, count), slice(0, count // 3)]
-    hamming(binary(codes), binary(query[None])[:, 0], spans, found)
+    spans = np.array([[count // 3, count], [0, count // 3]])
+    find(binary(codes), binary(query[None])[:, 0], spans, found)
     found = np.roll(found, count // 3)
     assert (found == ((codes > 0) != (query > 0)).sum(axis=1)).all()
 
@@ -118,14 +123,15 @@ class TestCells:
         assert np.array_equal(plain.distances, distances)
         filtered = file.read(cells, query, eligible, SearchThreads(threads))
         assert np.array_equal(filtered.distances, np.where(eligible[rows], distances, FAR))
-        assert np.array_equal(filtered.nearest(9_000, 0), np.sort(rows[eligible[rows]]))
+        assert np.array_equal(filtered.nearest(9_000), np.sort(rows[eligible[rows]]))
 
     def test_about_as_many_rows_as_are_wanted_are_nearest(self) -> None:
         distances = np.random.default_rng(0).binomial(256, 0.4, 200_000).astype(np.uint16)
         distances[::3] = FAR
         reading = Reading(np.arange(200_000, dtype=np.int32), distances)
-        for least, share, wanted in ((2_000, 0, 2_000), (2_000, 0.1, 13_333), (500_000, 0, 133_333)):
-            found = reading.nearest(least, share)
+        at_most_90 = int((distances <= 90).sum())
+        for least, farthest, wanted in ((2_000, 0, 2_000), (2_000, 90, at_most_90), (500_000, 0, 133_333)):
+            found = reading.nearest(least, farthest)
             assert 0.8 < len(found) / wanted < 1.5  # a distance is a whole number
             assert distances[found].max() <= np.delete(distances, found).min()
 
@@ -153,11 +159,11 @@ def test_where_all_cells_are_read_it_finds_what_scoring_all_finds(
 
 
 @settings(max_examples=20)
-@given(st.floats(0, 0.5), st.floats(0, 1), st.integers(1, 300), st.integers(1, 3), st.integers(0, 2**32 - 1))
-def test_it_is_exact_among_its_candidates(margin: float, share: float, k: int, threads: int, seed: int) -> None:
+@given(st.floats(0, 0.5), st.floats(0, 20), st.integers(1, 300), st.integers(1, 3), st.integers(0, 2**32 - 1))
+def test_it_is_exact_among_its_candidates(margin: float, bit_margin: float, k: int, threads: int, seed: int) -> None:
     vectors, queries = grouped(COUNT, DIMENSION, 3), grouped(5, DIMENSION, seed)
     eligible = np.random.default_rng(seed).random(COUNT) < 0.9
-    search = search_of(vectors, margin, share, threads)
+    search = search_of(vectors, margin, bit_margin, threads)
     found = search.top_k(queries, k, eligible)
     for n, query in enumerate(queries):
         rows = search.candidates(query, eligible)
@@ -174,9 +180,9 @@ def test_the_candidates_have_the_nearest_neighbours(kind: Any, allowed: Any) -> 
     """The queries are others than those by which the margin was found. Random vectors are the hardest."""
     vectors, queries = np.split(kind(60_200, 64), [60_000])
     quantised, eligible = QuantisedVectors.of(vectors), allowed(np.arange(60_000))
-    margin, share = find_margin_and_share(vectors, quantised, make_cells(vectors, quantised), quiet)
+    margins = find_margins(vectors, quantised, make_cells(vectors, quantised), quiet)
     exact = without(vectors, queries, 10, np.flatnonzero(~eligible)).rows
-    found = search_of(vectors, margin, share).top_k(queries, 10, eligible).rows
+    found = search_of(vectors, *margins).top_k(queries, 10, eligible).rows
     assert np.mean([np.isin(*rows) for rows in zip(exact, found, strict=True)]) > 0.97
 
 
@@ -187,7 +193,7 @@ def test_an_index_of_one_document_is_built(tmp_path: Path) -> None:
 def test_a_filter_for_what_is_far_from_the_query_finds_the_nearest_of_it() -> None:
     """None of the cells near the query has a row that is eligible."""
     vectors = mixtures(60_000, 64)
-    search = search_of(vectors, 0.3, 0.1)
+    search = search_of(vectors, 0.3, 10)
     for query in vectors[:5]:
         scores = vectors @ query
         eligible = scores < np.quantile(scores, 0.5)
@@ -239,7 +245,7 @@ def answer(index: Index, query: Vectors, k: int = 10, **options: Any) -> SearchA
 def opened(folder: Path) -> Index:
     """Open an index whose searches are approximate, although it has so few rows that exact ones are quicker."""
     index = Index.open(folder)
-    index.approximate_search = search_of(index.vectors, 0.2, 0.01, least_rows=30_000)
+    index.approximate_search = search_of(index.vectors, 0.2, 5, least_rows=30_000)
     return index
 
 
@@ -348,7 +354,7 @@ class TestAnIndex:
 
 CONTRADICTIONS = [
     *({"num_cells": -1}, {"num_cells": COUNT + 1}, {"num_cells": "1"}),
-    *({"cell_margin": -0.1}, {"cell_margin": 3.0}, {"cell_margin": math.nan}, {"candidate_share": 1.1}),
+    *({"cell_margin": -0.1}, {"cell_margin": 3.0}, {"cell_margin": math.nan}, {"bit_margin": -1.0}),
 ]
 
 

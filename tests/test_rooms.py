@@ -156,6 +156,7 @@ ROOMS: dict[str, set[str]] = {
     "shoal_workers.index.search": {
         "shoal",
         "shoal.changes",
+        "shoal_workers.avx512",
         "shoal_workers.index.files",
         "shoal_workers.index.lexical",
     },

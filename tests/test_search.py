@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from numpy.typing import NDArray
 
+from shoal_workers.index.search.batch_search import batch_top_k
 from shoal_workers.index.search.quantisation import CACHE_LINE, NUM_TAIL_CODES, QuantisationBasis, QuantisedVectors
 from shoal_workers.index.search.search import MAX_BOUNDS, ExactSearch, TopK
 from shoal_workers.index.search.search_threads import SearchThreads
@@ -149,6 +150,23 @@ def test_few_and_odd_vectors(vectors: Vectors) -> None:
 def test_more_queries_than_there_is_memory_for_at_a_time() -> None:
     vectors = grouped(60_000, 8)
     check(vectors, grouped(MAX_BOUNDS // len(vectors) + 3, 8, seed=1), 5, 2)
+
+
+@given(
+    st.integers(1, 3_000), st.integers(1, 40), st.integers(1, 500), st.integers(1, 20_000), st.integers(0, 2**32 - 1)
+)
+def test_one_pass_for_many_queries_finds_what_scoring_all_finds(
+    count: int, num_queries: int, k: int, max_bounds: int, seed: int
+) -> None:
+    vectors, queries, parts = grouped(count, 24, seed), grouped(num_queries, 24, seed + 1), list[float]()
+    vectors[count // 2 :] = vectors[: count - count // 2]  # those of the first half come again in later blocks
+    found = batch_top_k(vectors, QuantisedVectors.of(vectors), queries, k, parts.append, max_bounds)
+    expected = by_scoring_all(vectors, queries, k)
+    assert (found.rows == expected.rows).all()
+    assert (found.scores == expected.scores).all()
+    assert parts == sorted(parts)
+    assert parts[0] == 0
+    assert parts[-1] < 1
 
 
 def test_no_queries() -> None:

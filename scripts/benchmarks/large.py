@@ -15,7 +15,7 @@ from stack import HOME, model
 
 from benchmarks.indexes import KINDS, NUM_MADE, Vectors
 from benchmarks.plan import say
-from shoal_workers.index.build.cell_step import write_cells
+from shoal_workers.index.build.cell_step import about_cells, find_margins, write_inverted_file
 from shoal_workers.index.build.document_encoder import ModelInfo
 from shoal_workers.index.build.map_step import write_map
 from shoal_workers.index.files.array_file import open_array, save_array, write_header
@@ -35,6 +35,7 @@ from shoal_workers.index.files.manifest import (
     checksum,
 )
 from shoal_workers.index.lexical.lexical_file import write_lexical
+from shoal_workers.index.search.inverted_file import InvertedFile
 from shoal_workers.index.search.quantisation import QuantisedVectors
 from shoal_workers.index.versions import make_current
 
@@ -63,8 +64,11 @@ def large_index(count: int, real: Vectors, words: Sequence[str]) -> Path:
     _once(version, "documents", lambda: _write_documents(version, count, words))
     _once(version, "map", lambda: write_map(version, vectors, _said("map")))
     quantised = QuantisedVectors.open(version, count, dimension, width)
-    cells = _once(version, "cells", lambda: json.dumps(write_cells(version, vectors, quantised, _said("cells"))))
-    _write_manifest(version, count, dimension, width, json.loads(cells))
+    say_cells, say_margins = _said("cells"), _said("margins")
+    num = int(_once(version, "cells", lambda: len(write_inverted_file(version, vectors, quantised, say_cells).sizes)))
+    file = InvertedFile.open(version, count, dimension, width, num)
+    margins = _once(version, "margins", lambda: json.dumps(find_margins(vectors, quantised, file, say_margins)))
+    _write_manifest(version, count, dimension, width, about_cells(file, *json.loads(margins)))
     make_current(folder, VERSION)
     return folder
 

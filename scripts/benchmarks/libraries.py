@@ -19,9 +19,10 @@ from benchmarks.plan import Plan, own_process, say
 from benchmarks.size import memory_mb, queries_of
 from shoal.bench.trial import Figures, Row, Trial
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.index.build.cell_step import find_margin_and_share, make_cells
+from shoal_workers.index.build.cell_step import find_margins, make_cells
 from shoal_workers.index.index import Index
 from shoal_workers.index.search.approximate_search import ApproximateSearch
+from shoal_workers.index.search.batch_search import batch_top_k
 from shoal_workers.index.search.quantisation import QuantisedVectors
 from shoal_workers.index.search.search import ExactSearch
 from shoal_workers.index.search.search_threads import SearchThreads
@@ -63,7 +64,7 @@ def _vectors(count: int, real: Vectors) -> Vectors:
 
 
 def _exact_rows(vectors: Vectors, queries: Vectors) -> NDArray[np.intp]:
-    return ExactSearch(vectors, QuantisedVectors.of(vectors)).top_k(queries, K).rows
+    return batch_top_k(vectors, QuantisedVectors.of(vectors), queries, K).rows
 
 
 def _apart(
@@ -135,9 +136,9 @@ def _rows_of(search: ExactSearch, query: Vectors) -> NDArray[np.intp]:
 def _cells(vectors: Vectors, threads: int) -> Finds:
     quantised, of_threads, eligible = QuantisedVectors.of(vectors), SearchThreads(threads), np.ones(len(vectors), bool)
     file, exact_search = make_cells(vectors, quantised), ExactSearch(vectors, quantised, of_threads)
-    margin, share = find_margin_and_share(vectors, quantised, file, lambda _: None)
-    search = ApproximateSearch(exact_search, quantised.basis, file, margin, share, of_threads)
-    yield margin, lambda query: search.top_k(query[None], K, eligible).rows[0]
+    margins = find_margins(vectors, quantised, file, lambda _: None)
+    search = ApproximateSearch(exact_search, quantised.basis, file, *margins, of_threads)
+    yield margins[0], lambda query: search.top_k(query[None], K, eligible).rows[0]
 
 
 def _faiss(factory: str, parameter: str, settings: Sequence[int], vectors: Vectors, threads: int) -> Finds:

@@ -18,9 +18,10 @@ from shoal.jobs import Job
 from shoal.options import Options
 from shoal.search_options import SearchOptions
 from shoal_workers.encoding.encoder import Encoder
-from shoal_workers.index.build.cell_step import find_margin_and_share, make_cells
+from shoal_workers.index.build.cell_step import find_margins, make_cells
 from shoal_workers.index.index import Index
 from shoal_workers.index.search.approximate_search import ApproximateSearch
+from shoal_workers.index.search.batch_search import batch_top_k
 from shoal_workers.index.search.quantisation import QuantisedVectors
 from shoal_workers.index.search.search import ExactSearch
 from shoal_workers.index.search.search_threads import SearchThreads
@@ -61,15 +62,25 @@ def run(plan: Plan) -> list[Row]:
 
 
 def queries_of(plan: Plan, encoder: Encoder) -> dict[str, Vectors]:
-    """Return headlines, which are like the documents, and sentences of another kind."""
-    sentences = [first for first, _, _ in datasets().stsb_dev()]
-    kinds = {"headlines": plan.texts.headlines[-NUM_QUERIES:], "sentences": sentences[:: len(sentences) // NUM_QUERIES]}
-    return {kind: encoder.embed(texts[:NUM_QUERIES], Options(), "") for kind, texts in kinds.items()}
+    """Return headlines, which are like the documents, sentences of another kind, and questions of another field."""
+    texts = {
+        "headlines": plan.texts.headlines[-NUM_QUERIES:],
+        "sentences": _some([first for first, _, _ in datasets().stsb_dev()]),
+        "questions": _some([*datasets().cranfield()[1].values()]),
+    }
+    return {kind: encoder.embed(of_kind, Options(), "") for kind, of_kind in texts.items()}
+
+
+def _some(texts: list[str]) -> list[str]:
+    """Return as many of the texts as there are queries, at equal distances."""
+    return texts[:: len(texts) // NUM_QUERIES][:NUM_QUERIES]
 
 
 def _apart(measure: Callable[..., Figures], *arguments: object) -> Figures:
-    """Return the figures of a process of its own, for the sake of its memory."""
-    *given, _, _ = arguments
+    """Return the figures of a process of its own, for the sake of its memory; none of the warm-up."""
+    *given, _, number = arguments
+    if not number:
+        return {}
     with own_process() as process:
         return process.submit(measure, *given).result()
 
@@ -78,15 +89,22 @@ def _searched(folder: Path, queries: dict[str, Vectors], threads: int) -> Figure
     """Return the times of both searches of an index, their recall, and the memory that each has taken."""
     started = time.perf_counter()
     index = Index.open_version(folder / "made", SearchThreads(threads))
-    opened_s = time.perf_counter() - started
-    figures, found = {"opened in s": opened_s}, dict[bool, list[list[str]]]()
-    for is_exact, way in ((False, "approximate"), (True, "exact")):
-        found[is_exact], times = _timed(partial(_hits, index, exact=is_exact), queries["headlines"])
-        figures |= {f"{way}: {name}": value for name, value in (times | memory_mb()).items()}
-    figures[f"approximate: recall@{K}"] = _recall(found[False], found[True])
-    others, times = _timed(partial(_hits, index), queries["sentences"])
-    exact = [_hits(index, query, exact=True) for query in queries["sentences"]]
-    return figures | {"sentences: p50 ms": times["p50 ms"], f"sentences: recall@{K}": _recall(others, exact)}
+    figures = {"opened in s": time.perf_counter() - started}
+    exact = _exact_ids(index, np.concatenate([*queries.values()]))
+    for n, (kind, of_kind) in enumerate(queries.items()):
+        found, times = _timed(partial(_hits, index), of_kind)
+        figures |= {f"approximate, {kind}: {name}": value for name, value in times.items()}
+        figures[f"approximate, {kind}: recall@{K}"] = _recall(found, exact[n * NUM_QUERIES : (n + 1) * NUM_QUERIES])
+    figures |= {f"approximate: {name}": value for name, value in memory_mb().items()}
+    _, times = _timed(partial(_hits, index, exact=True), queries["headlines"])
+    return figures | {f"exact: {name}": value for name, value in (times | memory_mb()).items()}
+
+
+def _exact_ids(index: Index, queries: Vectors) -> list[list[str]]:
+    """Return the ids that exact searches find, which are the numbers of the rows."""
+    manifest, (count, dimension) = index.manifest, index.vectors.shape
+    quantised = QuantisedVectors.open(index.folder, count, dimension, manifest.quantised_width)
+    return [[*map(str, rows)] for rows in batch_top_k(index.vectors, quantised, queries, K).rows.tolist()]
 
 
 def _filtered(folder: Path, queries: dict[str, Vectors], threads: int) -> Figures:
@@ -133,12 +151,12 @@ def _recalled(vectors: Vectors, queries: dict[str, Vectors], *_: int) -> Figures
     """Return the recall of real vectors, whatever their number: a search reads as much as a build finds."""
     quantised = QuantisedVectors.of(vectors)
     file, exact_search = make_cells(vectors, quantised), ExactSearch(vectors, quantised)
-    margin, share = find_margin_and_share(vectors, quantised, file, lambda _: None)
-    approximate = ApproximateSearch(exact_search, quantised.basis, file, margin, share)
-    figures = {"margin": margin, "share": share}
+    margins = find_margins(vectors, quantised, file, lambda _: None)
+    approximate = ApproximateSearch(exact_search, quantised.basis, file, *margins)
+    figures = {"cell margin": margins[0], "bit margin": margins[1]}
     for kind, of_kind in queries.items():
         rows = approximate.top_k(of_kind, K, np.ones(len(vectors), bool)).rows
-        exact = exact_search.top_k(of_kind, K).rows
+        exact = batch_top_k(vectors, quantised, of_kind, K).rows
         shared = [np.isin(*of_query).mean() for of_query in zip(exact, rows, strict=True)]
         figures[f"{kind}: recall@{K}"] = float(np.mean(shared))
     return figures

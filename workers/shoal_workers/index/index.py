@@ -164,8 +164,8 @@ class Index:
             return None
         count, dimension = self.vectors.shape
         file = InvertedFile.open(self.folder, count, dimension, self.manifest.quantised_width, num_cells)
-        margin, share = self.manifest.cell_margin, self.manifest.candidate_share
-        return ApproximateSearch(self.exact_search, quantised.basis, file, margin, share, threads)
+        margins = self.manifest.cell_margin, self.manifest.bit_margin
+        return ApproximateSearch(self.exact_search, quantised.basis, file, *margins, threads)
 
     def rows_of(self, ids: Collection[str]) -> NDArray[np.int64]:
         """Return the rows of all documents that have one of these ids, in ascending order. Raises IndexCorrupt."""

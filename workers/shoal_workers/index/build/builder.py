@@ -198,10 +198,8 @@ def _fill(
     cells = {}
     if state.arguments["approximate"]:
         cells = write_cells(folder, vectors, quantised, _part_of("comparing", state, report))
-    report(_progress(state, "validating"))
-    found_share = check_retrieval(
-        folder, state.version, vectors, quantised, encoder, lambda reason: report(_progress(state, reason))
-    )
+    checked, waiting = _part_of("validating", state, report), lambda reason: report(_progress(state, reason))
+    found_share = check_retrieval(folder, state.version, vectors, quantised, encoder, waiting, checked)
     _finish(folder, state, source, encoder.model, width, len(plan.new_rows), cells, report)
     num_reused = int((plan.taken_from >= 0).sum())
     return BuildResult(

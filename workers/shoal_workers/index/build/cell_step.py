@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from shoal_workers.index.files.array_file import save_array
 from shoal_workers.index.files.manifest import CELL_BITS, CELL_ROWS, CELL_STARTS, CENTROIDS
-from shoal_workers.index.search.binary_codes import WORD, binary
+from shoal_workers.index.search.batch_search import batch_top_k
+from shoal_workers.index.search.binary_codes import WORD, binary, expected_distance
 from shoal_workers.index.search.inverted_file import InvertedFile
 from shoal_workers.index.search.quantisation import TINY, QuantisationBasis, QuantisedVectors
-from shoal_workers.index.search.search import ExactSearch
-from shoal_workers.index.search.search_threads import ONE_THREAD
 
 #: Most cells, and rows of each where there are fewer cells.
 MAX_CELLS, ROWS_A_CELL = 4_096, 250
@@ -26,15 +25,14 @@ SAMPLED_A_CELL, NUM_ROUNDS = 30, 6
 #: Rows that are looked at at a time.
 CHUNK = 2**12
 
-#: Documents whose nearest neighbours are looked for, and the neighbours of each.
+#: Documents whose nearest neighbours are looked for, as many queries that are far from all, and neighbours of each.
 NUM_SAMPLED, NUM_NEIGHBOURS = 200, 10
 
-#: Part of these neighbours that is to be in the cells that are read, and part that is to be among the candidates.
-MIN_IN_CELLS, MIN_AMONG_CANDIDATES = 0.98, 0.998
+#: Part of these neighbours that is to be in the cells that are read, and part whose bits are to be near enough.
+MIN_IN_CELLS, MIN_NEAR = 0.99, 0.998
 
-#: Least margin, and part of the rows that are read which are candidates. Queries of another kind than the documents
-#: need as much (docs/large-indexes.md).
-LEAST_MARGIN, LEAST_SHARE = 0.3, 1 / 50
+#: Least margin of cells. Queries of another kind than the documents need as much (docs/large-indexes.md).
+LEAST_MARGIN = 0.3
 
 
 def write_cells(
@@ -44,12 +42,24 @@ def write_cells(
 
     Returns what the manifest says of them. `report` is called with the part that is done.
     """
-    file = make_cells(vectors, quantised, lambda part: report(part / 2))
+    file = write_inverted_file(folder, vectors, quantised, lambda part: report(part / 2))
+    return about_cells(file, *find_margins(vectors, quantised, file, lambda part: report((1 + part) / 2)))
+
+
+def about_cells(file: InvertedFile, cell_margin: float, bit_margin: float) -> dict[str, Any]:
+    """Return what the manifest says of cells."""
+    return {"num_cells": len(file.sizes), "cell_margin": cell_margin, "bit_margin": bit_margin}
+
+
+def write_inverted_file(
+    folder: Path, vectors: NDArray[np.float32], quantised: QuantisedVectors, report: Callable[[float], object]
+) -> InvertedFile:
+    """Put vectors, `[count, dimension]`, into cells, and write these into the folder of a build."""
+    file = make_cells(vectors, quantised, report)
     for name, array in ((CENTROIDS, file.centroids), (CELL_STARTS, file.starts), (CELL_ROWS, file.rows)):
         save_array(folder / name, array)
     save_array(folder / CELL_BITS, file.words)
-    margin, share = find_margin_and_share(vectors, quantised, file, lambda part: report((1 + part) / 2))
-    return {"num_cells": len(file.centroids), "cell_margin": margin, "candidate_share": share}
+    return file
 
 
 def make_cells(
@@ -123,27 +133,28 @@ def _moved(
     return directions
 
 
-def find_margin_and_share(
+def find_margins(
     vectors: NDArray[np.float32], quantised: QuantisedVectors, file: InvertedFile, report: Callable[[float], object]
 ) -> tuple[float, float]:
-    """Return the margin of the cells and the share of their rows that have the nearest neighbours of some documents."""
-    if len(vectors) == 1:  # it has no neighbour
-        return LEAST_MARGIN, LEAST_SHARE
-    search, cell_of = ExactSearch(vectors, quantised), np.empty(len(vectors), np.int32)
+    """Return the margins of cells and of bits within which the nearest neighbours of sampled queries are.
+
+    Half of the queries are documents, and half are far from all documents. All are searched for exactly, in one pass.
+    """
+    queries, basis = sampled_queries(vectors), quantised.basis
+    near = batch_top_k(vectors, quantised, queries, NUM_NEIGHBOURS, report)
+    cell_of = np.empty(len(vectors), np.int32)
     cell_of[file.rows] = np.repeat(np.arange(len(file.sizes), dtype=np.int32), file.sizes)
-    margins, shares, num_steps = list[float](), list[float](), 2 * NUM_SAMPLED
-    sample, neighbours = np.linspace(0, len(vectors) - 1, NUM_SAMPLED).astype(np.int64), list[NDArray[np.intp]]()
-    for row in sample.tolist():
-        report(len(neighbours) / num_steps)
-        found = search.top_k(vectors[row : row + 1], NUM_NEIGHBOURS + 1).rows[0]
-        neighbours.append(found[found != row][:NUM_NEIGHBOURS])
-        scores = file.centroids @ vectors[row]
-        margins += (scores.max() - scores[cell_of[neighbours[-1]]]).tolist()
-    margin = max(LEAST_MARGIN, float(np.quantile(margins, MIN_IN_CELLS)))
-    bits = binary(quantised.basis.encode_queries(vectors[sample]).codes).T
-    for done, (row, query, near) in enumerate(zip(sample.tolist(), bits, neighbours, strict=True), NUM_SAMPLED):
-        report(done / num_steps)
-        rows, distances = file.read(file.near(vectors[row], margin, 1, None), query, None, ONE_THREAD)
-        farther = np.searchsorted(np.sort(distances), distances[np.isin(rows, near)], side="right")
-        shares += (farther / len(rows)).tolist()
-    return margin, max(LEAST_SHARE, float(np.quantile(shares, MIN_AMONG_CANDIDATES)))
+    scores = queries @ file.centroids.T
+    margins = scores.max(axis=1, keepdims=True) - np.take_along_axis(scores, cell_of[near.rows], axis=1)
+    bits, of_queries = binary(quantised.codes[near.rows.ravel()]), binary(basis.encode_queries(queries).codes)
+    differing = np.bitwise_count(bits.reshape(len(bits), *near.rows.shape) ^ of_queries[:, :, None]).sum(axis=0)
+    expected = [expected_distance(score, basis) for score in near.scores[:, -1].tolist()]
+    excess = differing - np.array(expected)[:, None]
+    return max(LEAST_MARGIN, float(np.quantile(margins, MIN_IN_CELLS))), max(0.0, float(np.quantile(excess, MIN_NEAR)))
+
+
+def sampled_queries(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return documents at equal distances, and each again plus what two others differ by: far from all documents."""
+    documents = np.array(vectors[np.linspace(0, len(vectors) - 1, NUM_SAMPLED).astype(np.int64)])
+    far = documents + np.roll(documents, 1, axis=0) - np.roll(documents, 2, axis=0)
+    return np.concatenate([documents, far / (np.linalg.norm(far, axis=1, keepdims=True) + TINY)])

@@ -1,5 +1,6 @@
 """The check of a version before it is published: documents are found by their own texts."""
 
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 
@@ -9,8 +10,8 @@ from numpy.typing import NDArray
 from shoal.errors import IndexCorrupt
 from shoal_workers.index.build.document_encoder import DocumentEncoder, Waiting
 from shoal_workers.index.build.vectors import read_texts
+from shoal_workers.index.search.batch_search import batch_top_k
 from shoal_workers.index.search.quantisation import QuantisedVectors
-from shoal_workers.index.search.search import ExactSearch
 
 #: Part of the documents in the sample, and least and most documents in it.
 SHARE, LEAST, MOST = 0.005, 20, 1_000
@@ -30,19 +31,23 @@ def check_retrieval(
     quantised: QuantisedVectors,
     encoder: DocumentEncoder,
     waiting: Waiting,
+    report: Callable[[float], object],
 ) -> float:
     """Embed the texts of a sample again, search for them, and return the part of the documents that were found.
+
+    `report` is called with the part of the search that is done.
 
     A document is found if the best score that the search returns is its own. The sample is random with the name of the
     version as its seed. Raises IndexCorrupt if less than `MIN_FOUND` are found, or if no search is possible.
     """
+    report(0)
     count = len(vectors)
     num_sampled = min(count, int(np.clip(SHARE * count, LEAST, MOST)))
     seed = int.from_bytes(blake2b(version.encode(), digest_size=8).digest())
     rows = np.sort(np.random.default_rng(seed).choice(count, num_sampled, replace=False))
     queries = np.concatenate(list(encoder.embed(read_texts(folder, count, rows), waiting)))
     try:
-        best = ExactSearch(vectors, quantised).top_k(queries, 1).scores[:, 0]
+        best = batch_top_k(vectors, quantised, queries, 1, report).scores[:, 0]
     except IndexError as error:
         raise IndexCorrupt(
             "the new version is not published: its quantised vectors do not belong to its vectors. Build again"

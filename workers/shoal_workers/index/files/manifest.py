@@ -108,7 +108,8 @@ class Manifest:
     the documents that they are of, and neighbours share at most `chunk_overlap` tokens.
 
     If `num_cells` is not 0, the version was built for approximate search, which reads the cells that score at most
-    `cell_margin` less than the nearest one and searches the part `candidate_share` of their rows exactly. If
+    `cell_margin` less than the nearest one, and searches exactly those rows of which at most `bit_margin` more bits
+    differ from the query's than are expected. If
     `num_candidates` is not 0, it was built for that by an earlier release, and has to be built again for it.
     """
 
@@ -135,7 +136,7 @@ class Manifest:
     num_candidates: int = 0
     num_cells: int = 0
     cell_margin: float = 0.0
-    candidate_share: float = 0.0
+    bit_margin: float = 0.0
     layout: int = LAYOUT
 
     @classmethod
@@ -180,8 +181,8 @@ class Manifest:
             )
         if not self.num_cells <= self.count:
             raise ValueError(f"num_cells is {self.num_cells} of {self.count} rows")
-        if not (0 <= self.cell_margin <= MAX_MARGIN and 0 <= self.candidate_share <= 1):
-            raise ValueError(f"cell_margin is {self.cell_margin} and candidate_share {self.candidate_share}")
+        if not (0 <= self.cell_margin <= MAX_MARGIN and 0 <= self.bit_margin <= 8 * self.quantised_width):
+            raise ValueError(f"cell_margin is {self.cell_margin} and bit_margin {self.bit_margin}")
         if not POSITION.fullmatch(self.changes_through):
             raise ValueError(f"changes_through is {excerpt(self.changes_through)}, which is no position")
 

@@ -1,10 +1,14 @@
-"""Approximate search: of the rows in the cells near a query, those whose bits are nearest are searched exactly."""
+"""Approximate search: of the rows in the cells near a query, those whose bits are near are searched exactly.
+
+How near is told by the query's own scores: of two vectors with a score, so many bits differ as their angle says, more
+or less. A query that is far from all documents then has more candidates than one that is near to some.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal_workers.index.search.binary_codes import binary
-from shoal_workers.index.search.inverted_file import InvertedFile
+from shoal_workers.index.search.binary_codes import binary, expected_distance
+from shoal_workers.index.search.inverted_file import InvertedFile, Reading
 from shoal_workers.index.search.quantisation import QuantisationBasis
 from shoal_workers.index.search.ranking import MAX_RANKED
 from shoal_workers.index.search.search import ExactSearch, TopK
@@ -13,6 +17,9 @@ from shoal_workers.index.search.search_threads import ONE_THREAD, SearchThreads
 #: Least rows that are searched exactly: a ranking is never longer than half of them.
 LEAST_CANDIDATES = 2 * MAX_RANKED
 
+#: Rows of the nearest bits, about, and the hit among them whose score tells how many bits of a candidate may differ.
+NUM_PROBED, PROBED_HIT = 1_000, 10
+
 #: Rows of an index, of which an exact search takes as long as an approximate one (docs/large-indexes.md).
 LEAST_ROWS = 300_000
 
@@ -20,9 +27,9 @@ LEAST_ROWS = 300_000
 class ApproximateSearch:
     """A search of the rows of cells whose centroids score at most `margin` less than the nearest one. Thread-safe.
 
-    Of these rows, the `share` whose bits are nearest is searched exactly, and at least `LEAST_CANDIDATES`. They depend
-    on the query and on the rows that may be found, and not on how many are asked for: a longer ranking begins with a
-    shorter one.
+    Of these rows, those are searched exactly of whose bits at most `bit_margin` more differ than are expected of the
+    10th hit, and at least `LEAST_CANDIDATES`. They depend on the query and on the rows that may be found, and not on
+    how many are asked for: a longer ranking begins with a shorter one.
     """
 
     def __init__(
@@ -31,14 +38,14 @@ class ApproximateSearch:
         basis: QuantisationBasis,
         file: InvertedFile,
         margin: float,
-        share: float,
+        bit_margin: float,
         threads: SearchThreads = ONE_THREAD,
         least_rows: int = LEAST_ROWS,
     ):
         self._exact_search = exact_search
         self._basis = basis
         self._file = file
-        self._margin, self._share = margin, share
+        self._margin, self._bit_margin = margin, bit_margin
         self._threads = threads
         self._least_rows = least_rows
 
@@ -61,5 +68,12 @@ class ApproximateSearch:
         bits = binary(self._basis.encode_queries(query[None]).codes)[:, 0]
         wanted = None if eligible.all() else eligible
         cells = self._file.near(query, self._margin, LEAST_CANDIDATES, wanted)
-        rows = self._file.read(cells, bits, wanted, self._threads).nearest(LEAST_CANDIDATES, self._share)
+        reading = self._file.read(cells, bits, wanted, self._threads)
+        rows = reading.nearest(LEAST_CANDIDATES, self._farthest(query, reading))
         return rows if len(rows) >= MAX_RANKED else np.flatnonzero(eligible)
+
+    def _farthest(self, query: NDArray[np.float32], reading: Reading) -> float:
+        """Return how many bits of a candidate may differ from those of the query, by the scores of the nearest rows."""
+        probed = self._exact_search.top_k_among(query, PROBED_HIT, reading.nearest(NUM_PROBED))
+        score = float(probed.scores.min(initial=1))
+        return expected_distance(score, self._basis) + self._bit_margin

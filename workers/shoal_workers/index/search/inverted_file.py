@@ -43,16 +43,18 @@ class Reading(NamedTuple):
     rows: NDArray[np.int32]
     distances: NDArray[np.uint16]
 
-    def nearest(self, least: int, share: float) -> NDArray[np.int64]:
-        """Return about a `share` of the eligible rows, and about `least` or all of them, in ascending order.
+    def nearest(self, least: int, farthest: float = 0) -> NDArray[np.int64]:
+        """Return the eligible rows of at most the distance `farthest`, and about `least` or all, in ascending order.
 
         They are those of the least distances, which a part of the rows tells.
         """
         sampled = self.distances[::STEP]
-        num_eligible = int(np.count_nonzero(sampled != FAR))
-        place = math.ceil(max(share * num_eligible, least / STEP))
-        farthest = np.partition(sampled, place)[place] if place < num_eligible else FAR - 1
-        return np.sort(self.rows[self.distances <= farthest]).astype(np.int64)
+        place = math.ceil(least / STEP)
+        if place < np.count_nonzero(sampled != FAR):
+            farthest = max(farthest, int(np.partition(sampled, place)[place]))
+        else:
+            farthest = FAR - 1
+        return np.sort(self.rows[np.flatnonzero(self.distances <= farthest)]).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,9 +133,9 @@ class InvertedFile:
         firsts = np.unique(np.searchsorted(ends, np.arange(0, ends[-1], BLOCK), side="right"))
 
         def read(first: int, last: int) -> None:
-            spans = [slice(*self.starts[cell : cell + 2].tolist()) for cell in cells[first:last].tolist()]
+            spans = np.stack([self.starts[cells[first:last]], self.starts[cells[first:last] + 1]], axis=1)
             part = slice(ends[first] - sizes[first], ends[last - 1])
-            np.concatenate([self.rows[span] for span in spans], out=found.rows[part])
+            np.concatenate([self.rows[start:end] for start, end in spans.tolist()], out=found.rows[part])
             hamming(self.words, query, spans, found.distances[part])
             if eligible is not None:
                 found.distances[part][~eligible.take(found.rows[part])] = FAR
