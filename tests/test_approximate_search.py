@@ -399,7 +399,27 @@ def test_an_index_of_an_earlier_release_is_searched_exactly(tmp_path: Path) -> N
     values = json.loads((version / MANIFEST).read_text())
     values["checksums"][BINARY] = checksum(version / BINARY)
     (version / MANIFEST).write_text(json.dumps(values | {"num_candidates": 150}))
-    index = Index.open(tmp_path / "index")
+    assert_exact(Index.open(tmp_path / "index"))
+
+
+def test_an_index_with_cells_and_another_rule_of_an_earlier_release_is_searched_exactly(tmp_path: Path) -> None:
+    version = current_version(built(tmp_path, 200, approximate=True))
+    values = json.loads((version / MANIFEST).read_text())
+    del values["bit_margin"]
+    (version / MANIFEST).write_text(json.dumps(values | {"candidate_share": 0.1}))
+    assert_exact(Index.open(tmp_path / "index"))
+
+
+def test_an_index_whose_manifest_has_the_fields_of_an_earlier_release_is_opened(tmp_path: Path) -> None:
+    version = current_version(built(tmp_path, 200, approximate=False))
+    values = json.loads((version / MANIFEST).read_text())
+    del values["bit_margin"]
+    (version / MANIFEST).write_text(json.dumps(values | {"candidate_share": 0.0}))
+    assert_exact(Index.open(tmp_path / "index"))
+
+
+def assert_exact(index: Index) -> None:
+    """Check that it is searched exactly, and that nothing else can be asked for."""
     assert not index.is_approximate
     assert not answer(index, QUERIES[0]).approximate
     with pytest.raises(InvalidRequest, match="was not built for approximate search"):

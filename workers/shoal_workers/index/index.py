@@ -160,7 +160,7 @@ class Index:
 
     def _open_approximate(self, quantised: QuantisedVectors, threads: SearchThreads) -> ApproximateSearch | None:
         """Return the approximate search, if the version was built for it."""
-        if not (num_cells := self.manifest.num_cells):
+        if not (num_cells := self.manifest.num_cells) or self.manifest.candidate_share:  # of an earlier release
             return None
         count, dimension = self.vectors.shape
         file = InvertedFile.open(self.folder, count, dimension, self.manifest.quantised_width, num_cells)

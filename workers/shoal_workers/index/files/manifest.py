@@ -110,7 +110,8 @@ class Manifest:
     If `num_cells` is not 0, the version was built for approximate search, which reads the cells that score at most
     `cell_margin` less than the nearest one, and searches exactly those rows of which at most `bit_margin` more bits
     differ from the query's than are expected. If
-    `num_candidates` is not 0, it was built for that by an earlier release, and has to be built again for it.
+    `candidate_share` or `num_candidates` is not 0, it was built for that by an earlier release, and has to be built
+    again for it.
     """
 
     version: str
@@ -136,6 +137,7 @@ class Manifest:
     num_candidates: int = 0
     num_cells: int = 0
     cell_margin: float = 0.0
+    candidate_share: float = 0.0
     bit_margin: float = 0.0
     layout: int = LAYOUT
 
