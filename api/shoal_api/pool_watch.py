@@ -22,7 +22,7 @@ _MAX_SHARED = 16
 
 
 class View(NamedTuple):
-    """What a viewer may see: the time of its last sample, in Unix seconds, and all of it as a line of JSON."""
+    """A sample as a viewer may see it: its time, in Unix seconds, and all of it as a line of JSON."""
 
     time_s: float
     json: bytes

@@ -1,4 +1,4 @@
-"""What ends a delivery, as it is written to Redis."""
+"""The end of a delivery, as it is written to Redis."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
