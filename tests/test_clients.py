@@ -357,7 +357,7 @@ class TestStream:
         assert worker.counters["texts"] <= 3 * TEXTS_PER_JOB
 
     def test_a_full_lane_is_said(self, make_client: MakeClient, queue: Queue) -> None:
-        client = make_client(limits=LaneLimits(max_jobs=1), timeout_s=2)
+        client = make_client(limits=LaneLimits(max_jobs=1), timeout_s=30)  # a lane without workers says: in 60 s
         queue.put("bulk", [Job("embed", ["storm"])])
         with pytest.raises(Overloaded):
             list(client.embed_stream(TEXTS))

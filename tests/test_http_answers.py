@@ -275,7 +275,7 @@ class TestHostile:
 
     def test_a_server_that_is_away_is_named(self) -> None:
         url = f"http://127.0.0.1:{free_port()}"
-        with HttpClient(url, KEY, timeout_s=0.3) as http, pytest.raises(Unavailable) as found:
+        with HttpClient(url, KEY, timeout_s=1.0) as http, pytest.raises(Unavailable) as found:
             http.embed("a")
         assert found.value.message.startswith(f"{url} does not answer ([Errno 111] Connection refused): check that")
 
