@@ -128,7 +128,7 @@ except (DiskFull, OSError) as error:
 def test_a_full_disk_is_named_and_leaves_nothing(source: Path, tmp_path: Path) -> None:
     output, errors = run(FULL, source, tmp_path / "full" / "model").communicate()
     assert output.startswith("DiskFull"), errors
-    assert "MiB are free" in output
+    assert "MiB are free: make room, or set SHOAL_HOME" in output
     assert not list((tmp_path / "full").iterdir())
 
 

@@ -192,7 +192,10 @@ def _save(model: Model, graph: ov.Model, folder: Path) -> Model:
         ov.save_model(graph, folder / GRAPH, compress_to_fp16=not model.is_reranker)
     except RuntimeError as error:
         free = shutil.disk_usage(folder).free
-        raise DiskFull(f"{folder / GRAPH} cannot be written ({error}), {free >> 20:,} MiB are free") from error
+        raise DiskFull(
+            f"{folder / GRAPH} cannot be written, {free >> 20:,} MiB are free: make room, or set SHOAL_HOME to a "
+            f"folder on another disk, and try again ({error})"
+        ) from error
     return replace(model, reference=origin)
 
 
