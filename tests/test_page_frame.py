@@ -14,12 +14,19 @@ from shoal_api.access import api_keys
 from shoal_workers.worker import Worker
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Route
+    from playwright.sync_api import Page, Route
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 expect = sync_api.expect
 
 pytest_plugins = ["browser_fixtures"]
+
+
+def hold_first(page: "Page", pattern: str) -> "list[Route]":
+    """Let the first request of an address wait, and return the list that it will be in."""
+    held: list[Route] = []
+    page.route(pattern, lambda route: route.continue_() if held else held.append(route))
+    return held
 
 
 def test_without_a_worker_it_says_so(open_page: OpenPage, listen: Listen, make_app: MakeApp) -> None:
@@ -76,6 +83,46 @@ def test_a_key_is_asked_for_and_kept(
     assert key not in page.content()
     page.reload()
     expect(page.locator(".hit")).to_have_count(20)
+
+
+def test_a_request_from_before_the_key_does_not_ask_for_it_again(
+    open_page: OpenPage, listen: Listen, make_app: MakeApp, page_worker: Worker, tmp_path: Path
+) -> None:
+    key = api_keys.add(tmp_path / "keys", "reader", "user", "")
+    page = open_page("about:blank")
+    searches = hold_first(page, "**/search")
+    page.goto(f"{listen(make_app(api_keys_file=str(tmp_path / 'keys')))}/#search?query=storm")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Key").fill(key)
+    while not searches:
+        page.wait_for_timeout(10)
+    looks = hold_first(page, "**/info")
+    page.keyboard.press("Enter")
+    while not looks:
+        page.wait_for_timeout(10)
+    with page.expect_response(lambda response: response.status == 401):
+        searches[0].continue_()
+    page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+    looks[0].continue_()
+    expect(page.locator(".hit")).to_have_count(20)
+    expect(dialog).to_have_count(0)
+
+
+def test_whoever_enters_no_key_is_not_asked_again(
+    open_page: OpenPage, listen: Listen, make_app: MakeApp, page_worker: Worker, tmp_path: Path
+) -> None:
+    api_keys.add(tmp_path / "keys", "reader", "user", "")
+    page = open_page(f"{listen(make_app(api_keys_file=str(tmp_path / 'keys')))}/")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Not now").click()
+    expect(dialog).to_have_count(0)
+    with page.expect_response("**/info") as refused:
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    assert refused.value.status == 401
+    page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+    expect(dialog).to_have_count(0)
+    page.get_by_role("button", name="Enter a key").click()
+    expect(dialog).to_be_visible()
 
 
 def test_behind_a_proxy_that_strips_a_prefix(

@@ -79,7 +79,8 @@ export class Api {
 
   async #send(method, path, body, accept, signal) {
     const headers = { Accept: accept };
-    if (this.key) headers.Authorization = `Bearer ${this.key}`;
+    const key = this.key;
+    if (key) headers.Authorization = `Bearer ${key}`;
     if (body !== undefined) headers["Content-Type"] = "application/json";
     const data = body === undefined ? undefined : JSON.stringify(body);
     const response = await fetch(path, { method, headers, body: data, signal, cache: "no-store" }).catch((error) => {
@@ -88,6 +89,7 @@ export class Api {
     });
     if (response.ok) return response;
     const error = await errorOf(response);
+    if (error.status === 401 && key !== this.key) return this.#send(method, path, body, accept, signal); // with the new one
     if (error.status === 401) this.onUnauthorized();
     throw error;
   }

@@ -16,8 +16,15 @@ const VIEWS = { search, try: attempt, map, pool };
 /** Interval at which the page asks how the service is. */
 const LOOK_EVERY_MS = 5000;
 
-const state = { info: null, service: STARTING, params: new URLSearchParams(), needsKey: false, asksKey: false };
-const api = new Api(() => askKey());
+const state = {
+  info: null,
+  service: STARTING,
+  params: new URLSearchParams(),
+  needsKey: false,
+  asksKey: false,
+  declinesKey: false,
+};
+const api = new Api(() => state.declinesKey || askKey());
 const context = { api, state, render: () => schedule() };
 
 let view = null;
@@ -65,6 +72,7 @@ function askKey() {
 /** Take the key that was typed in, or null if the dialog was closed without one. */
 function useKey(key) {
   state.asksKey = false;
+  state.declinesKey = key === null; // until a button asks
   if (key !== null) {
     api.key = key;
     state.service = STARTING;
