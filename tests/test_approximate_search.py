@@ -355,6 +355,7 @@ class TestAnIndex:
 CONTRADICTIONS = [
     *({"num_cells": -1}, {"num_cells": COUNT + 1}, {"num_cells": "1"}),
     *({"cell_margin": -0.1}, {"cell_margin": 3.0}, {"cell_margin": math.nan}, {"bit_margin": -1.0}),
+    {"candidate_share": 1.1},
 ]
 
 
@@ -388,7 +389,7 @@ class TestBadInput:
     ) -> None:
         values = json.loads((current_version(folder) / MANIFEST).read_text())
         (tmp_path / MANIFEST).write_text(json.dumps(values | change))
-        with pytest.raises(IndexCorrupt, match=r"num_cells|cell_margin"):
+        with pytest.raises(IndexCorrupt, match=r"num_cells|cell_margin|candidate_share"):
             Manifest.read(tmp_path)
 
 
@@ -402,19 +403,14 @@ def test_an_index_of_an_earlier_release_is_searched_exactly(tmp_path: Path) -> N
     assert_exact(Index.open(tmp_path / "index"))
 
 
-def test_an_index_with_cells_and_another_rule_of_an_earlier_release_is_searched_exactly(tmp_path: Path) -> None:
-    version = current_version(built(tmp_path, 200, approximate=True))
+@pytest.mark.parametrize(("approximate", "candidate_share"), [(True, 0.1), (False, 0.0)])
+def test_an_index_whose_manifest_has_the_rule_of_an_earlier_release_is_searched_exactly(
+    tmp_path: Path, approximate: bool, candidate_share: float
+) -> None:
+    version = current_version(built(tmp_path, 200, approximate=approximate))
     values = json.loads((version / MANIFEST).read_text())
     del values["bit_margin"]
-    (version / MANIFEST).write_text(json.dumps(values | {"candidate_share": 0.1}))
-    assert_exact(Index.open(tmp_path / "index"))
-
-
-def test_an_index_whose_manifest_has_the_fields_of_an_earlier_release_is_opened(tmp_path: Path) -> None:
-    version = current_version(built(tmp_path, 200, approximate=False))
-    values = json.loads((version / MANIFEST).read_text())
-    del values["bit_margin"]
-    (version / MANIFEST).write_text(json.dumps(values | {"candidate_share": 0.0}))
+    (version / MANIFEST).write_text(json.dumps(values | {"candidate_share": candidate_share}))
     assert_exact(Index.open(tmp_path / "index"))
 
 

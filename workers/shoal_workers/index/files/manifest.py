@@ -109,9 +109,8 @@ class Manifest:
 
     If `num_cells` is not 0, the version was built for approximate search, which reads the cells that score at most
     `cell_margin` less than the nearest one, and searches exactly those rows of which at most `bit_margin` more bits
-    differ from the query's than are expected. If
-    `candidate_share` or `num_candidates` is not 0, it was built for that by an earlier release, and has to be built
-    again for it.
+    differ from the query's than are expected. If `candidate_share` or `num_candidates` is not 0, it was built for
+    that by an earlier release, and has to be built again for it.
     """
 
     version: str
@@ -185,6 +184,8 @@ class Manifest:
             raise ValueError(f"num_cells is {self.num_cells} of {self.count} rows")
         if not (0 <= self.cell_margin <= MAX_MARGIN and 0 <= self.bit_margin <= 8 * self.quantised_width):
             raise ValueError(f"cell_margin is {self.cell_margin} and bit_margin {self.bit_margin}")
+        if not 0 <= self.candidate_share <= 1:
+            raise ValueError(f"candidate_share is {self.candidate_share}")
         if not POSITION.fullmatch(self.changes_through):
             raise ValueError(f"changes_through is {excerpt(self.changes_through)}, which is no position")
 
