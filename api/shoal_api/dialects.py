@@ -60,10 +60,11 @@ _OPENAI_TYPES = {
 #: Text Embeddings Inference's word for the kind of an error with this status; `Validation` for any other.
 _TEI_TYPES = {424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
 
-#: The codes for which Shoal's own routes have 422 and most other protocols 400.
+#: Codes that most compatible protocols answer with 400, where Shoal's own routes answer 422.
 _BAD_REQUEST = dict.fromkeys(("invalid_request", "invalid_text", "text_too_long"), 400)
 
-#: The status of what the model cannot do: clients that repeat a request after one of 500 and above need not do so.
+#: The status of a request that the model does not support. Not 501: clients of these protocols repeat a request after a
+#: status of 500 and above, which would be in vain.
 _UNSUPPORTED = {"unsupported": 400}
 
 _TEI_STATUSES = {
@@ -71,8 +72,8 @@ _TEI_STATUSES = {
     **dict.fromkeys(("expired", "timeout"), 503),
 }
 
-#: The fields by which a body of Shoal's own POST /embed is known as one of Text Embeddings Inference's clients:
-#: `options` is sent by those that know Hugging Face's other services too, such as Weaviate.
+#: Fields that only clients of Text Embeddings Inference send to Shoal's own POST /embed, by which they are recognised.
+#: `options` also comes from clients of Hugging Face's other services, such as Weaviate.
 _TEI_FIELDS = frozenset(("truncation_direction", "options"))
 
 

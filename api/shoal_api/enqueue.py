@@ -17,13 +17,14 @@ from shoal_api.context import Context, context
 from shoal_api.request import JsonRequest, json_request
 from shoal_api.response import rendered
 
-#: The dimension by which vectors are counted until a worker has told that of its model: few models have a greater one.
+#: Dimension by which the size of an answer is estimated until a worker has told the dimension of its model. Few models
+#: have a greater one.
 _ASSUMED_DIMENSION = 1_024
 
-#: Bytes of JSON for each byte of a 32-bit float: the answer may be JSON.
+#: Bytes that a 32-bit float takes in JSON for each of its own bytes: the answer may be JSON.
 _JSON_BYTES = 2.5
 
-#: The header that `prefers_async` reads, for the description of a route.
+#: The header `Prefer`, which `prefers_async` reads, for the description of a route.
 PREFER: dict[str, Any] = {
     "name": "Prefer",
     "in": "header",
@@ -31,7 +32,7 @@ PREFER: dict[str, Any] = {
     "schema": {"type": "string"},
 }
 
-#: The header of a submit that is made once, for the description of a route.
+#: The header `Idempotency-Key`, for the description of a route that submits jobs.
 IDEMPOTENCY_KEY: dict[str, Any] = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -39,7 +40,7 @@ IDEMPOTENCY_KEY: dict[str, Any] = {
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
 }
 
-#: The headers of a route that submits where it is asked to, for its description.
+#: The headers of a route that can submit a job instead of waiting for it, for the description of that route.
 MAY_SUBMIT: dict[str, Any] = {"parameters": [PREFER, IDEMPOTENCY_KEY]}
 
 #: The route that waits for the answer of each operation of a submitted job.

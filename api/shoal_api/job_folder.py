@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The file that holds the id of the job, the same before the job is submitted or while it is deleted, and an upload
-#: that is not complete yet.
+#: Files of the folder: the id of the job; the same id before the job is submitted and while it is deleted; and an
+#: upload that is not complete yet.
 JOB, NO_JOB, _PARTIAL = ".job", ".job.new", ".upload"
 
-#: Bytes of an upload after which the space that all take is looked at again.
+#: Bytes of an upload from one check of the space that all uploads take to the next.
 _CHECK_EVERY_BYTES = 64 * 2**20
 
 

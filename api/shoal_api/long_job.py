@@ -33,13 +33,14 @@ from shoal_api.response import rendered
 from shoal_api.schema.long_jobs import BuildBody, BuildQuery, BulkBody, BulkQuery
 from shoal_api.upload import discard_rest
 
-#: The fields of a request: those of its query with an upload, and else those of its body.
+#: The fields of a request with an upload are those of its query; the fields of any other are those of its body.
 Fields = BulkBody | BulkQuery | BuildBody | BuildQuery
 
 #: Interval at which a long job is looked at while a request waits for its end.
 _LOOK_EVERY_S = 0.05
 
-#: Ended jobs of a client that are passed over to find its unfinished jobs, and seconds to wait while it has too many.
+#: Ended jobs of a client that are read, at most, to find its unfinished ones; and the seconds after which a client with
+#: too many unfinished jobs may try again.
 _MAX_ENDED, _WAIT_S = 1_000, 60
 
 _NO_RUNNER = "no runner is alive: start one with `shoal jobs`"
@@ -88,7 +89,7 @@ def raise_failure(job: LongJobStatus) -> None:
 
 
 def check_room_for_job() -> None:
-    """Raise Overloaded if the client of the current request has as many long jobs that have not ended as it may."""
+    """Raise Overloaded if the client of the current request has reached its limit of unfinished long jobs."""
     most = context().settings.max_long_jobs_per_client
     jobs = context().long_jobs.list(json_request().client_name, most + _MAX_ENDED)
     if sum(not job.has_ended for job in jobs) >= most:

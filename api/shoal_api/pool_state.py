@@ -11,8 +11,8 @@ from shoal.queue.pool import Pool
 
 Heartbeats = Mapping[str, Mapping[str, Any]]
 
-#: Time for which what was read is used again, in seconds. To read it costs milliseconds with hundreds of workers, and
-#: some of the routes that do need no key.
+#: Time for which a reading of the pool is used again, in seconds. Reading the heartbeats of hundreds of workers takes
+#: milliseconds, and some of the routes that need them are open to clients without a key.
 MAX_AGE_S = 0.25
 
 

@@ -9,8 +9,8 @@ from werkzeug.routing import Rule
 from shoal.errors import BadSetting
 from shoal_api.request import JsonRequest
 
-#: The endpoints that may share their path, each with the fields that tell that a body is meant for it: the first that
-#: has one of a body's fields answers.
+#: Endpoints that may share a path, each with the fields by which it recognises a body that is meant for it. The first
+#: endpoint of a path that recognises the body answers.
 TOLD_BY = {
     "tei.predict": {"inputs"},
     "predict.predict": {"text"},
@@ -22,7 +22,8 @@ TOLD_BY = {
     "infinity.rerank": {"documents"},
 }
 
-#: The same endpoints: the first of a path answers bodies that have none of the fields, and errors of the path.
+#: The same endpoints in another order: the first one of a path answers the bodies that no endpoint recognises, and
+#: errors of the path.
 FALLBACKS = (
     "predict.predict",
     "tei.predict",

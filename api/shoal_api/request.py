@@ -21,12 +21,12 @@ from shoal.jobs import MAX_VALUES
 #: A body that is too large is read and discarded up to this many times the limit; then the connection is closed.
 MAX_DISCARDED = 8
 
-#: Most brackets and braces that begin an array or an object in a body, those in texts included: to read 32 MiB of empty
-#: objects takes 1.5 GB and some seconds, in which the process answers no other request.
+#: Most opening brackets and braces in a body, those within texts included. Reading 32 MiB of empty objects would take
+#: 1.5 GB and some seconds, in which the process answers no other request.
 MAX_BRACKETS = 500_000
 
-#: Most names of fields in a body, with what looks like one in texts: to read the 3 million of 32 MiB takes some seconds
-#: too.
+#: Most names of fields in a body; a part of a text that looks like a name counts too. Reading the 3 million names that
+#: fit into 32 MiB would take some seconds.
 MAX_NAMES = 500_000
 
 #: Largest body that is read and dropped if nothing has read it.
@@ -56,13 +56,13 @@ class JsonRequest(Request):
     #: True while the request waits for its body.
     is_receiving = False
 
-    #: True once its body is read: a server may wait for ever for what follows the end of a body.
+    #: True once the body is read. A further read could wait for ever: a server may not notice the end of a body.
     is_read = False
 
-    #: The time that it waited for a thread, which counts as wait for its answer.
+    #: Seconds that the request waited for a thread. They count as a part of the wait for its answer.
     waited_s = 0.0
 
-    #: The bytes of an upload that were received by `progressed_s`.
+    #: Bytes of an upload that had arrived at `progressed_s`.
     num_uploaded_bytes = 0
 
     #: True once the Accept header was read to choose the format of the response.
@@ -82,7 +82,8 @@ class JsonRequest(Request):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        #: The time of the request's start, or of its arrival if it has waited; for an upload that of its last piece.
+        #: When the request started, or when it arrived if it waited. For an upload, `progressed_s` is when its last
+        #: piece came.
         self.started_s = self.progressed_s = time.perf_counter()
 
     def get_json(self, *args: Any, **kwargs: Any) -> Any:

@@ -31,8 +31,8 @@ _MIN_AGE_S = 60.0
 #: Time for which the upload of a job that failed or was cancelled is kept, so that the job can be retried.
 _RETRY_KEPT_S = 86_400.0
 
-#: Time for which the folder of an unknown job is kept. The job may not be forgotten: Redis may have lost its data while
-#: a runner does it, or be another one.
+#: Time for which the folder of an unknown job is kept. The job may still run: Redis may have lost its data meanwhile,
+#: or the API may now use another Redis.
 _UNKNOWN_KEPT_S = 7 * 86_400.0
 
 #: Time for which an idempotency key counts.

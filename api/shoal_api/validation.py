@@ -32,13 +32,13 @@ _TAKES = {
 }
 
 
-#: Most errors of a field that are looked at: one for each kind of value that it takes.
+#: Most errors of one field that go into a message: pydantic has one for each kind of value that the field takes.
 _MAX_KINDS = 8
 
-#: Names that pydantic gives to the kinds of a value, where it tells the place of an error.
+#: Names of kinds of values, which pydantic puts among the names of fields in the place of an error.
 _KINDS = {"str", "int", "bool", "float"}
 
-#: Longest name that is compared with the known ones: no longer one can be meant for any of them.
+#: Longest unknown name that is compared with the known ones: a longer one is no misspelling of any of them.
 _MAX_NAME_CHARS = 40
 
 _Shape = TypeVar("_Shape", bound=BaseModel)
@@ -72,7 +72,7 @@ def checked(shape: type[_Shape], value: Any) -> _Shape:
 
 
 def as_answered(shape: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values that a worker has answered, without those that the shape has not; raises MalformedJob."""
+    """Return the values in a worker's answer that the shape knows; raise MalformedJob if they do not fit it."""
     try:
         return shape.model_validate(values).model_dump(exclude_unset=True)
     except ValidationError as error:

@@ -39,15 +39,16 @@ MAX_K = 1_000
 #: Longest time from now to a deadline, in seconds: a year. One that is later is in another unit, such as milliseconds.
 MAX_DEADLINE_S = 365 * 86_400
 
-#: Most values in the arrays and maps of a job, those of unknown fields included: it takes any number of texts that the
-#: script puts.
+#: Most values in the arrays and maps of a job, in unknown fields too: more than the texts of any job that the script
+#: accepts.
 MAX_VALUES = 2**20
 
-#: Texts that each further pass over all documents for a list of hits counts as in its lane: a worker then takes so few
-#: lists at a time that other jobs need not wait for long.
+#: A further pass over all documents, for one list of hits, counts as this many texts in a lane. So a worker takes few
+#: such lists at a time, and other jobs do not wait long.
 TEXTS_PER_PASS = 4
 
-#: Texts that the points of a map count as in its lane: a worker reads them in about the time of so many short texts.
+#: The points of a map count as this many texts in a lane: reading them takes a worker about as long as so many short
+#: texts.
 TEXTS_PER_MAP = 16
 
 #: Most texts that a job counts as in its lane, as many as the scripts count.

@@ -24,7 +24,7 @@ MAX_NEGATIVE = 32
 #: Most hits of a group.
 MAX_GROUP_SIZE = 100
 
-#: The passes over all documents that a list with several hits of a group takes more.
+#: Further passes over all documents for a list with several hits of each group.
 GROUP_PASSES = 3
 
 #: Most fields that are named in one option.
@@ -36,7 +36,7 @@ MAX_VECTOR_NUMBERS = 100_000
 #: Most hits that are ranked anew.
 MAX_TOP_N = 1_000
 
-#: Least and most characters of a snippet, and those of one that is asked for without.
+#: Least and most characters of a snippet, and the number if none is given.
 MIN_SNIPPET_CHARS, MAX_SNIPPET_CHARS, SNIPPET_CHARS = 20, 10_000, 240
 
 #: Most characters of a cursor.

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from shoal.errors import TooLarge
 from shoal.jobs import Job
 
-#: Characters of a text whose words are counted: a worker reads at least as many.
+#: Characters at the beginning of a text whose words are counted; a worker reads at least as many.
 COUNTED_CHARS = 8_192
 
 #: Most hits that a job may ask for, with all its queries. A worker serves nothing else while it reads their documents.
 MAX_JOB_HITS = 10_000
 
-#: Most rows of an index that the lists of a search with options go over, together: that takes about a second, in which
-#: a worker serves nothing else.
+#: Most rows that a job with search options goes over, for all its lists of hits together. That takes about a second, in
+#: which the worker serves nothing else.
 MAX_JOB_ROWS = 2**27
 
 #: Most characters of the texts of a job for the tokenizer, by operation, unless it has one text. A worker serves no
@@ -26,7 +26,7 @@ MAX_REQUEST_PIECES = 2**20
 #: Most hits that an HTTP request may ask for, which the API holds at the same time.
 MAX_REQUEST_HITS = 100_000
 
-#: The variable of the setting that limits the texts of a request, which become jobs in one lane, and of a job.
+#: The settings that limit the texts of a request, whose jobs go to one lane, and the texts of a job.
 _MAX_TEXTS = {"request": "SHOAL_MAX_BACKLOG_TEXTS", "job": "SHOAL_MAX_JOB_TEXTS"}
 
 
@@ -75,7 +75,7 @@ _COSTLY = ("mode hybrid", "sort", "facets", "group_size")
 
 
 def check_rows(job: Job, num_rows: int) -> None:
-    """Raise TooLarge if a search asks for too many lists of hits, of so many rows that its filter leaves."""
+    """Raise TooLarge if a search asks for too many lists of hits, when its filter leaves `num_rows` rows for each."""
     if not num_rows:
         return
     most = max(1, MAX_JOB_ROWS // (num_rows * job.search.num_passes))

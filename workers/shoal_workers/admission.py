@@ -43,8 +43,8 @@ MAX_DELIVERIES = 3
 #: Summary for a worker that ended without leaving a crash report.
 NO_REPORT = "ended without a report: killed, or out of memory"
 
-#: Interval at which a worker looks for jobs that it has lost itself and, in turn with the others, for those of dead
-#: workers, in seconds.
+#: Interval at which a worker looks for jobs that are pending for it without its knowledge and, in turn with other
+#: workers, for jobs of dead workers, in seconds.
 CLAIM_EVERY_S = 1.0
 
 #: Time for which one look for jobs of dead workers serves the whole pool, in seconds.

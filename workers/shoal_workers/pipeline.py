@@ -19,11 +19,11 @@ WINDOW_PASSES = 2
 #: Most characters that are tokenized at a time: with the longest texts and the slowest scripts, that takes 50 ms.
 MAX_TOKENIZED_CHARS = 16_384
 
-#: Most times that so many characters are tokenized before a pass: the rest follows after it.
+#: Most portions of `MAX_TOKENIZED_CHARS` before a pass. The rest is tokenized after it.
 MAX_PORTIONS = 8
 
-#: Characters of chunks after which no more of them are cut before a pass. Chunks that are the same become one, so the
-#: tokens of a pass are no limit: a text that repeats itself would be cut for seconds, while other jobs wait.
+#: Characters of chunks after which no more chunks are cut before a pass. The tokens of the pass are no such limit:
+#: equal chunks are computed once, so a text that repeats itself would be cut for seconds, while other jobs wait.
 ENOUGH_CHUNK_CHARS = 8_192
 
 #: Tokenizes texts or pairs, cut on the named side: `Encoder.tokenize`, `Reranker.tokenize_pairs`.

@@ -20,17 +20,17 @@ from shoal_workers.work import Work
 #: speed of the passes before, in seconds.
 MAX_ASIDE_S = 0.1
 
-#: Longest that such a pass should take where it cannot run aside and interactive jobs wait for its end, in seconds.
+#: Longest that such a pass should take, in seconds, where it cannot run aside: interactive jobs wait for its end.
 MAX_PREEMPTIBLE_S = 0.012
 
-#: Tokens that such a pass may have in any case.
+#: Tokens that such a pass may have however slow passes are.
 MIN_PREEMPTIBLE_TOKENS = 64
 
 #: Most characters of bulk or overflow jobs that are tokenized at a time while interactive jobs are expected.
 MAX_PREEMPTIBLE_CHARS = 4_096
 
-#: Most texts whose jobs are answered together while an interactive job may come, which would wait for that; a job with
-#: more is answered by itself.
+#: Most texts of jobs that are answered in one go while an interactive job may come, which would wait meanwhile. A job
+#: with more texts is answered by itself.
 MAX_ANSWERED_TEXTS = 16
 
 #: Time after the last interactive job in which more of them are expected, in seconds.
@@ -39,7 +39,7 @@ EXPECTED_S = 1.0
 #: Tokens that bulk is served for each token of interactive jobs while both wait.
 BULK_SHARE = 1 / 8
 
-#: Most passes of other jobs of its source before one of a job that runs alone.
+#: Most passes of other jobs in its source that a job which runs alone waits for.
 MAX_PASSES_AHEAD = 4
 
 #: Texts that a job of chunks counts as, at most, where the worker decides how much more to take.

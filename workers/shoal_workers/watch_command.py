@@ -24,7 +24,7 @@ from shoal_workers.build_command import build
 #: Errors after which the same build may succeed, and seconds until it is tried again.
 PASSING, RETRY_S = (Unavailable, NotReady, Overloaded, IndexBusy, DiskFull, FileError, Timeout), 10.0
 
-#: Looks at a source take at most this part of the time.
+#: Largest share of the time that is spent on looking at the source.
 MAX_LOOK_SHARE = 0.1
 
 #: Exit status after Ctrl-C.

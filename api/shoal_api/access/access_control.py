@@ -24,16 +24,16 @@ from shoal_api.request import MAX_LENGTH_DIGITS, JsonRequest
 #: Routes that may be read without a key, beside those below `OPEN_PATHS`, which are files of pages.
 OPEN_ROUTES = ("/", "/health", "/ready", "/docs", "/openapi.json")
 
-#: Routes that begin so need the key of an admin.
+#: Beginnings of the routes that need the key of an admin.
 _ADMIN_ROUTES = ("/v1/dead", "/v1/indexes/")
 
 #: The routes that take a file as their body where the query has its `name`.
 UPLOAD_ROUTES = ("/v1/bulk", "/v1/indexes/<index>/builds")
 
-#: The paths of these routes.
+#: A path of one of `UPLOAD_ROUTES`.
 _UPLOAD_PATH = re.compile("|".join(route.replace("<index>", "[^/]+") for route in UPLOAD_ROUTES))
 
-#: One thread in this many is for requests that last: uploads, downloads and event streams of jobs.
+#: One thread in this many is for requests that may take minutes: uploads, downloads and event streams of jobs.
 _THREADS_PER_LASTING = 4
 
 #: Streams that operators leave open. They have threads of their own, outside the thread quotas.
@@ -45,11 +45,11 @@ _ALWAYS_ANSWERED = ("/health", "/ready")
 #: Name of a request's `ThreadDemand` in its environment.
 THREAD_DEMAND = "shoal.thread_demand"
 
-#: Part of the threads that a body of the largest size counts for beside its own, so a process has about as many of them
-#: in memory. Responses count by their size in the same measure.
+#: Share of all threads that a body of the largest size counts for, beside the thread of its request: so a process has
+#: about 8 such bodies in memory at a time. A large response counts in the same way.
 _LARGEST_SHARE = 1 / 8
 
-#: Part of the largest size that a body counts as whose size is not said.
+#: A body of unknown size counts as one of this share of the largest size.
 _UNKNOWN_BODY_SHARE = 1 / 8
 
 #: Names of this machine. The DNS cannot make the browser of another machine use them for this one.
@@ -82,7 +82,7 @@ class AccessControl:
         self._viewers = ThreadQuotas(MAX_VIEWERS, "threads of this server for viewers of the pool")
         self._max_body_bytes = settings.max_request_bytes
         self._threads_of_largest = _LARGEST_SHARE * settings.api_threads
-        #: The requests that are being answered, and the bodies that are read of those that are to wait.
+        #: Requests that are being answered, and reads of the bodies of requests that will wait.
         self.running: set[JsonRequest | BodyRead] = set()
         #: The requests that the server lets wait before they are answered.
         self.waiting: WaitingRequests[Any] = WaitingRequests(self._quotas)
@@ -133,7 +133,7 @@ class AccessControl:
         return (key.name, key.role == "admin") == (request.client_name, request.is_admin)
 
     def demand_of(self, environ: Mapping[str, Any]) -> ThreadDemand | None:
-        """Return the demand of a request that the server is to count, or None for one that is outside the quotas.
+        """Return how many threads the server counts a request for; None for a request outside the thread quotas.
 
         A request with a wrong key counts for its address.
         """
@@ -214,7 +214,7 @@ class AccessControl:
             raise Overloaded(f"the request has waited {demand.waited_s:.1f} s for a thread: send fewer at a time")
 
     def _num_threads(self, environ: Mapping[str, Any]) -> int:
-        """Return the number of threads that a request counts for: its own, and more for a large body but a file."""
+        """Return the number of threads that a request counts for: one, and more for a large body that is not a file."""
         if _is_upload(environ):
             return 1
         size = environ.get("CONTENT_LENGTH", "")

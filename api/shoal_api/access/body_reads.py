@@ -9,17 +9,17 @@ from threading import Condition
 from shoal.errors import Overloaded
 from shoal_api.access.thread_quota import ThreadQuotas
 
-#: One thread for such reads for so many other threads.
+#: Threads that answer requests, for each thread that reads the bodies of requests that will wait.
 _THREADS_PER_READ = 5
 
-#: Longest that a request waits for its turn to be read, in seconds; it holds a thread meanwhile. Many clients send the
-#: body after the headers, and one that makes a thousand requests at a time is slow between the two.
+#: Longest that a request waits until its body may be read, in seconds; it holds a thread meanwhile. Many clients send
+#: the body after the headers, with a pause between the two when they make a thousand requests at a time.
 _MAX_WAIT_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
 class BodyRead:
-    """A body that is being read, with what tells that its client is slow, as of a request that is being answered."""
+    """A body that is being read. Its attributes, which requests have too, show whether its client is slow."""
 
     started_s: float = field(default_factory=time.perf_counter)
     is_receiving: bool = True
@@ -32,7 +32,7 @@ class BodyRead:
 
 
 def num_read_threads(num_threads: int) -> int:
-    """Return how many threads the server needs for such reads beside so many others."""
+    """Return how many threads read bodies beside `num_threads` threads that answer requests."""
     return max(1, num_threads // _THREADS_PER_READ)
 
 

@@ -8,19 +8,19 @@ from flask_cors import CORS
 from shoal.errors import BadSetting
 from shoal.excerpt import excerpt
 
-#: Request headers that a page may send, a key among them.
+#: Request headers that a page of an allowed origin may send, a key among them.
 _REQUEST_HEADERS = (
     *("Accept", "Authorization", "Content-Type", "Idempotency-Key"),
     *("Last-Event-ID", "Prefer", "Traceparent", "X-API-Key"),
 )
 
-#: Response headers that a page may read, beside those that it always may.
+#: Response headers that such a page may read, beside those that browsers always let it read.
 _RESPONSE_HEADERS = (
     *("Location", "Preference-Applied", "RateLimit", "RateLimit-Policy", "Retry-After"),
     *("Server-Timing", "WWW-Authenticate", "X-Cached", "X-Dtype", "X-Shape", "X-Tokens", "X-Truncated"),
 )
 
-#: Time for which a browser may keep the answer, in seconds: the longest that any browser accepts.
+#: Time for which a browser may cache the answer to a preflight request, in seconds: Chromium accepts no longer one.
 _MAX_AGE_S = 7_200
 
 _ORIGIN = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]+)?")

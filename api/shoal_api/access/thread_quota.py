@@ -4,10 +4,11 @@ from threading import Lock
 
 from shoal.errors import Overloaded
 
-#: A client's limit for each thread that is free now.
+#: A client may hold this many threads for each thread that is free and not reserved: see `ThreadQuotas`.
 LIMIT_PER_FREE = 7
 
-#: Most viewers of the pool that a process has. They have threads beside those that answer requests.
+#: Most viewers of the pool that a process serves. Each has a thread of its own, beside the threads that answer
+#: requests.
 MAX_VIEWERS = 16
 
 #: One thread in this many is reserved for clients that hold none.
@@ -38,7 +39,7 @@ class ThreadQuotas:
         self._lock = Lock()
 
     def acquire(self, client: str, num: int = 1) -> None:
-        """Count so many more threads for the client; raises Overloaded if it would hold more than its limit."""
+        """Count `num` more threads for the client; raise Overloaded if it would then hold more than its limit."""
         if not self.try_acquire(client, num):
             raise Overloaded(
                 f"the requests of this client that are being answered count for {self._num_held.get(client, 0):,} of "
@@ -47,7 +48,7 @@ class ThreadQuotas:
             )
 
     def try_acquire(self, client: str, num: int = 1) -> bool:
-        """Count so many more threads for the client, unless it would hold more than its limit; return True if so."""
+        """Count `num` more threads for the client and return True, unless it would then hold more than its limit."""
         with self._lock:
             num_held = self._num_held.get(client, 0)
             limit = LIMIT_PER_FREE * (self._num_free - (num - 1) - self._num_reserved)
@@ -62,13 +63,13 @@ class ThreadQuotas:
         return self._num_held.get(client, 0)
 
     def hold(self, client: str, num: int) -> None:
-        """Count so many more threads for the client, whatever its limit is."""
+        """Count `num` more threads for the client, whatever its limit is."""
         with self._lock:
             self._num_held[client] = self._num_held.get(client, 0) + num
             self._num_free -= num
 
     def release(self, client: str, num: int = 1) -> None:
-        """Count so many threads less."""
+        """Count `num` fewer threads for the client."""
         with self._lock:
             self._num_free += num
             num_held = self._num_held.pop(client) - num

@@ -9,7 +9,7 @@ from shoal_api.schema.body import OwnBody
 
 _Item = TypeVar("_Item")
 
-#: A list of which one error is told: those of all items of a large one would fill the memory.
+#: A list whose check stops at the first error: the errors of all items of a large list would fill the memory.
 _List = Annotated[list[_Item], Field(fail_fast=True)]
 
 

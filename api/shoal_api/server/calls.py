@@ -19,16 +19,16 @@ from shoal_api.server import thread_policy
 #: Largest body of a request that may wait: with its headers it stays in memory meanwhile.
 MAX_WAITING_BYTES = 32_768
 
-#: Turns of requests to run: while one waits for Redis, another goes on.
+#: Short requests that run at the same time while several clients ask: while one waits for Redis, another goes on.
 NUM_TURNS = 2
 
-#: Time after a request of another client than the one before in which there are several, in seconds.
+#: Seconds for which several clients count as asking, after two requests in sequence that came from different clients.
 SEVERAL_S = 1.0
 
-#: Name in a request's environment of whether it is answered in turn.
+#: Name of an entry in a request's environment, which is true if the request is answered in turn.
 _IN_TURN = "shoal.in_turn"
 
-#: A request as Granian passes it: what sends its response, and its WSGI environment.
+#: A request as Granian passes it: the sender of its response, and its WSGI environment.
 Call = tuple["Responder", dict[str, Any]]
 
 _log = logging.getLogger(__name__)

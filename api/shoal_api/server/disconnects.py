@@ -13,11 +13,11 @@ from threading import Lock
 
 from shoal_api.server.sockets import HAS_TCP_INFO, connections_on, tcp_info
 
-#: Longest time between the last byte of a request and its start in a thread while threads are free.
+#: Longest time from the last byte of a request until a thread starts it, while threads are free.
 SLACK_S = 1.0
 
-#: Time after more than half of the threads were busy in which a starting request may have waited for a thread, for an
-#: unknown time.
+#: For this time after more than half of the threads were busy, a request that starts may have waited for a thread, for
+#: an unknown time.
 BUSY_FOR_S = 60.0
 
 #: Time for which an answer of the kernel is used again, so that requests that wait at the same time ask it once.

@@ -28,7 +28,7 @@ SETTLE_S = 0.05
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-#: Socket option: packets are taken from the network interface with this index alone. No interface has the last index.
+#: Socket option: only packets from the network interface of this index are accepted. No interface has `_NO_INTERFACE`.
 _SO_BINDTOIFINDEX = 62
 _NO_INTERFACE = 2**31 - 1
 

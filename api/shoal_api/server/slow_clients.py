@@ -83,9 +83,9 @@ class SlowClients:
         return self._timeout_s + max(self._timeout_s, longest_wait_s) + _SLACK_S
 
     def _least_uploaded(self) -> float:
-        """Return the least number of bytes that an upload has received that goes on; infinity if there is none.
+        """Return the fewest bytes that any upload under way has received; infinity if no upload is under way.
 
-        A connection that received fewer is none of theirs.
+        A connection that received fewer bytes does not belong to one of these uploads.
         """
         earliest_s = time.perf_counter() - self._timeout_s
         uploads = (request for request in list(self._running) if request.progressed_s > request.started_s)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import Metric
 from prometheus_client.samples import Sample
 
-#: The last part of the routes that embed or compare, of all protocols: those of one may be mounted below a path.
-#: An empty one is the end of `/`.
+#: Last parts of the routes that embed or compare, in all protocols. Only the last part is compared, as a protocol may
+#: be mounted below a path. The empty one stands for `/`.
 _LAST_PARTS = frozenset(
     (
         *("embed", "embed_all", "similarity", "", "rerank", "embeddings", "vectors", "predict"),

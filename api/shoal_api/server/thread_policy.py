@@ -5,7 +5,7 @@ import sys
 import threading
 from contextlib import suppress
 
-#: Threads that a client holds from which on none of them interrupts another thread.
+#: When a client holds this many threads or more, none of them interrupts another thread.
 MANY_THREADS = 5
 
 
@@ -19,7 +19,7 @@ _policy = _Policy()
 
 
 def choose(num_threads: int) -> None:
-    """Let this thread, of a client that holds so many, interrupt others when it is woken, unless those are many.
+    """Let this thread interrupt others when it is woken, unless its client holds `MANY_THREADS` or more.
 
     Only one thread can run Python at a time, so where many are woken, each would wait at once for the thread that it
     interrupts: without that a request takes a tenth less processor time. A thread that is woken alone would wait

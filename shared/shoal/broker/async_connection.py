@@ -17,8 +17,8 @@ from shoal.broker import circuit_breaker
 from shoal.broker.circuit_breaker import CircuitBreaker
 from shoal.broker.connections import ANSWER_S, pieces, read_url, readable_url, refused, sending_s
 
-#: Time after a time limit in which an answer may still be read: when something else has held the loop up, the limit is
-#: reached before the loop reads what has come meanwhile.
+#: Seconds for which an answer may still be read after its time limit: if other work has held up the event loop, the
+#: limit is noticed before the answer that came meanwhile.
 LATE_S = 0.05
 
 

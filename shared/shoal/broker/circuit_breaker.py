@@ -16,7 +16,8 @@ from redis.utils import SENTINEL
 #: Time between two attempts while Redis is away.
 TRY_EVERY_S = 0.1
 
-#: Longest that one attempt keeps other threads from trying, should its thread report no outcome.
+#: Longest that one attempt keeps other threads from trying, in seconds, if the thread that made it never reports its
+#: outcome.
 _TRY_WITHIN_S = 5.0
 
 

@@ -41,10 +41,10 @@ SMALL_BYTES = 65_536
 #: Most connections of a process. A thread holds one for the time of a round trip, so few are in use at a time.
 MAX_CONNECTIONS = 64
 
-#: Least connections of a process that holds one of them for long.
+#: Least connections that a process must be allowed, if it holds one of them for long.
 MIN_WITH_SPARE = 8
 
-#: Longest that a thread waits for one of them.
+#: Longest that a thread waits for a free connection, in seconds.
 MAX_WAIT_S = 5.0
 
 #: How connections behave, where the URL does not say otherwise.

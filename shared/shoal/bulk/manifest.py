@@ -24,7 +24,7 @@ MANIFEST, BAD_ROWS = "manifest.json", "bad-rows.jsonl"
 #: Version of this layout, raised by one whenever the files change in name or content.
 LAYOUT = 1
 
-#: The fields that a run which goes on must have in common with the one that began the folder, but for its model.
+#: Fields of the manifest that must be the same when a run is continued; its model must be the same too.
 _ARGUMENTS = ("source", "text_column", "id_column", "format", "part_rows", "options")
 
 

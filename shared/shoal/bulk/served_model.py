@@ -10,7 +10,7 @@ from shoal.client.redis.client import Client
 from shoal.errors import NotReady, Unavailable
 from shoal.long_task import Report, TaskProgress
 
-#: What a worker tells of that on which its vectors depend, and what to do where it differs between workers.
+#: Fields of a heartbeat on which a worker's vectors depend, and the remedy where workers differ in one.
 _CAUSES = {
     "precision": "set SHOAL_PRECISION to the same, such as f32, for all",
     "engine": "set SHOAL_ENGINE to the same for all",

@@ -27,7 +27,8 @@ MAX_CHANGES = 10_000
 #: Most bytes of these changes: every worker holds them in memory.
 MAX_CHANGES_BYTES = 64 * 2**20
 
-#: Bytes as which each value in the arrays and maps of a change counts at least: reading them takes memory and time.
+#: Least bytes that each value in the arrays and maps of a change counts for: reading a value takes memory and time,
+#: however small it is.
 BYTES_OF_A_VALUE = 50
 
 #: Most values in the arrays and maps of a change.

@@ -3,7 +3,8 @@
 import click
 from click.shell_completion import get_completion_class
 
-#: What begins completion in zsh where nothing else has, after the first line, which is for files in `fpath`.
+#: Loads zsh's completion if nothing else has. It follows the first line of the script, `#compdef`, which zsh reads in a
+#: file of `fpath`.
 ZSH_START = "\n(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }\n"
 
 

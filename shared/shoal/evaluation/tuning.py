@@ -19,10 +19,10 @@ RERANKED = (10, 20, 50)
 #: Parts of the queries, each of which is left out once while a setting is chosen by the others.
 NUM_FOLDS = 5
 
-#: The largest probability of a difference that counts as one.
+#: Largest p-value at which a difference counts as significant.
 SIGNIFICANT = 0.05
 
-#: Share of the best setting's time that a faster one takes at most. Less of a gain is noise.
+#: A setting counts as faster if it takes at most this share of the best setting's time: a smaller gain is noise.
 FASTER = 0.9
 
 _SEED = 20_261_123

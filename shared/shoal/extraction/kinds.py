@@ -21,8 +21,7 @@ PACKAGES = {"html": "selectolax", "pdf": "pypdf"}
 #: Most bytes of a file, and of the text that is taken out of it.
 MAX_FILE_BYTES, MAX_TEXT_BYTES = 256 * 2**20, 8 * 2**20
 
-#: Most of the processor's time that reading a file takes, in seconds: of a PDF file, whose pages may be thousands, and
-#: of any other.
+#: Most seconds of processor time for reading a PDF file, which may have thousands of pages, and for any other file.
 MAX_PDF_S, MAX_OTHER_S = 120, 10
 
 

@@ -16,7 +16,8 @@ MAX_RETRY_S = 60
 #: Longest name of a client: it is kept with each of its jobs.
 MAX_CLIENT_BYTES = 256
 
-#: Most jobs and bytes of several puts that are made as one: Redis serves no other client meanwhile, for some 4 ms.
+#: Most jobs, and most bytes, of several puts that one run of the script makes: Redis serves no other client for some 4
+#: ms then.
 MAX_JOINED_JOBS, MAX_JOINED_BYTES = 256, 2**18
 
 #: Most puts of a client that are made in one round trip.

@@ -19,11 +19,12 @@ from shoal.keys import Keys
 #: Time for which a worker counts as alive after its last heartbeat.
 ALIVE_S = 3.0
 
-#: Time for which a heartbeat is kept, in times of `ALIVE_S`: it is written less often than that its worker is alive.
+#: Redis keeps the contents of a heartbeat for this many times `ALIVE_S`: they are written less often than the sign that
+#: the worker is alive.
 _KEPT_FOR = 5
 
-#: Most bytes of a heartbeat, and most values in its arrays and maps; one with a thousand indexes has a tenth. Another
-#: program may have written more, which every process of the pool would unpack several times a second.
+#: Most bytes of a heartbeat, and most values in its arrays and maps. A heartbeat with a thousand indexes has a tenth of
+#: these. A larger one comes from another program, and every process would unpack it several times a second.
 MAX_BYTES, MAX_VALUES = 2**22, 2**18
 
 _ANNOUNCE, _ALIVE = (Script.load("shoal.queue", "lane", name) for name in ("announce", "alive"))

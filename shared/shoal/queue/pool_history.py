@@ -23,8 +23,8 @@ KEPT_S = 600.0
 #: Most workers that are shown though they are not alive any more.
 MAX_GONE = 20
 
-#: Samples over which texts are counted that the caller found in the cache: for their share, and for their rate, which
-#: is that of two heartbeats.
+#: Numbers of samples over which cache hits are counted: for their share of all texts, and for their rate, which needs
+#: the time between two heartbeats.
 _NUM_SHARE_SAMPLES, _NUM_RATE_SAMPLES = 30, 5
 
 #: Digits that a sample keeps: all samples are sent to each page that opens.

@@ -42,8 +42,8 @@ SCRIPT_VERSION = 1
 #: Time for which an idempotency key is remembered.
 ONCE_TTL_S = 86_400
 
-#: Time for which the rate of the pool is reused: many jobs may be refused at the same time, and workers announce their
-#: rates as rarely.
+#: Time for which a measured rate of the pool is used again, in seconds: many jobs may be refused at the same time, and
+#: workers announce their rates no more often.
 SPEED_KNOWN_S = 5.0
 
 #: Time for which a result is kept once it was read, for a reader whose connection has broken.

@@ -14,7 +14,7 @@ from shoal.replies import Reply
 #: Most replies fetched at a time.
 REPLIES_AT_ONCE = 1_000
 
-#: Replies fetched by the first read; the sizes of those that a read finds decide on the number of the next one.
+#: Replies fetched by the first read. Each read then sets the number for the next one by the sizes that it found.
 FIRST_REPLIES = 100
 
 #: Bytes of replies that a read is meant to fetch. Redis serves no other client while it copies them, and none of them
@@ -26,7 +26,7 @@ READ_BYTES = 2**20
 _BEGINNING = b"0"
 
 
-#: The field of an entry that is no reply, but the id of a job whose result is there.
+#: Field of an entry that is not a reply but a note: its value is the id of a job whose result is ready.
 _ANSWERED = b"answered"
 
 

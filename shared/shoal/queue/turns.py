@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-#: Time after which a thread gets a turn though none was given back, in seconds: one that has a turn waits for something
-#: else than a reply.
+#: If no thread got a turn for this time, in seconds, one gets a turn although none is free: the threads that have one
+#: wait for something else than a reply.
 PATIENCE_S = 0.02
 
 

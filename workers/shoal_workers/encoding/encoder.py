@@ -42,7 +42,7 @@ VECTORS_VERSION = 1
 #: Measured: a headline in int8 takes two threads as long, in one and a half times the processor time.
 MAX_WORK_OF_ONE_THREAD = 200_000_000
 
-#: Rate of a pass on all threads, which wait for each other, over the rate of passes side by side on one thread each.
+#: Rate of one pass on all threads, which wait for each other, as a share of the rate of one-thread passes side by side.
 RATE_TOGETHER = 0.8
 
 #: Bytes of a weight, by precision; others have four.

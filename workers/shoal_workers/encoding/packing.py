@@ -26,8 +26,8 @@ MIN_SHARED_LENGTH = 32
 #: Step between the lengths of several rows, in tokens: attention over other lengths is slower.
 SHARED_STEP = 16
 
-#: Most tokens that are laid in a single row, and the largest length of several rows that is tried, in tokens, unless
-#: twice the longest text is more.
+#: Longest single row, and longest of several rows that is tried, in tokens. With long texts the limit is twice the
+#: longest text, if that is more.
 MAX_ROW_LENGTH = 96
 
 

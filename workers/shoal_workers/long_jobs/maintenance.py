@@ -20,7 +20,8 @@ from shoal.long_jobs.rq_queue import LongQueue
 
 log = logging.getLogger(__name__)
 
-#: Time for which a runner looks before it takes a job from another: after Redis was away, one that is alive says so.
+#: Seconds for which a runner watches before it takes a job over from another one: after Redis was away, a runner that
+#: is alive gives a sign of life within them.
 LOOK_FIRST_S = 4.0
 
 #: Longest that a job is between the queue and a runner; if it is there for longer, its runner died.

@@ -28,8 +28,8 @@ REPORT_TTL_S = 3_600
 #: Most characters of a report that are kept.
 MAX_CHARS = 16_384
 
-#: Longest time from the last heartbeat of a crashed worker until the system has ended its process, in seconds, and the
-#: interval at which a reader of its report looks.
+#: Longest time from a crashed worker's last heartbeat until its process has ended, and the interval at which a reader
+#: of its report looks for that, in seconds.
 MAX_END_S, LOOK_EVERY_S = 4.0, 0.05
 
 

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 from shoal_workers.process import processors
 
-#: Time for which a larger share must be due before it is given, in seconds: a worker that is started again within it
+#: A worker gets a larger share only after it was due for this time, in seconds: so a worker that restarts within it
 #: finds its processors free.
 GROW_AFTER_S = 3.0
 
-#: The same for a smaller share. In a rolling restart, the new worker runs beside the old one for so long.
+#: The same for a smaller share: in a rolling restart, the new worker runs beside the old one for about so long.
 SHRINK_AFTER_S = 10.0
 
 

@@ -45,18 +45,20 @@ from shoal.size_limit import MAX_JOB_HITS, check_hits
 
 log = logging.getLogger("shoal.client")
 
-#: Parts of a request for vectors of tokens or chunks that are under way at a time: the others wait, so replies take
-#: little memory.
+#: Most jobs of one request for vectors of tokens or chunks that are unanswered at a time. The others wait, so replies
+#: take little memory.
 MAX_TOKENS_PARTS = 4
 
 #: Seconds between two calls of `is_wanted` while a reply is waited for.
 WANTED_EVERY_S = 1.0
 
-#: Pauses before parts of a search are sent again that met a worker without their index, in seconds: each is twice as
-#: long. After so many since a part got an answer, they are not sent again.
+#: When a worker without the index answers a part of a search, the part is sent again: after the first pause, then after
+#: pauses twice as long, up to the longest, in seconds. After so many pauses without an answer for any part, the search
+#: fails.
 FIRST_PAUSE_S, MAX_PAUSE_S, MAX_PAUSES = 0.05, 1.0, 10
 
-#: Errors that may name a text by its number in the job. A job of which the cache has some texts is then sent whole.
+#: Errors whose message may name a text by its number in the job. After one of them, a job that was sent without its
+#: cached texts is sent whole, so that the number is right.
 _ERRORS_OF_A_TEXT = (InvalidText, TextTooLong, TooLarge, Internal)
 
 

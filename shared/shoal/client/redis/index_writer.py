@@ -29,7 +29,7 @@ from shoal.records.document import Document
 from shoal.records.given_document import Given, documents_of, ids_of
 from shoal.replies import Reply
 
-#: Most documents of a change, unless all are to be in one: the time of a call is that of embedding so many.
+#: Most documents in a change, unless all must go into one. A call takes as long as embedding so many documents.
 DOCUMENTS_PER_CHANGE = 256
 
 #: Most bytes of a change for its documents with their vectors, or its ids; the rest is for what is beside them.

@@ -16,19 +16,19 @@ from shoal_workers.index.search.binary_codes import WORD, binary, expected_dista
 from shoal_workers.index.search.inverted_file import InvertedFile
 from shoal_workers.index.search.quantisation import TINY, QuantisationBasis, QuantisedVectors
 
-#: Most cells, and rows of each where there are fewer cells.
+#: Most cells, and the average rows of a cell in an index with fewer cells.
 MAX_CELLS, ROWS_A_CELL = 4_096, 250
 
-#: Rows for each cell from which the centroids are found, and times that they are moved.
+#: Rows that are sampled for each cell to find the centroids, and rounds of k-means in which these move.
 SAMPLED_A_CELL, NUM_ROUNDS = 30, 6
 
 #: Rows that are looked at at a time.
 CHUNK = 2**12
 
-#: Documents whose nearest neighbours are looked for, as many queries that are far from all, and neighbours of each.
+#: Sampled documents that are searched for, then as many queries far from all documents; and neighbours of each query.
 NUM_SAMPLED, NUM_NEIGHBOURS = 200, 10
 
-#: Part of these neighbours that is to be in the cells that are read, and part whose bits are to be near enough.
+#: Share of these neighbours that must lie in the cells that are read, and share whose bits must be near enough.
 MIN_IN_CELLS, MIN_NEAR = 0.99, 0.998
 
 #: Least margin of cells. Queries of another kind than the documents need as much (docs/large-indexes.md).

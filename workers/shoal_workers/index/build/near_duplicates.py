@@ -21,13 +21,13 @@ from shoal_workers.index.search.binary_codes import WORD, binary
 #: Least cosine of near duplicates.
 LEAST_COSINE = 0.95
 
-#: Bits from the first one of an order to that of the next order.
+#: Rows are sorted several times by their bits. Each order begins this many bits after the one before.
 STEP = 16
 
-#: Rows that each is compared with in an order: those that follow it.
+#: Rows that follow a row in an order and are compared with it.
 NUM_FOLLOWING = 8
 
-#: Standard deviations by which more bits may differ than do on average at the least cosine.
+#: Standard deviations above the mean: of rows with the least cosine, nearly none differ in more bits than that.
 NUM_DEVIATIONS = 4
 
 #: Rows whose bits are compared at a time, and pairs whose vectors are.

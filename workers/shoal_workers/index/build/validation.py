@@ -19,8 +19,8 @@ SHARE, LEAST, MOST = 0.005, 20, 1_000
 #: Least part of the sample that is found.
 MIN_FOUND = 0.99
 
-#: Difference of scores that counts as none. The vectors of a text differ by less in other batches, and those of two
-#: documents with nearly the same text by little more.
+#: Scores that differ by no more than this count as equal. The vectors of a text in different batches differ by less,
+#: and those of two documents with nearly the same text by little more.
 TOLERANCE = 0.01
 
 

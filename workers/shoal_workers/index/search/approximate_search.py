@@ -17,10 +17,11 @@ from shoal_workers.index.search.search_threads import ONE_THREAD, SearchThreads
 #: Least rows that are searched exactly: a ranking is never longer than half of them.
 LEAST_CANDIDATES = 2 * MAX_RANKED
 
-#: Rows of the nearest bits, about, and the hit among them whose score tells how many bits of a candidate may differ.
+#: About so many rows with the nearest bits are scored first. The score of this hit among them tells how many bits of a
+#: candidate may differ from the query's.
 NUM_PROBED, PROBED_HIT = 1_000, 10
 
-#: Rows of an index, of which an exact search takes as long as an approximate one (docs/large-indexes.md).
+#: Rows from which on an approximate search is quicker than an exact one (docs/large-indexes.md).
 LEAST_ROWS = 300_000
 
 

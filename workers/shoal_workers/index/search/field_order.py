@@ -10,10 +10,10 @@ from shoal.search_fields import Sort
 from shoal_workers.index.files.columns import Column, Keywords
 from shoal_workers.index.search.fields import Fields, Selection
 
-#: Largest key: it stays below when another field is taken into account.
+#: Largest sort key. If a further field would make keys larger, they are replaced by their ranks first.
 _MAX_KEY = 2**62
 
-#: Times as many documents that are looked at the next time, where too few of the first ones were ranked.
+#: If too few of the first documents were ranked, this many times as many are looked at next.
 _GROWTH = 4
 
 #: A function that ranks a selection by score: it returns the rows of so many documents, best first, and their scores.

@@ -20,10 +20,11 @@ from shoal_workers.index.files.manifest import CELL_BITS, CELL_ROWS, CELL_STARTS
 from shoal_workers.index.search.binary_codes import WORD, hamming
 from shoal_workers.index.search.search_threads import SearchThreads
 
-#: Rows of which some are eligible: by the nearest cells with so many of these it is told how near cells must be.
+#: Margins are counted from the cell with which the nearest cells first hold this many eligible rows.
 NUM_NEAREST = 1_000
 
-#: Every so many rows tell about how many of a cell are eligible, and how far away the rows that are read lie.
+#: One row in this many is sampled, to estimate how many rows of a cell are eligible and how far away the rows that are
+#: read lie.
 STEP = 16
 
 

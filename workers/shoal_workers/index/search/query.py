@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-#: Weight of what hits are not to be like, over that of what they are to be like.
+#: Weight of the texts that hits must not be like, against 1 for the query.
 NEGATIVE_WEIGHT = 0.5
 
 

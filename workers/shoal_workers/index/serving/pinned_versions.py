@@ -13,8 +13,8 @@ from shoal_workers.index.serving.lazy_version import LazyVersion
 #: Time for which a version stays open after a page of it was asked for, in seconds.
 PINNED_S = 60.0
 
-#: Most versions that are open. None is closed for another one: pages of many versions in turn would have each of them
-#: opened again and again.
+#: Most versions that are open for further pages. None is closed to make room for another: requests for pages of many
+#: versions in turn would open each again and again.
 MAX_PINNED = 4
 
 

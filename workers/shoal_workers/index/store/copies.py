@@ -40,8 +40,8 @@ DOWNLOAD = ".download-"
 #: Versions that stay: the current one, to which workers may still be switching, and the one before.
 NUM_KEPT = 2
 
-#: Time after which a version is tried again that could not be copied, in seconds. It is doubled, up to the longest,
-#: for one with a wrong checksum: to copy it anew takes much, and a file that comes late is there soon.
+#: Time after which a failed copy of a version is tried again, in seconds. After a wrong checksum it doubles each time,
+#: up to the longest: another copy takes much, while a file that is only late is there soon.
 RETRY_AFTER_S, MAX_RETRY_AFTER_S = 10.0, 3_600.0
 
 #: What helps against a damaged store.
