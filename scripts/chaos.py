@@ -38,24 +38,25 @@ from shoal_workers.service import open_encoder
 #: Clients give up when none of them has had an answer for so long.
 GIVE_UP_S = 90.0
 
-#: After how long without progress a worker ends itself: longer than the longest stop and than some time limits of
-#: Redis one after another, which are no fault of its own.
+#: Seconds without progress after which a worker ends itself. The longest stop, and some time limits of Redis in
+#: sequence, are shorter, so none of them counts as a stall.
 STALL_S = 20.0
 
-#: Largest reply, in MB, and most texts in a lane: the hostile client is to reach it.
+#: Largest reply in MB, and most texts in a lane: low enough that the hostile client reaches that limit.
 MAX_REPLY_MB, MAX_BACKLOG_TEXTS = 4, 3_000
 
-#: Refusals for lack of room that the clients may get beside the hostile one: for each thing that they ask, and in all.
+#: Refusals as `overloaded` that the other clients may get because of the hostile one: the share of their requests, and
+#: a number in addition.
 MAX_OVERLOADED, SPARE_OVERLOADED = 0.01, 5
 
 #: Most breaches that are printed; the JSON file has all.
 MAX_SHOWN = 20
 
-#: Growth of a process's memory that is allowed, and the MB that it may have more by kind of process: Redis keeps some
-#: for connections, workers that died, and scripts, and an API what was freed of bodies of 13 MB, some 350 MB at most.
+#: Allowed growth of a process's memory as a factor, and the MB in addition by kind of process. Redis keeps some for
+#: connections, workers that died, and scripts; an API keeps at most some 350 MB that were freed after bodies of 13 MB.
 MAX_GROWTH, SPARE_MB = 1.5, {"redis": 4.0, "api": 350.0}
 
-#: Share of the run before the first fault, and the answers that there are by then: on a slow machine it takes longer.
+#: The first fault comes after this share of the run, or later on a slow machine: not before this many answers.
 SHARE_CALM, NUM_CALM = 0.1, 20
 
 

@@ -27,7 +27,7 @@ from shoal.bench.trial import Row, interleave, shown
 #: Texts whose vectors are compared, and how many of them are queries for the rest.
 NUM_COMPARED, NUM_QUERIES = 10_000, 500
 
-#: Texts in one request for those.
+#: Texts in one request of that comparison.
 _BATCH = 500
 
 #: Texts of a client's turn: from the cache, and computed.

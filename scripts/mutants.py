@@ -28,7 +28,7 @@ PAGE = ROOT / "docs/mutants.md"
 #: Time for which tests of a mutant wait for an event, instead of minutes.
 PATIENCE_S = 5.0
 
-#: Time limit of a run: the seconds of its tests times the first number, plus the second.
+#: A run may take this many times as long as its tests without the mutant, plus this many seconds.
 MAX_SLOWER, SPARE_S = 2, 15.0
 
 #: Least share of the faults which change behaviour that the tests are to notice.

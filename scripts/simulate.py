@@ -44,7 +44,7 @@ NUM_PROCESSES = 4
 #: Threads that ask for something, in all clients together.
 NUM_CALLERS = 100
 
-#: Of this many jobs, one is submitted and its result waited for; the others are called for.
+#: One job in this many is submitted and its result is fetched; the others are calls that wait.
 SUBMITTED_EVERY = 4
 
 WARM_UP_S, READY_WITHIN_S, STOP_WITHIN_S = 4.0, 60.0, 30.0

@@ -154,10 +154,10 @@ def rate(costs: Costs, layout: Layout, connections: int, seconds: float = 2.0) -
     return 1_000 * (service.num_answered - num_before) / (service.machine.now - since)
 
 
-#: What Redis takes of a request at best, in milliseconds: many jobs come in one round trip then.
+#: Least milliseconds that Redis works for a request, reached when one round trip carries many jobs.
 BEST_REDIS = 0.04
 
-#: What docs/sizing.md shows.
+#: The layouts of docs/sizing.md.
 LAYOUTS = (
     Layout(2, 1, 1, 2),
     Layout(2, 1, 2, 1),

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from shoal.bench.trial import STRIDE
 
-#: Connections that may be open at once: more requests than that under way wait, and their waiting counts.
+#: Most connections at a time. Requests beyond them wait for a connection, and their latency includes that wait.
 MAX_CONNECTIONS = 1_000
 
 #: Longest wait for the last answers.

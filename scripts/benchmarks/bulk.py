@@ -18,14 +18,14 @@ from benchmarks.plan import Plan, own_process
 from benchmarks.server import NO_CACHE, Processes, Server
 from shoal.bench.trial import Figures, Row, Trial
 
-#: Rows of the file, and of the one that a warm-up embeds: 20,000 take half a minute on two cores.
+#: Rows of the file, and of the smaller file of the warm-up. 20,000 rows take half a minute on two cores.
 NUM_ROWS, NUM_WARM_UP = 20_000, 2_000
 
-#: Requests of others in a second, and the seconds for which they arrive alone.
+#: Interactive requests a second beside the file, and the seconds of a run with these requests alone.
 RATE, ALONE_S = 10.0, 30
 
-#: Time for which requests of others arrive beside the file, as a multiple of that which it takes alone; those after its
-#: end do not count.
+#: How long interactive requests arrive beside the file, in times of what the file takes alone. Requests that are due
+#: after its end do not count.
 LOAD_SHARE = 1.3
 
 

@@ -19,7 +19,7 @@ MANY, USUAL = 1_000, 64
 #: The other address, which this machine has as well: all of 127.0.0.0/8 is loopback.
 OTHER = "127.0.0.2"
 
-#: Runs at a thousand connections take so many times as long as others: each connection gets an answer a second.
+#: Runs at a thousand connections take this many times as long as others, as each connection gets one answer a second.
 LONGER = 2
 
 #: The first seconds of a load, in which it opens its connections, and the pause between two readings of memory.

@@ -31,13 +31,13 @@ from shoal_workers.model.model import Model, prepared_folder
 from shoal_workers.process import processors
 from shoal_workers.service import open_encoder
 
-#: Headlines a forward pass, and those that passes are made of: multiples of every batch size.
+#: Headlines in a forward pass, and the number of different headlines, which is a multiple of each batch size.
 BATCH_SIZES, NUM_HEADLINES = (1, 8, 32, 64, 128), 4_096
 
-#: Texts of mixed length that the engine gets at once, to sort: a multiple of ten.
+#: Texts of mixed lengths in one call of the engine, which sorts them by length; a multiple of ten.
 NUM_SORTED = 200
 
-#: A trial of the engine takes this part of a run's time: it needs no time to get going.
+#: A trial takes this share of the time of a run against a server: an engine reaches its full speed at once.
 SHARE = 0.25
 
 

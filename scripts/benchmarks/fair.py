@@ -15,8 +15,8 @@ from benchmarks.server import Server, shoal
 from shoal.bench import wrk
 from shoal.bench.trial import STRIDE, Figures, Row, Trial, figures_of
 
-#: Jobs that the bulk client has on their way: two for the worker's step, two that wait. With more, texts would come
-#: in bursts longer than a run.
+#: Unanswered jobs of the bulk client at any time: two in the worker's current pass, and two that wait. With more, texts
+#: would come in bursts longer than a run.
 WINDOW = 4
 
 #: Texts of a bulk job: as many as `shoal.Client` sends in one.

@@ -30,10 +30,10 @@ Vectors = NDArray[np.float32]
 #: Takes queries and returns the rows of the best vectors of each, best first.
 Find = Callable[[Vectors], NDArray[np.intp]]
 
-#: Queries in all, those of one search, and hits to find.
+#: Queries in all, numbers of queries in one search, and hits of each query.
 NUM_QUERIES, AT_ONCE, K = 256, (1, 64), 10
 
-#: Documents in the index of real headlines, and equal vectors in a group.
+#: Documents in the index of real headlines, and how many times each of the `equal` vectors comes.
 NUM_REAL, EQUAL = 20_000, 100
 
 #: Vectors made at a time.

@@ -29,10 +29,10 @@ from shoal_workers.index.search.search_threads import SearchThreads
 from shoal_workers.model.model import prepared_folder
 from shoal_workers.process import processors
 
-#: Rows that a library finds for a query, of which the best are taken by the vectors themselves.
+#: Candidates that a library returns for a query. The best of them by their full vectors are the hits.
 NUM_RESCORED = 50
 
-#: Recall that the setting of a library must have whose times are told: the first of its settings that has it.
+#: Least recall. Of each library, the fastest setting that reaches it is reported.
 RECALL = 0.99
 
 #: Takes a query `[dimension]` and returns the rows that are found for it.
@@ -170,7 +170,7 @@ def _rescored(vectors: Vectors, query: Vectors, rows: NDArray[Any]) -> NDArray[A
 
 EXPANSIONS, PROBES = (64, 128, 256, 512, 1_024, 2_048), (8, 16, 32, 64, 128, 256, 512, 1_024)
 
-#: What is measured: how each is made of vectors and a number of threads.
+#: The libraries by name. Each function builds an index of vectors with a number of threads, and returns its searches.
 MAKERS: dict[str, Callable[..., Finds]] = {
     "shoal, exact": _ours,
     "shoal, approximate": _cells,

@@ -16,13 +16,13 @@ from benchmarks.server import Server
 from shoal.bench.trial import Figures, Row, Trial
 from shoal_workers.process import processors
 
-#: The number of connections of the loads, and of headlines in a pass of the bare engine.
+#: Connections of each load, and headlines in a forward pass of the bare engine.
 MANY = 64
 
 #: Documents in the index to search.
 SIZE = 20_000
 
-#: Runs with long texts take so many times as long as others: these get a few dozen answers a second.
+#: Runs with long texts take this many times as long as others, as they get only a few dozen answers a second.
 LONGER = 2
 
 

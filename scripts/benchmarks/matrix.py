@@ -23,10 +23,11 @@ from shoal_workers.encoding.tokenizer import Tokenizer
 from shoal_workers.model.model import prepared_folder
 from shoal_workers.process import processors
 
-#: Rows and columns of each matrix, and products one after the other, whose results the next one takes.
+#: Rows and columns of each square matrix, and the length of a chain of products, in which each takes the result of the
+#: one before.
 SIZE, NUM_PRODUCTS = 2_048, 8
 
-#: Highest activation that 8 bits stand for: the next product takes those below 0 as 0.
+#: Upper end of the range that 8 bits stand for, which begins at 0: lower activations become 0.
 HIGHEST = 4.0
 
 #: A trial takes this part of a run's time.

@@ -10,10 +10,11 @@ from benchmarks.plan import Plan, own_process, say
 from benchmarks.server import Server, shoal
 from shoal.bench.trial import Figures, Row, Trial
 
-#: Shares of the capacity at which requests arrive, and that of the soak.
+#: Arrival rates of the runs and of the soak, as shares of the capacity.
 SHARES, SOAK_SHARE = (0.5, 0.8, 0.95), 0.8
 
-#: Figures of a soak are of a minute each, or of a fifth of one shorter than five; memory is read so often in each.
+#: A soak reports figures for each minute, or for each fifth of it if it is shorter than five minutes; and in each such
+#: window, memory is read this many times.
 MIN_WINDOWS, SAMPLES = 5, 6
 
 

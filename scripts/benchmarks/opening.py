@@ -31,10 +31,10 @@ from shoal_workers.index.files.verified_files import VerifiedFiles
 from shoal_workers.index.index import Index, current_version
 from shoal_workers.index.serving.open_indexes import OpenIndexes
 
-#: Name of the large index, and the workers of one machine that hold it.
+#: Name of the large index, and how many worker processes hold it on this machine.
 NAME, WORKERS = "large", 2
 
-#: Small indexes, the documents of each, and the time for which commands to Redis are counted, in seconds.
+#: Number of small indexes, documents in each, and seconds for which commands to Redis are counted.
 NUM_SMALL, SMALL, COUNTED_S = 100, 1_000, 4.0
 
 #: Searches of each kind by which the memory of an index is measured.

@@ -20,7 +20,7 @@ from shoal_workers.index.index import Index
 #: Documents of the two indexes, and connections of the loads on the first one; the other has one connection.
 SMALL, LARGE, CONNECTIONS = 20_000, 1_000_000, (1, 64)
 
-#: The fields of the documents: each has as many values, of which all documents have one in turns.
+#: Fields of the documents, each with its number of distinct values, which documents have in turns.
 FIELDS = {"hundredth": 100, "thousandth": 1_000, "ten_thousandth": 10_000}
 
 #: The options of each case that is measured on both indexes.

@@ -16,7 +16,8 @@ from shoal.bench.service import sample
 from shoal.bench.trial import WARM_UP_S, Figures, Row, Trial, interleave
 from shoal.errors import ShoalError
 
-#: Number of words between the places from which an article is used: models see only the beginning of a text.
+#: Words from one start of a text in an article to the next: models see only the beginning of a text, so each start
+#: makes another text.
 ARTICLE_STEP = 400
 
 #: Abstracts that are sent in turns with headlines.

@@ -9,7 +9,8 @@ from shoal.bench.trial import Row
 #: Colours of the targets, in their order of appearance; they can be told apart in grey.
 COLOURS = ("#0b3c5d", "#d9822b", "#8a8a8a", "#b8d4e3", "#5a2a27")
 
-#: The scenario and the end of the cases of each panel, the label of its x axis, and the figure that is drawn.
+#: For each panel: the scenario, the end of the names of its cases, the label of the x axis, and the figure that is
+#: drawn.
 PANELS = (
     ("embed", "x 1 headline", "connections, one headline a request", "requests/s"),
     ("open", "of capacity", "arrival rate, of capacity", "p50 ms"),

@@ -17,7 +17,7 @@ from shoal_workers.model.source import find_source
 #: What the other precisions are compared with.
 FULL = {"shoal f32": {"SHOAL_PRECISION": "f32"}}
 
-#: Texts a request, for the batched comparison, and texts of each set that are sent one by one.
+#: Texts in a request of the batched comparison, and how many texts of each set are also sent one by one.
 BATCH, NUM_ALONE = 64, 400
 
 

@@ -23,15 +23,16 @@ from shoal_workers.index.index import Index
 #: The setting that turns the cache on, and the number of texts that repeat: the warm-up sends each more than once.
 CACHE, NUM_REPEATED = {"SHOAL_CACHE_MB": "64"}, 1_000
 
-#: The settings of each way to form batches; the limit of 50 texts is that of the comparison which was published.
+#: The settings of each way to form batches. The limit of 50 texts is the one of the published comparison.
 BATCHING = {
     "batching on": {"SHOAL_MAX_BATCH_TEXTS": "50"},
     "batching off": {"SHOAL_MAX_BATCH_TEXTS": "1"},
     "window of 100 ms": {"SHOAL_MAX_BATCH_TEXTS": "50", "SHOAL_MAX_BATCH_WAIT_MS": "100"},
 }
 
-#: Workers of the pools, their texts a batch, the time of a batch, and the connections: a batch for each of 16 workers,
-#: and as much in the queue. 2 texts in 20 ms are 100 a second and worker, which the load and the API can carry.
+#: Numbers of workers, texts in a batch, seconds that a batch takes, and connections: a full batch for each of 16
+#: workers, and as many texts again in the queue. A worker embeds 100 texts a second, and the load and the API can carry
+#: 16 times as many.
 POOLS, POOL_BATCH, PASS_S, POOL_CONNECTIONS = (1, 2, 4, 8, 16), 2, 0.020, 96
 
 #: Documents in the indexes to search. The first holds real headlines, the others mixtures of their vectors.

@@ -27,7 +27,7 @@ NO_OPTIONS: Mapping[str, Any] = {}
 #: The name of the processor time of all processes of a server together.
 WITHOUT_LOAD = "all but the load"
 
-#: Processes that take less than this share of a processor are idle, and the longest wait for that.
+#: Share of a processor below which a server counts as idle, and the longest wait until it is, in seconds.
 IDLE_SHARE, IDLE_WITHIN_S = 0.1, 60.0
 
 

@@ -12,7 +12,7 @@ from benchmarks.formats import BATCHES, FORMATS, SLOWEST
 from shoal import AsyncClient, Client, HttpClient
 from shoal.bench.trial import Row
 
-#: Calls, requests or jobs that are unanswered at a time, where it is more than one.
+#: Most unanswered calls, requests or jobs at a time, where more than one is allowed.
 WINDOW = 8
 
 #: Gets the vectors of all texts.

@@ -32,13 +32,13 @@ from shoal_workers.index.versions import make_current
 #: The index, its two versions, and the workers of one machine that serve it.
 NAME, VERSIONS, WORKERS = "made", ("first", "second"), 4
 
-#: Connections, and how many of them send searches of two jobs, whose answers could be of two versions.
+#: Connections in all, and those whose searches make two jobs each, so that an answer could mix two versions.
 CONNECTIONS, OF_TWO_JOBS = 64, 1
 
 #: Seconds until the load begins, as its process has to start; those to warm up; and those that count as the switch.
 START_S, WARM_UP_S, SWITCH_S = 3.0, 2.0, 5.0
 
-#: Interval at which a thread looks at the clock, to find for how long it was kept from that.
+#: Seconds between two looks of a thread at the clock. A longer gap shows for how long the thread was kept from running.
 TICK_S = 0.000_5
 
 

@@ -23,8 +23,8 @@ NUM_VIEWERS, CONNECTIONS = 10, 16
 #: Time after which a page asks again how the service is (LOOK_EVERY_MS in main.js), in seconds.
 LOOK_EVERY_S = 5.0
 
-#: Pause in seconds after viewers have come, in which each gets the history, and after they have gone, which the server
-#: notices with the next event.
+#: Seconds to wait after viewers have come, as each gets the history first, and after they have gone, which the server
+#: notices only with the next event.
 PAUSE_S = EVERY_S + 0.5
 
 

@@ -5,12 +5,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
-#: How a job gets in, and what share of the ordinary ones does: `wait` and `submit` are HTTP, `call` and `handle` are
+#: Routes of a job, with the weight of each among ordinary jobs: `wait` and `submit` are HTTP, `call` and `handle` are
 #: `shoal.Client`, `plain` and `address` are a Redis client with the script of docs/protocol.md, which reads the reply
 #: from the job's result list or at an address of its own.
 ROUTES = {"wait": 30, "submit": 28, "call": 14, "handle": 10, "plain": 10, "address": 8}
 
-#: What is odd about some jobs, one in how many it is, and the routes that they go by.
+#: Kinds of odd jobs. Each has the number of jobs of which one is odd in this way, and the routes that it may take.
 ODD = {
     "crash": (5_000, ("submit", "plain")),
     "out of memory": (5_000, ("submit", "plain")),
@@ -29,11 +29,12 @@ ODD = {
 #: killed as the system kills when memory is short, or hangs.
 POISON = {"crash": "crash", "out of memory": "exhaust", "stall": "hang"}
 
-#: Signs that a huge text repeats without white space, and its characters: the most that a text may have.
+#: What a huge text repeats without white space, and the characters of such a text: the most that are allowed.
 HUGE_SIGNS, HUGE_CHARS = ("x", "天", "氣候", "ab"), 2**20
 
-#: Texts that fill a model's tokens, their words, and how many of them a job for token vectors has: for the default
-#: model, 10 make a reply just below the limit of 4 MiB, and 12 one that is too large.
+#: Number of long texts and words in each: a long text fills a model's tokens. Then the numbers of such texts in a job
+#: for token vectors, for a large reply and for a slow reader: for the default model, 10 make a reply just below the
+#: limit of 4 MiB, and 12 one that is too large.
 NUM_LONG, LONG_WORDS, LARGE_TEXTS, SLOW_TEXTS = 12, 400, (10, 10, 10, 12), (1, 2)
 
 #: Kinds that are never a search.
@@ -48,7 +49,7 @@ WORDS = (
     *("music", "winter", "doctor", "garden", "paper", "window", "coast", "bridge", "engine", "school", "salt", "wool"),
 )
 
-#: Texts that come again and again, so that the cache has its part, and the share of texts that are of those.
+#: Number of texts that are repeated, so that the cache has work, and their share of all texts.
 NUM_HOT, SHARE_HOT = 40, 0.15
 
 #: Jobs start in bursts, so that lanes fill and empty.
@@ -78,7 +79,7 @@ class Case:
 
 
 def draw(seed: int, num_cases: int, seconds: float) -> list[Case]:
-    """Return the cases of a run, in the order in which they are asked: odd ones evenly spread, of each at least one."""
+    """Return the cases of a run in the order in which they are asked, one or more of each odd kind among them."""
     random, odd = Random(seed), dict.fromkeys(range(num_cases), "good")
     for place, (kind, (every, _)) in enumerate(ODD.items()):
         if kind != "stall" or seconds > LONG_S:

@@ -32,7 +32,7 @@ ADDRESSES = [f"127.0.0.{n}" for n in range(2, 8)]
 #: How long a slow reader waits after each piece of its answer.
 SLOW_PAUSE_S = 0.1
 
-#: Of this many jobs with a key, one is submitted a second time with it, for no reason.
+#: One in this many jobs with an idempotency key is submitted a second time with the same key, although nothing failed.
 ASKED_AGAIN = 10
 
 #: Codes after which the same request may succeed.

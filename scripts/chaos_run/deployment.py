@@ -33,10 +33,10 @@ PAUSE_S = 0.3
 
 NUM_APIS, NUM_WORKERS = 2, 4
 
-#: The link that programs use which put jobs into Redis themselves.
+#: The link of programs that put jobs into Redis themselves.
 PRODUCERS = "producers"
 
-#: How a worker may end that was told nothing: what each kind of poison does to it.
+#: How a worker may end by itself, by its exit code: each kind of poison ends it in one of these ways.
 POISONED = {-signal.SIGABRT: "crashed", -signal.SIGKILL: "out of memory", EXIT_STALLED: "stalled"}
 
 

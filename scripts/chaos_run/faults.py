@@ -13,8 +13,9 @@ from chaos_run.deployment import NUM_APIS, NUM_WORKERS, PRODUCERS, Deployment
 from chaos_run.proxy import MODES, Link
 from chaos_run.recovery import Recovery
 
-#: Each kind of fault: how many of it are in a deck, and the least and most seconds that it lasts. Stops of a worker are
-#: shorter and longer than the 3 s after which it counts as dead. For Redis it is the time until it is started again.
+#: For each kind of fault: how many a deck of faults has, and the least and most seconds that it lasts. Some stops of a
+#: worker are shorter and some longer than the 3 s after which a worker counts as dead. Of a fault of Redis, the seconds
+#: are those until Redis is started again.
 KINDS: dict[str, tuple[int, float, float]] = {
     "kill worker": (4, 0, 0),
     "kill worker, alone": (2, 0, 0),
@@ -38,17 +39,18 @@ KINDS: dict[str, tuple[int, float, float]] = {
     "clock behind": (2, 5.0, 20.0),
 }
 
-#: Before and after a worker is killed alone, nothing else breaks for so long: what comes of it is then its doing.
+#: Seconds without another fault before and after `kill worker, alone`: what happens then is caused by that kill.
 CALM_S, ALONE_S = 4.5, 7.0
 
-#: Share of broken links where all links break at once, and the longest time that a link which delays holds a piece.
+#: Share of link faults that hit all links at once, and the longest time in seconds for which a delaying link holds a
+#: piece.
 SHARE_ALL, DELAY_S = 0.25, 0.05
 
-#: Bytes a second of a slow link, at least and at most; and the least and most seconds that a wrong clock is off.
+#: Range of the rate of a slow link in bytes a second, and of the error of a wrong clock in seconds.
 SLOW_BYTES_PER_S, CLOCK_S = (50_000, 2_000_000), (10, 4_000)
 
 
-#: Kinds that set the clock of a process, and to which side.
+#: Kinds of faults that set the clock of a process, and the sign of its error.
 _SIGNS = {"clock ahead": 1, "clock behind": -1}
 
 

@@ -17,13 +17,13 @@ ADDRESS = "127.0.0.99"
 #: Texts of each job: enough to go to the overflow.
 NUM_TEXTS = 33
 
-#: Number of jobs of which one has huge texts, and of requests of which one is no job.
+#: One job in this many has huge texts, and one request in this many is no valid job.
 EVERY_HUGE, EVERY_BROKEN = 40, 10
 
 #: Huge texts in a job, and their characters.
 NUM_HUGE, HUGE_CHARS = 4, 2**19
 
-#: The number of its first text: other clients have shorter names.
+#: The number that names its first text: names of other clients' texts are shorter, so no two texts are the same.
 FIRST_NAME = 26**5
 
 #: How long it waits after a refusal.

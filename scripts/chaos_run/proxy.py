@@ -8,10 +8,11 @@ from threading import Event, Thread
 
 CHUNK_BYTES = 65_536
 
-#: Modes of a link. `pass` mends it. `cut` ends its connections once; `refuse` ends them and all new ones; `swallow`
-#: takes everything and hands on nothing, and ends what lost bytes so; `stall` holds everything until it is mended;
-#: With a number each: `delay` holds each piece for seconds; `slow` lets bytes a second through on each connection and
-#: way; `tear` hands on a share of the next reply and ends the connection.
+#: Modes of a link. `pass` mends it. `cut` ends its connections once; `refuse` ends them and all new ones. `swallow`
+#: drops all bytes; connections that lost some are ended when the mode changes. `stall` holds all bytes until the link
+#: is mended. Three modes take a number: `delay` the seconds for which each piece is held, `slow` the bytes a second on
+#: each connection and in each direction, `tear` the share of the next reply that is passed on before the connection
+#: ends.
 MODES = ("pass", "cut", "refuse", "swallow", "stall", "delay", "slow", "tear")
 
 #: Bytes that a slow link hands on at a time.
