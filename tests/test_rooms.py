@@ -421,7 +421,7 @@ class TestLibraries:
         empty = {home for home in HOMES[library] if not any(stands_in(user, home) for user in users(library))}
         assert empty == set()
 
-    def test_the_batcher_knows_no_tensors_and_no_queue(self) -> None:
+    def test_bucketing_knows_no_tensors_and_no_queue(self) -> None:
         assert {
             name for name in imported("shoal_workers.encoding.bucketing") if name not in sys.stdlib_module_names
         } == ({"collections.abc"})

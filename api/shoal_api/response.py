@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from werkzeug.datastructures import Headers
 
 from shoal.jobs import Job
-from shoal.queue.turns import end_own_turn
+from shoal.queue.thread_turns import end_own_turn
 from shoal.replies import TIMINGS, Reply
 from shoal_api.request import json_request
 

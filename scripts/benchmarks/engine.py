@@ -115,10 +115,10 @@ def _open(precision: str, threads: int, graph: Path | None) -> None:
 def _measure(texts: Sequence[str], size: int, seconds: float) -> dict[str, float]:
     """Return texts a second and the median time of a call; tokenizing counts."""
     (engine,), one_pass = _opened, SimpleNamespace(cut=lambda texts: [texts])
-    batcher = one_pass if size else None
+    bucketing = one_pass if size else None
     size = size or len(texts)
     parts = cycle([texts[n : n + size] for n in range(0, len(texts) - size + 1, size)])
-    return _timed(lambda: engine.embed(next(parts), Options(), "", batcher), size, seconds)
+    return _timed(lambda: engine.embed(next(parts), Options(), "", bucketing), size, seconds)
 
 
 def _measure_same(texts: Sequence[str], seconds: float) -> dict[str, float]:

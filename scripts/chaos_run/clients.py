@@ -41,7 +41,7 @@ _PASSING = ("overloaded", "unavailable", "not_ready", "timeout")
 T = TypeVar("T")
 
 #: Puts a case and returns the id of its job, or nothing if it has no record.
-PackedJobs = Callable[[Http, Case], str]
+Put = Callable[[Http, Case], str]
 
 #: Returns the vectors or hits of a case, whose job has this id, or None while there are none.
 Fetch = Callable[[Http, Case, str], Any]
@@ -72,7 +72,7 @@ class Clients:
         self._threads = [Thread(target=self._run, args=(address,), daemon=True) for address in addresses]
 
     @staticmethod
-    def _steps(client: Client, plain: Plain) -> dict[str, tuple[PackedJobs | None, Fetch | None]]:
+    def _steps(client: Client, plain: Plain) -> dict[str, tuple[Put | None, Fetch | None]]:
         """Return the steps of the routes and of odd kinds that differ. All may be repeated; a `handle` is a new job."""
         return {
             "wait": (None, lambda http, case, _: http.wait(case)),
@@ -145,7 +145,7 @@ class Clients:
             found = self._until(case, "fetch", lambda: fetch(http, case, job_id))
             self._outcomes.answer(case, self._answers.wrong(case, found))
 
-    def _put(self, http: Http, case: Case, put: PackedJobs) -> str:
+    def _put(self, http: Http, case: Case, put: Put) -> str:
         def counted() -> str:
             self._outcomes.puts[case.number] += 1
             return put(http, case)

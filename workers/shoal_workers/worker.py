@@ -69,7 +69,7 @@ class Worker:
         consumer: Consumer,
         encoder: Encoder,
         indexes: Mapping[str, Index],
-        batcher: Bucketing[TokenizedText],
+        bucketing: Bucketing[TokenizedText],
         limits: Limits | None = None,
         stopping: threading.Event | None = None,
         cache: Cache | None = None,
@@ -91,7 +91,7 @@ class Worker:
         self.progress, self.throughput, self.recent = Progress(), Throughput(), RecentJobs()
         self._notice = consumer.notice(INTERACTIVE)
         self._job_log = JobLog(consumer.name, self.clock, tracer)
-        self.scheduler = self._make_scheduler(batcher, limits.max_batch_texts)
+        self.scheduler = self._make_scheduler(bucketing, limits.max_batch_texts)
         self.admission = Admission(
             consumer,
             self.pool,
@@ -112,14 +112,14 @@ class Worker:
         self._num_answered_early = 0
         self._aside: RunningBatch | None = None
 
-    def _make_scheduler(self, batcher: Bucketing[TokenizedText], max_batch_texts: int) -> Scheduler:
+    def _make_scheduler(self, bucketing: Bucketing[TokenizedText], max_batch_texts: int) -> Scheduler:
         """Return the scheduler of the passes of the model, and of those of the reranker if there is one."""
         encoder, reranker = self.encoder, self.reranker
         pairs = None
         if reranker is not None:
-            pairs = _pipeline(reranker, reranker.tokenize_pairs, reranker.bucketing(batcher, encoder.model))
+            pairs = _pipeline(reranker, reranker.tokenize_pairs, reranker.bucketing(bucketing, encoder.model))
         return Scheduler(
-            _pipeline(encoder, encoder.tokenize, batcher),
+            _pipeline(encoder, encoder.tokenize, bucketing),
             pairs,
             max_batch_texts,
             self._isolate,

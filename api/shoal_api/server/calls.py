@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from shoal import logs
 from shoal.errors import Overloaded
-from shoal.queue.turns import Turns
+from shoal.queue.thread_turns import Turns
 from shoal_api.access.access_control import THREAD_DEMAND, AccessControl
 from shoal_api.access.waiting_requests import ThreadDemand
 from shoal_api.request import MAX_LENGTH_DIGITS

@@ -1,4 +1,4 @@
-"""The shape of a pool's cache, as its workers announce it in their heartbeats, and the digests of texts."""
+"""The shape of a pool's cache, as its workers announce it in their heartbeats, and the keys of texts in it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ class Table:
         return self.default_prompt if name is None else self.prompts[name]
 
     def digests(self, texts: Sequence[str], prompt: str, options: Options) -> list[bytes]:
-        """Return for each text 16 bytes that stand for the prompt, the text and all else that its vector depends on."""
+        """Return the cache key of each text: a hash of the prompt, the text and all else that its vector depends on."""
         pooling = options.pooling or self.pooling
         start = "\0".join((self.fingerprint, pooling, options.truncation_side, prompt))
         hasher = blake2b(_encode(start), digest_size=16)

@@ -17,7 +17,7 @@ from shoal.jobs import Job
 from shoal.queue.dispatching import Dispatching, closed
 from shoal.queue.packed_jobs import PackedJobs, StreamEntry, few_of_each_client
 from shoal.queue.producer import Producer
-from shoal.queue.turns import Turn, own_turn
+from shoal.queue.thread_turns import Turn, own_turn
 from shoal.replies import Reply
 
 #: Most bytes of jobs that the sender puts for a thread. All that it puts together is accepted when the last of it has

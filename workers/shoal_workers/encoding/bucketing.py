@@ -1,4 +1,4 @@
-"""The batcher: cuts texts into batches of similar length. Knows tokens, but no tensors and no queue."""
+"""Bucketing: cuts texts into batches of similar length. Knows tokens, but no tensors and no queue."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -290,13 +290,13 @@ class Encoder:
         self.finish(self.start(texts))
 
     def embed(
-        self, texts: Sequence[str], options: Options, prompt: str, batcher: Bucketing[TokenizedText] | None = None
+        self, texts: Sequence[str], options: Options, prompt: str, bucketing: Bucketing[TokenizedText] | None = None
     ) -> NDArray[np.float32]:
         """Return finished vectors `[texts, dimension]` of any number of texts, to build an index or check the model."""
         prompted = [prompt + text for text in texts] if prompt else texts
         encoded = [
             TokenizedText(tokens, options.pooling) for tokens in self.tokenize(prompted, options.truncation_side)
         ]
-        for batch in (batcher or Bucketing(2_048, self.model.shares_rows)).cut(encoded):
+        for batch in (bucketing or Bucketing(2_048, self.model.shares_rows)).cut(encoded):
             self.encode(batch)
         return finish([text.vectors for text in encoded if text.vectors is not None], options)

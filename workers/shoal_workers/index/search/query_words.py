@@ -44,9 +44,9 @@ class QueryWords:
         return max(_highest(self.of_version, eligible), _highest(self.of_added, added))
 
     def hybrid_prior(self, alpha: float, best: float) -> Prior:
-        """Return what makes `alpha` times the cosine, plus the rest times BM25 in parts of the best one, the score.
+        """Return what makes `alpha` * cosine + (1 - `alpha`) * BM25 / `best` the score.
 
-        Where no document has a word of the query, and the best one is 0, the score is the cosine.
+        Where no document has a word of the query, `best` is 0, and the score is the cosine.
         """
         if not best:
             return Prior(1.0, np.zeros_like(self.of_version), np.zeros_like(self.of_added))

@@ -9,7 +9,7 @@ import pytest
 from conftest import PATIENCE_S
 
 from shoal.queue.dispatcher import PendingReply
-from shoal.queue.turns import Turn, Turns
+from shoal.queue.thread_turns import Turn, Turns
 from shoal.replies import Reply
 from shoal_api.response import StreamedResponse
 
@@ -17,7 +17,7 @@ from shoal_api.response import StreamedResponse
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No turn is given that was not given back."""
-    monkeypatch.setattr("shoal.queue.turns.PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr("shoal.queue.thread_turns.PATIENCE_S", PATIENCE_S)
 
 
 def waiting(turns: Turns, *clients: str) -> list[threading.Lock]:
@@ -101,7 +101,7 @@ def test_a_thread_that_sends_a_response_in_pieces_has_no_turn() -> None:
 
 
 def test_a_thread_that_keeps_its_turn_holds_up_others_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.queue.turns.PATIENCE_S", 0.001)
+    monkeypatch.setattr("shoal.queue.thread_turns.PATIENCE_S", 0.001)
     turns = Turns(1)
     with ThreadPoolExecutor(1) as pool, turns.turn("slow"):
         pool.submit(lambda: turns.turn("b").__enter__()).result(PATIENCE_S)

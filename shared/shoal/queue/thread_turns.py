@@ -1,7 +1,7 @@
-"""Turns of threads to run Python, of which one can at a time: the clients take turns, and those of each are in order.
+"""Turns of threads that run Python: a few at a time, clients in rotation, and the threads of each client in order.
 
-Many threads that are woken together would all wait for the interpreter's lock, and so would any other thread behind
-them. With turns, only those that have one wait for it.
+Only one thread can run Python at a time. Many threads that are woken together would all wait for the interpreter's
+lock, and so would any other thread behind them. With turns, only those that have one wait for it.
 """
 
 import threading
