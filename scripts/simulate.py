@@ -131,7 +131,7 @@ def _worker(url: str) -> Iterator[Worker]:
 
 
 def measure(num_workers: int, num_clients: int, args: argparse.Namespace) -> dict[str, float]:
-    """Return what a job costs with so many workers and clients, on a Redis of its own."""
+    """Return what a job costs with these numbers of workers and clients, on a Redis of its own."""
     context, processes = multiprocessing.get_context("spawn"), []
     stopping, num_done = context.Event(), context.Value("l", 0)
     with _redis(args.server) as url, redis.Redis.from_url(url) as connection:

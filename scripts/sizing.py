@@ -51,7 +51,7 @@ class Machine:
         self._numbers = count()
 
     def start(self, work: float, then: Callable[[], None], threads: int = 1) -> None:
-        """Begin with work of so many milliseconds for each of the threads; call `then` at its end."""
+        """Begin with `work` milliseconds of work for each of the threads; call `then` at its end."""
         self._num_busy += threads
         heapq.heappush(self._ends, (self._done_each + work, next(self._numbers), threads, then))
 
@@ -174,7 +174,7 @@ LAYOUTS = (
 
 
 def lines(connections: int) -> list[str]:
-    """Return a Markdown table of layouts and their rates, with so many connections to each two cores."""
+    """Return a Markdown table of layouts and their rates, with `connections` connections for each two cores."""
     costs, best = Costs(), replace(Costs(), redis=BEST_REDIS)
     names = [
         "cores",

@@ -191,7 +191,7 @@ def started(services: Sequence[Service], log: Path, is_ready: Callable[[], bool]
 
 
 def is_ready(url: str, workers: int) -> bool:
-    """Return True if the API counts so many workers as ready. Raises OSError while it does not answer."""
+    """Return True if the API counts this number of `workers` as ready. Raises OSError while it does not answer."""
     _, about = ask(f"{url}/{'ready' if workers else 'health'}", timeout_s=2)
     return int(about.get("workers", 0)) >= workers
 

@@ -27,7 +27,7 @@ def _names(part: str) -> list[str]:
 
 
 def describe_model(name: str) -> Mapping[str, Any] | None:
-    """Return the heartbeat of a ready worker that serves a model of that name, or any for an alias; None if none is."""
+    """Return the heartbeat of a ready worker that serves the model, or of any for an alias; None without one."""
     workers = context().pool.read().ready.values()
     return next((about for about in workers if about.get("model") == name), next(iter(workers), None))
 

@@ -103,7 +103,7 @@ class UploadStore:
         self._folders.check_results(owner_name(client))
 
     def check_space(self, owner: str = "", num_bytes: int = 0) -> None:
-        """Raise Overloaded if all uploads take too much space with so many bytes more, or those of the owner do.
+        """Raise Overloaded if there is no space for `num_bytes` more, for uploads of the owner or for uploads at all.
 
         The uploads of an owner may take as much as is free beside them. Uploads that no job needs any more are
         removed first.

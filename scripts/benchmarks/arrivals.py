@@ -60,7 +60,7 @@ def generate(
     seed: int = 1,
     source: str | None = None,
 ) -> Found:
-    """Send the bodies to one address for so many seconds.
+    """Send the bodies to one address for `seconds`.
 
     With a `rate`, requests a second, the times of arrival are random; without one, each of the connections sends its
     next request as soon as its last one is answered, which finds the server's capacity under this generator. A
@@ -141,7 +141,7 @@ class Clients:
 
 
 def percentiles_ms(times_s: Times) -> dict[str, float]:
-    """Return the percentiles of the times in milliseconds, each the least of the times with so many at or below it."""
+    """Return percentiles of the times in milliseconds; each is one of the times, without interpolation."""
     if not len(times_s):
         return {}
     found = np.percentile(times_s, PERCENTILES, method="inverted_cdf") * 1_000

@@ -63,7 +63,7 @@ class Engine:
     process: ProcessPoolExecutor
 
     def headline_trials(self, texts: Texts) -> list[Trial]:
-        """Return trials of forward passes over so many headlines each."""
+        """Return a trial for each batch size, of forward passes over that number of headlines."""
         headlines = texts.headlines[-NUM_HEADLINES:]
         return [self.trial(f"{size} headline{'s' * (size > 1)} a pass", size, headlines) for size in BATCH_SIZES]
 
@@ -80,7 +80,7 @@ class Engine:
         return Trial(case, self.name, run)
 
     def trial(self, case: str, size: int, texts: Sequence[str]) -> Trial:
-        """Return a trial of calls with so many texts, each of one forward pass; with 0, of calls with all texts."""
+        """Return a trial of calls with `size` texts, each of one forward pass; with 0, of calls with all texts."""
 
         def run(seconds: int, _: int) -> Figures:
             return self.process.submit(_measure, texts, size, seconds * SHARE).result()
@@ -129,7 +129,7 @@ def _measure_same(texts: Sequence[str], seconds: float) -> dict[str, float]:
 
 
 def _timed(call: Callable[[], object], num_texts: int, seconds: float) -> dict[str, float]:
-    """Return what calls with so many texts each take, one after the other."""
+    """Return the figures of calls one after the other, each with `num_texts` texts."""
     times, started = [], time.perf_counter()
     now = started
     while now - started < seconds:

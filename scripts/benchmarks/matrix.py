@@ -53,7 +53,7 @@ class Lengths:
         return 2.0 * model().num_weights * float(np.mean(self.tokens))
 
     def usual(self, size: int) -> slice:
-        """Return the place of consecutive texts, so many, whose tokens are nearest to as many of the average text."""
+        """Return the place of `size` consecutive texts whose tokens are nearest in number to those of average texts."""
         sums = np.reshape(self.tokens[: len(self.tokens) // size * size], (-1, size)).sum(axis=1)
         start = int(np.abs(sums - size * np.mean(self.tokens)).argmin()) * size
         return slice(start, start + size)
@@ -87,7 +87,7 @@ def _open(precision: str) -> None:
 
 
 def compile_products(precision: str, size: int) -> tuple[Any, int]:
-    """Return products of matrices of so many rows and columns, and the number that run side by side, on a thread each.
+    """Return products of `size` by `size` matrices, and how many of them run side by side, on a thread each.
 
     With the precision `auto`, they are computed as the engine computes by default.
     """

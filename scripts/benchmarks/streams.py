@@ -66,7 +66,7 @@ def parts(texts: Sequence[str], size: int) -> list[Sequence[str]]:
 
 
 async def _await_all(client: AsyncClient, calls: Sequence[Sequence[str]], window: int) -> None:
-    """Let so many tasks take the calls one after the other."""
+    """Let `window` tasks take the calls one after the other."""
     waiting = iter(calls)
 
     async def take() -> None:

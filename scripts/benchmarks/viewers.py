@@ -60,7 +60,7 @@ def _rest(server: Server, seconds: int, _: int) -> Figures:
 
 @contextmanager
 def viewers(url: str, number: int) -> Iterator[None]:
-    """Ask for what so many pages do that show the pool. Raises NotReady if a stream of its events ended meanwhile."""
+    """Ask as `number` pages that show the pool do. Raises NotReady if a stream of its events ended meanwhile."""
     if not number:
         yield
         return

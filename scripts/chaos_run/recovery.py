@@ -90,7 +90,7 @@ class Recovery:
         self._kills.append(Kill(pid, time.monotonic()))
 
     def note_fault(self, seconds: float) -> None:
-        """Note that a fault hinders workers from now on for so long; the kill of a worker is one, too."""
+        """Note that a fault hinders workers for `seconds` from now; the kill of a worker is one, too."""
         self._hindered.append((time.monotonic(), time.monotonic() + seconds + AFTERMATH_S))
 
     def waits(self, is_alone: bool) -> list[float]:

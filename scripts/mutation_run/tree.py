@@ -106,7 +106,7 @@ class Tree:
 
 
 def _wait(pid: int, limit_s: float) -> int:
-    """Wait until a child has ended, or for so long, and end all that it has started."""
+    """Wait until a child has ended, `limit_s` at most, and end all that it has started."""
     until = time.monotonic() + limit_s
     descendants: set[psutil.Process] = set()
     while True:

@@ -28,7 +28,7 @@ def check_number(name: str, value: Any, least: float = -MAX_NUMBER, most: float 
 
 
 def check_strings(name: str, value: Any, most: int) -> None:
-    """Raise InvalidRequest unless the value is a list of at most so many strings that are not empty."""
+    """Raise InvalidRequest unless the value is a list of at most `most` strings that are not empty."""
     if not isinstance(value, list) or len(value) > most:
         found = f"a list of {len(value):,}" if isinstance(value, list) else excerpt(value)
         raise InvalidRequest(f"{name} is {found}: it takes a list of at most {most:,} strings")

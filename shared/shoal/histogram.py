@@ -24,7 +24,7 @@ class Histogram:
 
     @classmethod
     def from_map(cls, found: Any) -> Self:
-        """Return the histogram of a heartbeat. Raises ValueError for what is none."""
+        """Return the histogram of a heartbeat. Raises ValueError if it is not valid."""
         if not isinstance(found, dict) or found.keys() != {"limits", "counts", "sum"}:
             raise ValueError("a histogram is a map of limits, counts and sum")
         limits, counts, total = found["limits"], found["counts"], found["sum"]
@@ -53,14 +53,14 @@ class Histogram:
         return sum(self.counts)
 
     def minus(self, earlier: "Histogram") -> "Histogram":
-        """Return what was measured since `earlier`, a reading of the same histogram; all of it if that is another's."""
+        """Return what was measured since `earlier`; all of it if `earlier` is no reading of this histogram."""
         counts = [now - then for now, then in zip(self.counts, earlier.counts, strict=False)]
         if list(self.limits) != list(earlier.limits) or min(counts) < 0:
             return self
         return Histogram(self.limits, counts, self.sum - earlier.sum)
 
     def quantile(self, share: float) -> float | None:
-        """Return the value that so large a share of the measurements does not exceed; None if there are none.
+        """Return the value that this share of the measurements does not exceed; None without measurements.
 
         It is estimated as in Prometheus: within the limits around it, measurements count as evenly spread, and what is
         above the highest limit counts as that.

@@ -91,7 +91,7 @@ class Progress:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def advance(self, count: int = 1) -> None:
-        """Note that so many more are done."""
+        """Note that `count` more are done."""
         self.done += count
 
     def tick(self) -> None:

@@ -119,7 +119,7 @@ class _Parser:
         self._num_values = 0
 
     def filter(self, value: Any, place: str, depth_left: int) -> Filter:
-        """Return the filter at a place, with at most so many levels below it."""
+        """Return the filter at a place, with at most `depth_left` levels below it."""
         if not isinstance(value, dict):
             raise InvalidRequest(f'{place} is {excerpt(value)}: it takes a map, as {{"year": {{"gte": 2001}}}}')
         if not value:

@@ -80,7 +80,7 @@ def num_values(value: Any, most: float = math.inf) -> int:
 
 
 def _bounds(max_values: int, num_bytes: int) -> dict[str, Any]:
-    """Return options of msgpack that raise TooLarge for more values in the arrays and maps of so many bytes."""
+    """Return options of msgpack that limit the values in the arrays and maps of `num_bytes` of data."""
     num_left = max_values
 
     def count(values: list[Any]) -> list[Any]:

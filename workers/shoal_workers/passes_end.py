@@ -28,7 +28,7 @@ class PassesEnd:
             self._tells.close()
 
     def comes_within(self, seconds: float, notice: JobNotice | None = None) -> bool:
-        """Wait so long; return True if the passes have ended or the engine has failed. A notice ends the wait."""
+        """Wait `seconds` at most, or until a notice; return True if the passes have ended or the engine has failed."""
         awaited: list[Any] = [self._has_come, *([notice] if notice and notice.is_asked else [])]
         return self._has_come in wait(awaited, seconds)
 

@@ -123,7 +123,7 @@ def _num_cut_chars(works: Iterable[Work]) -> int:
 
 
 def _next_portion(works: Iterable[Work], max_chars: int) -> list[tuple[Work, int]]:
-    """Take the next texts that are not tokenized, up to so many characters, but at least one: (job, number).
+    """Take the next texts that are not tokenized, up to `max_chars` characters, but at least one: (job, number).
 
     A job whose texts are cut into chunks is a portion of its own, when the jobs before it have no text left.
     """

@@ -27,7 +27,7 @@ class Resizing:
         self._thread: threading.Thread | None = None
 
     def start(self, threads: int) -> None:
-        """Make engines with so many threads, unless that is done or under way, or another number is."""
+        """Make engines with this number of threads, unless they are made already or others are under way."""
         if threads == self._threads or (self._thread and self._thread.is_alive()):
             return
         self._threads = threads

@@ -40,7 +40,7 @@ class RunningBatch:
         return time.perf_counter() - self._started_s
 
     def ends_within(self, seconds: float, notice: JobNotice | None = None) -> bool:
-        """Wait so long for a batch that runs aside; return True if the engine has ended it or failed on it.
+        """Wait `seconds` at most for a batch that runs aside; return True if the engine has ended it or failed on it.
 
         A notice that is asked ends the wait.
         """

@@ -213,7 +213,7 @@ class Scheduler:
         return batch.source != INTERACTIVE and self._pipeline(batch.works).runs_aside() and not has_suspects
 
     def finish(self, batch: Batch, seconds: float) -> None:
-        """Note that the texts of the batch are encoded, which took so long."""
+        """Note that the texts of the batch are encoded, which took `seconds`."""
         if batch.source != INTERACTIVE:
             pipeline = self._pipeline(batch.works)
             pipeline.speed.add(pipeline.bucketing.cost_of(batch.texts), seconds)

@@ -19,7 +19,7 @@ def network_of(address: str) -> str:
 
 
 def address_of(environ: Mapping[str, Any], num_proxies: int) -> str:
-    """Return the address that a request came from, as the first of so many trusted proxies has noted it."""
+    """Return the address that a request came from, as the first of `num_proxies` trusted proxies has noted it."""
     if num_proxies:
         noted = str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",")
         if len(noted) >= num_proxies and (address := noted[-num_proxies].strip()):

@@ -58,7 +58,7 @@ class Metrics:
         build.labels(__version__).set(1)
 
     def observe(self, route: str, method: str, status: int, seconds: float, num_texts: int) -> None:
-        """Count one answered request, whose job had so many texts."""
+        """Count one answered request, whose job had `num_texts` texts."""
         kind = (route, method, status)
         series = self._series.get(kind) or self._series.setdefault(kind, self.requests.labels(*kind))
         series.observe(seconds)

@@ -142,7 +142,7 @@ class Connections:
             return self._ask(self._take(), commands, block_s)
 
     def check_spare(self) -> None:
-        """Raise Unavailable unless the process may have so many connections that it can hold one for long."""
+        """Raise Unavailable unless the process may have enough connections to hold one for long."""
         if (number := num_connections(self._pool.max_connections)) < MIN_WITH_SPARE:
             raise Unavailable(
                 f"a process may have {number} connections to Redis, too few to hold one for long: set max_connections "
@@ -250,7 +250,7 @@ def all_in_use() -> Unavailable:
 
 
 def sending_s(num_bytes: int) -> float:
-    """Return how much longer a command of so many bytes may take."""
+    """Return how many seconds longer a command of `num_bytes` may take."""
     return num_bytes / MIN_BYTES_PER_S if num_bytes > SMALL_BYTES else 0.0
 
 

@@ -190,7 +190,7 @@ class _Page(NamedTuple):
 
 
 def _has(position: str, other: str) -> bool:
-    """Return True if one who has the changes up to a position of a log also has those up to another one of it."""
+    """Return True if the changes up to `position` include those up to `other`, a position of the same log."""
     (number, digits), (other_number, other_digits) = position.split("-"), other.split("-")
     is_same_log = len(digits) == len(other_digits) == 18 and digits[:9] == other_digits[:9]
     return other == START or (is_same_log and int(number) >= int(other_number))

@@ -87,7 +87,7 @@ def _update(view: View, read: Reader) -> None:
 
 @contextmanager
 def _keys(terminal: int) -> Iterator[Callable[[float | None], list[str]]]:
-    """Give a function that waits for keys, for so many seconds or for ever, or until the terminal has another size.
+    """Give a function that waits for keys: for a number of seconds or for ever, or until the terminal has another size.
 
     It returns the keys that were pressed; an empty one if the terminal is gone.
     """

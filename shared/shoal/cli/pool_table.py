@@ -166,7 +166,7 @@ def _maps(value: object) -> list[_Values]:
 
 
 def _number(value: object) -> float:
-    """Return a number; 0 for what is none, so that it can be sorted and added."""
+    """Return the value if it is a number, else 0, so that it can be sorted and added."""
     return float(value) if isinstance(value, int | float) and abs(value) < 2**63 else 0.0
 
 

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def groups(texts: Iterable[T] | AsyncIterable[T], num_texts: int) -> AsyncGenerator[list[T], None]:
-    """Yield the texts in groups of so many."""
+    """Yield the texts in groups of `num_texts`."""
     if isinstance(texts, AsyncIterable):
         group: list[T] = []
         async for text in texts:
@@ -46,7 +46,7 @@ def bounded_groups(items: Iterable[T], sizes: Iterable[int], max_num: int, max_s
 
 @contextmanager
 def telling_how_many(num: int) -> Iterator[None]:
-    """Add to the message of an error that so many documents or ids were written before it."""
+    """Add to the message of an error how many documents or ids, `num`, were written before it."""
     try:
         yield
     except ShoalError as error:

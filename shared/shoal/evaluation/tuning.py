@@ -50,7 +50,7 @@ def modes(alphas: Sequence[float] = ALPHAS) -> Iterator[Setting]:
 
 
 def reranked(setting: Setting, depths: Sequence[int] = RERANKED) -> Iterator[Setting]:
-    """Yield the setting with so many of its hits reranked."""
+    """Yield the setting with each of these `depths` of reranking."""
     for depth in depths:
         yield setting.extended(f"rerank.top_n={depth}")
 

@@ -88,7 +88,7 @@ def _read(files: BinaryIO) -> bytes:
 
 
 def _limit_time(seconds: int) -> None:
-    """Let the system end this process after so many seconds more of the processor's time."""
+    """Let the system end this process after `seconds` more of processor time."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     wanted, (_, hard) = int(used.ru_utime + used.ru_stime) + 1 + seconds, resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))

@@ -145,7 +145,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _receive(descriptor: int, num_bytes: int, waiting: Callable[[], object]) -> bytearray:
-    """Return so many bytes, or fewer if there are no more."""
+    """Return `num_bytes` bytes, or fewer if there are no more."""
     found = bytearray()
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)

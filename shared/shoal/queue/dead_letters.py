@@ -99,7 +99,7 @@ class DeadLetters:
         return self._producer.num_dead()
 
     def newest(self, max_letters: int = 100) -> list[DeadLetter]:
-        """Return at most so many letters, the newest first, with the first `MAX_LISTED_BYTES` of each field."""
+        """Return at most `max_letters` letters, the newest first, with the first `MAX_LISTED_BYTES` of each field."""
         letters: list[DeadLetter] = []
         while (num_wanted := min(LETTERS_AT_ONCE, max_letters - len(letters))) > 0:
             before = f"({letters[-1].id}" if letters else "+"

@@ -41,7 +41,7 @@ class PendingReply:
         self._turns: list[Turn] = []  # of the threads that wait
 
     def settle(self, outcome: Reply | ShoalError) -> None:
-        """Wake all threads that wait, with the reply or with the error to raise: those that had a turn in turn."""
+        """Wake all threads that wait, with the reply or the error to raise; one that had a turn waits for one again."""
         self._outcome = outcome
         try:
             turn = self._turns.pop()

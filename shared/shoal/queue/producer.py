@@ -131,7 +131,7 @@ class AsyncProducer:
         return [await self._checked(put, outcome) for put, outcome in zip(puts, outcomes, strict=True)]
 
     async def _put_again(self, *puts: PackedJobs) -> list[dict[str, Any] | ShoalError]:
-        """Return what `_put` does; if Redis fails, that is the error of these puts alone: others were accepted."""
+        """Do as `_put`, but return a failure of Redis as the error of these puts alone: others were accepted."""
         try:
             return await self._put(*puts)
         except ShoalError as error:

@@ -127,7 +127,7 @@ class KernelPass:
         self._close = _finalizer(self, close, self._handle, (threads, ids, positions, self.tokens))
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait so long for the end; return True if it has ended."""
+        """Wait `seconds` at most for the end; return True if it has ended."""
         with self._waited_for:
             return not self._close.alive or bool(self._library.wait_pass(self._handle, seconds))
 

@@ -228,7 +228,7 @@ class Encoder:
         return self._start(self._split(texts), self.engine.start_aside)
 
     def ends_within(self, passes: Sequence[EncodingPass], seconds: float) -> bool:
-        """Wait so long for passes that were started aside; return True if all have ended."""
+        """Wait `seconds` at most for passes that were started aside; return True if all have ended."""
         until = time.monotonic() + seconds
         return all(one.running.ends_within(max(0.0, until - time.monotonic())) for one in passes)
 

@@ -17,5 +17,5 @@ class PassSpeed:
         self._seconds = KEPT * self._seconds + seconds
 
     def cost_within(self, seconds: float) -> float:
-        """Return the cost of a pass that takes so long; 0 before the first one."""
+        """Return the cost of a pass that takes `seconds`; 0 before the first one."""
         return seconds * self._cost / self._seconds if self._seconds else 0.0

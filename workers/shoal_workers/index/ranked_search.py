@@ -148,7 +148,7 @@ class RankedSearch:
 
     @property
     def _num_rows(self) -> int:
-        """The number of rows that each list goes over; an approximate search takes as long as for some of them."""
+        """The number of rows that each list goes over; an approximate search counts as fewer, as it is quicker."""
         options, num_rows = self._options, self._eligible.num
         approximate = None if options.exact else self._index.approximate_search
         is_exact = options.mode != "dense" or options.boost is not None or options.sort is not None

@@ -51,7 +51,7 @@ class Ranker:
         self._shared = shared
 
     def find(self, query: Query, selection: Selection) -> Callable[[int], Ranked]:
-        """Return the function that ranks so many documents: by score, or by fields where the search sorts by these."""
+        """Return the function that finds the best documents: by score, or by fields where the search sorts by these."""
         if self._options.sort is None:
             return partial(self._best, query, selection)
         ordered = self._with_last(self._may_reach(query, selection))

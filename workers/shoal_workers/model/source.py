@@ -157,7 +157,7 @@ def _from_hub(name: str, more: Sequence[str] = ()) -> Path:
 
 
 def _refuse_links_out(source: Path) -> None:
-    """Raise ModelMismatch for what is no file or folder, such as a pipe, and for a link that leads out.
+    """Raise ModelMismatch for anything but files and folders, such as a pipe, and for a link that leads out.
 
     The files of a hub's cache may be in the folder that has `snapshots`.
     """

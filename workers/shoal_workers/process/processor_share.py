@@ -34,7 +34,7 @@ class ProcessorShare:
         self.threads = self._due(num_workers)
 
     def update(self, num_workers: int, now: float) -> int:
-        """Return the threads of the worker now that so many workers share the processors."""
+        """Return the threads of the worker, now that `num_workers` workers share the processors."""
         due = self._due(num_workers)
         is_growing = None if due == self.threads else due > self.threads
         if is_growing != self._is_growing:

@@ -132,7 +132,7 @@ def _check_dimension(found: int, asked: int | None) -> None:
 
 
 def _chunks(chunks: Any, counts: list[int]) -> dict[str, Any]:
-    """Return the fields of a reply that has so many of these chunks for each text."""
+    """Return the fields of a reply with these chunks, of which `counts` tells how many each text has."""
     numbers = _numbers("chunks", chunks)
     if len(numbers) != len(CHUNK_COLUMNS) * sum(counts):
         raise MalformedJob(f"the answer has {len(numbers):,} numbers for {sum(counts):,} chunks")

@@ -28,7 +28,7 @@ class ForwardPass(Protocol):
         ...
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait so long for the end of a pass that runs aside; return True if it has ended."""
+        """Wait `seconds` at most for the end of a pass that runs aside; return True if it has ended."""
         ...
 
 
@@ -63,7 +63,7 @@ class Engine(Protocol):
         ...
 
     def resized(self, threads: int) -> "Engine":
-        """Return an engine of the same model with so many threads, which takes the place of this one.
+        """Return an engine of the same model with this number of threads, which takes the place of this one.
 
         It is made on a thread of its own while this one computes passes. Raises what the library raises.
         """

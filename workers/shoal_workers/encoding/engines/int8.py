@@ -75,9 +75,9 @@ def quantise(graph: ov.Model, ranges: Sequence[Range]) -> None:
 
 
 def _quantise(product: Product, found: Range) -> None:
-    """Multiply whole numbers from 0 to 255 for the activations, which the weights scale, with those of the weights.
+    """Multiply activations and weights as whole numbers: activations from 0 to 255, whose scales the weights take over.
 
-    What the rounding of the weights adds to the outputs on average is taken off again.
+    The mean error in the outputs that comes from rounding the weights is subtracted again.
     """
     node, weights = product
     low, width = _intervals(found)

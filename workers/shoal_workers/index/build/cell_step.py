@@ -154,7 +154,7 @@ def find_margins(
 
 
 def sampled_queries(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return documents at equal distances, and each again plus what two others differ by: far from all documents."""
+    """Return documents at equal distances, and each again plus the difference of two others: far from all documents."""
     documents = np.array(vectors[np.linspace(0, len(vectors) - 1, NUM_SAMPLED).astype(np.int64)])
     far = documents + np.roll(documents, 1, axis=0) - np.roll(documents, 2, axis=0)
     return np.concatenate([documents, far / (np.linalg.norm(far, axis=1, keepdims=True) + TINY)])

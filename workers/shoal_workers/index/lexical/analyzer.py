@@ -86,7 +86,7 @@ class _Terms(dict[str, tuple[int, ...]]):
 
 
 def find_language(texts: Iterator[str]) -> str:
-    """Return the language of which most words are stop words; `NO_LANGUAGE` if that is none, or not clear."""
+    """Return the language of which most words are stop words; `NO_LANGUAGE` if it is not clear."""
     words = [normalised(word) for text in texts for word in split_words(text)]
     shares = {name: sum(word in known for word in words) / (len(words) or 1) for name, known in STOP_WORDS.items()}
     best, second = sorted(shares, key=shares.__getitem__, reverse=True)[:2]

@@ -24,5 +24,5 @@ def impacts(
 
 
 def weights(num_with: NDArray[np.int64], count: int) -> NDArray[np.float64]:
-    """Return the weights of terms that so many of `count` documents have, for an impact of one step."""
+    """Return the weights of terms that `num_with` of `count` documents have, for an impact of one step."""
     return np.log1p((count - num_with + 0.5) / (num_with + 0.5)) * IMPACT_STEP

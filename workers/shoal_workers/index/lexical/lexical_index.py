@@ -153,7 +153,7 @@ class LexicalIndex:
 
 
 def _affordable(sizes: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Return the places of the shortest lists of postings that have at most so many together; of one at least."""
+    """Return the places of the shortest lists that have at most `most` postings together, or of the shortest one."""
     order = np.argsort(sizes, kind="stable")
     return order[: max(1, int(np.searchsorted(np.cumsum(sizes[order]), most, "right")))]
 

@@ -46,7 +46,7 @@ class Runs:
         self.lengths = np.concatenate([self.lengths, lengths.astype(np.int32)])
 
     def parts(self, num_parts: int) -> Iterator[Postings]:
-        """Yield all postings, ordered by term and then by row, in so many parts of about the same size."""
+        """Yield all postings, ordered by term and then by row, in `num_parts` parts of about the same size."""
         runs = [*self._mapped()]
         limits = [part * 2**64 // num_parts for part in range(1, num_parts)]
         ends = [np.append(np.searchsorted(run["term"], np.array(limits, np.uint64)), len(run)).tolist() for run in runs]

@@ -38,7 +38,7 @@ def snippet(
 
 
 def _best(matches: list[Match], weights: Mapping[int, float], max_chars: int) -> tuple[int, int]:
-    """Return from where to where the best matches go that lie within so many characters.
+    """Return the start and the stop of the best matches that lie within `max_chars` characters.
 
     A term counts once; of equal passages, the first is taken.
     """

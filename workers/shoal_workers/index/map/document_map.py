@@ -25,7 +25,7 @@ class DocumentMap:
         return cls(open_array(folder / MAP_PLACES, np.int16, (count, 2)), MapAxes.open(folder, dimension))
 
     def sample(self, max_points: int, live: LiveDocuments) -> NDArray[np.int64]:
-        """Return the rows of at most so many documents, evenly spread and always the same, in ascending order.
+        """Return the rows of at most `max_points` documents, evenly spread and always the same, in ascending order.
 
         Added documents follow those of the version. Those that were deleted are left out.
         """

@@ -51,7 +51,7 @@ class ApproximateSearch:
         self._least_rows = least_rows
 
     def is_quicker(self, num_eligible: int) -> bool:
-        """Return True if it is quicker than an exact search of so many rows."""
+        """Return True if it is quicker than an exact search of `num_eligible` rows."""
         # Codes of a part are copied to be searched exactly, and an approximate search reads more cells for it.
         return len(self._file.rows) >= self._least_rows and 2 * num_eligible >= self._least_rows
 

@@ -38,7 +38,7 @@ class _Scratch(threading.local):
         self._counts = np.empty(0, np.uint8)
 
     def of(self, num_rows: int) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
-        """Return memory for so many rows."""
+        """Return memory for `num_rows` rows."""
         if len(self._counts) < num_rows:
             self._differing, self._counts = np.empty(num_rows, np.uint64), np.empty(num_rows, np.uint8)
         return self._differing[:num_rows], self._counts[:num_rows]

@@ -42,7 +42,7 @@ class Cursor:
 
     @classmethod
     def unpack(cls, text: str) -> Self:
-        """Return the cursor; raise InvalidRequest for a text that is none."""
+        """Return the cursor; raise InvalidRequest for a text that is not a cursor."""
         try:
             values = wire.unpack(urlsafe_b64decode(text + "=" * (-len(text) % 4)), max_values=100)
             cursor = cls(**values)

@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
 
 class Ranking:
-    """The ranking of one list. `find` returns the best of so many documents, or all if there are fewer.
+    """The ranking of one list. `find` returns the best documents, as many as asked, or all if there are fewer.
 
     `first` documents are found the first time.
     """
@@ -44,7 +44,7 @@ class Ranking:
         self._is_all = False
 
     def top(self, num: int) -> Ranked:
-        """Return the best of so many documents, or all if there are fewer."""
+        """Return the `num` best documents, or all if there are fewer."""
         if self._found is None or (len(self._found.rows) < num and not self._is_all):
             self._found = self._find(num)
             self._is_all = len(self._found.rows) < num

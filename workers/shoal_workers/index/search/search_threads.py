@@ -15,7 +15,7 @@ class SearchThreads:
         self.resize(number)
 
     def resize(self, number: int) -> None:
-        """Divide the next searches among so many threads. Searches that are under way keep theirs."""
+        """Divide the next searches among `number` threads. Searches that are under way keep theirs."""
         self._map: Any = ThreadPoolExecutor(number, "search").map if number > 1 else map
 
     def map(self, function: Callable[..., Any], *arguments: Any) -> Iterator[Any]:

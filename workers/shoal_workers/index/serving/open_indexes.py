@@ -151,7 +151,7 @@ class OpenIndexes(Mapping[str, Index]):
         return self._pinned.use(name, version, served.folder.parent, now)
 
     def resize(self, threads: int) -> None:
-        """Divide the next searches among so many threads."""
+        """Divide the next searches among this number of threads."""
         self._threads.resize(threads)
 
     def look(self, now: float) -> None:

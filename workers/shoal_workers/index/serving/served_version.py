@@ -90,7 +90,7 @@ class ServedVersion(LazyVersion):
         self.failure = None
 
     def close_unused(self, now: float, idle_s: float) -> bool:
-        """Close it if it was not used for so long and can be opened again; return True if it was closed."""
+        """Close it if it was not used for `idle_s` and can be opened again; return True if it was closed."""
         index = self.opened
         if index is None or now - self.used_at < idle_s or index.change_fault:
             return False

@@ -280,7 +280,7 @@ def _copied_version(folder: Path) -> str | None:
 
 
 def _check_room(folder: Path, needed: int) -> None:
-    """Raise DiskFull if there is no room for so many bytes."""
+    """Raise DiskFull if there is no room for `needed` bytes."""
     if needed > (free := shutil.disk_usage(folder).free):
         raise DiskFull(f"the version to copy takes {needed:,} bytes, and {folder} has {free:,} free: free some space")
 
