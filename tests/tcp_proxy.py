@@ -4,8 +4,12 @@ import contextlib
 import math
 import socket
 import threading
+import time
 from types import TracebackType
 from typing import Self
+
+#: How much of a pause that lasted too long, as pauses do on a busy machine, is made up for, in seconds.
+MAX_LATE_S = 0.25
 
 
 class Proxy:
@@ -73,11 +77,12 @@ class Proxy:
                     threading.Thread(target=self._pass, args=ends, daemon=True).start()
 
     def _pass(self, source: socket.socket, sink: socket.socket, max_bytes: float) -> None:
-        pause = threading.Event()
+        pause, due = threading.Event(), time.monotonic()
         with contextlib.suppress(OSError):
             while (data := source.recv(65_536)) and (max_bytes := max_bytes - len(data)) > 0:
                 self._flows.wait()
-                pause.wait(len(data) / self._bytes_per_s)
+                due = max(due, time.monotonic() - MAX_LATE_S) + len(data) / self._bytes_per_s
+                pause.wait(due - time.monotonic())
                 sink.sendall(data)
         for one in (source, sink):
             with contextlib.suppress(OSError):

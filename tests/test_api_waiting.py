@@ -417,7 +417,7 @@ class TestRedisAway:
         assert error_of(response, 503)[0] == "unavailable"
         assert response.headers["Retry-After"] == "1"
         own_redis.start()
-        assert error_of(api.get("/ready"), 503)[0] == "not_ready"
+        wait_until(lambda: error_of(api.get("/ready"), 503)[0] == "not_ready")  # Redis answers, and no worker is there
 
     def test_a_waiting_client_is_told_when_it_goes(
         self, make_app: MakeApp, own_redis: RedisServer, settings: Any
