@@ -10,9 +10,11 @@ from conftest import PATIENCE_S, free_port
 from http_servers import Canned, CannedServer
 
 from shoal import HttpClient, wire
+from shoal.client.http import session
 from shoal.client.http.messages import RequestLimits
 from shoal.errors import MalformedJob, NotReady, Overloaded, ShoalError, Unavailable, UnknownJob
 from shoal.jobs import Job
+from shoal.traceparent import continued
 
 pytest_plugins = ["api_fixtures", "http_fixtures"]
 
@@ -80,6 +82,7 @@ class TestAttempts:
             http._wait(Job("embed", ["a"]), http.until(), pauses.append)
         least = [7, 7, 0.4, 0.8, 1.6, 2, 2, 2]
         assert all(low <= pause <= 1.25 * low for low, pause in zip(least, pauses, strict=True))
+        assert pauses != least  # else clients that were refused together would come back together
 
     @pytest.mark.parametrize("status", [400, 401, 404, 413, 422, 500, 504])
     def test_other_errors_are_not(self, canned: CannedServer, status: int) -> None:
@@ -87,6 +90,29 @@ class TestAttempts:
         with HttpClient(canned.url, timeout_s=PATIENCE_S) as http, pytest.raises(UnknownJob, match="words"):
             http.embed("a")
         assert len(canned.requests) == 1
+
+
+def test_a_request_belongs_to_the_trace_of_its_caller(canned: CannedServer) -> None:
+    canned.answers, caller = [GOOD], f"00-{'4b' * 16}-{'0a' * 8}-01"
+    with HttpClient(canned.url, timeout_s=PATIENCE_S) as http, continued(caller):
+        http.embed("a")
+    assert canned.requests[0][1]["Traceparent"] == caller
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [(b"", {"Content-Length": "101"}), (b"65\r\n" + b"a" * 101 + b"\r\n0\r\n\r\n", {"Transfer-Encoding": "chunked"})],
+)
+def test_an_answer_that_is_too_large_is_not_read(
+    canned: CannedServer, body: bytes, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "MAX_ANSWER_BYTES", 100)
+    canned.answers = [Canned(200, body, MSGPACK | headers)]
+    with (
+        HttpClient(canned.url, timeout_s=PATIENCE_S) as http,
+        pytest.raises(Unavailable, match=r"answers with 1\d\d bytes, and a client reads 100"),
+    ):
+        http.embed("a")
 
 
 def offsets(*numbers: int) -> dict[str, Any]:

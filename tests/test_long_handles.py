@@ -317,7 +317,9 @@ class TestOverHttp:
 
     def test_a_result_is_downloaded(self, http: HttpClient, canned: CannedServer, tmp_path: Path) -> None:
         parts = {"part-00000.npy": b"vectors" * 50_000, "part-00000.ids.jsonl": b'"1"\n'}
-        canned.answers = [*files(result(parts), *parts.values()), DONE]
+        broken = Canned(200, b"the first 30 bytes of something", {"Content-Length": "31000000"})
+        first, second = files(*parts.values())
+        canned.answers = [*files(result(parts)), first, broken, second, DONE]
         folder = http.long_job(ID).save(tmp_path / "vectors")
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == parts | {"manifest.json": result(parts)}
 
