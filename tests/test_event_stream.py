@@ -9,7 +9,7 @@ import pytest
 from api_stub import MakeApp
 
 from shoal.errors import ShoalError, Unavailable, UnknownJob
-from shoal_api.event_stream import event_stream
+from shoal_api import event_stream
 
 pytest_plugins = ["api_fixtures"]
 
@@ -36,8 +36,8 @@ def _request(make_app: MakeApp) -> Iterator[None]:
         yield
 
 
-def events(*states: dict[str, Any] | ShoalError, num_looks: int = 1_000) -> list[tuple[str, Any]]:
-    """Return the events of a job that goes through these states and stays in the last."""
+def blocks(*states: dict[str, Any] | ShoalError, num_looks: int = 1_000) -> list[str]:
+    """Return what is sent of a job that goes through these states and stays in the last, after the first line."""
     left = list(states)
 
     def look() -> dict[str, Any]:
@@ -46,10 +46,16 @@ def events(*states: dict[str, Any] | ShoalError, num_looks: int = 1_000) -> list
             raise state
         return state
 
-    response = event_stream(look, Hurry(num_looks))
-    blocks = b"".join(response({"REQUEST_METHOD": "GET"}, lambda *_: None)).decode().split("\n\n")  # type: ignore[arg-type]
-    assert (blocks[0], blocks[-1]) == ("retry: 1000", "")
-    pairs = [block.split("\n") for block in blocks[1:-1]]
+    response = event_stream.event_stream(look, Hurry(num_looks))
+    assert response.headers["X-Accel-Buffering"] == "no"
+    found = b"".join(response({"REQUEST_METHOD": "GET"}, lambda *_: None)).decode().split("\n\n")  # type: ignore[arg-type]
+    assert (found[0], found[-1]) == ("retry: 1000", "")
+    return found[1:-1]
+
+
+def events(*states: dict[str, Any] | ShoalError, num_looks: int = 1_000) -> list[tuple[str, Any]]:
+    """Return the events of such a job."""
+    pairs = [block.split("\n") for block in blocks(*states, num_looks=num_looks)]
     return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in pairs]
 
 
@@ -64,6 +70,12 @@ def test_redis_may_go_away_and_come_back() -> None:
 
 def test_it_ends_with_a_job_that_is_forgotten() -> None:
     assert events(RUNNING, UnknownJob("gone")) == [("progress", RUNNING), ("end", RUNNING)]
+
+
+def test_a_comment_shows_whether_the_client_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(blocks(QUEUED, num_looks=3)) == 1
+    monkeypatch.setattr(event_stream, "KEEP_ALIVE_S", -1.0)  # the time has always passed
+    assert blocks(QUEUED, num_looks=3)[1:] == [": the job is as before"] * 3
 
 
 def test_it_ends_without_an_end_of_the_job_if_the_server_stops() -> None:

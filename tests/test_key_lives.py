@@ -146,7 +146,7 @@ def limited(queue: Queue) -> None:
 def listed(queue: Queue) -> None:
     """Submit a long job."""
     jobs = RqJobs(queue.broker.library_client(), queue.keys, KINDS)
-    jobs.submit(KINDS["embed_file"], Submission("embed_file", {}), "", new_job_id())
+    jobs.submit(KINDS["embed_file"], Submission("embed_file", {}), "once", new_job_id())
 
 
 def deleted(queue: Queue) -> None:
@@ -183,7 +183,7 @@ EXAMPLES: dict[str, list[tuple[Act, Callable[[Keys], str], int | None]]] = {
     ],
     "unread": [(submitted, lambda keys: keys.unread, 3_600)],
     "unread:load": [(submitted, lambda keys: keys.unread_load, 3_600)],
-    "once:<name>": [(once, lambda keys: keys.once("*"), 86_400)],
+    "once:<name>": [(act, lambda keys: keys.once("*"), 86_400) for act in (once, listed)],
     "long-jobs": [(listed, lambda keys: keys.long_jobs, 34_560_000)],
     "long-jobs:<client>": [(listed, lambda keys: keys.long_jobs_of("*"), 34_560_000)],
     "deleted-build:<job_id>": [(deleted, lambda keys: keys.deleted_build("*"), 2_592_000)],

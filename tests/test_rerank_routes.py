@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgpack
+import numpy as np
 import pytest
 from api_stub import MakeApp, StubWorker, raw_score_of
 from flask.testing import FlaskClient
@@ -10,7 +11,9 @@ from fuzzing import nested
 
 from shoal.client.job_limits import TEXTS_PER_JOB
 from shoal.errors import BadSetting
+from shoal.replies import Reply
 from shoal_api.protocol_paths import FALLBACKS, TOLD_BY
+from shoal_api.ranking import ranked
 from shoal_api.schema.cohere import MAX_RANK_FIELDS
 
 pytest_plugins = ["api_fixtures"]
@@ -71,6 +74,13 @@ class TestTei:
         assert words in found.get_json()["error"]
         assert api.post("/rerank", json={"query": query, "texts": ["a"] * TEXTS_PER_JOB}).status_code == 200
 
+    def test_copies_of_a_query_count_as_threads(self, make_app: MakeApp) -> None:
+        app = make_app(api_threads=256)
+        app.extensions["shoal"].access._quotas.acquire("127.0.0.1", 200)
+        body = {"query": "é" * 500_000, "texts": ["a"] * 32 * TEXTS_PER_JOB}
+        response = app.test_client().post("/rerank", json=body)
+        assert (response.status_code, response.get_json()["error_type"]) == (429, "Overloaded")
+
     @pytest.mark.parametrize(
         ("body", "status", "kind"),
         [
@@ -83,6 +93,11 @@ class TestTei:
     def test_errors_have_its_shape(self, api: FlaskClient, body: dict[str, Any], status: int, kind: str) -> None:
         response = api.post("/rerank", json=body)
         assert (response.status_code, response.get_json()["error_type"]) == (status, kind)
+
+
+def test_of_equal_scores_the_first_text_comes_first() -> None:
+    reply = Reply("a", scores=np.array([1, 2, 2, 1], np.float32))
+    assert [found["index"] for found in ranked(reply, "score", {}, top_n=3)] == [1, 2, 0]
 
 
 @pytest.mark.usefixtures("stub")

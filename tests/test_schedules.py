@@ -87,6 +87,14 @@ def test_of_two_runners_one_submits(jobs: LongJobs, file: Path) -> None:
     assert len(jobs.list()) == 1
 
 
+def test_those_of_one_time_are_all_submitted(jobs: LongJobs, file: Path) -> None:
+    schedules = read(file, jobs, KINDS)
+    for job in schedules.get_jobs():
+        job.next_enqueue_time = datetime(2026, 1, 1, 3, tzinfo=UTC)
+    schedules.submit_due()
+    assert {status.kind for status in jobs.list()} == {"build_index", "embed_file"}
+
+
 def test_a_job_that_cannot_be_submitted_waits_for_its_next_time(
     jobs: LongJobs, file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
