@@ -20,6 +20,7 @@ from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.public_status import public_text
 from shoal.long_jobs.rq_job import job_class_of
 from shoal.long_jobs.rq_queue import LongQueue, queue_names
+from shoal.long_task import TaskProgress
 from shoal.settings import Settings
 from shoal_workers.long_jobs.control import JobControl
 from shoal_workers.long_jobs.rq_worker import STOP_WITHIN_S, LongJobWorker
@@ -237,6 +238,21 @@ def test_a_job_is_changed_as_it_is_when_the_change_is_written(
         meddle()
     assert pool.status in statuses
     assert pool.connection.llen(pool.queue.key) == 0
+
+
+def test_a_job_that_gets_on_has_all_tries_again_and_keeps_how_far_it_is(pool: Pool) -> None:
+    run = pool.begin("worker")
+    for rows, expected in ((0, 1), (5, len(KINDS["embed_file"].retry_after_s)), (5, 1)):
+        run.job.retries_left = 1
+        run.control.report(TaskProgress(rows=rows))
+        run.control.save()
+        assert fetch(pool.queue, pool.job_id).retries_left == expected
+    run.control.is_told_to_stop = True
+    with pytest.raises(Paused, match="the runner is stopped"):
+        run.control.report(TaskProgress(rows=7))
+    run.fail(Paused("stop"))
+    status = pool.jobs.status(pool.job_id)
+    assert (status.status, status.progress.rows) == ("queued", 7)
 
 
 def test_a_job_that_is_done_has_no_error_of_an_earlier_try(pool: Pool) -> None:

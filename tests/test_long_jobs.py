@@ -20,6 +20,7 @@ from shoal.errors import (
     UnknownJob,
 )
 from shoal.keys import Keys
+from shoal.long_jobs import job_list
 from shoal.long_jobs.kind import KINDS
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.long_jobs.rq_job import job_class_of
@@ -211,6 +212,19 @@ def test_a_job_that_is_listed_before_it_is_put_stays_listed(
     listed = submit(jobs)
     assert [status.id for status in jobs.list()] == [listed]
     assert connection.zrange(keys.long_jobs, 0, -1) == [b"soon", listed.encode()]
+
+
+def test_a_long_list_is_read_in_parts_and_has_the_newest(
+    jobs: LongJobs, connection: "redis.Redis", keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_list, "CHUNK", 2)
+    monkeypatch.setattr(job_list, "MAX_LISTED", 6)
+    dropped, *ids = [submit(jobs) for _ in range(7)]
+    assert connection.zcard(keys.long_jobs) == 6
+    gone_s = time.time() - 86_400
+    connection.zadd(keys.long_jobs, {ids[0]: gone_s - 2, ids[1]: gone_s - 1, "gone": gone_s})
+    assert [status.id for status in jobs.list()] == ids[::-1]
+    assert jobs.status(dropped).status == "queued"
 
 
 @pytest.mark.parametrize("value", [b"\xff\xfe", b"a/b", b"x" * 1_000])

@@ -2,10 +2,11 @@
 
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 
 import pytest
-from api_stub import COUNTERS, HISTOGRAM, MakeApp, StubWorker
+from api_stub import COUNTERS, HISTOGRAM, MakeApp, StubWorker, arrived_before
 from conftest import RedisServer
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
@@ -14,6 +15,7 @@ from queues import Queue, drive
 from shoal import wire
 from shoal.jobs import LANES, Job
 from shoal.settings import DEFAULTS
+from shoal_api.context import Context
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.process import measurements
 from shoal_workers.service import about
@@ -132,6 +134,40 @@ def test_a_lane_is_as_full_as_its_fullest_limit(make_app: MakeApp, scrape: Scrap
     assert found == {"interactive": 0, "bulk": 1 / DEFAULTS.max_backlog}
     api = make_app(max_backlog_texts=4).test_client()
     assert 'shoal_lane_fill_ratio{lane="bulk"} 0.5\n' in api.get("/metrics").get_data(as_text=True)
+
+
+def test_a_lane_tells_what_it_holds_and_for_how_long(scrape: Scrape, queue: Queue) -> None:
+    began_s = time.monotonic()
+    put(queue, "bulk", "storm", "rain")
+    found = {
+        word: scrape(f"shoal_lane_{word}", "lane") for word in ("jobs", "texts", "bytes", "oldest_job_age_seconds")
+    }
+    (entry,) = queue.redis.xrange(queue.keys.lane("bulk"))
+    assert [values["bulk"] for values in found.values()][:3] == [1, 2, len(entry[1][b"job"])]
+    assert 0 <= found["oldest_job_age_seconds"]["bulk"] <= time.monotonic() - began_s + 0.1
+    assert {values["interactive"] for values in found.values()} == {0}
+
+
+def test_dead_letters_are_counted(scrape: Scrape, queue: Queue) -> None:
+    for _ in range(2):
+        queue.redis.xadd(queue.keys.dead, {"reason": "why"})
+    assert scrape("shoal_dead_letters") == {"": 2}
+
+
+def test_clocks_that_are_ahead_of_redis_are_positive(make_app: MakeApp, scrape: Scrape, worker: Worker) -> None:
+    worker.clock.offset_s, worker.clock.error_s = 2.5, 0.5
+    assert scrape("shoal_worker_clock_offset_seconds", "worker") == {worker.id: 2.5}
+    assert scrape("shoal_worker_clock_error_seconds", "worker") == {worker.id: 0.5}
+    app = make_app()
+    Context.of(app).client.queue.clock.offset_s = 2.5
+    assert "\nshoal_clock_offset_seconds 2.5\n" in app.test_client().get("/metrics").get_data(as_text=True)
+
+
+def test_a_request_is_measured_in_seconds_from_its_arrival(api: FlaskClient, scrape: Scrape) -> None:
+    api.get("/info", environ_overrides=arrived_before(100))
+    found = {route: scrape(f"shoal_http_request_seconds_{route}", "route") for route in ("sum", "count")}
+    assert found["count"]["/info"] == 1
+    assert 100 <= found["sum"]["/info"] < 10_000
 
 
 def test_unread_results_are_measured_against_their_limit(scrape: Scrape, worker: Worker, queue: Queue) -> None:
