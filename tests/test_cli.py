@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -19,9 +20,11 @@ from process import run
 from safetensors.numpy import load_file
 
 from shoal import Client, __version__
+from shoal.cli import search
 from shoal.cli.main import main
 from shoal.keys import Keys
 from shoal.queue.pool import Pool
+from shoal.replies import Reply
 from shoal.settings import Settings, variable
 
 SETTINGS = {item.name for item in fields(Settings)}
@@ -227,14 +230,27 @@ def test_search_of_an_unknown_index(shoal: CliRunner) -> None:
     assert 'no index "x": this worker serves default; name one with --index' in said
 
 
+def test_search_prints_facets_and_says_that_hits_are_approximate(capsys: pytest.CaptureFixture[str]) -> None:
+    facets = [{"topic": {"values": [{"value": "sun", "count": 1_234}, {"value": "rain", "count": 5}]}}]
+    reply = Reply("a", hits=[[]], facets=facets, approximate=True)
+    (found,) = search._search(SimpleNamespace(find=lambda *_, **__: reply), ["storm"], 5, "default", {})  # type: ignore[arg-type]
+    search._print(found, ())
+    printed = capsys.readouterr()
+    assert printed.out == 'topic: "sun" 1,234, "rain" 5\n'
+    assert printed.err.startswith("approximate: some of the best documents may be missing")
+
+
 def test_status_lists_lanes_and_workers(shoal: CliRunner, client: Client) -> None:
     client.submit("embed", "storm")
+    client.queue.broker.execute("HSET", client.queue.keys.unread_load, "results", 2, "bytes", 3_000)
+    client.queue.broker.execute("EXPIRE", client.queue.keys.unread_load, 60)
     indexes = {"default": {"count": 1_234}}
     pool = Pool(client.queue.broker, client.queue.keys, alive_s=3_600)
     about = {"state": "ready", "model": "tiny", "engine": "openvino", "precision": "bf16", "indexes": indexes}
     pool.announce("w1", about | {"index_errors": {"news": "v2/vectors.npy is not what was built"}})
     printed = succeed(shoal.invoke(main, ["status"]))
     assert "lane interactive: 1 unanswered" in printed
+    assert "results not read: 2, 3,000 bytes\n" in printed
     assert (
         "w1 ready tiny openvino bf16: default (1,234)\n    index news: v2/vectors.npy is not what was built\n"
         in printed

@@ -157,6 +157,11 @@ class TestHttp:
     def test_the_limit_is_checked(self, api: FlaskClient) -> None:
         assert api.get("/v1/dead?limit=0").get_json()["error"]["message"] == 'limit is "0": it takes at least 1'
 
+    def test_the_newest_so_many_are_listed(self, api: FlaskClient, queue: Queue) -> None:
+        _, newest = (bury(queue, b"\xc1") for _ in range(2))
+        found = api.get("/v1/dead?limit=1").get_json()
+        assert (found["count"], [letter["id"] for letter in found["dead"]]) == (2, [newest])
+
 
 class TestCommands:
     def shoal(self, queue: Queue, redis_url: str, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -171,6 +176,7 @@ class TestCommands:
         assert listed[0] == "2 dead letters"
         assert "2 unreadable bytes" not in listed[1]
         assert [line.split()[0] for line in listed[1:]] == [second, first]
+        assert len(self.shoal(queue, redis_url, "list", "--limit", "1").stdout.splitlines()) == 2
         shown = self.shoal(queue, redis_url, "show", first).stdout
         assert "search mine (1 texts)" in shown
         assert f"text 0: {json.dumps('stürm ' + chr(10) + ' x', ensure_ascii=False)}" in shown

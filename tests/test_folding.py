@@ -239,6 +239,19 @@ class TestRedis:
             4:
         ]
 
+    def test_keeps_all_for_a_version_that_cannot_be_read_now(
+        self, changes: IndexChanges, source: Source, out: Path
+    ) -> None:
+        damaged = build(source, out, MadeVectors()).version
+        made = []
+        for n in range(2):
+            made.append(append(changes, {f"new {n}": "storm"}))
+            build(source, out, MadeVectors(), changes=changes)
+        (out / damaged / MANIFEST).write_text("{}")
+        changes.forget_folded(out)
+        kept = [position for position, lines in changes.since(START) if lines is not None]
+        assert kept == made
+
     def test_that_does_not_have_all_changes_any_more(
         self, changes: IndexChanges, source: Source, out: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -13,8 +13,10 @@ from process import Process
 from test_cli import fail, succeed
 
 from shoal import Client
+from shoal.cli import long_job
 from shoal.cli.main import main
 from shoal.keys import Keys
+from shoal.long_jobs.status import LongJobStatus, Progress
 from shoal.settings import variable
 
 
@@ -59,6 +61,14 @@ def test_a_job_is_shown_with_all_that_is_known(shoal: CliRunner, job_id: str, tm
     assert "text_column: headline" in lines
     about = json.loads(succeed(shoal.invoke(main, ["job", "show", job_id, "--json"])))
     assert (about["id"], about["arguments"]["text_column"]) == (job_id, "headline")
+
+
+def test_a_failed_job_tells_why_and_what_it_has_left_out() -> None:
+    progress, error = Progress(rows=9, num_bad=7, first_bad=("row 1: empty",), eta_s=60.0), {"code": "file_error"}
+    status = LongJobStatus("a", "embed_file", "failed", {}, 0.0, progress=progress, error=error | {"message": "gone"})
+    assert long_job._outline(status).endswith("(file_error: gone)")
+    details = list(long_job._details(status))
+    assert details[-3:] == [("left out", "row 1: empty"), ("left out", "6 more rows"), ("error", "gone [file_error]")]
 
 
 def test_jobs_are_paused_resumed_cancelled_and_retried(shoal: CliRunner, job_id: str) -> None:

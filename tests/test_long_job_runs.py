@@ -12,6 +12,7 @@ from breaking import Plan, connect
 from conftest import RedisServer
 from rq.exceptions import StopRequested
 from rq.executions import Execution
+from rq.worker import Worker
 
 from shoal.broker.broker import Broker
 from shoal.errors import FolderBusy, IndexBusy, IndexNotFound, InvalidRequest, Paused, ShoalError, Unavailable
@@ -23,6 +24,7 @@ from shoal.long_jobs.rq_queue import LongQueue, queue_names
 from shoal.long_task import TaskProgress
 from shoal.settings import Settings
 from shoal_workers.long_jobs.control import JobControl
+from shoal_workers.long_jobs.maintenance import LOOK_FIRST_S, Maintenance
 from shoal_workers.long_jobs.rq_worker import STOP_WITHIN_S, LongJobWorker
 from shoal_workers.long_jobs.runnable_job import RunnableJob
 
@@ -282,6 +284,33 @@ def test_a_job_that_is_killed_as_it_ignores_a_pause_and_resumed_then_goes_on(
     status = pool.jobs.status(pool.job_id)
     assert (status.status, status.error) == ("queued", None)
     assert fetch(pool.queue, pool.job_id).retries_left == len(KINDS["embed_file"].retry_after_s)
+
+
+def test_what_befell_one_job_says_nothing_of_the_next(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = pool.begin("worker")
+    run.worker._has_killed = True  # the process of the job before, which ignored a pause
+    monkeypatch.setattr(Worker, "fork_work_horse", lambda *_: None)
+    run.worker.fork_work_horse(run.job, run.queue)
+    run.die()
+    error = pool.jobs.status(pool.job_id).error
+    assert error
+    assert error["code"] == "internal"
+
+
+def test_a_worker_that_was_away_itself_looks_for_a_while_before_it_takes_a_job(pool: Pool) -> None:
+    now_s = [100.0]
+    maintenance = Maintenance(pool.queue, lambda: now_s[0])
+    maintenance.run()
+    run = pool.begin("worker")
+    pool.connection.delete(run.execution.key)  # the sign of life of its process
+    for later_s, status in (
+        (200.0, "running"),
+        (200.0 + LOOK_FIRST_S / 2, "running"),
+        (200.0 + LOOK_FIRST_S, "queued"),
+    ):
+        now_s[0] = later_s
+        maintenance.run()
+        assert pool.status == status
 
 
 def test_a_worker_stops_although_the_signal_came_while_it_logged(pool: Pool) -> None:

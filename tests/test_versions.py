@@ -1,7 +1,9 @@
 """The versions of an index: published, rolled back, deleted, and kept as many as are asked for."""
 
+import fcntl
 import json
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from shoal_workers.index.build.scratch import SCRATCH
 from shoal_workers.index.files.manifest import MANIFEST, Manifest
 from shoal_workers.index.index import current_version
 from shoal_workers.index.long_tasks import BuildIndex, ManageIndex, build_index, manage_index, name_of, where_is
-from shoal_workers.index.versions import HISTORY, delete, list_versions, publish, rollback
+from shoal_workers.index.versions import HISTORY, ROLLBACK, changing, delete, list_versions, publish, rollback
 
 Build = Callable[..., str]
 
@@ -120,6 +122,12 @@ class TestRollback:
         publish(out, names[3])
         assert rollback(out, None, "two") == names[1]
         assert current(out) == names[3]
+
+    def test_that_was_broken_off_is_done_by_the_next_try(self, out: Path, built: Build) -> None:
+        first, second = built(), built()
+        (out / ROLLBACK).write_text(f"one {second} {first}\n")  # as it is just before the current version changes
+        assert rollback(out, None, "one") == first
+        assert current(out) == first
 
     def test_without_a_history(self, out: Path, built: Build) -> None:
         first, _ = built(), built()
@@ -243,6 +251,15 @@ class TestLongTasks:
         for action in ("list", "rollback"):
             with pytest.raises(IndexNotFound):
                 manage_index(ManageIndex("news", action), out, None)
+
+
+def test_one_process_at_a_time_changes_them(out: Path, built: Build) -> None:
+    built()
+    other = os.open(out, os.O_RDONLY)
+    with changing(out), pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(other)
 
 
 def test_the_folder_of_a_name(tmp_path: Path) -> None:
