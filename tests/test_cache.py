@@ -623,10 +623,10 @@ class TestClient:
         worker.pool.leave(worker.id)
         assert lookup.find(job).missing == []
 
-    def test_what_was_found_is_held_until_heartbeats_are_read_again(self, client: Client, worker: Worker) -> None:
+    def test_what_was_found_is_held_for_a_while(self, client: Client, worker: Worker) -> None:
         embed(worker, "storm")
         announce(worker)
-        holds, reads_anew = CacheLookup(client.pool, refresh_s=3_600), CacheLookup(client.pool, refresh_s=0)
+        holds, reads_anew = (CacheLookup(client.pool, refresh_s=0, hold_s=hold_s) for hold_s in (3_600, 0))
         job = Job("embed", ["storm", "rain"])
         assert holds.find(job).missing == reads_anew.find(job).missing == ["rain"]
         queue_of(worker).redis.delete(*places(worker))
@@ -665,7 +665,7 @@ class TestClient:
         with Client(own_redis.url, key_prefix=queue_of(worker).keys.prefix, pool=queue_of(worker).keys.pool) as client:
             embed(worker, "storm")
             announce(worker)
-            client.cache_lookup = CacheLookup(client.pool, refresh_s=0)  # it holds nothing
+            client.cache_lookup = CacheLookup(client.pool, refresh_s=0, hold_s=0)  # it holds nothing
             assert array(client.call(Job("embed", ["storm"]))).shape == (1, 32)
             own_redis.stop()
             for _ in range(3):

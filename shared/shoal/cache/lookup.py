@@ -24,6 +24,9 @@ from shoal.replies import TIMINGS, Reply, finish
 #: Most bytes of entries that a client holds in memory.
 MAX_HELD_BYTES = 8 * 2**20
 
+#: Time for which it holds them, in seconds: they may be deleted meanwhile. It may be as much longer as a refresh waits.
+HOLD_S = 30.0
+
 #: Bytes that Python's objects of an entry take beside the entry itself.
 OBJECT_BYTES = 512
 
@@ -76,11 +79,19 @@ class _Lookup:
     Workers announce the shape of the cache in their heartbeats; those of new workers are read after `refresh_s`,
     by default the time after which a worker that has died is known to be dead.
     Without workers or a cache, or while workers announce different shapes, all texts are missing. Entries that were
-    found since then are held in memory: texts that are asked for again and again need no round trip. `num_hits` and
-    `num_misses` count texts.
+    found are held in memory for about `hold_s`: texts that are asked for again and again need no round trip.
+    `num_hits` and `num_misses` count texts.
     """
 
-    def __init__(self, commands: Commands, keys: Keys, pool: AsyncPool, refresh_s: float, max_held_bytes: int):
+    def __init__(
+        self,
+        commands: Commands,
+        keys: Keys,
+        pool: AsyncPool,
+        refresh_s: float,
+        max_held_bytes: int = MAX_HELD_BYTES,
+        hold_s: float = HOLD_S,
+    ):
         self.num_hits = 0
         self.num_misses = 0
         self._commands = commands
@@ -88,9 +99,10 @@ class _Lookup:
         self._pool = pool
         self._refresh_s = refresh_s
         self._max_held_bytes = max_held_bytes
+        self._hold_s = hold_s
         self._cache: AsyncCache | None = None
         self._held: dict[bytes, Entry] = {}
-        self._refresh_at = 0.0
+        self._refresh_at = self._drop_at = 0.0
         self._counting = threading.Lock()
 
     async def _find(self, job: Job) -> LookupResult:
@@ -133,8 +145,10 @@ class _Lookup:
             self._cache = None
         elif self._cache is None or self._cache.table != table:
             self._cache = AsyncCache(self._commands, self._keys, table)
-        self._held = {}  # an entry may have been deleted since
-        self._refresh_at = time.monotonic() + self._refresh_s
+        now = time.monotonic()
+        if now >= self._drop_at:
+            self._held, self._drop_at = {}, now + self._hold_s
+        self._refresh_at = now + self._refresh_s
 
     def _count(self, num_texts: int, num_misses: int) -> None:
         with self._counting:
@@ -145,8 +159,15 @@ class _Lookup:
 class CacheLookup(_Lookup):
     """The look-up for threads. Thread-safe, and works on both sides of a fork."""
 
-    def __init__(self, pool: Pool, refresh_s: float = ALIVE_S, max_held_bytes: int = MAX_HELD_BYTES):
-        super().__init__(BlockingCommands(pool.broker), pool.keys, pool.asynchronous, refresh_s, max_held_bytes)
+    def __init__(
+        self,
+        pool: Pool,
+        refresh_s: float = ALIVE_S,
+        max_held_bytes: int = MAX_HELD_BYTES,
+        hold_s: float = HOLD_S,
+    ):
+        commands = BlockingCommands(pool.broker)
+        super().__init__(commands, pool.keys, pool.asynchronous, refresh_s, max_held_bytes, hold_s)
         self._make_locks()
 
     def find(self, job: Job) -> LookupResult:
@@ -168,7 +189,7 @@ class AsyncCacheLookup(_Lookup):
     """The look-up for the tasks of an event loop."""
 
     def __init__(self, commands: Commands, keys: Keys, pool: AsyncPool, refresh_s: float = ALIVE_S):
-        super().__init__(commands, keys, pool, refresh_s, MAX_HELD_BYTES)
+        super().__init__(commands, keys, pool, refresh_s)
         self._refreshing = asyncio.Lock()
 
     async def find(self, job: Job) -> LookupResult:
