@@ -428,6 +428,9 @@ def test_a_fault_that_has_gone_is_told_no_more(indexes: OpenIndexes, log: Log, q
     indexes.follow()
     assert "a" in ids(indexes["news"])
     assert indexes.errors == {}
+    log.num_commands = 0
+    indexes.follow()
+    assert log.num_commands == 1  # nothing is read again
 
 
 def test_an_index_whose_changes_fail_stops_no_other_one(

@@ -28,6 +28,7 @@ from shoal.queue.dead_letters import DeadLetter, DeadLetters
 from shoal.queue.delivery import Delivery
 from shoal.queue.lane import MAX_FRONT_BYTES, Source
 from shoal.replies import Reply
+from shoal.settings import Settings
 from shoal_workers.admission import MAX_DELIVERIES, Limits
 from shoal_workers.encoding.bucketing import Bucketing
 from shoal_workers.encoding.encoder import Encoder, EncodingPass, TokenizedText
@@ -35,6 +36,7 @@ from shoal_workers.encoding.tokenizer import Tokens
 from shoal_workers.index.index import Index
 from shoal_workers.process.crash_report import CrashReports
 from shoal_workers.scheduler import MAX_PASSES_AHEAD, MIN_PREEMPTIBLE_TOKENS
+from shoal_workers.service import limits_of
 from shoal_workers.work import Work
 from shoal_workers.worker import Worker
 
@@ -731,6 +733,11 @@ def test_a_timing_covers_its_own_step_of_its_own_job(
     assert [one["tokenize_s"] // 100 for one in timings] == [1, 1]
     assert [one["encode_s"] // 10_000 for one in timings] == [1, 1]
     assert timings[0]["search_s"] > 0 == timings[1]["search_s"]
+
+
+def test_the_limits_of_a_worker_are_those_of_its_settings() -> None:
+    settings = Settings(max_job_texts=3, max_text_chars=5, max_batch_texts=7, max_batch_wait_ms=9)
+    assert limits_of(settings) == Limits(3, 5, 7, 0.009)
 
 
 def test_a_worker_can_wait_for_its_batch_to_fill(queue: Queue, engine: Engine) -> None:
