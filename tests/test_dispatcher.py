@@ -4,12 +4,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from threading import Event
 
 import pytest
 from conftest import PATIENCE_S, wait_until
 from queues import Queue
 
+import shoal.queue.dispatching
 from shoal import Client
 from shoal.broker.broker import Broker
 from shoal.errors import Internal, ShoalError, Unavailable
@@ -198,16 +200,15 @@ def test_large_jobs_do_not_delay_those_of_other_threads(queue: Queue) -> None:
 
 
 class FailingStream(ReplyStream):
-    """Replies whose reader fails once with an unforeseen error, when it is told to."""
+    """Replies whose reader fails as often as it is told to, each time with what a function raises."""
 
     def __init__(self, broker: Broker, key: str, ttl_s: int):
         super().__init__(broker, key, ttl_s)
-        self.fails = Event()
+        self.failures = SimpleQueue[Callable[[], None]]()
 
     def wait(self, timeout_s: float = 0.05) -> list[Reply]:
-        if self.fails.is_set():
-            self.fails.clear()
-            raise RuntimeError("unforeseen")
+        if not self.failures.empty():
+            self.failures.get()()
         return super().wait(timeout_s)
 
 
@@ -226,12 +227,42 @@ def test_after_an_unforeseen_error_those_who_wait_are_told_and_it_goes_on(queue:
     dispatcher = Dispatcher(own)
     first, second = (Job("embed", ["storm"]) for _ in range(2))
     (pending,) = dispatcher.call("interactive", [first])
-    own.stream.fails.set()
+
+    def fail() -> None:
+        raise RuntimeError("unforeseen")
+
+    own.stream.failures.put(fail)
     with pytest.raises(Internal):
         pending.result(PATIENCE_S)
     (pending,) = dispatcher.call("interactive", [second])
     answer_all(queue)
     assert pending.result(PATIENCE_S).id == second.id
+    dispatcher.close()
+
+
+def test_a_caller_who_comes_when_redis_is_back_is_not_told_that_it_was_away(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shoal.queue.dispatching, "GRACE_S", -1.0)
+    own, late = FailingInbox(queue.broker, queue.keys), list[PendingReply]()
+    dispatcher = Dispatcher(own)
+    first, second = (Job("embed", ["storm"]) for _ in range(2))
+    (pending,) = dispatcher.call("interactive", [first])
+
+    def fail() -> None:
+        raise Unavailable("away")
+
+    def fail_late() -> None:
+        late.extend(dispatcher.call("interactive", [second]))
+        fail()
+
+    for failure in (fail, fail_late):
+        own.stream.failures.put(failure)
+    with pytest.raises(Unavailable, match="away"):
+        pending.result(PATIENCE_S)
+    wait_until(lambda: late)
+    answer_all(queue)
+    assert late[0].result(PATIENCE_S).id == second.id
     dispatcher.close()
 
 

@@ -5,7 +5,7 @@ import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Generic, Protocol, TypeVar
 
@@ -172,6 +172,7 @@ class Dispatching(ABC, Generic[P, N]):
 
     async def _receive(self) -> None:
         answered_at, is_away = time.monotonic(), False
+        known: set[str] | None = None
         while not self._is_closed():
             try:
                 replies, answered = await self._wait_for_replies()
@@ -180,12 +181,14 @@ class Dispatching(ABC, Generic[P, N]):
                 if time.monotonic() - answered_at > GRACE_S:
                     _log.log(logging.DEBUG if is_away else logging.WARNING, "%s; trying until it does", error)
                     is_away = True
-                    self._settle_all(error)
+                    self._settle_all(error, known)
                 await self._pause(RETRY_S)
+                if is_away:
+                    known = {*self._pending, *self._watched}  # when this fails, Redis may answer those that come later
                 continue
             if is_away:
                 _log.info("Redis answers again")
-            answered_at, is_away = time.monotonic(), False
+            answered_at, is_away, known = time.monotonic(), False, None
             for reply in replies:
                 if pending := self._pending.pop(reply.id, None):
                     pending.settle(reply)
@@ -217,15 +220,18 @@ class Dispatching(ABC, Generic[P, N]):
             if pending := self._pending.pop(job.id, None):
                 pending.settle(error)
 
-    def _settle_all(self, error: ShoalError) -> list[StreamEntry]:
-        """Have all callers that wait raise the error; return the places of the jobs that are not answered."""
+    def _settle_all(self, error: ShoalError, known: Collection[str] | None = None) -> list[StreamEntry]:
+        """Have all callers that wait raise the error; return the places of the jobs that are not answered.
+
+        With `known`, only callers that wait for these jobs.
+        """
         places = []
-        for job_id in list(self._pending):
+        for job_id in list(self._pending) if known is None else known:
             if pending := self._pending.pop(job_id, None):
                 if pending.place is not None:  # else the put withdraws the job
                     places.append(pending.place)
                 pending.settle(error)
-        for job_id in list(self._watched):
+        for job_id in list(self._watched) if known is None else known:
             self._note(job_id, error)
         return places
 
