@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.client import HTTPConnection
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ import redis
 from api_stub import StubWorker
 from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from process import Process
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from tcp_proxy import Proxy
 
-from shoal.broker.circuit_breaker import TRY_EVERY_S, CircuitBreaker
+from shoal.broker.circuit_breaker import TRY_EVERY_S, WATCHED, CircuitBreaker
 from shoal.broker.connections import ANSWER_S
 from shoal.errors import ShoalError
 from shoal.keys import Keys
@@ -282,6 +285,18 @@ class TestCircuitBreaker:
         breaker.record_failure(redis.ConnectionError("reset"), clock.now_s, is_silence=False)
         with pytest.raises(redis.ConnectionError, match="reset"):
             breaker.check()
+
+    def test_a_refused_connection_does_not_open_it_however_long_that_took(
+        self, breaker: CircuitBreaker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clock = chain([0.0], repeat(1.0))
+        monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+        connection = WATCHED[redis.Connection](  # type: ignore[abstract]
+            port=free_port(), retry=Retry(NoBackoff(), 0), breaker=breaker
+        )
+        with pytest.raises(redis.ConnectionError, match="refused"):
+            connection.connect()
+        breaker.check()
 
     def test_one_thread_at_a_time_tries_and_may_connect_again(self, breaker: CircuitBreaker, clock: Clock) -> None:
         """The idle connection that it was given may be one that Redis has closed."""

@@ -13,7 +13,6 @@ from redis.asyncio import connection as asyncio_connection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from shoal.broker import circuit_breaker
 from shoal.broker.circuit_breaker import CircuitBreaker
 from shoal.broker.connections import ANSWER_S, pieces, read_url, readable_url, refused, sending_s
 
@@ -50,7 +49,7 @@ class AsyncConnection(asyncio_connection.AbstractConnection):
                 async with asyncio.timeout((self.socket_connect_timeout or 0.0) + self.answer_s):
                     await super().connect()  # type: ignore[no-untyped-call]
         except redis.RedisError as error:
-            self.breaker.record_failure(error, started, time.monotonic() - started > circuit_breaker.TRY_EVERY_S)
+            self.breaker.record_no_connection(error, started)
             raise
 
     async def ask(self, packed: Sequence[bytes], num_answers: int, block_s: float) -> list[Any]:

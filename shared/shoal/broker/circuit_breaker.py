@@ -60,6 +60,14 @@ class CircuitBreaker:
                 self._next_try_at = time.monotonic() + TRY_EVERY_S
                 self._trying = 0
 
+    def record_no_connection(self, error: redis.RedisError, since: float) -> None:
+        """Record that a connection failed which was begun at `since`: silence if that took long, unless it was refused.
+
+        On a busy machine, a refusal may take long as well.
+        """
+        is_refused = isinstance(error.__context__, ConnectionRefusedError)
+        self.record_failure(error, since, not is_refused and time.monotonic() - since > TRY_EVERY_S)
+
     def record_success(self) -> None:
         """Record an answer, which closes the breaker."""
         self._answered_at = time.monotonic()
@@ -82,7 +90,7 @@ class _Watched(AbstractConnection):
         try:
             super().connect()  # type: ignore[no-untyped-call]
         except redis.RedisError as error:
-            self.breaker.record_failure(error, started, time.monotonic() - started > TRY_EVERY_S)
+            self.breaker.record_no_connection(error, started)
             raise
 
     def read_response(self, *args: Any, timeout: Any = SENTINEL, **options: Any) -> Any:
