@@ -20,6 +20,11 @@ HOSTILE_FIELD = "<img src=x onerror='window.ran = 1'>"
 OpenPage = Callable[..., "Page"]
 
 
+def wait_until_drawn(page: "Page") -> None:
+    """Return once the page has drawn what its scripts have changed by now."""
+    page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+
+
 def has_run_a_script(page: "Page") -> bool:
     """Return True if a text has become a script in the page."""
     return bool(page.evaluate("window.ran === 1"))

@@ -19,6 +19,12 @@ from shoal.queue.lane import Source
 INTERACTIVE = Source("interactive")
 
 
+@pytest.fixture(autouse=True)
+def block_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read ends when a job comes, or Redis goes."""
+    monkeypatch.setattr(job_notice, "BLOCK_S", PATIENCE_S)
+
+
 @pytest.fixture
 def notice(queue: Queue) -> JobNotice:
     """The notice of the jobs at the front of a lane."""

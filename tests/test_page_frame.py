@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from api_stub import MakeApp
-from browser import OpenPage, serious_faults, shot
+from browser import OpenPage, serious_faults, shot, wait_until_drawn
 from conftest import RedisServer
 from http_servers import Listen
 
@@ -102,7 +102,7 @@ def test_a_request_from_before_the_key_does_not_ask_for_it_again(
         page.wait_for_timeout(10)
     with page.expect_response(lambda response: response.status == 401):
         searches[0].continue_()
-    page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+    wait_until_drawn(page)
     looks[0].continue_()
     expect(page.locator(".hit")).to_have_count(20)
     expect(dialog).to_have_count(0)
@@ -119,7 +119,7 @@ def test_whoever_enters_no_key_is_not_asked_again(
     with page.expect_response("**/info") as refused:
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     assert refused.value.status == 401
-    page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+    wait_until_drawn(page)
     expect(dialog).to_have_count(0)
     page.get_by_role("button", name="Enter a key").click()
     expect(dialog).to_be_visible()
@@ -149,7 +149,10 @@ def test_nothing_can_be_typed_before_the_service_is_known(open_page: OpenPage, p
     page.route("**/info", lambda route: held.append(route))
     page.goto(page_url)
     expect(page.locator(".status")).to_have_text("connecting")
+    wait_until_drawn(page)
     assert page.locator("#query").count() == 0
+    while not held:
+        page.wait_for_timeout(10)
     held[0].continue_()
     page.locator("#query").fill("storm")
     expect(page.locator(".hit")).to_have_count(20)

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from browser import HOSTILE, OpenPage, faults_in_both_colours, has_run_a_script, serious_faults, shot
+from browser import (
+    HOSTILE,
+    OpenPage,
+    faults_in_both_colours,
+    has_run_a_script,
+    serious_faults,
+    shot,
+    wait_until_drawn,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -29,6 +37,7 @@ def open_map(open_page: OpenPage, url: str, hash_: str = "#map", **options: Any)
 def has_points(page: "Page") -> bool:
     """Return True if the map looks otherwise without the canvas of its points."""
     plane, points = page.locator(".plane"), page.locator("shoal-map .points")
+    wait_until_drawn(page)
     before = plane.screenshot()
     points.evaluate("canvas => { canvas.hidden = true; }")
     without = plane.screenshot()
@@ -111,9 +120,10 @@ def test_it_works_by_keyboard_alone(open_page: OpenPage, page_url: str) -> None:
     canvas.focus()
     for key in ("+", "+", "ArrowLeft", "ArrowUp", "-"):
         page.keyboard.press(key)
+    wait_until_drawn(page)
     before = canvas.screenshot()
     page.keyboard.press("0")
-    page.wait_for_timeout(0)
+    wait_until_drawn(page)
     assert canvas.screenshot() != before
     for name in ("Enlarge", "Make smaller", "Show all", "Choose with a lasso"):
         page.keyboard.press("Tab")
@@ -135,7 +145,7 @@ def test_a_value_of_the_legend_stands_out_among_what_is_chosen(open_page: OpenPa
     before = points.screenshot()
     value.click()
     expect(value).to_have_attribute("aria-pressed", "true")
-    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    wait_until_drawn(page)
     assert points.screenshot() != before
 
 
@@ -255,7 +265,7 @@ def test_colours_of_values_stay_apart_when_hits_are_marked(open_page: OpenPage, 
 def points_of(page: "Page") -> bytes:
     """Return a picture of the points as they are drawn by now."""
     page.locator("h1").hover()
-    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    wait_until_drawn(page)
     return page.locator("shoal-map").screenshot()
 
 

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import pytest
-from browser import HOSTILE, HOSTILE_FIELD, OpenPage, faults_in_both_colours, has_run_a_script, serious_faults, shot
+from browser import (
+    HOSTILE,
+    HOSTILE_FIELD,
+    OpenPage,
+    faults_in_both_colours,
+    has_run_a_script,
+    serious_faults,
+    shot,
+    wait_until_drawn,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -28,6 +37,7 @@ def search(page: "Page", words: str) -> None:
     """Type the words, and wait for the answer to all of them."""
     page.keyboard.type(words)
     expect(page).to_have_url(re.compile(re.escape(urlencode({"query": words}))))
+    wait_until_drawn(page)  # that it is busy
     expect(page.locator(".search")).to_have_attribute("aria-busy", "false")
 
 
@@ -50,6 +60,7 @@ def test_somebody_types_filters_and_copies(open_page: OpenPage, page_url: str) -
     expect(page.get_by_text("8 documents, the best first")).to_be_visible()
     assert all(text.startswith("rain") for text in hits(page))
     page.get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
     copied = page.evaluate("navigator.clipboard.readText()")
     body = json.loads(copied.partition("-d '")[2].rstrip("'"))
     assert body == {"queries": "storm europe", "k": 20, "mode": "hybrid", "filter": {"topic": {"in": ["rain"]}}}

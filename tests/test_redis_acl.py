@@ -106,7 +106,8 @@ def place(tmp_path: Path) -> Iterator[Place]:
     server.url = f"redis://shoal-admin:admin@{own}"
     server.start()
     with redis.Redis.from_url(server.url, decode_responses=True) as admin:
-        api = f"unix://shoal-api:api@{tmp_path}/redis.sock?db=0"
+        limits = f"socket_timeout={PATIENCE_S}&socket_connect_timeout={PATIENCE_S}"
+        api = f"unix://shoal-api:api@{tmp_path}/redis.sock?db=0&{limits}"
         yield Place(server, api, f"redis://shoal-worker:worker@{own}", admin)
     server.stop()
 
