@@ -14,6 +14,7 @@ from shoal.jobs import LANES, Job
 from shoal.options import Options
 from shoal.queue.answer import Answer
 from shoal.replies import Reply
+from shoal_api.schema.requests import JobBody
 
 pytest_plugins = ["api_fixtures"]
 
@@ -142,11 +143,11 @@ REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
     ({"op": "embed", "inputs": "a", "lane": "fast"}, 422, "invalid_request", "it takes 'interactive' or 'bulk'"),
     ({"op": "search", "queries": "a", "k": 1_001}, 422, "invalid_request", "at most 1000"),
     ({"op": "search", "queries": "a", "output": "tokens"}, 422, "invalid_request", "output does not go with op search"),
-    ({"op": "embed", "inputs": ["a"], "queries": ["x"], "k": 5}, 422, "invalid_request", "k does not go with op embed"),
+    ({"op": "embed", "inputs": ["a"], "queries": ["x"], "k": 6}, 422, "invalid_request", "k does not go with op embed"),
     ({"op": "embed", "inputs": "a", "query": "x"}, 422, "invalid_request", "query does not go with op embed: leave"),
     ({"op": "search", "queries": "a", "inputs": "a"}, 422, "invalid_request", "inputs does not go with op search"),
     (
-        {"op": "rerank", "inputs": "a", "query": "a", "pooling": None},
+        {"op": "rerank", "inputs": "a", "query": "a", "pooling": "max"},
         422,
         "invalid_request",
         "pooling does not go",
@@ -177,6 +178,20 @@ def test_a_bad_job_is_refused_in_words(
     found, message = error_of(api.post("/v1/jobs", json=body), status)
     assert found == code
     assert words in message
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"op": "embed", "inputs": "a"},
+        {"op": "search", "queries": "a"},
+        {"op": "rerank", "inputs": "a", "query": "b"},
+    ],
+    ids=lambda asked: asked["op"],
+)
+def test_fields_at_their_defaults_go_with_every_op(api: FlaskClient, asked: dict[str, str]) -> None:
+    defaults = {name: field.default for name, field in JobBody.model_fields.items() if not field.is_required()}
+    submit(api, **defaults | asked)
 
 
 @pytest.mark.parametrize(("wait", "words"), [("x", "a number"), ("-1", "at least 0"), ("61", "at most 60")])

@@ -1,5 +1,6 @@
 """The routes about the service itself, and the description of the API."""
 
+import json
 import logging
 import re
 from pathlib import Path
@@ -173,6 +174,12 @@ class TestDescription:
         response = api.get("/openapi.json")
         names = set(response.get_json()["components"]["schemas"])
         assert set(re.findall(r"#/components/schemas/(\w+)", response.get_data(as_text=True))) <= names
+
+    def test_no_two_choices_differ_by_case_alone(self, api: FlaskClient) -> None:
+        described = api.get("/openapi.json").get_data(as_text=True)
+        choices = [json.loads(found) for found in re.findall(r'"enum":\s*(\[[^]]*\])', described)]
+        assert ["Left", "Right"] in choices
+        assert [names for names in choices if len({name.lower() for name in names}) < len(names)] == []
 
     def test_choices_are_those_of_the_contract(self) -> None:
         fields = JobBody.model_json_schema()["properties"]

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
 from shoal.errors import InvalidRequest
 from shoal.jobs import MAX_K, Job, Lane
@@ -16,8 +16,11 @@ from shoal_api.validation import check_names
 #: Longest that a request for a job's result may wait, in seconds.
 MAX_WAIT_S = 60
 
-#: Text Embeddings Inference's words for the end at which texts are cut.
-TruncationDirection = Literal["Left", "Right", "left", "right"]
+#: Text Embeddings Inference's words for the end at which texts are cut. The OpenAPI description leaves out those in
+#: small letters: generators of clients make one name of both.
+TruncationDirection = Annotated[
+    Literal["Left", "Right", "left", "right"], WithJsonSchema({"enum": ["Left", "Right"], "type": "string"})
+]
 
 Texts = str | Annotated[list[str], Field(fail_fast=True)]
 
@@ -180,7 +183,8 @@ class JobBody(EmbedOptions, SearchFields):
         """Return the job; raises InvalidRequest if its texts are missing, or for a field that `op` does not take."""
         fields = _FIELDS_OF[self.op]
         for name in sorted(self.model_fields_set.difference(fields, ("op", "lane"))):
-            raise InvalidRequest(f"{name} does not go with op {self.op}: leave it out")
+            if getattr(self, name) != type(self).model_fields[name].default:  # generated clients send defaults
+                raise InvalidRequest(f"{name} does not go with op {self.op}: leave it out")
         if self.op == "search":
             return search_job(self, self.queries, self.k, self.index)
         if self.inputs is None:
