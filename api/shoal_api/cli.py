@@ -59,7 +59,7 @@ def key() -> None:
 
 @key.command()
 @click.argument("name")
-@click.option("--admin", is_flag=True, help="Allow the routes of dead letters too.")
+@click.option("--admin", is_flag=True, help="Allow the routes of dead letters and those that change indexes too.")
 @click.option("--rate", default="", metavar="RATE", help="How often it may be used, such as 100/second; or minute, …")
 @settings_options("api_keys_file")
 def new(settings: Settings, name: str, admin: bool, rate: str) -> None:
