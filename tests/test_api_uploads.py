@@ -496,6 +496,9 @@ class TestResult:
         assert (response.content_length, response.get_data()) == (200_000, b"x" * 200_000)
         response.close()
         assert api.head(f"{place}/files/part-00000.npy").content_length == 200_000
+        (out / "bad-rows.jsonl").write_text(f'{{"row": 1, "reason": "{settings.files_folder}/a.csv, line 1: é"}}\n')
+        with api.get(f"{place}/files/bad-rows.jsonl") as told:
+            assert told.get_json(force=True)["reason"] == "a.csv, line 1: é"
         for name in ("..%2f..%2fnews.csv", "%2e%2e", "..%2f.job", "%00"):
             assert error_of(api.get(f"{place}/files/{name}"), 404)[0] in ("unknown_file", "not_found")
         api.delete(place)

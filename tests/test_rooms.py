@@ -98,6 +98,8 @@ ROOMS: dict[str, set[str]] = {
     "shoal_api.ranking": {"shoal", "shoal_api", "shoal_api.schema", "shoal_api.enqueue", "shoal_api.model_names"},
     "shoal_api.routes": {
         "shoal",
+        "shoal.bulk",
+        "shoal.long_jobs",
         "shoal.queue",
         "shoal_api",
         "shoal_api.schema",

@@ -13,9 +13,12 @@ from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
 from shoal.allowed_path import allowed_path
+from shoal.bulk.manifest import BAD_ROWS
 from shoal.errors import UnknownFile
 from shoal.excerpt import excerpt
+from shoal.long_jobs.public_status import public_text
 from shoal.options import Options
+from shoal.settings import Settings
 from shoal_api.context import context
 from shoal_api.enqueue import IDEMPOTENCY_KEY
 from shoal_api.job_folder import JobFolder
@@ -57,8 +60,12 @@ def result_file(path: FilePath) -> Response:
             f"job {job.id} ({job.kind}) is {job.status}: files can be fetched of an embed_file that is done"
         )
     file = open_result(Path(allowed_path(str(job.arguments.get("out")), context().settings)), path.name)
-    headers = {"Content-Type": "application/octet-stream", "Content-Length": str(os.fstat(file.fileno()).st_size)}
-    response = StreamedResponse(_pieces(file), headers)
+    headers = {"Content-Type": "application/octet-stream"}
+    if path.name == BAD_ROWS:
+        response = StreamedResponse(_public_pieces(file, context().settings), headers)
+    else:
+        size = os.fstat(file.fileno()).st_size
+        response = StreamedResponse(_pieces(file), headers | {"Content-Length": f"{size}"})
     response.call_on_close(file.close)
     response.call_on_close(context().access.last(json_request()))
     return response
@@ -72,6 +79,12 @@ def open_result(folder: Path, name: str) -> BinaryIO:
             descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             return os.fdopen(descriptor, "rb")
     raise UnknownFile(f"the result has no file {excerpt(name)}: its manifest.json names the files")
+
+
+def _public_pieces(file: BinaryIO, settings: Settings) -> Iterator[bytes]:
+    """Yield a file of text with the paths of `public_text`."""
+    while lines := file.readlines(PIECE_BYTES):
+        yield public_text(b"".join(lines).decode(), settings).encode()
 
 
 def _pieces(file: BinaryIO) -> Iterator[bytes]:

@@ -49,7 +49,7 @@ class IdsBody(OwnBody):
 class DocumentsWritten(BaseModel):
     """Documents that were added, or deleted."""
 
-    model_config = described(example={"index": "news", "num": 1, "position": "1790000000500-0"})
+    model_config = described(example={"index": "news", "num": 1, "position": "7-482091736550318624"})
     index: str
     num: int = Field(description="Number of documents, or of ids")
     position: str = Field(description="Place of the change among all of the index; workers tell up to which they are")
