@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
 #: A script that would set a mark in the page if it ran.
 HOSTILE = "<img src=x onerror='window.ran = 1'><script>window.ran = 1</script>"
@@ -28,6 +28,18 @@ def wait_until_drawn(page: "Page") -> None:
 def has_run_a_script(page: "Page") -> bool:
     """Return True if a text has become a script in the page."""
     return bool(page.evaluate("window.ran === 1"))
+
+
+def hold_first(page: "Page", pattern: str) -> "list[Route]":
+    """Let the first request of an address wait, and return the list that it will be in."""
+    held: list[Route] = []
+    page.route(pattern, lambda route: route.continue_() if held else held.append(route))
+    return held
+
+
+def look_again(page: "Page") -> None:
+    """Let the page ask at once how the service is."""
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
 
 def serious_faults(page: "Page") -> list[str]:

@@ -6,27 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from api_stub import MakeApp
-from browser import OpenPage, serious_faults, shot, wait_until_drawn
+from browser import OpenPage, hold_first, look_again, serious_faults, shot, wait_until_drawn
 from conftest import RedisServer
 from http_servers import Listen
 
 from shoal_api.access import api_keys
+from shoal_workers.index.index import Index
 from shoal_workers.worker import Worker
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page, Route
+    from playwright.sync_api import Route
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 expect = sync_api.expect
 
 pytest_plugins = ["browser_fixtures"]
-
-
-def hold_first(page: "Page", pattern: str) -> "list[Route]":
-    """Let the first request of an address wait, and return the list that it will be in."""
-    held: list[Route] = []
-    page.route(pattern, lambda route: route.continue_() if held else held.append(route))
-    return held
 
 
 def test_without_a_worker_it_says_so(open_page: OpenPage, listen: Listen, make_app: MakeApp) -> None:
@@ -47,8 +41,12 @@ def test_without_redis_it_says_so(
     assert serious_faults(page) == []
 
 
-def test_without_an_index_it_says_how_to_build_one(
-    open_page: OpenPage, listen: Listen, make_app: MakeApp, serve_indexes: Callable[..., Worker]
+def test_without_an_index_it_says_how_to_build_one_and_shows_one_that_is_served_later(
+    open_page: OpenPage,
+    listen: Listen,
+    make_app: MakeApp,
+    serve_indexes: Callable[..., Worker],
+    fields_index: Index,
 ) -> None:
     serve_indexes()
     page = open_page(f"{listen(make_app())}/")
@@ -61,6 +59,11 @@ def test_without_an_index_it_says_how_to_build_one(
     expect(notice).to_contain_text("No index is served yet")
     shot(page, "no-index")
     assert serious_faults(page) == []
+    page.get_by_role("link", name="Map").click()
+    expect(notice).to_contain_text("No index is served yet")
+    serve_indexes(default=fields_index)
+    look_again(page)
+    expect(page.locator("shoal-map")).to_be_visible()
 
 
 def test_a_key_is_asked_for_and_kept(
@@ -117,12 +120,67 @@ def test_whoever_enters_no_key_is_not_asked_again(
     dialog.get_by_role("button", name="Not now").click()
     expect(dialog).to_have_count(0)
     with page.expect_response("**/info") as refused:
-        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        look_again(page)
     assert refused.value.status == 401
     wait_until_drawn(page)
     expect(dialog).to_have_count(0)
     page.get_by_role("button", name="Enter a key").click()
     expect(dialog).to_be_visible()
+
+
+def test_a_key_that_no_request_can_have_is_not_taken(
+    open_page: OpenPage, listen: Listen, make_app: MakeApp, page_worker: Worker, tmp_path: Path
+) -> None:
+    api_keys.add(tmp_path / "keys", "reader", "user", "")
+    page = open_page(f"{listen(make_app(api_keys_file=str(tmp_path / 'keys')))}/")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Key").fill("“schlüssel”")
+    dialog.get_by_role("button", name="Use it").click()
+    expect(dialog.locator("input:invalid")).to_be_visible()
+    assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_what_was_typed_and_found_stays_when_the_service_comes_back(open_page: OpenPage, page_url: str) -> None:
+    page = open_page(page_url)
+    page.locator("#query").fill("storm")
+    page.get_by_role("button", name="More hits").scroll_into_view_if_needed()
+    expect(page.locator(".hit")).to_have_count(40)
+    page.route("**/*", lambda route: route.abort())
+    look_again(page)
+    expect(page.get_by_role("alert")).to_contain_text("Not reachable")
+    page.unroute("**/*")
+    look_again(page)
+    expect(page.locator(".status")).to_have_text("1 worker ready")
+    expect(page.locator(".hit")).to_have_count(40)
+    expect(page.locator("#query")).to_have_value("storm")
+    page.route("**/*", lambda route: route.abort())
+    look_again(page)
+    expect(page.get_by_role("alert")).to_contain_text("Not reachable")
+    page.locator("#query").fill("rain rain")
+    expect(page.locator(".notice")).to_contain_text("The API does not answer")
+    page.unroute("**/*")
+    look_again(page)
+    expect(page.locator(".hit .text").first).to_have_text("rain rain")
+    expect(page.locator("#query")).to_have_value("rain rain")
+    assert "query=rain+rain" in page.url
+
+
+def test_a_first_answer_that_never_comes_is_not_waited_for(open_page: OpenPage, page_url: str) -> None:
+    page = open_page("about:blank")
+    page.clock.install()
+    held: list[Route] = []
+    page.route("**/info", lambda route: held.append(route))
+    page.goto(page_url)
+    while not held:
+        page.wait_for_timeout(10)
+    page.clock.fast_forward(8_000)
+    assert len(held) == 1
+    page.clock.fast_forward(3_000)
+    expect(page.get_by_role("alert")).to_contain_text("The API does not answer")
+    page.unroute("**/info")
+    look_again(page)
+    page.locator("#query").fill("storm")
+    expect(page.locator(".hit")).to_have_count(20)
 
 
 def test_behind_a_proxy_that_strips_a_prefix(

@@ -11,6 +11,7 @@ from browser import (
     OpenPage,
     faults_in_both_colours,
     has_run_a_script,
+    hold_first,
     serious_faults,
     shot,
     wait_until_drawn,
@@ -245,6 +246,24 @@ def test_another_document_in_place_of_one_brings_the_points_of_the_new_map(open_
     page.get_by_label("Colour by").select_option("topic")
     expect(page.locator(".legend li")).to_have_count(9)
     expect(page.get_by_text("65 chosen")).to_have_count(0)
+
+
+def test_a_query_takes_nothing_from_the_list_of_what_is_chosen(open_page: OpenPage, page_url: str) -> None:
+    page = open_map(open_page, page_url)
+    held = hold_first(page, "**/v1/map/documents")
+    page.get_by_role("button", name="List the documents in sight").click()
+    while not held:
+        page.wait_for_timeout(10)
+    page.get_by_label("Find on the map").fill("storm europe")
+    expect(page.locator(".map-list .numbered article")).to_have_count(20)
+    expect(page.locator(".map-list").first.locator("article")).to_have_count(65)
+    page.route("**/search", lambda route: route.abort())
+    page.get_by_label("Find on the map").fill("rain market")
+    expect(page.locator(".notice")).to_contain_text("The API does not answer")
+    expect(page.locator(".map-list .numbered article")).to_have_count(0)
+    page.unroute("**/search")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator(".map-list .numbered article")).to_have_count(20)
 
 
 def test_colours_of_values_stay_apart_when_hits_are_marked(open_page: OpenPage, page_url: str) -> None:

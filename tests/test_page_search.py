@@ -12,6 +12,7 @@ from browser import (
     OpenPage,
     faults_in_both_colours,
     has_run_a_script,
+    hold_first,
     serious_faults,
     shot,
     wait_until_drawn,
@@ -159,6 +160,55 @@ def test_an_earlier_answer_never_takes_the_place_of_a_later_one(open_page: OpenP
     for route in held:
         route.abort()
     assert hits(page)[0] == "market market"
+
+
+def test_an_answer_that_is_not_the_apis_is_said_and_asked_for_again(open_page: OpenPage, page_url: str) -> None:
+    page = open_page(page_url)
+    search(page, "storm")
+    for status, body, told in (
+        (502, "<h1>Bad gateway</h1>", "The answer has the status 502"),
+        (200, "<h1>Log in to this network</h1>", "The answer broke off"),
+        (200, "", "The answer broke off"),
+    ):
+        page.route("**/search", lambda route, status=status, body=body: route.fulfill(status=status, body=body))
+        page.keyboard.press("Enter")
+        expect(page.locator(".notice")).to_contain_text(told)
+        expect(page.locator(".notice h2")).to_have_text("Not reachable")
+        page.unroute("**/search")
+    shot(page, "search-proxy")
+    assert serious_faults(page) == []
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator(".hit")).to_have_count(20)
+
+
+def test_a_next_page_that_fails_leaves_the_hits(open_page: OpenPage, page_url: str) -> None:
+    page = open_page(page_url)
+    search(page, "storm")
+    page.route("**/search", lambda route: route.abort())
+    page.get_by_role("button", name="More hits").scroll_into_view_if_needed()
+    again = page.get_by_role("button", name="Try again")
+    expect(again).to_be_visible()
+    expect(page.locator(".hit")).to_have_count(20)
+    page.unroute("**/search")
+    again.click()
+    expect(page.locator(".hit")).to_have_count(40)
+
+
+def test_the_heading_is_that_of_the_hits_while_others_are_on_their_way(open_page: OpenPage, page_url: str) -> None:
+    page = open_page(page_url)
+    search(page, "storm")
+    held = hold_first(page, "**/search")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("m")
+    expect(page.get_by_role("button", name="Stop looking for documents like")).to_be_visible()
+    expect(page.locator(".search")).to_have_attribute("aria-busy", "true")
+    expect(page.get_by_role("status").last).to_have_text(re.compile("the best first"))
+    expect(page.locator(".found")).to_have_css("opacity", "0.6")
+    while not held:
+        page.wait_for_timeout(10)
+    held[0].continue_()
+    expect(page.get_by_text("64 documents by their likeness")).to_be_visible()
+    expect(page.locator(".found")).to_have_css("opacity", "1")
 
 
 def test_on_a_phone(open_page: OpenPage, page_url: str) -> None:

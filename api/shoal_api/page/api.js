@@ -6,6 +6,9 @@ const KEY = "shoal.key";
 /** Pause before a stream that has ended is asked for again. */
 const RECONNECT_MS = 1500;
 
+/** Longest time without an event of a stream: the API sends one every few seconds. */
+const SILENCE_MS = 20_000;
+
 /** An error of the API, or `away` if it does not answer. */
 export class ApiError extends Error {
   constructor(code, message, status = 0) {
@@ -17,6 +20,9 @@ export class ApiError extends Error {
 
 /** The API below the address of the page, wherever a proxy has put it. */
 export class Api {
+  /** Longest time until an answer is there. */
+  timeoutMs = 60_000;
+
   /** `onUnauthorized` is called when a request is refused because its key is missing or wrong. */
   constructor(onUnauthorized) {
     this.onUnauthorized = onUnauthorized;
@@ -47,10 +53,11 @@ export class Api {
   }
 
   /** Return the body and the headers of the answer, and the milliseconds that it took. Throws ApiError, AbortError. */
-  async ask(method, path, body, { signal } = {}) {
+  async ask(method, path, body, { signal, timeoutMs = this.timeoutMs } = {}) {
     const started = performance.now();
-    const response = await this.#send(method, path, body, "application/json", signal);
-    const answer = await response.json();
+    const patience = new Patience(timeoutMs, signal);
+    const response = await this.#send(method, path, body, "application/json", patience.signal);
+    const answer = await response.json().catch(refuse);
     return { body: answer, headers: response.headers, ms: performance.now() - started };
   }
 
@@ -66,9 +73,14 @@ export class Api {
 
   async #follow(path, onEvent, signal) {
     while (!signal.aborted) {
+      const patience = new Patience(SILENCE_MS, signal);
       try {
-        const response = await this.#send("GET", path, undefined, "text/event-stream", signal);
-        await readEvents(response.body, onEvent);
+        const response = await this.#send("GET", path, undefined, "text/event-stream", patience.signal);
+        if (!response.headers.get("Content-Type")?.startsWith("text/event-stream")) refuse();
+        await readEvents(response.body, (event) => {
+          patience.renew();
+          onEvent(event);
+        });
       } catch (error) {
         if (signal.aborted) return;
         onEvent({ event: "error", data: error });
@@ -85,7 +97,7 @@ export class Api {
     const data = body === undefined ? undefined : JSON.stringify(body);
     const response = await fetch(path, { method, headers, body: data, signal, cache: "no-store" }).catch((error) => {
       if (error.name === "AbortError") throw error;
-      throw new ApiError("away", "The API does not answer. Is it running?");
+      throw new ApiError("away", "The API does not answer. Is it running, and is this device online?");
     });
     if (response.ok) return response;
     const error = await errorOf(response);
@@ -95,19 +107,44 @@ export class Api {
   }
 }
 
+/** A signal that is aborted with another one, if one is given, or when it was not renewed for so long. */
+class Patience {
+  #timeout = new AbortController();
+  #ms;
+  #timer = 0;
+
+  constructor(ms, signal) {
+    this.#ms = ms;
+    this.signal = signal ? AbortSignal.any([signal, this.#timeout.signal]) : this.#timeout.signal;
+    this.renew();
+  }
+
+  renew() {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#timeout.abort(new ApiError("away", "")), this.#ms);
+  }
+}
+
+/** Throw the error of an answer that broke off, or that is not the API's. */
+function refuse(error) {
+  if (error?.name === "AbortError") throw error;
+  throw new ApiError("away", "The answer broke off, or something between this page and the API sent it, such as a proxy.");
+}
+
 /** Return the error that an answer tells, whichever protocol's shape it has. */
 async function errorOf(response) {
-  const body = await response.json().catch(() => ({}));
+  const body = (await response.json().catch(() => null)) ?? {};
   const told = typeof body.error === "object" && body.error ? body.error : { message: body.error ?? body.message };
-  const message = told.message || `The answer has the status ${response.status}.`;
-  return new ApiError(told.code || body.error_type || "unknown", message, response.status);
+  if (told.message) return new ApiError(told.code || body.error_type || "unknown", told.message, response.status);
+  const message = `The answer has the status ${response.status}, and is not the API's: perhaps a proxy does not reach it.`;
+  return new ApiError(response.status < 500 ? "unknown" : "away", message, response.status);
 }
 
 async function readEvents(stream, onEvent) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch(refuse);
     if (done) return;
     text += value;
     const blocks = text.split("\n\n");

@@ -16,6 +16,10 @@ const VIEWS = { search, try: attempt, map, pool };
 /** Interval at which the page asks how the service is. */
 const LOOK_EVERY_MS = 5000;
 
+/** Longest time until it knows that, and longest that an answer is on its way beside the time that the service waits for it. */
+const LOOK_TIMEOUT_MS = 10_000;
+const LINK_MS = 30_000;
+
 const state = {
   info: null,
   service: STARTING,
@@ -29,6 +33,7 @@ const context = { api, state, render: () => schedule() };
 
 let view = null;
 let isScheduled = false;
+let isLooking = false;
 
 function schedule() {
   if (isScheduled) return;
@@ -76,22 +81,33 @@ function useKey(key) {
   if (key !== null) {
     api.key = key;
     state.service = STARTING;
-    look().then(enter);
+    look();
   }
   schedule();
 }
 
-/** Ask how the service is; once it is well again, let the view ask again too. */
+/** Ask how the service is, unless that is being asked; once it is well again or serves other indexes, let the view ask again too. */
 async function look() {
-  const before = state.service;
+  if (isLooking) return;
+  isLooking = true;
+  let [info, error] = [state.info, null];
   try {
-    state.info = await api.get("info");
-    state.service = serviceOf(state.info, null, true);
-  } catch (error) {
-    state.service = serviceOf(null, error, Boolean(api.key));
+    info = await api.get("info", { timeoutMs: LOOK_TIMEOUT_MS });
+    api.timeoutMs = 1000 * info.limits.request_timeout_s + LINK_MS;
+  } catch (failure) {
+    error = failure;
   }
-  if (state.service.status === "ready" && !["ready", "starting"].includes(before.status)) enter();
+  isLooking = false;
+  const [before, served] = [state.service, namesOf(state.info)];
+  state.info = info;
+  state.service = serviceOf(info, error, Boolean(api.key));
+  const isBetter = state.service.status === "ready" && (before.status !== "ready" || namesOf(info) !== served);
+  if (before === STARTING || isBetter) enter();
   schedule();
+}
+
+function namesOf(info) {
+  return Object.keys(info?.indexes ?? {}).sort().join();
 }
 
 /** Show the view that a part of the address names: #search?query=storm. */
@@ -102,7 +118,7 @@ function route(hash) {
   if (next !== view) scrollTo(0, 0);
   view?.leave();
   view = next;
-  if (state.service !== STARTING) view.enter(context);
+  if (state.service !== STARTING) enter();
   schedule();
 }
 
@@ -112,10 +128,11 @@ function keepAddress(hash) {
   if (name in VIEWS) document.querySelector(`nav [data-view="${name}"]`).href = hash;
 }
 
-/** Let the view begin anew, with what is known now. */
+/** Let the view ask anew: what the address asks if that has changed, or else what the view asked before. */
 function enter() {
   view.leave();
   view.enter(context);
+  state.params = null;
 }
 
 document.querySelector(".skip").addEventListener("click", (event) => {
@@ -130,4 +147,4 @@ addEventListener("hashchange", (event) => {
 setInterval(() => document.hidden || state.asksKey || look(), LOOK_EVERY_MS);
 setTheme();
 route(location.hash);
-look().then(enter);
+look();

@@ -20,7 +20,8 @@ export function keyDialog(key, message, onClose) {
         ${message ? html`<p class="wrong" role="alert">${message}</p>` : ""}
         <label class="field">
           <span>Key</span>
-          <input name="key" type="password" .value=${key} autocomplete="off" spellcheck="false" required>
+          <input name="key" type="password" .value=${key} autocomplete="off" spellcheck="false" required
+            pattern="\\s*[!-~]+\\s*" title="letters, digits and signs of ASCII, as shoal key new printed them">
         </label>
         <div class="row">
           <button class="button" type="submit">Use it</button>

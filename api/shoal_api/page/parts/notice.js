@@ -18,12 +18,14 @@ const TITLES = {
   unsupported: "The workers cannot do that",
 };
 
-/** Draw an error of the API, in its own words. */
-export function notice(error) {
+/** Draw an error of the API, in its own words; `onAgain` is called to ask again, where that may help. */
+export function notice(error, onAgain) {
+  const mayPass = error.status < 400 || error.status === 429 || error.status >= 500;
   return html`
     <div class="notice" data-kind="error" role="alert">
       <h2>${TITLES[error.code] ?? "That went wrong"}</h2>
       <p>${error.message}</p>
+      ${onAgain && mayPass ? html`<p><button class="button" @click=${() => onAgain()}>Try again</button></p>` : ""}
     </div>
   `;
 }

@@ -18,14 +18,17 @@ function unwell(error, hasKey) {
   if (error.status === 401) return { status: "no_key", label: "key needed", message: hasKey ? error.message : "" };
   if (error.code === "unavailable") return { status: "no_redis", label: "no Redis", message: error.message };
   if (error.code === "away") return { status: "away", label: "not reachable", message: error.message };
-  return { status: "away", label: "unwell", message: error.message };
+  return { status: "unwell", label: "unwell", message: error.message };
 }
+
+const AGAIN = "This page tries again every few seconds.";
 
 const BANNERS = {
   no_worker: ["No worker is ready", html`Start one: <code>shoal worker</code>, or all together: <code>shoal serve</code>.`],
   no_redis: ["No Redis", ""],
   no_key: ["This service needs a key", html`<code>shoal key new NAME</code> makes one.`],
-  away: ["Not reachable", html`This page tries again every few seconds.`],
+  away: ["Not reachable", AGAIN],
+  unwell: ["The service does not do what it should", AGAIN],
 };
 
 /** Draw a line over the view that says what the service lacks. */

@@ -45,7 +45,7 @@ let request = new AbortController();
 export function enter(given) {
   context = given;
   const { params } = context.state;
-  ask = { query: params.get("query") ?? "", index: params.get("index") ?? "", field: params.get("field") ?? "" };
+  if (params) ask = { query: params.get("query") ?? "", index: params.get("index") ?? "", field: params.get("field") ?? "" };
   submit();
 }
 
@@ -98,9 +98,11 @@ async function submit() {
   } catch (failure) {
     if (signal.aborted) return;
     error = failure;
+    found = null;
   }
   isPending = false;
   context.render();
+  if (chosen) know(chosen.slice(0, MAX_ASKED)); // what an earlier request did not bring before it was aborted
 }
 
 async function load(signal) {
@@ -142,10 +144,11 @@ function point(number) {
 
 /** Ask for documents at some points; if the index has another version by now, ask for its map. */
 async function know(numbers) {
+  const { signal } = request;
   try {
-    await documents.fetch(numbers, request.signal);
+    await documents.fetch(numbers, signal);
   } catch (failure) {
-    if (failure.name === "AbortError") return;
+    if (signal.aborted) return;
     if (failure.code === "invalid_request") return reload();
     error = failure;
   }
@@ -197,7 +200,7 @@ export function view(state) {
 }
 
 function problem() {
-  if (error.code !== "index_mismatch") return notice(error);
+  if (error.code !== "index_mismatch") return notice(error, submit);
   const again = html`It was built by an earlier release. Build it again of its source:
     <code>shoal index build FILE --name ${index()}</code>`;
   return empty("This index has no map yet", again);
@@ -283,7 +286,7 @@ function isChosen(number) {
 }
 
 function summary() {
-  const all = indexes()[index()]?.count ?? map.rows.length;
+  const all = indexes()[map.index]?.count ?? map.rows.length;
   const shown = map.rows.length.toLocaleString("en");
   const sample = all > map.rows.length ? `A sample of ${shown} of ${all.toLocaleString("en")} documents.` : `${shown} documents.`;
   const hits = found ? `${found.hits.length} hits of the query are marked by their numbers.` : "";
@@ -315,7 +318,7 @@ function hitList() {
   return html`
     <section class="map-list">
       <h2>${found.hits.length ? "The best hits" : "Nothing is found"}</h2>
-      ${documentList(found.hits, index(), { mark, isNumbered: true })}
+      ${documentList(found.hits, map.index, { mark, isNumbered: true })}
     </section>
   `;
 }
@@ -335,7 +338,7 @@ function chosenList() {
         ${copyButton(known.map((document) => document.id), context.render)}
         <button class="button quiet" @click=${() => choose([])}>Choose none</button>
       </div>
-      ${documentList(known, index(), { mark, isNumbered: false })}
+      ${documentList(known, map.index, { mark, isNumbered: false })}
     </section>
   `;
 }

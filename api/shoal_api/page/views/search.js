@@ -27,19 +27,21 @@ const wordless = new Set(); // indexes that were built before searches could loo
 
 const pages = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && showMore());
 
-/** Show what the address asks. */
+/** Show what the address asks, or ask again what has no answer. */
 export function enter(given) {
   context = given;
   document.addEventListener("keydown", onKey);
-  ask = asking.askOf(context.state.params);
-  submit();
-  if (matchMedia("(pointer: fine)").matches) requestAnimationFrame(() => input()?.focus());
+  const { params } = context.state;
+  if (params) ask = asking.askOf(params);
+  if (error || found?.ask !== ask) submit();
+  if (params && matchMedia("(pointer: fine)").matches) requestAnimationFrame(() => input()?.focus());
 }
 
 /** Stop what is under way. */
 export function leave() {
   document.removeEventListener("keydown", onKey);
   request.abort();
+  isPending = false;
   clearTimeout(timer);
 }
 
@@ -90,9 +92,10 @@ async function submit() {
 }
 
 async function search(signal) {
-  const answer = await context.api.ask("POST", "search", wholeBody(), { signal });
+  const asked = ask;
+  const answer = await context.api.ask("POST", "search", wholeBody(asked), { signal });
   open.clear();
-  found = { ...pageOf(answer), timing: timingOf(answer) };
+  found = { ask: asked, ...pageOf(answer), timing: timingOf(answer) };
 }
 
 async function showExamples(signal) {
@@ -109,10 +112,10 @@ function forgoWords() {
 }
 
 /** Return the body of the request with what the page shows beside the hits. */
-function wholeBody(cursor = "") {
-  const body = { ...asking.bodyOf(ask, indexes()), explain: true };
-  if (!wordless.has(index()) && !ask.like) body.snippet = {};
-  if (asking.hasPages(ask)) body.cursor = cursor;
+function wholeBody(asked, cursor = "") {
+  const body = { ...asking.bodyOf(asked, indexes()), explain: true };
+  if (!wordless.has(index()) && !asked.like) body.snippet = {};
+  if (asking.hasPages(asked)) body.cursor = cursor;
   const counted = countedFields(kinds());
   if (counted.length) body.facets = counted;
   return body;
@@ -128,11 +131,11 @@ async function showMore() {
   const { signal } = request;
   isPending = true;
   try {
-    const next = pageOf(await context.api.ask("POST", "search", wholeBody(found.cursor), { signal }));
-    found = { ...found, hits: [...found.hits, ...next.hits], cursor: next.cursor };
+    const next = pageOf(await context.api.ask("POST", "search", wholeBody(found.ask, found.cursor), { signal }));
+    found = { ...found, hits: [...found.hits, ...next.hits], cursor: next.cursor, trouble: null };
   } catch (failure) {
     if (signal.aborted) return;
-    error = failure;
+    found = { ...found, trouble: failure };
   }
   isPending = false;
   context.render();
@@ -199,7 +202,7 @@ function content(isAsked) {
   if (context.state.service?.status === "ready" && !Object.keys(indexes()).length) {
     return empty("No index is served yet", html`Build one of a file, and serve it: <code>shoal index build news.csv --name news</code>`);
   }
-  if (error) return notice(error);
+  if (error) return notice(error, submit);
   if (!isAsked) return examples[index()]?.length ? exampleList(examples[index()], (query) => change({ query })) : "";
   return found ? hitList() : "";
 }
@@ -209,16 +212,16 @@ function hitList() {
   const best = Math.max(...found.hits.map((hit) => hit.score));
   return html`
     <h2 class="hint" role="status">${summary()}</h2>
-    <ol class="hits">${found.hits.map((hit) => hitRow(hit, ask, kinds(), best, open.has(hit.id), actions))}</ol>
-    ${found.cursor ? html`<button id="more" class="button quiet" @click=${showMore}>More hits</button>` : ""}
+    <ol class="hits">${found.hits.map((hit) => hitRow(hit, { ...found.ask, filter: ask.filter }, kinds(), best, open.has(hit.id), actions))}</ol>
+    ${found.trouble ? notice(found.trouble, showMore) : found.cursor ? html`<button id="more" class="button quiet" @click=${showMore}>More hits</button>` : ""}
   `;
 }
 
 function summary() {
   if (found.total === undefined) return `The best ${found.hits.length}`;
   const documents = `${found.total.toLocaleString("en")} document${found.total === 1 ? "" : "s"}`;
-  if (ask.like) return `${documents} by their likeness to ${ask.like}`;
-  return ask.mode === "lexical" ? `${documents} with a word of the query, the best first` : `${documents}, the best first`;
+  if (found.ask.like) return `${documents} by their likeness to ${found.ask.like}`;
+  return found.ask.mode === "lexical" ? `${documents} with a word of the query, the best first` : `${documents}, the best first`;
 }
 
 function aside(state) {
