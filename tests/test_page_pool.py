@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from api_stub import MakeApp
-from browser import HOSTILE, OpenPage, faults_in_both_colours, has_run_a_script, serious_faults, shot
+from browser import HOSTILE, OpenPage, faults_in_both_colours, has_run_a_script, hold_first, serious_faults, shot
 from conftest import RedisServer
 from flask import Flask
 from http_servers import Listen
@@ -103,6 +103,59 @@ def test_dead_letters_are_tried_again_and_dropped_by_keyboard(open_page: OpenPag
     expect(letters.get_by_role("status")).to_have_text("The dead letter was dropped.")
     expect(letters.locator(".reason")).to_have_count(0)
     assert not has_run_a_script(page)
+
+
+def test_a_dead_letter_shows_its_own_texts_and_is_tried_again_once(
+    open_page: OpenPage, pool_url: str, queue: Queue
+) -> None:
+    for name in ("first", "second"):
+        fields = {"job": Job("embed", [f"text of the {name}"], id=name).pack(), "reason": name, "lane": "bulk"}
+        queue.redis.xadd(queue.keys.dead, fields | {"worker": "w", "deliveries": "3", "traceback": ""})
+    page = open_page(pool_url)
+    first, second = (page.locator(".letters li.panel", has_text=f"{name} ") for name in ("first", "second"))
+    late = hold_first(page, "**/v1/dead/*")
+    first.get_by_role("button", name="Show").click()
+    while not late:
+        page.wait_for_timeout(10)
+    second.get_by_role("button", name="Show").click()
+    expect(page.locator(".texts")).to_have_text("text of the second")
+    with page.expect_response(late[0].request.url):
+        late[0].continue_()
+    page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+    expect(page.locator(".texts")).to_have_text("text of the second")
+
+    retries = hold_first(page, "**/retry")
+    again = first.get_by_role("button", name="Try again")
+    again.click()
+    expect(again).to_be_disabled()
+    second.get_by_role("button", name="Try again").click()
+    expect(second).to_have_count(0)
+    expect(again).to_be_disabled()
+    while not retries:
+        page.wait_for_timeout(10)
+    retries[0].abort()
+    expect(page.get_by_role("region", name="Dead letters").get_by_role("status")).to_contain_text("does not answer")
+    again.click()
+    expect(first).to_have_count(0)
+
+
+def test_a_stream_without_an_answer_is_asked_for_again(open_page: OpenPage, pool_url: str, page_worker: Worker) -> None:
+    page = open_page("about:blank")
+    page.clock.install()
+    held = hold_first(page, "**/v1/pool/events")
+    page.goto(pool_url)
+    while not held:
+        page.wait_for_timeout(10)
+    page.clock.fast_forward(21_000)
+    expect(page.locator(".notice")).to_contain_text("The API does not answer")
+    again: list[str] = []
+    page.on("request", lambda request: again.append(request.url) if request.url.endswith("events") else None)
+    page.clock.fast_forward(2_000)
+    for state in ("stalled", "ready"):  # events put off the end of the stream
+        announce(page_worker, state=state)
+        expect(page.get_by_role("region", name="Workers").locator(".state")).to_have_text(state)
+        page.clock.fast_forward(11_000)
+    assert len(again) == 1
 
 
 def test_redis_may_go_away_and_come_back(

@@ -1,7 +1,7 @@
 """The page's Try, in a real Chromium, with a real worker."""
 
 import pytest
-from browser import HOSTILE, OpenPage, has_run_a_script, serious_faults, shot
+from browser import HOSTILE, OpenPage, has_run_a_script, hold_first, serious_faults, shot
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 expect = sync_api.expect
@@ -32,7 +32,13 @@ def test_a_long_text_shows_where_it_is_cut(open_page: OpenPage, page_url: str) -
     expect(page.locator(".cut")).to_have_count(1)
     kept = page.locator(".token[data-cut=false]").count()
     assert kept == page.evaluate("fetch('info').then((answer) => answer.json()).then((info) => info.max_tokens)")
+    held = hold_first(page, "**/embed")
     page.get_by_role("button", name="beginning").click()
+    expect(page.locator(".try")).to_have_attribute("aria-busy", "true")
+    expect(page.locator(".token[data-special=false]").first).to_have_attribute("data-cut", "false")
+    while not held:
+        page.wait_for_timeout(10)
+    held[0].continue_()
     expect(page.locator(".token[data-special=false]").first).to_have_attribute("data-cut", "true")
     assert page.locator(".token[data-cut=false]").count() == kept
 

@@ -16,7 +16,7 @@ export class DeadLetters {
   #render;
   #letter = null;
   #asked = null;
-  #busy = null;
+  #busy = new Set(); // also those that are done, until the pool lists them no more
   #message = "";
 
   constructor(api, render) {
@@ -36,7 +36,7 @@ export class DeadLetters {
 
   #item(letter, now) {
     const isOpen = this.#letter === letter.id;
-    const isBusy = this.#busy === letter.id;
+    const isBusy = this.#busy.has(letter.id);
     const texts = letter.num_texts === null ? "" : ` · ${letter.num_texts} text${letter.num_texts === 1 ? "" : "s"}`;
     return html`
       <li class="panel">
@@ -68,7 +68,15 @@ export class DeadLetters {
     this.#letter = this.#letter === letter.id ? null : letter.id;
     this.#asked = null;
     this.#render();
-    if (this.#letter) await this.#try(async () => { this.#asked = await this.#api.get(`v1/dead/${letter.id}`); });
+    if (!this.#letter) return;
+    try {
+      const asked = await this.#api.get(`v1/dead/${letter.id}`);
+      if (this.#letter === letter.id) this.#asked = asked;
+    } catch (error) {
+      this.#message = error.message;
+      if (this.#letter === letter.id) this.#letter = null;
+    }
+    this.#render();
   }
 
   async #retry(letter) {
@@ -87,18 +95,14 @@ export class DeadLetters {
   }
 
   async #change(letter, work) {
-    this.#busy = letter.id;
-    await this.#try(async () => { this.#message = await work(); });
-    this.#busy = null;
+    if (this.#busy.has(letter.id)) return;
+    this.#busy.add(letter.id);
     this.#render();
-  }
-
-  async #try(work) {
     try {
-      await work();
+      this.#message = await work();
     } catch (error) {
       this.#message = error.message;
-      this.#letter = null;
+      this.#busy.delete(letter.id);
     }
     this.#render();
   }

@@ -32,6 +32,7 @@ let options = { prompt_name: "", pooling: "", truncation_side: "right", dimensio
 let pair = [0, 1];
 let found = null;
 let error = null;
+let isPending = false;
 let timer = 0;
 let request = new AbortController();
 
@@ -80,6 +81,8 @@ async function submit() {
   const { signal } = request;
   const inputs = texts();
   if (!inputs.length) return clear();
+  isPending = true;
+  context.render();
   try {
     found = await embed(inputs, signal);
     error = null;
@@ -87,23 +90,26 @@ async function submit() {
     if (signal.aborted) return;
     error = failure;
   }
+  isPending = false;
   context.render();
 }
 
 function clear() {
   found = error = null;
+  isPending = false;
   context.render();
 }
 
 async function embed(inputs, signal) {
   const body = { inputs, answer: "result", ...chosenOptions() };
+  const side = options.truncation_side;
   const [answer, tokens] = await Promise.all([
     context.api.ask("POST", "embed", body, { signal }),
     tokensOf(inputs, signal),
   ]);
   const { embeddings, truncated, characters } = answer.body;
   pair = pair.map((place) => Math.min(place, inputs.length - 1));
-  return { inputs, vectors: embeddings, truncated, characters, tokens, matrix: cosines(embeddings), timing: timingOf(answer) };
+  return { inputs, side, vectors: embeddings, truncated, characters, tokens, matrix: cosines(embeddings), timing: timingOf(answer) };
 }
 
 /** Return the tokens of each text: null for one that is too long for it, and for all if this service does not tell tokens. */
@@ -121,11 +127,11 @@ async function tokensOf(inputs, signal) {
 /** Draw the view. */
 export function view(state) {
   return html`
-    <div class="try">
+    <div class="try" aria-busy=${isPending}>
       <h1>What the model makes of your texts</h1>
       <div class="columns">
         <div class="given">${editor(state)}</div>
-        <div class="made">${error ? notice(error) : found ? comparison() : ""}</div>
+        <div class="made">${error ? notice(error, submit) : found ? comparison() : ""}</div>
       </div>
       ${found && !error ? chosenPair() : ""}
       ${found && !error ? cost(state) : ""}
@@ -185,7 +191,7 @@ function oneText(place) {
     <article class="panel">
       <h2><span class="number">${place + 1}</span> ${text.length > 140 ? `${text.slice(0, 140)}…` : text}</h2>
       ${strip(found.vectors[place], `The ${found.vectors[place].length} numbers of the vector of text ${place + 1}`)}
-      ${tokens ? tokenList(tokens, text, found.characters[place], options.truncation_side) : ""}
+      ${tokens ? tokenList(tokens, text, found.characters[place], found.side) : ""}
       ${found.truncated[place] && !tokens ? html`<p class="hint">The model reads ${found.characters[place].toLocaleString("en")} of its characters, and its tokens are not shown.</p>` : ""}
     </article>
   `;
