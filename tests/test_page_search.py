@@ -211,6 +211,15 @@ def test_the_heading_is_that_of_the_hits_while_others_are_on_their_way(open_page
     expect(page.locator(".found")).to_have_css("opacity", "1")
 
 
+def test_a_page_by_plain_http_copies_too(open_page: OpenPage, page_url: str) -> None:
+    page = open_page("about:blank", permissions=["clipboard-read"])
+    page.add_init_script("window.board = navigator.clipboard; delete Navigator.prototype.clipboard")
+    page.goto(f"{page_url}#search?query=storm")
+    page.get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_focused()
+    assert page.evaluate("board.readText()").startswith("curl ")
+
+
 def test_on_a_phone(open_page: OpenPage, page_url: str) -> None:
     page = open_page(page_url, color_scheme="light", **PHONE)
     expect(page.locator("nav")).to_be_visible()

@@ -1,6 +1,7 @@
 // A request as code to copy: curl, Python and the OpenAI client.
 
 import { html } from "../vendor/lit-html.js";
+import { copyText } from "./controls.js";
 
 const NAMES = { curl: "curl", python: "Python", openai: "openai" };
 
@@ -21,7 +22,7 @@ export function codeSamples(samples, render) {
     render();
   };
   const copy = async () => {
-    await navigator.clipboard.writeText(samples[chosen]);
+    await copyText(samples[chosen]);
     copied = samples[chosen];
     render();
   };

@@ -1,4 +1,4 @@
-// Controls: one of a few words, one of a list, and a share from 0 to 1.
+// Controls: one of a few words, one of a list, and a share from 0 to 1; and what a button for copying does.
 
 import { html } from "../vendor/lit-html.js";
 
@@ -43,4 +43,16 @@ export function tick(label, value, onChange) {
       <input type="checkbox" .checked=${value} @change=${(event) => onChange(event.target.checked)}><span>${label}</span>
     </label>
   `;
+}
+
+/** Copy a text. Browsers have no clipboard for pages that another machine serves by plain HTTP, but an older way. */
+export async function copyText(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const focused = document.activeElement;
+  const area = Object.assign(document.createElement("textarea"), { value: text });
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
+  focused?.focus();
 }

@@ -1,6 +1,7 @@
 // Documents of a map in words: those in a list beside it, and the one under the pointer.
 
 import { html } from "../vendor/lit-html.js";
+import { copyText } from "./controls.js";
 
 /** Most characters of a text in the tip. */
 const TIP_CHARS = 240;
@@ -46,7 +47,7 @@ export function documentTip(document, field) {
 /** Draw a button that copies ids, one a line; `onChange` is called after it did. */
 export function copyButton(ids, onChange) {
   const copy = async () => {
-    await navigator.clipboard.writeText(ids.join("\n"));
+    await copyText(ids.join("\n"));
     hasCopied = true;
     onChange();
     setTimeout(() => {
