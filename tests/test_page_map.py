@@ -284,6 +284,7 @@ def test_colours_of_values_stay_apart_when_hits_are_marked(open_page: OpenPage, 
 def points_of(page: "Page") -> bytes:
     """Return a picture of the points as they are drawn by now."""
     page.locator("h1").hover()
+    expect(page.locator("[aria-busy=true]")).to_have_count(0)
     wait_until_drawn(page)
     return page.locator("shoal-map").screenshot()
 

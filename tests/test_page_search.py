@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -36,6 +37,7 @@ def hits(page: "Page") -> list[str]:
 
 def search(page: "Page", words: str) -> None:
     """Type the words, and wait for the answer to all of them."""
+    expect(page.locator("#query")).to_be_focused()
     page.keyboard.type(words)
     expect(page).to_have_url(re.compile(re.escape(urlencode({"query": words}))))
     wait_until_drawn(page)  # that it is busy
@@ -162,6 +164,11 @@ def test_an_earlier_answer_never_takes_the_place_of_a_later_one(open_page: OpenP
     assert hits(page)[0] == "market market"
 
 
+def answer_with(status: int, body: str) -> "Callable[[Route], None]":
+    """Return what answers a request in place of the API."""
+    return lambda route: route.fulfill(status=status, body=body)
+
+
 def test_an_answer_that_is_not_the_apis_is_said_and_asked_for_again(open_page: OpenPage, page_url: str) -> None:
     page = open_page(page_url)
     search(page, "storm")
@@ -170,7 +177,7 @@ def test_an_answer_that_is_not_the_apis_is_said_and_asked_for_again(open_page: O
         (200, "<h1>Log in to this network</h1>", "The answer broke off"),
         (200, "", "The answer broke off"),
     ):
-        page.route("**/search", lambda route, status=status, body=body: route.fulfill(status=status, body=body))
+        page.route("**/search", answer_with(status, body))
         page.keyboard.press("Enter")
         expect(page.locator(".notice")).to_contain_text(told)
         expect(page.locator(".notice h2")).to_have_text("Not reachable")
