@@ -6,7 +6,7 @@ from multiprocessing.connection import wait
 from urllib.parse import urlsplit
 
 import pytest
-from conftest import PATIENCE_S, RedisServer
+from conftest import PATIENCE_S, RedisServer, wait_until
 from queues import Queue
 
 from shoal.broker.broker import Broker
@@ -36,6 +36,11 @@ def has_ended(notice: JobNotice, within_s: float) -> bool:
     return bool(wait([notice.fileno()], within_s))
 
 
+def wait_until_asked(queue: Queue) -> None:
+    """Wait until Redis has the read, which tells of jobs that come later, and of no earlier one."""
+    wait_until(lambda: any(one["cmd"] == "xread" and "b" in one["flags"] for one in queue.redis.client_list()))
+
+
 @pytest.fixture
 def broker(own_redis: RedisServer) -> Iterator[Broker]:
     """A broker on a Redis of the test's own."""
@@ -45,6 +50,7 @@ def broker(own_redis: RedisServer) -> Iterator[Broker]:
 
 def test_a_job_ends_the_read_and_is_not_taken(queue: Queue, notice: JobNotice) -> None:
     notice.ask()
+    wait_until_asked(queue)
     assert not has_ended(notice, 0)
     assert not notice.has_come
     queue.put("interactive", [Job("embed", ["storm"])])
@@ -56,6 +62,7 @@ def test_a_job_ends_the_read_and_is_not_taken(queue: Queue, notice: JobNotice) -
 def test_jobs_that_came_before_end_no_read(queue: Queue, notice: JobNotice) -> None:
     for _ in range(2):
         notice.ask()
+        wait_until_asked(queue)
         assert not has_ended(notice, 0)
         notice.ask()  # changes nothing while the read lasts
         queue.put("interactive", [Job("embed", ["storm"])])
