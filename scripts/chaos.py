@@ -129,7 +129,7 @@ class Run:
         self.calm_s = SHARE_CALM * args.seconds
         faults = schedule(args.seed, self.calm_s, args.seconds, args.every, args.faults)
         self.breaker = Breaker(self.deployment, faults, self.recovery)
-        connection, computed = self.deployment.connect(), self.deployment.computed
+        connection, computed = self.deployment.connect(answer_s=GIVE_UP_S), self.deployment.computed
         self.checks = Audit(connection, settings.keys, computed, answers, self.outcomes, self.cases)
         #: Memory in MB by process before the first fault and after the last one; Redis's own is without expiring keys.
         self.before_mb: dict[str, float] = {}

@@ -133,9 +133,9 @@ class Deployment:
         """Return the Redis URL that leads through the link."""
         return f"redis://127.0.0.1:{self.links[link].port}/0"
 
-    def connect(self) -> redis.Redis:
-        """Return a connection to Redis that nothing breaks but Redis itself."""
-        return redis.Redis.from_url(self.settings.redis_url, socket_timeout=2)
+    def connect(self, answer_s: float) -> redis.Redis:
+        """Return a connection to Redis that nothing breaks but Redis itself; an answer may take `answer_s` seconds."""
+        return redis.Redis.from_url(self.settings.redis_url, socket_timeout=answer_s)
 
     def start(self) -> None:
         """Start everything and wait until every API counts all workers as ready. Raises NotReady."""

@@ -70,7 +70,7 @@ class Recovery:
     def __init__(self, deployment: Deployment):
         self._kills: list[Kill] = []
         self._hindered: list[tuple[float, float]] = []  # from when and until when faults hinder workers
-        self._redis: Any = deployment.connect()
+        self._redis: Any = deployment.connect(answer_s=2)
         keys = deployment.settings.keys
         self._streams = [keys.overflow(s.lane) if s.is_overflow else keys.lane(s.lane) for s in SOURCES]
         self._pool = Pool(Broker(self._redis.connection_pool), keys)
