@@ -14,7 +14,7 @@ from stack import DATA, about_machine, datasets
 
 from shoal import HttpClient
 
-#: Tokens of a chunk, and those that neighbours share.
+#: Tokens of a chunk, and how many of them its neighbour has too.
 CHUNKS = {"chunk_tokens": 200, "chunk_overlap": 20}
 
 #: Questions asked about each article.

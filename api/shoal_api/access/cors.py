@@ -14,7 +14,7 @@ _REQUEST_HEADERS = (
     *("Last-Event-ID", "Prefer", "Traceparent", "X-API-Key"),
 )
 
-#: Response headers that such a page may read, beside those that browsers always let it read.
+#: Response headers that such a page may read, beside the few that browsers let every page read.
 _RESPONSE_HEADERS = (
     *("Location", "Preference-Applied", "RateLimit", "RateLimit-Policy", "Retry-After"),
     *("Server-Timing", "WWW-Authenticate", "X-Cached", "X-Dtype", "X-Shape", "X-Tokens", "X-Truncated"),

@@ -33,7 +33,7 @@ _OWN = {
     "tune": "shoal.cli.tune:tune",
 }
 
-#: The commands in the order of `shoal --help`, by what they are for. Those that are not named come last.
+#: The commands in the order of `shoal --help`, by what they are for. Commands that it does not name come last.
 _SECTIONS = {
     "Start": ("serve", "status"),
     "Embed and search": ("embed", "search", "rerank"),

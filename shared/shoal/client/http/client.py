@@ -41,7 +41,7 @@ MAX_REQUESTS = 4
 #: The route that waits for the answer of each operation.
 _PATHS = {"embed": "/embed", "search": "/search", "rerank": "/score"}
 
-#: Waits for so many seconds; returns true if the caller gives up meanwhile.
+#: Waits for the given number of seconds; returns true if the caller gives up meanwhile.
 Pause = Callable[[float], object]
 
 

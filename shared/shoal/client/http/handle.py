@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from shoal.client.http.answer import Answer
     from shoal.client.http.client import HttpClient
 
-#: Longest time that one request waits for the result of a job: many proxies end those that take a minute.
+#: Longest time that one request waits for the result of a job: many proxies end a request that takes a minute.
 MAX_WAIT_S = 20.0
 
 #: Seconds for an answer to arrive, beside the time that its request waits for the result of a job.
