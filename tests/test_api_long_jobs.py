@@ -182,7 +182,7 @@ class TestState:
         assert len(api.get("/v1/jobs?limit=2").get_json()["jobs"]) == 2
         assert error_of(api.get("/v1/jobs?limit=1001"), 422)
 
-    @pytest.mark.parametrize("job_id", ["none", "0" * 24, "..%2f..", "%00", "a" * 5_000, "*", "é"])
+    @pytest.mark.parametrize("job_id", ["none", "0" * 24, "..%2f..", "%00", "a" * 1_000, "*", "é"])
     @pytest.mark.parametrize(
         ("method", "path"),
         [

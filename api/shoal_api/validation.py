@@ -13,6 +13,7 @@ from shoal.excerpt import excerpt
 #: The value that a field takes, by pydantic's type of error.
 _TAKES = {
     "string_type": "a string",
+    "string_too_long": "a string of at most {max_length:,} characters",
     "list_type": "a list",
     "too_short": "a list with {min_length} or more items",
     "too_long": "a list with {max_length} or fewer items",

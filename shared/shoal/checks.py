@@ -8,11 +8,24 @@ from shoal.excerpt import excerpt
 #: Numbers are less than this, without the sign: sums and products of a few of them are finite in float32.
 MAX_NUMBER = 1e15
 
+#: Most characters of a name: that of a field, a prompt, an index, a version or a model.
+MAX_NAME_CHARS = 1_024
+
+#: Most characters of a value that is compared with those of documents, of an id, and of a path or URL.
+MAX_VALUE_CHARS = 4_096
+
 
 def check_type(name: str, value: Any, type_: type, words: str) -> None:
     """Raise InvalidRequest unless the value is of the type, which `words` describe."""
     if not isinstance(value, type_):
         raise InvalidRequest(f"{name} is {excerpt(value)}: it takes {words}")
+
+
+def check_string(name: str, value: Any, words: str, most: int = MAX_NAME_CHARS) -> None:
+    """Raise InvalidRequest unless the value is a string of at most `most` characters, which `words` describe."""
+    check_type(name, value, str, words)
+    if len(value) > most:
+        raise InvalidRequest(f"{name} has {len(value):,} characters: it takes {words} of at most {most:,}")
 
 
 def check_range(name: str, value: Any, least: int, most: int) -> None:
@@ -27,14 +40,15 @@ def check_number(name: str, value: Any, least: float = -MAX_NUMBER, most: float 
         raise InvalidRequest(f"{name} is {excerpt(value)}: it takes a number from {least:g} to {most:g}")
 
 
-def check_strings(name: str, value: Any, most: int) -> None:
-    """Raise InvalidRequest unless the value is a list of at most `most` strings that are not empty."""
+def check_strings(name: str, value: Any, most: int, most_chars: int) -> None:
+    """Raise InvalidRequest unless the value is a list of at most `most` strings of 1 to `most_chars` characters."""
     if not isinstance(value, list) or len(value) > most:
         found = f"a list of {len(value):,}" if isinstance(value, list) else excerpt(value)
         raise InvalidRequest(f"{name} is {found}: it takes a list of at most {most:,} strings")
     for number, item in enumerate(value):
-        if not isinstance(item, str) or not item:
+        if not item:
             raise InvalidRequest(f"{name}[{number}] is {excerpt(item)}: it takes a string that is not empty")
+        check_string(f"{name}[{number}]", item, "a string", most_chars)
 
 
 def check_names(name: str, value: Any, known: tuple[str, ...], required: tuple[str, ...] = ()) -> None:

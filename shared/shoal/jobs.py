@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any, Literal, Self, get_args
 
 from shoal import traceparent, wire
-from shoal.checks import check_range, check_type
+from shoal.checks import check_range, check_string, check_type
 from shoal.errors import InvalidRequest, InvalidText, MalformedJob, UnsupportedVersion
 from shoal.excerpt import excerpt, kind
 from shoal.keys import NAME, NAME_RULE
@@ -115,7 +115,7 @@ class Job:
 
     def _check_search(self) -> None:
         check_range("k", self.k, 1, MAX_K)
-        check_type("index", self.index, str, "a string")
+        check_string("index", self.index, "the name of an index")
         for n, text in enumerate(self.texts):
             if not text.strip():
                 raise InvalidRequest(f"{self.name_of(n)} is empty: there is nothing to search for")
@@ -126,7 +126,7 @@ class Job:
         self._check_hits()
 
     def _check_map(self) -> None:
-        check_type("index", self.index, str, "a string")
+        check_string("index", self.index, "the name of an index")
         if self.texts:
             raise InvalidRequest(f"texts has {len(self.texts):,}: a map takes none, send an empty list")
         if self.options != Options():

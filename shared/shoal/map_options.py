@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from shoal.checks import check_range, check_type
+from shoal.checks import check_range, check_string
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
 
@@ -37,7 +37,7 @@ class MapOptions:
         check_range("max_points", self.max_points, 1, MAX_POINTS)
         for name in ("field", "index_version"):
             if (value := getattr(self, name)) is not None:
-                check_type(name, value, str, "a string")
+                check_string(name, value, "a name")
         if (self.map_rows is None) != (self.index_version is None):
             raise InvalidRequest("map_rows and index_version go together: name the version whose map has these rows")
         if self.map_rows is not None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self, get_args
 
-from shoal.checks import check_range, check_type
+from shoal.checks import check_range, check_string, check_type
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
 
@@ -66,7 +66,7 @@ class Options:
         for name in ("normalize", "truncate"):
             check_type(name, getattr(self, name), bool, "true or false")
         if self.prompt_name is not None:
-            check_type("prompt_name", self.prompt_name, str, "a string")
+            check_string("prompt_name", self.prompt_name, "the name of a prompt")
         if self.dimensions is not None:
             check_range("dimensions", self.dimensions, 1, MAX_DIMENSIONS)
             if self.output == "tokens":

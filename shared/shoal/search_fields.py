@@ -4,12 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.checks import check_string
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
 from shoal.search_filter import Value, parse_value
 
 #: Most fields that a search sorts by, boosts, and facets that it counts.
 MAX_SORTS, MAX_BOOSTS, MAX_FACETS = 8, 32, 32
+
+#: Most values of all boosts together: each is looked up, and its documents are marked.
+MAX_BOOST_VALUES = 1_000
 
 #: Largest weight of a boost: scores of a dense search are between -1 and 1.
 MAX_WEIGHT = 1_000.0
@@ -55,7 +59,14 @@ def parse_sort(value: Any) -> tuple[Sort, ...]:
 
 def parse_boosts(value: Any) -> tuple[Boost, ...]:
     """Return the boosts. Raises InvalidRequest, which names the place."""
-    return tuple(_boost(item, f"boost[{n}]") for n, item in enumerate(_list("boost", value, MAX_BOOSTS)))
+    items = _list("boost", value, MAX_BOOSTS)
+    given = [item.get("value") for item in items if isinstance(item, dict)]
+    if (num_values := sum(len(values) for values in given if isinstance(values, list))) > MAX_BOOST_VALUES:
+        raise InvalidRequest(
+            f"boost has {num_values:,} values and may have {MAX_BOOST_VALUES:,}: give the documents a field that says "
+            "the same"
+        )
+    return tuple(_boost(item, f"boost[{n}]") for n, item in enumerate(items))
 
 
 def parse_facets(value: Any) -> tuple[str, ...]:
@@ -116,9 +127,10 @@ def _map(value: Any, place: str, names: tuple[str, ...]) -> Mapping[str, Any]:
 
 
 def _string(value: Any, place: str) -> str:
-    if not isinstance(value, str) or not value:
+    if not value:
         raise InvalidRequest(f"{place} is {excerpt(value)}: it takes the name of a field")
-    return value
+    check_string(place, value, "the name of a field")
+    return str(value)
 
 
 def _number(value: Any, place: str) -> float:

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.checks import MAX_VALUE_CHARS, check_string
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
 
@@ -100,6 +101,8 @@ def parse_value(value: Any, place: str) -> Value:
         raise InvalidRequest(f'{place} is a list: {{"in": [...]}} finds one of several values')
     if not isinstance(value, str | int | float):
         raise InvalidRequest(f"{place} is {excerpt(value)}: it takes a string, a number, true or false")
+    if isinstance(value, str):
+        check_string(place, value, "a value", MAX_VALUE_CHARS)
     if isinstance(value, float) and not math.isfinite(value):
         raise InvalidRequest(f"{place} is {value}: it takes a finite number")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -131,6 +134,7 @@ class _Parser:
         self._count(place)
         if not isinstance(name, str):
             raise InvalidRequest(f"{place}: the name of a field is a string")
+        check_string(place, name, "the name of a field")
         if name in ("and", "or", "not") and not depth_left:
             raise InvalidRequest(f"{place} is over {MAX_FILTER_DEPTH} levels deep: make the filter flatter")
         if name == "not":

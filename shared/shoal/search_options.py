@@ -4,7 +4,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from shoal.checks import MAX_NUMBER, check_names, check_number, check_range, check_strings, check_type
+from shoal.checks import (
+    MAX_NAME_CHARS,
+    MAX_NUMBER,
+    MAX_VALUE_CHARS,
+    check_names,
+    check_number,
+    check_range,
+    check_string,
+    check_strings,
+    check_type,
+)
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
 from shoal.search_fields import parse_boosts, parse_facets, parse_sort
@@ -135,15 +145,15 @@ def _check_share(name: str, value: Any) -> None:
 
 
 def _check_name(name: str, value: Any) -> None:
-    check_type(name, value, str, "the name of a field")
+    check_string(name, value, "the name of a field")
 
 
 def _check_fields(name: str, value: Any) -> None:
-    check_strings(name, value, MAX_FIELDS)
+    check_strings(name, value, MAX_FIELDS, MAX_NAME_CHARS)
 
 
 def _check_ids(name: str, value: Any) -> None:
-    check_strings(name, value, MAX_LISTS)
+    check_strings(name, value, MAX_LISTS, MAX_VALUE_CHARS)
 
 
 def _check_filter(name: str, value: Any) -> None:
@@ -151,9 +161,7 @@ def _check_filter(name: str, value: Any) -> None:
 
 
 def _check_cursor(name: str, value: Any) -> None:
-    check_type(name, value, str, "a cursor that a search has answered, or an empty string")
-    if len(value) > MAX_CURSOR_CHARS:
-        raise InvalidRequest(f"{name} has {len(value):,} characters: it takes one that a search has answered")
+    check_string(name, value, "a cursor that a search has answered, or an empty string", MAX_CURSOR_CHARS)
 
 
 def _check_sort(name: str, value: Any) -> None:
@@ -181,7 +189,7 @@ def _check_rerank(name: str, value: Any) -> None:
         if not value["query"].strip():
             raise InvalidRequest(f"{name}.query is empty: it takes the text that hits are scored for")
     if "model" in value:
-        check_type(f"{name}.model", value["model"], str, "the name of a reranker")
+        check_string(f"{name}.model", value["model"], "the name of a reranker")
 
 
 def _check_vectors(name: str, value: Any) -> None:

@@ -9,12 +9,16 @@ from shoal.excerpt import excerpt
 from shoal.jobs import Job
 from shoal.options import Options
 from shoal_api.schema.body import Body
+from shoal_api.schema.bounds import Dimensions, Name, TextList
 from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.rerank import RankedDocument, RerankBody
 from shoal_api.schema.responses import WITH_COST
 
 #: Most names in `rank_fields`.
 MAX_RANK_FIELDS = 100
+
+#: Most formats in `embedding_types`, equal ones included.
+MAX_FORMATS = 16
 
 Format = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 InputType = Literal["search_document", "search_query", "classification", "clustering"]
@@ -24,16 +28,16 @@ class CohereBody(Body):
     """Texts to embed."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"texts": ["a text"], "input_type": "search_document"}})
-    texts: Annotated[list[str], Field(fail_fast=True, description="The texts")]
-    model: str | None = Field(None, description="The served model, or an alias of it; null: the served one")
+    texts: TextList = Field(description="The texts")
+    model: Name | None = Field(None, description="The served model, or an alias of it; null: the served one")
     input_type: InputType | None = Field(None, description="Chooses the prompt of the model, if it has one for this")
-    embedding_types: Annotated[list[Format], Field(fail_fast=True)] | None = Field(
+    embedding_types: Annotated[list[Format], Field(fail_fast=True, max_length=MAX_FORMATS)] | None = Field(
         None, description="Formats of the vectors"
     )
     truncate: Literal["NONE", "START", "END"] | None = Field(
         "END", description="End at which texts are cut; null: END; NONE refuses"
     )
-    output_dimension: Annotated[int, Field(ge=1)] | None = Field(
+    output_dimension: Dimensions | None = Field(
         None, description="Keep this many numbers of each vector, and normalise again"
     )
 
@@ -57,7 +61,7 @@ class CohereRerankBody(RerankBody):
 class CohereFieldsBody(CohereRerankBody):
     """A query, and documents to score for it, which may have several fields."""
 
-    rank_fields: Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MAX_RANK_FIELDS)] | None = Field(
+    rank_fields: Annotated[list[Name], Field(fail_fast=True, min_length=1, max_length=MAX_RANK_FIELDS)] | None = Field(
         None, description="Different names of the fields that are read of documents that are objects; null: `text`"
     )
 

@@ -5,7 +5,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from shoal_api.schema.body import OwnBody
+from shoal_api.schema.bounds import DOCUMENTS
 from shoal_api.schema.responses import described
+
+_ID = Annotated[Any, WithJsonSchema({"type": "string", "minLength": 1}), DOCUMENTS]
 
 #: A document, which the writer of an index checks as all clients do.
 _DOCUMENT = WithJsonSchema(
@@ -31,7 +34,7 @@ class DocumentsBody(OwnBody):
             "example": {"documents": [{"id": "7", "text": "Storm closes ports in Brittany", "topic": "weather"}]}
         }
     )
-    documents: list[Annotated[Any, _DOCUMENT]] = Field(
+    documents: Annotated[list[Annotated[Any, _DOCUMENT, DOCUMENTS]], DOCUMENTS] = Field(
         min_length=1,
         description="At most 1,000; with their vectors, at most 1 MiB: some 600 short ones of 384 dimensions",
     )
@@ -41,7 +44,7 @@ class IdsBody(OwnBody):
     """Ids of documents to delete from an index."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"ids": ["7"]}})
-    ids: list[Annotated[Any, WithJsonSchema({"type": "string", "minLength": 1})]] = Field(
+    ids: Annotated[list[_ID], DOCUMENTS] = Field(
         min_length=1, description="At most 1,000; an id that no document has is no error"
     )
 

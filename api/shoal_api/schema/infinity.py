@@ -5,17 +5,18 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from shoal.jobs import Job
-from shoal.options import Options
+from shoal.options import MAX_DIMENSIONS, Options
 from shoal_api.schema.body import Body
+from shoal_api.schema.bounds import Name, TextList, Texts
 from shoal_api.schema.openai import EmbeddingList, ModelBody, Usage
-from shoal_api.schema.requests import Texts, as_list
+from shoal_api.schema.requests import as_list
 from shoal_api.schema.rerank import RerankBody
 from shoal_api.schema.responses import WITH_COST
 
 #: The model that Infinity's client names if it was told none.
 _UNSPECIFIED = "default/not-specified"
 
-Model = Annotated[str | None, AfterValidator(lambda name: None if name == _UNSPECIFIED else name)]
+Model = Annotated[Name | None, AfterValidator(lambda name: None if name == _UNSPECIFIED else name)]
 
 
 class InfinityBody(Body):
@@ -25,9 +26,11 @@ class InfinityBody(Body):
     input: Texts = Field(description="One text or several")
     model: Model = Field(None, description="The served model, or an alias of it; null: the served one")
     encoding_format: Literal["float", "base64"] = Field("float", description="Lists of numbers, or base64 of floats")
-    dimensions: Annotated[int, Field(ge=0)] = Field(0, description="Keep this many numbers of each vector; 0: all")
+    dimensions: Annotated[int, Field(ge=0, le=MAX_DIMENSIONS)] = Field(
+        0, description="Keep this many numbers of each vector; 0: all"
+    )
     modality: Literal["text"] = Field("text", description="Kind of the input")
-    user: str | None = Field(None, description="Ignored")
+    user: Name | None = Field(None, description="Ignored")
 
     def job(self) -> Job:
         """Return the job that does it."""
@@ -38,7 +41,7 @@ class InfinityRerankBody(RerankBody):
     """A query, and documents to score for it."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"query": "a storm", "documents": ["rain", "market"]}})
-    documents: Annotated[list[str], Field(fail_fast=True)] = Field(description="The texts")  # type: ignore[assignment]
+    documents: TextList = Field(description="The texts")  # type: ignore[assignment]
     model: Model = Field(None, description="The served reranker, or an alias of it; null: the served one")
     raw_scores: bool = Field(False, description="Answer the reranker's numbers as they are")
 

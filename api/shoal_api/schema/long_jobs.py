@@ -1,6 +1,6 @@
 """The shapes of long jobs and of builds and versions of indexes: bodies, paths, queries and responses."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
@@ -8,6 +8,7 @@ from shoal.languages import Language
 from shoal.options import OPTION_DEFAULTS
 from shoal_api.schema import headers
 from shoal_api.schema.body import OwnBody
+from shoal_api.schema.bounds import ChunkOverlap, ChunkTokens, Dimensions, Name, Path, UnixTime
 from shoal_api.schema.requests import TextOptions
 from shoal_api.schema.responses import ANY_FORMAT, JobResult, JobState, JobStatus, described
 
@@ -20,9 +21,9 @@ _ID = "05994f8ba4d8bac6959289ef"
 class _SourceFields(OwnBody):
     """The columns of a source, and the URL to tell of the end of its job."""
 
-    text_column: str | None = Field(None, description="Column with the texts; null: the one that looks like it")
-    id_column: str | None = Field(None, description="Column with the ids; null: `id`, or the positions from 0")
-    webhook: str | None = Field(None, description="URL that is sent the status of the job when it has ended")
+    text_column: Name | None = Field(None, description="Column with the texts; null: the one that looks like it")
+    id_column: Name | None = Field(None, description="Column with the ids; null: `id`, or the positions from 0")
+    webhook: Path | None = Field(None, description="URL that is sent the status of the job when it has ended")
 
 
 class _BulkFields(_SourceFields, TextOptions):
@@ -32,11 +33,11 @@ class _BulkFields(_SourceFields, TextOptions):
         "safetensors", description="Format of the files of the result"
     )
     normalize: bool = Field(OPTION_DEFAULTS["normalize"], description="Scale vectors to length 1")
-    dimensions: Annotated[int, Field(ge=1)] | None = Field(None, description="Keep this many numbers of each vector")
-    chunk_tokens: Annotated[int, Field(ge=1)] | None = Field(
+    dimensions: Dimensions | None = Field(None, description="Keep this many numbers of each vector")
+    chunk_tokens: ChunkTokens | None = Field(
         None, description="Cut no text off: make its vector of chunks of at most so many tokens"
     )
-    chunk_overlap: Annotated[int, Field(ge=0)] = Field(0, description="Most tokens that two neighbours share")
+    chunk_overlap: ChunkOverlap = Field(0, description="Most tokens that two neighbours share")
 
     def options(self) -> dict[str, Any]:
         """Return the options of the embedding that were given."""
@@ -49,16 +50,16 @@ class _BuildFields(_SourceFields):
     on_bad: Literal["raise", "skip"] = Field("raise", description="Bad rows: end the build, or leave them out")
     publish: bool = Field(True, description="Serve the new version when it is built")
     full: bool = Field(False, description="Embed all texts, also those that the version which was built last has")
-    drop_changes_before: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+    drop_changes_before: UnixTime | None = Field(
         None, description="Forget documents added and deleted before this time, in Unix seconds"
     )
     language: Language | None = Field(None, description="Language of the words; without it, it is found")
     approximate: bool = Field(False, description="Let searches look at the documents near a query alone")
-    chunk_tokens: Annotated[int, Field(ge=1)] | None = Field(
+    chunk_tokens: ChunkTokens | None = Field(
         None, description="Cut documents into chunks of at most so many tokens, each a row of the index"
     )
-    chunk_overlap: Annotated[int, Field(ge=0)] = Field(0, description="Most tokens that two neighbouring chunks share")
-    field_kinds: list[str] = Field(
+    chunk_overlap: ChunkOverlap = Field(0, description="Most tokens that two neighbouring chunks share")
+    field_kinds: list[Name] = Field(
         [],
         description='Kinds of fields that are not to be found by their values, as "year=number"',
         max_length=256,
@@ -74,7 +75,6 @@ _SOURCE = Field(
     None,
     description="File of records: a path below one of the roots, or a URL; required unless the file is the body",
     min_length=1,
-    max_length=4_096,
 )
 _NAME = Field(None, description="Name of the file that is the body; without it the body is JSON")
 
@@ -83,34 +83,34 @@ class BulkBody(_BulkFields):
     """A file to embed."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"source": "news.jsonl", "text_column": "headline"}})
-    source: str | None = _SOURCE
+    source: Path | None = _SOURCE
 
 
 class BulkQuery(_BulkFields):
     """The fields of a bulk embedding whose file is the body."""
 
     model_config = ConfigDict(strict=False)
-    name: str | None = _NAME
+    name: Name | None = _NAME
 
 
 class BuildBody(_BuildFields):
     """A file to build a version of an index from."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"source": "news.jsonl"}})
-    source: str | None = _SOURCE
+    source: Path | None = _SOURCE
 
 
 class BuildQuery(_BuildFields):
     """The fields of a build whose file is the body."""
 
     model_config = ConfigDict(strict=False)
-    name: str | None = _NAME
+    name: Name | None = _NAME
 
 
 class IndexPath(BaseModel):
     """The path of an index."""
 
-    index: str = Field(description="Name of the index")
+    index: Name = Field(description="Name of the index")
 
 
 class VersionPath(IndexPath):
@@ -129,8 +129,8 @@ class PublishBody(OwnBody):
 class FilePath(BaseModel):
     """The path of a file of a result."""
 
-    id: str = Field(description="Id that the submit answered")
-    name: str = Field(description="Name of the file, as `manifest.json` has it")
+    id: Name = Field(description="Id that the submit answered")
+    name: Path = Field(description="Name of the file, as `manifest.json` has it")
 
 
 class ListQuery(BaseModel):
@@ -267,7 +267,7 @@ class VersionInfo(BaseModel):
     count: int | None = Field(description="Number of documents, or of their chunks")
     num_documents: int | None = Field(description="Number of documents")
     built_at: str | None
-    source: str | None = Field(description="File that it was built from")
+    source: Path | None = Field(description="File that it was built from")
     model: str | None
     digest: str | None = Field(description="Digest of the model")
     num_embedded: int | None = Field(description="Documents that were embedded; the rest was taken over")

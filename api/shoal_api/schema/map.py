@@ -10,14 +10,15 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, Stri
 from shoal.jobs import Job
 from shoal.map_options import MAX_POINTS, MAX_ROW, MAX_ROWS, MapOptions
 from shoal_api.schema.body import OwnBody
+from shoal_api.schema.bounds import Name
 from shoal_api.schema.responses import Place, described
 
 
 class MapQuery(BaseModel):
     """The map to answer."""
 
-    index: str = Field("default", description="Name of the index")
-    field: str | None = Field(None, description="Field whose values are told of each point, as codes")
+    index: Name = Field("default", description="Name of the index")
+    field: Name | None = Field(None, description="Field whose values are told of each point, as codes")
     max_points: int = Field(MAX_POINTS, ge=1, le=MAX_POINTS, description="Most points: a sample, if there are more")
 
     def job(self) -> Job:
@@ -31,8 +32,8 @@ class MapDocumentsBody(OwnBody):
     model_config = ConfigDict(
         json_schema_extra={"example": {"index_version": "20261121T030000Z-5d41c7", "map_rows": [2, 17]}}
     )
-    index: str = Field("default", description="Name of the index")
-    index_version: str = Field(description="Version of the index that the map is of")
+    index: Name = Field("default", description="Name of the index")
+    index_version: Name = Field(description="Version of the index that the map is of")
     map_rows: Annotated[list[Annotated[int, Field(ge=0, le=MAX_ROW)]], Field(fail_fast=True)] = Field(
         min_length=1, max_length=MAX_ROWS, description="Rows of points, as the map has them"
     )

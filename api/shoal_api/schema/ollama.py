@@ -4,13 +4,18 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from shoal.checks import MAX_NUMBER
 from shoal.errors import InvalidRequest
 from shoal.jobs import Job
 from shoal.options import Options
 from shoal_api.schema.body import Body
+from shoal_api.schema.bounds import Dimensions, Ignored, Name, Text, Texts
 from shoal_api.schema.errors import ErrorShape
-from shoal_api.schema.requests import Texts, as_list
+from shoal_api.schema.requests import as_list
 from shoal_api.schema.responses import IN_ANY_FORMAT
+
+#: The time to keep a model in memory: a duration such as "5m", or seconds.
+KeepAlive = Name | Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 
 
 class OllamaEmbedBody(Body):
@@ -19,12 +24,12 @@ class OllamaEmbedBody(Body):
     model_config = ConfigDict(
         json_schema_extra={"example": {"model": "sentence-transformers/all-MiniLM-L6-v2", "input": ["a text"]}}
     )
-    model: str = Field(description="The served model, or an alias of it, also with `:latest` after it")
+    model: Name = Field(description="The served model, or an alias of it, also with `:latest` after it")
     input: Texts = Field(description="One text or several")
     truncate: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
-    dimensions: Annotated[int, Field(ge=1)] | None = Field(None, description="Keep this many numbers of each vector")
-    options: dict[str, Any] | None = Field(None, description="Ignored")
-    keep_alive: str | float | None = Field(None, description="Ignored: the model stays in memory")
+    dimensions: Dimensions | None = Field(None, description="Keep this many numbers of each vector")
+    options: Ignored | None = Field(None, description="Ignored")
+    keep_alive: KeepAlive | None = Field(None, description="Ignored: the model stays in memory")
 
     def job(self) -> Job:
         """Return the job that does it."""
@@ -38,10 +43,10 @@ class OllamaPromptBody(Body):
     model_config = ConfigDict(
         json_schema_extra={"example": {"model": "sentence-transformers/all-MiniLM-L6-v2", "prompt": "a text"}}
     )
-    model: str = Field(description="The served model, or an alias of it, also with `:latest` after it")
-    prompt: str = Field(description="The text")
-    options: dict[str, Any] | None = Field(None, description="Ignored")
-    keep_alive: str | float | None = Field(None, description="Ignored: the model stays in memory")
+    model: Name = Field(description="The served model, or an alias of it, also with `:latest` after it")
+    prompt: Text = Field(description="The text")
+    options: Ignored | None = Field(None, description="Ignored")
+    keep_alive: KeepAlive | None = Field(None, description="Ignored: the model stays in memory")
 
     def job(self) -> Job:
         """Return the job that does it."""
@@ -52,8 +57,8 @@ class OllamaShowBody(Body):
     """A model to tell about."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"model": "sentence-transformers/all-MiniLM-L6-v2"}})
-    model: str | None = Field(None, description="The served model, or an alias of it, also with `:latest` after it")
-    name: str | None = Field(None, description="Older name of `model`, read where that is missing or empty")
+    model: Name | None = Field(None, description="The served model, or an alias of it, also with `:latest` after it")
+    name: Name | None = Field(None, description="Older name of `model`, read where that is missing or empty")
 
     def asked(self) -> str:
         """Return the name of the model; raises InvalidRequest without one."""

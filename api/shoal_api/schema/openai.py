@@ -1,12 +1,13 @@
 """The shapes of OpenAI's requests and responses: embeddings and models."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.jobs import Job
 from shoal.options import Options
 from shoal_api.schema.body import Body
+from shoal_api.schema.bounds import Dimensions, Name
 from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.requests import TextsOrIds
 from shoal_api.schema.responses import IN_ANY_FORMAT
@@ -17,14 +18,14 @@ class EmbeddingsBody(Body):
 
     model_config = ConfigDict(json_schema_extra={"example": {"input": ["a text", "another text"]}})
     input: TextsOrIds = Field(description="One text or several; or token ids, if `SHOAL_TOKEN_IDS` allows them")
-    model: str | None = Field(None, description="The served model, or an alias of it; null: the served one")
+    model: Name | None = Field(None, description="The served model, or an alias of it; null: the served one")
     encoding_format: Literal["float", "base64"] | None = Field(
         None, description="base64: the numbers as little-endian 32-bit floats; null: lists of numbers"
     )
-    dimensions: Annotated[int, Field(ge=1)] | None = Field(
+    dimensions: Dimensions | None = Field(
         None, description="Keep this many numbers of each vector, and normalise again"
     )
-    user: str | None = Field(None, description="Ignored")
+    user: Name | None = Field(None, description="Ignored")
 
     def job(self, texts: list[str]) -> Job:
         """Return the job that embeds the texts of `input`."""
@@ -59,7 +60,7 @@ class EmbeddingList(BaseModel):
 class ModelPath(BaseModel):
     """The path of a model."""
 
-    model: str = Field(description="Name of the served model, or an alias of it")
+    model: Name = Field(description="Name of the served model, or an alias of it")
 
 
 class ModelBody(BaseModel):

@@ -3,6 +3,7 @@
 from pydantic import BaseModel, Field
 
 from shoal.replies import Status
+from shoal_api.schema.bounds import UnixTime
 from shoal_api.schema.long_jobs import LongJob
 from shoal_api.schema.responses import DeadLetterBrief, ErrorDetail, Timings
 
@@ -12,7 +13,7 @@ _Numbers = list[float | None]
 class PoolQuery(BaseModel):
     """The samples to answer."""
 
-    since: float = Field(0, ge=0, allow_inf_nan=False, description="Unix seconds: later samples only, and the last one")
+    since: UnixTime = Field(0, description="Unix seconds: later samples only, and the last one")
 
 
 class PoolLane(BaseModel):

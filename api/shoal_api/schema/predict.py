@@ -7,7 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from shoal.jobs import Job
 from shoal.options import Options
 from shoal_api.schema.body import Body
-from shoal_api.schema.requests import Texts, as_list
+from shoal_api.schema.bounds import Texts
+from shoal_api.schema.requests import as_list
 from shoal_api.schema.responses import IN_ANY_FORMAT
 
 #: What a vector is for.

@@ -10,6 +10,18 @@ from shoal.options import OPTION_DEFAULTS, RERANK_OPTIONS, Options, Output, Pool
 from shoal_api.dialects import is_tei_body
 from shoal_api.number_type import NumberType
 from shoal_api.schema.body import OwnBody
+from shoal_api.schema.bounds import (
+    ChunkOverlap,
+    ChunkTokens,
+    Dimensions,
+    IdLists,
+    Ids,
+    Name,
+    Path,
+    Text,
+    TextList,
+    Texts,
+)
 from shoal_api.schema.search_fields import SearchFields
 from shoal_api.validation import check_names
 
@@ -21,8 +33,6 @@ MAX_WAIT_S = 60
 TruncationDirection = Annotated[
     Literal["Left", "Right", "left", "right"], WithJsonSchema({"enum": ["Left", "Right"], "type": "string"})
 ]
-
-Texts = str | Annotated[list[str], Field(fail_fast=True)]
 
 
 def _kind_of_input(value: Any) -> str | None:
@@ -37,16 +47,10 @@ def _kind_of_input(value: Any) -> str | None:
     return "token ids" if type(first) is int else "several texts"
 
 
-#: The token ids of a text.
-Ids = Annotated[list[int], Field(fail_fast=True)]
-
-#: The token ids of several texts.
-IdLists = Annotated[list[Ids], Field(fail_fast=True)]
-
 #: A text, several texts, the token ids of a text, or those of several texts.
 TextsOrIds = Annotated[
-    Annotated[str, Tag("a text")]
-    | Annotated[list[str], Field(fail_fast=True), Tag("several texts")]
+    Annotated[Text, Tag("a text")]
+    | Annotated[TextList, Tag("several texts")]
     | Annotated[Ids, Tag("token ids")]
     | Annotated[IdLists, Tag("lists of token ids")],
     Discriminator(_kind_of_input),
@@ -74,7 +78,7 @@ class TextOptions(TruncationOptions):
     """Options of how the model reads texts."""
 
     pooling: Pooling | None = _option("pooling", "null: as the model says")
-    prompt_name: str | None = _option("prompt_name", "Name of the model's prompt to put before each text")
+    prompt_name: Name | None = _option("prompt_name", "Name of the model's prompt to put before each text")
 
 
 class EmbedOptions(TextOptions):
@@ -82,11 +86,11 @@ class EmbedOptions(TextOptions):
 
     normalize: bool = _option("normalize", "Scale vectors to length 1")
     output: Output = _option("output", "One vector for each text, for each token, or for each chunk")
-    dimensions: Annotated[int, Field(ge=1)] | None = _option("dimensions", "Keep this many numbers of each vector")
-    chunk_tokens: Annotated[int, Field(ge=1)] | None = _option(
+    dimensions: Dimensions | None = _option("dimensions", "Keep this many numbers of each vector")
+    chunk_tokens: ChunkTokens | None = _option(
         "chunk_tokens", "Cut no text off: cut each into chunks of at most so many tokens"
     )
-    chunk_overlap: Annotated[int, Field(ge=0)] = _option("chunk_overlap", "Most tokens that two neighbours share")
+    chunk_overlap: ChunkOverlap = _option("chunk_overlap", "Most tokens that two neighbours share")
 
 
 class EmbedBody(EmbedOptions):
@@ -133,7 +137,7 @@ class SearchBody(TextOptions, SearchFields):
     model_config = ConfigDict(json_schema_extra={"example": {"queries": "europe climate change storm", "k": 1}})
     queries: Texts | None = Field(None, description="One query or several; needed unless there are `vectors` or `like`")
     k: int = Field(5, ge=1, le=MAX_K, description="Hits for each query, or groups of hits")
-    index: str = Field("default", description="Name of the index")
+    index: Name = Field("default", description="Name of the index")
     lane: Lane = _LANE
 
     def job(self) -> Job:
@@ -147,7 +151,7 @@ class ScoreBody(TruncationOptions):
     model_config = ConfigDict(
         json_schema_extra={"example": {"query": "storm in europe", "inputs": ["market falls", "a gale hits france"]}}
     )
-    query: str = Field(description="The text that the others are scored for")
+    query: Text = Field(description="The text that the others are scored for")
     inputs: Texts = Field(description="One text or several")
     raw_scores: bool = Field(False, description="Answer the reranker's numbers as they are, not from 0 to 1")
     lane: Lane = _LANE
@@ -174,8 +178,8 @@ class JobBody(EmbedOptions, SearchFields):
     inputs: Texts | None = Field(None, description="Texts of op embed and rerank")
     queries: Texts | None = Field(None, description="Queries of op search")
     k: int = Field(5, ge=1, le=MAX_K, description="Hits for each query, with op search")
-    index: str = Field("default", description="Name of the index, with op search")
-    query: str | None = Field(None, description="The text that the others are scored for, with op rerank")
+    index: Name = Field("default", description="Name of the index, with op search")
+    query: Text | None = Field(None, description="The text that the others are scored for, with op rerank")
     raw_scores: bool = Field(False, description="Answer the reranker's numbers as they are, with op rerank")
     lane: Lane = _LANE
 
@@ -207,7 +211,7 @@ def search_job(body: SearchFields, queries: Texts | None, k: int, index: str) ->
 class JobPath(BaseModel):
     """The path of a job."""
 
-    id: str = Field(description="Id that the submit answered")
+    id: Name = Field(description="Id that the submit answered")
 
 
 class ResultQuery(BaseModel):
@@ -220,7 +224,7 @@ class ResultQuery(BaseModel):
 class DeadLetterPath(BaseModel):
     """The path of a dead letter."""
 
-    id: str = Field(description="Id that the list of dead letters has")
+    id: Name = Field(description="Id that the list of dead letters has")
 
 
 class DeadLettersQuery(BaseModel):
@@ -232,13 +236,13 @@ class DeadLettersQuery(BaseModel):
 class PageFilePath(BaseModel):
     """The name of a file of the page, with the folders that it is in."""
 
-    file: str
+    file: Path
 
 
 class ReadyQuery(BaseModel):
     """The condition to check beside a ready worker."""
 
-    index: str | None = Field(None, description="Name of an index that a ready worker must serve")
+    index: Name | None = Field(None, description="Name of an index that a ready worker must serve")
 
 
 def as_list(texts: str | list[str]) -> list[str]:

@@ -9,17 +9,18 @@ from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
 from shoal.jobs import Job
 from shoal_api.schema.body import Body
+from shoal_api.schema.bounds import TEXT, TEXTS, Name, Text, TopN
 
-Documents = Annotated[list[str | dict[str, Any]], Field(fail_fast=True)]
+Documents = Annotated[list[Text | Annotated[dict[str, Any], TEXT]], Field(fail_fast=True), TEXTS]
 
 
 class RerankBody(Body):
     """A query, and documents to score for it."""
 
-    query: str = Field(description="The text that the documents are scored for")
+    query: Text = Field(description="The text that the documents are scored for")
     documents: Documents = Field(description="Texts, or objects with a `text`")
-    model: str | None = Field(None, description="The served reranker, or an alias of it; null: the served one")
-    top_n: Annotated[int, Field(ge=1)] | None = Field(None, description="Answer this many of the best; null: all")
+    model: Name | None = Field(None, description="The served reranker, or an alias of it; null: the served one")
+    top_n: TopN | None = Field(None, description="Answer this many of the best; null: all")
     return_documents: bool = Field(False, description="Answer the documents too")
 
     def job(self) -> Job:

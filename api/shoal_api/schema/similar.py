@@ -5,6 +5,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from shoal.errors import InvalidRequest
 from shoal.jobs import MAX_K, Job
 from shoal_api.schema.body import Body
+from shoal_api.schema.bounds import Text
 from shoal_api.schema.responses import WITH_COST
 
 
@@ -12,8 +13,8 @@ class SimilarBody(Body):
     """A text to find similar ones for in the default index."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"text": "self driving cars navigation", "num_results": 3}})
-    text: str | None = Field(None, description="The text")
-    keywords: str | None = Field(None, description="Another name of `text`; not read beside it")
+    text: Text | None = Field(None, description="The text")
+    keywords: Text | None = Field(None, description="Another name of `text`; not read beside it")
     num_results: int = Field(5, ge=1, le=MAX_K, description="Items to find")
 
     def job(self) -> Job:

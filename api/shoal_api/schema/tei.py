@@ -1,6 +1,6 @@
 """The shapes of Text Embeddings Inference's requests and responses."""
 
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
@@ -8,8 +8,9 @@ from shoal.jobs import Job
 from shoal.options import Options
 from shoal_api.schema import headers
 from shoal_api.schema.body import Body
+from shoal_api.schema.bounds import Dimensions, IdLists, Ids, Name, Text, TextList, Texts
 from shoal_api.schema.errors import ErrorShape
-from shoal_api.schema.requests import IdLists, Ids, Texts, TextsOrIds, TruncationDirection, as_list
+from shoal_api.schema.requests import TextsOrIds, TruncationDirection, as_list
 from shoal_api.schema.responses import ANY_FORMAT, ErrorBody, described
 
 
@@ -28,7 +29,7 @@ class TeiTruncation(Body):
 class TeiOptions(TeiTruncation):
     """Options of how the model reads texts."""
 
-    prompt_name: str | None = Field(None, description="Name of the model's prompt to put before each text")
+    prompt_name: Name | None = Field(None, description="Name of the model's prompt to put before each text")
 
     def options(self, **others: Any) -> Options:
         """Return these options and others, under Shoal's names."""
@@ -52,7 +53,7 @@ class TeiEmbedBody(TeiOptions):
     model_config = ConfigDict(json_schema_extra={"example": {"inputs": ["a text", "another text"]}})
     inputs: TextsOrIds = Field(description="One text or several; or token ids, if `SHOAL_TOKEN_IDS` allows them")
     normalize: bool = Field(True, description="Scale vectors to length 1")
-    dimensions: Annotated[int, Field(ge=1)] | None = Field(None, description="Keep this many numbers of each vector")
+    dimensions: Dimensions | None = Field(None, description="Keep this many numbers of each vector")
 
     def job(self, texts: list[str]) -> Job:
         """Return the job that embeds the texts of `inputs`."""
@@ -63,8 +64,8 @@ class TeiEmbedBody(TeiOptions):
 class SimilarityInputs(Body):
     """A text, and those to compare it with."""
 
-    source_sentence: str
-    sentences: Annotated[list[str], Field(fail_fast=True)]
+    source_sentence: Text
+    sentences: TextList
 
 
 class SimilarityBody(Body):
@@ -86,8 +87,8 @@ class TeiRerankBody(TeiTruncation):
     """A query, and texts to score for it."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"query": "a storm", "texts": ["rain", "market"]}})
-    query: str = Field(description="The text that the others are scored for")
-    texts: Annotated[list[str], Field(fail_fast=True)] = Field(description="The texts")
+    query: Text = Field(description="The text that the others are scored for")
+    texts: TextList = Field(description="The texts")
     raw_scores: bool = Field(False, description="Answer the reranker's numbers as they are, not from 0 to 1")
     return_text: bool = Field(False, description="Answer the texts too")
 
@@ -102,7 +103,7 @@ class TokenizeBody(Body):
     model_config = ConfigDict(json_schema_extra={"example": {"inputs": ["a text", "another text"]}})
     inputs: Texts = Field(description="One text or several")
     add_special_tokens: bool = Field(True, description="Add special tokens, such as [CLS]")
-    prompt_name: str | None = Field(None, description="Name of the model's prompt to put before each text")
+    prompt_name: Name | None = Field(None, description="Name of the model's prompt to put before each text")
 
     def job(self) -> Job:
         """Return the job that does it."""

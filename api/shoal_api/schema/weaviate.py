@@ -1,6 +1,6 @@
 """The shapes of Weaviate's requests to its container of transformers, and of the responses."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -8,6 +8,7 @@ from shoal.errors import InvalidRequest
 from shoal.jobs import Job
 from shoal.options import Options
 from shoal_api.schema.body import Body
+from shoal_api.schema.bounds import Dimensions, Text, TextList
 from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.responses import IN_ANY_FORMAT, WITH_COST
 
@@ -18,17 +19,15 @@ class WeaviateConfig(Body):
     task_type: Literal["", "query", "passage"] | None = Field(
         None, description="Chooses the prompt of the model, if it has one"
     )
-    dimensions: Annotated[int, Field(ge=1)] | None = Field(None, description="Keep this many numbers of each vector")
+    dimensions: Dimensions | None = Field(None, description="Keep this many numbers of each vector")
 
 
 class WeaviateBody(Body):
     """A text to embed, or several."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"text": "a text", "config": {"task_type": "passage"}}})
-    text: str | None = Field(None, description="The text")
-    texts: Annotated[list[str], Field(fail_fast=True)] | None = Field(
-        None, description="The texts, if there are several; not read beside `text`"
-    )
+    text: Text | None = Field(None, description="The text")
+    texts: TextList | None = Field(None, description="The texts, if there are several; not read beside `text`")
     config: WeaviateConfig | None = Field(None, description="The way to embed them")
 
     def job(self, prompt_name: str | None) -> Job:
@@ -46,9 +45,9 @@ class WeaviateRerankBody(Body):
     model_config = ConfigDict(
         json_schema_extra={"example": {"query": "a storm", "property": "title", "documents": ["rain", "market"]}}
     )
-    query: str = Field(description="The text that the others are scored for")
-    property: str | None = Field(None, description="The only text, without `documents`; not read beside them")
-    documents: Annotated[list[str], Field(fail_fast=True)] | None = Field(None, description="The texts")
+    query: Text = Field(description="The text that the others are scored for")
+    property: Text | None = Field(None, description="The only text, without `documents`; not read beside them")
+    documents: TextList | None = Field(None, description="The texts")
 
     def job(self) -> Job:
         """Return the job that does it; raises InvalidRequest without a text."""

@@ -4,7 +4,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from shoal.jobs import Job
 from shoal_api.schema.body import Body
-from shoal_api.schema.requests import Texts, as_list
+from shoal_api.schema.bounds import Name, Texts
+from shoal_api.schema.requests import as_list
 from shoal_api.schema.responses import IN_ANY_FORMAT
 
 
@@ -13,7 +14,7 @@ class NamedModelBody(Body):
 
     model_config = ConfigDict(json_schema_extra={"example": {"input": ["a text", "another text"]}})
     input: Texts = Field(description="One text or several")
-    model_name: str | None = Field(None, description="The served model, or an alias of it; null: the served one")
+    model_name: Name | None = Field(None, description="The served model, or an alias of it; null: the served one")
 
     def job(self) -> Job:
         """Return the job that does it."""

@@ -1,0 +1,60 @@
+"""The bounds of what requests have. Each string, list, map and number of a request has one of them, or its own."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from shoal.checks import MAX_NAME_CHARS, MAX_NUMBER, MAX_VALUE_CHARS
+from shoal.options import MAX_CHUNK_TOKENS, MAX_DIMENSIONS
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedBy:
+    """The check that bounds a value in place of its schema, and why it does."""
+
+    check: str
+
+
+#: All checks that bound values in place of a schema: settings decide the bound, or Redis and Python have the same one.
+CHECKS = (TEXT, TEXTS, SEARCH, DOCUMENTS, TOKENS) = (
+    BoundedBy("check_texts and check_query: SHOAL_MAX_TEXT_CHARS decides"),
+    BoundedBy("check_texts: SHOAL_MAX_BACKLOG_TEXTS and SHOAL_MAX_JOB_TEXTS decide"),
+    BoundedBy("SearchOptions: jobs and programs have the same options"),
+    BoundedBy("IndexWriter: programs have the same documents"),
+    BoundedBy("check_texts and check_tokenizer_request: ids are decoded as texts"),
+)
+
+#: The name of a field, a prompt, an index, a version, a job or a model.
+Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
+
+#: A path or a URL.
+Path = Annotated[str, Field(max_length=MAX_VALUE_CHARS)]
+
+#: A text to compute.
+Text = Annotated[str, TEXT]
+
+#: Several of them. The check stops at the first error: the errors of all items of a large list would fill the memory.
+TextList = Annotated[list[Text], Field(fail_fast=True), TEXTS]
+
+#: One text, or several.
+Texts = Text | TextList
+
+#: The token ids of a text.
+Ids = Annotated[list[Annotated[int, TOKENS]], Field(fail_fast=True), TOKENS]
+
+#: The token ids of several texts.
+IdLists = Annotated[list[Ids], Field(fail_fast=True), TEXTS]
+
+Dimensions = Annotated[int, Field(ge=1, le=MAX_DIMENSIONS)]
+ChunkTokens = Annotated[int, Field(ge=1, le=MAX_CHUNK_TOKENS)]
+ChunkOverlap = Annotated[int, Field(ge=0, le=MAX_CHUNK_TOKENS)]
+
+#: A number of the best to answer, which may be more than there are.
+TopN = Annotated[int, Field(ge=1, le=2**31 - 1)]
+
+#: A time in Unix seconds.
+UnixTime = Annotated[float, Field(ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
+
+#: An object that is not read.
+Ignored = Annotated[dict[str, Any], Field(max_length=1_000)]

@@ -1,0 +1,224 @@
+"""Every string, list, map and number of a request and of a job has a bound, and so has the work of a search."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import pytest
+from api_stub import MakeApp
+from flask import Flask
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from test_field_search import Made, vectors_of
+
+from shoal.checks import MAX_NAME_CHARS, MAX_VALUE_CHARS
+from shoal.errors import InvalidRequest
+from shoal.jobs import OPERATIONS, Job
+from shoal.map_options import MapOptions
+from shoal.options import Options
+from shoal.search_fields import MAX_BOOST_VALUES, MAX_BOOSTS, MAX_FACETS, MAX_SORTS
+from shoal.search_filter import MAX_FILTER_DEPTH, MAX_FILTER_VALUES
+from shoal.search_options import MAX_FIELDS, MAX_GROUP_SIZE, MAX_LISTS, SearchOptions
+from shoal_api.schema.body import Body
+from shoal_api.schema.bounds import CHECKS, BoundedBy
+
+pytest_plugins = ["api_fixtures"]
+
+#: More than any option takes, and little enough to be made at once.
+MANY = 200_000
+
+#: Most calls of functions that an option may make in a search of the sample's 1,025 documents for one hit.
+MAX_CALLS = 100_000
+
+
+def request_models(app: Flask) -> set[type[BaseModel]]:
+    """Return the models of all bodies, paths and queries: those that views name, and all bodies."""
+    found = {
+        kind
+        for view in app.view_functions.values()
+        for name, kind in getattr(view, "__annotations__", {}).items()
+        if name != "return" and isinstance(kind, type) and issubclass(kind, BaseModel)
+    }
+    bodies = [Body]
+    while bodies:
+        found.update(more := bodies.pop().__subclasses__())
+        bodies += more
+    return found
+
+
+def unbounded(kind: Any, metadata: list[Any], place: str, seen: set[Any]) -> Iterator[str]:
+    """Yield the places in a type where a string, list, map or number has no bound."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        own = [one for item in arguments[1:] for one in (item.metadata if isinstance(item, FieldInfo) else [item])]
+        yield from unbounded(arguments[0], [*metadata, *own], place, seen)
+    elif origin in (Union, UnionType):
+        for one in arguments:
+            yield from unbounded(one, metadata, place, seen)
+    elif isinstance(kind, type) and issubclass(kind, BaseModel):
+        if kind not in seen:
+            seen.add(kind)
+            for name, field in kind.model_fields.items():
+                yield from unbounded(field.annotation, field.metadata, f"{kind.__name__}.{name}", seen)
+    elif origin is not Literal and kind not in (bool, NoneType):
+        checks = {one for one in metadata if isinstance(one, BoundedBy)}
+        stated = {name for one in metadata for name in ("max_length", "ge", "gt", "le", "lt") if hasattr(one, name)}
+        is_range = bool(stated & {"ge", "gt"}) and bool(stated & {"le", "lt"})
+        if not checks & set(CHECKS) and not (is_range if kind in (int, float) else "max_length" in stated):
+            yield f"{place}: {kind}"
+        for one in arguments if origin is list else ():
+            yield from unbounded(one, [], f"{place}[]", seen)
+
+
+def test_all_that_requests_have_is_bounded(make_app: MakeApp) -> None:
+    models, seen = request_models(make_app()), set[Any]()
+    assert [place for model in models for place in unbounded(model, [], "", seen)] == []
+    assert len(seen) > 40
+
+
+def nested(depth: int) -> Any:
+    """Return a filter of so many levels."""
+    value: Any = {"year": 1}
+    for _ in range(depth):
+        value = {"not": value}
+    return value
+
+
+#: Values that no option takes.
+HUGE: dict[str, Any] = {
+    "string": "x" * MANY,
+    "strings": ["x"] * MANY,
+    "long strings": ["x" * MANY],
+    "names": {str(n): n for n in range(MANY)},
+    "long name": {"x" * MANY: 1},
+    "levels": nested(MAX_FILTER_DEPTH + 1),
+    "numbers": [1.0] * MANY,
+    "vectors": [[1.0] * MANY],
+    "number": 10**400,
+    "infinity": float("inf"),
+}
+
+#: The fields of a job that are not options of one kind: settings of a worker and of the API bound texts and the query,
+#: and a traceparent that cannot be read is left out.
+OTHERS = {"texts", "query", "traceparent", "options", "search", "map"}
+
+#: What a job of an operation has beside or in place of a text.
+GIVEN: dict[str, dict[str, Any]] = {"rerank": {"texts": ["a"], "query": "a"}, "map": {"texts": []}}
+
+
+def is_refused_or_left_out(op: str, name: str, value: Any) -> bool:
+    """Return True if there can be no job with that field, or if the field does not travel with it."""
+    try:
+        job = Job(**{"op": op, "texts": ["a"], **GIVEN.get(op, {}), name: value})
+    except InvalidRequest as error:
+        return len(error.message) < 400
+    return len(job.pack()) < 400
+
+
+@pytest.mark.parametrize("huge", HUGE)
+def test_no_field_of_a_job_is_longer_than_its_bound(huge: str) -> None:
+    names = {field.name for field in fields(Job)} - OTHERS
+    taken = [(op, name) for op in OPERATIONS for name in names if not is_refused_or_left_out(op, name, HUGE[huge])]
+    assert taken == []
+
+
+@pytest.mark.parametrize("huge", HUGE)
+@pytest.mark.parametrize("options", [Options, SearchOptions, MapOptions])
+def test_no_option_is_longer_than_its_bound(options: type[Any], huge: str) -> None:
+    for field in fields(options):
+        with pytest.raises(InvalidRequest) as caught:
+            options(**{field.name: HUGE[huge]})
+        assert len(caught.value.message) < 400
+
+
+NAME, VALUE = "x" * (MAX_NAME_CHARS + 1), "x" * (MAX_VALUE_CHARS + 1)
+
+#: Options of a search with one part that is longer than it may be.
+PARTS: list[dict[str, Any]] = [
+    {"filter": {NAME: 1}},
+    {"filter": {"tag": VALUE}},
+    {"filter": {"tag": {"in": ["a", VALUE]}}},
+    {"filter": {"day": {"gte": "2001", "lt": VALUE}}},
+    {"filter": {"or": [{"tag": "a"}] * MAX_FILTER_VALUES}},
+    {"filter": {"tag": {"in": ["a"] * MAX_FILTER_VALUES}}},
+    {"sort": [{"field": NAME}]},
+    {"sort": [{"field": "tag", "order": VALUE}]},
+    {"sort": [{"field": "tag"}] * (MAX_SORTS + 1)},
+    {"boost": [{"field": NAME, "weight": 1}]},
+    {"boost": [{"field": "tag", "weight": 1, "value": VALUE}]},
+    {"boost": [{"field": "tag", "weight": 1, "value": ["a", VALUE]}]},
+    {"boost": [{"field": "tag", "weight": 1, "value": ["a"] * (MAX_BOOST_VALUES + 1)}]},
+    {"boost": [{"field": "tag", "weight": 1, "value": ["a"] * 101}] * 10},
+    {"boost": [{"field": "day", "weight": 1, "half_life_days": 1, "origin": VALUE}]},
+    {"boost": [{"field": "tag", "weight": 1}] * (MAX_BOOSTS + 1)},
+    {"facets": [NAME]},
+    {"facets": ["tag"] * (MAX_FACETS + 1)},
+    {"fields": [NAME]},
+    {"fields": ["tag"] * (MAX_FIELDS + 1)},
+    {"like": [VALUE]},
+    {"like": ["a"] * (MAX_LISTS + 1)},
+    {"group_by": NAME},
+    {"rerank": {"top_n": 5, "model": NAME}},
+    {"snippet": {NAME: 5}},
+    {"vectors": [[1.0]] * (MAX_LISTS + 1)},
+]
+
+
+@pytest.mark.parametrize("options", PARTS, ids=lambda options: next(iter(options)))
+def test_no_part_of_an_option_is_longer_than_its_bound(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        SearchOptions(**options)
+    assert len(caught.value.message) < 400
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Return an index of as many documents as the sample has, each with several values of some fields."""
+    documents = [
+        {
+            "tag": [f"t{m}" for m in range(n % 10)],
+            "key": f"key {n}",
+            "year": float(n),
+            "day": f"2001-05-{1 + n % 28:02}",
+        }
+        for n in range(1_025)
+    ]
+    return Made(tmp_path_factory.mktemp("bounds") / "version", documents, 0, 0, 0)
+
+
+_KEYS = [f"key {n}" for n in range(MAX_FILTER_VALUES - 1)]
+
+#: The largest options of each kind that are taken.
+LARGEST: list[dict[str, Any]] = [
+    {"filter": {"key": {"in": _KEYS}}},
+    {"filter": {"and": [{"tag": {"in": ["t1"]}}] * (MAX_FILTER_VALUES // 3)}},
+    {"filter": {"or": [{"key": "x" * MAX_VALUE_CHARS}] * (MAX_FILTER_VALUES // 2 - 1)}},
+    {"sort": [{"field": name} for name in ("tag", "key", "year", "day")] * (MAX_SORTS // 4)},
+    {"boost": [{"field": "key", "weight": 1, "value": [*_KEYS, "a"]}]},
+    {"boost": [{"field": "tag", "weight": 1, "value": ["t1"] * (MAX_BOOST_VALUES // MAX_BOOSTS)}] * MAX_BOOSTS},
+    {"boost": [{"field": "day", "weight": 1, "half_life_days": 1}] * MAX_BOOSTS},
+    {"facets": ["tag", "key", "year", "day"] * (MAX_FACETS // 4)},
+    {"fields": ["tag", "key"] * (MAX_FIELDS // 2)},
+    {"group_by": "key", "group_size": MAX_GROUP_SIZE},
+    {"explain": True, "snippet": {"max_chars": 10_000}},
+    {"like": [str(n) for n in range(MAX_LISTS)]},
+    {"vectors": [[1.0] * 8] * MAX_LISTS, "fuse": True},
+]
+
+
+@pytest.mark.parametrize("options", LARGEST, ids=lambda options: next(iter(options)))
+def test_the_largest_options_take_little_work(made: Made, options: dict[str, Any]) -> None:
+    query, num_calls = vectors_of(1, 3)[0], 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal num_calls
+        num_calls += event.endswith("call")
+
+    sys.setprofile(count)
+    try:
+        made.answer(query, k=1, **options)
+    finally:
+        sys.setprofile(None)
+    assert 0 < num_calls < MAX_CALLS
