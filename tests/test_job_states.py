@@ -128,6 +128,15 @@ class Jobs(RuleBasedStateMachine):
                 held.append(delivery)
 
     @rule(data=st.data(), breaks=BREAKS)
+    def hand_back(self, data: st.DataObject, breaks: tuple[str, int] | None) -> None:
+        worker = data.draw(st.sampled_from(sorted(self.held)))
+        given, self.held[worker] = self.held[worker], []  # after a break, a worker claims those that are still its own
+        before = self.unanswered()
+        with self.attempt(breaks):
+            self.queue.consumer(worker).hand_back(given)
+        assert self.unanswered() == before
+
+    @rule(data=st.data(), breaks=BREAKS)
     def drop_lost(self, data: st.DataObject, breaks: tuple[str, int] | None) -> None:
         worker = data.draw(st.sampled_from(sorted(self.held)))
         with self.attempt(breaks):

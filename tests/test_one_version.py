@@ -9,7 +9,6 @@ from itertools import chain, repeat
 from typing import Any
 
 import pytest
-from api_stub import INDEX
 from awaiting import async_client
 from conftest import PATIENCE_S
 from http_servers import Canned, CannedServer
@@ -21,12 +20,9 @@ from shoal import Client, HttpClient
 from shoal.blocking import run_now
 from shoal.client.job_limits import TEXTS_PER_JOB
 from shoal.client.one_version import SWITCH_PAUSE_S, of_one_version
-from shoal.client.redis.calls import MAX_PAUSE_S, MAX_PAUSES
-from shoal.errors import Cancelled, Internal, NotReady, UnknownIndex
+from shoal.errors import Internal, NotReady
 from shoal.jobs import LANES, Job
-from shoal.keys import Keys
 from shoal.queue.answer import Answer
-from shoal.queue.pool import Pool
 from shoal.replies import Reply
 
 pytest_plugins = ["http_fixtures"]
@@ -36,11 +32,8 @@ QUERIES = ["storm"] * (2 * TEXTS_PER_JOB + 5)
 
 
 @contextmanager
-def answering(queue: Queue, versions: Iterator[str | None]) -> Iterator[list[int]]:
-    """Answer searches in a thread, each job from the next of the versions; yield the number of queries of each job.
-
-    A job whose version is None meets a worker without the index.
-    """
+def answering(queue: Queue, versions: Iterator[str]) -> Iterator[list[int]]:
+    """Answer searches in a thread, each job from the next of the versions; yield the number of queries of each job."""
     stopped = threading.Event()
     sizes: list[int] = []
 
@@ -60,33 +53,10 @@ def answering(queue: Queue, versions: Iterator[str | None]) -> Iterator[list[int
         thread.join()
 
 
-def reply_to(job: Job, version: str | None) -> Reply:
-    """Return the reply of a worker that has this version of the index, or does not have the index."""
-    if version is None:
-        return Reply.failure(job.id, UnknownIndex(f"no index {job.index}"))
+def reply_to(job: Job, version: str) -> Reply:
+    """Return the reply of a worker that has this version of the index."""
     hits = [[{"id": version, "score": 1.0, "text": "t"}] for _ in job.texts]
     return Reply(job.id, hits=hits, index_version=version)
-
-
-@pytest.fixture
-def announced(queue: Queue) -> None:
-    """A worker that says that it has the index."""
-    about = {"state": "ready", "indexes": {"default": INDEX}}
-    Pool(queue.broker, queue.keys, alive_s=3_600).announce("b", about)
-
-
-class Hasty(Client):
-    """A client that sends again at once what met a worker without the index."""
-
-    async def _sleep(self, seconds: float) -> None:
-        assert seconds <= MAX_PAUSE_S
-
-
-@pytest.fixture
-def hasty(redis_url: str, keys: Keys) -> Iterator[Hasty]:
-    """A hasty client of the test's own pool."""
-    with Hasty(redis_url, key_prefix=keys.prefix, pool=keys.pool, timeout_s=PATIENCE_S) as client:
-        yield client
 
 
 def ids(results: Sequence[Sequence[dict[str, str]]]) -> set[str]:
@@ -112,35 +82,6 @@ def test_older_parts_are_computed_again(
     with answering(queue, versions) as sizes:
         assert ids(client.search(QUERIES)) == expected
     assert len(sizes) == num_jobs
-
-
-@pytest.mark.usefixtures("announced")
-def test_only_parts_that_met_a_worker_without_the_index_are_sent_again(queue: Queue, hasty: Hasty) -> None:
-    versions = [None, "v1", None, *[None] * (MAX_PAUSES - 1) * 2, None, "v1", *[None] * (MAX_PAUSES - 1), "v1"]
-    with answering(queue, iter(versions)) as sizes:
-        assert ids(hasty.search(QUERIES)) == {"v1"}
-    assert len(sizes) == len(versions)
-
-
-@pytest.mark.usefixtures("announced")
-def test_if_no_worker_gives_an_answer_the_search_is_given_up(queue: Queue, hasty: Hasty) -> None:
-    with answering(queue, chain(["v1"], repeat(None))) as sizes, pytest.raises(UnknownIndex):
-        hasty.search(QUERIES)
-    assert len(sizes) == 3 + 2 * MAX_PAUSES
-
-
-@pytest.mark.usefixtures("announced")
-def test_where_no_worker_has_the_index_nothing_is_sent_again(queue: Queue, hasty: Hasty) -> None:
-    with answering(queue, repeat(None)) as sizes, pytest.raises(UnknownIndex):
-        hasty.search(QUERIES, index="news")
-    assert len(sizes) == 3
-
-
-@pytest.mark.usefixtures("announced")
-def test_a_search_whose_caller_has_gone_is_not_sent_again(queue: Queue, hasty: Hasty) -> None:
-    with answering(queue, repeat(None)) as sizes, pytest.raises(Cancelled):
-        hasty.call(Job("search", QUERIES), is_wanted=lambda: False)
-    assert len(sizes) == 3
 
 
 def test_the_same_in_an_event_loop(queue: Queue, redis_url: str) -> None:

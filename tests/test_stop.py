@@ -4,6 +4,7 @@ import json
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,7 +21,7 @@ from shoal import Client
 from shoal.keys import Keys
 from shoal.settings import Settings
 from shoal_api.server import shutdown
-from shoal_api.server.disconnects import SLACK_S
+from shoal_api.server.disconnects import SLACK_S, Disconnects
 from shoal_api.server.sockets import HAS_TCP_INFO, connections_on
 
 pytest_plugins = ["api_fixtures"]
@@ -272,6 +273,17 @@ class TestDisconnects:
             assert not select.select([stays], [], [], 2.5)[0]  # two looks later it is still wanted
             stub.resume()
             assert stays.recv(65_536).startswith(b"HTTP/1.1 200")
+
+    @pytest.mark.skipif(not HAS_TCP_INFO, reason="needs the kernel's record of connections")
+    def test_a_client_is_not_looked_for_among_connections_that_were_listed_before_it_came(self) -> None:
+        earliest_s = time.perf_counter() - SLACK_S
+        with closing(socket.create_server(("127.0.0.1", free_port()))) as server:
+            disconnects = Disconnects(server.getsockname()[1], 8)
+            assert not disconnects.has_connection(earliest_s, time.perf_counter(), lambda: 8)
+            with closing(socket.create_connection(server.getsockname())) as client, closing(server.accept()[0]) as one:
+                client.sendall(b"request")
+                assert one.recv(16)
+                assert disconnects.has_connection(earliest_s, time.perf_counter(), lambda: 8)
 
 
 def send(connection: socket.socket, text: str) -> None:

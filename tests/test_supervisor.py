@@ -16,8 +16,10 @@ from typing import Any
 
 import psutil
 import pytest
+from api_stub import INDEX
 from conftest import PATIENCE_S, free_port, wait_until
 from process import Process, environment, run
+from queues import queue_of
 
 from shoal import Client
 from shoal.errors import IndexNotFound, NotReady
@@ -199,6 +201,18 @@ def test_it_runs_no_runner_if_none_is_wanted() -> None:
     names = [service.name for service in Supervisor(Settings(workers=0, long_jobs=0)).services]
     assert names == ["api"]
     assert [service.name for service in Supervisor(Settings(workers=0)).services] == ["api", "jobs"]
+
+
+def test_the_summary_speaks_of_own_workers_and_not_of_a_foreign_one(
+    client: Client, redis_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool, keys = queue_of(client).pool, client.queue.keys
+    for name, pid, indexes in (("a", 1, {}), ("b", os.getpid(), {"news": INDEX})):
+        pool.announce(name, {"state": "ready", "host": socket.gethostname(), "pid": pid, "indexes": indexes})
+    settings = Settings(redis_url=redis_url, key_prefix=keys.prefix, pool=keys.pool)
+    print_summary(settings, pids=[os.getpid()])
+    assert "ready:  1 worker with" in (said := capsys.readouterr().out)
+    assert "index news" in said
 
 
 def test_without_a_worker_the_summary_says_so(settings: dict[str, Any], tmp_path: Path) -> None:

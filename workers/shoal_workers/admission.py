@@ -10,7 +10,7 @@ from itertools import islice, takewhile
 from shoal import logs
 from shoal.broker.clock import Clock
 from shoal.cache.cache import Cache
-from shoal.errors import Expired, Internal, InvalidRequest, Poisoned, ShoalError, Unsupported
+from shoal.errors import Expired, Internal, InvalidRequest, Poisoned, ShoalError, UnknownIndex, Unsupported
 from shoal.excerpt import excerpt
 from shoal.jobs import INDEX_OPERATIONS, TOKENIZER_OPERATIONS, Job, check_deadline
 from shoal.keys import NAME
@@ -52,6 +52,13 @@ CLAIM_TURN_S = 0.9
 
 #: Interval at which a worker looks whether the jobs that it holds were cancelled or claimed, in seconds.
 CHECK_EVERY_S = 0.25
+
+#: Pauses of a worker that has nothing but jobs to hand back, in seconds: the first, and after twice as long each, the
+#: longest. Meanwhile another worker takes them.
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.005, 0.1
+
+#: Time for which the indexes that other workers serve count as known, in seconds.
+SERVED_KNOWN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +109,9 @@ class Admission:
         self._next_check = 0.0
         self._has_more_to_sweep = False
         self._trust_heartbeats_at = 0.0
+        self._served_elsewhere: set[str] = set()
+        self._served_until = 0.0
+        self._pause_s = 0.0
 
     def take(self, room: Mapping[Source, int], block_s: float, held: Collection[Work]) -> list[Work]:
         """Claim jobs of a dead worker or, if there are none, take jobs for as many texts of each source as `room` says.
@@ -117,6 +127,8 @@ class Admission:
                 return works
         if works:
             return works
+        if not held:
+            time.sleep(self._pause_s)
         works = self._admit(self._consumer.take(room, 0.0 if held else block_s))
         if works and self._limits.max_batch_wait_s:
             works += self._linger(works)
@@ -152,6 +164,20 @@ class Admission:
         self._next_check = time.monotonic() + CHECK_EVERY_S
         lost = set(self._consumer.lost([work.delivery for work in held]))
         return gone + [work for work in held if work.delivery in lost]
+
+    def hand_back(self, refusals: Sequence[tuple[Delivery, ShoalError]]) -> Sequence[tuple[Delivery, ShoalError]]:
+        """Give back the jobs whose index this worker does not serve and another one does; return the other refusals."""
+        unknown = [(d, Job.unpack(d.data).index) for d, error in refusals if isinstance(error, UnknownIndex)]
+        is_known = time.monotonic() < self._served_until and self._served_elsewhere.issuperset(i for _, i in unknown)
+        if unknown and not is_known:
+            others = [about for name, about in self._pool.workers().items() if name != self._consumer.name]
+            self._served_elsewhere = {index for about in others for index in about.get("indexes", ())}
+            self._served_until = time.monotonic() + SERVED_KNOWN_S
+        given = [delivery for delivery, index in unknown if index in self._served_elsewhere]
+        if given:
+            self._consumer.hand_back(given)
+            self._pause_s = min(2 * self._pause_s or FIRST_PAUSE_S, MAX_PAUSE_S)
+        return [refusal for refusal in refusals if refusal[0] not in given]
 
     def refuse(self, refusals: Sequence[tuple[Delivery, ShoalError]]) -> int:
         """Answer with the errors; return how many of the jobs were still unanswered."""
@@ -245,9 +271,12 @@ class Admission:
                 works.append(self._work(delivery, self._open(delivery)))
             except ShoalError as error:
                 refusals.append((delivery, error))
-                self._waits[delivery.lane].add(delivery.queued_s(self._clock.now()))
+        refusals = self.hand_back(refusals)
+        for delivery, _ in refusals:
+            self._waits[delivery.lane].add(delivery.queued_s(self._clock.now()))
         self.refuse(refusals)
-        works = self._start(works)
+        if works := self._start(works):
+            self._pause_s = 0.0
         for work in works:
             if work.job.op in TOKENIZER_OPERATIONS:
                 work.use_tokenizer(self._encoder.tokenizer)

@@ -317,7 +317,8 @@ class Worker:
         done, replying_at = [work for work in works if not work.error], time.time()
         answers = [answer for work in done if (answer := work.answer(self._model_name(work)))]
         num_answered = self.consumer.reply(answers, lambda: self.progress.mark("replying"))
-        num_answered += self.admission.refuse([(work.delivery, work.error) for work in works if work.error])
+        refusals = self.admission.hand_back([(work.delivery, work.error) for work in works if work.error])
+        num_answered += self.admission.refuse(refusals)
         self._count(works)
         self._store(works)
         self._job_log.note_answered([work for work in done if not work.error], replying_at)

@@ -61,10 +61,12 @@ class Disconnects:
         if not HAS_TCP_INFO:
             return True
         with self._lock:
-            if time.perf_counter() - self._read_at_s > _MAX_AGE_S:
+            if self._read_at_s <= max(
+                latest_s, time.perf_counter() - _MAX_AGE_S
+            ):  # a younger request has no trace in it
                 times_s = map(_received_at_s, connections_on(self._port))
-                self._received_at_s = [time_s for time_s in times_s if time_s is not None]
                 self._read_at_s = time.perf_counter()
+                self._received_at_s = [time_s for time_s in times_s if time_s is not None]
             if len(self._received_at_s) >= num_unanswered():
                 return True
             return any(earliest_s <= time_s <= latest_s + _ROUNDING_S for time_s in self._received_at_s)

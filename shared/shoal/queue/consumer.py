@@ -13,7 +13,7 @@ from shoal.errors import ShoalError, TooLarge, Unavailable
 from shoal.jobs import LANES
 from shoal.keys import Keys
 from shoal.queue.answer import MAX_WRITE_BYTES, Answer, groups, size_of
-from shoal.queue.delivery import Delivery
+from shoal.queue.delivery import FIELDS, Delivery
 from shoal.queue.job_notice import JobNotice
 from shoal.queue.lane import MAX_PUT_BYTES, SOURCES, Source
 from shoal.queue.unread import UnreadResults
@@ -64,7 +64,7 @@ def _load(name: str) -> Script:
 
 _JOIN, _LEAVE, _REFILL, _CLAIM_TURN = map(_load, ("join", "leave", "refill", "claim_turn"))
 _HAND_ON = Script.load("shoal.queue", "lane", "idle", "hand_on")
-_ISOLATE, _LOST, _START = map(_load, ("isolate", "lost", "start"))
+_HAND_BACK, _ISOLATE, _LOST, _START = map(_load, ("hand_back", "isolate", "lost", "start"))
 _TAKE = Script.load("shoal.queue", "lane", "delivery", "idle", "take")
 _CLAIM = Script.load("shoal.queue", "lane", "delivery", "claim")
 _REPLY = Script.load("shoal.queue", "lane", "letter", "reply")
@@ -291,6 +291,19 @@ class Consumer:
         is_lost = self.broker.run(_LOST, streams, arguments)["lost"]
         return [delivery for delivery, lost in zip(deliveries, is_lost, strict=True) if lost]
 
+    def hand_back(self, deliveries: Sequence[Delivery]) -> None:
+        """Give jobs that are still this consumer's back to their streams, where any consumer may take them."""
+        keys, jobs = list(self._all_keys), []
+        for one in deliveries:
+            job: dict[str, Any] = {"lane": one.lane, "is_overflow": one.is_overflow, "entry": one.entry}
+            if one.is_suspect:
+                job["delivered"] = one.num_deliveries - 1
+            if one.has_record:
+                keys.append(self.keys.record(one.id.decode(errors="replace")))
+                job["record_key"] = len(keys)
+            jobs.append(job)
+        self.broker.run(_HAND_BACK, keys, {"lanes": LANES, "consumer": self.name, "jobs": jobs})
+
     def reply(self, answers: Iterable[Answer], before_each: Callable[[], object] = lambda: None) -> int:
         """Acknowledge the jobs and write their replies and dead letters; return how many were still unanswered.
 
@@ -361,11 +374,4 @@ class Consumer:
 def _fields(entry: bytes, values: Sequence[bytes] | None) -> dict[str, Any]:
     """Return an entry as the scripts return it; `values` is a flat list of names and values."""
     fields = dict(zip(values[::2], values[1::2], strict=False)) if values else {}
-    return {
-        "entry": entry,
-        "job": fields.get(b"job", b""),
-        "id": fields.get(b"id"),
-        "client": fields.get(b"client", fields.get(b"put_by")),
-        "record": fields.get(b"record"),
-        "put_ms": fields.get(b"put_ms"),
-    }
+    return {"entry": entry, "job": fields.get(b"job", b""), **{name: fields.get(name.encode()) for name in FIELDS}}

@@ -8,6 +8,9 @@ from typing import Any, Self
 from shoal.errors import TooLarge
 from shoal.queue.lane import MAX_PUT_BYTES, Source
 
+#: The fields of an entry that a worker reads beside the job.
+FIELDS = ("id", "client", "put_by", "put_ms", "record", "delivered")
+
 #: Most bytes of a job that are looked at to tell it from another one, and all that is read of one that is too large.
 HEAD_BYTES = 65_536
 
@@ -36,10 +39,15 @@ class Delivery:
 
     @classmethod
     def read(cls, source: Source, job: Mapping[str, Any], num_deliveries: int = 1, owner: str = "") -> Self:
-        """Return the delivery of a job, given as the scripts return its entry."""
-        put_ms = job.get("put_ms") or b""
+        """Return the delivery of a job, given as the scripts return its entry.
+
+        `num_deliveries` counts those since the job came into its stream, in which it may have been before.
+        """
+        put_ms, former = job.get("put_ms") or b"", job.get("delivered") or b""
         if not (put_ms.isdigit() and len(put_ms) < 16):
             put_ms = job["entry"].partition(b"-")[0]
+        if former.isdigit() and len(former) < 3:
+            num_deliveries += int(former)
         size_bytes = int(job.get("size_bytes", len(job["job"])))
         return cls(
             source.lane,
@@ -52,7 +60,7 @@ class Delivery:
             job.get("id") or b"",
             job.get("record") is not None,
             size_bytes,
-            (job.get("client") or b"").decode(errors="replace"),
+            (job.get("client") or job.get("put_by") or b"").decode(errors="replace"),
         )
 
     def check_size(self) -> None:

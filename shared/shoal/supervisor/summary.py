@@ -1,8 +1,9 @@
 """The summary that `shoal serve` prints once everything is ready."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import click
@@ -18,17 +19,22 @@ from shoal.supervisor.background import LAST_LINE
 QUERY = "europe climate change storm"
 
 
-def print_summary(settings: Settings, query: str | None = None, log: Path | None = None) -> None:
+def print_summary(
+    settings: Settings, query: str | None = None, log: Path | None = None, pids: Collection[int] = ()
+) -> None:
     """Print what runs where, the hits of a search if there is an index, a curl command to copy, and how to stop.
 
-    A search that gets no answer is part of the summary, and raises nothing: what runs goes on.
+    Of the workers, those of this machine with one of the `pids` are described, if there are any: others may be of the
+    same pool. A search that gets no answer is part of the summary, and raises nothing: what runs goes on.
     """
     query = query or QUERY
     ready, trouble = f"{settings.workers} workers", ""
     hits: Sequence[Mapping[str, Any]] = []
     with Client.from_settings(settings) as client:
         try:
-            ready = _described(client.pool.ready())
+            workers, host = client.pool.ready(), gethostname()
+            own = {n: about for n, about in workers.items() if about.get("host") == host and about.get("pid") in pids}
+            ready = _described(own or workers)
             if "default" in settings.index_folders() and settings.workers:
                 hits = client.search(query, k=3)
         except ShoalError as error:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
@@ -35,7 +35,6 @@ from shoal.errors import (
     TextTooLong,
     Timeout,
     TooLarge,
-    UnknownIndex,
 )
 from shoal.jobs import Job, check_deadline, new_id
 from shoal.options import Options
@@ -51,11 +50,6 @@ MAX_TOKENS_PARTS = 4
 
 #: Seconds between two calls of `is_wanted` while a reply is waited for.
 WANTED_EVERY_S = 1.0
-
-#: When a worker without the index answers a part of a search, the part is sent again: after the first pause, then after
-#: pauses twice as long, up to the longest, in seconds. After so many pauses without an answer for any part, the search
-#: fails.
-FIRST_PAUSE_S, MAX_PAUSE_S, MAX_PAUSES = 0.05, 1.0, 10
 
 #: Errors whose message may name a text by its number in the job. After one of them, a job that was sent without its
 #: cached texts is sent whole, so that the number is right.
@@ -128,16 +122,11 @@ class Calls(Questions, ClientIO[P]):
         except (TimeoutError, Expired) as error:
             raise await self._timeout(timeout_s) from error
 
-    async def _is_served(self, index: str) -> bool:
-        """Return True if a ready worker has the index open."""
-        workers = (await self._producer().pool.workers()).values()
-        return any(about.get("state") == "ready" and index in about.get("indexes", {}) for about in workers)
-
     async def _run(self, job: Job, lane: str, client: str, until: float, is_wanted: Callable[[], bool] | None) -> Reply:
         """Return the workers' reply to the job; if that is long, it is sent in parts.
 
         Parts with several vectors for each text are sent a few at a time. Parts of a search are of one version of the
-        index: those of others, and those that met a worker without the index, are sent again.
+        index: those of others are sent again.
 
         Raises TooLarge for more bytes than one put takes, before any are packed, TimeoutError at `until` on the
         monotonic clock, and Cancelled once the reply is not wanted any more.
@@ -148,12 +137,10 @@ class Calls(Questions, ClientIO[P]):
         if job.options.output == "vector":
             put_share(job)  # raises TooLarge
 
-            async def send_found(numbers: list[int]) -> list[Reply]:
-                again = [replace(parts[n], id=new_id()) for n in numbers]
-                return await self._until_found(again, send, until, is_wanted)
+            async def send_again(numbers: list[int]) -> list[Reply]:
+                return await send([replace(parts[n], id=new_id()) for n in numbers])
 
-            found = await self._until_found(parts, send, until, is_wanted)
-            return Reply.join(await of_one_version(found, send_found, self._sleep, until))
+            return Reply.join(await of_one_version(await send(parts), send_again, self._sleep, until))
         replies: list[Reply] = []
         for n in range(0, len(parts), MAX_TOKENS_PARTS):
             replies += [Reply.join([reply]) for reply in await send(parts[n : n + MAX_TOKENS_PARTS])]
@@ -164,36 +151,6 @@ class Calls(Questions, ClientIO[P]):
                     f"may have {self.max_reply_bytes:,} (SHOAL_MAX_REPLY_MB): split the list"
                 )
         return Reply.join(replies)
-
-    async def _until_found(
-        self,
-        parts: list[Job],
-        send: Callable[[list[Job]], Awaitable[list[Reply]]],
-        until: float,
-        is_wanted: Callable[[], bool] | None,
-    ) -> list[Reply]:
-        """Return the replies to the parts; those that met a worker without their index are sent again.
-
-        Workers open a new index one after the other. A part keeps its error if no ready worker has the index, if none
-        got an answer after `MAX_PAUSES`, or if another part has another error. Raises Cancelled once the reply
-        is not wanted any more.
-        """
-        replies, num_pauses = await send(parts), 0
-        while failed := [n for n, reply in enumerate(replies) if reply.error]:
-            pause_s = min(FIRST_PAUSE_S * 2**num_pauses, MAX_PAUSE_S)
-            is_too_late = num_pauses == MAX_PAUSES or time.monotonic() + pause_s >= until
-            if is_too_late or not all(isinstance(replies[n].error, UnknownIndex) for n in failed):
-                break
-            if not await self._is_served(parts[0].index):
-                break
-            await self._sleep(pause_s)
-            if is_wanted and not is_wanted():
-                raise Cancelled("the caller has disconnected")
-            again = await send([replace(parts[n], id=new_id()) for n in failed])
-            for n, reply in zip(failed, again, strict=True):
-                replies[n] = reply
-            num_pauses = num_pauses + 1 if all(reply.error for reply in again) else 0
-        return replies
 
     async def _send(
         self, parts: list[Job], lane: str, client: str, until: float, is_wanted: Callable[[], bool] | None
