@@ -3,6 +3,7 @@
 import math
 import tempfile
 import time
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -244,6 +245,35 @@ def test_facets_are_of_the_documents_that_may_be_in_the_list(tmp_path: Path) -> 
     words = Job("search", ["60"], search=SearchOptions(mode="lexical", facets=["year"]))
     counted = made.index.answer(words, made.vectors[:1]).facets
     assert counted == [{"year": {"num_documents": 1, "values": [{"value": 0, "count": 1}]}}]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"filter": {"tag": {"in": ["t1", "t2"]}}},
+        {"sort": [{"field": "year", "order": "desc"}]},
+        {"min_score": 0.5},
+        {"group_by": "tag", "group_size": 2},
+        {"mode": "hybrid"},
+        {"like": ["60"]},
+    ],
+)
+@pytest.mark.parametrize("num", [1, 7, 1_000])
+def test_facets_may_be_of_the_best_documents_alone(tmp_path: Path, options: dict[str, Any], num: int) -> None:
+    made = many(tmp_path)
+    texts = [] if "like" in options else ["text storm"]
+    ungrouped = {"group_by": ""} | {name: value for name, value in options.items() if not name.startswith("group")}
+    best = Job("search", texts, k=num, search=SearchOptions(**ungrouped))
+    counted = Job("search", texts, k=2, search=SearchOptions(**options, cursor="", facets=["year"], facets_top_n=num))
+    vectors = made.vectors[: len(texts)]
+    (hits,), found = made.index.answer(best, vectors).hits, made.index.answer(counted, vectors)
+    years = Counter(hit["year"] for hit in hits if hit.get("year") is not None)
+    expected = [{"value": year, "count": n} for year, n in sorted(years.items(), key=lambda item: (-item[1], item[0]))]
+    assert found.facets == [{"year": {"num_documents": years.total(), "values": expected}}]
+    (cursor,) = found.cursors or [None]
+    later = replace(counted, search=replace(counted.search, cursor=cursor))
+    assert cursor is None or made.index.answer(later, vectors).facets == found.facets
 
 
 def test_fields_that_only_added_documents_have(tmp_path: Path) -> None:

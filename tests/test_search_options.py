@@ -19,6 +19,7 @@ REFUSED: dict[str, list[Any]] = {
     "group_by": [1],
     "group_size": [0, 101, True, 1.5],
     "facets": ["topic", [1], [""], ["a"] * 101],
+    "facets_top_n": [0, 1_001, True, 1.5, "all"],
     "fields": ["text", [None]],
     "snippet": [True, "yes"],
     "cursor": [1, "x" * 5_000],
@@ -80,6 +81,7 @@ def test_lists_of_hits_are_counted(texts: list[str], options: dict[str, Any], nu
         (["a"], {"num_negative": 2, "like": ["1", "2"]}),
         (["a", "b"], {"cursor": ""}),
         (["a"], {"cursor": "", "diversity": 0.5}),
+        (["a"], {"facets_top_n": 5}),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(texts: list[str], options: dict[str, Any]) -> None:
@@ -113,6 +115,7 @@ SORTED: dict[str, Any] = {"sort": [{"field": "year"}]}
         ({}, 1),
         ({"facets": ["a", "b"], "group_by": "", "group_size": 3}, 1),
         ({"mode": "hybrid", "facets": ["a", "b"]}, 2),
+        ({"facets": ["a", "b"], "facets_top_n": 5}, 3),
         ({"group_by": "a", "group_size": 3}, 4),
         (SORTED, 2),
         ({"mode": "lexical", "facets": ["a", "b"]}, 3),

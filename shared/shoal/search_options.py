@@ -43,7 +43,7 @@ MAX_FIELDS = 100
 #: Most numbers of a vector: more than any model makes.
 MAX_VECTOR_NUMBERS = 100_000
 
-#: Most hits that are ranked anew.
+#: Most hits that are ranked anew, and most documents of a list of which facets are counted.
 MAX_TOP_N = 1_000
 
 #: Least and most characters of a snippet, and the number if none is given.
@@ -74,6 +74,7 @@ class SearchOptions:
     group_by: str | None = None
     group_size: int = 1
     facets: list[str] | None = None
+    facets_top_n: int | None = None
     fields: list[str] | None = None
     snippet: dict[str, Any] | None = None
     cursor: str | None = None
@@ -102,6 +103,8 @@ class SearchOptions:
             raise InvalidRequest(
                 f"alpha is {self.alpha:g}, and mode is {self.mode}: set mode to hybrid, or leave alpha out"
             )
+        if self.facets_top_n is not None and self.facets is None:
+            raise InvalidRequest("facets_top_n goes with facets: name the fields whose values are counted")
         for name in ("cursor", "sort"):
             if getattr(self, name) is not None and (self.rerank is not None or self.diversity is not None):
                 reason = "which have one page" if name == "cursor" else "which give hits another order"
@@ -118,7 +121,7 @@ class SearchOptions:
 
         It does so for its scores, for its order, for facets of its own, and for the further hits of groups.
         """
-        has_own_facets = self.mode == "lexical" or self.like is not None
+        has_own_facets = self.mode == "lexical" or self.like is not None or self.facets_top_n is not None
         passes = [self.mode == "hybrid", self.sort is not None, len(self.facets or ()) if has_own_facets else 0]
         return 1 + sum(passes) + (GROUP_PASSES if self.group_size > 1 and self.group_by != "" else 0)
 
@@ -176,6 +179,10 @@ def _check_facets(name: str, value: Any) -> None:
     parse_facets(value)
 
 
+def _check_top_n(name: str, value: Any) -> None:
+    check_range(name, value, 1, MAX_TOP_N)
+
+
 def _check_snippet(name: str, value: Any) -> None:
     check_names(name, value, ("max_chars",))
     check_range(f"{name}.max_chars", value.get("max_chars", SNIPPET_CHARS), MIN_SNIPPET_CHARS, MAX_SNIPPET_CHARS)
@@ -183,7 +190,7 @@ def _check_snippet(name: str, value: Any) -> None:
 
 def _check_rerank(name: str, value: Any) -> None:
     check_names(name, value, ("top_n", "query", "model"), ("top_n",))
-    check_range(f"{name}.top_n", value["top_n"], 1, MAX_TOP_N)
+    _check_top_n(f"{name}.top_n", value["top_n"])
     if "query" in value:
         check_type(f"{name}.query", value["query"], str, "a string")
         if not value["query"].strip():
@@ -217,6 +224,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "boost": _check_boost,
     "group_by": _check_name,
     "facets": _check_facets,
+    "facets_top_n": _check_top_n,
     "fields": _check_fields,
     "snippet": _check_snippet,
     "cursor": _check_cursor,

@@ -4,7 +4,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
-from shoal.search_options import MAX_GROUP_SIZE, SEARCH_DEFAULTS, SEARCH_NAMES, Mode, SearchOptions
+from shoal.search_options import MAX_GROUP_SIZE, MAX_TOP_N, SEARCH_DEFAULTS, SEARCH_NAMES, Mode, SearchOptions
 from shoal_api.schema.body import OwnBody
 from shoal_api.schema.bounds import SEARCH, Texts
 
@@ -34,6 +34,9 @@ class SearchFields(OwnBody):
     group_by: _String | None = _option("group_by", "Field whose equal values make a group; empty: no groups")
     group_size: Annotated[int, Field(ge=1, le=MAX_GROUP_SIZE)] = _option("group_size", "Most hits of a group")
     facets: _List[_String] | None = _option("facets", "Fields whose values are counted")
+    facets_top_n: Annotated[int, Field(ge=1, le=MAX_TOP_N)] | None = _option(
+        "facets_top_n", "Count the values of so many best documents; null: of all that the filter leaves"
+    )
     fields: _List[_String] | None = _option("fields", "Fields that hits have beside id and score; null: all")
     snippet: _Map | None = _option("snippet", "Show the passage of each hit that fits best")
     cursor: _String | None = _option("cursor", "Page to answer: empty for the first one, then as answered")

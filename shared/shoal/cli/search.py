@@ -10,7 +10,7 @@ from shoal.cli.options import REDIS_SETTINGS, settings_options
 from shoal.cli.output import echo, echo_lines
 from shoal.client.redis.client import Client
 from shoal.errors import UnknownIndex
-from shoal.search_options import MODES, SEARCH_DEFAULTS
+from shoal.search_options import MAX_TOP_N, MODES, SEARCH_DEFAULTS
 from shoal.settings import Settings
 
 
@@ -45,6 +45,7 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "group_by": {"help": "Field whose equal values make a group; empty: no groups."},
     "group_size": {"type": int, "help": "Most hits of a group."},
     "facets": {"multiple": True, "metavar": "FIELD", "help": "Field whose values are counted."},
+    "facets_top_n": {"type": click.IntRange(1, MAX_TOP_N), "help": "Count the values of the best N documents alone."},
     "fields": {"multiple": True, "metavar": "FIELD", "help": "Field that hits have beside id and score."},
     "snippet": {"type": JsonValue(), "help": "Show the passage of each hit that fits best."},
     "cursor": {"help": "Page to print: empty for the first one, then as printed."},

@@ -55,10 +55,14 @@ class SearchAnswer:
 
 
 class HitList(NamedTuple):
-    """One list of hits before their documents are read: its query, the places in groups, and the next page's cursor."""
+    """One list of hits before their documents are read: its query, the places in groups, and the ranking that they are from.
+
+    `cursor` is that of the next page.
+    """
 
     query: Query
     groups: list[list[Place]]
+    ranking: Ranking
     cursor: str | None = None
 
 
@@ -129,7 +133,7 @@ class RankedSearch:
             [[hits.hit(found.query, place) for place in self._best(found.groups)] for found in self._each(lists)],
             [found.cursor for found in lists] if has_pages else None,
             [self._selection(f.query).num for f in self._each(lists)] if has_pages or self._options.facets else None,
-            [self._facets(found.query) for found in self._each(lists)] if self._options.facets else None,
+            [self._facets(found) for found in self._each(lists)] if self._options.facets else None,
             self._ranker.is_approximate,
             self._map_places(lists) if self._options.map_place else None,
         )
@@ -183,14 +187,23 @@ class RankedSearch:
             found = Selection(found.rows & (words.of_version > 0), found.added & (words.of_added > 0))
         return found
 
-    def _facets(self, query: Query) -> dict[str, Any]:
-        """Return how many of the documents that may be in the list have each value of the fields that are asked for."""
-        selection = self._selection(query)
+    def _facets(self, found: HitList) -> dict[str, Any]:
+        """Return how many of the best documents, or of all that may be in the list, have each value of some fields."""
+        if self._options.facets_top_n is not None:
+            return self._count(self._best_of(found.ranking, self._options.facets_top_n))
+        selection = self._selection(found.query)
         return self._facets_of_all if selection is self._eligible else self._count(selection)
 
     @cached_property
     def _facets_of_all(self) -> dict[str, Any]:
         return self._count(self._eligible)
+
+    def _best_of(self, ranking: Ranking, num: int) -> Selection:
+        """Return the best documents of a list; pages, groups, reranking and diversity make no difference."""
+        count = self._index.manifest.count
+        is_best = np.zeros(count + len(self._live.ids), bool)
+        is_best[[place.row for place in islice(self._places(ranking), num)]] = True
+        return Selection(is_best[:count], is_best[count:])
 
     def _count(self, selection: Selection) -> dict[str, Any]:
         names = parse_facets(self._options.facets)
@@ -202,7 +215,8 @@ class RankedSearch:
         """Return the documents on the page that the job asks for."""
         num, before = self._num_found, self._pages.before
         num_before = before.num_shown if before else 0
-        ranking = Ranking(self._ranker.find(query, self._selection(query)), num_before + num + (before is not None))
+        num_ranked = max(num_before + num + (before is not None), self._options.facets_top_n or 0)
+        ranking = Ranking(self._ranker.find(query, self._selection(query)), num_ranked)
         leads = self._pages.rest(lambda: self._leads(ranking))
         shown = list(islice(leads, num))
         has_more = before is not None and next(leads, None) is not None
@@ -212,11 +226,13 @@ class RankedSearch:
             else None
         )
         if not self._group_field or self._options.group_size == 1:
-            return HitList(query, [[lead.place] for lead in shown], end)
+            return HitList(query, [[lead.place] for lead in shown], ranking, end)
         keys, size = [lead.key for lead in shown], self._options.group_size
         if (members := self._group_keys.members(keys)) is not None:
-            ranking = Ranking(self._ranker.find(query, self._selection(query) & members), num * size)
-        return HitList(query, members_of(self._places(ranking), self._group_keys.key, keys, size), end)
+            of_groups = Ranking(self._ranker.find(query, self._selection(query) & members), num * size)
+        else:
+            of_groups = ranking
+        return HitList(query, members_of(self._places(of_groups), self._group_keys.key, keys, size), ranking, end)
 
     def _places(self, ranking: Ranking) -> Iterable[Place]:
         """Return the ranked documents that reach the least score."""
