@@ -124,11 +124,28 @@ class TestBodyReads:
             for _ in range(7):
                 slow.enter_context(reads.reading("slow")).started_s -= 10.0
             with pytest.raises(Overloaded, match="do not arrive"):
-                slow.enter_context(reads.reading("slow"))
+                slow.enter_context(reads.reading("slow", beside_slow=False))
             with reads.reading("quick"):
                 pass
         with reads.reading("slow"):
             pass
+
+    def test_the_newest_request_beside_slow_bodies_is_let_in_when_one_ends(self) -> None:
+        reads, entered = BodyReads(1, max_wait_s=PATIENCE_S), threading.Event()
+
+        def enter() -> None:
+            with reads.reading("slow"):
+                entered.set()
+
+        with ThreadPoolExecutor(2) as pool:
+            with reads.reading("slow") as slow:
+                slow.started_s -= 2 * PATIENCE_S
+                older = pool.submit(enter)
+                wait_until(lambda: reads._clients["slow"].waiting)
+                newer = pool.submit(enter)
+                assert isinstance(older.exception(), Overloaded)
+                assert not entered.is_set()
+            newer.result()
 
 
 class Api:
@@ -234,7 +251,7 @@ class TestServer:
             wait_until(lambda: stub.queue.backlog()["interactive"] == 14)
             other = pool.submit(api.embed, "text", "127.0.0.2")
             wait_until(lambda: stub.queue.backlog()["interactive"] == 15)
-            assert api.num_threads() - num_threads <= 16 + 3 + MAX_VIEWERS
+            assert api.num_threads() - num_threads <= 16 + 2 * 3 + MAX_VIEWERS
             stub.resume()
             assert other.result() == 200
             assert {one.result() for one in asking} == {200}

@@ -149,9 +149,9 @@ class AccessControl:
         return demand
 
     @contextmanager
-    def reading(self, demand: ThreadDemand) -> Iterator[None]:
+    def reading(self, demand: ThreadDemand, beside_slow: bool = True) -> Iterator[None]:
         """Count a thread that reads the body of a request which is to wait. Raises Overloaded."""
-        with self._reads.reading(demand.client) as read:
+        with self._reads.reading(demand.client, beside_slow) as read:
             self.running.add(read)
             try:
                 yield
@@ -162,7 +162,7 @@ class AccessControl:
         """Read and drop a small body that nothing has read, unless too many bodies of the client are being read."""
         if num_bytes := request.num_unread_bytes():
             demand = request.environ.get(THREAD_DEMAND) or self._make_demand(request.environ, None)
-            with suppress(Overloaded), self.reading(demand):
+            with suppress(Overloaded), self.reading(demand, beside_slow=False):
                 request.discard(num_bytes)
 
     def num_threads_of(self, client: str) -> int:

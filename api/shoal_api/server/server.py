@@ -94,7 +94,7 @@ def serve(settings: Settings) -> None:
         backpressure=max_connections,
         workers=num_processes,
         respawn_failed_workers=num_processes > 1,
-        blocking_threads=settings.api_threads + num_read_threads(settings.api_threads) + MAX_VIEWERS,
+        blocking_threads=settings.api_threads + 2 * num_read_threads(settings.api_threads) + MAX_VIEWERS,
         workers_kill_timeout=_STOP_S,
         log_level=LogLevels.error,
     )
