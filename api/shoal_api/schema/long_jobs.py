@@ -267,7 +267,7 @@ class VersionInfo(BaseModel):
     count: int | None = Field(description="Number of documents, or of their chunks")
     num_documents: int | None = Field(description="Number of documents")
     built_at: str | None
-    source: Path | None = Field(description="File that it was built from")
+    source: str | None = Field(description="File that it was built from")
     model: str | None
     digest: str | None = Field(description="Digest of the model")
     num_embedded: int | None = Field(description="Documents that were embedded; the rest was taken over")
