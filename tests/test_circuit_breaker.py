@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from http.client import HTTPConnection
 from itertools import chain, repeat
 from pathlib import Path
@@ -276,6 +276,26 @@ class TestCircuitBreaker:
         clock.now_s += 0.1
         breaker.record_success()
         breaker.record_failure(redis.TimeoutError("silence"), since, is_silence=True)
+        breaker.check()
+
+    def test_silence_while_a_large_command_is_under_way_opens_it_once_that_one_fails_too(
+        self, breaker: CircuitBreaker, clock: Clock
+    ) -> None:
+        with suppress(redis.TimeoutError), breaker.large():
+            breaker.record_failure(redis.TimeoutError("small"), clock.now_s, is_silence=True)
+            breaker.check()
+            clock.now_s += 20.0
+            raise redis.TimeoutError("large")
+        with pytest.raises(redis.ConnectionError, match="large"):
+            breaker.check()
+
+    def test_a_large_command_that_fails_while_others_are_answered_does_not_open_it(
+        self, breaker: CircuitBreaker, clock: Clock
+    ) -> None:
+        with suppress(redis.TimeoutError), breaker.large():
+            clock.now_s += 20.0
+            breaker.record_success()
+            raise redis.TimeoutError("large")
         breaker.check()
 
     def test_a_connection_that_breaks_neither_opens_nor_closes_it(self, breaker: CircuitBreaker, clock: Clock) -> None:

@@ -9,6 +9,7 @@ import pytest
 import redis
 from conftest import PATIENCE_S, RedisServer, wait_until
 from queues import Queue
+from tcp_proxy import Proxy
 
 from shoal import Client
 from shoal.broker import connections
@@ -101,6 +102,34 @@ class TestBreaking:
         assert impatient.execute("SET", "a", bytes(6_000_000)) == b"OK"
         impatient.close()
 
+    def test_a_process_sends_one_large_command_at_a_time_beside_small_ones(self, own_redis: RedisServer) -> None:
+        """On a slow link the first one takes seconds, and small ones are answered meanwhile."""
+        sent: list[int] = []
+        link, admin = Proxy(own_redis.port, bytes_per_s=2_000_000), redis.Redis.from_url(own_redis.url)
+        with link, admin, ThreadPoolExecutor(4) as threads:
+            slow = Broker.connect(f"redis://127.0.0.1:{link.port}/0", answer_s=PATIENCE_S)
+            large = [threads.submit(slow.execute, "SET", f"large{n}", bytes(2_000_000)) for n in range(4)]
+            while not all(one.done() for one in large):
+                slow.ping()
+                sent.append(num_in_hand(admin))
+            assert [one.result() for one in large] == [b"OK"] * 4
+            slow.close()
+        assert max(sent) == 1
+
+    def test_silence_while_a_large_command_is_under_way_is_no_outage(self, own_redis: RedisServer) -> None:
+        """Redis runs another program's command: the large one has the time of its bytes, and small ones try on."""
+        with redis.Redis.from_url(own_redis.url) as admin, ThreadPoolExecutor(1) as threads:
+            impatient = Broker.connect(own_redis.plain_url, answer_s=0.5)
+            admin.client_pause(600_000, all=False)  # writes alone
+            large = threads.submit(impatient.execute, "SET", "large", bytes(30_000_000))
+            wait_until(lambda: num_in_hand(admin) == 1)
+            with pytest.raises(Unavailable):
+                impatient.execute("SET", "small", 1)
+            impatient.check()
+            admin.client_unpause()
+            assert large.result() == b"OK"
+            impatient.close()
+
     def test_closing_leaves_no_connection(self, own_redis: RedisServer, broker: Broker) -> None:
         queue = Queue.connect(own_redis.url, Keys())
         queue.put("interactive", [Job("embed", ["storm"])])
@@ -164,6 +193,11 @@ class TestBound:
         for _ in range(5):
             with pytest.raises(Unavailable, match="does not answer"):
                 two.ping()
+
+
+def num_in_hand(admin: "redis.Redis") -> int:
+    """Return how many connections have sent a large command, or a part of it, that Redis has not run."""
+    return sum(int(client["qbuf"]) + int(client["argv-mem"]) > 500_000 for client in admin.client_list())
 
 
 def is_blocked(broker: Broker, num_connections: int) -> bool:

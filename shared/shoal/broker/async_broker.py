@@ -11,7 +11,14 @@ import redis
 
 from shoal.broker.async_connection import AsyncConnection, ConnectionMaker
 from shoal.broker.broker import checked, run_calls, translate
-from shoal.broker.connections import MAX_WAIT_S, SMALL_BYTES, all_in_use, num_connections
+from shoal.broker.connections import (
+    LARGE_BYTES,
+    MAX_LARGE_WAIT_S,
+    MAX_WAIT_S,
+    SMALL_BYTES,
+    all_in_use,
+    num_connections,
+)
 from shoal.broker.script import Script, ScriptCall
 from shoal.errors import ShoalError
 
@@ -41,6 +48,7 @@ class AsyncBroker:
         self._packer = redis.Connection()  # type: ignore[no-untyped-call]
         self._idle: deque[AsyncConnection] = deque()
         self._free = asyncio.Semaphore(num_connections(maker.max_connections))
+        self._large = asyncio.Lock()
         self._questions: deque[_Question] = deque()
         self._asking: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -124,7 +132,7 @@ class AsyncBroker:
         return questions
 
     async def _round_trip(self, packed: Sequence[bytes], num_answers: int, block_s: float = 0.0) -> list[Any]:
-        async with self._reserved():
+        async with self._turn(sum(map(len, packed))), self._reserved():
             connection = await self._take()
             try:
                 answers = await connection.ask(packed, num_answers, block_s)
@@ -140,12 +148,29 @@ class AsyncBroker:
             return answers
 
     @asynccontextmanager
+    async def _turn(self, num_bytes: int) -> AsyncIterator[None]:
+        """Wait for the turn of a command, if it is a large one. Raises Unavailable if that takes too long."""
+        if num_bytes <= LARGE_BYTES:
+            yield
+            return
+        try:
+            async with asyncio.timeout(MAX_LARGE_WAIT_S):
+                await self._large.acquire()
+        except TimeoutError:
+            raise all_in_use(MAX_LARGE_WAIT_S) from None
+        try:
+            with self._maker.breaker.large():
+                yield
+        finally:
+            self._large.release()
+
+    @asynccontextmanager
     async def _reserved(self) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(MAX_WAIT_S):
                 await self._free.acquire()
         except TimeoutError:
-            raise all_in_use() from None
+            raise all_in_use(MAX_WAIT_S) from None
         try:
             yield
         finally:

@@ -6,7 +6,8 @@ would wait for its own time limit, and requests behind it in a queue once more.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import redis
@@ -26,7 +27,8 @@ class CircuitBreaker:
 
     It opens when a command gets no answer in its time and no other command was answered since it was sent, or when a
     connection took long to fail. A single connection that breaks does not open it. Nor does a refused connection: that
-    fails at once, so nothing is won by keeping others from trying.
+    fails at once, so nothing is won by keeping others from trying. Nor does silence while a large command is under way,
+    for which Redis and the way to it may take longer, unless it lasts until that one fails as well.
     `caller` names the thread or task that calls: one of them tries at a time.
     """
 
@@ -37,6 +39,7 @@ class CircuitBreaker:
         self._cause = ""
         self._next_try_at = 0.0
         self._trying = 0
+        self._num_large = 0
 
     def check(self) -> None:
         """Raise redis.ConnectionError while Redis is away; let one caller pass every `TRY_EVERY_S`, to try."""
@@ -55,10 +58,27 @@ class CircuitBreaker:
         Only silence opens the breaker. Any failure keeps an open one open.
         """
         with self._lock:
-            if self._cause or (is_silence and self._answered_at <= since):
+            if self._cause or (is_silence and self._answered_at <= since and not self._num_large):
                 self._cause = str(error)
                 self._next_try_at = time.monotonic() + TRY_EVERY_S
                 self._trying = 0
+
+    @contextmanager
+    def large(self) -> Iterator[None]:
+        """Take a large command in the context for under way."""
+        with self._lock:
+            self._num_large += 1
+        since, silence = time.monotonic(), None
+        try:
+            yield
+        except redis.TimeoutError as error:
+            silence = error
+            raise
+        finally:
+            with self._lock:
+                self._num_large -= 1
+            if silence:
+                self.record_failure(silence, since, is_silence=True)
 
     def record_no_connection(self, error: redis.RedisError, since: float) -> None:
         """Record that a connection failed which was begun at `since`: silence if that took long, unless it was refused.

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Semaphore
+from threading import Lock, Semaphore
 from typing import Any
 
 import redis
@@ -37,6 +37,10 @@ MIN_BYTES_PER_S = 1_000_000
 
 #: Most bytes of a command that needs no more time: to set a time limit takes two calls of the system.
 SMALL_BYTES = 65_536
+
+#: Most bytes of a command that is sent beside others of any size. Redis serves no other client while it reads and runs
+#: a large one: a process sends one of them at a time, and the next one waits for at most `MAX_LARGE_WAIT_S`.
+LARGE_BYTES, MAX_LARGE_WAIT_S = 2**20, 30.0
 
 #: Most connections of a process. A thread holds one for the time of a round trip, so few are in use at a time.
 MAX_CONNECTIONS = 64
@@ -138,8 +142,25 @@ class Connections:
         The commands may block in Redis for `block_s` altogether, and have a second more for `MIN_BYTES_PER_S` bytes.
         Raises redis.RedisError when the answers do not come, and redis.ReadOnlyError when a replica gives them.
         """
-        with self.reserved():
-            return self._ask(self._take(), commands, block_s)
+        packed = _pack(commands)
+        num_bytes = sum(map(len, packed))
+        with self._turn(num_bytes), self.reserved():
+            return self._ask(self._take(), packed, num_bytes, len(commands), block_s)
+
+    @contextmanager
+    def _turn(self, num_bytes: int) -> Iterator[None]:
+        """Wait for the turn of a command, if it is a large one. Raises Unavailable if that takes too long."""
+        if num_bytes <= LARGE_BYTES:
+            yield
+            return
+        large = self._large
+        if not large.acquire(timeout=MAX_LARGE_WAIT_S):
+            raise all_in_use(MAX_LARGE_WAIT_S)
+        try:
+            with self._breaker.large():
+                yield
+        finally:
+            large.release()
 
     def check_spare(self) -> None:
         """Raise Unavailable unless the process may have enough connections to hold one for long."""
@@ -159,23 +180,24 @@ class Connections:
             self._set_free()  # in the process that this one was forked from, other threads hold some
         free = self._free
         if not free.acquire(timeout=MAX_WAIT_S):
-            raise all_in_use()
+            raise all_in_use(MAX_WAIT_S)
         try:
             yield
         finally:
             free.release()
 
     def _set_free(self) -> None:
-        self._free = Semaphore(num_connections(self._pool.max_connections))
+        self._free, self._large = Semaphore(num_connections(self._pool.max_connections)), Lock()
         self._pid = os.getpid()  # last: another thread that sees it takes what was set before
 
-    def _ask(self, connection: Any, commands: Sequence[Sequence[Any]], block_s: float) -> list[Any]:
+    def _ask(
+        self, connection: Any, packed: Sequence[bytes], num_bytes: int, num_answers: int, block_s: float
+    ) -> list[Any]:
         try:
-            packed = _pack(commands)
             connection.send_packed_command(pieces(packed, connection.socket_timeout), check_health=False)
-            more_s = block_s + sending_s(sum(map(len, packed)))
+            more_s = block_s + sending_s(num_bytes)
             limit = {"timeout": more_s + connection.socket_timeout} if more_s else {}
-            answers = [_answer(connection, limit) for _ in commands]
+            answers = [_answer(connection, limit) for _ in range(num_answers)]
         except BaseException as error:
             self.drop(connection)
             if isinstance(error, redis.ReadOnlyError):
@@ -241,10 +263,10 @@ def num_connections(max_connections: int) -> int:
     return max(1, min(MAX_CONNECTIONS, max_connections // 2))
 
 
-def all_in_use() -> Unavailable:
-    """Return the error for a caller that waited `MAX_WAIT_S` for a connection."""
+def all_in_use(waited_s: float) -> Unavailable:
+    """Return the error for a caller that waited so long for a connection."""
     return Unavailable(
-        f"all connections of this process to Redis were in use for {MAX_WAIT_S:g} s: try again, ask for less "
+        f"all connections of this process to Redis were in use for {waited_s:g} s: try again, ask for less "
         "at a time, or start more processes"
     )
 
