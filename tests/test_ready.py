@@ -8,6 +8,8 @@ from api_stub import INDEX, MakeApp, StubWorker, error_of
 from flask.testing import FlaskClient
 from queues import Queue
 
+from shoal.errors import Unavailable
+from shoal.jobs import LANES, Job
 from shoal.keys import Keys
 from shoal.queue.dispatcher import Dispatcher
 from shoal.queue.pool import Pool
@@ -78,6 +80,42 @@ def test_the_pool_is_read_once_in_a_while_for_all_requests(make_app: MakeApp, qu
 def test_an_index_that_is_asked_for(api: FlaskClient) -> None:
     assert api.get("/ready?index=default").status_code == 200
     assert 'the index "other":' in why_not(api, "/ready?index=other")
+
+
+LAST_ID = f"{2**64 - 1}-{2**64 - 1}"
+
+
+@pytest.mark.usefixtures("stub")
+@pytest.mark.parametrize("lane", ["interactive", "bulk"])
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_lane_that_has_used_up_its_ids(api: FlaskClient, queue: Queue, keys: Keys, lane: str, is_taken: bool) -> None:
+    queue.join()
+    queue.redis.xadd(keys.lane(lane), {"job": b"x"}, id=LAST_ID)
+    if is_taken:
+        queue.redis.xgroup_setid(keys.lane(lane), "workers", LAST_ID)
+        queue.redis.xdel(keys.lane(lane), LAST_ID)
+    assert "delete it" in why_not(api)
+    with pytest.raises(Unavailable, match="delete it"):
+        queue.put(lane, [Job("embed", ["storm"])])
+    queue.redis.delete(keys.lane(lane))
+    assert api.get("/ready").status_code == 200
+
+
+@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("lane", LANES)
+def test_a_key_of_a_lane_that_has_another_type(
+    make_app: MakeApp, queue: Queue, keys: Keys, lane: str, number: int
+) -> None:
+    api = make_app().test_client()
+    pool = Pool(queue.broker, keys, alive_s=3_600)
+    pool.announce("a", {"state": "ready", "indexes": {"default": INDEX}})
+    assert api.get("/ready").status_code == 200
+    key = [*keys.of_lane(lane), keys.unread_load][number]
+    queue.redis.delete(key)
+    queue.redis.set(key, "something else")
+    assert all(words in why_not(api) for words in (key, "delete it"))
+    queue.redis.delete(key)
+    assert api.get("/ready").status_code == 200
 
 
 @pytest.mark.usefixtures("stub")

@@ -159,7 +159,7 @@ def create_app(settings: Settings, client: Client | None = None) -> Flask:
         app.register_api(api, url_prefix=prefix or None)
     paths, disconnects = ProtocolPaths(app, prefixes), Disconnects(settings.port, settings.api_threads)
     uploads = UploadStore(settings, client.long_jobs.status)
-    reader, counters, stopping = PoolReader(client.pool), Metrics(client), Event()
+    reader, counters, stopping = PoolReader(client.queue), Metrics(client), Event()
     watch = PoolWatch(
         PoolHistory(client.queue, counters.num_cache_hits), lambda owner: read_details(Context.of(app), owner), stopping
     )

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.queue.pool import Pool
+from shoal.errors import ShoalError
+from shoal.queue.producer import Producer
 
 Heartbeats = Mapping[str, Mapping[str, Any]]
 
@@ -18,9 +19,13 @@ MAX_AGE_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """The heartbeats of the workers that are alive, by the worker's id, as read at one moment."""
+    """The heartbeats of the workers that are alive, by the worker's id, as read at one moment.
+
+    `lane_fault` says why no job can be put, if none can.
+    """
 
     workers: Heartbeats
+    lane_fault: str = ""
 
     @property
     def ready(self) -> Heartbeats:
@@ -53,9 +58,9 @@ class PoolState:
 class PoolReader:
     """The reader of the heartbeats for all threads of a process, which asks Redis once in `max_age_s`. Thread-safe."""
 
-    def __init__(self, pool: Pool, max_age_s: float = MAX_AGE_S):
+    def __init__(self, queue: Producer, max_age_s: float = MAX_AGE_S):
         self.max_age_s = max_age_s
-        self._pool = pool
+        self._queue = queue
         self._lock = threading.Lock()
         self._state: PoolState | None = None
         self._dimension = 0
@@ -69,10 +74,17 @@ class PoolReader:
         with self._lock:
             if not (self._state and self._state.workers) or time.monotonic() - self._read_at >= self.max_age_s:
                 self._state = None
-                self._state = PoolState(self._pool.workers())
+                self._state = PoolState(self._queue.pool.workers(), self._lane_fault())
                 self._read_at = time.monotonic()
                 self._dimension = self._state.dimension or self._dimension
             return self._state
+
+    def _lane_fault(self) -> str:
+        try:
+            self._queue.check_lanes()
+        except ShoalError as error:
+            return error.message
+        return ""
 
     def dimension(self) -> int:
         """Return the dimension of the vectors of ready workers, or of the last that were; 0 if none was seen yet.

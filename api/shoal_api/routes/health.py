@@ -36,6 +36,8 @@ def num_ready(index: str | None = None) -> int:
     if context().stopping.is_set():
         raise NotReady("this server was told to stop: ask another one")
     pool = context().pool.read()
+    if pool.lane_fault:
+        raise NotReady(pool.lane_fault)
     if not pool.workers:
         raise NotReady("no worker is alive: start one with `shoal worker`")
     if not pool.ready:

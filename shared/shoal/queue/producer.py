@@ -11,9 +11,11 @@ from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any, Self
 
+import redis
+
 from shoal import wire
 from shoal.blocking import blocking
-from shoal.broker.broker import Broker
+from shoal.broker.broker import Broker, translate
 from shoal.broker.clock import Clock
 from shoal.broker.commands import BlockingCommands, Commands
 from shoal.broker.script import Script, ScriptCall
@@ -53,8 +55,9 @@ READ_TTL_S = 60
 MAX_WATCHERS = 64
 
 _PUT, _CANCEL = (Script.load("shoal.queue", "lane", "arguments", name) for name in ("put", "cancel"))
-_HELD, _WITHDRAW, _MARK_READ, _WATCH, _LOADS = (
-    Script.load("shoal.queue", "lane", name) for name in ("held", "withdraw", "mark_read", "watch", "loads")
+_HELD, _WITHDRAW, _MARK_READ, _WATCH, _LOADS, _LANE_FAULT = (
+    Script.load("shoal.queue", "lane", name)
+    for name in ("held", "withdraw", "mark_read", "watch", "loads", "lane_fault")
 )
 
 
@@ -273,6 +276,12 @@ class AsyncProducer:
             for lane, load in zip(LANES, found, strict=True)
         }
 
+    async def check_lanes(self) -> None:
+        """Raise Unavailable if no job can be put into a lane, because another program wrote one of its keys."""
+        keys = [*self._all_keys, self.keys.unread_load]
+        if fault := (await self.commands.run(_LANE_FAULT, keys, {"lanes": LANES}))["fault"]:
+            raise translate(redis.ResponseError(fault.decode(errors="replace")))
+
 
 class Producer:
     """The same for threads, with what operators ask. Thread-safe."""
@@ -329,6 +338,8 @@ class Producer:
         return {lane: load.num_jobs for lane, load in self.loads().items()}
 
     loads = blocking(AsyncProducer.loads)
+
+    check_lanes = blocking(AsyncProducer.check_lanes)
 
     def num_dead(self) -> int:
         """Return the number of dead letters."""
