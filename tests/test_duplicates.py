@@ -1,6 +1,9 @@
 """Documents with the same words or nearly the same vector, which a build counts and lists."""
 
+import ast
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,7 @@ from shoal_workers.index.search.quantisation import QuantisedVectors
         ("ﬁne — “day”", "fine day"),
         ("e\u0301t\u00e9", "\u00e9te\u0301"),
         ("?!", " ?! "),
+        ("e\u0301te\u0301 " * 1_000, "\u00c9T\u00c9 " * 1_000),
     ],
 )
 def test_texts_of_the_same_words_are_the_same(text: str, other: str) -> None:
@@ -39,6 +43,40 @@ def test_texts_of_the_same_words_are_the_same(text: str, other: str) -> None:
 @pytest.mark.parametrize(("text", "other"), [("a b", "ab"), ("?!", "!?"), ("1.5", "1.6"), ("été", "ete"), ("", "a")])
 def test_texts_of_other_words_are_others(text: str, other: str) -> None:
     assert word_hash(text) != word_hash(other)
+
+
+HOSTILE = """
+import resource, sys
+from shoal_workers.index.build.duplicates import word_hash
+from shoal_workers.index.lexical.analyzer import Analyzer
+from shoal_workers.index.lexical.snippet import snippet
+text = ("a" + sys.argv[1] * 2**20)[:2**20]
+resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
+word_hash(text)
+words = Analyzer("none")
+words.terms(text)
+snippet(text + " storm", words, {words.terms("storm")[0]: 1.0}, 200, 2**21)
+"""
+
+
+@pytest.mark.parametrize(
+    "piece", ["\u0301\u0327", "\u0344\u0327", "a\u0301", "\ufdfa", "\uff76\uff9e", ".'", "\n ", "\u0e01\u0e47"]
+)
+def test_the_words_of_the_longest_text_take_a_time_that_grows_with_its_length(piece: str) -> None:
+    """Marks took over half an hour when a text was normalised as a whole; now all takes a second or two."""
+    subprocess.run([sys.executable, "-c", HOSTILE, piece], check=True)
+
+
+def test_one_function_normalises_all_texts() -> None:
+    root = Path(__file__).parents[1]
+    files = [path for room in ("shared", "api", "workers") for path in (root / room).rglob("*.py")]
+    calls = [
+        path.name
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr == "normalize" and ast.unparse(node.value) == "unicodedata"
+    ]
+    assert calls == ["words.py"]
 
 
 def found(out: Path) -> list[dict[str, str]]:

@@ -193,10 +193,16 @@ class TestMarkdown:
         assert extract_markdown(b"Storms\n======\ntext").title == "Storms"
         assert extract_markdown(b"text\n").title == ""
 
-    @pytest.mark.parametrize("piece", [b"<!--", b"[", b"**a", b"> ", b"`", b"| - ", b"[a](", b"_a_ "])
-    def test_no_text_takes_long(self, reader: TextReader, piece: bytes) -> None:
+    @pytest.mark.parametrize(
+        ("begin", "piece"),
+        [
+            *((b"rain ", piece) for piece in (b"<!--", b"[", b"**a", b"> ", b"`", b"| - ", b"[a](", b"_a_ ")),
+            *((b"# a", b" "), (b"# a", b" #"), (b"---\ntitle: a", b" ")),
+        ],
+    )
+    def test_no_text_takes_long(self, reader: TextReader, begin: bytes, piece: bytes) -> None:
         """The reader has a second of the processor's time."""
-        assert read(reader, "markdown", b"rain " + piece * (10**6 // len(piece))).text
+        assert read(reader, "markdown", begin + piece * (10**6 // len(piece)) + b"b\n---\nrain").text
 
     def test_bytes_that_are_not_utf_8_are_named(self, reader: TextReader) -> None:
         assert "byte 0xff at 3 is not utf-8" in fault(reader, "markdown", b"abc\xff")

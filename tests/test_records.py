@@ -320,6 +320,25 @@ class TestColumns:
         del values
         assert peak_mb(path, "sum(1 for _ in source.rows())") < 180
 
+    def test_a_row_that_nearly_fills_the_memory_ends_in_a_sentence(self, tmp_path: Path) -> None:
+        """In a process of its own, as pyarrow loads parts of itself when they are used first."""
+        numbers = pyarrow.ListArray.from_arrays(pyarrow.array([0, 50_000_000], "int32"), pyarrow.repeat(0, 50_000_000))
+        path = tmp_path / "a.parquet"
+        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table({"text": ["one"], "page": numbers}), path)
+        code = "import sys; from shoal.records.source import Source as S; print(list(S(sys.argv[1]).rows()))"
+        ended = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
+        assert "it has over 8,388,608 bytes" in ended.stdout or "BadDocument" in ended.stderr, ended.stderr[-500:]
+
+    def test_a_small_file_of_a_terabyte_of_rows_is_refused(self, tmp_path: Path) -> None:
+        numbers = pyarrow.repeat(pyarrow.scalar(0, "int32"), 10**6)
+        texts = pyarrow.DictionaryArray.from_arrays(numbers, pyarrow.array(["x" * 10**6]))
+        options = pyarrow.ipc.IpcWriteOptions(compression="zstd")
+        with pyarrow.ipc.new_file(tmp_path / "a.arrow", pyarrow.schema({"text": texts.type}), options=options) as file:
+            file.write_batch(pyarrow.record_batch([texts], names=["text"]))
+        assert (tmp_path / "a.arrow").stat().st_size < 100_000
+        with pytest.raises(BadDocument, match="times as many: if they are right, unpack the file"):
+            sum(1 for _ in Source(tmp_path / "a.arrow").rows())
+
     @pytest.mark.parametrize("kind", ["dictionary", "view", "nulls", "booleans"])
     def test_a_row_whose_values_are_small_in_the_file_alone_is_too_long(self, tmp_path: Path, kind: str) -> None:
         large = pyarrow.array(["x" * 2**19])

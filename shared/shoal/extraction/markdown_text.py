@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from shoal.extraction.decoding import decode
 from shoal.extraction.kinds import Extracted, one_line
 
-_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*?)[ \t#]*$")
+_HEADING = re.compile(r" {0,3}#{1,6}[ \t](.*)")
 _UNDERLINE = re.compile(r" {0,3}(?:=+|-{2,})[ \t]*$")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _RULE = re.compile(r" {0,3}(?:[-*_|:][ \t]*){3,}$")
@@ -15,7 +15,7 @@ _DEFINITION = re.compile(r" {0,3}\[[^\]\[]{1,200}\]:[ \t]+\S{1,2000}")
 _LINK = re.compile(r"!?\[([^\]\[\n]{0,500})\](?:\([^()\n]{0,2000}\)|\[[^\]\[\n]{0,200}\])")
 _TAG = re.compile(r"</?[A-Za-z][^<>\n]{0,500}>")
 _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3}|`{1,2})(?=\S)([^*_`\n]{1,500}?)(?<=\S)\1(?!\w)")
-_TITLE = re.compile(r"""title:[ \t]*["']?(.*?)["']?[ \t]*$""")
+_TITLE = re.compile(r"title:(.*)")
 
 
 def extract_markdown(data: bytes) -> Extracted:
@@ -24,7 +24,7 @@ def extract_markdown(data: bytes) -> Extracted:
     Raises UnreadableFile.
     """
     front, body = _front_matter(decode(data).replace("\r\n", "\n"))
-    titles = [found[1] for line in front if (found := _TITLE.match(line))]
+    titles = [_unquoted(found[1].strip(" \t")) for line in front if (found := _TITLE.match(line))]
     lines = list(_lines(_without_comments(body).split("\n")))
     titles += [text for text, is_heading in lines if is_heading]
     text = "\n".join(text for text, _ in lines)
@@ -36,6 +36,10 @@ def _front_matter(text: str) -> tuple[list[str], str]:
     if text.startswith("---\n") and (end := text.find("\n---\n", 3)) >= 0:
         return text[4:end].split("\n"), text[end + 5 :]
     return [], text
+
+
+def _unquoted(title: str) -> str:
+    return title[title.startswith(('"', "'")) : len(title) - title.endswith(('"', "'"))]
 
 
 def _without_comments(text: str) -> str:
@@ -59,7 +63,7 @@ def _lines(lines: list[str]) -> Iterator[tuple[str, bool]]:
         elif found:
             fence = found[1]
         elif heading := _HEADING.match(line):
-            yield _inline(heading[1]), True
+            yield _inline(heading[1].lstrip(" \t").rstrip(" \t#")), True
         elif not _RULE.match(line) and not _UNDERLINE.match(line) and not _DEFINITION.match(line):
             is_heading = bool(line.strip() and following.strip() and _UNDERLINE.match(following))
             yield _inline(_QUOTE.sub("", line)), is_heading

@@ -48,6 +48,7 @@ def read_arrow(file: SourceFile, place: Place) -> Records:
 def _rows(table: Callable[[SourceFile, Place], _Table], file: SourceFile, place: Place, kind: str) -> Records:
     try:
         import pyarrow
+        import pyarrow.compute  # which cannot be loaded when the memory is nearly used up
     except ImportError as error:
         raise MissingExtra(f"reading {kind} needs pyarrow; run: {install_command('parquet')}") from error
     pyarrow.allocate_buffer(1)  # at first the pool sets a GiB aside, which counts as taken
@@ -56,7 +57,7 @@ def _rows(table: Callable[[SourceFile, Place], _Table], file: SourceFile, place:
         with limited_memory(MAX_MEMORY_BYTES):
             names, batches = table(file, place)
         refuse_duplicate_columns(place.at(1), names)
-        for records in _within_memory(_pieces(batches, place)):
+        for records in _within_memory(_pieces(batches, file, place)):
             for record in records:
                 number += 1
                 yield number, record
@@ -81,7 +82,7 @@ def _within_memory(pieces: Iterator[_Piece]) -> Iterator[_Piece]:
         yield piece
 
 
-def _pieces(batches: Iterator[Any], place: Place) -> Iterator[_Piece]:
+def _pieces(batches: Iterator[Any], file: SourceFile, place: Place) -> Iterator[_Piece]:
     """Yield the rows of the batches, a few at a time."""
     number = 0
     for batch in batches:
@@ -91,14 +92,15 @@ def _pieces(batches: Iterator[Any], place: Place) -> Iterator[_Piece]:
             continue
         for start in range(0, batch.num_rows, BATCH_ROWS):
             piece = batch.slice(start, BATCH_ROWS)
-            yield from _records(piece, place, number + 1)
+            yield from _records(piece, file, place, number + 1)
             number += piece.num_rows
 
 
-def _records(batch: Any, place: Place, first: int) -> Iterator[_Piece]:
+def _records(batch: Any, file: SourceFile, place: Place, first: int) -> Iterator[_Piece]:
     """Yield the rows of a batch: at once where none is large or bad, else one by one."""
     try:
-        found = batch.to_pylist() if num_bytes(batch) <= MAX_ROW_BYTES else None
+        file.count_unpacked(batch.num_rows, size := num_bytes(batch), place.at(first))
+        found = batch.to_pylist() if size <= MAX_ROW_BYTES else None
     except (ValueError, OverflowError):
         found = None  # such as a string that is not UTF-8
     if found is not None:

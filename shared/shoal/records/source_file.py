@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from shoal.errors import FileError, InvalidRequest, MissingExtra, PathNotAllowed, ShoalError
+from shoal.errors import BadDocument, FileError, InvalidRequest, MissingExtra, PathNotAllowed, ShoalError
 from shoal.excerpt import excerpt
 from shoal.extra import install_command
 from shoal.private_network import without_query
@@ -22,6 +22,10 @@ BLOCK_BYTES = 256 * 1024
 
 #: Bytes from the beginning of a file by which a change of it is noticed.
 FINGERPRINT_BYTES = 2**20
+
+#: Most bytes that a file gives for each of its own, after the first `FREE_BYTES`. A KiB of Arrow can give a TiB.
+#: A row counts as `ROW_BYTES` by itself.
+MAX_EXPANSION, FREE_BYTES, ROW_BYTES = 250, 2**30, 150
 
 _WEB = ("http", "https")
 
@@ -38,6 +42,18 @@ class SourceFile:
         self.size_bytes = size_bytes
         self.modified = modified
         self.fraction: Callable[[], float | None] = self._fraction_of_bytes
+        self._num_unpacked = 0
+
+    def count_unpacked(self, num_rows: int, num_bytes: int, where: str) -> None:
+        """Count rows that the file has given. Raises BadDocument if they are too many for its size."""
+        self._num_unpacked += num_rows * ROW_BYTES + num_bytes
+        if self._num_unpacked > FREE_BYTES:
+            size_bytes = self.size_bytes or self.stream.tell()
+            if self._num_unpacked > MAX_EXPANSION * size_bytes:
+                raise BadDocument(
+                    f"{where}: the {size_bytes:,} bytes of the file give rows of over {self._num_unpacked:,}, more "
+                    f"than {MAX_EXPANSION} times as many: if they are right, unpack the file, or cut it into several"
+                )
 
     def _fraction_of_bytes(self) -> float | None:
         if self.stream.closed:

@@ -45,6 +45,8 @@ def read_lines(file: SourceFile, place: Place) -> Generator[Line, None, None]:
         try:
             while line := text.readline(MAX_ROW_BYTES + 1):
                 number += 1
+                if packed is not file.stream:
+                    file.count_unpacked(1, len(line), place.at(number))
                 if number == 1 and line.startswith(_UTF_16):
                     raise BadDocument(f"{place.at(1)}: the file is UTF-16; it must be UTF-8 text: {_CONVERT}")
                 num_blank = num_blank + len(line) if line.isspace() else 0

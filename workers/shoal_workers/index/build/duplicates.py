@@ -2,7 +2,6 @@
 
 import json
 import re
-import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ from shoal_workers.index.build.copied import Copied
 from shoal_workers.index.files.hash_table import HashTable, hash_of
 from shoal_workers.index.files.json_lines import to_line
 from shoal_workers.index.files.manifest import DOCUMENTS, DUPLICATES
+from shoal_workers.index.lexical.words import normalised
 
 _WORDS = re.compile(r"\w+")
 
@@ -20,7 +20,7 @@ def word_hash(text: str) -> bytes:
 
     A text without words has that of its signs.
     """
-    found = _WORDS.findall(unicodedata.normalize("NFKC", text).casefold())
+    found = _WORDS.findall(normalised(text))
     return hash_of(" ".join(found) or text.strip())
 
 

@@ -13,6 +13,7 @@ from shoal.extra import install_command
 from shoal.languages import NO_LANGUAGE
 from shoal_workers.index.lexical.stop_words import STOP_WORDS
 from shoal_workers.index.lexical.words import (
+    MAX_CHARS,
     find_words,
     is_unspaced,
     normalised,
@@ -81,13 +82,13 @@ class _Terms(dict[str, tuple[int, ...]]):
     def _find(self, word: str) -> tuple[int, ...]:
         if is_unspaced(word):
             return tuple(map(_hash_of, parts_of(word)))
-        term = normalised(word)
+        term = normalised(word[:MAX_CHARS])
         return () if term in self._stop_words else (_hash_of(without_accents(self._stem(term))),)
 
 
 def find_language(texts: Iterator[str]) -> str:
     """Return the language of which most words are stop words; `NO_LANGUAGE` if it is not clear."""
-    words = [normalised(word) for text in texts for word in split_words(text)]
+    words = [normalised(word[:MAX_CHARS]) for text in texts for word in split_words(text)]
     shares = {name: sum(word in known for word in words) / (len(words) or 1) for name, known in STOP_WORDS.items()}
     best, second = sorted(shares, key=shares.__getitem__, reverse=True)[:2]
     is_clear = shares[best] >= max(MIN_SHARE, MIN_LEAD * shares[second])

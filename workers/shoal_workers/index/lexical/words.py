@@ -4,6 +4,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from itertools import chain
+from typing import Literal
 
 #: Writings that put no spaces between words, or join what others separate: Thai, Lao, Burmese, Khmer, Japanese,
 #: Chinese and Korean.
@@ -26,6 +27,10 @@ _ASCII_WORD = re.compile("[A-Za-z0-9]+")
 
 #: Most characters of a word that count.
 MAX_CHARS = 64
+
+#: A piece of text that is brought into one form at a time. CPython orders the marks of a letter in a time that grows
+#: with the square of their number, so it is given no whole text. Pieces end at white space where they have some.
+_PIECE = re.compile(r".{0,511}\s|.{1,512}", re.DOTALL)
 
 
 def split_words(text: str) -> list[str]:
@@ -58,16 +63,23 @@ def parts_of(run: str) -> Iterator[str]:
         yield run[place : place + 2]
 
 
-def normalised(word: str) -> str:
-    """Return a word in lower case and in one of the forms that Unicode has for it."""
-    if word.isascii():
-        return word[:MAX_CHARS].lower()
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", word[:MAX_CHARS]).casefold())
+def normalised(text: str) -> str:
+    """Return a text in lower case and in one of the forms that Unicode has for it.
+
+    The time grows with its length: a word of hundreds of characters has its form in pieces.
+    """
+    if text.isascii():
+        return text.lower()
+    return _in_form("NFKC", _in_form("NFKC", text).casefold())
 
 
 def without_accents(word: str) -> str:
     """Return a normalised word without accents and other marks above and below its letters."""
     if word.isascii():
         return word
-    letters = unicodedata.normalize("NFD", word)
-    return unicodedata.normalize("NFC", "".join(letter for letter in letters if not "\u0300" <= letter <= "\u036f"))
+    letters = _in_form("NFD", word)
+    return _in_form("NFC", "".join(letter for letter in letters if not "\u0300" <= letter <= "\u036f"))
+
+
+def _in_form(form: Literal["NFC", "NFD", "NFKC"], text: str) -> str:
+    return "".join(unicodedata.normalize(form, piece) for piece in _PIECE.findall(text))
