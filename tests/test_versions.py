@@ -48,6 +48,23 @@ def current(out: Path) -> str:
     return current_version(out).name
 
 
+class TestWhileABuildRuns:
+    @pytest.mark.parametrize("change", [rollback, lambda out: publish(out, list_versions(out)[-1].name)])
+    def test_the_version_that_was_chosen_meanwhile_stays(
+        self, out: Path, tmp_path: Path, built: Build, change: Callable[[Path], object]
+    ) -> None:
+        first, second = built(), built()
+
+        def report(progress: TaskProgress) -> None:
+            if progress.step == "validating" and current(out) == second:
+                change(out)
+
+        result = build(Source(tmp_path / "source.txt"), out, MadeVectors("a" * 64), report)
+        assert (current(out), result.is_published) == (first, False)
+        publish(out, result.version)
+        assert rollback(out) == first
+
+
 class TestPublish:
     def test_a_version_that_was_built_before(self, out: Path, built: Build) -> None:
         first, second = built(), built()

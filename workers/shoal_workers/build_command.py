@@ -128,9 +128,10 @@ def _build_here(settings: Settings, request: "BuildIndex", folder: Path, local: 
         with _encoder(settings, client) as encoder, TaskBar() as report:
             result = build_index(request, folder, encoder, report, settings=settings, changes=changes)
         _tell(result, folder)
-        if not request.publish:
-            click.echo(f"it is not published: shoal index publish {folder} {result.version}", err=True)
-        upload_changes(settings, folder, is_published=request.publish)
+        if not result.is_published:
+            changed = ", as another version became the current one meanwhile" if request.publish else ""
+            click.echo(f"it is not published{changed}: shoal index publish {folder} {result.version}", err=True)
+        upload_changes(settings, folder, is_published=result.is_published)
         if changes:
             changes.forget_folded(folder)
 

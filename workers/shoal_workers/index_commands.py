@@ -117,7 +117,9 @@ def info(settings: Settings, index_name: str) -> None:
     from shoal_workers.index.index import Index
 
     opened = Index.open(_folder(settings, index_name))
-    echo_lines(json.dumps(asdict(opened.manifest) | {"fields": opened.kinds}, indent=2, ensure_ascii=False))
+    shown = asdict(opened.manifest) | {"fields": opened.kinds}
+    shown["checksums"] = shown.pop("checksums")  # which few read, at the end
+    echo_lines(json.dumps(shown, indent=2, ensure_ascii=False))
 
 
 def _folder(settings: Settings, name: str) -> Path:

@@ -139,13 +139,13 @@ class _Run:
 
     def _rows_left(self) -> Generator[Row, None, None]:
         """Yield the rows of the source after those of finished parts."""
-        for row in self._source.rows(lambda: self._report("reading")):
+        for row in self._source.rows(self._report_reading):
             self._num_read += 1
             if self._num_read > self._manifest.num_rows:
                 # Without its fields, which no vector needs: a window of rows with large ones would fill the memory.
                 yield Document(row.id, row.text, {}, row.number) if isinstance(row, Document) else row
             elif self._num_read % _SKIPPED_AT_A_TIME == 1:
-                self._report("reading")
+                self._report_reading()
         if self._num_read < self._manifest.num_rows:
             raise BadDocument(f"{self._request.source} has fewer rows than before: write to another folder")
 
@@ -193,6 +193,10 @@ class _Run:
     def _save(self, **changes: Any) -> None:
         self._manifest = replace(self._manifest, **changes)
         self._folder.save(self._manifest)
+
+    def _report_reading(self) -> None:
+        """Report a step of its own while rows of finished parts are skipped, as they take no time of an embedding."""
+        self._report("reading" if self._num_read <= self._manifest.num_rows else "embedding")
 
     def _report(self, step: str, fraction: float | None = None) -> None:
         shown, bad = fraction or self._source.fraction, self._bad_rows

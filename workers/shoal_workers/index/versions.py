@@ -82,7 +82,7 @@ def list_versions(folder: Path) -> list[Version]:
 
     One that is removed meanwhile is left out. Raises IndexNotFound if there are none.
     """
-    current = _current(folder)
+    current = current_name(folder)
     versions = []
     for path in folder.glob(f"[!.]*/{MANIFEST}"):
         with suppress(FileNotFoundError):
@@ -109,7 +109,7 @@ def rollback(folder: Path, digest: str | None = None, key: str = "") -> str:
     back once. Raises InvalidRequest if there is none, and the errors of `publish`.
     """
     with changing(folder):
-        current, there = _current(folder), {version.name for version in list_versions(folder)}
+        current, there = current_name(folder), {version.name for version in list_versions(folder)}
         match _words(folder / ROLLBACK):
             case [done, before, after] if done == key and before != current:
                 return after
@@ -142,7 +142,7 @@ def make_current(folder: Path, name: str) -> None:
     """
     now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     times = dict(line.split(" ", 1) for line in _lines(folder))
-    earlier = [other for other in _history(folder, _current(folder)) if other != name and (folder / other).is_dir()]
+    earlier = [other for other in _history(folder, current_name(folder)) if other != name and (folder / other).is_dir()]
     lines = [*(f"{other} {times.get(other, '-')}" for other in earlier), f"{name} {now}"]
     replace_file(folder / HISTORY, "\n".join(lines) + "\n")
     replace_file(folder / CURRENT, name + "\n")
@@ -158,7 +158,7 @@ def remove_old(folder: Path, built: str, num_kept: int) -> None:
 
     The caller holds the lock of `changing`.
     """
-    current = _current(folder)
+    current = current_name(folder)
     by_age = [version.name for version in list_versions(folder)]
     wanted = [built, current or built, *reversed(_history(folder, current)), *by_age]
     by_rank = list(dict.fromkeys(name for name in wanted if name in by_age))
@@ -201,7 +201,8 @@ def _usable(folder: Path, name: str, digest: str | None) -> Version:
     return version
 
 
-def _current(folder: Path) -> str | None:
+def current_name(folder: Path) -> str | None:
+    """Return the name of the current version; None if there is none."""
     try:
         return current_version(folder).name
     except (IndexNotFound, IndexCorrupt):

@@ -5,20 +5,20 @@ from shoal.long_task import TaskProgress
 
 
 class Meter:
-    """The rate since the step was begun or resumed; what was done before that took no time now."""
+    """The rate since the step was begun or resumed; what was done before that took no time now.
+
+    A wait is part of the step that waits.
+    """
 
     def __init__(self, now_s: float):
         self._began_s = now_s
         self._first: TaskProgress | None = None
-        self._last_fraction = 0.0
 
     def measure(self, progress: TaskProgress, now_s: float) -> Progress:
         """Return the progress with its rate and the seconds left, as far as they can be told."""
-        fraction = progress.fraction if progress.fraction is not None else self._last_fraction
-        # Another step is at its beginning; within one, a fraction is estimated, and may fall a little.
-        if self._first is None or fraction < self._last_fraction / 2:
+        is_wait = progress.step.startswith("waiting")
+        if self._first is None or (progress.step != self._first.step and not is_wait):
             self._first, self._began_s = progress, now_s
-        self._last_fraction = fraction
         passed_s, rows = now_s - self._began_s, progress.rows - self._first.rows
         return Progress(
             rows=progress.rows,

@@ -66,7 +66,7 @@ def build_index(settings: Settings, arguments: Mapping[str, Any], job_id: str, r
         given: dict[str, Any] = {"resume_key": job_id, "changes": changes}
         result = long_tasks.build_index(request, folder, encoder, report, settings=settings, **given)
         progress = TaskProgress(result.count + result.num_bad, result.num_bad, result.first_bad, 1.0, "uploading")
-        upload_index(settings, folder, lambda: report(progress), is_published=request.publish)
+        upload_index(settings, folder, lambda: report(progress), is_published=result.is_published)
         if changes:  # now that no copy of an older version is the one to serve
             changes.forget_folded(folder)
     return asdict(result)

@@ -39,7 +39,7 @@ from shoal_workers.index.files.manifest import (
 )
 from shoal_workers.index.lexical.lexical_file import write_lexical
 from shoal_workers.index.search.quantisation import QuantisedVectors
-from shoal_workers.index.versions import changing, make_current, remove_old, was_published
+from shoal_workers.index.versions import changing, current_name, make_current, remove_old, was_published
 
 #: The file in the folder of a version with the key of its build, if it had one, and the result.
 BUILD = "build.json"
@@ -95,6 +95,7 @@ def build(
 ) -> BuildResult:
     """Build a version of the index in `out`, `approximate` or exact, and make it the current one if it `publishes`.
 
+    It is not published if another version became the current one while it was built, as by a rollback.
     Where it `reuses`, texts that the version built last has are not embedded again. A build that was interrupted goes
     on when it is started again with the same arguments, of which `key` is any word; if a version was built with the
     same key, which is not empty, it is that one. `num_kept` versions stay. With `skips_bad`, bad rows are left out, and
@@ -106,9 +107,9 @@ def build(
     Raises BadDocument, DiskFull, IndexBusy while another build of the index runs, IndexCorrupt for a version that fails
     its validation, what `report` raises, and the errors of the encoder. The current version then stays.
     """
+    began_from = current_name(out)
     if built := _built_before(out, key):
-        _publish(out, built.version, publishes, num_kept)
-        return built
+        return replace(built, is_published=_publish(out, built.version, publishes, num_kept, began_from))
     former = find_former_version(out, encoder.model) if reuses else None
     arguments = _arguments_of(source, encoder.model, former, skips_bad)
     arguments |= {"drop_changes_before": drop_changes_before, "key": key, "kinds": dict(kinds or {})}
@@ -123,8 +124,7 @@ def build(
             replace_file(folder / BUILD, json.dumps({"key": key, "result": asdict(result)}))
         report(_progress(state, "publishing"))
         (folder / EMBEDDED).unlink(missing_ok=True)
-        _publish(out, state.version, publishes, num_kept)
-    return result
+        return replace(result, is_published=_publish(out, state.version, publishes, num_kept, began_from))
 
 
 def _arguments_of(source: Source, model: ModelInfo, former: FormerVersion | None, skips_bad: bool) -> dict[str, Any]:
@@ -150,16 +150,22 @@ def _read_before(out: Path, source: Source, reuses: bool) -> ReadFiles | None:
     return read_files
 
 
-def _publish(out: Path, version: str, publishes: bool, num_kept: int) -> None:
-    """Move a version out of the folder of its build, and publish it, where that is not done yet."""
+def _publish(out: Path, version: str, publishes: bool, num_kept: int, began_from: str | None) -> bool:
+    """Move a version out of the folder of its build, and publish it, where that is not done yet.
+
+    Return False if it is not published: it was not to be, or `began_from` is the current version no more, as somebody
+    went back or published another one meanwhile, who has the last word.
+    """
     with changing(out):
         if not (out / version).exists():
             (out / SCRATCH).rename(out / version)
             sync_folder(out)
         (out / version / STATE).unlink(missing_ok=True)
-        if publishes and not was_published(out, version):
+        is_published = publishes and (was_published(out, version) or current_name(out) == began_from)
+        if is_published and not was_published(out, version):
             make_current(out, version)
         remove_old(out, version, num_kept)
+    return is_published
 
 
 def _built_before(out: Path, key: str) -> BuildResult | None:

@@ -71,7 +71,7 @@ def embed_texts(folder: Path, state: BuildState, plan: VectorPlan, encoder: Docu
         file.seek(state.num_embedded * 4 * dimension, os.SEEK_CUR)
         file.truncate()
         done = state.num_embedded
-        progress = TaskProgress(0, state.num_bad, state.first_bad, done / max(1, len(new_rows)), "embedding")
+        progress = TaskProgress(done, state.num_bad, state.first_bad, done / max(1, len(new_rows)), "embedding")
         texts = read_texts(folder, state.count, new_rows[done:])
         with closing(encoder.embed(texts, lambda reason: report(replace(progress, step=reason)))) as groups:
             for vectors in groups:
@@ -84,7 +84,7 @@ def embed_texts(folder: Path, state: BuildState, plan: VectorPlan, encoder: Docu
                     os.fsync(file.fileno())
                     state.num_embedded = done
                     state.save(folder)
-                progress = replace(progress, rows=int(new_rows[done - 1]) + 1, fraction=done / len(new_rows))
+                progress = replace(progress, rows=done, fraction=done / len(new_rows))
                 report(progress)
 
 
