@@ -6,9 +6,12 @@ from functools import partial
 from pathlib import Path
 from signal import SIGKILL
 
+import redis
 from conftest import RedisServer, wait_until
+from index_versions import publish_version
 from load import Load
 from process import Process
+from service import Response, Service, service
 
 from shoal import Client
 
@@ -40,3 +43,31 @@ def test_every_job_that_was_accepted_is_answered_right(tmp_path: Path, tiny_sour
         assert {error.code for error in load.errors} == {"unavailable"}
         assert client.queue.backlog() == {"interactive": 0, "bulk": 0}
         assert [worker.terminate() for worker in workers] == [0, 0]
+
+
+def test_after_redis_has_lost_its_data_everything_goes_on_by_itself(
+    own_redis: RedisServer, tmp_path: Path, tiny_source: Path, home: Path, index_folder: Path
+) -> None:
+    publish_version(tmp_path / "indexes" / "news", index_folder, "v1")
+    settings = {"redis_url": own_redis.url, "model": tiny_source, "home": home, "index_home": tmp_path / "indexes"}
+    with service(tmp_path, **settings) as pool, redis.Redis.from_url(own_redis.url) as admin:
+        for n in range(2):
+            wait_until(lambda: pool.ask("GET", "/ready?index=news").status == 200)
+            put = pool.ask("POST", "/v1/indexes/news/documents", {"documents": [{"id": f"x{n}", "text": f"word{n}x"}]})
+            assert put.status == 200, put.body
+            wait_until(lambda n=n: f"x{n}" in ids(search(pool, f"word{n}x")))
+            job = pool.ask("POST", "/v1/jobs", {"op": "embed", "inputs": f"storm {n}"}).body["id"]
+            assert pool.ask("GET", f"/v1/jobs/{job}/result?wait=60").status == 200
+            admin.flushall()
+            admin.script_flush()
+        wait_until(lambda: search(pool, "storm").status == 200)
+
+
+def search(pool: Service, query: str) -> Response:
+    """Search for the query."""
+    return pool.ask("POST", "/search", {"queries": query, "k": 3, "index": "news", "mode": "lexical"})
+
+
+def ids(found: Response) -> list[str]:
+    """Return the ids of the hits of a search; none if it failed."""
+    return [hit["id"] for hit in found.body["results"][0]] if found.status == 200 else []

@@ -296,7 +296,21 @@ def test_a_job_is_tried_again_a_few_times(place: Place, dies: bool) -> None:
     assert lost.error
     assert lost.error["code"] == ("internal" if dies else "unavailable")
     assert len((place.folder / "tries").read_text().splitlines()) == 4
-    assert place.jobs.retry(lost.id) == "queued"
+    assert place.jobs.retry(lost.id) == "queued"  # with all its tries
+    place.wait(lost.id, "failed")
+    assert len((place.folder / "tries").read_text().splitlines()) == 8
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_after_redis_has_lost_its_data_the_runner_is_alive_again_and_does_jobs(place: Place, is_busy: bool) -> None:
+    place.start()
+    wait_until(lambda: place.jobs.num_runners() == 1)
+    if is_busy:
+        place.wait(place.submit("count", rows=1_000), "running")
+    place.connection.flushall()
+    place.let_go()
+    place.wait(place.submit("count", rows=1), "done")
+    wait_until(lambda: place.jobs.num_runners() == 1)
 
 
 def test_rqs_own_tools_show_the_jobs(place: Place) -> None:

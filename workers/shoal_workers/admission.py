@@ -165,7 +165,7 @@ class Admission:
         lost = set(self._consumer.lost([work.delivery for work in held]))
         return gone + [work for work in held if work.delivery in lost]
 
-    def hand_back(self, refusals: Sequence[tuple[Delivery, ShoalError]]) -> Sequence[tuple[Delivery, ShoalError]]:
+    def hand_back(self, refusals: Sequence[tuple[Delivery, ShoalError]]) -> list[tuple[Delivery, ShoalError]]:
         """Give back the jobs whose index this worker does not serve and another one does; return the other refusals."""
         unknown = [(d, Job.unpack(d.data).index) for d, error in refusals if isinstance(error, UnknownIndex)]
         is_known = time.monotonic() < self._served_until and self._served_elsewhere.issuperset(i for _, i in unknown)

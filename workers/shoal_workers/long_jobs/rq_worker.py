@@ -16,6 +16,7 @@ from rq.exceptions import NoSuchJobError, StopRequested
 from rq.job import JobStatus
 from rq.utils import now
 from rq.worker import WorkerStatus
+from rq.worker_registration import register
 
 from shoal.broker.broker import Broker
 from shoal.errors import Internal, ShoalError
@@ -98,14 +99,24 @@ class LongJobWorker(JobProcess):
         return HEARTBEAT_S
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        """Say that the worker is alive.
+        """Say that the worker is alive, in all the keys that tell it: Redis may have lost them.
 
         Raises StopRequested if it was told to stop and has no job: logging, for example, swallows what `request_stop`
         raises while it is at work.
         """
         if self._stop_requested and self.get_state() != WorkerStatus.BUSY:
             raise StopRequested
-        super().heartbeat(LISTED_S, pipeline)
+        whole = self.connection.pipeline() if pipeline is None else pipeline
+        super().heartbeat(LISTED_S, whole)
+        whole.hset(self.key, mapping={**self.serialize(), "state": self.get_state()})
+        register(self, whole)
+        if pipeline is None:
+            whole.execute()
+
+    def register_birth(self) -> None:
+        """Say for the first time that the worker is alive."""
+        self.birth_date = now()  # type: ignore[assignment]
+        self.heartbeat()
 
     def run_maintenance_tasks(self) -> None:
         """Maintain the queues; what another program wrote there must not stop this worker."""
