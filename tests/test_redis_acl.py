@@ -78,6 +78,23 @@ FOUND = {
     "knowsNoScript": True,
 }
 
+#: Whether the server is older than Redis 7, which has rules for reading alone.
+IS_OLD = " v=6." in subprocess.run([redis_program(), "--version"], capture_output=True, text=True, check=True).stdout
+
+#: The keys of a call for an answer, and those of long jobs and changes of indexes, by their names in `Keys`.
+_JOBS = {"lane", "overflow", "waiting", "places", "tags", "load", "replies", "result", "unread", "unread_load"}
+_JOBS |= {"record", "once"}
+_LONG = {"long_jobs", "long_jobs_of", "deleted_build", "changes", "changed"}
+_ALL = {name for name in dir(Keys) if not name.startswith("_")}
+
+#: By user, the keys that it writes, and those that it only reads (SECURITY.md). A new key is in `_ALL` alone.
+ACCESS = {
+    "shoal-api": (_JOBS | _LONG | {"rates", "dead", "dead_bytes"}, _ALL),
+    "shoal-jobs": (_JOBS | _LONG, _ALL),
+    "shoal-producer": (_JOBS, {"alive", "worker", "cache"}),
+    "shoal-worker": (_ALL, _ALL),
+}
+
 #: Commands that only the watch itself sends.
 END = "the watch ends"
 
@@ -98,6 +115,8 @@ class Place(NamedTuple):
 def place(tmp_path: Path) -> Iterator[Place]:
     """A Redis with the file, in which each user's password is its name."""
     text = ACL.read_text()
+    if IS_OLD:
+        text = text.replace("%R~", "~")
     for user in ("admin", "api", "jobs", "producer", "worker"):
         text = text.replace(f"{user.upper()}-PASSWORD-SHA256", hashlib.sha256(user.encode()).hexdigest())
     (tmp_path / "users.acl").write_text(text)
@@ -419,6 +438,42 @@ def test_no_user_may_do_harm(place: Place, user: str) -> None:
         ):
             with pytest.raises(redis.RedisError, match=r"permission|can't run"):
                 connection.execute_command(*command)
+
+
+def sample(keys: Keys, name: str) -> str:
+    """Return a key of that name."""
+    key = getattr(keys, name)
+    return str(key("news") if callable(key) else key)
+
+
+@pytest.mark.skipif(IS_OLD, reason="before Redis 7 no user only reads a key")
+@pytest.mark.parametrize("user", ACCESS)
+def test_each_user_reads_and_writes_the_keys_that_the_pages_name(place: Place, user: str) -> None:
+    keys, (writes, reads) = Keys(), ACCESS[user]
+    names = {name for name in dir(Keys) if not name.startswith("_")} - {"prefix", "pool", "root", "of_lane"}
+    for command, allowed in ((["SET", ""], writes), (["GET"], writes | reads)):
+        verdicts = {
+            name: place.admin.execute_command("ACL", "DRYRUN", user, command[0], sample(keys, name), *command[1:])
+            for name in names
+        }
+        assert {name for name, verdict in verdicts.items() if verdict in (True, "OK", b"OK")} == names & allowed
+
+
+@pytest.mark.skipif(IS_OLD, reason="before Redis 7 no user only reads a key")
+@pytest.mark.parametrize("user", ["api", "producer", "jobs"])
+def test_only_workers_announce_a_worker(place: Place, user: str) -> None:
+    keys = Keys()
+    with connect(place.worker.replace("worker:worker@", f"{user}:{user}@")) as connection:
+        for command in (
+            ("SET", keys.worker("evil"), "{}"),
+            ("ZADD", keys.alive, "9999999999999", "evil"),
+            ("DEL", keys.worker("evil")),
+            ("EVAL", "return redis.call('ZADD', KEYS[1], 1, 'evil')", "1", keys.alive),
+            ("EVAL", "return redis.call('ZADD', ARGV[1], 1, 'evil')", "0", keys.alive),
+        ):
+            with pytest.raises(redis.RedisError, match=r"permission|can't (run|access)"):
+                connection.execute_command(*command)
+        assert connection.mget(keys.worker("evil")) == [None]
 
 
 def test_a_program_that_puts_jobs_cannot_take_them(place: Place) -> None:

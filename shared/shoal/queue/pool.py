@@ -4,7 +4,7 @@ That a worker is alive is written every second and read often, so it is one numb
 kilobytes: it is written every few seconds, and read by few and rarely.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from shoal import wire
@@ -27,7 +27,7 @@ _KEPT_FOR = 5
 #: these. A larger one comes from another program, and every process would unpack it several times a second.
 MAX_BYTES, MAX_VALUES = 2**22, 2**18
 
-_ANNOUNCE, _ALIVE = (Script.load("shoal.queue", "lane", name) for name in ("announce", "alive"))
+_ANNOUNCE = Script.load("shoal.queue", "lane", "announce")
 
 
 class Membership(NamedTuple):
@@ -86,8 +86,15 @@ class AsyncPool:
         return sum(float(about.get("texts_per_s", 0.0)) for about in (await self.workers()).values())
 
     async def _alive_in(self, key: str) -> set[str]:
-        """Return the members of a sorted set whose time is not over."""
-        return set(_words((await self._commands.run(_ALIVE, [key], {}))["workers"]))
+        """Return the members of a sorted set whose time is not over by the clock of Redis.
+
+        No script does it: Redis takes each key of a script for one that is written.
+        """
+        (seconds, microseconds), members = await self._commands.pipeline(
+            ("TIME",), ("ZRANGE", key, 0, -1, "WITHSCORES")
+        )
+        now_ms = 1_000 * int(seconds) + int(microseconds) // 1_000
+        return set(_words([name for name, until in _pairs(members) if float(until) > now_ms]))
 
     async def _heartbeats(self, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return the heartbeats of the workers, without those that Redis does not have."""
@@ -144,6 +151,10 @@ class Pool:
     def ready(self) -> dict[str, dict[str, Any]]:
         """Return the heartbeats of the living workers that have their model and indexes open."""
         return {worker_id: about for worker_id, about in self.workers().items() if about.get("state") == "ready"}
+
+
+def _pairs(values: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    return zip(values[::2], values[1::2], strict=True)
 
 
 def _words(members: Sequence[bytes]) -> tuple[str, ...]:
