@@ -19,11 +19,19 @@ def environment(**settings: Any) -> dict[str, str]:
     return ours | {variable(name): str(value) for name, value in settings.items()}
 
 
-def run(*arguments: Any, stdin: str | None = None, **settings: Any) -> "subprocess.CompletedProcess[str]":
+def run(
+    *arguments: Any, stdin: str | None = None, cwd: Path | None = None, **settings: Any
+) -> "subprocess.CompletedProcess[str]":
     """Run `shoal` to its end and return its output."""
     command = [sys.executable, "-m", "shoal", *map(str, arguments)]
     return subprocess.run(
-        command, env=environment(**settings), input=stdin, capture_output=True, text=True, timeout=PATIENCE_S
+        command,
+        env=environment(**settings),
+        input=stdin,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
 
 

@@ -46,7 +46,7 @@ def test_the_url_leads_to_the_host(host: str, url: str) -> None:
 
 def test_a_port_is_checked_before_it_is_used() -> None:
     port = free_port()
-    taken = pytest.raises(PortInUse, match=f"127.0.0.1:{port} is taken by another program: try another")
+    taken = pytest.raises(PortInUse, match=f"127.0.0.1:{port} is taken by another program: stop it, or choose")
     with socket.create_server(("127.0.0.1", port)), taken:
-        find_addresses("127.0.0.1", port, "try another")
+        find_addresses("127.0.0.1", port)
     assert find_addresses("127.0.0.1", port) == ["127.0.0.1"]

@@ -1,21 +1,25 @@
 """The Redis that `shoal serve` starts: the choice of its program, and its message for data that it cannot read."""
 
 import os
+import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, free_port
 
 from shoal.broker import embedded
-from shoal.settings import EMBEDDED_URL, Settings
+from shoal.errors import PortInUse
+from shoal.settings import PORT_FILE, Settings
 
 #: Prints the server's command, or the error. It runs without site-packages, and so without the wheel.
 CHOOSE = """
 import sys
 from shoal.broker import embedded
 from shoal.errors import ShoalError
+from shoal.errors import PortInUse
 from shoal.settings import Settings
 try:
     print(embedded.command(Settings(home=sys.argv[1]))[0])
@@ -27,7 +31,7 @@ except ShoalError as error:
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     """Return settings with a home of the test's own and a free port for the server."""
-    return Settings(home=str(tmp_path / "home"), redis_url=f"redis://127.0.0.1:{free_port()}/0")
+    return Settings(home=str(tmp_path / "home"), redis_port=free_port())
 
 
 def program(folder: Path, name: str, version: str) -> Path:
@@ -77,16 +81,28 @@ class TestChoice:
         message = choose(tmp_path / "home", tmp_path)
         assert ("appendonly.aof.manifest is missing" in message) == is_refused
 
-    def test_it_is_started_only_where_no_redis_is_named(self) -> None:
-        assert embedded.is_wanted(Settings())
-        assert not embedded.is_wanted(Settings(redis_url="redis://elsewhere:6379/0"))
+
+class TestPort:
+    def test_the_last_one_is_taken_again_unless_another_program_has_it(self, settings: Settings) -> None:
+        settings.home_folder.mkdir()
+        embedded.save_port(settings)
+        anew = replace(settings, redis_port=0)
+        assert embedded.choose_port(anew) == settings.redis_port
+        with socket.create_server((embedded.HOST, settings.redis_port)):
+            assert embedded.choose_port(anew) not in (0, settings.redis_port)
+        assert [path.name for path in settings.home_folder.iterdir()] == [PORT_FILE]
+
+    def test_one_that_is_chosen_and_taken_is_refused(self, settings: Settings) -> None:
+        taken = pytest.raises(PortInUse, match=f"port {settings.redis_port}, .* choose another --redis-port")
+        with socket.create_server((embedded.HOST, settings.redis_port)), taken:
+            embedded.choose_port(settings)
 
 
 def test_it_keeps_what_is_written_and_listens_on_loopback_only(tmp_path: Path) -> None:
-    command = embedded.command(Settings(home=str(tmp_path)))
+    command = embedded.command(Settings(home=str(tmp_path), redis_port=7000))
     options = dict(zip(command[1::2], command[2::2], strict=True))
     assert options["--bind"] == "127.0.0.1"
-    assert options["--port"] == EMBEDDED_URL.rpartition(":")[2].partition("/")[0]
+    assert options["--port"] == "7000"
     assert (options["--appendonly"], options["--maxmemory-policy"]) == ("yes", "noeviction")
     assert options["--maxmemory"] == "1088mb"
     compose = (Path(__file__).parent.parent / "docker-compose.yml").read_text()

@@ -27,7 +27,7 @@ def run(folder: Path, *arguments: str, **variables: str) -> "subprocess.Complete
     """Run the script with a home folder beside it."""
     environment = {"PATH": os.environ["PATH"], "SHOAL_HOME": str(folder / "home"), **variables}
     command = [str(folder / "scripts/run"), *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
 def calls(folder: Path) -> list[str]:
@@ -43,34 +43,14 @@ def install(folder: Path, name: str = "shoal") -> None:
     program.chmod(0o755)
 
 
-@pytest.mark.parametrize(
-    ("named", "noted"),
-    [
-        ({}, ["none|index build --local --out {home}/sample", "default={home}/sample|serve --index mine"]),
-        ({"SHOAL_INDEXES": "other"}, ["other|serve --index mine"]),
-    ],
-)
-def test_an_index_of_ones_own_takes_the_place_of_the_sample(
-    folder: Path, named: dict[str, str], noted: list[str]
-) -> None:
+def test_it_installs_and_serves_where_it_is_called(folder: Path, tmp_path: Path) -> None:
     install(folder)
-    assert run(folder, "--index", "mine", **named).returncode == 0
-    assert calls(folder) == ["installed", *(call.format(home=folder / "home") for call in noted)]
-
-
-def test_the_home_folder_may_have_an_equals_sign(folder: Path) -> None:
-    install(folder)
-    home = folder / "a=b"
-    assert run(folder, SHOAL_HOME=str(home)).returncode == 0
-    assert calls(folder)[-1] == f"default={home}/sample|serve"
-
-
-def test_a_home_folder_with_a_comma_is_refused(folder: Path) -> None:
-    install(folder)
-    done = run(folder, SHOAL_HOME=str(folder / "a,b"))
-    assert done.returncode == 1
-    assert "has a comma" in done.stderr
+    elsewhere = tmp_path / "else where"
+    elsewhere.mkdir()
+    command = [str(folder / "scripts/run"), "--home", "a=b c"]
+    assert subprocess.run(command, cwd=elsewhere).returncode == 0
     assert calls(folder) == ["installed"]
+    assert (elsewhere / "calls").read_text() == "none|serve --sample --home a=b c\n"
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
@@ -100,4 +80,4 @@ def test_a_stop_installs_first_where_something_may_run(folder: Path, flags: tupl
     (folder / "home").mkdir()
     (folder / "home/serve.pid").touch()
     assert run(folder, "--stop", *flags).returncode == 0
-    assert calls(folder) == ["installed", " ".join(["none|serve --stop", *flags])]
+    assert calls(folder) == ["installed", " ".join(["none|serve --sample --stop", *flags])]

@@ -1,20 +1,32 @@
 """Settings: one table, from the environment to a child process and back, with what cannot work refused by name."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shoal.errors import BadSetting
-from shoal.settings import EMBEDDED_PORT, EMBEDDED_URL, Settings, variable
+from shoal.settings import EMBEDDED_PORT, PORT_FILE, Settings, variable
 
 
 def test_the_defaults_work() -> None:
     settings = Settings.from_environment({})
     assert settings == Settings()
-    assert settings.redis_url == EMBEDDED_URL == f"redis://127.0.0.1:{EMBEDDED_PORT}/0"
+    assert settings.redis_url == ""
     assert settings.index_folders() == {}
+
+
+def test_redis_is_the_one_that_is_named_else_that_of_the_home_folder(tmp_path: Path) -> None:
+    settings = Settings(home=str(tmp_path))
+    assert settings.redis_address == f"redis://127.0.0.1:{EMBEDDED_PORT}/0"
+    (tmp_path / PORT_FILE).write_text("7000\n")
+    assert settings.redis_address == "redis://127.0.0.1:7000/0"
+    assert replace(settings, redis_port=7001).redis_address == "redis://127.0.0.1:7001/0"
+    assert replace(settings, redis_url="redis://host/0").redis_address == "redis://host/0"
+    (tmp_path / PORT_FILE).write_text("soon")
+    with pytest.raises(BadSetting, match=r"redis\.port has no port of a Redis: delete it"):
+        assert settings.redis_address
 
 
 def test_every_setting_says_what_it_does() -> None:

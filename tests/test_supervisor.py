@@ -4,12 +4,14 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,11 @@ from process import Process, environment, run
 from queues import queue_of
 
 from shoal import Client
+from shoal.broker import embedded
 from shoal.errors import IndexNotFound, NotReady
 from shoal.keys import Keys
 from shoal.long_jobs.long_jobs import LongJobs
-from shoal.settings import Settings
+from shoal.settings import PORT_FILE, Settings
 from shoal.supervisor.process import Service
 from shoal.supervisor.summary import print_summary
 from shoal.supervisor.supervisor import MAX_RETRIES, Supervisor, is_ready
@@ -132,6 +135,60 @@ def test_it_runs_in_the_background_until_it_is_stopped(
     assert running(settings) == []
     assert client.pool.workers().keys() <= {first}
     assert "nothing runs" in run("serve", "--stop", **settings).stdout
+
+
+def test_two_services_on_a_machine(settings: dict[str, Any], home: Path, tmp_path: Path) -> None:
+    own = {name: settings[name] for name in ("model", "precision", "threads")}
+    places = [tmp_path / name for name in ("first", "second = one")]
+    for place in places:
+        place.mkdir()
+        (place / "models").symlink_to((home / "models").absolute())
+        place.joinpath("headlines.csv").write_text(f"headline\nthe headline of {place.name}\n")
+    try:
+        for place in places:
+            flags = ("--sample", "--detach", "--home", place.name, "--port", free_port())
+            done = run("serve", *flags, cwd=tmp_path, long_jobs=0, **own)
+            assert done.returncode == 0, done.stderr
+            assert f"default with 1,025 documents\nAPI:    http://localhost:{flags[-1]}" in done.stdout
+            assert f"--home {shlex.quote(str(place))}\n" in done.stdout
+        for place in places:
+            flags = ("--text-column", "headline", "--name", "mine", "--home", place)
+            assert run("index", "build", place / "headlines.csv", *flags).returncode == 0
+            with Client(home=str(place), timeout_s=PATIENCE_S) as client:
+                wait_until(lambda client=client: "mine" in next(iter(client.pool.ready().values()))["indexes"])
+            assert run("search", "headline", "--index", "mine", "--home", place).stdout.endswith(f"of {place.name}\n")
+        first, second = (int((place / PORT_FILE).read_text()) for place in places)
+        assert first != second
+        again = run("serve", "--sample", "--detach", "--workers", 3, home=places[0])
+        assert_refused(again, "bad_setting")
+        assert "stop it first, by this command with --stop" in again.stderr
+    finally:
+        stopped = run("serve", "--stop", home=places[1])
+        left = run("status", home=places[0])
+        run("serve", "--stop", home=places[0])
+    assert "stopped (process" in stopped.stdout
+    assert "lane interactive" in left.stdout
+
+
+@pytest.mark.parametrize("name", ["a,b", "file"])
+def test_a_home_that_cannot_be_used_is_said_before_anything_is_built(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    done = run("serve", "--sample", home=tmp_path / name)
+    assert_refused(done, "bad_setting")
+    assert "choose another" in done.stderr
+    assert sorted(path.name for path in tmp_path.rglob("*")) == sorted({name, "file"})
+
+
+def test_a_redis_of_another_service_on_its_port_is_not_used(settings: dict[str, Any], redis_url: str) -> None:
+    port = int(redis_url.rpartition(":")[2].partition("/")[0])
+    supervisor = Supervisor(Settings(home=str(settings["home"]), redis_port=free_port(), workers=0, long_jobs=0))
+    supervisor.settings = replace(supervisor.settings, redis_port=port)
+    supervisor.redis = Service("redis", embedded.command(supervisor.settings), {})
+    try:
+        with pytest.raises(NotReady, match=f"ended at once .*port {port}"):
+            supervisor.start()
+    finally:
+        supervisor.stop()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -27,7 +27,6 @@ from shoal.settings import Settings
     "max_response_mb",
     "max_text_chars",
     "receive_timeout_s",
-    "home",
     "roots",
     "max_upload_mb",
     "max_uploads_mb",

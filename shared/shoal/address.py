@@ -28,12 +28,12 @@ def find_api_addresses(settings: Settings) -> list[str]:
     )
 
 
-def find_addresses(host: str, port: int, remedy: str = "stop it, or choose another --port") -> list[str]:
+def find_addresses(host: str, port: int) -> list[str]:
     """Return the IP addresses of `host`, after checking that a process can listen on its port there now.
 
     Addresses that this machine lacks are left out as long as one remains: a container may have no IPv6, and know
-    `localhost` by both addresses all the same. Raises PortInUse, with the remedy, if another program listens on one of
-    them, and BadSetting if this machine has none of them or the port needs more rights.
+    `localhost` by both addresses all the same. Raises PortInUse if another program listens on one of them, and
+    BadSetting if this machine has none of them or the port needs more rights.
     """
     found, missing = [], []
     try:
@@ -47,7 +47,9 @@ def find_addresses(host: str, port: int, remedy: str = "stop it, or choose anoth
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 shown = host if host == address[0] else f"{host} ({address[0]})"
-                raise PortInUse(f"{shown}:{port} is taken by another program: {remedy}") from error
+                raise PortInUse(
+                    f"{shown}:{port} is taken by another program: stop it, or choose another --port"
+                ) from error
             if error.errno not in _MISSING:
                 raise _cannot_listen(host, port, error) from error
             missing.append(error)
@@ -72,4 +74,4 @@ def _probe(family: int, address: Any) -> None:
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> BadSetting:
-    return BadSetting(f"cannot listen on {host}:{port} ({error}): choose another --host or --port")
+    return BadSetting(f"cannot listen on {host}:{port} ({error}): choose another address or port")

@@ -12,15 +12,14 @@ from shoal.errors import BadSetting
 from shoal.excerpt import excerpt
 from shoal.keys import NAME, NAME_RULE, Keys
 
-#: Port of the Redis that `shoal serve` starts unless the settings name one. Not 6379, where another may run.
+#: Port of the Redis that `shoal serve` starts, where it is free. Not 6379, where another may run.
 EMBEDDED_PORT = 6390
+
+#: The file in the home folder with the port of that Redis.
+PORT_FILE = "redis.port"
 
 #: The compatible protocols that the API can speak beside its own.
 PROTOCOLS = ("openai", "tei", "infinity", "ollama", "cohere", "jina", "weaviate", "similar", "predict", "wire_formats")
-
-#: The URL of that Redis.
-EMBEDDED_URL = f"redis://127.0.0.1:{EMBEDDED_PORT}/0"
-
 
 #: Paths that begin so are files of the pages at / and /docs, which are read without a key.
 OPEN_PATHS = ("/docs/", "/page/")
@@ -52,9 +51,15 @@ class Settings:
     Raises BadSetting for a value that cannot work.
     """
 
-    redis_url: str = _setting(EMBEDDED_URL, "Redis to use. At the default, `shoal serve` starts one there itself.")
+    redis_url: str = _setting("", "Redis to use. None: the one that `shoal serve` starts from the home folder.")
     key_prefix: str = _setting("shoal", "Beginning of every Redis key.")
     pool: str = _setting("default", "Name of the pool. A pool is one queue and its workers, which all run one model.")
+    redis_port: int = _setting(
+        0,
+        f"Port of the Redis that `shoal serve` starts. 0: the last one of the home folder, else {EMBEDDED_PORT}, else a free one.",
+        0,
+        65_535,
+    )
     max_backlog: int = _setting(10_000, "Most unanswered jobs in a lane; more are refused as overloaded.", 1)
     max_backlog_texts: int = _setting(100_000, "Most texts in the unanswered jobs of a lane.", 1)
     max_backlog_mb: int = _setting(256, "Most memory of Redis for the unanswered jobs of a lane, in MB.", 1)
@@ -235,6 +240,22 @@ class Settings:
     def home_folder(self) -> Path:
         """`home` as an absolute path."""
         return _absolute("home", self.home)
+
+    @property
+    def redis_address(self) -> str:
+        """`redis_url`, or the URL of the Redis that `shoal serve` starts from the home folder."""
+        return self.redis_url or f"redis://127.0.0.1:{self.redis_port or self.last_redis_port or EMBEDDED_PORT}/0"
+
+    @property
+    def last_redis_port(self) -> int:
+        """The port that `shoal serve` took last for its Redis, as the home folder has it; 0 if it took none."""
+        path = self.home_folder / PORT_FILE
+        try:
+            return int(path.read_text())
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
+        except ValueError:
+            raise BadSetting(f"{path} has no port of a Redis: delete it, and start the service again") from None
 
     @property
     def index_home_folder(self) -> Path:

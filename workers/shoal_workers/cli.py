@@ -56,7 +56,7 @@ def worker(settings: Settings) -> None:
 
 
 @click.command()
-@settings_options(*REDIS_SETTINGS, *LONG_JOB_SETTINGS, "max_text_chars", "home", *LOG_SETTINGS)
+@settings_options(*REDIS_SETTINGS, *LONG_JOB_SETTINGS, "max_text_chars", *LOG_SETTINGS)
 def jobs(settings: Settings) -> None:
     """Do long jobs until it is told to stop (SIGTERM or Ctrl-C).
 

@@ -61,7 +61,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
     check_store(settings)
     open_files.raise_limit()
     tracer = open_tracer(settings, "worker")
-    broker, keys = Broker.connect(settings.redis_url, ANSWER_S), settings.keys
+    broker, keys = Broker.connect(settings.redis_address, ANSWER_S), settings.keys
     crash_reports = CrashReports(broker, keys, settings.home_folder / "crashes" / quote(keys.root, safe=""))
     share = share_of(settings, Pool(broker, keys))
     threadpool_limits(1, user_api="blas")

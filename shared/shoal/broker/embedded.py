@@ -2,16 +2,25 @@
 
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from shoal.errors import BadSetting, MissingExtra
+from shoal.address import find_addresses
+from shoal.errors import BadSetting, MissingExtra, PortInUse
 from shoal.extra import install_command
-from shoal.settings import EMBEDDED_URL, Settings
+from shoal.settings import EMBEDDED_PORT, PORT_FILE, Settings
+
+#: The address that the server listens on.
+HOST = "127.0.0.1"
+
+#: The ports that are tried where the usual one is taken, below those that systems give to outgoing connections.
+_OTHER_PORTS = range(15_000, 32_000)
+
+_NUM_TRIED = 100
 
 #: Words with which servers say in their log that they cannot read the data in their folder.
 _CANNOT_READ = re.compile(
@@ -32,9 +41,36 @@ _MANIFEST = "appendonly.aof.manifest"
 _EMPTY_BYTES = 512
 
 
-def is_wanted(settings: Settings) -> bool:
-    """Return True if the settings name no Redis of their own."""
-    return settings.redis_url == EMBEDDED_URL
+def choose_port(settings: Settings) -> int:
+    """Return a free port for the server: `redis_port`, else the last one of the home folder, the usual one, or any.
+
+    Raises PortInUse.
+    """
+    usual = [settings.last_redis_port or EMBEDDED_PORT, EMBEDDED_PORT]
+    others = secrets.SystemRandom().sample(_OTHER_PORTS, _NUM_TRIED)
+    ports = [settings.redis_port] if settings.redis_port else [*usual, *others]
+    if port := next(filter(_is_free, ports), None):
+        return port
+    raise PortInUse(
+        f"port {ports[0]}, where Redis is to listen, is taken by another program: stop that, or choose another "
+        "--redis-port"
+    )
+
+
+def save_port(settings: Settings) -> None:
+    """Write the port into the home folder, where `Settings.redis_address` of other processes finds it."""
+    if settings.redis_port != settings.last_redis_port:
+        scratch = settings.home_folder / f".{PORT_FILE}"
+        scratch.write_text(f"{settings.redis_port}\n")
+        scratch.replace(settings.home_folder / PORT_FILE)
+
+
+def _is_free(port: int) -> bool:
+    try:
+        find_addresses(HOST, port)
+    except PortInUse:
+        return False
+    return True
 
 
 def find_server() -> str:
@@ -58,8 +94,7 @@ def find_server() -> str:
 
 
 def command(settings: Settings) -> list[str]:
-    """Return the command that starts it: on loopback, each write on disk within a second, no eviction."""
-    url = urlsplit(settings.redis_url)
+    """Return the command that starts it at `redis_port` of loopback: on disk within a second, no eviction."""
     folder = _folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
     server = find_server()
@@ -71,8 +106,8 @@ def command(settings: Settings) -> list[str]:
             "bring it back from a backup, or choose another --home to begin anew"
         )
     options = {
-        "bind": str(url.hostname),
-        "port": str(url.port),
+        "bind": HOST,
+        "port": str(settings.redis_port),
         "dir": str(folder),
         "appendonly": "yes",
         "appendfsync": "everysec",

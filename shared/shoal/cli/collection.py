@@ -159,7 +159,7 @@ def _build(settings: Settings, asked: Asked, rules: SourceRules) -> None:
         source = Path(folder) / "corpus.jsonl"
         click.echo(f"building the index {asked.index} of {asked.files.corpus}", err=True)
         write_source(asked.files.corpus, source, rules)
-        pool = ["--redis-url", settings.redis_url, "--key-prefix", settings.key_prefix, "--pool", settings.pool]
+        pool = ["--redis-url", settings.redis_address, "--key-prefix", settings.key_prefix, "--pool", settings.pool]
         flags = [
             "--name",
             asked.index,

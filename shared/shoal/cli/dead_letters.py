@@ -79,7 +79,7 @@ def drop(settings: Settings, letter_ids: tuple[str, ...]) -> None:
 
 @contextmanager
 def _letters(settings: Settings) -> Iterator[DeadLetters]:
-    queue = Producer.connect(settings.redis_url, settings.keys, LaneLimits.from_settings(settings))
+    queue = Producer.connect(settings.redis_address, settings.keys, LaneLimits.from_settings(settings))
     try:
         yield DeadLetters(queue)
     finally:

@@ -19,7 +19,7 @@ from shoal.settings import Settings
 @click.option("--setting", "words", multiple=True, help="Options of a search, as `mode=hybrid alpha=0.6`; repeatable.")
 @click.option("--no-times", is_flag=True, help="Leave out the times of single searches.")
 @click.option("--runs", type=click.Path(file_okay=False, path_type=Path), help="Folder for the hits, as TREC runs.")
-@settings_options(*REDIS_SETTINGS, "request_timeout_s", "index_home", "home")
+@settings_options(*REDIS_SETTINGS, "request_timeout_s", "index_home")
 def eval_(
     settings: Settings,
     asked: Asked,

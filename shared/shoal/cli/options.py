@@ -11,8 +11,8 @@ import click
 
 from shoal.settings import Settings, variable
 
-#: The settings of every command that uses Redis.
-REDIS_SETTINGS = ("redis_url", "key_prefix", "pool")
+#: The settings of every command that uses Redis. The home folder says where that is, unless it is named.
+REDIS_SETTINGS = ("redis_url", "redis_port", "key_prefix", "pool", "home")
 
 #: The settings of every command that opens a model.
 MODEL_SETTINGS = ("model", "engine", "precision", "threads", "home")
@@ -44,6 +44,7 @@ def settings_options(*names: str) -> Callable[[Callable[..., Any]], Callable[...
 
     A flag wins over `SHOAL_<FIELD>`, which wins over the default.
     """
+    names = tuple(dict.fromkeys(names))
     table = {item.name: item for item in fields(Settings)}
     types = get_type_hints(Settings)
 

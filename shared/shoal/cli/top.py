@@ -47,7 +47,7 @@ def _over_redis(settings: Settings) -> Iterator["Reader"]:
     from shoal.queue.pool_history import PoolHistory
     from shoal.queue.producer import Producer
 
-    with closing(Producer.connect(settings.redis_url, settings.keys)) as producer, LongJobs(settings) as jobs:
+    with closing(Producer.connect(settings.redis_address, settings.keys)) as producer, LongJobs(settings) as jobs:
         history = PoolHistory(producer)
 
         def read() -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:

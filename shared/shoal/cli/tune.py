@@ -29,7 +29,7 @@ from shoal.settings import Settings
     show_default=True,
     help="Number of hits to try to rerank; repeatable, 0 for none.",
 )
-@settings_options(*REDIS_SETTINGS, "request_timeout_s", "index_home", "home")
+@settings_options(*REDIS_SETTINGS, "request_timeout_s", "index_home")
 def tune(settings: Settings, asked: Asked, depths: tuple[int, ...], out: Path | None, plot: Path | None) -> None:
     """Try modes of a search, shares of the dense part and depths of a reranker, and say what is best and what it costs.
 

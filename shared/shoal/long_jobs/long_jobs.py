@@ -40,7 +40,7 @@ class LongJobs(Closing):
     def __init__(self, settings: Settings, kinds: Mapping[str, Kind] = KINDS, broker: Broker | None = None):
         self._kinds = kinds
         self._keys = settings.keys
-        self._broker = broker or Broker.connect(settings.redis_url)
+        self._broker = broker or Broker.connect(settings.redis_address)
         self._owns_broker = broker is None
         self._jobs: RqJobs | None = None
         self._lock = Lock()

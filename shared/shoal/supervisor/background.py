@@ -15,7 +15,7 @@ import click
 
 from shoal.errors import NotReady, parse
 from shoal.settings import Settings
-from shoal.supervisor.pidfile import already_serving, running_pid
+from shoal.supervisor.pidfile import already_serving, make_home, running_pid
 from shoal.supervisor.wait import wait_until
 
 #: Beginning of the last line of the summary, which is printed once everything is ready.
@@ -30,8 +30,8 @@ def detach(settings: Settings) -> Path | None:
     """
     if pid := running_pid(settings):
         raise already_serving(settings, pid)
+    make_home(settings)
     logfile = settings.home_folder / "serve.log"
-    logfile.parent.mkdir(parents=True, exist_ok=True)
     # A second start at the same moment must not overwrite what the first writes.
     output = os.open(logfile, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     os.truncate(output, 0)

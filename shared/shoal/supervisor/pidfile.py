@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TextIO
 
 from shoal.errors import BadSetting
@@ -17,15 +18,25 @@ def hold(settings: Settings) -> Iterator[None]:
 
     Raises BadSetting if another process holds it.
     """
-    path = _path(settings)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as file:
+    make_home(settings)
+    with _path(settings).open("a+") as file:
         if not _lock(file):
             raise already_serving(settings, running_pid(settings))
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+def make_home(settings: Settings) -> None:
+    """Make the home folder unless it is there. Raises BadSetting if nothing can be written there."""
+    home = settings.home_folder
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=home):
+            pass
+    except OSError as error:
+        raise BadSetting(f"{home} cannot be written ({error.strerror}): choose another folder with --home") from error
 
 
 def running_pid(settings: Settings) -> int | None:
@@ -40,7 +51,7 @@ def running_pid(settings: Settings) -> int | None:
 def already_serving(settings: Settings, pid: int | None) -> BadSetting:
     """Return the error for a second process in the same home folder."""
     process = f"process {pid}" if pid else "another process"
-    remedy = "end it with --stop, or choose another --home and --port and name a Redis of your own with --redis-url"
+    remedy = "stop it first, by this command with --stop; or start a second service, with another --home and --port"
     return BadSetting(f"{process} serves from {settings.home_folder} already: {remedy}")
 
 

@@ -1,6 +1,7 @@
 """The summary that `shoal serve` prints once everything is ready."""
 
 import json
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from socket import gethostname
@@ -13,7 +14,7 @@ from shoal.broker.connections import shown
 from shoal.client.redis.client import Client
 from shoal.errors import ShoalError
 from shoal.printable import printable
-from shoal.settings import Settings
+from shoal.settings import DEFAULTS, Settings
 from shoal.supervisor.background import LAST_LINE
 
 QUERY = "europe climate change storm"
@@ -41,8 +42,10 @@ def print_summary(
             trouble = error.message
     click.echo(f"ready:  {ready}")
     click.echo(f"API:    {api_url(settings)}, with a page for browsers at the same address")
-    click.echo(f"Redis:  {shown(settings.redis_url)}")
+    click.echo(f"Redis:  {shown(settings.redis_address)}")
     click.echo(f"data:   {settings.home_folder}{f', log {log}' if log else ''}")
+    if settings.home_folder != DEFAULTS.home_folder:
+        click.echo(f"        other commands find this service by --home {shlex.quote(str(settings.home_folder))}")
     if trouble:
         click.echo(f"search: no answer yet: {printable(trouble)}")
     elif hits:

@@ -6,17 +6,18 @@ import sys
 import time
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from signal import Signals
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
-from shoal.address import api_url, find_addresses, find_api_addresses
+from shoal.address import api_url, find_api_addresses
 from shoal.broker import embedded
 from shoal.errors import NotReady, ShoalError, parse
 from shoal.index_folder import read_current
-from shoal.settings import EMBEDDED_PORT, Settings
+from shoal.settings import Settings
 from shoal.supervisor.process import Service
 from shoal.supervisor.wait import wait_until
 
@@ -41,16 +42,22 @@ _open_url = build_opener(ProxyHandler({})).open
 
 
 class Supervisor:
-    """The processes that the settings ask for."""
+    """The processes that the settings ask for. Raises PortInUse if its Redis is to have a port that is taken.
+
+    Where they name no Redis, it has one of its own, whose port `settings` has.
+    """
 
     def __init__(self, settings: Settings):
-        self.settings = settings
+        own_redis = not settings.redis_url
+        self.settings = settings = (
+            replace(settings, redis_port=embedded.choose_port(settings)) if own_redis else settings
+        )
         environment = settings.to_environment()
         shoal = [sys.executable, "-m", "shoal"]
         workers = [Service(f"worker {n + 1}", [*shoal, "worker"], environment) for n in range(settings.workers)]
         jobs = [Service("jobs", [*shoal, "jobs"], environment)] if runs_jobs(settings) else []
         self.services = [Service("api", [*shoal, "api"], environment, API_STOP_WITHIN_S), *jobs, *workers]
-        self.redis = Service("redis", embedded.command(settings), {}) if embedded.is_wanted(settings) else None
+        self.redis = Service("redis", embedded.command(settings), {}) if own_redis else None
         self._retries: Counter[str] = Counter()
         self._stopping = False
 
@@ -60,9 +67,6 @@ class Supervisor:
             for folder in self.settings.index_folders().values():
                 read_current(folder)
         find_api_addresses(self.settings)
-        if self.redis:
-            remedy = "stop that Redis or Shoal, or name a Redis of your own with --redis-url"
-            find_addresses("127.0.0.1", EMBEDDED_PORT, remedy)
 
     def start(self) -> None:
         """Start all processes, and return once Redis answers: the others load meanwhile, and wait for it.
@@ -70,11 +74,12 @@ class Supervisor:
         A Redis that the settings name is to answer before anything is started. Raises Unavailable if it does not.
         """
         if self.redis is None:
-            self._ping()
+            self._ask("PING")
         for service in reversed(self._all()):
             service.start()
         if self.redis:
             wait_until("Redis", partial(self._answers, self.redis))
+            embedded.save_port(self.settings)
 
     def wait_until_ready(self) -> None:
         """Return when all processes are ready to serve.
@@ -110,21 +115,22 @@ class Supervisor:
     def _all(self) -> list[Service]:
         return [*self.services, *([self.redis] if self.redis else [])]
 
-    def _ping(self) -> None:
+    def _ask(self, *command: str) -> bytes:
         from shoal.broker.broker import Broker  # takes a while, in which processes that were started load too
 
-        with closing(Broker.connect(self.settings.redis_url)) as broker:
-            broker.ping()
+        with closing(Broker.connect(self.settings.redis_address)) as broker:
+            return bytes(broker.execute(*command))
 
     def _answers(self, redis: Service) -> bool:
         self._check_stop()
         if redis.exit_code() is not None:
             raise NotReady(embedded.why_it_ended(self.settings))
-        try:
-            self._ping()
+        try:  # another service, which is started at the same moment, may take the port first
+            return redis.process is not None and f"process_id:{redis.process.pid}\r".encode() in self._ask(
+                "INFO", "server"
+            )
         except ShoalError:
             return False
-        return True
 
     def _check_stop(self) -> None:
         if self._stopping:

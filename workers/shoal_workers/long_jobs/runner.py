@@ -136,7 +136,7 @@ class Runner:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
         die_with_parent(signal.SIGTERM, parent)
         quiet_until_s = 0.0
-        with closing(Broker.connect(self._settings.redis_url, ANSWER_S)) as broker:
+        with closing(Broker.connect(self._settings.redis_address, ANSWER_S)) as broker:
             client = broker.library_client()
             queues = [LongQueue(name, client, job_class=self._job_class) for name in names]
             while True:

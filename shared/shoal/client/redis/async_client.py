@@ -21,7 +21,6 @@ from shoal.client.redis.index import RedisIndex
 from shoal.client.redis.long_jobs import RedisLongJobs
 from shoal.client.source_file import File, Items
 from shoal.jobs import Job
-from shoal.keys import Keys
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.queue.async_dispatcher import AsyncDispatcher, AsyncPendingReply
 from shoal.queue.lane import LaneLimits
@@ -45,6 +44,7 @@ class AsyncClient(Calls[AsyncPendingReply]):
         *,
         key_prefix: str = DEFAULTS.key_prefix,
         pool: str = DEFAULTS.pool,
+        home: str = DEFAULTS.home,
         timeout_s: float = DEFAULTS.request_timeout_s,
         limits: LaneLimits | None = None,
         result_ttl_s: int = DEFAULTS.result_ttl_s,
@@ -52,10 +52,11 @@ class AsyncClient(Calls[AsyncPendingReply]):
         max_reply_mb: int = DEFAULTS.max_reply_mb,
     ):
         super().__init__(name, timeout_s, max_reply_mb)
-        long_jobs = LongJobs(Settings(redis_url=redis_url, key_prefix=key_prefix, pool=pool))
+        settings = Settings(redis_url=redis_url, key_prefix=key_prefix, pool=pool, home=home)
+        long_jobs = LongJobs(settings)
         self._jobs = RedisLongJobs(long_jobs, lambda: self._session().work)
         self._new_session = partial(
-            AsyncSession, ConnectionMaker(redis_url), Keys(key_prefix, pool), limits, result_ttl_s, long_jobs
+            AsyncSession, ConnectionMaker(settings.redis_address), settings.keys, limits, result_ttl_s, long_jobs
         )
         self._open: AsyncSession | None = None
 

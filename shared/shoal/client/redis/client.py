@@ -17,7 +17,6 @@ from shoal.client.redis.index import RedisIndex
 from shoal.client.redis.long_jobs import RedisLongJobs
 from shoal.client.source_file import File, Item
 from shoal.jobs import Job
-from shoal.keys import Keys
 from shoal.long_jobs.long_jobs import LongJobs
 from shoal.queue.dispatcher import Dispatcher, PendingReply
 from shoal.queue.lane import LaneLimits
@@ -29,6 +28,7 @@ from shoal.settings import DEFAULTS, Settings
 class Client(BlockingQuestions, Calls[PendingReply]):
     """A program's end of the queue. Thread-safe; connects on first use.
 
+    Unless `redis_url` names a Redis, that is the one of the service that runs from the folder `home`.
     The queue is fair between clients of different `name`; by default the name is random.
 
     Every method that uses Redis raises Unavailable when Redis does not answer, Overloaded when the lane is full, and
@@ -43,6 +43,7 @@ class Client(BlockingQuestions, Calls[PendingReply]):
         *,
         key_prefix: str = DEFAULTS.key_prefix,
         pool: str = DEFAULTS.pool,
+        home: str = DEFAULTS.home,
         timeout_s: float = DEFAULTS.request_timeout_s,
         limits: LaneLimits | None = None,
         result_ttl_s: int = DEFAULTS.result_ttl_s,
@@ -50,13 +51,12 @@ class Client(BlockingQuestions, Calls[PendingReply]):
         max_reply_mb: int = DEFAULTS.max_reply_mb,
     ):
         super().__init__(name, timeout_s, max_reply_mb)
-        self.queue = Producer.connect(redis_url, Keys(key_prefix, pool), limits, result_ttl_s)
+        settings = Settings(redis_url=redis_url, key_prefix=key_prefix, pool=pool, home=home)
+        self.queue = Producer.connect(settings.redis_address, settings.keys, limits, result_ttl_s)
         self.pool = self.queue.pool
         self.cache_lookup = CacheLookup(self.pool)
         #: The long jobs of the pool.
-        self.long_jobs = LongJobs(
-            Settings(redis_url=redis_url, key_prefix=key_prefix, pool=pool), broker=self.queue.broker
-        )
+        self.long_jobs = LongJobs(settings, broker=self.queue.broker)
         self._jobs = RedisLongJobs(self.long_jobs)
         self._dispatcher: Dispatcher | None = None
         self._lock = Lock()

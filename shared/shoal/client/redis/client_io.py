@@ -41,7 +41,7 @@ class ClientIO(ABC, Generic[P]):
     def from_settings(cls, settings: Settings) -> Self:
         """Return a client of the pool that the settings name, with their limits and their `request_timeout_s`."""
         values: dict[str, Any] = {
-            "redis_url": settings.redis_url,
+            "redis_url": settings.redis_address,
             "key_prefix": settings.key_prefix,
             "pool": settings.pool,
             "timeout_s": settings.request_timeout_s,
