@@ -1,8 +1,10 @@
-"""The description of a route that several protocols share: all that they take and answer."""
+"""The description of routes: the ids of operations, what bodies take, and a route that several protocols share."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.media_type import MediaType
 from flask_openapi3.models.operation import Operation
 from flask_openapi3.models.path_item import PathItem
@@ -10,6 +12,35 @@ from flask_openapi3.models.request_body import RequestBody
 from flask_openapi3.models.schema import Schema
 
 _Content = Mapping[str, MediaType]
+
+#: A reference to a schema, which has its name.
+_REFERENCE = re.compile(r"#/components/schemas/([\w.-]+)")
+
+
+class Blueprint(APIBlueprint):
+    """The routes of one subject. The id of an operation is the name of its view, after the protocol's if it has one."""
+
+    def __init__(self, name: str, import_name: str, **options: Any):
+        protocol = name if ".protocols." in import_name else ""
+
+        def operation_id(*, name: str, **_: str) -> str:
+            first, *others = (name if name == protocol else f"{protocol}_{name}").strip("_").split("_")
+            return first + "".join(map(str.capitalize, others))
+
+        super().__init__(name, import_name, operation_id_callback=operation_id, **options)
+
+
+def describe_defaults(schemas: dict[str, Any], bodies: list[Any]) -> None:
+    """Say the defaults of bodies' fields in words: generators of clients take a field with `default` for required."""
+    names = {ref for body in bodies for ref in _REFERENCE.findall(str(body))}
+    seen: set[str] = set()
+    while names - seen:
+        name = (names - seen).pop()
+        seen.add(name)
+        names |= set(_REFERENCE.findall(str(schemas[name])))
+        for field in schemas[name].get("properties", {}).values():
+            if (default := field.pop("default", None)) is not None:
+                field["description"] = f"{field.get('description', '')}. Default: {default}".lstrip(". ")
 
 
 def joined(earlier: PathItem, later: PathItem, own: PathItem | None) -> PathItem:

@@ -24,14 +24,6 @@ _ASSUMED_DIMENSION = 1_024
 #: Bytes that a 32-bit float takes in JSON for each of its own bytes: the answer may be JSON.
 _JSON_BYTES = 2.5
 
-#: The header `Prefer`, which `prefers_async` reads, for the description of a route.
-PREFER: dict[str, Any] = {
-    "name": "Prefer",
-    "in": "header",
-    "description": "`respond-async` submits a job instead of waiting for it",
-    "schema": {"type": "string"},
-}
-
 #: The header `Idempotency-Key`, for the description of a route that submits jobs.
 IDEMPOTENCY_KEY: dict[str, Any] = {
     "name": "Idempotency-Key",
@@ -39,9 +31,6 @@ IDEMPOTENCY_KEY: dict[str, Any] = {
     "description": "Of a submit: the same key and request within a day answer the job that was submitted first",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
 }
-
-#: The headers of a route that can submit a job instead of waiting for it, for the description of that route.
-MAY_SUBMIT: dict[str, Any] = {"parameters": [PREFER, IDEMPOTENCY_KEY]}
 
 #: The route that waits for the answer of each operation of a submitted job.
 WAITING_PATHS = {"embed": "/embed", "search": "/search", "rerank": "/score"}

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 from flask import Response
-from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 from numpy.typing import NDArray
 
 from shoal.errors import InvalidRequest
 from shoal.options import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from shoal.replies import Reply
+from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.model_names import check_model, prompt_among
 from shoal_api.number_type import convert
@@ -27,7 +27,7 @@ from shoal_api.schema.cohere import (
     CohereRerankBody,
 )
 
-api = APIBlueprint(
+api = Blueprint(
     "cohere", __name__, abp_tags=[Tag(name="Cohere")], abp_responses={"4XX": CohereError, "5XX": CohereError}
 )
 

@@ -4,11 +4,11 @@ import time
 from typing import Any
 
 from flask import Response
-from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
 from shoal.jobs import LANES
 from shoal_api.context import context
+from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.model_names import check_model, served_models, served_rerankers
 from shoal_api.protocols.openai import embedding_list
@@ -24,7 +24,7 @@ from shoal_api.schema.infinity import (
 from shoal_api.schema.openai import OpenAIError
 from shoal_api.vector_format import VectorFormat, arrays_of
 
-api = APIBlueprint(
+api = Blueprint(
     "infinity", __name__, abp_tags=[Tag(name="Infinity")], abp_responses={"4XX": OpenAIError, "5XX": OpenAIError}
 )
 

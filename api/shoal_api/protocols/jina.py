@@ -1,15 +1,15 @@
 """Jina: POST /v1/rerank, whose answer has what clients of Cohere's older route read too."""
 
 from flask import Response
-from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
+from shoal_api.description import Blueprint
 from shoal_api.protocols.cohere import rerank_meta
 from shoal_api.ranking import rank, usage
 from shoal_api.response import cost_headers, rendered
 from shoal_api.schema.jina import JinaError, JinaRanking, JinaRerankBody
 
-api = APIBlueprint("jina", __name__, abp_tags=[Tag(name="Jina")], abp_responses={"4XX": JinaError, "5XX": JinaError})
+api = Blueprint("jina", __name__, abp_tags=[Tag(name="Jina")], abp_responses={"4XX": JinaError, "5XX": JinaError})
 
 
 @api.post("/v1/rerank", responses={200: JinaRanking})

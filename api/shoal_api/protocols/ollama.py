@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from flask import Response
-from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
 from shoal import __version__
 from shoal.errors import ModelNotFound
+from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.model_names import check_model, describe_model, served_models
 from shoal_api.request import json_request
@@ -27,7 +27,7 @@ from shoal_api.schema.ollama import (
 )
 from shoal_api.vector_format import VectorFormat, arrays_of
 
-api = APIBlueprint(
+api = Blueprint(
     "ollama", __name__, abp_tags=[Tag(name="Ollama")], abp_responses={"4XX": OllamaError, "5XX": OllamaError}
 )
 

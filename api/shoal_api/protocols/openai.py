@@ -3,12 +3,12 @@
 from typing import Any
 
 from flask import Response
-from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 from werkzeug.routing import BaseConverter
 
 from shoal.errors import ModelNotFound
 from shoal.replies import Reply
+from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.model_names import check_model, served_models
 from shoal_api.response import base64_rows, rendered
@@ -16,7 +16,7 @@ from shoal_api.schema.openai import EmbeddingList, EmbeddingsBody, ModelBody, Mo
 from shoal_api.token_ids import as_texts
 from shoal_api.vector_format import VectorFormat, arrays_of
 
-api = APIBlueprint(
+api = Blueprint(
     "openai", __name__, abp_tags=[Tag(name="OpenAI")], abp_responses={"4XX": OpenAIError, "5XX": OpenAIError}
 )
 

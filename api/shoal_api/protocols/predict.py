@@ -1,15 +1,15 @@
 """POST /predict with a `text`: its vector, or those of its tokens. With `inputs`, Text Embeddings Inference answers."""
 
 from flask import Response
-from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
+from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.schema.predict import PredictBody, Predictions, PredictQuery
 from shoal_api.schema.responses import ERRORS
 from shoal_api.vector_format import VectorFormat, arrays_of
 
-api = APIBlueprint("predict", __name__, abp_tags=[Tag(name="Predictions")], abp_responses=ERRORS)
+api = Blueprint("predict", __name__, abp_tags=[Tag(name="Predictions")], abp_responses=ERRORS)
 
 
 @api.post("/predict", responses={200: Predictions})

@@ -5,15 +5,15 @@ from typing import Any
 
 import numpy as np
 from flask import Response
-from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
+from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.response import cost_headers, rendered
 from shoal_api.schema.responses import ERRORS
 from shoal_api.schema.similar import SimilarBody, SimilarItems
 
-api = APIBlueprint("similar", __name__, abp_tags=[Tag(name="Similar items")], abp_responses=ERRORS)
+api = Blueprint("similar", __name__, abp_tags=[Tag(name="Similar items")], abp_responses=ERRORS)
 
 
 @api.post("/similar", responses={200: SimilarItems})

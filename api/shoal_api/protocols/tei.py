@@ -7,13 +7,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 from flask import Response
-from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 from werkzeug.exceptions import BadRequest
 
 from shoal.errors import Unsupported
 from shoal.size_limit import check_tokenizer_request
 from shoal_api import validation
+from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.ranking import ranked
 from shoal_api.request import json_request
@@ -40,7 +40,7 @@ from shoal_api.schema.tei import (
 from shoal_api.token_ids import as_texts
 from shoal_api.vector_format import VectorFormat, arrays_of
 
-api = APIBlueprint(
+api = Blueprint(
     "tei",
     __name__,
     abp_tags=[Tag(name="Text Embeddings Inference")],
@@ -116,8 +116,8 @@ def predict() -> NoReturn:
 
 
 @api.post("/rerank", responses={200: TeiRanks, 424: TeiError})
-@api.post("/v1/rerank", responses={200: TeiRanks, 424: TeiError})
-@api.post("/v2/rerank", responses={200: TeiRanks, 424: TeiError})
+@api.post("/v1/rerank", operation_id="teiRerankV1", responses={200: TeiRanks, 424: TeiError})
+@api.post("/v2/rerank", operation_id="teiRerankV2", responses={200: TeiRanks, 424: TeiError})
 def rerank(body: TeiRerankBody) -> Response:
     """Score texts for a query, best first."""
     return _ranks(body)

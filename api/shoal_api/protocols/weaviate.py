@@ -3,10 +3,10 @@
 from typing import Any
 
 from flask import Response
-from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
 from shoal.options import DOCUMENT_PROMPTS, QUERY_PROMPTS
+from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.model_names import prompt_among
 from shoal_api.response import WholeResponse, cost_headers, rendered
@@ -16,7 +16,7 @@ from shoal_api.schema.responses import Info
 from shoal_api.schema.weaviate import WeaviateBody, WeaviateError, WeaviateRerankBody, WeaviateScores, WeaviateVectors
 from shoal_api.vector_format import VectorFormat, arrays_of
 
-api = APIBlueprint(
+api = Blueprint(
     "weaviate", __name__, abp_tags=[Tag(name="Weaviate")], abp_responses={"4XX": WeaviateError, "5XX": WeaviateError}
 )
 

@@ -1,9 +1,9 @@
 """POST /json_embed/, /orjson_embed/ and /raw_embed/: vectors in a format that the path names."""
 
 from flask import Response
-from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
+from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.model_names import check_model
 from shoal_api.schema import headers
@@ -11,7 +11,7 @@ from shoal_api.schema.responses import ERRORS
 from shoal_api.schema.wire_formats import NamedModelBody, NamedModelVectors
 from shoal_api.vector_format import RAW, VectorFormat, arrays_of
 
-api = APIBlueprint("wire_formats", __name__, abp_tags=[Tag(name="Wire formats")], abp_responses=ERRORS)
+api = Blueprint("wire_formats", __name__, abp_tags=[Tag(name="Wire formats")], abp_responses=ERRORS)
 
 _BYTES = {"content": {RAW: {"schema": {"type": "string", "format": "binary"}}}, "headers": headers.VECTORS}
 

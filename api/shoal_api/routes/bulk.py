@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from flask import Response
-from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
 from shoal.allowed_path import allowed_path
@@ -20,6 +19,7 @@ from shoal.long_jobs.public_status import public_text
 from shoal.options import Options
 from shoal.settings import Settings
 from shoal_api.context import context
+from shoal_api.description import Blueprint
 from shoal_api.enqueue import IDEMPOTENCY_KEY
 from shoal_api.job_folder import JobFolder
 from shoal_api.long_job import own_job, submit_with_file
@@ -28,7 +28,7 @@ from shoal_api.response import PIECE_BYTES, StreamedResponse
 from shoal_api.schema.long_jobs import BulkBody, BulkQuery, FilePath, LongJobSubmitted
 from shoal_api.schema.responses import ERRORS
 
-api = APIBlueprint("bulk", __name__, abp_tags=[Tag(name="long jobs")], abp_responses=ERRORS)
+api = Blueprint("bulk", __name__, abp_tags=[Tag(name="long jobs")], abp_responses=ERRORS)
 
 _RESULT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

@@ -3,12 +3,12 @@
 from dataclasses import asdict
 
 from flask import Response
-from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
 from shoal.queue.dead_letters import DeadLetters
 from shoal_api.context import context
 from shoal_api.dead_letter import describe
+from shoal_api.description import Blueprint
 from shoal_api.enqueue import refuse_idempotency_key
 from shoal_api.response import rendered
 from shoal_api.schema.requests import DeadLetterPath, DeadLettersQuery
@@ -17,7 +17,7 @@ from shoal_api.schema.responses import ERRORS, DeadLetterBody, DeadLetterList, D
 #: Most bytes shown of a job that cannot be read.
 MAX_SHOWN_BYTES = 1_000
 
-api = APIBlueprint("dead_letters", __name__, abp_tags=[Tag(name="dead letters")], abp_responses=ERRORS)
+api = Blueprint("dead_letters", __name__, abp_tags=[Tag(name="dead letters")], abp_responses=ERRORS)
 
 
 @api.get("/v1/dead", responses={200: DeadLetterList})

@@ -6,7 +6,6 @@ from hashlib import sha256
 from typing import Any, cast
 
 from flask import Response, current_app, redirect
-from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 from flask_openapi3.openapi import OpenAPI
 from flask_openapi3.types import SecuritySchemesDict
@@ -15,12 +14,13 @@ from werkzeug import Response as AnyResponse
 
 from shoal_api.access.access_control import OPEN_ROUTES
 from shoal_api.context import Context, context
+from shoal_api.description import Blueprint, describe_defaults
 from shoal_api.request import MSGPACK_TYPES
 from shoal_api.response import NO_FRAMES, SAFETY, WholeResponse, rendered
 from shoal_api.schema import headers
 from shoal_api.schema.responses import ERRORS
 
-api = APIBlueprint("docs", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
+api = Blueprint("docs", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
 
 #: The content security policy of the page: its own files and its inline script. Swagger UI sets inline styles.
 _OWN_FILES_ONLY = (
@@ -57,6 +57,8 @@ def openapi() -> Response:
     assert isinstance(current_app, OpenAPI)
     description = current_app.api_doc
     operations = [about for methods in description["paths"].values() for about in methods.values()]
+    bodies = [operation.get("requestBody") for operation in operations]
+    describe_defaults(description["components"]["schemas"], bodies)
     for operation in operations:
         if content := operation.get("requestBody", {}).get("content"):
             content |= dict.fromkeys(MSGPACK_TYPES, content["application/json"])

@@ -1,22 +1,22 @@
 """POST /embed: vectors of texts."""
 
 from flask import Response
-from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
 from shoal.errors import InvalidRequest
+from shoal_api.description import Blueprint
 from shoal_api.dialects import is_tei_body
-from shoal_api.enqueue import MAY_SUBMIT, PREFERENCE_APPLIED, call, prefers_async, submit
+from shoal_api.enqueue import PREFERENCE_APPLIED, call, prefers_async, submit
 from shoal_api.number_type import NUMBER_TYPES
 from shoal_api.request import json_request
 from shoal_api.response import result_fields, with_tei_headers
 from shoal_api.schema.requests import EmbedBody
-from shoal_api.schema.responses import Embeddings, Submitted
+from shoal_api.schema.responses import Embeddings
 from shoal_api.schema.tei import OwnOrTeiError
 from shoal_api.token_ids import as_texts
 from shoal_api.vector_format import VectorFormat, arrays_of
 
-api = APIBlueprint(
+api = Blueprint(
     "embed",
     __name__,
     abp_tags=[Tag(name="wait for the answer")],
@@ -24,7 +24,7 @@ api = APIBlueprint(
 )
 
 
-@api.post("/embed", responses={200: Embeddings, 202: Submitted}, openapi_extensions=MAY_SUBMIT)
+@api.post("/embed", responses={200: Embeddings})
 def embed(body: EmbedBody) -> Response:
     """Embed texts: one vector for each, in order."""
     wanted = None if prefers_async() else VectorFormat.of_request()

@@ -3,7 +3,6 @@
 from typing import Any
 
 from flask import Response
-from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
 from shoal.blocking import run_now
@@ -11,6 +10,7 @@ from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
 from shoal.keys import NAME, NAME_RULE
 from shoal_api.context import context
+from shoal_api.description import Blueprint
 from shoal_api.enqueue import IDEMPOTENCY_KEY, writer
 from shoal_api.long_job import accepted, raise_failure, submit_with_file, wait
 from shoal_api.request import json_request
@@ -27,7 +27,7 @@ from shoal_api.schema.long_jobs import (
 )
 from shoal_api.schema.responses import ERRORS, Indexes
 
-api = APIBlueprint("indexes", __name__, abp_tags=[Tag(name="indexes")], abp_responses=ERRORS)
+api = Blueprint("indexes", __name__, abp_tags=[Tag(name="indexes")], abp_responses=ERRORS)
 
 #: The answers of the routes that a runner does the work of: with its result, or while it is not done.
 _VERSIONS: dict[Any, Any] = {200: Versions, 202: LongJobSubmitted}

@@ -5,17 +5,17 @@ from dataclasses import asdict
 from typing import Any
 
 from flask import Response
-from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
 from shoal import __version__
 from shoal.jobs import MAX_K
 from shoal.settings import Settings
 from shoal_api.context import context
+from shoal_api.description import Blueprint
 from shoal_api.response import rendered
 from shoal_api.schema.responses import ERRORS, Info
 
-api = APIBlueprint("info", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
+api = Blueprint("info", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
 
 _MODEL_FIELDS = ("model", "digest", "dimension", "max_tokens", "engine", "precision")
 _WORKER_FIELDS = ("state", *_MODEL_FIELDS, "threads", "host", "pid", "clock_offset_s", "clock_error_s")

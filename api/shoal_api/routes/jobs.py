@@ -3,12 +3,12 @@
 from typing import Any
 
 from flask import Response
-from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
 from shoal.errors import UnknownJob
 from shoal.replies import Reply
 from shoal_api.context import Context, context
+from shoal_api.description import Blueprint
 from shoal_api.enqueue import IDEMPOTENCY_KEY, submit
 from shoal_api.event_stream import event_stream
 from shoal_api.long_job import check_room_for_job, describe, own_job, raise_failure, state, wait
@@ -27,7 +27,7 @@ from shoal_api.schema.requests import JobBody, JobPath, ResultQuery
 from shoal_api.schema.responses import ERRORS, Submitted
 from shoal_api.vector_format import VectorFormat, arrays_of
 
-api = APIBlueprint("jobs", __name__, abp_tags=[Tag(name="submit and fetch")], abp_responses=ERRORS)
+api = Blueprint("jobs", __name__, abp_tags=[Tag(name="submit and fetch")], abp_responses=ERRORS)
 
 _EVENTS: dict[Any, Any] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 

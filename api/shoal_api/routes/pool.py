@@ -7,10 +7,10 @@ from contextlib import suppress
 from typing import Any
 
 from flask import Response
-from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
 from shoal_api.context import context
+from shoal_api.description import Blueprint
 from shoal_api.event_stream import FIRST, MAX_STREAM_S, as_stream, event
 from shoal_api.pool_watch import PoolWatch
 from shoal_api.request import json_request
@@ -18,7 +18,7 @@ from shoal_api.response import sent
 from shoal_api.schema.pool import PoolBody, PoolQuery
 from shoal_api.schema.responses import ERRORS
 
-api = APIBlueprint("pool", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
+api = Blueprint("pool", __name__, abp_tags=[Tag(name="service")], abp_responses=ERRORS)
 
 #: Longest wait for the first sample of a process, in seconds; Redis has as long to answer.
 _FIRST_SAMPLE_S = 5.0

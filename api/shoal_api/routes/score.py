@@ -1,18 +1,18 @@
 """POST /score: scores of texts for a query."""
 
 from flask import Response
-from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
-from shoal_api.enqueue import MAY_SUBMIT, PREFERENCE_APPLIED, call, prefers_async, submit
+from shoal_api.description import Blueprint
+from shoal_api.enqueue import PREFERENCE_APPLIED, call, prefers_async, submit
 from shoal_api.response import cost_headers, rendered
 from shoal_api.schema.requests import ScoreBody
-from shoal_api.schema.responses import ERRORS, Scores, Submitted
+from shoal_api.schema.responses import ERRORS, Scores
 
-api = APIBlueprint("score", __name__, abp_tags=[Tag(name="wait for the answer")], abp_responses=ERRORS)
+api = Blueprint("score", __name__, abp_tags=[Tag(name="wait for the answer")], abp_responses=ERRORS)
 
 
-@api.post("/score", responses={200: Scores, 202: Submitted}, openapi_extensions=MAY_SUBMIT)
+@api.post("/score", responses={200: Scores})
 def score(body: ScoreBody) -> Response:
     """Score texts for a query, in the order of the texts."""
     job = body.job()

@@ -1,18 +1,18 @@
 """POST /search: the documents nearest to queries."""
 
 from flask import Response
-from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
-from shoal_api.enqueue import MAY_SUBMIT, PREFERENCE_APPLIED, call, prefers_async, submit
+from shoal_api.description import Blueprint
+from shoal_api.enqueue import PREFERENCE_APPLIED, call, prefers_async, submit
 from shoal_api.response import cost_headers, rendered, search_fields
 from shoal_api.schema.requests import SearchBody
-from shoal_api.schema.responses import ERRORS, SearchResults, Submitted
+from shoal_api.schema.responses import ERRORS, SearchResults
 
-api = APIBlueprint("search", __name__, abp_tags=[Tag(name="wait for the answer")], abp_responses=ERRORS)
+api = Blueprint("search", __name__, abp_tags=[Tag(name="wait for the answer")], abp_responses=ERRORS)
 
 
-@api.post("/search", responses={200: SearchResults, 202: Submitted}, openapi_extensions=MAY_SUBMIT)
+@api.post("/search", responses={200: SearchResults})
 def search(body: SearchBody) -> Response:
     """Find the best documents for each query, best first."""
     job = body.job()

@@ -94,14 +94,9 @@ class EmbedOptions(TextOptions):
 
 
 class EmbedBody(EmbedOptions):
-    """Texts to embed. Bodies of Text Embeddings Inference's clients are taken too, with any unknown field."""
+    """Texts to embed. Bodies of Text Embeddings Inference's clients are taken too, and their unknown fields ignored."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {"inputs": ["first text", "second text"], "dimensions": 2},
-            "additionalProperties": True,
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={"example": {"inputs": ["first text", "second text"], "dimensions": 2}})
     inputs: TextsOrIds = Field(description="One text or several; or token ids, if `SHOAL_TOKEN_IDS` allows them")
     truncate: bool | None = _option("truncate", "Cut texts that are too long for the model; false refuses them")  # type: ignore[assignment]
     truncation_direction: TruncationDirection | None = Field(

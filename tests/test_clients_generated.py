@@ -1,0 +1,97 @@
+"""The OpenAPI document as generators of clients read it, and clients that they make of it."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from flask.testing import FlaskClient
+
+pytest_plugins = ["api_fixtures", "client_fixtures"]
+
+#: Programs with the plainest calls, and the packages of npm that `scripts/test-clients` installs beside them.
+PROGRAMS = Path(__file__).parent / "generated_clients"
+
+#: The Python of an environment with openapi-python-client, which the same script makes.
+PYTHON = Path(__file__).parents[1] / ".venvs" / "generators" / "bin" / "python"
+
+
+@pytest.fixture
+def document(api: FlaskClient) -> dict[str, Any]:
+    """The document of a service with all protocols."""
+    found: dict[str, Any] = api.get("/openapi.json").get_json()
+    return found
+
+
+def test_each_operation_has_a_short_id_of_its_own(document: dict[str, Any]) -> None:
+    ids = [about["operationId"] for methods in document["paths"].values() for about in methods.values()]
+    assert len(ids) == len(set(ids))
+    assert [one for one in ids if not re.fullmatch("[a-z]+([A-Z][a-z]*|V[12])*", one)] == []
+    assert {"embed", "search", "score", "submitJob", "jobStatus", "openaiEmbeddings", "teiRerankV2"} <= set(ids)
+
+
+@pytest.mark.parametrize("path", ["/embed", "/search", "/score"])
+def test_the_plain_calls_have_one_kind_of_success(document: dict[str, Any], path: str) -> None:
+    assert [status for status in document["paths"][path]["post"]["responses"] if status[0] == "2"] == ["200"]
+
+
+def test_no_field_of_a_body_with_a_default_is_taken_for_required(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    fields = schemas["EmbedBody"]["properties"] | schemas["SearchBody"]["properties"]
+    assert [name for name, field in fields.items() if "default" in field] == []
+    assert fields["k"]["description"].endswith("Default: 5")
+
+
+@pytest.mark.usefixtures("stub")
+@pytest.mark.parametrize(
+    ("path", "body"), [("/embed", {"inputs": "a"}), ("/search", {"queries": "a"}), ("/v1/embeddings", {"input": "a"})]
+)
+def test_a_body_takes_additional_properties_if_the_document_says_so(
+    api: FlaskClient, document: dict[str, Any], path: str, body: dict[str, Any]
+) -> None:
+    reference = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    is_open = document["components"]["schemas"][reference.rpartition("/")[2]].get("additionalProperties", True)
+    assert (api.post(path, json=body | {"unknown": 1}).status_code == 200) == is_open
+
+
+def generate(command: list[Any], folder: Path) -> str:
+    """Run a command; return what it printed."""
+    done = subprocess.run([f"{word}" for word in command], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def saved(url: str, tmp_path: Path) -> Path:
+    """The document of a running service in a file."""
+    with urlopen(f"{url}/openapi.json") as answer:
+        (tmp_path / "openapi.json").write_bytes(answer.read())
+    return tmp_path / "openapi.json"
+
+
+@pytest.mark.skipif(not (PROGRAMS / "node_modules").exists(), reason="the packages of npm are not installed")
+def test_a_typescript_client(url: str, saved: Path, tmp_path: Path) -> None:
+    programs = PROGRAMS / "node_modules" / ".bin"
+    (tmp_path / "node_modules").symlink_to(PROGRAMS / "node_modules")
+    shutil.copy(PROGRAMS / "package.json", tmp_path)
+    shutil.copy(PROGRAMS / "call.ts", tmp_path)
+    generate([programs / "openapi-typescript", saved, "-o", "shoal.d.ts"], tmp_path)
+    options = "--strict --skipLibCheck --module preserve --target es2022 --types node --outDir ."
+    generate([programs / "tsc", *options.split(), "call.ts"], tmp_path)
+    status, num_scores, id_length = json.loads(generate(["node", "call.js", url], tmp_path))
+    assert (status, num_scores, id_length > 0) == (200, 1, True)
+
+
+@pytest.mark.skipif(not PYTHON.exists(), reason="openapi-python-client is not installed")
+def test_a_python_client(url: str, saved: Path, tmp_path: Path) -> None:
+    generator = PYTHON.with_name("openapi-python-client")
+    (tmp_path / "config.yml").write_text("post_hooks: []\n")
+    options = ["--path", saved, "--meta", "none", "--output-path", "generated", "--config", "config.yml"]
+    generate([generator, "generate", *options], tmp_path)
+    shutil.copy(PROGRAMS / "call.py", tmp_path)
+    status, num_scores, id_length = json.loads(generate([PYTHON, "call.py", url], tmp_path))
+    assert (status, num_scores, id_length > 0) == (200, 1, True)
