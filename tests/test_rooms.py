@@ -61,7 +61,7 @@ ROOMS: dict[str, set[str]] = {
     "shoal_api.schema": {"shoal", "shoal_api"},
     "shoal_api.access": {"shoal", "shoal.broker", "shoal_api"},
     "shoal_api.server": {"shoal", "shoal.queue", "shoal.client.redis", "shoal_api", "shoal_api.access"},
-    "shoal_api.pool_state": {"shoal.queue"},
+    "shoal_api.pool_state": {"shoal", "shoal.queue"},
     "shoal_api.pool_watch": {"shoal", "shoal.queue", "shoal_api"},
     "shoal_api.dead_letter": {"shoal.queue"},
     "shoal_api.context": {

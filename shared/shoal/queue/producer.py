@@ -11,11 +11,9 @@ from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any, Self
 
-import redis
-
 from shoal import wire
 from shoal.blocking import blocking
-from shoal.broker.broker import Broker, translate
+from shoal.broker.broker import Broker
 from shoal.broker.clock import Clock
 from shoal.broker.commands import BlockingCommands, Commands
 from shoal.broker.script import Script, ScriptCall
@@ -278,9 +276,7 @@ class AsyncProducer:
 
     async def check_lanes(self) -> None:
         """Raise Unavailable if no job can be put into a lane, because another program wrote one of its keys."""
-        keys = [*self._all_keys, self.keys.unread_load]
-        if fault := (await self.commands.run(_LANE_FAULT, keys, {"lanes": LANES}))["fault"]:
-            raise translate(redis.ResponseError(fault.decode(errors="replace")))
+        await self.commands.run(_LANE_FAULT, [*self._all_keys, self.keys.unread_load], {"lanes": LANES})
 
 
 class Producer:

@@ -1,6 +1,6 @@
 -- Tell why no job can be put, where another program wrote a key of the lanes.
 -- KEYS: those of all lanes, then the load of the unread results. args: lanes
--- Returns {fault}: the key and the error that its next command would get; empty without one.
+-- Returns the key and the error that its next command would get, as an error.
 local LAST_ID = '18446744073709551615-18446744073709551615' -- of a stream, after which there is no other
 
 local function fault_of(command, key, ...)
@@ -28,4 +28,4 @@ for _, lane in pairs(lanes_by_name()) do
   fault = fault or fault_of('ZCARD', lane.waiting) or fault_of('HEXISTS', lane.places, '')
     or fault_of('ZCARD', lane.tags) or fault_of('HEXISTS', lane.load, '')
 end
-return cmsgpack.pack({fault = fault or ''})
+return fault and redis.error_reply('ERR ' .. fault) or cmsgpack.pack({})
