@@ -72,6 +72,7 @@ def test_a_job_that_is_handed_back_comes_to_the_next_worker_as_it_was(
     queue.join()
     queue.put("bulk", [job], client="web")
     (taken,) = queue.take("a", ["bulk"], 64)
+    assert taken.client == "web"
     if died_of_it:
         claimed = queue.claim("b", {"b"})
         assert claimed

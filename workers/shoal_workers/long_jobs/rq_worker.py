@@ -68,7 +68,7 @@ class LongJobWorker(JobProcess):
             maintenance_interval=1,
             log_job_description=False,
         )
-        self.broker, self.open_tracer = broker, open_tracer
+        self.broker, self.open_tracer, self.birth_date = broker, open_tracer, now()
         self._maintenance = [Maintenance(queue) for queue in queues]
         self._told_to_stop_s = 0.0
         self._stop_ignored_since_s = 0.0  # a pause or a cancellation of the job under way
@@ -115,7 +115,6 @@ class LongJobWorker(JobProcess):
 
     def register_birth(self) -> None:
         """Say for the first time that the worker is alive."""
-        self.birth_date = now()  # type: ignore[assignment]
         self.heartbeat()
 
     def run_maintenance_tasks(self) -> None:
