@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,11 @@ def test_it_runs_in_the_background_until_it_is_stopped(
     assert "nothing runs" in run("serve", "--stop", **settings).stdout
 
 
+def serves_mine(client: Client) -> bool:
+    """Return True if a worker serves the index `mine`."""
+    return any("mine" in about["indexes"] for about in client.pool.ready().values())
+
+
 def test_two_services_on_a_machine(settings: dict[str, Any], home: Path, tmp_path: Path) -> None:
     own = {name: settings[name] for name in ("model", "precision", "threads")}
     places = [tmp_path / name for name in ("first", "second = one")]
@@ -152,10 +158,10 @@ def test_two_services_on_a_machine(settings: dict[str, Any], home: Path, tmp_pat
             assert f"default with 1,025 documents\nAPI:    http://localhost:{flags[-1]}" in done.stdout
             assert f"--home {shlex.quote(str(place))}\n" in done.stdout
         for place in places:
-            flags = ("--text-column", "headline", "--name", "mine", "--home", place)
-            assert run("index", "build", place / "headlines.csv", *flags).returncode == 0
+            words = ("--text-column", "headline", "--name", "mine", "--home", place)
+            assert run("index", "build", place / "headlines.csv", *words).returncode == 0
             with Client(home=str(place), timeout_s=PATIENCE_S) as client:
-                wait_until(lambda client=client: "mine" in next(iter(client.pool.ready().values()))["indexes"])
+                wait_until(partial(serves_mine, client))
             assert run("search", "headline", "--index", "mine", "--home", place).stdout.endswith(f"of {place.name}\n")
         first, second = (int((place / PORT_FILE).read_text()) for place in places)
         assert first != second

@@ -56,7 +56,8 @@ class Settings:
     pool: str = _setting("default", "Name of the pool. A pool is one queue and its workers, which all run one model.")
     redis_port: int = _setting(
         0,
-        f"Port of the Redis that `shoal serve` starts. 0: the last one of the home folder, else {EMBEDDED_PORT}, else a free one.",
+        "Port of the Redis that `shoal serve` starts. 0: the last one of the home folder, else "
+        f"{EMBEDDED_PORT}, else a free one.",
         0,
         65_535,
     )
