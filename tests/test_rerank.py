@@ -1,6 +1,7 @@
 """Reranks: the scores of Sentence Transformers' CrossEncoder, in jobs that share passes like all others."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -428,6 +429,30 @@ def test_the_command_prepares_both_models(tiny_source: Path, reranker_source: Pa
     done = CliRunner().invoke(main, ["model", "prepare", *models])
     folders = [Path(line) for line in done.stdout.splitlines() if line.startswith("/")]
     assert [Model.open(folder).is_reranker for folder in folders] == [False, True]
+
+
+@pytest.mark.parametrize("name", ["ms-marco-minilm", "cross-encoder/ms-marco-MiniLM-L6-v2"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_reranker_is_had_by_its_short_name(
+    tiny_source: Path, reranker_source: Path, tmp_path: Path, name: str, is_there: bool
+) -> None:
+    """The hub's cache has it under its full name; where neither has it, the message says what was asked for."""
+    if is_there:
+        repository = tmp_path / "hub" / "models--cross-encoder--ms-marco-MiniLM-L6-v2"
+        shutil.copytree(reranker_source, repository / "snapshots" / ("a" * 40))
+        (repository / "refs").mkdir()
+        (repository / "refs" / "main").write_text("a" * 40)
+    models = ["--model", str(tiny_source), "--reranker", name, "--home", str(tmp_path / "home")]
+    environment = os.environ | {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "shoal", "model", "prepare", *models]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if is_there:
+        assert done.returncode == 0, done.stderr
+        assert Model.open(Path(done.stdout.split()[-1])).is_reranker
+    else:
+        assert "model cross-encoder/ms-marco-MiniLM-L6-v2 is no local folder" in done.stderr.replace('"', "")
+        assert "cannot be had from the hub" in done.stderr
+        assert done.returncode == 1
 
 
 def test_the_summary_names_the_reranker(

