@@ -129,7 +129,9 @@ class EmbedBody(EmbedOptions):
 class SearchBody(TextOptions, SearchFields):
     """Queries to search an index for, or vectors, or documents that hits are to be like."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"queries": "europe climate change storm", "k": 1}})
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"queries": "europe climate change storm", "k": 1, "mode": "hybrid"}}
+    )
     queries: Texts | None = Field(None, description="One query or several; needed unless there are `vectors` or `like`")
     k: int = Field(5, ge=1, le=MAX_K, description="Hits for each query, or groups of hits")
     index: Name = Field("default", description="Name of the index")

@@ -102,7 +102,7 @@ _VERSION = "20261121T030000Z-5d41c7"
 
 _HIT = {
     "id": "2",
-    "score": 0.6657422780990601,
+    "score": 0.7662453651428223,
     "text": "Storms hitting western Europe now carry a fifth more rain than in 1970",
     "topic": "climate",
 }
