@@ -1,17 +1,28 @@
 """The board and the alerts of `deploy/`: their queries name metrics that exist, and each alert fires when it should."""
 
 import json
+import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 import yaml
+from conftest import PATIENCE_S, free_port, wait_until
 from page import ROOT, read, table
+
+from shoal.supervisor.process import STOP_WITHIN_S
+from shoal.supervisor.supervisor import API_STOP_WITHIN_S
 
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 BOARD: dict[str, Any] = json.loads(read("deploy/grafana/shoal.json"))
@@ -127,3 +138,96 @@ def test_compose_takes_the_overlay() -> None:
     mounted = re.findall(r"\./(deploy/[\w./-]+):", read("deploy/monitoring.yml"))
     assert len(mounted) == 4
     assert [name for name in mounted if not (ROOT / name).exists()] == []
+
+
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    """With this Python in place of what an installation has, of which systemd asks whether it is there."""
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("there is no systemd-analyze: apt install systemd")
+    units = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
+    assert len(units) == 3
+    for unit in units:
+        text = re.sub(r"^(Exec\w+)=/\S+", rf"\1={sys.executable}", unit.read_text(), flags=re.MULTILINE)
+        (tmp_path / unit.name).write_text(text)
+    command = ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / unit.name) for unit in units)]
+    found = subprocess.run(command, capture_output=True, text=True)
+    ours = [line for line in found.stderr.splitlines() if str(tmp_path) in line or "shoal" in line]
+    assert (found.returncode, ours) == (0, [])
+
+
+@pytest.mark.parametrize(("unit", "least_s"), [("api@", API_STOP_WITHIN_S), ("worker@", STOP_WITHIN_S), ("runner", 15)])
+def test_a_unit_that_is_stopped_has_time_to_end_in_order(unit: str, least_s: float) -> None:
+    (time_s,) = re.findall(r"^TimeoutStopSec=(\d+)$", read(f"deploy/systemd/shoal-{unit}.service"), re.MULTILINE)
+    assert float(time_s) > least_s
+
+
+@pytest.fixture
+def proxy(tmp_path: Path) -> Iterator[Callable[[int, int], str]]:
+    """Starts nginx with the configuration of `deploy/`, in front of two ports, and returns its address."""
+    if not (nginx := shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")):
+        pytest.skip("there is no nginx: apt install nginx-light")
+    port, started = free_port(), []
+
+    def start(first: int, second: int) -> str:
+        text = read("deploy/nginx/shoal.conf").replace("listen 8080", f"listen 127.0.0.1:{port}")
+        (tmp_path / "shoal.conf").write_text(text.replace("8081", str(first)).replace("8082", str(second)))
+        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        folders = " ".join(f"{kind}_temp_path {tmp_path}/{kind};" for kind in kinds)
+        http = f"http {{ access_log off; {folders} include {tmp_path}/shoal.conf; }}"
+        main = f"daemon off; pid {tmp_path}/pid; error_log {tmp_path}/errors; events {{}} {http}"
+        (tmp_path / "nginx.conf").write_text(main)
+        started.append(subprocess.Popen([nginx, "-c", tmp_path / "nginx.conf", "-e", tmp_path / "errors"]))
+        wait_until(lambda: is_listening(port))
+        return f"http://127.0.0.1:{port}"
+
+    yield start
+    for process in started:
+        process.terminate()
+        process.wait()
+
+
+def is_listening(port: int) -> bool:
+    """Return True if something accepts connections to the port."""
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextmanager
+def breaking_server() -> Iterator[tuple[int, list[str]]]:
+    """Reads a request and closes its connection, as an API that is killed; yields its port and the paths asked for."""
+    paths: list[str] = []
+
+    class Breaking(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            paths.append(self.path)
+            self.close_connection = True
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Breaking) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port, paths
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("path", "is_repeated"),
+    [("/embed", True), ("/search", True), ("/v1/embeddings", True), ("/v2/rerank", True)]
+    + [(path, False) for path in ("/v1/jobs", "/v1/bulk", "/v1/indexes/a/documents", "/v1/dead/1-0/retry")],
+)
+def test_the_proxy_repeats_questions_alone(proxy: Callable[[int, int], str], path: str, is_repeated: bool) -> None:
+    with breaking_server() as (first, asked), breaking_server() as (second, asked_again):
+        request = Request(proxy(first, second) + path, b"{}")
+        with pytest.raises(HTTPError, match="502"):
+            urlopen(request, timeout=PATIENCE_S)
+    assert [*asked, *asked_again] == [path] * (2 if is_repeated else 1)
+
+
+@pytest.mark.parametrize("path", ["/embed", "/v1/jobs"])
+def test_the_proxy_asks_the_other_api_when_one_does_not_listen(proxy: Callable[[int, int], str], path: str) -> None:
+    with breaking_server() as (second, asked):
+        address = proxy(free_port(), second)
+        for _ in range(4):
+            with pytest.raises(HTTPError, match="502"):
+                urlopen(Request(address + path, b"{}"), timeout=PATIENCE_S)
+    assert asked
