@@ -14,8 +14,8 @@ VIEWS = {
     "facet": ('#search?query=energy+prices&mode=lexical&filter={"topic":{"in":["business"]}}', ".hit mark"),
     "like": ("#search?like=2", ".hit"),
     "nothing": ("#search?query=qwertz&mode=lexical", ".notice"),
-    "try": ("#try", ".token"),
-    "map": ("#map?query=storms+are+getting+worse&field=topic", ".map-list .numbered article"),
+    "compare": ("#compare", ".token"),
+    "map": ("#map?query=storms+are+getting+worse&field=topic", ".map-list article"),
     "pool": ("#pool", ".numbers"),
 }
 
@@ -23,6 +23,11 @@ VIEWS = {
 WINDOWS: dict[str, dict[str, Any]] = {
     "light": {"color_scheme": "light", "reduced_motion": "reduce", "viewport": {"width": 1280, "height": 860}},
     "dark": {"color_scheme": "dark", "reduced_motion": "reduce", "viewport": {"width": 1280, "height": 860}},
+    "zoomed": {  # a window of 1280 x 860 at 200 %
+        "color_scheme": "light",
+        "viewport": {"width": 640, "height": 430},
+        "device_scale_factor": 2,
+    },
     "phone": {
         "color_scheme": "light",
         "viewport": {"width": 390, "height": 844},
@@ -46,7 +51,7 @@ def open_view(browser: Browser, url: str, view: str, window: str) -> Page:
     page.goto(f"{url}/{address}")
     if view in TYPED:
         expect(page.locator(".examples article").first).to_be_visible()
-        page.keyboard.type(TYPED[view], delay=120)
+        page.locator("#query").press_sequentially(TYPED[view], delay=120)
         expect(page.locator("#query")).to_have_value(TYPED[view])
         expect(page.locator(".search")).to_have_attribute("aria-busy", "false")
     expect(page.locator(complete).first).to_be_visible()

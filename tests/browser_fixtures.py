@@ -5,6 +5,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -112,6 +113,27 @@ def serve_indexes(queue: Queue, encoder: "Encoder", reranker: "Reranker") -> Ite
 def page_worker(serve_indexes: Callable[..., "Worker"], fields_index: "Index") -> "Worker":
     """Return a worker that serves that index."""
     return serve_indexes(default=fields_index)
+
+
+@pytest.fixture
+def serve_many(
+    listen: Listen,
+    make_app: MakeApp,
+    serve_indexes: Callable[..., "Worker"],
+    encoder: "Encoder",
+    tmp_path: Path,
+) -> str:
+    """Return the URL of the page of an application with an index of 260 documents, each with one of five topics."""
+    from shoal.records.source import Source
+    from shoal_workers.index.build.builder import build
+    from shoal_workers.index.build.local_encoder import LocalEncoder
+    from shoal_workers.index.index import Index
+
+    documents = [{"id": str(n), "text": f"{WORDS[n % 8]} {n}", "topic": f"topic {n % 5}"} for n in range(260)]
+    (tmp_path / "many.jsonl").write_text("\n".join(map(json.dumps, documents)))
+    build(Source(tmp_path / "many.jsonl"), tmp_path / "many", LocalEncoder(encoder))
+    serve_indexes(default=Index.open(tmp_path / "many"))
+    return f"{listen(make_app())}/"
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def test_a_search_by_curl_and_in_python(open_page: OpenPage, url: str, key: str,
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
 def test_odd_words_and_options_of_try(open_page: OpenPage, url: str, key: str) -> None:
-    page = show(open_page, url, key, "#try")
+    page = show(open_page, url, key, "#compare")
     page.get_by_label("Up to 20 texts").fill(f"{ODD}\nmarket falls")
     expect(page.locator(".matrix td button")).to_have_count(4)
     page.get_by_label("Dimensions").fill("0.5")
@@ -111,7 +111,7 @@ def test_odd_words_and_options_of_try(open_page: OpenPage, url: str, key: str) -
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("openai"), reason="needs openai: scripts/test-clients has it")
-@pytest.mark.parametrize("address", [f"#search?query={ODD}", "#try"])
+@pytest.mark.parametrize("address", [f"#search?query={ODD}", "#compare"])
 def test_the_vectors_by_openai(open_page: OpenPage, url: str, key: str, address: str) -> None:
     page = show(open_page, url, key, address)
     printed = run([sys.executable, "-"], key, copy(page, "openai") + FOUND)

@@ -1,5 +1,6 @@
 """The frame of the page: the states of the service, the key, prefixes of proxies."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -225,3 +226,19 @@ def test_the_colours_can_be_chosen(open_page: OpenPage, page_url: str) -> None:
     assert dark != light
     page.reload()
     assert page.evaluate(paper) == dark
+
+
+def test_a_view_is_loaded_when_it_is_opened(open_page: OpenPage, page_url: str) -> None:
+    page, asked = open_page("about:blank"), list[str]()
+    page.on("request", lambda request: asked.append(request.url.removeprefix(page_url)))
+    page.goto(page_url)
+    expect(page.get_by_text("Shoal is a service that")).to_be_visible()
+    expect(page.get_by_text("shoal index build news.csv")).to_be_visible()
+    assert not [name for name in asked if re.search("compare|map|pool|chart", name)]
+    page.route("**/views/map.js", lambda route: route.abort())
+    page.get_by_role("link", name="Map").click()
+    expect(page.locator(".notice")).to_contain_text("A part of this page could not be loaded")
+    page.unroute("**/views/map.js")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator("shoal-map")).to_be_visible()
+    assert page.url.endswith("#map")

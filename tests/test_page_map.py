@@ -11,14 +11,13 @@ from browser import (
     OpenPage,
     faults_in_both_colours,
     has_run_a_script,
-    hold_first,
     serious_faults,
     shot,
     wait_until_drawn,
 )
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page, Route
+    from playwright.sync_api import Locator, Page, Route
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 expect = sync_api.expect
@@ -46,21 +45,13 @@ def has_points(page: "Page") -> bool:
     return before != without
 
 
-def centre(page: "Page") -> tuple[float, float]:
-    """Return the middle of the canvas on the screen."""
-    box = page.locator("shoal-map").bounding_box()
-    assert box
-    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-
-
-def test_somebody_colours_finds_and_chooses(open_page: OpenPage, page_url: str) -> None:
-    page = open_map(open_page, page_url, permissions=["clipboard-read", "clipboard-write"])
-    expect(page.locator("#map-summary")).to_contain_text("65 documents.")
+def test_somebody_colours_and_finds(open_page: OpenPage, page_url: str) -> None:
+    page = open_map(open_page, page_url)
+    expect(page.locator("h1")).to_have_text("65 documents")
+    expect(page.get_by_label("Colour by")).to_have_value("topic")
     shot(page, "map-first")
     assert has_points(page)
-    page.get_by_label("Colour by").select_option("topic")
     expect(page.locator(".legend li")).to_have_count(9)
-    shot(page, "map-coloured")
     page.locator(".legend").get_by_role("button", name="storm").click()
     expect(page.locator(".legend [aria-pressed=true]")).to_have_count(1)
     page.get_by_label("Colour by").select_option("year")
@@ -74,41 +65,26 @@ def test_somebody_colours_finds_and_chooses(open_page: OpenPage, page_url: str) 
     shot(page, "map-found")
     assert serious_faults(page) == []
 
-    x, y = centre(page)
-    page.keyboard.down("Shift")
-    page.mouse.move(x - 300, y - 200)
-    page.mouse.down()
-    for right, down in ((300, -200), (300, 200), (-300, 200), (-300, -190)):
-        page.mouse.move(x + right, y + down, steps=3)
-    shot(page, "map-lasso")
-    page.mouse.up()
-    page.keyboard.up("Shift")
-    chosen = page.locator(".map-list").first
-    expect(chosen.locator("h2")).to_have_text(re.compile(r"\d+ chosen"))
-    expect(chosen.locator("article").first).to_be_visible()
-    shot(page, "map-chosen")
-    page.get_by_role("button", name="Copy ids").click()
-    expect(page.get_by_role("button", name="Copied")).to_be_visible()
-    copied = page.evaluate("navigator.clipboard.readText()").split("\n")
-    assert len(copied) == chosen.locator("article").count()
-    page.get_by_role("button", name="Choose none").click()
-    chosen.get_by_role("link", name="More like this").first.click()
+    page.locator(".map-list").get_by_role("link", name="More like this").first.click()
     expect(page.locator(".search .hit")).not_to_have_count(0)
     page.go_back()
     expect(page.get_by_label("Find on the map")).to_have_value("storm europe")
 
 
+def tip_of_a_point(page: "Page") -> "Locator":
+    """Enlarge the map around the best hit of a query, point at it, and return the tip."""
+    page.get_by_label("Find on the map").fill("storm europe")
+    expect(page.locator(".map-list article")).to_have_count(20)
+    for _ in range(14):
+        page.get_by_role("application", name="Map of the documents").press("+")
+    page.locator(".map-list article").first.hover()  # a place that is out of sight comes into the middle
+    page.locator("shoal-map").hover()
+    return page.locator(".tip")
+
+
 def test_the_document_under_the_pointer_is_told(open_page: OpenPage, page_url: str) -> None:
     page = open_map(open_page, page_url, "#map?field=topic")
-    page.get_by_role("button", name="List the documents in sight").click()
-    expect(page.locator(".map-list article")).to_have_count(65)  # so all are known
-    box, tip = page.locator("shoal-map").bounding_box(), page.locator(".tip[data-shown]")
-    assert box
-    for place in range(0, int(box["height"] * box["width"]), 12):
-        page.mouse.move(box["x"] + place % box["width"], box["y"] + 12 * (place // box["width"]))
-        if tip.count():
-            break
-    expect(tip).to_contain_text("topic")
+    expect(tip_of_a_point(page)).to_contain_text("topic")
     shot(page, "map-tip")
 
 
@@ -126,21 +102,15 @@ def test_it_works_by_keyboard_alone(open_page: OpenPage, page_url: str) -> None:
     page.keyboard.press("0")
     wait_until_drawn(page)
     assert canvas.screenshot() != before
-    for name in ("Enlarge", "Make smaller", "Show all", "Choose with a lasso"):
+    for name in ("Enlarge", "Make smaller", "Show all"):
         page.keyboard.press("Tab")
         expect(page.get_by_role("button", name=name)).to_be_focused()
     page.locator(".map-list article").first.focus()
-    listing = page.get_by_role("button", name="List the documents in sight")
-    listing.press("Enter")
-    expect(page.get_by_text("65 chosen")).to_be_visible()
-    expect(page.locator(".map-list").first.locator("article")).to_have_count(65)
-    expect(listing).to_be_focused()
+    shot(page, "map-keyboard")
 
 
-def test_a_value_of_the_legend_stands_out_among_what_is_chosen(open_page: OpenPage, page_url: str) -> None:
+def test_a_value_of_the_legend_stands_out(open_page: OpenPage, page_url: str) -> None:
     page = open_map(open_page, page_url, "#map?field=topic")
-    page.get_by_role("button", name="List the documents in sight").click()
-    expect(page.locator(".map-list article")).to_have_count(65)
     value, points = page.locator(".legend").get_by_role("button", name="storm"), page.locator("shoal-map")
     value.hover()
     before = points.screenshot()
@@ -156,7 +126,7 @@ def test_a_value_of_the_legend_stands_out_among_what_is_chosen(open_page: OpenPa
 def test_the_tip_has_the_values_of_a_field(open_page: OpenPage, page_url: str, value: Any, words: str) -> None:
     page = open_page(page_url)
     tip = """async (tags) => {
-      const { documentTip } = await import("/page/parts/map_lists.js");
+      const { documentTip } = await import("/page/parts/map_hits.js");
       const { render } = await import("/page/vendor/lit-html.js");
       const tip = document.createElement("div");
       render(documentTip({ text: "storm", tags }, { name: "tags" }), tip);
@@ -176,20 +146,17 @@ def test_a_field_of_an_old_address_can_be_left(open_page: OpenPage, page_url: st
 def test_a_script_in_a_document_a_value_or_an_id_is_a_text(open_page: OpenPage, page_url: str) -> None:
     page = open_map(open_page, page_url, "#map?query=hostile&field=topic")
     expect(page.locator(".map-list article", has_text="onerror").first).to_be_visible()
-    page.get_by_role("button", name="List the documents in sight").click()
-    expect(page.locator(".map-list").first.locator("article", has_text=HOSTILE).first).to_be_visible()
     page.goto(f"{page_url}#map?index={HOSTILE}&field={HOSTILE}&query={HOSTILE}")
     expect(page.locator(".notice")).to_contain_text("index")
     assert not has_run_a_script(page)
 
 
-def test_without_webgl_the_documents_are_listed(open_page: OpenPage, page_url: str) -> None:
+def test_without_webgl_the_hits_are_listed(open_page: OpenPage, page_url: str) -> None:
     page = open_page(page_url)
     page.add_init_script("HTMLCanvasElement.prototype.getContext = () => null")
     page.goto(f"{page_url}?#map?query=storm")
     expect(page.get_by_text("This browser does not draw maps")).to_be_visible()
-    expect(page.locator(".map-list").first.locator("article")).to_have_count(65)
-    expect(page.locator(".map-list .numbered article")).to_have_count(20)
+    expect(page.locator(".map-list article")).to_have_count(20)
     assert serious_faults(page) == []
 
 
@@ -223,17 +190,17 @@ def test_rows_of_a_version_that_is_served_no_more_bring_the_new_map(open_page: O
 
     page.route("**/v1/map/documents", refuse_once)
     with page.expect_response("**/v1/map?*"):
-        page.get_by_role("button", name="List the documents in sight").click()
-    page.get_by_role("button", name="List the documents in sight").click()
-    expect(page.locator(".map-list article")).to_have_count(65)
+        tip_of_a_point(page)
+    expect(tip_of_a_point(page)).not_to_be_empty()
 
 
 def test_another_document_in_place_of_one_brings_the_points_of_the_new_map(open_page: OpenPage, page_url: str) -> None:
     page = open_map(open_page, page_url)
-    page.get_by_role("button", name="List the documents in sight").click()
+    tip = tip_of_a_point(page)
+    expect(tip).to_have_attribute("data-shown", "")
     page.get_by_label("Colour by").select_option("year")
     expect(page.locator(".legend .ends")).to_be_visible()
-    expect(page.get_by_text("65 chosen")).to_be_visible()  # as it is the same map with other colours
+    expect(tip).to_have_attribute("data-shown", "")  # as it is the same map with other colours
 
     def replace_the_last(route: "Route") -> None:
         answer = route.fetch().json()
@@ -245,25 +212,49 @@ def test_another_document_in_place_of_one_brings_the_points_of_the_new_map(open_
     page.route("**/v1/map?*", replace_the_last)
     page.get_by_label("Colour by").select_option("topic")
     expect(page.locator(".legend li")).to_have_count(9)
-    expect(page.get_by_text("65 chosen")).to_have_count(0)
+    expect(tip).not_to_have_attribute("data-shown", "")
 
 
-def test_a_query_takes_nothing_from_the_list_of_what_is_chosen(open_page: OpenPage, page_url: str) -> None:
+def test_a_query_that_fails_can_be_asked_again(open_page: OpenPage, page_url: str) -> None:
     page = open_map(open_page, page_url)
-    held = hold_first(page, "**/v1/map/documents")
-    page.get_by_role("button", name="List the documents in sight").click()
-    while not held:
-        page.wait_for_timeout(10)
-    page.get_by_label("Find on the map").fill("storm europe")
-    expect(page.locator(".map-list .numbered article")).to_have_count(20)
-    expect(page.locator(".map-list").first.locator("article")).to_have_count(65)
     page.route("**/search", lambda route: route.abort())
     page.get_by_label("Find on the map").fill("rain market")
     expect(page.locator(".notice")).to_contain_text("The API does not answer")
-    expect(page.locator(".map-list .numbered article")).to_have_count(0)
+    expect(page.locator(".map-list article")).to_have_count(0)
     page.unroute("**/search")
     page.get_by_role("button", name="Try again").click()
-    expect(page.locator(".map-list .numbered article")).to_have_count(20)
+    expect(page.locator(".map-list article")).to_have_count(20)
+
+
+def test_a_value_of_most_points_is_grey_and_a_sample_says_so(open_page: OpenPage, page_url: str) -> None:
+    page = open_page("about:blank")
+
+    def mostly_one_value(route: "Route") -> None:
+        answer = route.fetch().json()
+        answer["field"]["values"][0]["count"] = 60
+        route.fulfill(json=answer)
+
+    def of_more(route: "Route") -> None:
+        answer = route.fetch().json()
+        answer["indexes"]["default"]["count"] = 30_000
+        route.fulfill(json=answer)
+
+    page.route("**/v1/map?*", mostly_one_value)
+    page.route("**/info", of_more)
+    page.goto(f"{page_url}#map")
+    expect(page.locator("h1")).to_have_text("A sample of 65 of 30,000 documents")
+    colours = page.locator(".legend i").evaluate_all("items => items.map((item) => item.style.background)")
+    assert colours[:2] == ["var(--map-most)", "var(--map-1)"]
+
+
+def test_back_leads_to_the_query_before(open_page: OpenPage, page_url: str) -> None:
+    page = open_map(open_page, page_url, "#map?query=storm")
+    expect(page.locator(".map-list article")).to_have_count(20)
+    page.get_by_label("Colour by").select_option("")
+    expect(page.locator(".legend")).to_have_count(0)
+    page.go_back()
+    expect(page.get_by_label("Colour by")).to_have_value("topic")
+    expect(page.locator(".legend")).to_be_visible()
 
 
 def test_colours_of_values_stay_apart_when_hits_are_marked(open_page: OpenPage, page_url: str) -> None:
@@ -319,7 +310,6 @@ def test_on_a_phone(open_page: OpenPage, page_url: str) -> None:
     page = open_map(open_page, page_url, "#map?query=storm&field=topic", color_scheme="light", **PHONE)
     expect(page.locator(".map-list article")).to_have_count(20)
     expect(page.get_by_text("tap a point to read it")).to_be_visible()
-    expect(page.get_by_text("Shift and drag")).to_be_hidden()
-    page.get_by_role("button", name="Choose with a lasso").tap()
+    expect(page.get_by_text("scroll to enlarge")).to_be_hidden()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert faults_in_both_colours(page, "map-phone") == []

@@ -54,13 +54,15 @@ def test_somebody_types_filters_and_copies(open_page: OpenPage, page_url: str) -
     expect(page.locator(".hit mark").first).to_have_text("storm")
     expect(page.locator(".timing")).to_contain_text("encode")
     assert "query=storm+europe" in page.url
+    expect(page.locator(".code button", has_text="openai")).to_have_count(0)
     shot(page, "search")
 
     page.get_by_role("button", name="More hits").scroll_into_view_if_needed()
     expect(page.locator(".hit")).to_have_count(40)
 
     page.locator(".facet").get_by_text("rain", exact=True).click()
-    expect(page.get_by_text("8 documents, the best first")).to_be_visible()
+    expect(page.get_by_text("The best 8 of 8")).to_be_visible()
+    page.get_by_text("As code").click()
     assert all(text.startswith("rain") for text in hits(page))
     page.get_by_role("button", name="Copy").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
@@ -107,7 +109,7 @@ def test_it_works_by_keyboard_alone(open_page: OpenPage, page_url: str) -> None:
     expect(first.locator(".details")).to_contain_text("cosine")
     page.keyboard.press("m")
     expect(page.get_by_role("button", name="Stop looking for documents like")).to_be_visible()
-    expect(page.get_by_text("64 documents by their likeness")).to_be_visible()
+    expect(page.get_by_text("of 64 by their likeness")).to_be_visible()
     expect(page.locator("#query")).to_be_focused()
     page.keyboard.press("Escape")
     expect(page.locator(".hit")).to_have_count(0)
@@ -209,12 +211,12 @@ def test_the_heading_is_that_of_the_hits_while_others_are_on_their_way(open_page
     page.keyboard.press("m")
     expect(page.get_by_role("button", name="Stop looking for documents like")).to_be_visible()
     expect(page.locator(".search")).to_have_attribute("aria-busy", "true")
-    expect(page.get_by_role("status").last).to_have_text(re.compile("the best first"))
+    expect(page.get_by_role("status").last).to_have_text(re.compile("The best 20 of 65"))
     expect(page.locator(".found")).to_have_css("opacity", "0.6")
     while not held:
         page.wait_for_timeout(10)
     held[0].continue_()
-    expect(page.get_by_text("64 documents by their likeness")).to_be_visible()
+    expect(page.get_by_text("of 64 by their likeness")).to_be_visible()
     expect(page.locator(".found")).to_have_css("opacity", "1")
 
 
@@ -222,9 +224,94 @@ def test_a_page_by_plain_http_copies_too(open_page: OpenPage, page_url: str) -> 
     page = open_page("about:blank", permissions=["clipboard-read"])
     page.add_init_script("window.board = navigator.clipboard; delete Navigator.prototype.clipboard")
     page.goto(f"{page_url}#search?query=storm")
+    page.get_by_text("As code").click()
     page.get_by_role("button", name="Copy").click()
     expect(page.get_by_role("button", name="Copied")).to_be_focused()
     assert page.evaluate("board.readText()").startswith("curl ")
+
+
+def test_back_and_forward_lead_through_what_was_asked(open_page: OpenPage, page_url: str) -> None:
+    page = open_page(page_url)
+    search(page, "storm")
+    page.get_by_role("button", name="More hits").scroll_into_view_if_needed()
+    expect(page.locator(".hit")).to_have_count(40)
+    storm, scroll = hits(page), page.evaluate("scrollY")
+    assert scroll > 0
+    page.locator(".hit").nth(30).get_by_role("button", name="More like this").click()
+    expect(page.get_by_text("by their likeness")).to_be_visible()
+    assert page.evaluate("scrollY") == 0
+    alike = hits(page)
+    page.locator(".hit button.chip", has_text="topic").first.click()
+    expect(page.get_by_role("group", name="Filters in force")).to_be_visible()
+    page.get_by_role("link", name="Compare").click()
+    expect(page.locator(".matrix")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("group", name="Filters in force")).to_be_visible()
+    page.route("**/search", lambda route: route.abort())  # so what comes back was kept
+    page.go_back()
+    expect(page.get_by_role("group", name="Filters in force")).to_have_count(0)
+    assert hits(page) == alike
+    page.go_back()
+    expect(page.locator("#query")).to_have_value("storm")
+    assert hits(page) == storm
+    wait_until_drawn(page)
+    assert page.evaluate("scrollY") == scroll
+    page.go_forward()
+    expect(page.get_by_text("by their likeness")).to_be_visible()
+    assert hits(page) == alike
+    page.go_back()
+    page.go_back()
+    expect(page.locator(".hit")).to_have_count(0)
+    expect(page.locator("#query")).to_have_value("")
+
+
+def test_only_a_settled_query_is_an_entry_of_the_history(open_page: OpenPage, page_url: str) -> None:
+    page = open_page(page_url)
+    before = page.evaluate("history.length")
+    for words in ("s", "st", "storm"):
+        page.locator("#query").fill(words)
+        expect(page).to_have_url(re.compile(rf"query={words}$"))
+    page.keyboard.press("Enter")
+    page.locator("#query").fill("rain")
+    expect(page).to_have_url(re.compile("query=rain$"))
+    assert page.evaluate("history.length") == before + 2
+    page.clock.install()
+    page.clock.fast_forward(3_000)
+    page.locator("#query").fill("rain falls")
+    page.clock.fast_forward(100)
+    expect(page).to_have_url(re.compile("query=rain.falls$"))
+    assert page.evaluate("history.length") == before + 3
+    page.go_back()
+    expect(page.locator("#query")).to_have_value("rain")
+
+
+def test_counts_are_of_the_best_documents_in_the_order_of_their_bars(open_page: OpenPage, serve_many: str) -> None:
+    page = open_page(f"{serve_many}#search?query=storm")
+    expect(page.get_by_text("The best 20 of 260")).to_be_visible()
+    expect(page.get_by_text("Counts of the best 100")).to_be_visible()
+    counts = [int(count) for count in page.locator(".facet .count").all_inner_texts()]
+    assert counts == sorted(counts, reverse=True)
+    assert sum(counts) <= 100
+    bars = page.locator(".facet .bar span").evaluate_all(
+        "bars => bars.map((bar) => bar.style.getPropertyValue('--share'))"
+    )
+    assert [float(bar) * 100 for bar in bars] == pytest.approx(counts)
+    page.get_by_role("button", name="Words", exact=True).click()
+    expect(page.get_by_text("with a word of the query")).to_be_visible()
+    expect(page.get_by_text("Counts of all")).to_be_visible()
+
+
+@pytest.mark.parametrize("window", [{"viewport": {"width": 640, "height": 430}, "device_scale_factor": 2}, PHONE])
+def test_a_whole_hit_is_on_the_first_screen(open_page: OpenPage, page_url: str, window: dict[str, Any]) -> None:
+    page = open_page(f"{page_url}#search?query=storm", **window)
+    expect(page.locator(".hit")).to_have_count(20)
+    first, bar = page.locator(".hit").first.bounding_box(), page.locator("nav").bounding_box()
+    assert first
+    assert bar
+    assert first["y"] + first["height"] <= bar["y"]
+    actions = page.locator(".hit .actions").first
+    expect(actions).to_have_css("opacity", "1")
+    assert (actions.bounding_box() or {})["y"] < first["y"] + first["height"]
 
 
 def test_on_a_phone(open_page: OpenPage, page_url: str) -> None:
@@ -233,7 +320,7 @@ def test_on_a_phone(open_page: OpenPage, page_url: str) -> None:
     assert faults_in_both_colours(page, "phone-first") == []
     page.locator("#query").fill("storm")
     expect(page.locator(".hit")).to_have_count(20)
-    page.get_by_role("button", name="Filters, code and options").click()
+    page.get_by_role("button", name="Filters and options").click()
     expect(page.locator(".facet").first).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert faults_in_both_colours(page, "phone") == []

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 #: Views by the names that the address has for them.
-VIEWS = ("search", "try", "pool", "map")
+VIEWS = ("search", "compare", "pool", "map")
 
 #: Bytes that were received for the page itself, as the browser counts them.
 RECEIVED = """

@@ -2,16 +2,14 @@
 
 import { html, render } from "./vendor/lit-html.js";
 import { Api } from "./api.js";
+import * as entries from "./parts/history.js";
+import { notice } from "./parts/notice.js";
 import { banner, serviceOf, STARTING } from "./parts/service.js";
 import { keyDialog } from "./parts/key_dialog.js";
 import { setTheme, themeButton } from "./parts/theme.js";
-import * as map from "./views/map.js";
-import * as search from "./views/search.js";
-import * as pool from "./views/pool.js";
-import * as attempt from "./views/try.js";
 
-/** The views by the names that the address has for them. */
-const VIEWS = { search, try: attempt, map, pool };
+/** The views, by the names that the address, their modules and their styles have. */
+const VIEWS = ["search", "compare", "map", "pool"];
 
 /** Interval at which the page asks how the service is. */
 const LOOK_EVERY_MS = 5000;
@@ -24,6 +22,7 @@ const state = {
   info: null,
   service: STARTING,
   params: new URLSearchParams(),
+  kept: {},
   needsKey: false,
   asksKey: false,
   declinesKey: false,
@@ -31,6 +30,7 @@ const state = {
 const api = new Api(() => state.declinesKey || askKey());
 const context = { api, state, render: () => schedule() };
 
+let viewName = "";
 let view = null;
 let isScheduled = false;
 let isLooking = false;
@@ -45,18 +45,24 @@ function schedule() {
 }
 
 function draw() {
-  const name = Object.keys(VIEWS).find((key) => VIEWS[key] === view);
   for (const link of document.querySelectorAll("[data-view]")) {
-    link.toggleAttribute("data-current", link.dataset.view === name);
-    if (link.dataset.view === name) link.setAttribute("aria-current", "page");
+    link.toggleAttribute("data-current", link.dataset.view === viewName);
+    if (link.dataset.view === viewName) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  document.title = `${view.title} · Shoal`;
+  document.title = view ? `${view.title} · Shoal` : "Shoal";
   document.querySelector("#version").textContent = state.info ? `Shoal ${state.info.version}` : "Shoal";
   render(statusLine(), document.querySelector("#service"));
   render(banner(state.service, askKey), document.querySelector("#banner"));
-  if (state.service !== STARTING) render(view.view(state), document.querySelector("#main")); // until then it takes no input
+  if (view && state.service !== STARTING) drawView(); // until then it takes no input
   render(state.asksKey ? keyDialog(api.key, state.service.message, useKey) : "", document.querySelector("#dialog"));
+}
+
+function drawView() {
+  render(view.view(state), document.querySelector("#main"));
+  if (state.kept.scroll === undefined) return;
+  scrollTo(0, state.kept.scroll);
+  state.kept = {};
 }
 
 function statusLine() {
@@ -111,25 +117,51 @@ function namesOf(info) {
 }
 
 /** Show the view that a part of the address names: #search?query=storm. */
-function route(hash) {
+async function route(hash) {
   const [name, query] = hash.slice(1).split("?");
-  const next = VIEWS[name] ?? search;
+  const next = VIEWS.includes(name) ? name : "search";
+  state.kept = entries.turn();
   state.params = new URLSearchParams(query);
-  if (next !== view) scrollTo(0, 0);
   view?.leave();
-  view = next;
+  if (next !== viewName) {
+    scrollTo(0, 0);
+    [viewName, view] = [next, null];
+    const loaded = await load(next);
+    if (next !== viewName) return;
+    view = loaded;
+  }
   if (state.service !== STARTING) enter();
   schedule();
+}
+
+/** Load the module and the style of a view, when it is opened first. */
+async function load(name) {
+  try {
+    const [module] = await Promise.all([import(`./views/${name}.js`), loadStyle(`page/style/${name}.css`)]);
+    return module;
+  } catch {
+    const error = { status: 0, code: "away", message: "A part of this page could not be loaded." };
+    const again = () => location.reload();
+    return { title: "Shoal", enter() {}, leave() {}, view: () => notice(error, again) };
+  }
+}
+
+function loadStyle(href) {
+  if (document.querySelector(`link[href="${href}"]`)) return null;
+  const link = Object.assign(document.createElement("link"), { rel: "stylesheet", href });
+  document.head.append(link);
+  return new Promise((resolve, reject) => Object.assign(link, { onload: resolve, onerror: reject }));
 }
 
 /** Let the link to a view lead to what was asked there last. */
 function keepAddress(hash) {
   const name = hash.slice(1).split("?")[0];
-  if (name in VIEWS) document.querySelector(`nav [data-view="${name}"]`).href = hash;
+  if (VIEWS.includes(name)) document.querySelector(`nav [data-view="${name}"]`).href = hash;
 }
 
 /** Let the view ask anew: what the address asks if that has changed, or else what the view asked before. */
 function enter() {
+  if (!view) return;
   view.leave();
   view.enter(context);
   state.params = null;

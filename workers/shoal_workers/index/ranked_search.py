@@ -55,7 +55,7 @@ class SearchAnswer:
 
 
 class HitList(NamedTuple):
-    """One list of hits before their documents are read: its query, the places in groups, and the ranking that they are from.
+    """One list of hits before their documents are read: its query, the places in groups, and their ranking.
 
     `cursor` is that of the next page.
     """

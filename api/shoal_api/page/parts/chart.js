@@ -23,7 +23,7 @@ const SYNC = uPlot.sync("pool");
 
 /**
  * What a chart shows: `title`; `times` in Unix seconds, `everyS` apart and kept for `keptS`; `series` of {label, colour, values}, where the
- * colour is the name of a custom property; `format`, which makes a text of a value; and `isLayered`, for values that
+ * colour is the name of a custom property; `format`, which makes a text of a value; `steps` from one value to the next on the axis, if only some will do; and `isLayered`, for values that
  * are parts of a whole and lie on each other.
  */
 class Chart extends HTMLElement {
@@ -70,7 +70,7 @@ class Chart extends HTMLElement {
   }
 
   #options() {
-    const { series, isLayered, format } = this.#content;
+    const { series, isLayered, format, steps } = this.#content;
     const lines = series.map(({ label }, n) => ({
       label,
       stroke: () => this.#colours[n],
@@ -85,11 +85,11 @@ class Chart extends HTMLElement {
       height: HEIGHT,
       legend: { show: false },
       cursor: { sync: { key: SYNC.key }, drag: { x: false, y: false }, points: { size: 6 }, y: false },
-      scales: { x: { time: true }, y: { range: (_, __, most) => [0, roundedUp(most)] } },
+      scales: { x: { time: true }, y: { range: (_, __, most) => [0, roundedUp(most, steps)] } },
       series: [{}, ...(isLayered ? lines.reverse() : lines)],
       axes: [
         { ...axis, grid: { show: false }, size: 22, space: 70, incrs: MINUTES, values: (_, splits) => splits.map((time) => clock(time).slice(0, 5)) },
-        { ...axis, grid, size: 52, space: 32, values: (_, splits) => splits.map(format) },
+        { ...axis, grid, size: 52, space: 32, incrs: steps, values: (_, splits) => splits.map(format) },
       ],
       hooks: { setCursor: [(plot) => this.#tell(plot.cursor.idx)] },
     };
@@ -168,9 +168,11 @@ function nearest(times, time) {
   return times.reduce((best, at, n) => (Math.abs(at - time) < Math.abs(times[best] - time) ? n : best), 0);
 }
 
-/** Return the next of 1, 2 and 5, times a power of ten. */
-function roundedUp(most) {
+/** Return the next of the steps, or without these the next of 1, 2 and 5, times a power of ten. */
+function roundedUp(most, steps) {
   if (!(most > 0)) return 1;
+  const round = steps?.find((step) => step >= most);
+  if (round) return round;
   const power = 10 ** Math.floor(Math.log10(most));
   return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= most);
 }

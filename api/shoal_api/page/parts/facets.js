@@ -3,6 +3,9 @@
 import { html } from "../vendor/lit-html.js";
 import { chosenValues, filterName, withCondition, withoutCondition, withValue } from "./ask.js";
 
+/** Best documents whose values are counted, in a search by meaning: it finds every document, near or far. */
+export const FACETS_TOP_N = 100;
+
 /** Most fields with counts, and most values of each. */
 const MAX_FIELDS = 6;
 const MAX_VALUES = 6;
@@ -34,32 +37,33 @@ export function countedFields(kinds) {
   return Object.keys(kinds ?? {}).filter((name) => ["keyword", "boolean"].includes(kinds[name])).slice(0, MAX_FIELDS);
 }
 
-/** Draw the filters, with the values of the hits first; `onChange` is called with another filter. */
-export function facetPanel(kinds, { facets, hits }, filter, onChange) {
+/** Draw the filters, the most frequent values first; `onChange` is called with another filter. */
+export function facetPanel(kinds, { ask, facets, total }, filter, onChange) {
   const ranges = Object.keys(kinds ?? {}).filter((name) => ["number", "date"].includes(kinds[name])).slice(0, MAX_FIELDS);
   const counted = Object.entries(facets ?? {}).filter(([, { values }]) => values.length);
+  const isAll = ask.mode === "lexical" && !ask.like;
+  const num = isAll ? total : Math.min(FACETS_TOP_N, total);
   return [
-    ...counted.map(([name, { values }]) => valueList(name, values, hits, filter, onChange)),
+    counted.length ? html`<p class="hint">Counts of ${isAll ? "all" : "the best"} ${num.toLocaleString("en")}</p>` : "",
+    ...counted.map(([name, { values }]) => valueList(name, values, num, filter, onChange)),
     ...ranges.map((name) => range(name, kinds[name], filter, onChange)),
   ];
 }
 
-function valueList(name, values, hits, filter, onChange) {
+function valueList(name, values, num, filter, onChange) {
   const chosen = chosenValues(filter, name);
   const known = values.map(({ value }) => value);
   const gone = chosen.filter((value) => !known.includes(value)).map((value) => ({ value, count: 0 }));
-  const share = (value) => hits.filter((hit) => [hit[name]].flat().includes(value)).length / Math.max(hits.length, 1);
-  const counted = values.map(({ value, count }) => ({ value, count, part: share(value) }));
-  const shown = [...gone, ...counted.sort((one, other) => other.part - one.part)].slice(0, MAX_VALUES + gone.length);
+  const shown = [...gone, ...values.slice(0, MAX_VALUES)];
   return html`
     <fieldset class="facet">
       <legend>${name}</legend>
-      ${shown.map(({ value, count, part }) => html`
+      ${shown.map(({ value, count }) => html`
         <label>
           <input type="checkbox" .checked=${chosen.includes(value)} @change=${() => onChange(withValue(filter, name, value))}>
           <span class="value">${String(value)}</span>
           <span class="count">${count.toLocaleString("en")}</span>
-          <span class="bar" title="share of the hits that are shown" aria-hidden="true"><span .style=${`--share:${part ?? 0}`}></span></span>
+          <span class="bar" aria-hidden="true"><span .style=${`--share:${count / num}`}></span></span>
         </label>
       `)}
     </fieldset>

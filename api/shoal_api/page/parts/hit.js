@@ -2,7 +2,6 @@
 
 import { html } from "../vendor/lit-html.js";
 import { chosenValues } from "./ask.js";
-import { marked } from "./highlight.js";
 import { score } from "./score.js";
 
 /** What a hit has beside the fields of its document. */
@@ -42,6 +41,19 @@ export function hitRow(hit, ask, kinds, best, isOpen, actions) {
       </article>
     </li>
   `;
+}
+
+/** Return the text with marks at some places, each [start, stop] in code points, as the API counts characters. */
+function marked(text, places) {
+  if (!places?.length) return text;
+  const characters = Array.from(text);
+  const parts = [];
+  let end = 0;
+  for (const [start, stop] of places) {
+    parts.push(characters.slice(end, start).join(""), html`<mark>${characters.slice(start, stop).join("")}</mark>`);
+    end = stop;
+  }
+  return [...parts, characters.slice(end).join("")];
 }
 
 function isShort([, value]) {

@@ -2,7 +2,7 @@
 
 import { render } from "../vendor/lit-html.js";
 import { colourOf } from "./colour.js";
-import { drawMarks, isWithin } from "./map_marks.js";
+import { drawMarks } from "./map_marks.js";
 import { MapView } from "./map_view.js";
 import { paletteOf, pointColours } from "./point_colours.js";
 import { PointLayer } from "./point_layer.js";
@@ -19,10 +19,10 @@ const MOVES = { ArrowLeft: [STEP, 0], ArrowRight: [-STEP, 0], ArrowUp: [0, STEP]
 const FACTORS = { "+": FACTOR, "=": FACTOR, "-": 1 / FACTOR };
 
 /**
- * What a map shows: `points` with `places`, two floats for each; `codes` of a `field`, or null; `isInFront(n, code)`, false
- * for faint points, which is asked again when the items of `emphasis` change; `marks` of {place, label, isStrong}; the place of the `query`, or null; the `pointed` point, and
- * the `tip` beside it; and `isChoosing`, where a drag draws a lasso. It calls `onPoint(n)` with the point that is
- * meant, or null, `onChoose(numbers)` with those in a lasso, and `onMissing()` where there is no WebGL.
+ * What a map shows: `points` with `places`, two floats for each; `codes` of a `field`, or null; `isInFront(code)`, false for
+ * faint points, which is asked again when the items of `emphasis` change; `marks` of {place, label, isStrong}; the place of
+ * the `query`, or null; the `pointed` point, and the `tip` beside it. It calls `onPoint(n)` with the point that is meant, or
+ * null, and `onMissing()` where there is no WebGL.
  */
 class MapCanvas extends HTMLElement {
   #content = null;
@@ -30,7 +30,6 @@ class MapCanvas extends HTMLElement {
   #styles = {};
   #layer = null;
   #view = new MapView();
-  #lasso = [];
   #pointers = new Map();
   #moved = 0;
   #isDrawn = true;
@@ -45,7 +44,6 @@ class MapCanvas extends HTMLElement {
     if (before?.points !== content.points) this.#take();
     this.#recolour();
     render(content.tip ?? "", this.#part(".tip"));
-    this.#part(".over").toggleAttribute("data-choosing", content.isChoosing);
   }
 
   connectedCallback() {
@@ -83,11 +81,6 @@ class MapCanvas extends HTMLElement {
   showPlace(place) {
     if (!this.#view.shows(...place)) this.#view.centre = [...place];
     this.#later();
-  }
-
-  /** Return the numbers of the points in sight. */
-  inSight() {
-    return this.#numbersWhere((left, top, x, y) => this.#view.shows(x, y));
   }
 
   /** Return the numbers of the points nearest to a point. */
@@ -154,8 +147,7 @@ class MapCanvas extends HTMLElement {
     const scale = this.#view.pixelsPerUnit * devicePixelRatio;
     this.#layer.draw(this.#view.centre, scale, this.#pointSize() * devicePixelRatio);
     const place = pointed === null ? null : points.places.subarray(2 * pointed, 2 * pointed + 2);
-    const shown = { marks, query, pointed: place, lasso: this.#lasso };
-    drawMarks(this.#part(".over").getContext("2d"), this.#view, shown, this.#styles);
+    drawMarks(this.#part(".over").getContext("2d"), this.#view, { marks, query, pointed: place }, this.#styles);
     this.#placeTip(place);
   }
 
@@ -168,14 +160,14 @@ class MapCanvas extends HTMLElement {
 
   #readStyles() {
     const read = (name) => colourOf(this, `--${name}`);
-    const [ink, panel, warm, accent] = ["ink", "panel", "warm", "accent"].map(read);
-    return { ink, panel, warm, accent, font: getComputedStyle(this).fontFamily };
+    const [ink, panel, warm] = ["ink", "panel", "warm"].map(read);
+    return { ink, panel, warm, font: getComputedStyle(this).fontFamily };
   }
 
   /** Put the tip beside its point, on the side that has room. */
   #placeTip(place) {
     const tip = this.#part(".tip");
-    tip.toggleAttribute("data-shown", Boolean(place && this.#content.tip && !this.#lasso.length));
+    tip.toggleAttribute("data-shown", Boolean(place && this.#content.tip));
     if (!place) return;
     const [left, top] = this.#view.toPixels(...place);
     const { width, height } = this.getBoundingClientRect();
@@ -183,16 +175,6 @@ class MapCanvas extends HTMLElement {
     const below = top + 16 + tip.offsetHeight < height;
     tip.style.setProperty("left", `${Math.min(Math.max(8, left - tip.offsetWidth / 2), room)}px`);
     tip.style.setProperty("top", `${Math.max(4, below ? top + 16 : top - 16 - tip.offsetHeight)}px`);
-  }
-
-  #numbersWhere(isMeant) {
-    const { places } = this.#content.points;
-    const found = [];
-    for (let n = 0; n < places.length / 2; n += 1) {
-      const [x, y] = [places[2 * n], places[2 * n + 1]];
-      if (isMeant(...this.#view.toPixels(x, y), x, y)) found.push(n);
-    }
-    return found;
   }
 
   /** Return the number of the point that is meant by a point of the canvas, or null. */
@@ -227,8 +209,6 @@ class MapCanvas extends HTMLElement {
     event.target.setPointerCapture(event.pointerId);
     this.#pointers.set(event.pointerId, at(event));
     this.#moved = 0;
-    if (this.#pointers.size === 1 && (event.shiftKey || this.#content?.isChoosing)) this.#lasso = [at(event)];
-    if (this.#pointers.size > 1) this.#lasso = [];
   }
 
   #drag(event) {
@@ -236,8 +216,7 @@ class MapCanvas extends HTMLElement {
     const now = at(event);
     if (!before) return this.#content && this.#point(this.#pointAt(...now));
     this.#moved += Math.hypot(now[0] - before[0], now[1] - before[1]);
-    if (this.#lasso.length) this.#lasso.push(now);
-    else if (this.#pointers.size === 1) this.#view.move(now[0] - before[0], now[1] - before[1]);
+    if (this.#pointers.size === 1) this.#view.move(now[0] - before[0], now[1] - before[1]);
     else this.#pinch(event.pointerId, before, now);
     this.#pointers.set(event.pointerId, now);
     this.#later();
@@ -254,10 +233,7 @@ class MapCanvas extends HTMLElement {
 
   #release(event) {
     if (!this.#pointers.delete(event.pointerId)) return;
-    const lasso = this.#lasso;
-    this.#lasso = [];
-    if (lasso.length > 2) this.#content.onChoose(this.#numbersWhere((left, top) => isWithin(lasso, left, top)));
-    else if (this.#moved < STILL && this.#content) this.#point(this.#pointAt(...at(event)));
+    if (this.#moved < STILL && this.#content) this.#point(this.#pointAt(...at(event)));
     this.#later();
   }
 

@@ -1,8 +1,5 @@
 // The map of an index as the API answers it: points, the codes of a field, and documents at points.
 
-/** Most documents that one request asks for. */
-export const MAX_ASKED = 100;
-
 const ARRAYS = { uint8: Uint8Array, int16: Int16Array, uint32: Uint32Array };
 
 /** Return the numbers of an array of an answer. */
@@ -36,10 +33,10 @@ export class MapDocuments {
     return this.#known.get(number);
   }
 
-  /** Ask for the documents at some points, at most `MAX_ASKED`, that are not known. Throws ApiError. */
+  /** Ask for the documents at some points that are not known. Throws ApiError. */
   async fetch(numbers, signal) {
     const { index, version, rows } = this.#map;
-    const asked = numbers.filter((number) => !this.#known.has(number)).slice(0, MAX_ASKED);
+    const asked = numbers.filter((number) => !this.#known.has(number));
     if (!asked.length) return;
     const body = { index, index_version: version, map_rows: asked.map((number) => rows[number]) };
     const { documents } = await this.#api.post("v1/map/documents", body, { signal });

@@ -1,9 +1,9 @@
-// What is drawn on a map over its points: hits with their numbers, the query, the point under the pointer, and the lasso.
+// What is drawn on a map over its points: hits with their numbers, the query, and the point under the pointer.
 
 const HIT_RADIUS = 9;
 
 /** Draw all marks; `view` says where places are, and `colours` has those of the style. */
-export function drawMarks(context, view, { marks, query, pointed, lasso }, colours) {
+export function drawMarks(context, view, { marks, query, pointed }, colours) {
   const ratio = devicePixelRatio;
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, context.canvas.width, context.canvas.height);
@@ -11,7 +11,6 @@ export function drawMarks(context, view, { marks, query, pointed, lasso }, colou
   for (const mark of [...marks].reverse()) drawHit(context, view, mark, colours);
   if (query) drawQuery(context, view, query, colours);
   if (pointed) drawRing(context, view.toPixels(...pointed), colours);
-  if (lasso.length > 1) drawLasso(context, lasso, colours);
 }
 
 function drawRays(context, view, query, marks, colours) {
@@ -68,29 +67,4 @@ function drawRing(context, [left, top], colours) {
   context.strokeStyle = colours.ink;
   context.lineWidth = 2;
   context.stroke();
-}
-
-function drawLasso(context, lasso, colours) {
-  context.beginPath();
-  lasso.forEach(([left, top]) => context.lineTo(left, top));
-  context.closePath();
-  context.fillStyle = colours.accent;
-  context.globalAlpha = 0.12;
-  context.fill();
-  context.globalAlpha = 1;
-  context.strokeStyle = colours.accent;
-  context.lineWidth = 1.5;
-  context.setLineDash([5, 4]);
-  context.stroke();
-  context.setLineDash([]);
-}
-
-/** Return true if a point is within a polygon, by how often a line to the right crosses its sides. */
-export function isWithin(polygon, left, top) {
-  let isInside = false;
-  polygon.forEach(([x, y], n) => {
-    const [beforeX, beforeY] = polygon.at(n - 1);
-    if (y > top !== beforeY > top && left < ((beforeX - x) * (top - y)) / (beforeY - y) + x) isInside = !isInside;
-  });
-  return isInside;
 }

@@ -12,9 +12,11 @@ const OPAQUE_OF_MANY = 150;
 const FAINT = 56;
 const MANY = 5000;
 
-/** Return the names of the custom properties that have the colours of a field's values, in the order of their codes. */
-export function coloursOf(field) {
-  return field.values.map((_, code) => `--map-${code}`);
+/** Return the names of the custom properties that have the colours of a field's values; a value of most points is grey. */
+export function coloursOf({ values, num_others: numOthers }) {
+  const [first, ...others] = values.map(({ count }) => count);
+  const isMost = others.length && first > others.reduce((sum, count) => sum + count, numOthers);
+  return values.map((_, code) => (isMost && !code ? "--map-most" : `--map-${code}`));
 }
 
 /** Return the colour of each code, as lists of red, green and blue; a field that is null gives all points one colour. */
@@ -33,8 +35,7 @@ export function paletteOf(element, field) {
 }
 
 /**
- * Return four bytes for each point. `codes` may be null. Those for which `isInFront` returns false are faint: it takes
- * the number of a point and its code.
+ * Return four bytes for each point. `codes` may be null. Those whose code `isInFront` returns false for are faint.
  */
 export function pointColours(num, codes, palette, isInFront) {
   const colours = new Uint8Array(4 * num);
@@ -42,7 +43,7 @@ export function pointColours(num, codes, palette, isInFront) {
   for (let n = 0; n < num; n += 1) {
     const code = codes ? codes[n] : 0;
     colours.set(palette[code], 4 * n);
-    colours[4 * n + 3] = isInFront(n, code) ? opaque : FAINT;
+    colours[4 * n + 3] = isInFront(code) ? opaque : FAINT;
   }
   return colours;
 }

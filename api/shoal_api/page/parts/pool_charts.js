@@ -2,7 +2,7 @@
 
 import { html } from "../vendor/lit-html.js";
 import "./chart.js";
-import { amount, duration } from "./quantity.js";
+import { amount, duration, ROUND_TIMES } from "./quantity.js";
 
 /** Draw the charts of a history, as the API tells it. */
 export function poolCharts(history, everyS, keptS) {
@@ -21,6 +21,7 @@ export function poolCharts(history, everyS, keptS) {
     {
       title: "Wait in the lane, 95 % of jobs",
       format: duration,
+      steps: ROUND_TIMES,
       series: [
         { label: "interactive", colour: "--accent", values: interactive.wait_p95_s },
         { label: "bulk", colour: "--warm", values: bulk.wait_p95_s },
@@ -29,6 +30,7 @@ export function poolCharts(history, everyS, keptS) {
     {
       title: "Time of a job, on average",
       format: duration,
+      steps: ROUND_TIMES,
       isLayered: true,
       series: [
         { label: "queue", colour: "--step-queue", values: history.queue_s },

@@ -3,7 +3,12 @@
 const UNKNOWN = "–";
 
 /** Units of time, each with its seconds, and below which of its own it is used. */
-const TIMES = [["ms", 0.001, 1000], ["s", 1, 100], ["min", 60, 100], ["h", 3600, 48], ["days", 86400, Infinity]];
+const TIMES = [["ms", 0.001, 1000], ["s", 1, 60], ["min", 60, 60], ["h", 3600, 48], ["days", 86400, Infinity]];
+
+/** Times in seconds that are round, for the axis of a chart. */
+export const ROUND_TIMES = [0.001, 0.01, 0.1, 1]
+  .flatMap((unit) => [1, 2, 5].map((step) => step * unit))
+  .concat([10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 18000, 36000, 86400]);
 
 const SIZES = [["KB", 2 ** 10], ["MB", 2 ** 20], ["GB", 2 ** 30]];
 
@@ -18,11 +23,16 @@ export function amount(value) {
   return value.toLocaleString("en", { maximumFractionDigits: digits });
 }
 
-/** Return a time in seconds in the unit that suits it. */
+/** Return a time in seconds in the unit that suits it, from a minute on with the next smaller one: 1 min 40 s. */
 export function duration(seconds) {
   if (!isKnown(seconds)) return UNKNOWN;
-  const [unit, size] = TIMES.find(([, size, most]) => seconds < size * most);
-  return `${amount(seconds / size)} ${unit}`;
+  const n = TIMES.findIndex(([, size, most]) => seconds < size * most);
+  const [unit, size] = TIMES[n];
+  if (size < 60) return `${amount(seconds / size)} ${unit}`;
+  const [smaller, part] = TIMES[n - 1];
+  const parts = Math.floor(seconds / part);
+  const [whole, rest] = [Math.floor((parts * part) / size), parts % (size / part)];
+  return rest ? `${whole} ${unit} ${rest} ${smaller}` : `${whole} ${unit}`;
 }
 
 /** Return how long ago something was, at that time; both are in Unix seconds. */

@@ -16,6 +16,7 @@ export function searchBox(ask, index, indexes, hasWords, change) {
   return html`
     <form class="search-box" role="search" @submit=${(event) => event.preventDefault() || change({})}>
       <h1>${lead(indexes[index])}</h1>
+      <p class="what">Shoal is a service that turns texts into vectors and searches them. What this page asks, programs ask by HTTP.</p>
       ${queryField(ask, change)}
       <div class="row">
         ${ask.like ? "" : segmented("Search by", modes, ask.mode, (mode) => change({ mode }))}

@@ -2,7 +2,7 @@
 
 import { html } from "../vendor/lit-html.js";
 import { bodyOf } from "./ask.js";
-import { curlSample, openaiSample, pythonArguments, pythonOf, pythonSample } from "./code.js";
+import { curlSample, pythonArguments, pythonOf, pythonSample } from "./code.js";
 import { choice, share, tick } from "./controls.js";
 
 /** Pause after a move of a slider before the search is sent. */
@@ -31,6 +31,5 @@ export function searchSamples(ask, info, hasKey) {
   const given = pythonArguments(options);
   const call = ask.like ? `(hits,) = client.search(${given})` : `hits = client.search(${pythonOf(queries)}, ${given})`;
   const lines = ["for hit in hits:", `    print(round(hit["score"], 3), hit["text"])`];
-  const samples = { curl: curlSample("search", body, hasKey), python: pythonSample(call, lines, hasKey) };
-  return ask.like ? samples : { ...samples, openai: openaiSample(info?.model ?? "", queries, {}, hasKey) };
+  return { curl: curlSample("search", body, hasKey), python: pythonSample(call, lines, hasKey) };
 }

@@ -1,6 +1,7 @@
 // A vector as a strip of colours, a narrow field for each number.
 
 import { html } from "../vendor/lit-html.js";
+import { channelsOf, colourOf } from "./colour.js";
 
 const drawn = new WeakMap();
 
@@ -12,23 +13,12 @@ export function strip(vector, label) {
 
 /** Paint the strips of the page whose vector or colours have changed. */
 function paintAll() {
-  const style = getComputedStyle(document.documentElement);
-  const colours = ["--accent", "--warm"].map((name) => channels(style, name));
+  const colours = ["--accent", "--warm"].map((name) => channelsOf(colourOf(document.body, name)));
   for (const canvas of document.querySelectorAll("canvas.strip")) {
     const state = [canvas.vector, ...colours.flat()].join();
     if (drawn.get(canvas) !== state) paint(canvas, colours);
     drawn.set(canvas, state);
   }
-}
-
-/** Return red, green and blue of a colour of the page, whatever its notation. */
-function channels(style, name) {
-  const probe = document.createElement("span");
-  probe.style.color = `var(${name})`;
-  document.body.append(probe);
-  const found = getComputedStyle(probe).color.match(/[\d.]+/g).slice(0, 3).map(Number);
-  probe.remove();
-  return found;
 }
 
 function paint(canvas, [positive, negative]) {

@@ -3,10 +3,11 @@
 import { html } from "../vendor/lit-html.js";
 import * as asking from "../parts/ask.js";
 import { choice } from "../parts/controls.js";
+import { note } from "../parts/history.js";
 import "../parts/map_canvas.js";
-import { fetchMap, MapDocuments, MAX_ASKED } from "../parts/map_data.js";
+import { fetchMap, MapDocuments } from "../parts/map_data.js";
 import { legendInWords, mapLegend } from "../parts/map_legend.js";
-import { copyButton, documentList, documentTip } from "../parts/map_lists.js";
+import { documentTip, hitList } from "../parts/map_hits.js";
 import { empty, notice } from "../parts/notice.js";
 
 export const title = "Map";
@@ -25,16 +26,14 @@ const NUM_AROUND = 12;
 const IDENTITY = ["index", "version", "rows"];
 
 let context = { state: {} };
-let ask = { query: "", index: "", field: "" };
+let ask = { query: "", index: "", field: null };
 let map = null;
 let documents = null;
 let found = null;
 let error = null;
-let chosen = null;
 let front = null;
 let pointed = null;
 let strong = null;
-let isChoosing = false;
 let isPending = false;
 let hasWebgl = true;
 let timer = 0;
@@ -45,7 +44,7 @@ let request = new AbortController();
 export function enter(given) {
   context = given;
   const { params } = context.state;
-  if (params) ask = { query: params.get("query") ?? "", index: params.get("index") ?? "", field: params.get("field") ?? "" };
+  if (params) ask = { query: params.get("query") ?? "", index: params.get("index") ?? "", field: params.get("field") };
   submit();
 }
 
@@ -70,17 +69,24 @@ function fields() {
   return kinds.filter(([, kind]) => kind !== "stored").map(([name]) => name);
 }
 
+/** Return the field to colour by, an empty one for none: without a choice, the first one of keywords. */
+function field() {
+  return ask.field ?? fields().find((name) => indexes()[index()].fields[name] === "keyword") ?? "";
+}
+
 /** Ask something else: at once, or after a pause in typing. */
 function change(changes, delayMs = 0) {
   ask = { ...ask, ...changes };
   clearTimeout(timer);
-  timer = setTimeout(submit, delayMs);
+  if (!delayMs) return submitNoted("");
+  timer = setTimeout(submitNoted, delayMs, "query");
   context.render();
 }
 
-function keepAddress() {
-  const params = new URLSearchParams(Object.entries(ask).filter(([, value]) => value));
-  history.replaceState(null, "", params.size ? `#map?${params}` : "#map");
+function submitNoted(moved) {
+  const params = new URLSearchParams(Object.entries(ask).filter(([name, value]) => value || (name === "field" && value === "")));
+  note(params.size ? `#map?${params}` : "#map", moved);
+  return submit();
 }
 
 /** Fetch the map, unless it is there, and search; an answer to an earlier request is dropped. */
@@ -88,7 +94,6 @@ async function submit() {
   request.abort();
   request = new AbortController();
   const { signal } = request;
-  keepAddress();
   isPending = true;
   context.render();
   try {
@@ -102,14 +107,13 @@ async function submit() {
   }
   isPending = false;
   context.render();
-  if (chosen) know(chosen.slice(0, MAX_ASKED)); // what an earlier request did not bring before it was aborted
 }
 
 async function load(signal) {
   if (!Object.keys(indexes()).length && !ask.index) return void (map = null);
-  const isThere = map?.index === index() && (map.field?.name ?? "") === ask.field;
+  const isThere = map?.index === index() && (map.field?.name ?? "") === field();
   if (isThere && map.version === indexes()[index()]?.version) return;
-  take(await fetchMap(context.api, index(), ask.field, signal));
+  take(await fetchMap(context.api, index(), field(), signal));
 }
 
 /** Take a map; what is shown and known stays, if it is the same one with other colours. */
@@ -119,8 +123,7 @@ function take(next) {
   if (isSame) return void (map = { ...next, places: map.places, points: map.points });
   map = { ...next, points: { places: next.places } };
   documents = new MapDocuments(context.api, map);
-  chosen = pointed = null;
-  if (!hasWebgl) choose([...map.rows.keys()]);
+  pointed = null;
 }
 
 async function search(signal) {
@@ -156,16 +159,8 @@ async function know(numbers) {
 }
 
 function reload() {
-  map = chosen = pointed = null;
+  map = pointed = null;
   submit();
-}
-
-function choose(numbers) {
-  chosen = numbers.length ? numbers : null;
-  pointed = null;
-  isChoosing = false;
-  context.render();
-  if (chosen) know(numbers.slice(0, MAX_ASKED));
 }
 
 function canvas() {
@@ -175,7 +170,6 @@ function canvas() {
 function forgoWebgl() {
   if (!hasWebgl) return;
   hasWebgl = false;
-  if (map) choose([...map.rows.keys()]);
   context.render();
 }
 
@@ -191,7 +185,7 @@ export function view(state) {
           ${error ? problem() : ""}
           ${state.service?.status === "ready" && !names.length && !error ? noIndex() : ""}
           ${isDrawn ? drawn() : ""}
-          ${map && !hasWebgl ? empty("This browser does not draw maps", "It has no WebGL. The documents are listed instead, the first 100 of them.") : ""}
+          ${map && !hasWebgl ? empty("This browser does not draw maps", "It has no WebGL. The hits of a query are listed all the same.") : ""}
         </div>
         ${map && error?.code !== "index_mismatch" ? aside() : ""}
       </div>
@@ -215,15 +209,15 @@ function controls(names) {
   const colours = Object.fromEntries([["", "nothing"], ...fields().map((name) => [name, name])]);
   return html`
     <form class="map-ask" role="search" @submit=${(event) => event.preventDefault() || change({})}>
-      <h1>${map ? `${map.rows.length.toLocaleString("en")} documents, like ones near each other` : "Map"}</h1>
+      <h1>${map ? sample() : "Map"}</h1>
       <div class="row">
         <label class="field query-field">
           <span>Find on the map</span>
           <input id="map-query" type="search" autocomplete="off" spellcheck="false" placeholder="A question, a phrase, a few words"
             .value=${ask.query} @input=${(event) => change({ query: event.target.value }, TYPING_MS)}>
         </label>
-        ${choice("Colour by", colours, ask.field, (field) => change({ field }))}
-        ${names.length > 1 ? choice("Index", items, index(), (name) => change({ index: name, field: "" })) : ""}
+        ${choice("Colour by", colours, field(), (field) => change({ field }))}
+        ${names.length > 1 ? choice("Index", items, index(), (name) => change({ index: name, field: null })) : ""}
       </div>
     </form>
   `;
@@ -232,13 +226,12 @@ function controls(names) {
 /** Draw the canvas with its buttons, and say in words what it shows. */
 function drawn() {
   const content = {
-    ...{ points: map.points, codes: map.codes, field: map.field, isInFront, isChoosing, pointed },
-    emphasis: [chosen, front, Boolean(found)],
+    ...{ points: map.points, codes: map.codes, field: map.field, isInFront, pointed },
+    emphasis: [front, Boolean(found)],
     marks: found?.hits.map((hit, n) => ({ place: hit.map_place, label: String(n + 1), isStrong: n === strong })) ?? [],
     query: found?.query ?? null,
     tip: pointed === null ? null : documentTip(documents.at(pointed), map.field),
     onPoint: point,
-    onChoose: choose,
     onMissing: forgoWebgl,
   };
   return html`
@@ -248,12 +241,11 @@ function drawn() {
         <button class="icon" aria-label="Enlarge" title="Enlarge (+)" @click=${() => canvas().enlarge(1.6)}>${glyph("M10 4v12M4 10h12")}</button>
         <button class="icon" aria-label="Make smaller" title="Make smaller (−)" @click=${() => canvas().enlarge(1 / 1.6)}>${glyph("M4 10h12")}</button>
         <button class="icon" aria-label="Show all" title="Show all (0)" @click=${() => canvas().showAll()}>${glyph("M4 8V4h4M12 4h4v4M16 12v4h-4M8 16H4v-4")}</button>
-        <button class="icon" aria-label="Choose with a lasso" title="Choose with a lasso (or Shift and drag)" aria-pressed=${isChoosing} @click=${toggleChoosing}>${glyph("M10 4c4 0 7 2 7 5s-3 5-7 5-7-2-7-5 3-5 7-5M6 13c-1 2 0 4 2 4")}</button>
       </div>
     </div>
     <p class="hint" id="map-keys">
-      <span class="by-mouse">Drag to move, scroll to enlarge, Shift and drag to choose. Keys: arrows, +, −, and 0 for all.</span>
-      <span class="by-touch">Drag to move, pinch to enlarge, tap a point to read it. The lasso chooses documents.</span>
+      <span class="by-mouse">Drag to move, scroll to enlarge, point to read. Keys: arrows, +, −, and 0 for all.</span>
+      <span class="by-touch">Drag to move, pinch to enlarge, tap a point to read it.</span>
     </p>
     <p class="hidden" id="map-summary" role="status">${summary()}</p>
   `;
@@ -263,43 +255,31 @@ function glyph(path) {
   return html`<svg viewBox="0 0 20 20" width="18" height="18" aria-hidden="true"><path d=${path}></path></svg>`;
 }
 
-function toggleChoosing() {
-  isChoosing = !isChoosing;
-  context.render();
-}
-
 /**
- * Return true for a point that is not faint: one of what is chosen, with the value that is picked out in the legend. The
- * hits of a query make the others faint only where no colours have to be told apart.
+ * Return true for a point that is not faint: one with the value that is picked out in the legend. The hits of a query
+ * make the others faint only where no colours have to be told apart.
  */
-function isInFront(number, code) {
-  if (chosen && !isChosen(number)) return false;
+function isInFront(code) {
   if (front !== null) return code === front;
-  return Boolean(chosen || map.field) || !found;
+  return Boolean(map.field) || !found;
 }
 
-let chosenSet = { of: null, numbers: new Set() };
-
-function isChosen(number) {
-  if (chosenSet.of !== chosen) chosenSet = { of: chosen, numbers: new Set(chosen) };
-  return chosenSet.numbers.has(number);
+/** Return in words how many documents are on the map. */
+function sample() {
+  const [all, shown] = [indexes()[map.index]?.count ?? 0, map.rows.length].map((count) => count.toLocaleString("en"));
+  return indexes()[map.index]?.count > map.rows.length ? `A sample of ${shown} of ${all} documents` : `${shown} documents`;
 }
 
 function summary() {
-  const all = indexes()[map.index]?.count ?? map.rows.length;
-  const shown = map.rows.length.toLocaleString("en");
-  const sample = all > map.rows.length ? `A sample of ${shown} of ${all.toLocaleString("en")} documents.` : `${shown} documents.`;
   const hits = found ? `${found.hits.length} hits of the query are marked by their numbers.` : "";
-  return `${sample} ${legendInWords(map.field)} ${hits}`;
+  return `${sample()}. ${legendInWords(map.field)} ${hits}`;
 }
 
 function aside() {
   return html`
     <aside aria-label="About the map">
       ${hasWebgl ? mapLegend(map.field, front, chooseValue) : ""}
-      ${hasWebgl ? html`<button class="button quiet" @click=${() => choose(canvas().inSight())}>List the documents in sight</button>` : ""}
-      ${chosen ? chosenList() : ""}
-      ${found ? hitList() : ""}
+      ${found ? hitList(found.hits, map.index, mark) : ""}
     </aside>
   `;
 }
@@ -309,36 +289,9 @@ function chooseValue(code) {
   context.render();
 }
 
-function hitList() {
-  const mark = (n) => {
-    strong = n;
-    if (n !== null) canvas()?.showPlace(found.hits[n].map_place);
-    context.render();
-  };
-  return html`
-    <section class="map-list">
-      <h2>${found.hits.length ? "The best hits" : "Nothing is found"}</h2>
-      ${documentList(found.hits, map.index, { mark, isNumbered: true })}
-    </section>
-  `;
-}
-
-function chosenList() {
-  const listed = chosen.slice(0, MAX_ASKED);
-  const known = listed.map((number) => documents.at(number)).filter(Boolean);
-  const mark = (n) => {
-    pointed = n === null ? null : listed.find((number) => documents.at(number) === known[n]);
-    if (n !== null) canvas()?.showPlace(known[n].map_place);
-    context.render();
-  };
-  return html`
-    <section class="map-list">
-      <h2 role="status">${chosen.length.toLocaleString("en")} chosen${chosen.length > listed.length ? `, ${listed.length} listed` : ""}</h2>
-      <div class="row">
-        ${copyButton(known.map((document) => document.id), context.render)}
-        <button class="button quiet" @click=${() => choose([])}>Choose none</button>
-      </div>
-      ${documentList(known, map.index, { mark, isNumbered: false })}
-    </section>
-  `;
+/** Mark the hit of that number on the map, or none. */
+function mark(number) {
+  strong = number;
+  if (number !== null) canvas()?.showPlace(found.hits[number].map_place);
+  context.render();
 }

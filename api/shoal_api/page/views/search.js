@@ -4,7 +4,8 @@ import { html } from "../vendor/lit-html.js";
 import * as asking from "../parts/ask.js";
 import { codeSamples } from "../parts/code.js";
 import { exampleList, findExamples } from "../parts/examples.js";
-import { chosenFilters, countedFields, facetPanel } from "../parts/facets.js";
+import { chosenFilters, countedFields, FACETS_TOP_N, facetPanel } from "../parts/facets.js";
+import { keep, note } from "../parts/history.js";
 import { hitRow } from "../parts/hit.js";
 import { empty, notice } from "../parts/notice.js";
 import { searchBox } from "../parts/search_box.js";
@@ -31,10 +32,11 @@ const pages = new IntersectionObserver((entries) => entries.some((entry) => entr
 export function enter(given) {
   context = given;
   document.addEventListener("keydown", onKey);
-  const { params } = context.state;
-  if (params) ask = asking.askOf(params);
+  const { params, kept } = context.state;
+  if (params) ask = kept.found?.ask ?? asking.askOf(params);
+  if (params && kept.found) [found, error] = [kept.found, null];
   if (error || found?.ask !== ask) submit();
-  if (params && matchMedia("(pointer: fine)").matches) requestAnimationFrame(() => input()?.focus());
+  if (params && !kept.found && matchMedia("(pointer: fine)").matches) requestAnimationFrame(() => input()?.focus());
 }
 
 /** Stop what is under way. */
@@ -61,12 +63,19 @@ function kinds() {
   return indexes()[index()]?.fields;
 }
 
-/** Ask something else: at once, or after a pause in typing. */
+/** Ask something else: at once, or after a pause in typing or sliding. */
 function change(changes, delayMs = 0) {
   ask = { ...ask, ...changes };
   clearTimeout(timer);
-  timer = setTimeout(submit, delayMs);
+  if (!delayMs) return submitNoted("");
+  timer = setTimeout(submitNoted, delayMs, Object.keys(changes)[0]);
   context.render();
+}
+
+function submitNoted(moved) {
+  const query = asking.paramsOf(ask).toString();
+  note(query ? `#search?${query}` : "#search", moved);
+  return submit();
 }
 
 /** Send the request and show its answer; an answer to an earlier request is dropped. */
@@ -74,8 +83,6 @@ async function submit() {
   request.abort();
   request = new AbortController();
   const { signal } = request;
-  const query = asking.paramsOf(ask).toString();
-  history.replaceState(null, "", query ? `#search?${query}` : "#search");
   isPending = true;
   context.render();
   try {
@@ -96,6 +103,7 @@ async function search(signal) {
   const answer = await context.api.ask("POST", "search", wholeBody(asked), { signal });
   open.clear();
   found = { ask: asked, ...pageOf(answer), timing: timingOf(answer) };
+  keep({ found });
 }
 
 async function showExamples(signal) {
@@ -117,7 +125,9 @@ function wholeBody(asked, cursor = "") {
   if (!wordless.has(index()) && !asked.like) body.snippet = {};
   if (asking.hasPages(asked)) body.cursor = cursor;
   const counted = countedFields(kinds());
-  if (counted.length) body.facets = counted;
+  if (!counted.length || cursor) return body;
+  body.facets = counted;
+  if (asked.mode !== "lexical" || asked.like) body.facets_top_n = FACETS_TOP_N;
   return body;
 }
 
@@ -133,6 +143,7 @@ async function showMore() {
   try {
     const next = pageOf(await context.api.ask("POST", "search", wholeBody(found.ask, found.cursor), { signal }));
     found = { ...found, hits: [...found.hits, ...next.hits], cursor: next.cursor, trouble: null };
+    keep({ found });
   } catch (failure) {
     if (signal.aborted) return;
     found = { ...found, trouble: failure };
@@ -186,7 +197,11 @@ export function view(state) {
       ${searchBox(ask, index(), indexes(), !wordless.has(index()), change)}
       <div class="columns">
         ${isAsked && found ? aside(state) : ""}
-        <div class="found">${isAsked ? chosenFilters(ask.filter, (filter) => change({ filter })) : ""}${content(isAsked)}</div>
+        <div class="found">
+          ${isAsked ? chosenFilters(ask.filter, (filter) => change({ filter })) : ""}
+          ${isAsked && found && !error ? foundLine(state) : ""}
+          ${content(isAsked)}
+        </div>
       </div>
     </div>
   `;
@@ -203,7 +218,7 @@ function content(isAsked) {
     return empty("No index is served yet", html`Build one of a file, and serve it: <code>shoal index build news.csv --name news</code>`);
   }
   if (error) return notice(error, submit);
-  if (!isAsked) return examples[index()]?.length ? exampleList(examples[index()], (query) => change({ query })) : "";
+  if (!isAsked) return [examples[index()]?.length ? exampleList(examples[index()], (query) => change({ query })) : "", ownFile()];
   return found ? hitList() : "";
 }
 
@@ -211,17 +226,33 @@ function hitList() {
   if (!found.hits.length) return empty("Nothing is found", "Try other words, search by meaning, or take filters away.");
   const best = Math.max(...found.hits.map((hit) => hit.score));
   return html`
-    <h2 class="hint" role="status">${summary()}</h2>
     <ol class="hits">${found.hits.map((hit) => hitRow(hit, { ...found.ask, filter: ask.filter }, kinds(), best, open.has(hit.id), actions))}</ol>
     ${found.trouble ? notice(found.trouble, showMore) : found.cursor ? html`<button id="more" class="button quiet" @click=${showMore}>More hits</button>` : ""}
   `;
 }
 
+/** Draw what the hits are of, with the request as code behind a button. */
+function foundLine(state) {
+  return html`
+    <div class="found-line">
+      <h2 class="hint" role="status">${found.hits.length ? summary() : ""}</h2>
+      <details>
+        <summary>As code</summary>
+        ${codeSamples(searchSamples(ask, state.info, state.needsKey), context.render)}
+      </details>
+    </div>
+  `;
+}
+
 function summary() {
-  if (found.total === undefined) return `The best ${found.hits.length}`;
-  const documents = `${found.total.toLocaleString("en")} document${found.total === 1 ? "" : "s"}`;
-  if (found.ask.like) return `${documents} by their likeness to ${found.ask.like}`;
-  return found.ask.mode === "lexical" ? `${documents} with a word of the query, the best first` : `${documents}, the best first`;
+  const { ask: asked, hits, total } = found;
+  const all = total === undefined ? "" : ` of ${total.toLocaleString("en")}`;
+  const which = asked.like ? ` by their likeness to ${asked.like}` : asked.mode === "lexical" ? " with a word of the query" : "";
+  return `The best ${hits.length.toLocaleString("en")}${all}${which}`;
+}
+
+function ownFile() {
+  return html`<p class="hint">Your own documents: <code>shoal index build news.csv --name news</code>, and this page offers them beside these.</p>`;
 }
 
 function aside(state) {
@@ -232,10 +263,9 @@ function aside(state) {
   return html`
     <aside data-open=${isAsideOpen} aria-label="This search">
       ${error ? "" : timingBar(found.timing)}
-      <button class="button quiet opener" aria-expanded=${isAsideOpen} @click=${toggleAside}>Filters, code and options</button>
+      <button class="button quiet opener" aria-expanded=${isAsideOpen} @click=${toggleAside}>Filters and options</button>
       <div class="choices">
         ${facetPanel(kinds(), found, ask.filter, (filter) => change({ filter }))}
-        ${codeSamples(searchSamples(ask, state.info, state.needsKey), context.render)}
         ${searchOptions(ask, state.info, kinds(), change)}
       </div>
     </aside>

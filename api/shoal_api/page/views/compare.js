@@ -1,4 +1,4 @@
-// Try: what the model makes of texts: their tokens, their vectors, and how alike they are.
+// Compare: what the model makes of texts: their tokens, their vectors, and how alike they are.
 
 import { html } from "../vendor/lit-html.js";
 import { codeSamples, curlSample, openaiSample, pythonArguments, pythonOf, pythonSample } from "../parts/code.js";
@@ -9,7 +9,7 @@ import { strip } from "../parts/strip.js";
 import { timingBar, timingOf } from "../parts/timing.js";
 import { tokenList } from "../parts/tokens.js";
 
-export const title = "Try";
+export const title = "Compare";
 
 /** Most texts that are compared. */
 const MAX_TEXTS = 20;
@@ -127,7 +127,7 @@ async function tokensOf(inputs, signal) {
 /** Draw the view. */
 export function view(state) {
   return html`
-    <div class="try" aria-busy=${isPending}>
+    <div class="compare" aria-busy=${isPending}>
       <h1>What the model makes of your texts</h1>
       <div class="columns">
         <div class="given">${editor(state)}</div>
