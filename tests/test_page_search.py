@@ -235,9 +235,13 @@ def test_back_and_forward_lead_through_what_was_asked(open_page: OpenPage, page_
     search(page, "storm")
     page.get_by_role("button", name="More hits").scroll_into_view_if_needed()
     expect(page.locator(".hit")).to_have_count(40)
+    like = page.locator(".hit").nth(30).get_by_role("button", name="More like this")
+    like.scroll_into_view_if_needed()
+    wait_until_drawn(page)
+    expect(page.locator(".search")).to_have_attribute("aria-busy", "false")
     storm, scroll = hits(page), page.evaluate("scrollY")
     assert scroll > 0
-    page.locator(".hit").nth(30).get_by_role("button", name="More like this").click()
+    like.dispatch_event("click")
     expect(page.get_by_text("by their likeness")).to_be_visible()
     assert page.evaluate("scrollY") == 0
     alike = hits(page)

@@ -7,7 +7,7 @@ export function segmented(label, words, chosen, onChange) {
   return html`
     <div class="segmented" role="group" aria-label=${label}>
       ${Object.entries(words).map(([word, text]) => html`
-        <button aria-pressed=${word === chosen} @click=${() => onChange(word)}>${text}</button>
+        <button type="button" aria-pressed=${word === chosen} @click=${() => onChange(word)}>${text}</button>
       `)}
     </div>
   `;
