@@ -54,6 +54,9 @@ class TestLiteLLM:
             ("infinity", "", {}),
             ("ollama", "", {}),
             ("cohere", "/v2/embed", {"input_type": "search_document"}),
+            ("cohere", "", {"input_type": "search_document"}),
+            ("voyage", "/v1", {"dimensions": 8}),
+            ("jina_ai", "/v1", {}),
             ("huggingface", "/embed", {"input_type": "embed"}),
         ],
     )

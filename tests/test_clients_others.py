@@ -49,8 +49,17 @@ class TestOllama:
         check_same(client.embed(model=model, input=TEXTS[0], dimensions=8).embeddings, reference(TEXTS[:1])[:, :8])
         check_same([client.embeddings(model=model, prompt=TEXTS[0]).embedding], reference(TEXTS[:1]))
 
+    def test_more_dimensions_than_there_are_are_all(self, client: Any, model: str, reference: Reference) -> None:
+        check_same(client.embed(model=model, input=TEXTS[0], dimensions=4_096).embeddings, reference(TEXTS[:1]))
+
+    def test_the_model_is_there(self, client: Any, model: str) -> None:
+        assert client.pull(model).status == "success"
+        assert [part.status for part in client.pull("MODEL:latest", stream=True)] == ["success"]
+        with pytest.raises(ollama.ResponseError, match="is not served here"):
+            client.pull("llama3")
+
     def test_the_model_is_found(self, client: Any, model: str) -> None:
-        assert [found.model for found in client.list().models] == [model]
+        assert [found.model for found in client.list().models] == [model, "model"]
         assert [found.model for found in client.ps().models] == [model]
         assert client.show(model).capabilities == ["embedding"]
 

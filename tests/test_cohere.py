@@ -43,6 +43,13 @@ class TestEmbed:
         body = api.post("/v1/embed", json={"texts": TEXTS, "embedding_types": ["int8"]}).get_json()
         assert (list(body["embeddings"]), body["response_type"]) == (["int8"], "embeddings_by_type")
 
+    @pytest.mark.parametrize("more", [{"model": "stub"}, {"input_type": "classification"}, {}])
+    def test_at_the_root_it_is_the_newer_route(self, api: FlaskClient, more: dict[str, str]) -> None:
+        body = api.post("/", json={"texts": TEXTS, **more}).get_json()
+        assert np.array_equal(np.array(body["embeddings"]["float"], np.float32), VECTORS)
+        response = api.post("/", json={"texts": TEXTS, "model": "embed-v4.0"})
+        assert (response.status_code, list(response.get_json())) == (404, ["message"])
+
     def test_a_format_that_is_asked_for_twice_is_made_once(
         self, api: FlaskClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -1,14 +1,19 @@
 """Compatible protocols can be switched off and mounted elsewhere, and each tells of errors in its own dialect."""
 
 import re
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
-from api_stub import MakeApp
+from api_stub import MakeApp, StubWorker
+from conftest import RedisServer
 from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
 
 from shoal.errors import BadSetting
 from shoal.settings import PROTOCOLS, Settings
+from shoal_api.access import api_keys
 from shoal_api.app import PROTOCOL_MODULES
 from shoal_api.dialects import DIALECTS
 
@@ -86,6 +91,10 @@ class TestUnknownPaths:
             ("GET", "/embed_all", 405, {"error", "error_type"}),
             ("POST", "/embed_all/", 404, {"error", "error_type"}),
             ("GET", "/api/embed", 405, {"error"}),
+            ("POST", "/api/generate", 404, {"error"}),
+            ("GET", "/api", 404, {"error"}),
+            ("POST", "/api/blobs/sha256:0", 404, {"error"}),
+            ("POST", "/v2/chat", 404, {"message"}),
             ("GET", "/v2/embed", 405, {"message"}),
             ("DELETE", "/predict", 405, {"error": {"code", "message"}}),
             ("GET", "/embed", 405, {"error": {"code", "message"}}),
@@ -146,3 +155,104 @@ class TestSlashes:
         doubled = api.get("/", environ_overrides={"PATH_INFO": "//health"})
         assert doubled.get_json() == api.get("/health").get_json()
         assert api.get("/a//health").status_code == 404
+
+
+#: A route of each protocol, a body that it takes, and the place of the message in its errors.
+ROUTES = [
+    ("/v1/embeddings", {"input": ["a"]}, ("error", "message")),
+    ("/", {"inputs": ["a"]}, ("error",)),
+    ("/rerank", {"query": "a", "texts": ["a"]}, ("error",)),
+    ("/embeddings", {"input": ["a"]}, ("error", "message")),
+    ("/api/embed", {"model": "stub", "input": ["a"]}, ("error",)),
+    ("/v2/embed", {"texts": ["a"]}, ("message",)),
+    ("/v2/rerank", {"query": "a", "documents": ["a"]}, ("message",)),
+    ("/v1/rerank", {"query": "a", "documents": ["a"]}, ("detail",)),
+    ("/vectors", {"text": "a"}, ("error",)),
+    ("/similar", {"text": "a"}, ("error", "message")),
+    ("/predict", {"text": "a"}, ("error", "message")),
+    ("/json_embed", {"input": "a"}, ("error", "message")),
+]
+
+
+@pytest.mark.usefixtures("stub")
+@pytest.mark.parametrize(("path", "body", "place"), ROUTES)
+class TestEachError:
+    """Each error of a protocol's route has a message where its clients look for it: a string, never an object."""
+
+    def test_of_the_request(self, make_app: MakeApp, path: str, body: Any, place: tuple[str, ...]) -> None:
+        api, small = make_app().test_client(), make_app(max_request_bytes=9).test_client()
+        first = next(iter(body))
+        check_error(api.delete(path), 405, ("error", "message") if path == "/" else place)
+        check_error(small.post(path, json=body), 413, place)
+        check_error(api.post(path, json=body | {first: 5}), (400, 422), place)
+        found = check_error(api.post(path, json=body | {"colour": "red"}), (400, 422), place)
+        assert found.startswith('unknown field "colour"')
+        assert api.post(path, json=body | {"colour": None}).status_code == 200
+        check_error(api.post(path, data=b"{"), 400, place)
+
+    def test_of_the_client(
+        self, make_app: MakeApp, tmp_path: Path, path: str, body: Any, place: tuple[str, ...]
+    ) -> None:
+        key = api_keys.add(tmp_path / "keys", "slow", "user", "1/second")
+        api = make_app(api_keys_file=str(tmp_path / "keys"), max_backlog_texts=1).test_client()
+        check_error(api.post(path, json=body), 401, place)
+        asked = partial(api.post, path, json=body, headers={"Authorization": f"Bearer {key}"})
+        answers = [asked() for _ in range(20)]
+        check_error(next(answer for answer in answers if answer.status_code == 429), 429, place)
+
+    def test_of_the_service(self, make_app: MakeApp, own_redis: RedisServer, path: str, body: Any, place: Any) -> None:
+        own_redis.stop()
+        check_error(make_app(redis_url=own_redis.url).test_client().post(path, json=body), 503, place)
+
+
+def check_error(response: TestResponse, status: int | tuple[int, ...], place: tuple[str, ...]) -> str:
+    """Fail the test unless the response has the status, and a string in that place; return it."""
+    assert response.status_code in (status if isinstance(status, tuple) else (status,))
+    found = response.get_json()
+    for name in place:
+        found = found[name]
+    assert isinstance(found, str)
+    assert found
+    return found
+
+
+class TestNames:
+    """A pool serves one model, which may be asked for by the names that the world has for it."""
+
+    NAME = "sentence-transformers/all-MiniLM-L6-v2"
+
+    @pytest.mark.parametrize(
+        ("path", "body"),
+        [
+            ("/v1/embeddings", {"input": "a"}),
+            ("/v1/embeddings", {"input": "a", "truncation": True}),
+            ("/v1/embeddings", {"input": "a", "task": None}),
+            ("/embeddings", {"input": "a"}),
+            ("/api/embed", {"input": "a"}),
+            ("/api/embeddings", {"prompt": "a"}),
+            ("/api/show", {}),
+            ("/api/pull", {}),
+            ("/v1/embed", {"texts": ["a"]}),
+            ("/v2/embed", {"texts": ["a"]}),
+            ("/", {"texts": ["a"]}),
+        ],
+    )
+    def test_of_the_model(self, api: FlaskClient, stub: StubWorker, path: str, body: dict[str, Any]) -> None:
+        stub.announce(model=self.NAME)
+        for name in (self.NAME, "all-MiniLM-L6-v2", "ALL-minilm-l6-V2", "all-minilm", "all-minilm:latest"):
+            assert api.post(path, json=body | {"model": name}).status_code == 200
+        for name in ("MiniLM-L6-v2", "other/all-MiniLM-L6-v2", "all-minilm:33m", "all-MiniLM-L12-v2", ":latest"):
+            assert api.post(path, json=body | {"model": name}).status_code == 404
+
+    def test_a_refusal_has_them_all(self, make_app: MakeApp, stub: StubWorker) -> None:
+        stub.announce(model=self.NAME)
+        api = make_app(model_aliases="ada").test_client()
+        message = api.post("/v1/embeddings", json={"input": "a", "model": "babbage"}).get_json()["error"]["message"]
+        assert f"ask for {self.NAME} or all-MiniLM-L6-v2 or all-minilm or ada, or make the name an alias" in message
+
+    @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
+    def test_of_the_reranker(self, api: FlaskClient, stub: StubWorker, path: str) -> None:
+        stub.announce(reranker="/models/ms-marco-MiniLM-L6-v2/")
+        body = {"query": "a", "documents": ["a"]}
+        assert api.post(path, json=body | {"model": "MS-Marco-MiniLM-L6-v2"}).status_code == 200
+        assert api.post(path, json=body | {"model": "ms-marco"}).status_code == 404

@@ -49,7 +49,7 @@ class TestSharedPath:
 
     def test_each_answers_alone_where_the_other_is_left_out(self, make_app: MakeApp) -> None:
         alone = make_app(protocols="predict=/old,tei").test_client()
-        assert alone.post("/old/predict", json={"text": "a", "inputs": "a"}).status_code == 200
+        assert alone.post("/old/predict", json={"text": "a"}).status_code == 200
         assert alone.post("/predict", json={"text": "a"}).get_json()["error_type"] == "Backend"
 
     def test_a_body_that_is_not_json_is_refused(self, api: FlaskClient) -> None:

@@ -147,9 +147,16 @@ class TestCohere:
         assert api.post("/v1/rerank", json=body).status_code == 200
 
     def test_the_newer_route_reads_the_text_alone(self, api: FlaskClient) -> None:
-        body = {"query": QUERY, "documents": [{"text": TEXTS[0], "title": TEXTS[1]}], "rank_fields": ["title"]}
+        body = {"query": QUERY, "documents": [{"text": TEXTS[0], "title": TEXTS[1]}]}
         found = api.post("/v2/rerank", json=body).get_json()["results"]
         assert found == [{"index": 0, "relevance_score": score_of(TEXTS[0])}]
+        response = api.post("/v2/rerank", json=body | {"rank_fields": ["title"]})
+        assert response.get_json()["message"].startswith('unknown field "rank_fields"')
+
+    def test_the_length_of_documents_is_the_rerankers(self, api: FlaskClient) -> None:
+        for path, name in (("/v2/rerank", "max_tokens_per_doc"), ("/v1/rerank", "max_chunks_per_doc")):
+            body: dict[str, Any] = {"query": QUERY, "documents": TEXTS, name: 10, "priority": 1}
+            assert api.post(path, json=body).get_json()["results"] == results()
 
     @pytest.mark.parametrize(
         ("changes", "status", "words"),
@@ -168,6 +175,28 @@ class TestCohere:
         response = api.post("/v2/rerank", json={"query": QUERY, "documents": TEXTS, **changes})
         assert (response.status_code, list(response.get_json())) == (status, ["message"])
         assert words in response.get_json()["message"]
+
+
+@pytest.mark.usefixtures("stub")
+class TestVoyage:
+    def test_texts_come_best_first(self, api: FlaskClient) -> None:
+        body: dict[str, Any] = {"query": QUERY, "documents": TEXTS, "model": "stub-reranker"}
+        body |= {"top_k": None, "truncation": True}
+        found = api.post("/v1/rerank", json=body).get_json()
+        assert found == {
+            "object": "list",
+            "data": results(),
+            "model": "stub-reranker",
+            "usage": {"prompt_tokens": 14, "total_tokens": 14},
+        }
+        body |= {"top_k": 2, "return_documents": True}
+        assert api.post("/v1/rerank", json=body).get_json()["data"] == results(2, document=str)
+
+    def test_errors_have_its_shape(self, api: FlaskClient) -> None:
+        response = api.post("/v1/rerank", json={"query": 5, "documents": TEXTS, "top_k": 1})
+        assert (response.status_code, list(response.get_json())) == (400, ["detail"])
+        body = {"query": "a", "documents": ["a b c d e f g"], "truncation": False}
+        assert "tokens" in api.post("/v1/rerank", json=body).get_json()["detail"]
 
 
 @pytest.mark.usefixtures("stub")
@@ -266,26 +295,26 @@ class TestSharedPaths:
         assert api.get(path).get_json().keys() == api.post(f"{path}/a").get_json().keys() == fields
 
     @pytest.mark.parametrize("path", PATHS)
-    @pytest.mark.parametrize("documents", [TEXTS[:1], None])
-    def test_the_order_of_the_fields_is_the_same_everywhere(self, api: FlaskClient, path: str, documents: Any) -> None:
-        body = {"query": QUERY, "texts": TEXTS, "documents": documents}
-        found = api.post(path, json=body).get_json()
+    def test_a_body_for_two_protocols_is_refused(self, api: FlaskClient, path: str) -> None:
+        body = {"query": QUERY, "texts": TEXTS}
+        found = api.post(path, json=body | {"documents": None}).get_json()
         assert [item["index"] for item in found] == [TEXTS.index(text) for text in RANKED]
-        assert "query" in api.post(path, json=body | {"property": "a"}).get_json()
+        assert 'unknown field "documents"' in api.post(path, json=body | {"documents": TEXTS}).get_json()["error"]
+        assert 'unknown field "texts"' in api.post(path, json=body | {"property": "a"}).get_json()["error"]
 
     def test_each_that_shares_a_path_may_be_its_fallback(self) -> None:
         assert sorted(FALLBACKS) == sorted(TOLD_BY)
 
     def test_each_protocol_answers_alone_below_its_path(self, make_app: MakeApp) -> None:
         api = make_app(protocols="tei=/tei,infinity=/infinity,jina=/jina").test_client()
-        body = {"query": QUERY, "texts": TEXTS, "documents": TEXTS, "property": "a"}
-        assert isinstance(api.post("/tei/rerank", json=body).get_json(), list)
+        body = {"query": QUERY, "documents": TEXTS}
+        assert isinstance(api.post("/tei/rerank", json={"query": QUERY, "texts": TEXTS}).get_json(), list)
         assert api.post("/infinity/rerank", json=body).get_json()["object"] == "rerank"
         assert api.post("/jina/v1/rerank", json=body).get_json()["object"] == "list"
         assert api.post("/rerank", json=body).status_code == 404
 
     def test_two_that_nothing_tells_apart_are_refused(self, make_app: MakeApp) -> None:
-        with pytest.raises(BadSetting, match="jina and infinity, which both answer POST /v1/rerank"):
+        with pytest.raises(BadSetting, match="jina and infinity, which both answer POST /v1/"):
             make_app(protocols="jina,infinity=/v1")
 
     def test_an_alias_stands_for_the_reranker(self, make_app: MakeApp, stub: StubWorker) -> None:
@@ -301,7 +330,7 @@ class TestSharedPaths:
         assert None not in [value for path in PATHS for value in paths[path]["post"].values()]
         shared = {"Text Embeddings Inference", "Weaviate"}
         assert tags["/rerank"] == shared | {"Infinity"}
-        assert tags["/v1/rerank"] == shared | {"Cohere", "Jina"}
+        assert tags["/v1/rerank"] == shared | {"Cohere", "Jina", "Voyage"}
         assert tags["/v2/rerank"] == shared | {"Cohere"}
         body = paths["/v2/rerank"]["post"]["requestBody"]["content"]["application/json"]["schema"]["anyOf"]
         names = {schema["$ref"].rpartition("/")[2] for schema in body}

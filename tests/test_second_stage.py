@@ -289,10 +289,11 @@ def test_without_a_reranker_a_second_stage_is_refused(queue: Queue, encoder: Enc
 
 def test_a_reranker_may_be_named_and_another_one_is_refused(worker: Worker, queue: Queue, reranker: Reranker) -> None:
     name = reranker.model.name
-    named, other = (put(queue, QUERY, rerank={"top_n": TOP_N, "model": model}) for model in (name, "another"))
+    models = (name, f"{name.rpartition('/')[2].upper()}:latest", "another")
+    named, short, other = (put(queue, QUERY, rerank={"top_n": TOP_N, "model": model}) for model in models)
     drive(worker)
     found = replies(queue)
-    assert found[named.id].hits
+    assert found[named.id].hits == found[short.id].hits != []
     assert code(found[other.id]) == "unsupported"
     assert (error := found[other.id].error)
     assert error.message.startswith(f'rerank.model is "another", and this pool has {name}')

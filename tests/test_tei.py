@@ -237,7 +237,7 @@ class TestService:
         assert paths["/embed"]["post"]["tags"] == ["wait for the answer"]
         assert paths["/info"]["get"]["tags"] == ["service"]
         assert set(paths["/"]) == {"get", "post"}
-        assert paths["/"]["post"]["tags"] == ["Text Embeddings Inference"]
+        assert paths["/"]["post"]["tags"] == ["Text Embeddings Inference", "Cohere"]
 
 
 @pytest.mark.usefixtures("stub")

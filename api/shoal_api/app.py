@@ -28,7 +28,19 @@ from shoal_api.pool_details import read_details
 from shoal_api.pool_state import PoolReader
 from shoal_api.pool_watch import PoolWatch
 from shoal_api.protocol_paths import ProtocolPaths
-from shoal_api.protocols import cohere, infinity, jina, ollama, openai, predict, similar, tei, weaviate, wire_formats
+from shoal_api.protocols import (
+    cohere,
+    infinity,
+    jina,
+    ollama,
+    openai,
+    predict,
+    similar,
+    tei,
+    voyage,
+    weaviate,
+    wire_formats,
+)
 from shoal_api.request import JsonRequest
 from shoal_api.response import WholeResponse
 from shoal_api.routes import (
@@ -64,6 +76,7 @@ PROTOCOL_MODULES = {
     "ollama": ollama,
     "cohere": cohere,
     "jina": jina,
+    "voyage": voyage,
     "weaviate": weaviate,
     "similar": similar,
     "predict": predict,
@@ -103,6 +116,7 @@ class _App(FastFlask):
     def dispatch_request(self) -> Any:
         """Return what the view answers, if access control lets the request in."""
         request = cast(JsonRequest, request_ctx.request)
+        Context.of(self).paths.fall_back(request)
         return Context.of(self).access.answer(request, partial(self._answer, request))
 
     def _answer(self, request: JsonRequest) -> Any:

@@ -118,6 +118,7 @@ DIALECTS = {
     "ollama": Dialect(_sentence_body("error"), _BAD_REQUEST),
     "cohere": Dialect(_sentence_body("message"), _BAD_REQUEST | _UNSUPPORTED),
     "jina": Dialect(_sentence_body("detail"), _UNSUPPORTED),
+    "voyage": Dialect(_sentence_body("detail"), _BAD_REQUEST | _UNSUPPORTED),
     "weaviate": Dialect(_sentence_body("error")),
     **dict.fromkeys(("similar", "predict", "wire_formats"), OWN),
 }

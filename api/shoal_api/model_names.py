@@ -1,29 +1,37 @@
 """The model that is served, and the names by which a request may ask for it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from shoal.errors import ModelNotFound, NotReady
 from shoal.excerpt import excerpt
+from shoal.model_names import ANY_NAME, is_among, names_of
+from shoal.options import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from shoal_api.context import context
 
-#: The alias that stands for any name.
-ANY_NAME = "*"
+#: The names that the prompt for a kind of text may have, by the protocols' words for the kind.
+_PROMPTS = {
+    **dict.fromkeys(("query", "search_query", "retrieval.query"), QUERY_PROMPTS),
+    **dict.fromkeys(("document", "passage", "search_document", "retrieval.passage"), DOCUMENT_PROMPTS),
+    "classification": ("classification",),
+    "clustering": ("clustering",),
+}
 
 
 def served_models() -> list[str]:
     """Return the names of the models that ready workers serve: one, unless workers are being replaced."""
-    return _names("model")
+    return _served("model")
 
 
 def served_rerankers() -> list[str]:
     """Return the names of the rerankers that ready workers serve: one or none, unless workers are being replaced."""
-    return _names("reranker")
+    return _served("reranker")
 
 
-def _names(part: str) -> list[str]:
-    names = {about.get(part) for about in context().pool.read().ready.values()}
-    return sorted(name for name in names if isinstance(name, str))
+def known_names(served: list[str]) -> list[str]:
+    """Return every name by which a request may ask for one of these, the aliases too, but for `*`."""
+    names = (*(name for model in served for name in names_of(model)), *context().settings.model_alias_names())
+    return [name for name in dict.fromkeys(names) if name != ANY_NAME] if served else []
 
 
 def describe_model(name: str) -> Mapping[str, Any] | None:
@@ -32,11 +40,12 @@ def describe_model(name: str) -> Mapping[str, Any] | None:
     return next((about for about in workers if about.get("model") == name), next(iter(workers), None))
 
 
-def prompt_among(names: Sequence[str]) -> str | None:
-    """Return the first of these names that is a prompt of the served model; None if it has none of them.
+def prompt_for(kind: str | None) -> str | None:
+    """Return the name of the served model's prompt for a kind of text, in a protocol's word; None if it has none.
 
     Raises NotReady while no worker is ready to tell, for without its prompt a text would get another vector.
     """
+    names = _PROMPTS.get(kind or "", ())
     if not names:
         return None
     workers = context().pool.read().ready
@@ -47,7 +56,7 @@ def prompt_among(names: Sequence[str]) -> str | None:
 
 
 def check_model(name: str | None) -> None:
-    """Raise ModelNotFound for a name that is neither the served model's nor one of its aliases.
+    """Raise ModelNotFound for a name that is not one of the served model's.
 
     While no worker is ready, any name is taken, and the request waits for a worker.
     """
@@ -55,20 +64,25 @@ def check_model(name: str | None) -> None:
 
 
 def check_reranker(name: str | None) -> None:
-    """Raise ModelNotFound for a name that is neither the served reranker's nor an alias.
+    """Raise ModelNotFound for a name that is not one of the served reranker's.
 
     Where no ready worker has a reranker, any name is taken: a worker will say so.
     """
     _check(name, "reranker")
 
 
+def _served(part: str) -> list[str]:
+    names = {about.get(part) for about in context().pool.read().ready.values()}
+    return sorted(name for name in names if isinstance(name, str))
+
+
 def _check(name: str | None, part: str) -> None:
     """Raise ModelNotFound if `part` of the heartbeats of ready workers tells of models, and none has the name."""
-    if name is None:
+    if name is None or not (served := _served(part)):
         return
-    served, aliases = _names(part), context().settings.model_alias_names()
-    if served and name not in (*served, *aliases) and ANY_NAME not in aliases:
+    known = known_names(served)
+    if not is_among(name, (*known, *context().settings.model_alias_names())):
         raise ModelNotFound(
-            f"the {part} {excerpt(name)} is not served here: ask for {', '.join(served)}, or make the name an alias "
+            f"the {part} {excerpt(name)} is not served here: ask for {' or '.join(known)}, or make the name an alias "
             "with SHOAL_MODEL_ALIASES"
         )

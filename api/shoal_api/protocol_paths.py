@@ -12,11 +12,17 @@ from shoal_api.request import JsonRequest
 #: Endpoints that may share a path, each with the fields by which it recognises a body that is meant for it. The first
 #: endpoint of a path that recognises the body answers.
 TOLD_BY = {
+    "tei.embed_or_score": {"inputs", "query"},
+    "cohere.embed": {"texts"},
+    "voyage.embeddings": {"input_type", "truncation", "output_dimension", "output_dtype"},
+    "jina.embeddings": {"task", "embedding_type", "normalized", "truncate", "late_chunking"},
+    "openai.embeddings": {"input"},
     "tei.predict": {"inputs"},
     "predict.predict": {"text"},
     "weaviate.rerank": {"property"},
     "tei.rerank": {"texts"},
-    "cohere.rerank_v1": {"rank_fields", "max_chunks_per_doc"},
+    "voyage.rerank": {"top_k", "truncation"},
+    "cohere.rerank_v1": {"rank_fields", "max_chunks_per_doc", "max_tokens_per_doc", "priority"},
     "cohere.rerank": {"documents"},
     "jina.rerank": {"documents"},
     "infinity.rerank": {"documents"},
@@ -25,11 +31,17 @@ TOLD_BY = {
 #: The same endpoints in another order: the first one of a path answers the bodies that no endpoint recognises, and
 #: errors of the path.
 FALLBACKS = (
+    "tei.embed_or_score",
+    "cohere.embed",
+    "openai.embeddings",
+    "jina.embeddings",
+    "voyage.embeddings",
     "predict.predict",
     "tei.predict",
     "jina.rerank",
     "cohere.rerank",
     "cohere.rerank_v1",
+    "voyage.rerank",
     "tei.rerank",
     "infinity.rerank",
     "weaviate.rerank",
@@ -54,6 +66,12 @@ class ProtocolPaths:
             path: min(rules, key=lambda rule: FALLBACKS.index(rule.endpoint)) for path, rules in self._shared.items()
         }
         self._owners |= {path: _blueprint(rule) for path, rule in self._fallbacks.items()}
+        self._owners = _folders(self._owners) | self._owners
+
+    def fall_back(self, request: JsonRequest) -> None:
+        """Give the request the rule that answers for its path, if several have it, until its body is read."""
+        if request.method == "POST" and request.url_rule is not None:
+            request.url_rule = self._fallbacks.get(request.url_rule.rule, request.url_rule)
 
     def choose(self, request: JsonRequest) -> None:
         """Give the request the rule of the protocol that its body is meant for, if several have its path.
@@ -63,7 +81,6 @@ class ProtocolPaths:
         if request.method != "POST" or request.url_rule is None:
             return
         if rules := self._shared.get(request.url_rule.rule):
-            request.url_rule = self._fallbacks[request.url_rule.rule]  # for the error of a body that cannot be read
             names = request.get_json().keys()
             fitting = (rule for rule in rules if not TOLD_BY[rule.endpoint].isdisjoint(names))
             request.url_rule = next(fitting, request.url_rule)
@@ -74,6 +91,15 @@ class ProtocolPaths:
         while path and path not in self._owners:
             path = path.rpartition("/")[0]
         return self._owners.get(path, "")
+
+
+def _folders(owners: Mapping[str, str]) -> dict[str, str]:
+    """Return the owner of each path that has paths of only one owner below it."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for path, owner in owners.items():
+        while path := path.rpartition("/")[0]:
+            found[path].add(owner)
+    return {path: min(names) for path, names in found.items() if len(names) == 1}
 
 
 def _blueprint(rule: Rule) -> str:

@@ -130,9 +130,9 @@ def sent(data: bytes, media_type: str, status: int = 200, headers: Mapping[str, 
     return WholeResponse([data], status, Headers(described))
 
 
-def base64_rows(vectors: NDArray[np.float32]) -> list[str]:
-    """Return each row as base64 of its numbers, which are little-endian 32-bit floats."""
-    return [b64encode(row).decode() for row in vectors.astype("<f4", copy=False)]
+def base64_rows(rows: NDArray[Any]) -> list[str]:
+    """Return each row as base64 of its numbers: little-endian 32-bit floats, or bytes."""
+    return [b64encode(row).decode() for row in (rows.astype("<f4", copy=False) if rows.dtype == np.float32 else rows)]
 
 
 def with_tei_headers(response: Response, reply: Reply, job: Job) -> Response:

@@ -19,7 +19,10 @@ EMBEDDED_PORT = 6390
 PORT_FILE = "redis.port"
 
 #: The compatible protocols that the API can speak beside its own.
-PROTOCOLS = ("openai", "tei", "infinity", "ollama", "cohere", "jina", "weaviate", "similar", "predict", "wire_formats")
+PROTOCOLS = (
+    *("openai", "tei", "infinity", "ollama", "cohere", "jina", "voyage", "weaviate"),
+    *("similar", "predict", "wire_formats"),
+)
 
 #: Paths that begin so are files of the pages at / and /docs, which are read without a key.
 OPEN_PATHS = ("/docs/", "/page/")
@@ -103,7 +106,7 @@ class Settings:
         "Compatible protocols that the API speaks beside its own, separated by commas; name=/path mounts one there.",
     )
     model_aliases: str = _setting(
-        "", "Further names by which compatible requests may ask for the model, separated by commas; * is any name."
+        "", "Further names by which requests may ask for the model or the reranker, separated by commas; * is any name."
     )
 
     token_ids: str = _setting(

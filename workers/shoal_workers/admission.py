@@ -14,6 +14,7 @@ from shoal.errors import Expired, Internal, InvalidRequest, Poisoned, ShoalError
 from shoal.excerpt import excerpt
 from shoal.jobs import INDEX_OPERATIONS, TOKENIZER_OPERATIONS, Job, check_deadline
 from shoal.keys import NAME
+from shoal.model_names import is_among, names_of
 from shoal.options import QUERY_PROMPTS
 from shoal.outline import Outline
 from shoal.queue.answer import Answer
@@ -89,6 +90,7 @@ class Admission:
         clock: Clock,
         measurements: Measurements,
         reranker_name: str | None = None,
+        aliases: Sequence[str] = (),
         recent: RecentJobs | None = None,
         job_log: JobLog | None = None,
     ):
@@ -104,7 +106,7 @@ class Admission:
         self._waits = measurements.waits
         self._recent = recent or RecentJobs()
         self._job_log = job_log or JobLog(consumer.name, clock)
-        self._reranker_name = reranker_name
+        self._reranker_name, self._aliases = reranker_name, aliases
         self._next_claim = 0.0
         self._next_check = 0.0
         self._has_more_to_sweep = False
@@ -313,10 +315,10 @@ class Admission:
         return job
 
     def _check_reranker(self, wanted: str | None) -> None:
-        """Raise Unsupported unless this worker has a reranker, of the name that is `wanted` if one is."""
+        """Raise Unsupported unless this worker has a reranker, and `wanted` is one of its names if it is one."""
         if self._reranker_name is None:
             raise Unsupported("this worker has no reranker: set SHOAL_RERANKER to a cross-encoder, on all workers")
-        if wanted not in (None, self._reranker_name):
+        if wanted is not None and not is_among(wanted, (*names_of(self._reranker_name), *self._aliases)):
             raise Unsupported(
                 f"rerank.model is {excerpt(wanted)}, and this pool has {self._reranker_name}: name it, or leave it out"
             )

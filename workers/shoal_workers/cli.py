@@ -42,7 +42,14 @@ PROCESS_SETTINGS = ("stall_timeout_s", "workers", *LOG_SETTINGS)
 
 @click.command()
 @settings_options(
-    *REDIS_SETTINGS, *MODEL_SETTINGS, "reranker", *INDEX_SETTINGS, *JOB_SETTINGS, *CACHE_SETTINGS, *PROCESS_SETTINGS
+    *REDIS_SETTINGS,
+    *MODEL_SETTINGS,
+    "reranker",
+    "model_aliases",
+    *INDEX_SETTINGS,
+    *JOB_SETTINGS,
+    *CACHE_SETTINGS,
+    *PROCESS_SETTINGS,
 )
 def worker(settings: Settings) -> None:
     """Run one worker until it is told to stop (SIGTERM or Ctrl-C)."""

@@ -84,6 +84,7 @@ def serve(settings: Settings, encoder: Encoder | None = None) -> None:
         open_cache(settings, encoder, broker),
         crash_reports,
         reranker=reranker,
+        aliases=settings.model_alias_names(),
         before_pass=resizing.take,
         tracer=tracer,
     )

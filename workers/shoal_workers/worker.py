@@ -76,6 +76,7 @@ class Worker:
         crash_reports: CrashReports | None = None,
         clock: Clock | None = None,
         reranker: Reranker | None = None,
+        aliases: Sequence[str] = (),
         before_pass: Callable[[], object] = lambda: None,
         tracer: "Tracer | None" = None,
     ):
@@ -103,6 +104,7 @@ class Worker:
             self.clock,
             self.measurements,
             reranker_name=reranker.model.name if reranker else None,
+            aliases=aliases,
             recent=self.recent,
             job_log=self._job_log,
         )

@@ -9,11 +9,10 @@ from flask_openapi3.models.tag import Tag
 from numpy.typing import NDArray
 
 from shoal.errors import InvalidRequest
-from shoal.options import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from shoal.replies import Reply
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
-from shoal_api.model_names import check_model, prompt_among
+from shoal_api.model_names import check_model, prompt_for
 from shoal_api.number_type import convert
 from shoal_api.ranking import rank
 from shoal_api.response import base64_rows, cost_headers, rendered
@@ -31,16 +30,8 @@ api = Blueprint(
     "cohere", __name__, abp_tags=[Tag(name="Cohere")], abp_responses={"4XX": CohereError, "5XX": CohereError}
 )
 
-#: The names of the prompts that each type of input may have.
-_PROMPTS = {
-    "search_query": QUERY_PROMPTS,
-    "search_document": DOCUMENT_PROMPTS,
-    "classification": ("classification",),
-    "clustering": ("clustering",),
-    None: (),
-}
 
-
+@api.post("/", responses={200: CohereEmbeddings})
 @api.post("/v2/embed", responses={200: CohereEmbeddings})
 def embed(body: CohereBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order, in each of the formats that are asked for."""
@@ -84,17 +75,22 @@ def _ranking(body: CohereRerankBody, version: str) -> Response:
     return rendered(answer, headers=cost_headers(reply))
 
 
+def formatted(vectors: NDArray[np.float32], name: str) -> Any:
+    """Return the vectors, float32 `[texts, dimension]`, in the format of that name."""
+    return _FORMATS[name](vectors)
+
+
 def _by_type(body: CohereBody, types: Sequence[str], version: str) -> Response:
     reply = _call(body)
     assert reply.vectors is not None
-    embeddings = {name: _FORMATS[name](reply.vectors) for name in dict.fromkeys(types)}
+    embeddings = {name: formatted(reply.vectors, name) for name in dict.fromkeys(types)}
     answer = {"response_type": "embeddings_by_type", "embeddings": embeddings}
     return rendered(answer | _about(body, reply, version), headers=cost_headers(reply))
 
 
 def _call(body: CohereBody) -> Reply:
     check_model(body.model)
-    return call(body.job(prompt_among(_PROMPTS[body.input_type])), remedy="split the list")
+    return call(body.job(prompt_for(body.input_type)), remedy="split the list")
 
 
 def _about(body: CohereBody, reply: Reply, version: str) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from flask_openapi3.models.tag import Tag
 
 from shoal import __version__
 from shoal.errors import ModelNotFound
+from shoal_api.context import context
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
-from shoal_api.model_names import check_model, describe_model, served_models
+from shoal_api.model_names import check_model, describe_model, known_names, served_models
 from shoal_api.request import json_request
-from shoal_api.response import rendered
+from shoal_api.response import json_line, rendered, sent
 from shoal_api.schema.ollama import (
     OllamaEmbedBody,
     OllamaEmbedding,
@@ -21,8 +22,10 @@ from shoal_api.schema.ollama import (
     OllamaError,
     OllamaModels,
     OllamaPromptBody,
+    OllamaPullBody,
     OllamaShow,
     OllamaShowBody,
+    OllamaStatus,
     OllamaVersion,
 )
 from shoal_api.vector_format import VectorFormat, arrays_of
@@ -31,9 +34,6 @@ api = Blueprint(
     "ollama", __name__, abp_tags=[Tag(name="Ollama")], abp_responses={"4XX": OllamaError, "5XX": OllamaError}
 )
 
-#: The tag that Ollama's clients add to a name without one.
-_DEFAULT_TAG = ":latest"
-
 #: The time when a model was changed: not known.
 _NEVER = datetime.fromtimestamp(0, UTC).isoformat()
 
@@ -41,9 +41,9 @@ _NEVER = datetime.fromtimestamp(0, UTC).isoformat()
 @api.post("/api/embed", responses={200: OllamaEmbeddings})
 def embed(body: OllamaEmbedBody) -> Response:
     """Embed texts: one vector of length 1 for each, in order."""
-    _known(body.model)
+    check_model(body.model)
     wanted = VectorFormat.of_request()
-    reply = call(body.job(), remedy="split the list")
+    reply = call(body.job(context().pool.dimension()), remedy="split the list")
     spent_ns = int((time.perf_counter() - json_request().started_s) * 1e9)
     cost = {"total_duration": spent_ns, "load_duration": 0, "prompt_eval_count": sum(reply.tokens)}
     answer = {"model": reply.model, "embeddings": reply.vectors, **cost}
@@ -53,7 +53,7 @@ def embed(body: OllamaEmbedBody) -> Response:
 @api.post("/api/embeddings", responses={200: OllamaEmbedding})
 def embeddings(body: OllamaPromptBody) -> Response:
     """Embed one text."""
-    _known(body.model)
+    check_model(body.model)
     wanted = VectorFormat.of_request()
     reply = call(body.job(), remedy="cut the text")
     assert reply.vectors is not None
@@ -63,8 +63,8 @@ def embeddings(body: OllamaPromptBody) -> Response:
 
 @api.get("/api/tags", responses={200: OllamaModels})
 def tags() -> Response:
-    """List the models that are served."""
-    return rendered({"models": [_about(name) for name in served_models()]})
+    """List the model that is served under each of its names, the aliases too."""
+    return rendered({"models": [_about(name) for name in known_names(served_models())]})
 
 
 @api.get("/api/ps", responses={200: OllamaModels})
@@ -76,7 +76,8 @@ def running() -> Response:
 @api.post("/api/show", responses={200: OllamaShow})
 def show(body: OllamaShowBody) -> Response:
     """Tell about a model."""
-    model = describe_model(_known(body.asked()))
+    check_model(name := body.asked())
+    model = describe_model(name)
     if model is None:
         raise ModelNotFound("no model is served: no worker is ready")
     sizes = {"embedding_length": model.get("dimension"), "context_length": model.get("max_tokens")}
@@ -85,20 +86,18 @@ def show(body: OllamaShowBody) -> Response:
     return rendered(about)
 
 
+@api.post("/api/pull", responses={200: OllamaStatus})
+def pull(body: OllamaPullBody) -> Response:
+    """Tell that a model is there, which clients ask for before they use it; no other can be had."""
+    check_model(body.asked())
+    kind = "application/json" if body.stream is False else "application/x-ndjson"
+    return sent(json_line({"status": "success"}), kind)
+
+
 @api.get("/api/version", responses={200: OllamaVersion})
 def version() -> Response:
     """Tell the version of Shoal."""
     return rendered({"version": __version__})
-
-
-def _known(name: str) -> str:
-    """Return the name if it is known, else without the tag that clients add; raises ModelNotFound."""
-    try:
-        check_model(name)
-    except ModelNotFound:
-        name = name.removesuffix(_DEFAULT_TAG)
-        check_model(name)
-    return name
 
 
 def _about(name: str) -> dict[str, Any]:

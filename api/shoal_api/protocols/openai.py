@@ -40,12 +40,11 @@ def embeddings(body: EmbeddingsBody) -> Response:
     return wanted.answer(reply, arrays_of(reply), in_json=lambda: embedding_list(reply, body.encoding_format))
 
 
-def embedding_list(reply: Reply, encoding_format: str | None) -> dict[str, Any]:
-    """Return the vectors of a reply in OpenAI's shape."""
-    assert reply.vectors is not None
-    rows: Any = reply.vectors
+def embedding_list(reply: Reply, encoding_format: str | None, rows: Any = None) -> dict[str, Any]:
+    """Return the vectors of a reply, or rows that are made of them, in OpenAI's shape."""
+    rows = reply.vectors if rows is None else rows
     if encoding_format == "base64":
-        rows = base64_rows(reply.vectors)
+        rows = base64_rows(rows)
     num_tokens = sum(reply.tokens)
     return {
         "object": "list",

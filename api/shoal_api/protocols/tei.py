@@ -77,9 +77,9 @@ def similarity(body: SimilarityBody) -> Response:
 
 @api.post("/", responses={200: VectorsOrScores}, openapi_extensions=_ANY_BODY)
 def embed_or_score() -> Response:
-    """Embed texts, compare them if `inputs` is an object, or score `texts`: as /embed, /similarity and /rerank do."""
+    """Embed texts, compare them if `inputs` is an object, or score them if there is a `query`."""
     body = json_request().get_json()
-    if "texts" in body and "inputs" not in body:
+    if "query" in body and "inputs" not in body:
         return _ranks(validation.checked(TeiRerankBody, body))
     if isinstance(body.get("inputs"), dict):
         return _similarities(validation.checked(SimilarityBody, body))

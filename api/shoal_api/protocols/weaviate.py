@@ -5,10 +5,9 @@ from typing import Any
 from flask import Response
 from flask_openapi3.models.tag import Tag
 
-from shoal.options import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
-from shoal_api.model_names import prompt_among
+from shoal_api.model_names import prompt_for
 from shoal_api.response import WholeResponse, cost_headers, rendered
 from shoal_api.routes import health as own_health
 from shoal_api.routes import info as own_info
@@ -20,16 +19,13 @@ api = Blueprint(
     "weaviate", __name__, abp_tags=[Tag(name="Weaviate")], abp_responses={"4XX": WeaviateError, "5XX": WeaviateError}
 )
 
-#: The names of the prompts that each type of task may have.
-_PROMPTS = {"query": QUERY_PROMPTS, "passage": DOCUMENT_PROMPTS}
-
 
 @api.post("/vectors", responses={200: WeaviateVectors})
 def vectors(body: WeaviateBody) -> Response:
     """Embed the text of an object or a query, or several: vectors of length 1."""
     wanted = VectorFormat.of_request()
     task = body.config.task_type if body.config else None
-    reply = call(body.job(prompt_among(_PROMPTS.get(task or "", ()))), remedy="split the list")
+    reply = call(body.job(prompt_for(task)), remedy="split the list")
     assert reply.vectors is not None
     rows, dims = reply.vectors, reply.vectors.shape[1]
     one = body.text is not None

@@ -8,19 +8,18 @@ from shoal_api.validation import check_names
 
 
 class Body(BaseModel):
-    """A JSON body: types are taken strictly, unknown fields are ignored."""
+    """A JSON object of a request: types are taken strictly, and unknown fields are refused.
 
-    model_config = ConfigDict(strict=True, extra="ignore")
+    A field that clients send and that changes nothing is declared as `Ignored`, and no other is ignored.
+    """
 
-
-class OwnBody(Body):
-    """A body of Shoal's own routes: unknown fields are refused."""
-
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(strict=True, extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
-    def check_fields(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the values; raise InvalidRequest for an unknown field, with the name that is meant."""
-        check_names("field", values, cls.model_fields)
+    def check_fields(cls, values: Any) -> Any:
+        """Return the values; raise InvalidRequest for an unknown field, unless it is null."""
+        if isinstance(values, dict):
+            values = {name: value for name, value in values.items() if value is not None or name in cls.model_fields}
+            check_names("field", values, cls.model_fields)
         return values

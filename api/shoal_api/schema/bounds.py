@@ -17,12 +17,13 @@ class BoundedBy:
 
 
 #: All checks that bound values in place of a schema: settings decide the bound, or Redis and Python have the same one.
-CHECKS = (TEXT, TEXTS, SEARCH, DOCUMENTS, TOKENS) = (
+CHECKS = (TEXT, TEXTS, SEARCH, DOCUMENTS, TOKENS, UNREAD) = (
     BoundedBy("check_texts and check_query: SHOAL_MAX_TEXT_CHARS decides"),
     BoundedBy("check_texts: SHOAL_MAX_BACKLOG_TEXTS and SHOAL_MAX_JOB_TEXTS decide"),
     BoundedBy("SearchOptions: jobs and programs have the same options"),
     BoundedBy("IndexWriter: programs have the same documents"),
     BoundedBy("check_texts and check_tokenizer_request: ids are decoded as texts"),
+    BoundedBy("SHOAL_MAX_REQUEST_BYTES alone: nothing reads the value"),
 )
 
 #: The name of a field, a prompt, an index, a version, a job or a model.
@@ -56,5 +57,5 @@ TopN = Annotated[int, Field(ge=1, le=2**31 - 1)]
 #: A time in Unix seconds.
 UnixTime = Annotated[float, Field(ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
 
-#: An object that is not read.
-Ignored = Annotated[dict[str, Any], Field(max_length=1_000)]
+#: A field that clients send, and that changes no answer.
+Ignored = Annotated[Any, Field(description="Ignored"), UNREAD]

@@ -9,7 +9,7 @@ from shoal.excerpt import excerpt
 from shoal.jobs import Job
 from shoal.options import Options
 from shoal_api.schema.body import Body
-from shoal_api.schema.bounds import Dimensions, Name, TextList
+from shoal_api.schema.bounds import Dimensions, Ignored, Name, TextList
 from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.rerank import RankedDocument, RerankBody
 from shoal_api.schema.responses import WITH_COST
@@ -41,6 +41,8 @@ class CohereBody(Body):
         None, description="Keep this many numbers of each vector, and normalise again"
     )
 
+    priority: Ignored = None
+
     def job(self, prompt_name: str | None) -> Job:
         """Return the job that does it, with the prompt of that name."""
         options = Options(
@@ -56,6 +58,8 @@ class CohereRerankBody(RerankBody):
     """A query, and documents to score for it."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"query": "a storm", "documents": ["rain", "market"]}})
+    max_tokens_per_doc: Ignored = None
+    priority: Ignored = None
 
 
 class CohereFieldsBody(CohereRerankBody):
@@ -64,6 +68,8 @@ class CohereFieldsBody(CohereRerankBody):
     rank_fields: Annotated[list[Name], Field(fail_fast=True, min_length=1, max_length=MAX_RANK_FIELDS)] | None = Field(
         None, description="Different names of the fields that are read of documents that are objects; null: `text`"
     )
+
+    max_chunks_per_doc: Ignored = None
 
     def job(self) -> Job:
         """Return the job that does it.

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from shoal_api.schema.body import OwnBody
+from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import DOCUMENTS
 from shoal_api.schema.responses import described
 
@@ -26,7 +26,7 @@ _DOCUMENT = WithJsonSchema(
 )
 
 
-class DocumentsBody(OwnBody):
+class DocumentsBody(Body):
     """Documents to add to an index."""
 
     model_config = ConfigDict(
@@ -40,7 +40,7 @@ class DocumentsBody(OwnBody):
     )
 
 
-class IdsBody(OwnBody):
+class IdsBody(Body):
     """Ids of documents to delete from an index."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"ids": ["7"]}})

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from shoal.jobs import Job
 from shoal.options import MAX_DIMENSIONS, Options
 from shoal_api.schema.body import Body
-from shoal_api.schema.bounds import Name, TextList, Texts
+from shoal_api.schema.bounds import Ignored, Name, TextList, Texts
 from shoal_api.schema.openai import EmbeddingList, ModelBody, Usage
 from shoal_api.schema.requests import as_list
 from shoal_api.schema.rerank import RerankBody
@@ -30,7 +30,7 @@ class InfinityBody(Body):
         0, description="Keep this many numbers of each vector; 0: all"
     )
     modality: Literal["text"] = Field("text", description="Kind of the input")
-    user: Name | None = Field(None, description="Ignored")
+    user: Ignored = None
 
     def job(self) -> Job:
         """Return the job that does it."""

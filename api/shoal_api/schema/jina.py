@@ -1,12 +1,46 @@
-"""The shapes of Jina's rerank requests and responses."""
+"""The shapes of Jina's requests and responses."""
 
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from shoal.jobs import Job
+from shoal.options import Options
+from shoal_api.schema.body import Body
+from shoal_api.schema.bounds import Dimensions, Ignored, Name, Texts
 from shoal_api.schema.errors import ErrorShape
+from shoal_api.schema.requests import as_list
 from shoal_api.schema.rerank import RankedDocument, RerankBody
 from shoal_api.schema.responses import WITH_COST
+
+Task = Literal["retrieval.query", "retrieval.passage", "text-matching", "classification", "separation"]
+
+
+class JinaBody(Body):
+    """Texts to embed."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"input": ["a text"], "task": "retrieval.passage"}})
+    input: Texts = Field(description="One text or several")
+    model: Name | None = Field(None, description="A name of the served model; null: the served one")
+    task: Task | None = Field(None, description="Chooses the prompt of the model, if it has one for this")
+    dimensions: Dimensions | None = Field(
+        None, description="Keep this many numbers of each vector, and normalise again"
+    )
+    embedding_type: Literal["float", "base64"] | None = Field(None, description="Lists of numbers, or base64 of floats")
+    normalized: bool = Field(True, description="Scale vectors to length 1")
+    truncate: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
+    late_chunking: Literal[False] | None = Field(None, description="Not supported: each text is embedded by itself")
+    user: Ignored = None
+
+    def job(self, prompt_name: str | None) -> Job:
+        """Return the job that does it, with the prompt of that name."""
+        options = Options(
+            normalize=self.normalized,
+            truncate=self.truncate is not False,
+            prompt_name=prompt_name,
+            dimensions=self.dimensions,
+        )
+        return Job("embed", as_list(self.input), options)
 
 
 class JinaRerankBody(RerankBody):

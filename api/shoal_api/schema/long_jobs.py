@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 from shoal.languages import Language
 from shoal.options import OPTION_DEFAULTS
 from shoal_api.schema import headers
-from shoal_api.schema.body import OwnBody
+from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import ChunkOverlap, ChunkTokens, Dimensions, Name, Path, UnixTime
 from shoal_api.schema.requests import TextOptions
 from shoal_api.schema.responses import ANY_FORMAT, JobResult, JobState, JobStatus, described
@@ -18,7 +18,7 @@ MAX_LISTED = 1_000
 _ID = "05994f8ba4d8bac6959289ef"
 
 
-class _SourceFields(OwnBody):
+class _SourceFields(Body):
     """The columns of a source, and the URL to tell of the end of its job."""
 
     text_column: Name | None = Field(None, description="Column with the texts; null: the one that looks like it")
@@ -119,7 +119,7 @@ class VersionPath(IndexPath):
     version: str = Field(description="Version, as the list of versions has it", max_length=128)
 
 
-class PublishBody(OwnBody):
+class PublishBody(Body):
     """The version to serve."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"version": "20261122T030000Z-4f8ba4"}})

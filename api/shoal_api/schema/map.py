@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, Stri
 
 from shoal.jobs import Job
 from shoal.map_options import MAX_POINTS, MAX_ROW, MAX_ROWS, MapOptions
-from shoal_api.schema.body import OwnBody
+from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import Name
 from shoal_api.schema.responses import Place, described
 
@@ -26,7 +26,7 @@ class MapQuery(BaseModel):
         return Job("map", [], index=self.index, map=MapOptions(self.max_points, self.field))
 
 
-class MapDocumentsBody(OwnBody):
+class MapDocumentsBody(Body):
     """Points of a map."""
 
     model_config = ConfigDict(

@@ -1,6 +1,6 @@
 """The shapes of Ollama's requests and responses."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -27,13 +27,16 @@ class OllamaEmbedBody(Body):
     model: Name = Field(description="The served model, or an alias of it, also with `:latest` after it")
     input: Texts = Field(description="One text or several")
     truncate: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
-    dimensions: Dimensions | None = Field(None, description="Keep this many numbers of each vector")
-    options: Ignored | None = Field(None, description="Ignored")
-    keep_alive: KeepAlive | None = Field(None, description="Ignored: the model stays in memory")
+    dimensions: Dimensions | None = Field(
+        None, description="Keep this many numbers of each vector; all if it has no more"
+    )
+    options: Ignored = None
+    keep_alive: Ignored = None
 
-    def job(self) -> Job:
-        """Return the job that does it."""
-        options = Options(truncate=self.truncate is not False, dimensions=self.dimensions)
+    def job(self, dimension: int) -> Job:
+        """Return the job that does it; `dimension` is that of the model, or 0 while it is not known."""
+        wanted = None if self.dimensions and 0 < dimension <= self.dimensions else self.dimensions
+        options = Options(truncate=self.truncate is not False, dimensions=wanted)
         return Job("embed", as_list(self.input), options)
 
 
@@ -45,16 +48,16 @@ class OllamaPromptBody(Body):
     )
     model: Name = Field(description="The served model, or an alias of it, also with `:latest` after it")
     prompt: Text = Field(description="The text")
-    options: Ignored | None = Field(None, description="Ignored")
-    keep_alive: KeepAlive | None = Field(None, description="Ignored: the model stays in memory")
+    options: Ignored = None
+    keep_alive: Ignored = None
 
     def job(self) -> Job:
         """Return the job that does it."""
         return Job("embed", [self.prompt])
 
 
-class OllamaShowBody(Body):
-    """A model to tell about."""
+class OllamaModelBody(Body):
+    """A model."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"model": "sentence-transformers/all-MiniLM-L6-v2"}})
     model: Name | None = Field(None, description="The served model, or an alias of it, also with `:latest` after it")
@@ -65,6 +68,22 @@ class OllamaShowBody(Body):
         if name := self.model or self.name:
             return name
         raise InvalidRequest("model is missing: it is required, or name in its place")
+
+
+class OllamaShowBody(OllamaModelBody):
+    """A model to tell about."""
+
+    verbose: Ignored = None
+    system: Ignored = None
+    template: Ignored = None
+    options: Ignored = None
+
+
+class OllamaPullBody(OllamaModelBody):
+    """A model to pull, which is there already or nowhere."""
+
+    stream: bool | None = Field(None, description="Answer lines of JSON; null: true; false answers one object")
+    insecure: Ignored = None
 
 
 class OllamaEmbeddings(BaseModel):
@@ -119,6 +138,12 @@ class OllamaShow(BaseModel):
     model_info: dict[str, Any]
     capabilities: list[str]
     modified_at: str
+
+
+class OllamaStatus(BaseModel):
+    """The outcome of a pull."""
+
+    status: Literal["success"]
 
 
 class OllamaVersion(BaseModel):

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from shoal.jobs import Job
 from shoal.options import Options
 from shoal_api.schema.body import Body
-from shoal_api.schema.bounds import Dimensions, Name
+from shoal_api.schema.bounds import Dimensions, Ignored, Name
 from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.requests import TextsOrIds
 from shoal_api.schema.responses import IN_ANY_FORMAT
@@ -25,7 +25,7 @@ class EmbeddingsBody(Body):
     dimensions: Dimensions | None = Field(
         None, description="Keep this many numbers of each vector, and normalise again"
     )
-    user: Name | None = Field(None, description="Ignored")
+    user: Ignored = None
 
     def job(self, texts: list[str]) -> Job:
         """Return the job that embeds the texts of `input`."""

@@ -2,20 +2,20 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
 from shoal.errors import InvalidRequest
 from shoal.jobs import MAX_K, Job, Lane
 from shoal.options import OPTION_DEFAULTS, RERANK_OPTIONS, Options, Output, Pooling, TruncationSide
-from shoal_api.dialects import is_tei_body
 from shoal_api.number_type import NumberType
-from shoal_api.schema.body import OwnBody
+from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import (
     ChunkOverlap,
     ChunkTokens,
     Dimensions,
     IdLists,
     Ids,
+    Ignored,
     Name,
     Path,
     Text,
@@ -23,7 +23,6 @@ from shoal_api.schema.bounds import (
     Texts,
 )
 from shoal_api.schema.search_fields import SearchFields
-from shoal_api.validation import check_names
 
 #: Longest that a request for a job's result may wait, in seconds.
 MAX_WAIT_S = 60
@@ -67,7 +66,7 @@ _LANE: Any = Field(
 )
 
 
-class TruncationOptions(OwnBody):
+class TruncationOptions(Body):
     """Options of how texts are cut that are too long for the model."""
 
     truncate: bool = _option("truncate", "Cut texts that are too long for the model; false refuses them")
@@ -94,7 +93,7 @@ class EmbedOptions(TextOptions):
 
 
 class EmbedBody(EmbedOptions):
-    """Texts to embed. Bodies of Text Embeddings Inference's clients are taken too, and their unknown fields ignored."""
+    """Texts to embed. Bodies of Text Embeddings Inference's clients are taken too."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"inputs": ["first text", "second text"], "dimensions": 2}})
     inputs: TextsOrIds = Field(description="One text or several; or token ids, if `SHOAL_TOKEN_IDS` allows them")
@@ -108,15 +107,7 @@ class EmbedBody(EmbedOptions):
         description="The vectors alone, or the result of a job: what it cost, and how much of each text was read",
     )
     lane: Lane = _LANE
-
-    @model_validator(mode="before")
-    @classmethod
-    def check_fields(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the known ones of a body of Text Embeddings Inference's clients, and check those of any other."""
-        if is_tei_body(values):
-            return {name: value for name, value in values.items() if name in cls.model_fields}
-        check_names("field", values, cls.model_fields)
-        return values
+    options: Ignored = None
 
     def job(self, texts: list[str]) -> Job:
         """Return the job that embeds the texts of `inputs`; raises InvalidRequest for options at odds."""

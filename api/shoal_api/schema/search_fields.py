@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field
 
 from shoal.search_options import MAX_GROUP_SIZE, MAX_TOP_N, SEARCH_DEFAULTS, SEARCH_NAMES, Mode, SearchOptions
-from shoal_api.schema.body import OwnBody
+from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import SEARCH, Texts
 
 _Item = TypeVar("_Item")
@@ -23,7 +23,7 @@ def _option(name: str, description: str) -> Any:
     return Field(SEARCH_DEFAULTS[name], description=description)
 
 
-class SearchFields(OwnBody):
+class SearchFields(Body):
     """Options of how an index is searched."""
 
     mode: Mode = _option("mode", "Rank by meaning, by words, or by both")

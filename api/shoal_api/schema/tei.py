@@ -1,6 +1,6 @@
 """The shapes of Text Embeddings Inference's requests and responses."""
 
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
@@ -8,7 +8,7 @@ from shoal.jobs import Job
 from shoal.options import Options
 from shoal_api.schema import headers
 from shoal_api.schema.body import Body
-from shoal_api.schema.bounds import Dimensions, IdLists, Ids, Name, Text, TextList, Texts
+from shoal_api.schema.bounds import Dimensions, IdLists, Ids, Ignored, Name, Text, TextList, Texts
 from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.requests import TextsOrIds, TruncationDirection, as_list
 from shoal_api.schema.responses import ANY_FORMAT, ErrorBody, described
@@ -20,7 +20,7 @@ class TeiTruncation(Body):
     truncate: bool | None = Field(None, description="Cut texts that are too long; null: true; false refuses them")
     truncation_direction: TruncationDirection = Field("Right", description="End at which texts are cut")
 
-    def options(self, **others: Any) -> Options:
+    def text_options(self, **others: Any) -> Options:
         """Return these options and others, under Shoal's names."""
         side = self.truncation_direction.lower()
         return Options(truncate=self.truncate is not False, truncation_side=side, **others)
@@ -31,9 +31,9 @@ class TeiOptions(TeiTruncation):
 
     prompt_name: Name | None = Field(None, description="Name of the model's prompt to put before each text")
 
-    def options(self, **others: Any) -> Options:
+    def text_options(self, **others: Any) -> Options:
         """Return these options and others, under Shoal's names."""
-        return super().options(prompt_name=self.prompt_name, **others)
+        return super().text_options(prompt_name=self.prompt_name, **others)
 
 
 class TeiTokensBody(TeiOptions):
@@ -44,7 +44,7 @@ class TeiTokensBody(TeiOptions):
 
     def job(self, texts: list[str]) -> Job:
         """Return the job that embeds the texts of `inputs`."""
-        return Job("embed", texts, self.options(output="tokens", normalize=False))
+        return Job("embed", texts, self.text_options(output="tokens", normalize=False))
 
 
 class TeiEmbedBody(TeiOptions):
@@ -54,10 +54,12 @@ class TeiEmbedBody(TeiOptions):
     inputs: TextsOrIds = Field(description="One text or several; or token ids, if `SHOAL_TOKEN_IDS` allows them")
     normalize: bool = Field(True, description="Scale vectors to length 1")
     dimensions: Dimensions | None = Field(None, description="Keep this many numbers of each vector")
+    encoding_format: Literal["float"] | None = Field(None, description="Lists of numbers")
+    options: Ignored = None
 
     def job(self, texts: list[str]) -> Job:
         """Return the job that embeds the texts of `inputs`."""
-        options = self.options(normalize=self.normalize, dimensions=self.dimensions)
+        options = self.text_options(normalize=self.normalize, dimensions=self.dimensions)
         return Job("embed", texts, options)
 
 
@@ -76,10 +78,11 @@ class SimilarityBody(Body):
     )
     inputs: SimilarityInputs = Field(description="The texts")
     parameters: TeiOptions | None = Field(None, description="Options of how the model reads them")
+    options: Ignored = None
 
     def job(self) -> Job:
         """Return the job that embeds the source sentence and then the others."""
-        options = (self.parameters or TeiOptions.model_construct()).options()
+        options = (self.parameters or TeiOptions.model_construct()).text_options()
         return Job("embed", [self.inputs.source_sentence, *self.inputs.sentences], options)
 
 
@@ -94,7 +97,7 @@ class TeiRerankBody(TeiTruncation):
 
     def job(self) -> Job:
         """Return the job that does it."""
-        return Job("rerank", self.texts, self.options(), query=self.query, raw_scores=self.raw_scores)
+        return Job("rerank", self.texts, self.text_options(), query=self.query, raw_scores=self.raw_scores)
 
 
 class TokenizeBody(Body):

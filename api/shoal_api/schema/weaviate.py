@@ -8,18 +8,19 @@ from shoal.errors import InvalidRequest
 from shoal.jobs import Job
 from shoal.options import Options
 from shoal_api.schema.body import Body
-from shoal_api.schema.bounds import Dimensions, Text, TextList
+from shoal_api.schema.bounds import Dimensions, Ignored, Text, TextList
 from shoal_api.schema.errors import ErrorShape
 from shoal_api.schema.responses import IN_ANY_FORMAT, WITH_COST
 
 
 class WeaviateConfig(Body):
-    """The way to embed; other fields are ignored."""
+    """The way to embed."""
 
     task_type: Literal["", "query", "passage"] | None = Field(
         None, description="Chooses the prompt of the model, if it has one"
     )
     dimensions: Dimensions | None = Field(None, description="Keep this many numbers of each vector")
+    pooling_strategy: Ignored = None
 
 
 class WeaviateBody(Body):
