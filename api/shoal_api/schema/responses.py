@@ -154,9 +154,9 @@ class Submitted(JobState):
     model_config = described(
         answer_headers=headers.SUBMITTED,
         links={
-            "status": _link("jobs_job_status_v1_jobs__id__get", "The status of the job"),
-            "result": _link("jobs_job_result_v1_jobs__id__result_get", "The result of the job"),
-            "cancel": _link("jobs_cancel_job_v1_jobs__id__cancel_post", "Cancels the job"),
+            "status": _link("jobStatus", "The status of the job"),
+            "result": _link("jobResult", "The result of the job"),
+            "cancel": _link("cancelJob", "Cancels the job"),
         },
         example={"id": "05994f8ba4d8bac6959289ef", "status": "queued"},
     )
