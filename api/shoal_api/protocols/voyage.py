@@ -1,9 +1,9 @@
 """Voyage: POST /v1/embeddings and POST /v1/rerank, with fields and answers of its own."""
 
 from flask import Response
-from flask_openapi3.blueprint import APIBlueprint
 from flask_openapi3.models.tag import Tag
 
+from shoal_api.description import Blueprint
 from shoal_api.enqueue import call
 from shoal_api.model_names import check_model, prompt_for
 from shoal_api.protocols.cohere import formatted
@@ -13,7 +13,7 @@ from shoal_api.response import cost_headers, rendered
 from shoal_api.schema.openai import EmbeddingList
 from shoal_api.schema.voyage import VoyageBody, VoyageError, VoyageRanking, VoyageRerankBody
 
-api = APIBlueprint(
+api = Blueprint(
     "voyage", __name__, abp_tags=[Tag(name="Voyage")], abp_responses={"4XX": VoyageError, "5XX": VoyageError}
 )
 
