@@ -13,6 +13,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
+import redis
 from conftest import PATIENCE_S, RedisServer, free_port, wait_until
 from page import BadInput
 from process import environment, run
@@ -20,6 +21,8 @@ from queues import queue_of
 from service import Service, service
 
 from shoal import Client
+from shoal.jobs import LANES
+from shoal.keys import Keys
 from shoal.options import Options
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.scratch import SCRATCH
@@ -228,6 +231,29 @@ def test_when_redis_goes_waiting_clients_are_told_and_jobs_are_kept(
         assert result.status == 200, result.body
         assert np.array(result.body["embeddings"]) == pytest.approx(good_vector, abs=1e-5)
         assert_still_serving(running, good_vector)
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_a_key_of_another_type_in_any_lane_is_told_at_once(
+    own_redis: RedisServer, usual: dict[str, Any], tmp_path: Path, lane: str
+) -> None:
+    keys = Keys(usual["key_prefix"], usual["pool"])
+    with (
+        service(tmp_path, redis_url=own_redis.url, **usual) as running,
+        redis.Redis.from_url(own_redis.url) as other,
+    ):
+        wait_until(running.is_ready)
+        for number, key in enumerate([*keys.of_lane(lane), keys.unread_load]):
+            other.pipeline().delete(key).set(key, "something else").execute()
+            answer = running.ask("POST", "/embed", {"inputs": key})
+            if lane == "bulk" and number in (3, 4, 5):  # an interactive job has no need of these
+                assert answer.status == 200, (key, answer.body)
+            else:
+                assert answer.status == 503, (key, answer.body)
+                assert all(words in answer.body["error"]["message"] for words in (f"{key} ", "delete it"))
+            other.delete(key)
+            wait_until(running.is_ready)
+            assert running.ask("POST", "/embed", {"inputs": f"{key} again"}).status == 200
 
 
 def _num_unanswered(server: RedisServer, usual: dict[str, Any]) -> int:

@@ -52,10 +52,11 @@ READ_TTL_S = 60
 #: Most processes that are told when a job is answered; others look for its result from time to time.
 MAX_WATCHERS = 64
 
-_PUT, _CANCEL = (Script.load("shoal.queue", "lane", "arguments", name) for name in ("put", "cancel"))
-_HELD, _WITHDRAW, _MARK_READ, _WATCH, _LOADS, _LANE_FAULT = (
-    Script.load("shoal.queue", "lane", name)
-    for name in ("held", "withdraw", "mark_read", "watch", "loads", "lane_fault")
+_PUT, _CANCEL, _LANE_FAULT = (
+    Script.load("shoal.queue", "lane", "arguments", name) for name in ("put", "cancel", "lane_fault")
+)
+_HELD, _WITHDRAW, _MARK_READ, _WATCH, _LOADS = (
+    Script.load("shoal.queue", "lane", name) for name in ("held", "withdraw", "mark_read", "watch", "loads")
 )
 
 

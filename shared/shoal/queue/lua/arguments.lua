@@ -74,3 +74,20 @@ local function fault_of_value(command, key, ...)
   if type(found) == 'table' and found.err then return key .. ' holds something else: ' .. found.err end
 end
 
+-- Return what is wrong with the keys of a lane that are read by its scripts alone, or nil.
+local function fault_of_values(lane)
+  return fault_of_value('HEXISTS', lane.places, '') or fault_of_value('ZCARD', lane.tags)
+    or fault_of_value('HEXISTS', lane.load, '')
+end
+
+-- Return what is wrong with the keys of all lanes that workers read together, or nil: where one holds something else, no job
+-- of any lane is taken. Those of another lane need not be among KEYS, as they are only looked at.
+local function fault_of_lanes()
+  for _, name in ipairs({'interactive', 'bulk'}) do
+    local front = root() .. ':lane:' .. name
+    local wrong = fault_of_value('XLEN', front) or fault_of_value('XLEN', front .. ':overflow')
+      or fault_of_value('ZCARD', front .. ':waiting')
+    if wrong then return wrong end
+  end
+end
+

@@ -3,11 +3,6 @@
 -- Returns the key and the error that its next command would get, as an error.
 local LAST_ID = '18446744073709551615-18446744073709551615' -- of a stream, after which there is no other
 
-local function fault_of(command, key, ...)
-  local found = redis.pcall(command, key, ...)
-  return type(found) == 'table' and found.err and key .. ': ' .. found.err
-end
-
 -- True if a stream has given its last id, which also an entry that was taken or deleted may have had.
 local function is_used_up(stream)
   if #redis.call('XRANGE', stream, LAST_ID, LAST_ID) > 0 then return true end
@@ -19,13 +14,11 @@ local function is_used_up(stream)
   end
 end
 
-local fault = fault_of('HEXISTS', KEYS[#KEYS], '')
-for _, lane in pairs(lanes_by_name()) do
+local wrong = fault_of_lanes() or fault_of_value('HEXISTS', KEYS[#KEYS], '')
+for _, lane in pairs(wrong and {} or lanes_by_name()) do
+  wrong = wrong or fault_of_values(lane)
   for _, stream in ipairs({lane.front, lane.overflow}) do
-    fault = fault or fault_of('XLEN', stream)
-      or is_used_up(stream) and stream .. ': ERR The stream has exhausted the last possible ID'
+    wrong = wrong or is_used_up(stream) and stream .. ': ERR The stream has exhausted the last possible ID'
   end
-  fault = fault or fault_of('ZCARD', lane.waiting) or fault_of('HEXISTS', lane.places, '')
-    or fault_of('ZCARD', lane.tags) or fault_of('HEXISTS', lane.load, '')
 end
-return fault and redis.error_reply('ERR ' .. fault) or cmsgpack.pack({})
+return wrong and redis.error_reply('ERR ' .. wrong) or cmsgpack.pack({})

@@ -63,7 +63,7 @@ end
 for n, job in ipairs(wrong and {} or args.jobs) do wrong = wrong or fault_of_job(n, job) end
 local once, lane, limits = args.once, lane_at(1), args.limits
 wrong = wrong or once ~= nil and fault_of_once(once)
-  or fault_of_value('ZSCORE', lane.tags, VIRTUAL_TIME) or fault_of_value('HEXISTS', lane.places, '')
+  or fault_of_lanes() or fault_of_values(lane) or fault_of_value('HEXISTS', unread.load, '')
 if wrong then return redis.error_reply('ERR ' .. wrong) end
 
 local kept = once and redis.call('GET', once.key)
