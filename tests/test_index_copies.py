@@ -31,7 +31,7 @@ from shoal_workers.index.store.copies import (
     read_errors,
     tell_damage,
 )
-from shoal_workers.index.store.upload import UPLOADED, upload
+from shoal_workers.index.store.upload import UPLOADED, upload, upload_missing
 from shoal_workers.index.versions import delete, make_current
 
 
@@ -234,6 +234,34 @@ class TestUpload:
         store.heal()
         send(news, store)
         assert versions_in(store.folder / "news") == {"v2"}
+
+    def test_what_the_store_lacks_is_uploaded_and_nothing_else(
+        self, news: Path, store: FaultyStore, index_folder: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        upload_missing(news.parent / "none", store, lambda: None)
+        publish_version(news.parent / "faq", index_folder, "v1")
+        shutil.copytree(news, news.parent / "broken")
+        (news.parent / "broken" / "v1" / MANIFEST).unlink()
+        shutil.copytree(news, news.parent / "with space")
+        send(news, store)
+        publish_version(news, index_folder, "v2")
+        upload_missing(news.parent, store, lambda: None)
+        assert versions_in(store.folder) == {"faq", "news"}
+        assert (current_version(store.folder / "faq").name, assert_whole(store)) == ("v1", "v1")
+        assert "index broken is not uploaded to the store: " in caplog.text
+
+    @pytest.mark.parametrize("error", [PermissionError, OSError])
+    def test_a_store_that_takes_none_is_told_without_its_words(
+        self, news: Path, store: FaultyStore, error: type[Exception], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def refuse(operation: str, path: str) -> None:
+            if operation == "wb":
+                raise error(f"the key {SECRET} may not do that")
+
+        store.faults.fault = refuse
+        upload_missing(news.parent, store, lambda: None)
+        assert "index news is not uploaded to the store: " in caplog.text
+        assert SECRET not in caplog.text
 
     def test_a_folder_that_is_not_there_is_not_made(self, news: Path, store: FaultyStore) -> None:
         store.folder.rmdir()

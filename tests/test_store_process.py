@@ -21,6 +21,7 @@ from shoal_workers.index.store.copies import read_errors
 from shoal_workers.index.store.copy_keeper import kept_copies
 from shoal_workers.index.store.store import check_protocol
 from shoal_workers.index.store.store_process import check_store, run_store_process, upload_index
+from shoal_workers.index.store.upload import UPLOADED
 from shoal_workers.index.versions import make_current
 
 
@@ -141,6 +142,15 @@ class TestUpload:
 
 
 class TestKeptCopies:
+    def test_what_was_there_before_the_store_is_served(
+        self, settings: Settings, news: Path, index_folder: Path
+    ) -> None:
+        publish_version(settings.index_home_folder / "with space", index_folder, "v1")
+        with kept_copies(settings):
+            wait_until(lambda: copied_version(settings) == "v1")
+        assert [path.name for path in settings.index_copies_folder.iterdir() if path.is_dir()] == ["news"]
+        assert (settings.index_home_folder / "news" / UPLOADED).read_text() == "v1\n"
+
     def test_they_follow_the_store(self, settings: Settings, news: Path, index_folder: Path) -> None:
         upload_index(settings, news, is_published=True)
         with kept_copies(settings):

@@ -18,12 +18,11 @@ from typing import NamedTuple
 
 from shoal.errors import DiskFull, FileError, IndexCorrupt, IndexNotFound, ShoalError
 from shoal.index_folder import CURRENT
-from shoal.keys import NAME
 from shoal_workers.index.files.durable_file import replace_file, sync_folder
 from shoal_workers.index.files.manifest import MANIFEST, Manifest, checksum
 from shoal_workers.index.index import VERSION, current_version
 from shoal_workers.index.store.store import STORE, IndexStore, shown
-from shoal_workers.index.store.upload import MAX_CURRENT_BYTES, MAX_MANIFEST_BYTES
+from shoal_workers.index.store.upload import MAX_CURRENT_BYTES, MAX_MANIFEST_BYTES, is_index_name
 from shoal_workers.index.versions import changing, make_current, remove_old
 
 log = logging.getLogger(__name__)
@@ -86,7 +85,7 @@ class Copies:
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         there, here = self._store.list_names(), copied_names(self._folder)
-        names = sorted(filter(_is_name, {*there, *here})) if there else []
+        names = sorted(filter(is_index_name, {*there, *here})) if there else []
         for name in names:
             self._tick()
             self._bring(name, now)
@@ -243,7 +242,7 @@ class Copies:
 
 def copied_names(folder: Path) -> set[str]:
     """Return the names of the indexes that have a copy, or a part of one."""
-    return {path.name for path in folder.iterdir() if path.is_dir() and _is_name(path.name)}
+    return {path.name for path in folder.iterdir() if path.is_dir() and is_index_name(path.name)}
 
 
 def read_errors(folder: Path) -> dict[str, str]:
@@ -266,10 +265,6 @@ def save_errors(folder: Path, errors: Mapping[str, str]) -> None:
     if errors != read_errors(folder):
         with suppress(OSError):
             replace_file(folder / ERRORS, json.dumps(errors))
-
-
-def _is_name(name: str) -> bool:
-    return NAME.fullmatch(name) is not None and not name.startswith(".")
 
 
 def _copied_version(folder: Path) -> str | None:

@@ -21,7 +21,7 @@ from shoal.parent_death import die_with_parent
 from shoal.settings import Settings
 from shoal_workers.index.store.copies import Copies
 from shoal_workers.index.store.store import IndexStore, check_protocol
-from shoal_workers.index.store.upload import upload
+from shoal_workers.index.store.upload import upload, upload_missing
 
 log = logging.getLogger(__name__)
 
@@ -142,10 +142,11 @@ def main(parent: str, command: str, *names: str) -> int:
 
 
 def _copy(settings: Settings) -> None:
-    """Keep the copies up to date until the process is killed, or the store fails."""
+    """Upload what the store lacks, and keep the copies up to date until the process is killed, or the store fails."""
     os.nice(NICENESS)
-    dots = _Dots()
-    copies = Copies(IndexStore.open(settings.index_store), settings.index_copies_folder, dots)
+    dots, store = _Dots(), IndexStore.open(settings.index_store)
+    upload_missing(settings.index_home_folder, store, dots)
+    copies = Copies(store, settings.index_copies_folder, dots)
     while True:
         copies.look(time.monotonic())
         dots()

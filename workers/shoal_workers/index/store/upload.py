@@ -8,6 +8,7 @@ Versions never change. The folder of the index has a file of the names that it h
 
 import fcntl
 import hashlib
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -15,11 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from shoal.errors import IndexCorrupt, IndexNotFound, Unavailable
+from shoal.errors import IndexCorrupt, IndexNotFound, ShoalError, Unavailable
 from shoal.index_folder import CURRENT
+from shoal.keys import NAME
 from shoal_workers.index.files.manifest import MANIFEST
 from shoal_workers.index.store.store import PIECE_BYTES, IndexStore, shown
 from shoal_workers.index.versions import Version, list_versions
+
+log = logging.getLogger(__name__)
 
 #: The file with the names of the versions that were uploaded, or begun to be, one a line. Its lock is that of uploads.
 UPLOADED = ".uploaded"
@@ -59,6 +63,25 @@ def upload(
                 store.remove(f"{name}/{other}/{MANIFEST}")
                 store.remove(f"{name}/{other}", is_folder=True)
         _save(file, [*names, *(other for other in removed if other == served)])
+
+
+def upload_missing(home: Path, store: IndexStore, tick: Callable[[], None]) -> None:
+    """Upload each index in a folder that the store lacks, as those are that were built before there was a store.
+
+    An index that cannot be uploaded is logged, and holds up no other.
+    """
+    for folder in sorted(path.parent for path in home.glob(f"*/{CURRENT}")):
+        try:
+            if is_index_name(folder.name) and not _served(folder.name, store):
+                upload(folder, store, tick, is_published=False)
+                log.info("index %s: uploaded to the store, which had none of that name", folder.name)
+        except (ShoalError, OSError) as error:
+            log.warning("index %s is not uploaded to the store: %s", folder.name, error)
+
+
+def is_index_name(name: str) -> bool:
+    """Return True for the name of a folder that can be an index of the store."""
+    return NAME.fullmatch(name) is not None and not name.startswith(".")
 
 
 def _served(name: str, store: IndexStore) -> str:
