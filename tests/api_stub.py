@@ -235,7 +235,7 @@ def _map(job: Job) -> Reply:
     """Return a map of two points, or the documents at some of these."""
     _check_index(job)
     if job.map.map_rows is not None:
-        documents = [{"id": str(n), "text": f"document {n}", "map_row": n, "map_place": [0.0, 1.0]} for n in (0, 1)]
+        documents = [{"id": str(n), "text": f"document {n}", "map_row": n} for n in (0, 1)]
         return Reply(job.id, hits=[documents], index_version="v1")
     rows = {"dtype": "uint32", "shape": [2], "data": b"\0\0\0\0\1\0\0\0"}
     places = {"dtype": "int16", "shape": [2, 2], "data": b"\0\0\1\0\2\0\xff\xff"}

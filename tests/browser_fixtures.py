@@ -116,24 +116,34 @@ def page_worker(serve_indexes: Callable[..., "Worker"], fields_index: "Index") -
 
 
 @pytest.fixture
-def serve_many(
+def serve_documents(
     listen: Listen,
     make_app: MakeApp,
     serve_indexes: Callable[..., "Worker"],
     encoder: "Encoder",
     tmp_path: Path,
-) -> str:
-    """Return the URL of the page of an application with an index of 260 documents, each with one of five topics."""
+) -> Callable[[list[dict[str, Any]]], str]:
+    """Return a function that returns the URL of the page of an application with an index of documents."""
     from shoal.records.source import Source
     from shoal_workers.index.build.builder import build
     from shoal_workers.index.build.local_encoder import LocalEncoder
     from shoal_workers.index.index import Index
 
-    documents = [{"id": str(n), "text": f"{WORDS[n % 8]} {n}", "topic": f"topic {n % 5}"} for n in range(260)]
-    (tmp_path / "many.jsonl").write_text("\n".join(map(json.dumps, documents)))
-    build(Source(tmp_path / "many.jsonl"), tmp_path / "many", LocalEncoder(encoder))
-    serve_indexes(default=Index.open(tmp_path / "many"))
-    return f"{listen(make_app())}/"
+    def serve(documents: list[dict[str, Any]]) -> str:
+        (tmp_path / "many.jsonl").write_text("\n".join(map(json.dumps, documents)))
+        build(Source(tmp_path / "many.jsonl"), tmp_path / "many", LocalEncoder(encoder))
+        serve_indexes(default=Index.open(tmp_path / "many"))
+        return f"{listen(make_app())}/"
+
+    return serve
+
+
+@pytest.fixture
+def serve_many(serve_documents: Callable[[list[dict[str, Any]]], str]) -> str:
+    """Return the URL of the page of an application with an index of 260 documents, each with one of five topics."""
+    return serve_documents(
+        [{"id": str(n), "text": f"{WORDS[n % 8]} {n}", "topic": f"topic {n % 5}"} for n in range(260)]
+    )
 
 
 @pytest.fixture

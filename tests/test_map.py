@@ -191,8 +191,6 @@ class TestDocuments:
         assert [document["id"] for document in found] == ["d7", "d0"]
         assert found[0]["map_row"] == 7
         assert found[0]["word"] == "w7"
-        places = points(index)
-        np.testing.assert_allclose(found[0]["map_place"], places["places"][7] / places["places_per_unit"], atol=1e-5)
 
     def test_a_row_that_the_map_has_not_is_refused(self, index: Index) -> None:
         with pytest.raises(InvalidRequest, match=r"map_rows\[1\] is 50: the map has rows from 0 to 49"):

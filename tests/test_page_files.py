@@ -46,9 +46,11 @@ class TestTheRoot:
 
 class TestFiles:
     def test_each_that_the_page_names_is_there(self, api: FlaskClient) -> None:
-        named = re.findall(r'(?:href|src)="(page/[^"]+)"', api.get("/", headers=BROWSER).get_data(as_text=True))
-        assert len(named) > 5
-        for path in named:
+        page = api.get("/", headers=BROWSER).get_data(as_text=True)
+        named = re.findall(r'(?:href|src)="(page/[^"]+)"', page)
+        views = re.findall(r'data-view="(\w+)"', page)
+        assert len(views) == 4
+        for path in [*named, *(f"page/{part}" for name in views for part in (f"views/{name}.js", f"style/{name}.css"))]:
             response = api.get(f"/{path}")
             assert response.status_code == 200
             assert response.headers["X-Content-Type-Options"] == "nosniff"

@@ -2,6 +2,7 @@
 
 import base64
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -246,6 +247,26 @@ def test_a_value_of_most_points_is_grey_and_a_sample_says_so(open_page: OpenPage
     expect(page.locator("h1")).to_have_text("A sample of 65 of 30,000 documents")
     colours = page.locator(".legend i").evaluate_all("items => items.map((item) => item.style.background)")
     assert colours[:2] == ["var(--map-most)", "var(--map-1)"]
+
+
+@pytest.mark.parametrize(("num_topics", "chosen", "rows"), [(5, "topic", 5), (9, "topic", 9), (40, "", 0)])
+def test_at_first_colours_are_of_a_field_whose_values_they_tell_apart(
+    open_page: OpenPage,
+    serve_documents: Callable[[list[dict[str, Any]]], str],
+    num_topics: int,
+    chosen: str,
+    rows: int,
+) -> None:
+    documents: list[dict[str, Any]] = [
+        {"id": str(n), "text": f"storm {n}", "kind": "news", "link": f"to {n}", "topic": f"topic {n % num_topics}"}
+        for n in range(40)
+    ]
+    documents[0]["note"], documents[1]["note"] = "a", "b"
+    page = open_map(open_page, serve_documents(documents))
+    expect(page.get_by_label("Colour by")).to_have_value(chosen)
+    expect(page.locator(".legend li")).to_have_count(rows)
+    page.get_by_label("Colour by").select_option("kind")
+    expect(page.locator(".legend li")).to_have_count(1)
 
 
 def test_back_leads_to_the_query_before(open_page: OpenPage, page_url: str) -> None:

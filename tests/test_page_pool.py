@@ -252,3 +252,37 @@ def test_it_fits_a_phone_and_the_dark(
     expect(page.locator(".recent tbody tr")).to_have_count(8)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert faults_in_both_colours(page, "pool-phone" if look else "pool-wide") == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        *((0.0004, "0.4 ms"), (0.25, "250 ms"), (1.5, "1.5 s"), (59, "59 s"), (60, "1 min"), (100, "1 min 40 s")),
+        *((3600, "1 h"), (5400, "1 h 30 min"), (200_000, "2 days 7 h")),
+    ],
+)
+def test_a_duration_is_told_as_people_say_it(open_page: OpenPage, page_url: str, seconds: float, told: str) -> None:
+    tell = "async (seconds) => (await import('/page/parts/quantity.js')).duration(seconds)"
+    assert open_page(page_url).evaluate(tell, seconds) == told
+
+
+def test_a_chart_of_durations_has_round_ticks(open_page: OpenPage, page_url: str) -> None:
+    page = open_page(page_url)
+    ticks = """async () => {
+      const { ROUND_TIMES, duration } = await import("/page/parts/quantity.js");
+      await import("/page/parts/chart.js");
+      const drawn = new Set();
+      const { fillText } = CanvasRenderingContext2D.prototype;
+      CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+        drawn.add(text);
+        fillText.call(this, text, ...place);
+      };
+      const chart = document.createElement("shoal-chart");
+      const series = [{ label: "wait", colour: "--accent", values: [0, 100] }];
+      const frame = { title: "Wait", times: [60, 120], everyS: 60, keptS: 600 };
+      chart.content = { ...frame, series, format: duration, steps: ROUND_TIMES };
+      document.querySelector("#main").append(chart);
+      await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+      return [...drawn].filter((text) => !text.includes(":"));
+    }"""
+    assert set(page.evaluate(ticks)) == {"0 ms", "1 min", "2 min"}

@@ -270,15 +270,29 @@ def test_back_and_forward_lead_through_what_was_asked(open_page: OpenPage, page_
 
 
 def test_only_a_settled_query_is_an_entry_of_the_history(open_page: OpenPage, page_url: str) -> None:
-    page = open_page(page_url)
+    page = open_page("about:blank")
+    page.clock.install(time=0)
+    page.goto(page_url)
+    expect(page.locator("#query")).to_be_focused()
+    page.clock.pause_at(3_600)
     before = page.evaluate("history.length")
-    for words in ("s", "st", "storm"):
-        page.locator("#query").fill(words)
-        expect(page).to_have_url(re.compile(rf"query={words}$"))
+
+    def type_in(*all_words: str) -> None:
+        for words in all_words:
+            page.locator("#query").fill(words)
+            page.clock.run_for(100)
+            expect(page).to_have_url(re.compile(rf"query={words}$"))
+
+    type_in("s", "st", "storm")
     page.keyboard.press("Enter")
-    page.locator("#query").fill("rain")
-    expect(page).to_have_url(re.compile("query=rain$"))
+    type_in("r", "rain")
     assert page.evaluate("history.length") == before + 2
+    page.clock.run_for(2_000)
+    type_in("market")
+    assert page.evaluate("history.length") == before + 3
+    page.clock.resume()
+    page.go_back()
+    expect(page.locator("#query")).to_have_value("rain")
     page.go_back()
     expect(page.locator("#query")).to_have_value("storm")
 

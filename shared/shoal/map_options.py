@@ -11,8 +11,8 @@ from shoal.excerpt import excerpt
 #: Most points of a map: as many as a page draws smoothly.
 MAX_POINTS = 20_000
 
-#: Most documents of points that one job tells.
-MAX_ROWS = 100
+#: Most documents of points that one job tells: those around the pointer.
+MAX_ROWS = 12
 
 #: Largest row of an index.
 MAX_ROW = 2**32 - 1

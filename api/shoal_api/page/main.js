@@ -11,6 +11,9 @@ import { setTheme, themeButton } from "./parts/theme.js";
 /** The views, by the names that the address, their modules and their styles have. */
 const VIEWS = ["search", "compare", "map", "pool"];
 
+/** The styles of libraries that a view needs beside its own. */
+const STYLES = { pool: ["page/vendor/uplot.css"] };
+
 /** Interval at which the page asks how the service is. */
 const LOOK_EVERY_MS = 5000;
 
@@ -137,7 +140,8 @@ async function route(hash) {
 /** Load the module and the style of a view, when it is opened first. */
 async function load(name) {
   try {
-    const [module] = await Promise.all([import(`./views/${name}.js`), loadStyle(`page/style/${name}.css`)]);
+    const styles = [...(STYLES[name] ?? []), `page/style/${name}.css`];
+    const [module] = await Promise.all([import(`./views/${name}.js`), ...styles.map(loadStyle)]);
     return module;
   } catch {
     const error = { status: 0, code: "away", message: "A part of this page could not be loaded." };

@@ -11,7 +11,7 @@ from shoal.jobs import Job
 from shoal.map_options import MAX_POINTS, MAX_ROW, MAX_ROWS, MapOptions
 from shoal_api.schema.body import Body
 from shoal_api.schema.bounds import Name
-from shoal_api.schema.responses import Place, described
+from shoal_api.schema.responses import described
 
 
 class MapQuery(BaseModel):
@@ -121,7 +121,6 @@ class MapDocument(BaseModel):
     id: str
     text: str
     map_row: StrictInt
-    map_place: Place
 
 
 class MapDocuments(BaseModel):
@@ -130,7 +129,7 @@ class MapDocuments(BaseModel):
     model_config = described(
         example={
             "index_version": "20261121T030000Z-5d41c7",
-            "documents": [{"id": "2", "text": "Storms hit Europe", "map_row": 2, "map_place": [0.06098, -0.06104]}],
+            "documents": [{"id": "2", "text": "Storms hit Europe", "map_row": 2}],
         }
     )
     index_version: str

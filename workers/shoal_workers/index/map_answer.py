@@ -8,7 +8,6 @@ import numpy as np
 from shoal.errors import InvalidRequest
 from shoal.excerpt import excerpt
 from shoal.jobs import Job
-from shoal_workers.index.map.document_map import in_units
 from shoal_workers.index.map.map_points import points_of
 from shoal_workers.index.ranked_search import SearchAnswer
 from shoal_workers.index.search.live_documents import LiveDocuments
@@ -37,9 +36,5 @@ def _documents_at(index: "Index", map_rows: Sequence[int], live: LiveDocuments) 
     for number, map_row in enumerate(map_rows):
         if map_row >= num_rows:
             raise InvalidRequest(f"map_rows[{number}] is {map_row:,}: the map has rows from 0 to {num_rows - 1:,}")
-    wanted = np.array(map_rows)
-    rows = index.map.rows_of(wanted, live)
-    is_there = rows >= 0
-    places = in_units(index.map.places_at(rows[is_there], live))
-    found = zip(wanted[is_there].tolist(), rows[is_there].tolist(), places, strict=True)
-    return [index.document_of(row, live) | {"map_row": map_row, "map_place": place} for map_row, row, place in found]
+    found = zip(map_rows, index.map.rows_of(np.array(map_rows), live).tolist(), strict=True)
+    return [index.document_of(row, live) | {"map_row": map_row} for map_row, row in found if row >= 0]

@@ -2,6 +2,9 @@
 
 const ARRAYS = { uint8: Uint8Array, int16: Int16Array, uint32: Uint32Array };
 
+/** Most fields that are tried for colours that nobody chose. */
+const MAX_TRIED = 4;
+
 /** Return the numbers of an array of an answer. */
 function numbersOf({ dtype, data }) {
   const bytes = Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
@@ -15,6 +18,21 @@ export async function fetchMap(api, index, field, signal) {
   const places = Float32Array.from(numbersOf(answer.places), (value) => value / answer.places_per_unit);
   const codes = answer.field ? numbersOf(answer.field.codes) : null;
   return { index, version: answer.index_version, rows: numbersOf(answer.rows), places, field: answer.field, codes };
+}
+
+/** Return the points in the colours of the first field whose values they tell apart, or in one colour. Throws ApiError. */
+export async function fetchInColour(api, index, fields, signal) {
+  for (const field of fields.slice(0, MAX_TRIED)) {
+    const map = await fetchMap(api, index, field, signal);
+    if (tellsApart(map.field)) return map;
+  }
+  return fetchMap(api, index, "", signal);
+}
+
+/** Return true if the legend has several values, and a quarter of the points one of them. */
+function tellsApart({ values, num_others: numOthers, num_without: numWithout }) {
+  const numShown = values.reduce((sum, { count }) => sum + count, 0);
+  return values.length > 1 && 3 * numShown >= numOthers + numWithout;
 }
 
 /** The documents at points of a map, which are asked for once. */

@@ -5,7 +5,7 @@ import * as asking from "../parts/ask.js";
 import { choice } from "../parts/controls.js";
 import { note } from "../parts/history.js";
 import "../parts/map_canvas.js";
-import { fetchMap, MapDocuments } from "../parts/map_data.js";
+import { fetchInColour, fetchMap, MapDocuments } from "../parts/map_data.js";
 import { legendInWords, mapLegend } from "../parts/map_legend.js";
 import { documentTip, hitList } from "../parts/map_hits.js";
 import { empty, notice } from "../parts/notice.js";
@@ -31,6 +31,7 @@ let map = null;
 let documents = null;
 let found = null;
 let error = null;
+let colours = {}; // the field that each index is coloured by without a choice
 let front = null;
 let pointed = null;
 let strong = null;
@@ -69,9 +70,13 @@ function fields() {
   return kinds.filter(([, kind]) => kind !== "stored").map(([name]) => name);
 }
 
-/** Return the field to colour by, an empty one for none: without a choice, the first one of keywords. */
+function keywords() {
+  return fields().filter((name) => indexes()[index()].fields[name] === "keyword");
+}
+
+/** Return the field to colour by, an empty one for none. */
 function field() {
-  return ask.field ?? fields().find((name) => indexes()[index()].fields[name] === "keyword") ?? "";
+  return ask.field ?? colours[index()] ?? "";
 }
 
 /** Ask something else: at once, or after a pause in typing. */
@@ -113,7 +118,10 @@ async function load(signal) {
   if (!Object.keys(indexes()).length && !ask.index) return void (map = null);
   const isThere = map?.index === index() && (map.field?.name ?? "") === field();
   if (isThere && map.version === indexes()[index()]?.version) return;
-  take(await fetchMap(context.api, index(), field(), signal));
+  const [name, isChosen] = [index(), (ask.field ?? colours[index()]) !== undefined];
+  const next = await (isChosen ? fetchMap(context.api, name, field(), signal) : fetchInColour(context.api, name, keywords(), signal));
+  if (!isChosen) colours[name] = next.field?.name ?? "";
+  take(next);
 }
 
 /** Take a map; what is shown and known stays, if it is the same one with other colours. */
