@@ -115,6 +115,21 @@ def test_as_much_is_read_as_models_of_many_tokens_need(tiny_source: Path) -> Non
     assert len(tokens.ids) == 8_192
 
 
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("first", ["storm", "the market falls " * 100])
+@pytest.mark.parametrize("second", ["rain", "storm rain europe " * 30, "storm rain europe " * 40_000])
+def test_the_characters_of_a_pair_that_was_cut_are_those_read_of_its_second_text(
+    ours: Tokenizer, plain: tokenizers.Tokenizer, first: str, second: str, side: str
+) -> None:
+    (pair,) = ours.encode_pairs([(first, second)], side)
+    assert pair.truncated == (len(first) + len(second) > 100)
+    assert bool(pair.characters) == pair.truncated
+    read = second[: pair.characters or None] if side == "right" else second[-pair.characters :]
+    of_second = [number for number, kind in zip(pair.ids, pair.types, strict=True) if kind == 1]
+    assert plain.encode(read, add_special_tokens=False).ids == of_second[:-1]
+    assert read == second or len(read.strip()) + (side == "left") == len(read)
+
+
 def test_texts_do_not_touch_each_other(ours: Tokenizer) -> None:
     texts = ["storm", "rain " * 100, ""]
     assert ours.encode(texts) == [tokens for text in texts for tokens in ours.encode([text])]
