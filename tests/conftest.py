@@ -460,8 +460,8 @@ def index_folder(tmp_path_factory: pytest.TempPathFactory, encoder: "Encoder") -
 
     folder = tmp_path_factory.mktemp("index")
     pairs = [f"{first} {second}" for first in WORDS for second in WORDS]
-    (folder / "pairs.txt").write_text("\n".join(pairs))
-    build(Source(folder / "pairs.txt"), folder / "pairs", LocalEncoder(encoder))
+    (folder / "pairs.csv").write_text("id,text\n" + "".join(f"{n},{pair}\n" for n, pair in enumerate(pairs)))
+    build(Source(folder / "pairs.csv"), folder / "pairs", LocalEncoder(encoder))
     return folder / "pairs"
 
 

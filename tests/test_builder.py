@@ -12,11 +12,15 @@ from dataclasses import replace
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from queues import Queue
 
+from shoal.changes.change import Change
+from shoal.changes.change_log import ChangeLog
 from shoal.errors import (
     BadDocument,
     Cancelled,
@@ -25,6 +29,7 @@ from shoal.errors import (
     IndexBusy,
     IndexCorrupt,
     Internal,
+    InvalidRequest,
     Paused,
     ShoalError,
     Unavailable,
@@ -36,12 +41,13 @@ from shoal.records.source import Source
 from shoal_workers.encoding.encoder import Encoder
 from shoal_workers.index.build.builder import build
 from shoal_workers.index.build.document_encoder import ModelInfo, Waiting, no_wait
+from shoal_workers.index.build.folding import IndexChanges
 from shoal_workers.index.build.local_encoder import GROUP, LocalEncoder
 from shoal_workers.index.build.scratch import SCRATCH, STATE
 from shoal_workers.index.build.vectors import SYNC_EVERY
 from shoal_workers.index.files.manifest import BAD_ROWS, DOCUMENTS, FILES, MANIFEST, QUANTISED
 from shoal_workers.index.index import Index, current_version
-from shoal_workers.index.versions import HISTORY
+from shoal_workers.index.versions import HISTORY, rollback
 
 DIMENSION = 8
 
@@ -460,3 +466,55 @@ def python(program: str, *arguments: object) -> subprocess.CompletedProcess[str]
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     command = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}, check=False)
+
+
+class TestAnUnchangedSource:
+    def test_the_version_stays_and_a_rollback_leads_to_the_one_before(self, source: Write, out: Path) -> None:
+        build(source(["storm"]), out, MadeVectors())
+        first = current_version(out).name
+        second = build(source(["storm", "rain"]), out, MadeVectors())
+        for _ in range(3):
+            again = build(source(["storm", "rain"]), out, MadeVectors())
+            assert (again.version, again.is_unchanged, again.num_embedded) == (second.version, True, 0)
+            assert (again.is_published, again.num_documents) == (True, 2)
+        assert not (out / SCRATCH).exists()
+        assert rollback(out) == first
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"reuses": False},
+            {"kinds": {"n": "keyword"}},
+            {"language": "english"},
+            {"approximate": True},
+            {"encoder": MadeVectors(fingerprint="f2")},
+        ],
+        ids=lambda options: next(iter(options)),
+    )
+    def test_a_build_with_another_option_makes_a_version(
+        self, source: Write, out: Path, options: dict[str, Any]
+    ) -> None:
+        first = build(source(["storm", "rain"]), out, MadeVectors(), language="none")
+        others = {"encoder": MadeVectors(), "language": "none"} | options
+        again = build(source(["storm", "rain"]), out, **others)
+        assert not again.is_unchanged
+        assert current_version(out).name == again.version != first.version
+
+    @pytest.mark.parametrize("name", [QUANTISED, DOCUMENTS])
+    def test_a_damaged_version_is_built_again(self, source: Write, out: Path, name: str) -> None:
+        build(source(["storm", "rain"]), out, MadeVectors())
+        damaged = current_version(out) / name
+        damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+        assert not build(source(["storm", "rain"]), out, MadeVectors()).is_unchanged
+        assert Index.open(out).document(0)["text"] == "storm"
+
+
+def test_changes_of_positions_are_refused_where_a_source_has_no_ids(out: Path, tmp_path: Path, queue: Queue) -> None:
+    changes = IndexChanges(ChangeLog(queue.broker, queue.keys), "news")
+    changes.log.append("news", Change((), np.empty((0, 8), np.float32), ("late-1", "1"), "a" * 64, 100.0))
+    (tmp_path / "source.txt").write_text("storm\nrain\n")
+    with pytest.raises(InvalidRequest, match=r'no column of ids.* a change of id "1", .*--id-column'):
+        build(Source(tmp_path / "source.txt"), out, MadeVectors(), changes=changes)
+    (tmp_path / "source.csv").write_text("id,text\n1,storm\n2,rain\n")
+    assert build(Source(tmp_path / "source.csv"), out, MadeVectors(), changes=changes).count == 1
+    assert not Index.open(out).manifest.ids_are_positions

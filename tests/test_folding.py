@@ -213,7 +213,7 @@ class TestAVersion:
     ) -> None:
         """As when the process of a job is killed between the end of its build and its own."""
         first = build(source, out, MadeVectors(), key="other", changes=changes)
-        left = build(source, out, MadeVectors(), key="job", publishes=False, changes=changes)
+        left = build(source, out, MadeVectors(), key="job", publishes=False, changes=changes, reuses=False)
         encoder = MadeVectors()
         again = build(source, out, encoder, key="job", changes=changes)
         assert (again, encoder.num_texts) == (replace(left, is_published=True), 0)

@@ -41,7 +41,7 @@ def test_it_says_what_it_holds(index: Index, encoder: Encoder) -> None:
     assert (manifest.model, manifest.digest) == (encoder.model.name, encoder.model.digest)
     assert set(manifest.checksums) == set(FILES)
     assert manifest.quantised_width == 64
-    assert manifest.source == "pairs.txt"
+    assert manifest.source == "pairs.csv"
     index.check_model(encoder.model)
 
 

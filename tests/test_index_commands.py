@@ -85,7 +85,7 @@ class TestThroughAPool:
         store = ["--index-store", f"file://{tmp_path}/store"]
         stored, built = tmp_path / "store" / "news", []
         for _ in range(2):
-            result = shoal.invoke(main, ["index", "build", str(source), "--name", "news", *store])
+            result = shoal.invoke(main, ["index", "build", str(source), "--name", "news", "--full", *store])
             succeed(result)
             assert "the store of indexes is up to date" in result.stderr
             built.append(current_version(stored).name)
@@ -116,14 +116,17 @@ class TestThroughAPool:
         self, shoal: CliRunner, source: Path, tmp_path: Path, queue: Queue
     ) -> None:
         log = ChangeLog(queue.broker, queue.keys)
-        log.append("news", change(["one"], ["7"], made_at=1_700_000_000.0))
+        log.append("news", change(["one"], ["gone"], made_at=1_700_000_000.0))
         log.append("news", change(["two"], made_at=1_800_000_000.0))
         build = ["index", "build", str(source)]
         said = succeed(shoal.invoke(main, [*build, "--name", "news"]))
         assert "changes of 3 ids are folded in" in said
-        assert "101 documents, " in said
+        assert "102 documents, " in said
+        again = succeed(shoal.invoke(main, [*build, "--name", "news"]))
+        assert f"news: unchanged: version {current_version(tmp_path / 'news').name} stays" in again
         for time, count in (("1700000001", 101), ("2027-01-15T08:00:00+00:00", 101), ("20270116", 100)):
-            said = succeed(shoal.invoke(main, [*build, "--out", str(tmp_path / "news"), "--drop-changes-before", time]))
+            out = ["--full", "--out", str(tmp_path / "news")]
+            said = succeed(shoal.invoke(main, [*build, *out, "--drop-changes-before", time]))
             assert f"{count} documents, " in said
         succeed(shoal.invoke(main, ["index", "rollback", "news"]))
         result = shoal.invoke(main, [*build, "--name", "news", "--drop-changes-before", "yesterday"])
@@ -138,7 +141,7 @@ class TestThroughAPool:
     def test_a_version_of_another_model_is_not_published(self, shoal: CliRunner, source: Path, tmp_path: Path) -> None:
         folder = tmp_path / "news"
         for _ in range(2):
-            succeed(shoal.invoke(main, ["index", "build", str(source), "--name", "news"]))
+            succeed(shoal.invoke(main, ["index", "build", str(source), "--name", "news", "--full"]))
         here = current_version(folder).name
         (other,) = (path for path in folder.glob("2*") if path.name != here)
         manifest = json.loads((other / "manifest.json").read_text()) | {"digest": "f" * 64}

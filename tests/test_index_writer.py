@@ -20,7 +20,7 @@ from shoal.changes.change import MAX_CHANGE_IDS, MAX_CHANGES, Change
 from shoal.changes.change_log import START, ChangeLog
 from shoal.client.http.index import MAX_REQUEST_BYTES, MAX_REQUEST_DOCUMENTS
 from shoal.client.redis.index_writer import DOCUMENTS_PER_CHANGE, MAX_BYTES
-from shoal.errors import BadDocument, NotReady, TooLarge, TooManyChanges, UnknownIndex
+from shoal.errors import BadDocument, InvalidRequest, NotReady, TooLarge, TooManyChanges, UnknownIndex
 from shoal.jobs import Job
 from shoal.keys import Keys
 from shoal.options import Options
@@ -121,6 +121,17 @@ class TestClient:
         assert news.delete(["7", "no such id"]) == 2
         assert news.delete(str(n) for n in range(MAX_CHANGE_IDS + 1)) == 1_001
         assert [change.deleted[:2] for change in log.changes()] == [("7", "no such id"), ("0", "1"), ("1000",)]
+
+    def test_ids_that_an_index_gave_itself_are_refused(
+        self, served: Worker, client: Client, log: Log, other: Other
+    ) -> None:
+        other.announce(ids_are_positions=True)
+        news = client.index("default")
+        for change in (lambda: news.add([DOCUMENT]), lambda: news.delete(["new", "7"])):
+            with pytest.raises(InvalidRequest, match=r'no column of ids.* "7" may be another document .*--id-column'):
+                change()
+        assert log.changes() == []
+        assert news.delete(["new"]) == 1
 
     def test_nothing_changes_nothing(self, client: Client, log: Log) -> None:
         assert (client.index("default").add([]), client.index("default").delete([])) == (0, 0)

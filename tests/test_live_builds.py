@@ -90,7 +90,9 @@ def test_builds_fold_in_what_was_added_and_deleted(news: News, client: Client) -
     result = news.build()
     assert (result["num_changed"], result["count"]) == (4, len(WORDS) + 1)
     assert news.hits() == before
-    assert news.build()["num_embedded"] == 0
+    again = news.build()
+    assert (again["is_unchanged"], again["version"]) == (True, result["version"])
+    assert news.build(full=True)["num_documents"] == len(WORDS) + 1
     assert news.hits() == before
     assert [(tail := news.log.since("news", last)).has_position, *tail.entries] == [True]
     news.change({}, ["newer"], 300.0)

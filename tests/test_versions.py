@@ -38,7 +38,7 @@ def built(out: Path, tmp_path: Path) -> Build:
 
     def build_one(digest: str = "a" * 64, **options: Any) -> str:
         (tmp_path / "source.txt").write_text("storm\nrain\n")
-        return build(Source(tmp_path / "source.txt"), out, MadeVectors(digest), **options).version
+        return build(Source(tmp_path / "source.txt"), out, MadeVectors(digest), reuses=False, **options).version
 
     return build_one
 
@@ -59,7 +59,7 @@ class TestWhileABuildRuns:
             if progress.step == "validating" and current(out) == second:
                 change(out)
 
-        result = build(Source(tmp_path / "source.txt"), out, MadeVectors("a" * 64), report)
+        result = build(Source(tmp_path / "source.txt"), out, MadeVectors("a" * 64), report, reuses=False)
         assert (current(out), result.is_published) == (first, False)
         publish(out, result.version)
         assert rollback(out) == first
@@ -226,7 +226,7 @@ class TestKeptVersions:
 class TestLongTasks:
     def test_build_and_manage(self, out: Path, tmp_path: Path) -> None:
         (tmp_path / "source.txt").write_text("storm\nrain\n")
-        request = BuildIndex("news", str(tmp_path / "source.txt"))
+        request = BuildIndex("news", str(tmp_path / "source.txt"), full=True)
         reports: list[TaskProgress] = []
         first, second = (build_index(request, out, MadeVectors(), reports.append) for _ in range(2))
         done = manage_index(ManageIndex("news", "rollback"), out, None)

@@ -52,7 +52,7 @@ SAMPLE = Path(__file__).parent / "sample" / "headlines.csv"
     help="Kind of a field: keyword, number, date, boolean or stored. [default: the one that all its values have]",
 )
 @click.option("--approximate", is_flag=True, help="Let searches look at the documents near a query alone.")
-@click.option("--full", is_flag=True, help="Embed all texts, also those that the version built last has.")
+@click.option("--full", is_flag=True, help="Build in any case, and embed all texts anew.")
 @click.option(
     "--drop-changes-before",
     metavar="TIME",
@@ -84,13 +84,14 @@ def build(
     one, or a folder of documents.
 
     Without SOURCE, take the sample headlines that come with Shoal. The workers of a pool that answers embed the texts;
-    without one, or with --local, this process does. Texts that the version built last has are not embedded again. A
-    build that was interrupted goes on when the same command is given again.
+    without one, or with --local, this process does. Texts that the version built last has are not embedded again, and
+    if nothing has changed, the current version stays. A build that was interrupted goes on when the same command is
+    given again.
 
     Documents that were added to the index while it was served, and deleted, stay so in the new version, whatever SOURCE
     has. Where Redis does not answer, or with --local, changes that the current version lacks are left to later builds.
 
-    The new version is published when it is complete: workers that serve the index switch to it.
+    A new version is published when it is complete: workers that serve the index switch to it.
 
     With --detach, a runner builds it, from a source below its roots.
     """
@@ -141,8 +142,11 @@ def _tell(result: "BuildResult", folder: Path) -> None:
     from shoal_workers.index.files.manifest import BAD_ROWS, DUPLICATES, NEAR_DUPLICATES
 
     chunks = "" if result.count == result.num_documents else f" in {result.count:,} chunks"
-    click.echo(f"{folder}: {result.num_documents:,} documents{chunks}, version {result.version}, {result.model}")
-    if result.num_embedded < result.count:
+    if result.is_unchanged:
+        click.echo(f"{folder}: unchanged: version {result.version} stays")
+    else:
+        click.echo(f"{folder}: {result.num_documents:,} documents{chunks}, version {result.version}, {result.model}")
+    if result.num_embedded < result.count and not result.is_unchanged:
         click.echo(
             f"{result.num_embedded:,} texts were embedded; {result.num_reused:,} documents have their vectors from the "
             f"version built last, {result.num_repeated:,} from documents with the same text"

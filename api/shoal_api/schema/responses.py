@@ -281,6 +281,10 @@ class IndexInfo(BaseModel):
     prompt: str = Field(description="Name of the prompt before each text; empty for the model's default")
     num_changes: int = Field(description="Number of documents that were added, replaced or deleted since it was built")
     changes_through: str = Field(description="Position of the last change that is searched")
+    ids_are_positions: bool = Field(
+        description="True if its source has no column of ids: the id of a document is its position there, and changes "
+        "of such ids are refused"
+    )
     fields: dict[str, str] = Field(
         description="Kind of each field of its documents by which searches filter and sort: keyword, number, date, "
         "boolean or stored; of 100 fields at most, none for versions of earlier releases"

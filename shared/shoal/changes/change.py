@@ -107,6 +107,11 @@ class Change:
         return change
 
 
+def is_position(document_id: str) -> bool:
+    """Return True for an id that a document may have as its position in a source without a column of ids."""
+    return document_id.isascii() and document_id.isdigit()
+
+
 def _field(fields: dict[str, Any], name: str, wanted: type[T]) -> T:
     value = fields.get(name)
     if type(value) is not wanted:

@@ -43,6 +43,8 @@ class Source:
     No other column may have one of the `reserved` names. It is opened by the `rules`; those of a Source without any
     refuse all private networks.
 
+    Once a row was read, `ids_are_positions` says whether the ids are such positions.
+
     The constructor raises InvalidRequest for a file that is not there or of no known kind. Iterating raises
     InvalidRequest for a column that cannot be used, BadDocument, InvalidRequest or FileError where the file cannot be
     read as a whole, AddressNotAllowed, PathNotAllowed, and MissingExtra.
@@ -62,6 +64,7 @@ class Source:
         self.name = name_of(self.path)
         self.text_column = text_column
         self.id_column = id_column
+        self.ids_are_positions = False
         self._reserved = reserved
         self._max_text_chars = max_text_chars
         self._rules = rules
@@ -108,6 +111,7 @@ class Source:
                     yield BadRow(number, record.message)
                     continue
                 columns = columns or self._columns(list(record))
+                self.ids_are_positions = columns.id_column is None
                 try:
                     row: Document | BadRow = columns.document(record, number, position)
                 except BadDocument as error:

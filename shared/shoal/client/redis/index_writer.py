@@ -17,10 +17,11 @@ from shoal.changes.change import (
     MAX_CHANGE_VALUES,
     MAX_CHANGES,
     Change,
+    is_position,
 )
 from shoal.changes.change_log import AsyncChangeLog
 from shoal.client.grouping import bounded_groups, telling_how_many
-from shoal.errors import NotReady, TooLarge, UnknownIndex
+from shoal.errors import InvalidRequest, NotReady, TooLarge, UnknownIndex
 from shoal.excerpt import excerpt
 from shoal.jobs import Job
 from shoal.options import Options
@@ -84,7 +85,8 @@ class IndexWriter:
     documents are right and have their vectors. An index that was published just now is waited for.
 
     Methods raise what is wrong with a document or an id, UnknownIndex, NotReady without workers that serve the index
-    with one model and make the same vectors, TooManyChanges, TooLarge, and the errors of an embed.
+    with one model and make the same vectors, InvalidRequest for an id that is a number where the index has numbered its
+    documents itself, TooManyChanges, TooLarge, and the errors of an embed.
     """
 
     name: str
@@ -102,11 +104,11 @@ class IndexWriter:
         found = documents_of(documents, self._max_ids, self.max_text_chars, max_values)
         if not found:
             return Written(0, "")
-        model = await self._model()
+        model = await self._model([document.id for document in found])
         sizes = [_size(document, model.dimension) for document in found]
         groups = self._cut("document", found, sizes, DOCUMENTS_PER_CHANGE)
         changes = [Change(tuple(group), await self._embed(group, model), (), model.digest, 0.0) for group in groups]
-        if await self._model() != model:
+        if await self._model([document.id for document in found]) != model:
             raise self._other_model()
         return await self._write(changes)
 
@@ -115,7 +117,7 @@ class IndexWriter:
         found = ids_of(ids, self._max_ids)
         if not found:
             return Written(0, "")
-        model = await self._model(is_for_vectors=False)
+        model = await self._model(found, is_for_vectors=False)
         none = np.empty((0, model.dimension), np.float32)
         groups = self._cut("id", found, [len(one.encode()) + 5 for one in found], MAX_CHANGE_IDS)
         return await self._write([Change((), none, tuple(group), model.digest, 0.0) for group in groups])
@@ -145,9 +147,15 @@ class IndexWriter:
             raise self._other_model()
         return reply.vectors
 
-    async def _model(self, *, is_for_vectors: bool = True) -> IndexModel:
-        """Return the model of the index, with which all ready workers serve it."""
-        found = {IndexModel.of(about, self.name) for about in await self._serving()}
+    async def _model(self, ids: Sequence[str], *, is_for_vectors: bool = True) -> IndexModel:
+        """Return the model of the index, with which all ready workers serve it, if documents with these ids may change.
+
+        Raises InvalidRequest for an id that is the position of a row in the source of the index.
+        """
+        serving = await self._serving()
+        if any(about["indexes"][self.name].get("ids_are_positions") for about in serving):
+            self._check_ids(ids)
+        found = {IndexModel.of(about, self.name) for about in serving}
         if not is_for_vectors:
             found = {model and model._replace(fingerprint="") for model in found}
         model, *others = found
@@ -159,6 +167,14 @@ class IndexWriter:
         if others:
             raise self._other_model()
         return model
+
+    def _check_ids(self, ids: Sequence[str]) -> None:
+        if taken := [one for one in ids if is_position(one)]:
+            raise InvalidRequest(
+                f"the source of index {self.name} has no column of ids, so that its documents are numbered, and "
+                f"{excerpt(taken[0])} may be another document in the next version: build the index with a column of "
+                "ids (--id-column, or id_column in a long job), or give another id than a number"
+            )
 
     async def _serving(self) -> list[dict[str, Any]]:
         """Return the heartbeats of the ready workers that serve the index, once there is one."""

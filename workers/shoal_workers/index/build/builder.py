@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from shoal_workers.index.build.former_version import FormerVersion, find_former_
 from shoal_workers.index.build.map_step import write_map
 from shoal_workers.index.build.near_duplicates import write_near_duplicates
 from shoal_workers.index.build.reading import read_source
-from shoal_workers.index.build.scratch import SCRATCH, STATE, BuildState, open_scratch
+from shoal_workers.index.build.scratch import SCRATCH, STATE, BuildState, drop_scratch, open_scratch
+from shoal_workers.index.build.unchanged import find_unchanged
 from shoal_workers.index.build.validation import check_retrieval
 from shoal_workers.index.build.vectors import EMBEDDED, VectorPlan, embed_texts, write_vectors
 from shoal_workers.index.files.durable_file import replace_file, sync_files, sync_folder
@@ -33,6 +35,7 @@ from shoal_workers.index.files.manifest import (
     HASHES,
     LAYOUT,
     MANIFEST,
+    NEAR_DUPLICATES,
     READ_FILES,
     Manifest,
     checksum,
@@ -55,7 +58,8 @@ class BuildResult:
     ids were added, replaced or deleted by changes of the index; if `num_lost` is not 0, others could not be read or
     are in Redis no more. `num_duplicates` documents have the words of an earlier one, and the vectors of
     `num_near_duplicates` rows are nearly those of an earlier one. `found_share` is the part of a sample of rows that
-    were found by their own texts.
+    were found by their own texts. If it `is_unchanged`, the version is the current one, as the build would only have
+    repeated it: nothing was embedded, and no sample was searched for.
     """
 
     version: str
@@ -67,12 +71,13 @@ class BuildResult:
     num_bad: int
     first_bad: tuple[str, ...]
     num_changed: int
-    found_share: float
+    found_share: float | None
     is_published: bool = False
     num_lost: int = 0
     num_documents: int = 0
     num_duplicates: int = 0
     num_near_duplicates: int = 0
+    is_unchanged: bool = False
 
 
 def build(
@@ -96,7 +101,8 @@ def build(
     """Build a version of the index in `out`, `approximate` or exact, and make it the current one if it `publishes`.
 
     It is not published if another version became the current one while it was built, as by a rollback.
-    Where it `reuses`, texts that the version built last has are not embedded again. A build that was interrupted goes
+    Where it `reuses`, texts that the version built last has are not embedded again, and a build that would only repeat
+    the current version leaves that. A build that was interrupted goes
     on when it is started again with the same arguments, of which `key` is any word; if a version was built with the
     same key, which is not empty, it is that one. `num_kept` versions stay. With `skips_bad`, bad rows are left out, and
     with a `cutter`, each chunk of a document is a row. `kinds` and a `language` that are not given are found.
@@ -119,6 +125,10 @@ def build(
             collect_changes(folder, state, out, changes, drop_changes_before)
             read_source(folder, state, source, skips_bad, report, cutter, _read_before(out, source, reuses))
         write_columns(folder, state, kinds or {}, report)
+        going_on = partial(report, _progress(state, "comparing"))
+        if reuses and (found := find_unchanged(out, folder, state, encoder.model, going_on)):
+            drop_scratch(folder)
+            return _unchanged(state, *found)
         result = replace(_fill(folder, state, source.name, former, encoder, report), is_published=publishes)
         if key:
             replace_file(folder / BUILD, json.dumps({"key": key, "result": asdict(result)}))
@@ -179,6 +189,30 @@ def _built_before(out: Path, key: str) -> BuildResult | None:
             if values["key"] == key and (path.parent / MANIFEST).is_file():
                 return BuildResult(**{**values["result"], "first_bad": tuple(values["result"]["first_bad"])})
     return None
+
+
+def _unchanged(state: BuildState, version: Path, manifest: Manifest) -> BuildResult:
+    """Return the result of a build that leaves the current version, with what the source has given this time."""
+    with (version / NEAR_DUPLICATES).open("rb") as file:
+        num_near = sum(1 for _ in file)
+    return BuildResult(
+        version=version.name,
+        model=manifest.model,
+        count=state.count,
+        num_embedded=0,
+        num_reused=state.count,
+        num_repeated=0,
+        num_bad=state.num_bad,
+        first_bad=state.first_bad,
+        num_changed=state.num_changed,
+        num_lost=state.num_lost,
+        num_documents=state.num_documents,
+        num_duplicates=state.num_duplicates,
+        num_near_duplicates=num_near,
+        found_share=None,
+        is_published=True,
+        is_unchanged=True,
+    )
 
 
 def _fill(
@@ -259,17 +293,18 @@ def _finish(
         num_lost=state.num_lost,
         changes_through=state.changes_through,
         fingerprint=model.fingerprint,
-        **_about_chunks(state),
+        **_about_documents(state),
         **cells,
     )
     manifest.save(folder)
     sync_files(folder)
 
 
-def _about_chunks(state: BuildState) -> dict[str, int]:
-    """Return what the manifest says of chunks."""
+def _about_documents(state: BuildState) -> dict[str, int]:
+    """Return what the manifest says of documents, their ids and their chunks."""
     chunk_tokens, overlap = state.arguments["chunks"] or (0, 0)
-    return {"chunk_tokens": chunk_tokens, "chunk_overlap": overlap, "num_documents": state.num_documents}
+    numbers = {"num_documents": state.num_documents, "ids_are_positions": state.ids_are_positions}
+    return {"chunk_tokens": chunk_tokens, "chunk_overlap": overlap, **numbers}
 
 
 def _progress(state: BuildState, step: str) -> TaskProgress:

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.errors import BadDocument
+from shoal.changes.change import is_position
+from shoal.errors import BadDocument, InvalidRequest
 from shoal.excerpt import excerpt
 from shoal.long_task import Report, TaskProgress
 from shoal.records.bad_rows import BadRows
@@ -46,7 +47,7 @@ def read_source(
     Files of a folder that are in `read_files`, which is closed, are not read again. With a `cutter`, each chunk of a
     document is a row of the index. With `skips_bad`, bad rows and documents with the id of an earlier one are left out
     and listed in a file. Memory grows by some 90 bytes a row of the index. Raises BadDocument for the first of them
-    otherwise, and if no document is left.
+    otherwise, and if no document is left. Raises InvalidRequest for a change of an id that is a position.
     """
     with BadRows(folder / BAD_ROWS) as bad, read_files or nullcontext():
         reading = _Reading(folder, state, source, bad if skips_bad else None, report, cutter)
@@ -54,6 +55,9 @@ def read_source(
         is_kept = reading.leave_repeated_out()
         state.num_bad, state.first_bad = bad.num, bad.first
     copied = reading.copied
+    state.ids_are_positions = source.ids_are_positions
+    if state.ids_are_positions:
+        _check_changes(folder, source)
     _fold(folder, copied, is_kept, cutter)
     state.count = len(copied.sizes)
     if not state.count:
@@ -154,6 +158,17 @@ class _Reading:
         num_bad, first_bad = (self._bad.num, self._bad.first) if self._bad else (0, ())
         self._num_chars = 0
         self._report(TaskProgress(self._state.num_rows, num_bad, first_bad, self._source.fraction, "reading"))
+
+
+def _check_changes(folder: Path, source: Source) -> None:
+    """Raise InvalidRequest for changes whose ids are positions: other documents may have these in each source."""
+    for change in read_lines(folder / CHANGES):
+        if is_position(change["id"]):
+            raise InvalidRequest(
+                f"{source.place.path} has no column of ids, so that documents are numbered, and the index has a change "
+                f"of id {excerpt(change['id'])}, which may be that of another document now: name a column of ids "
+                "(--id-column), or forget the changes (--drop-changes-before TIME)"
+            )
 
 
 def _fold(folder: Path, copied: Copied, is_kept: NDArray[np.bool_], cutter: Cutter | None) -> None:

@@ -49,7 +49,8 @@ class BuildState:
     index, which are `num_documents` documents or their chunks: 0 until all are written. `changes_through` is the
     position up to which changes of the index are folded in, empty until they are written, and `num_changed` counts
     them; `num_lost` counts the gaps and the entries of the log that cannot be read. `num_embedded` counts the vectors
-    that are safe on the disk, and `num_duplicates` the documents with the words of an earlier one.
+    that are safe on the disk, and `num_duplicates` the documents with the words of an earlier one. If
+    `ids_are_positions`, the source has no column of ids.
     """
 
     arguments: dict[str, Any]
@@ -66,6 +67,7 @@ class BuildState:
     num_changed: int = 0
     num_lost: int = 0
     num_embedded: int = 0
+    ids_are_positions: bool = False
 
     def save(self, folder: Path) -> None:
         """Write the state into the folder of the build, in one step."""
@@ -91,6 +93,12 @@ def open_scratch(out: Path, arguments: dict[str, Any]) -> Iterator[tuple[Path, B
         raise
     finally:
         os.close(lock)
+
+
+def drop_scratch(folder: Path) -> None:
+    """Remove the folder of a build that ends without a version; its state first, so that no other build goes on."""
+    (folder / STATE).unlink()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_interrupted(out: Path, is_unwanted: Callable[[str], bool]) -> None:

@@ -104,6 +104,9 @@ class Manifest:
     these, or gaps between them, could not be read. Vectors may be taken for another
     version only where the `fingerprint` is the same; it is empty in versions of earlier releases.
 
+    If `ids_are_positions`, the source has no column of ids: the id of a document is its position there, counted from 0.
+    Versions of earlier releases do not say so.
+
     If `chunk_tokens` is not 0, each row is a chunk of at most so many tokens: `count` counts chunks, `num_documents`
     the documents that they are of, and neighbours share at most `chunk_overlap` tokens.
 
@@ -138,6 +141,7 @@ class Manifest:
     cell_margin: float = 0.0
     candidate_share: float = 0.0
     bit_margin: float = 0.0
+    ids_are_positions: bool = False
     layout: int = LAYOUT
 
     @classmethod

@@ -35,7 +35,7 @@ def write_lexical(folder: Path, count: int, language: str | None, report: Callab
 
     Without the `language` of their words, it is found. `report` is called with the part that is done.
     """
-    language = language or find_language(islice(_texts(folder), NUM_SAMPLED))
+    language = language_of(folder, language)
     runs = Runs(folder / _RUNS, Analyzer(language))
     try:
         for texts in _groups(_texts(folder)):
@@ -52,6 +52,11 @@ def write_lexical(folder: Path, count: int, language: str | None, report: Callab
         "num_postings": runs.num_postings,
     }
     (folder / LEXICAL).write_text(json.dumps(about, indent=2) + "\n", "utf-8")
+
+
+def language_of(folder: Path, language: str | None) -> str:
+    """Return the language of a version's documents: the one that is given, or else the one that is found."""
+    return language or find_language(islice(_texts(folder), NUM_SAMPLED))
 
 
 def _texts(folder: Path) -> Iterator[str]:

@@ -9,7 +9,7 @@ from shoal_workers.index.files.manifest import FIELDS, Manifest
 from shoal_workers.index.index import Index
 
 #: Fields of the manifest that are told.
-_TOLD = ("version", "built_at", "model", "digest", "dimension", "prompt")
+_TOLD = ("version", "built_at", "model", "digest", "dimension", "prompt", "ids_are_positions")
 
 #: Most fields of documents whose kinds are told, and most characters of their names together.
 MAX_FIELDS, MAX_NAME_CHARS = 100, 4_096
