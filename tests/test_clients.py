@@ -2,14 +2,13 @@
 
 import inspect
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from client_adapters import AnyClient, MakeClient, embed_one, embed_together
-from conftest import PATIENCE_S, WORDS, free_port, running, wait_until
+from conftest import WORDS, free_port, running, wait_until
 from queues import Queue
 
 from shoal import AsyncClient, Client
@@ -222,18 +221,6 @@ class TestSearch:
     def test_an_unknown_index_is_named_with_those_there_are(self, client: AnyClient) -> None:
         with pytest.raises(UnknownIndex, match='no index "other": this worker serves default'):
             client.search("storm", index="other")
-
-
-def test_a_search_waits_for_a_worker_that_has_the_index_where_another_has_not(
-    client: AnyClient, queue: Queue, worker: Worker, encoder: Encoder
-) -> None:
-    behind = Worker(queue.consumer(), encoder, {}, Bucketing(4_096))
-    Pool(queue.broker, queue.keys, alive_s=3_600).announce(worker.id, about(worker))
-    with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(client.search, "storm europe", k=1)
-        wait_until(lambda: (behind.step(block_s=0.02), behind.counters["failed"])[1] == 1)
-        with running(worker):
-            assert waiting.result(PATIENCE_S)[0]["text"] == "storm europe"
 
 
 class TestRerank:

@@ -254,7 +254,7 @@ class TestTheJob:
             ({"max_points": 0}, f"max_points is 0: it takes a whole number from 1 to {MAX_POINTS:,}"),
             ({"max_points": MAX_POINTS + 1}, "max_points"),
             ({"max_points": True}, "max_points"),
-            ({"field": 5}, "field is 5: it takes a string"),
+            ({"field": 5}, "field is 5: it takes a name"),
             ({"map_rows": [1]}, "go together"),
             ({"index_version": "v1"}, "go together"),
             ({"map_rows": [], "index_version": "v1"}, f"a list of 1 to {MAX_ROWS} rows"),

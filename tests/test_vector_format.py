@@ -93,9 +93,9 @@ READERS: dict[str, Callable[[TestResponse], dict[str, NDArray[Any]]]] = {
 
 def body_for(route: str) -> dict[str, Any]:
     """Return a body that asks this route for the vectors of the texts."""
-    if route == "/embed":
+    if route in ("/embed", "/"):
         return {"inputs": TEXTS}
-    return {**dict.fromkeys(("input", "inputs", "texts"), TEXTS), "model": "stub"}
+    return {"texts": TEXTS} if route == "/vectors" else {"input": TEXTS, "model": "stub"}
 
 
 def floats(vector: list[float]) -> NDArray[np.float32]:
